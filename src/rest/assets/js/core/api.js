@@ -18,7 +18,7 @@ export class ApiError extends Error {
 }
 
 /** Reports that the gateway did not answer. It may or may not have received the request. */
-export class NetworkError extends Error {}
+class NetworkError extends Error {}
 
 export class Api {
   #secret;

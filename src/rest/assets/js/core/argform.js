@@ -52,7 +52,7 @@ function textOf(kind, source) {
 }
 
 /** Returns the JSON text of an edited field, or null if the field is to be omitted. Throws if the text is not valid. */
-export function sourceOfField({ kind }, text) {
+function sourceOfField({ kind }, text) {
   if (kind === 'text' || kind === 'long') return JSON.stringify(text);
   if (kind === 'choice') return text === '' ? null : JSON.stringify(text);
   const trimmed = text.trim();

@@ -37,7 +37,7 @@ const matchesAge = (row, age, now) => {
 };
 
 /** Returns true if a row matches all criteria except the text. */
-export function matchesCriteria(row, filter, now) {
+function matchesCriteria(row, filter, now) {
   if (filter.state && row.state !== filter.state) return false;
   for (const [key] of FACETS) if (filter[key] && VALUE_OF[key](row) !== filter[key]) return false;
   return !filter.age || matchesAge(row, filter.age, now);

@@ -12,7 +12,7 @@ let first = null;
 let waiting = 0;
 let timer = null;
 
-export const canNotify = () => typeof Notification !== 'undefined' && isSecureContext;
+const canNotify = () => typeof Notification !== 'undefined' && isSecureContext;
 
 /** Returns `on`, `off`, `blocked` (by the browser) or `none` (not supported). */
 export function notificationState() {

@@ -4,7 +4,7 @@
  * Returns the recipients in a JSON array of strings, or in a text with commas, semicolons or lines. Returns null for
  * anything else.
  */
-export function recipientsOf(text) {
+function recipientsOf(text) {
   if (text === null || text === undefined) return [];
   const trimmed = text.trim();
   if (!trimmed.startsWith('[') && !trimmed.startsWith('{')) return trimmed.split(/[,;\n]/).map((name) => name.trim()).filter((name) => name !== '');

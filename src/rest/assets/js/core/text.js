@@ -3,6 +3,9 @@
 
 import { language, t } from './locale.js';
 
+/** The maximum characters of a comment. The gateway accepts 4,096 bytes. */
+export const MAX_COMMENT = 2000;
+
 // The first and last character of each range, as in `HIDDEN_RANGES` of src/domain/src/changes/visible.rs; a test compares them.
 const HIDDEN_RANGES = [
   [0x0, 0x1f], [0x7f, 0x9f], [0xad, 0xad], [0x34f, 0x34f], [0x600, 0x605], [0x61c, 0x61c], [0x6dd, 0x6dd],

@@ -2,7 +2,7 @@
 
 import { t } from './locale.js';
 
-export const OPERATIONS = {
+const OPERATIONS = {
   CREATE: { label: t('vocab.operation.CREATE'), icon: 'plus', tone: 'green' },
   UPDATE: { label: t('vocab.operation.UPDATE'), icon: 'pencil', tone: 'amber' },
   DELETE: { label: t('vocab.operation.DELETE'), icon: 'trash', tone: 'red' },

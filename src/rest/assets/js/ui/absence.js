@@ -13,7 +13,7 @@ const DAY = 86_400_000;
 const MAX_DAYS = 60;
 
 /** Formats a time for an input of the type `datetime-local`. */
-export function localTime(ms) {
+function localTime(ms) {
   const date = new Date(ms);
   return new Date(ms - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
 }

@@ -1,7 +1,6 @@
 // Shows how to connect an agent, client by client. If the gateway requires keys, it creates one, which is shown only once.
 
 import { agentSetups } from '../core/agentsetup.js';
-import { notice } from '../core/announce.js';
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
@@ -9,6 +8,7 @@ import { parts, t } from '../core/locale.js';
 import { visibleString } from '../core/text.js';
 import { copyButton } from './badges.js';
 import { openDialog } from './dialog.js';
+import { problemNotice } from './states.js';
 import { createTabs } from './tabs.js';
 
 const PLACEHOLDER_KEY = 'csk_…';
@@ -40,7 +40,7 @@ export async function openAgentSetup(api) {
     const steps = await api.firstSteps();
     openDialog({ title: t('firststeps.agent'), build: () => h('div', { class: 'sheet-body agent-dialog' }, agentSetup({ api, steps })) });
   } catch (error) {
-    notice(visibleString(explain(error)), { tone: 'red', iconName: 'alert' });
+    problemNotice(error);
   }
 }
 

@@ -5,13 +5,11 @@ import { announce } from '../core/announce.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { t } from '../core/locale.js';
-import { quote, visibleString } from '../core/text.js';
+import { MAX_COMMENT, quote, visibleString } from '../core/text.js';
 import { stateOf } from '../core/vocab.js';
 import { operationGlyph } from './badges.js';
 import { openDialog } from './dialog.js';
 import { needsSignIn } from './signinagain.js';
-
-const MAX_COMMENT = 2000;
 
 /** The bar below the list, which is visible while changes are selected. */
 export class BulkBar {
@@ -132,12 +130,13 @@ export function openBulk({ decision, selected: all, decide, signIn, decided, don
   return dialog;
 }
 
-const explainProblem = (problem) => {
+/** Returns why the gateway did not decide on one of several changes. */
+export function explainProblem(problem) {
   if (problem?.code === 'SELF_APPROVAL') return t('list.ownProposal');
   if (problem?.code === 'CHANGE_STALE') return t('list.targetChanged');
   if (problem?.code === 'VERSION_CONFLICT') return t('list.updatedSince');
   return String(problem?.detail ?? problem?.title ?? t('list.noReason'));
-};
+}
 
 /** Returns why a change cannot be approved together with others, or null. */
 const exclusionOf = ({ truncated, previewFailed }) => (previewFailed ? t('list.leftOutNoPreview') : truncated ? t('list.leftOutIncomplete') : null);

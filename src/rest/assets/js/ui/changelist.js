@@ -16,6 +16,8 @@ const EAGER_ITEMS = 20;
 const MIN_VISIBLE = 120;
 const NEAR = '1500px 0px';
 
+const seenMark = () => h('span', { class: 'badge tone-green seen-mark' }, icon('eye'), t('list.seenMark'));
+
 export class ChangeList {
   element;
   #seen = new Map();
@@ -130,7 +132,7 @@ export class ChangeList {
   #paint(item, { change, source }, position) {
     item.change = change;
     const waits = this.#waits(change);
-    const key = `${change.version} ${waits} ${change.waitsFor?.change} ${this.#hasSeen(change)}`;
+    const key = this.#headKey(change);
     if (item.key === key) return;
     const digest = item.digest;
     item.key = key;
@@ -138,9 +140,9 @@ export class ChangeList {
     const hadFocus = item.head.contains(document.activeElement);
     fill(item.head,
       h('div', { class: 'list-marks' }, operationGlyph(shownOperation(change), change.summary), stateBadge(change.state),
-        change.terms.quorum === 0 && isDecidable(change.state) === false && h('span', { class: 'badge tone-grey' }, icon('check'), t('list.allowedByPolicy')),
+        change.terms.quorum === 0 && !isDecidable(change.state) && h('span', { class: 'badge tone-grey' }, icon('check'), t('list.allowedByPolicy')),
         h('span', { class: 'quiet' }, quote(toolName(change), 120), ' · ', quote(change.provider, 60)),
-        this.#hasSeen(change) && h('span', { class: 'badge tone-green seen-mark' }, icon('eye'), t('list.seenMark')),
+        this.#hasSeen(change) && seenMark(),
         h('a', { href: routeTo('changes', change.id) }, t('common.open'))),
       h('h2', { tabindex: '-1' }, `${count(position + 1)}. `, quote(change.summary, 280)),
       waits && h('p', { class: 'list-waits quiet' }, icon('clock'), waits),
@@ -150,6 +152,11 @@ export class ChangeList {
     this.#paintTools(item);
     if (digest !== change.digest) item.body.replaceChildren();
     this.#fillBody(item);
+  }
+
+  // Returns a key of everything that the head of a change shows.
+  #headKey(change) {
+    return `${change.version} ${this.#waits(change)} ${change.waitsFor?.change} ${this.#hasSeen(change)}`;
   }
 
   #fillBody(item) {
@@ -195,16 +202,15 @@ export class ChangeList {
       isNew = true;
     }
     if (!isNew) return;
-    const all = [...this.#items.values()];
-    for (const [position, item] of all.entries()) if (item.key === null) this.#markSeen(item, position);
+    for (const item of this.#items.values()) if (item.key === null) this.#markSeen(item);
     this.#paintContents();
     this.#onSeen();
   }
 
   #markSeen(item) {
-    item.key = `${item.change.version} ${this.#waits(item.change)} ${item.change.waitsFor?.change} true`;
+    item.key = this.#headKey(item.change);
     const marks = item.head.querySelector('.list-marks');
-    if (!marks.querySelector('.seen-mark')) marks.lastChild.before(h('span', { class: 'badge tone-green seen-mark' }, icon('eye'), t('list.seenMark')));
+    if (!marks.querySelector('.seen-mark')) marks.lastChild.before(seenMark());
   }
 
   #paintContents() {

@@ -16,7 +16,7 @@ import { factOf, nameOfTarget } from './facts.js';
 import { jsonBlock } from './json.js';
 import { lineDiff } from './lines.js';
 import { longText } from './longtext.js';
-import { computesEffect, deputyNote, previewNote, quorumLine, termsLine } from './terms.js';
+import { approvalsOf, computesEffect, deputyNote, previewNote, quorumLine, termsLine } from './terms.js';
 import { waitsFor } from './timeline.js';
 
 /** Builds the badges, the title and the proposer. The heading takes the focus when a change is opened. */
@@ -91,7 +91,7 @@ export function outcome(change) {
   const { label, tone, icon: name, explanation: usual } = stateOf(change.state);
   const explanation = change.fault?.code === 'PLAN_STOPPED' ? t('detail.planStopped') : usual;
   const last = change.decisions.at(-1);
-  const earlierApprovals = last?.verdict === 'approve' ? change.decisions.filter((d) => d.verdict === 'approve' && d !== last) : [];
+  const earlierApprovals = last?.verdict === 'approve' ? approvalsOf(change).filter((decision) => decision !== last) : [];
   return h('section', { class: `outcome tone-${tone}`, 'aria-label': t('detail.outcome') },
     h('div', { class: 'outcome-head' }, icon(name), h('strong', null, label), h('span', null, explanation)),
     change.waitsFor && h('p', null, waitsFor(change.waitsFor), '.'),

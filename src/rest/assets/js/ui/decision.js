@@ -7,15 +7,14 @@ import { h, fill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { hasRowsBeyond } from '../core/rowtable.js';
-import { count, quote, visibleString } from '../core/text.js';
+import { MAX_COMMENT, quote, visibleString } from '../core/text.js';
 import { PRESS_GUARD_MS, time, until } from '../core/time.js';
 import { isDecidable } from '../core/vocab.js';
-import { approvalsOf, hasVoted, isApprovedByDeputy, isReviewerOf, isBarredAsProposer, representedBy, reviewersOf, showsEffect } from './terms.js';
+import { barredText, hasVoted, isApprovedByDeputy, isBarredAsProposer, isReviewerOf, missingApprovals, representedBy, reviewersOf, showsEffect } from './terms.js';
 import { isUndoable } from './undo.js';
 
 // A faster second press is part of a double click.
 const MIN_PRESS_GAP = 500;
-const MAX_COMMENT = 2000;
 
 export class DecisionBar {
   element = h('footer', { class: 'decision', 'aria-label': t('decision.decision'), hidden: true });
@@ -180,15 +179,9 @@ export class DecisionBar {
   #obstacle() {
     const change = this.#change;
     if (!isReviewerOf(change, this.#me)) return ['person', t('decision.notReviewer', { names: reviewersOf(change).join(', ') })];
-    if (isBarredAsProposer(change, this.#me)) {
-      const { principal, claims } = change.proposer;
-      const byOther = claims ? 'decision.ownAgent' : 'decision.ownKey';
-      return ['person', t(principal === this.#me.name ? 'core.api.ownChange' : byOther)];
-    }
+    if (isBarredAsProposer(change, this.#me)) return ['person', barredText(change, this.#me)];
     if (isApprovedByDeputy(change, this.#me)) return ['check', t('absence.approvedForYou')];
-    if (hasVoted(change, this.#me)) {
-      return ['check', t('decision.youApproved', { count: change.terms.quorum - approvalsOf(change).length })];
-    }
+    if (hasVoted(change, this.#me)) return ['check', t('decision.youApproved', { count: missingApprovals(change) })];
     if (change.terms.previewRequired && !showsEffect(change)) return ['eye', t('decision.previewMissing')];
     return null;
   }

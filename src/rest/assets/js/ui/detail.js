@@ -16,7 +16,7 @@ import { comparison } from './diff.js';
 import { inputSchemaOf, openEdit } from './edit.js';
 import { openRule } from './rule.js';
 import { needsSignIn, signInButton } from './signinagain.js';
-import { emptyState, errorState, skeleton } from './states.js';
+import { emptyState, errorState, problemNotice, skeleton } from './states.js';
 import { suggestedRules } from './suggestions.js';
 import { escalationTime, isReviewerOf, mayCreateRule, mayEdit } from './terms.js';
 import { actor, timeline } from './timeline.js';
@@ -171,7 +171,7 @@ export class Detail {
   #showError(error) {
     if (error.status === 401) return;
     if (this.#shown) {
-      notice(explain(error), { tone: 'red', iconName: 'alert' });
+      problemNotice(error);
       return;
     }
     this.#blank(errorState(error, () => {
@@ -402,7 +402,7 @@ export class Detail {
       return true;
     } catch (error) {
       if (this.#id !== id) {
-        notice(explain(error), { tone: 'red', iconName: 'alert' });
+        problemNotice(error);
         return false;
       }
       const carried = conflictOf(error);

@@ -7,10 +7,9 @@ import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { t } from '../core/locale.js';
 import { pretty } from '../core/rawjson.js';
-import { escapeHidden, quote, segments, short, visibleString } from '../core/text.js';
+import { escapeHidden, MAX_COMMENT, quote, segments, short, visibleString } from '../core/text.js';
 import { openDialog } from './dialog.js';
 
-const MAX_COMMENT = 2000;
 const MAX_FAULTS = 20;
 // Drafts by change and version, kept when the dialog is closed without saving.
 const drafts = new Map();
@@ -224,7 +223,7 @@ function nameHiddenChars(input, note) {
 export async function inputSchemaOf(api, { provider, tool }) {
   try {
     const { tools } = await api.server(provider);
-    const found = tools.find((t) => t.name === tool) ?? tools.find((t) => t.name.endsWith(`__${tool}`));
+    const found = tools.find(({ name }) => name === tool) ?? tools.find(({ name }) => name.endsWith(`__${tool}`));
     return found ? JSON.parse(found.definition).inputSchema ?? null : null;
   } catch {
     return null;

@@ -12,7 +12,7 @@ const MAX_LENGTH = 400;
 const VALUE = { chars: MAX_LENGTH, lines: 6, inline: true };
 
 /** Returns the text of a field that only describes the target, or null for any other field. */
-export function descriptionOf({ before = null, after = null, lines = [] }) {
+function descriptionOf({ before = null, after = null, lines = [] }) {
   const isDescription = before === null && after === null && lines.length > 0 && lines.every(({ op }) => op === 'equal' || op === 'note');
   return isDescription ? lines.map(({ text }) => text).join('\n') : null;
 }
@@ -50,7 +50,7 @@ export function factOf(field) {
 }
 
 /** Shows a record: the name of each value beside the value. */
-export const recordView = (record) => h('dl', { class: 'record' }, record.map(({ name, items }) => [h('dt', null, quote(name, 80)), h('dd', null, list(items))]));
+const recordView = (record) => h('dl', { class: 'record' }, record.map(({ name, items }) => [h('dt', null, quote(name, 80)), h('dd', null, list(items))]));
 
 const list = (texts) => (texts.length === 0 ? h('span', { class: 'quiet' }, t('diff.none')) : texts.map((text) => h('span', { class: 'item' }, text === '""' ? h('span', { class: 'quiet' }, t('diff.empty')) : longText(text, VALUE))));
 

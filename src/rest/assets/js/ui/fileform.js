@@ -14,5 +14,5 @@ export function labelledField(label, control, hint) {
   return h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: id }, label), control, hint && h('p', { class: 'quiet', id: `${id}-hint` }, hint));
 }
 
-/** Returns the lines that a person writes into the file by hand. */
-export const yamlBlock = (yaml) => h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': t('common.fileLines') }, h('code', null, yaml.trimEnd().split('\n').map((line) => [quote(line, Infinity), '\n'])));
+/** Shows lines of the configuration file, by default those that a person writes into it by hand. */
+export const yamlBlock = (yaml, label = t('common.fileLines')) => h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': label }, h('code', null, yaml.trimEnd().split('\n').map((line) => [quote(line, Infinity), '\n'])));

@@ -1,7 +1,6 @@
 // The first steps of a new gateway, in place of an empty inbox. Each is ticked as soon as it is done.
 
 import { announce, notice } from '../core/announce.js';
-import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { t } from '../core/locale.js';
@@ -9,6 +8,7 @@ import { Poller } from '../core/poller.js';
 import { preference, setPreference } from '../core/prefs.js';
 import { go, routeTo } from '../core/router.js';
 import { agentSetup } from './agentsetup.js';
+import { problemNotice } from './states.js';
 
 const POLL_INTERVAL = 5000;
 // Joins the events of one action into one read.
@@ -141,7 +141,7 @@ export class FirstSteps {
         const { id } = await this.#api.proposeTestChange();
         go(routeTo('inbox', id));
       } catch (error) {
-        notice(explain(error), { tone: 'red', iconName: 'alert' });
+        problemNotice(error);
       }
       button.disabled = false;
     } }, t('firststeps.propose'));

@@ -3,7 +3,6 @@
 import { dataImage, fill, h } from '../core/dom.js';
 import { MAX_IMAGE_BYTES } from '../core/images.js';
 import { language, t } from '../core/locale.js';
-import { count } from '../core/text.js';
 
 const NAMES = { png: 'PNG', jpeg: 'JPEG', gif: 'GIF', webp: 'WebP' };
 const SIDES = { before: 'diff.before', after: 'diff.after' };

@@ -17,7 +17,7 @@ const MAX_REASON = 2000;
  * created the rules; `done(n)` receives their number.
  */
 export function openLetRun({ server, tools, allow, done }) {
-  const chosen = new Set(tools.length === 1 ? tools.map((t) => t.name) : []);
+  const chosen = new Set(tools.length === 1 ? tools.map(({ name }) => name) : []);
   const error = h('p', { class: 'edit-errors', role: 'alert' });
   const reason = h('textarea', { id: 'let-run-reason', rows: '2', maxlength: String(MAX_REASON), 'aria-required': 'true', placeholder: t('tools.letRunWhy') });
   const go = h('button', { type: 'submit', class: 'approve' }, icon('check'), h('span'));
@@ -49,7 +49,7 @@ export function openLetRun({ server, tools, allow, done }) {
       reason.focus();
       return;
     }
-    const chosenTools = tools.filter((t) => chosen.has(t.name));
+    const chosenTools = tools.filter(({ name }) => chosen.has(name));
     go.disabled = true;
     try {
       await allow(chosenTools, reason.value.trim());

@@ -19,13 +19,13 @@ const VERDICTS = ['review', 'allow', 'deny'];
 const MAX_SUMMARY = 120;
 
 /** Returns the patterns of a text. Commas within braces belong to a pattern. Pure. */
-export function patternsOf(text) {
+function patternsOf(text) {
   const found = text.split(/,(?![^{]*\})/).map((part) => part.trim()).filter(Boolean);
   return found.length > 1 ? found : found[0];
 }
 
 /** Returns a rule as a line such as `no-deletions: delete_*`. Pure. */
-export function ruleSummary({ name, tools, servers, when, resources, prompts, methods }) {
+function ruleSummary({ name, tools, servers, when, resources, prompts, methods }) {
   const what = [tools, servers, resources, prompts, methods].flat().filter(Boolean).join(', ') || (when ? '' : '*');
   return [name && `${name}:`, what, when && `(${when})`].filter(Boolean).join(' ');
 }
@@ -123,7 +123,7 @@ export function openPolicyForm({ api, file, saved }) {
     fill(foot, h('button', { type: 'button', onclick: () => {
       paint();
       focusEntry(index);
-    } }, t('policy.back')), h('button', { type: 'button', class: 'primary', onclick: apply }, icon('check'), t('policy.apply')));
+    } }, t('common.back')), h('button', { type: 'button', class: 'primary', onclick: apply }, icon('check'), t('policy.apply')));
     inputs.name.focus();
   }
 
@@ -133,7 +133,7 @@ export function openPolicyForm({ api, file, saved }) {
   });
 
   const fail = (problem) => {
-    complain(problem.status === 409 ? t('policy.fileChanged') : visibleString(explain(problem)));
+    complain(problem.status === 409 ? t('common.fileChanged') : visibleString(explain(problem)));
     if (problem.problem?.yaml) fill(report, yamlBlock(problem.problem.yaml));
   };
 
@@ -143,14 +143,14 @@ export function openPolicyForm({ api, file, saved }) {
       const result = await api.editPolicy(body(true));
       fill(error);
       fill(report, dryRun(result.dryRun),
-        result.loosens.length > 0 && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, t('policy.loosens', { count: result.loosens.length }))),
-        file.mayEdit ? configLines(result.file, result.lines) : [h('p', null, t(`policy.paste.${file.editing}`)), yamlBlock(result.yaml)]);
+        result.loosens.length > 0 && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, t('common.waitsForConsent', { count: result.loosens.length }))),
+        file.mayEdit ? configLines(result.file, result.lines) : [h('p', null, t(`common.paste.${file.editing}`)), yamlBlock(result.yaml)]);
       if (file.mayEdit) {
-        const save = h('button', { type: 'button', class: 'approve', onclick: () => send(save) }, icon('check'), t('policy.write'));
+        const save = h('button', { type: 'button', class: 'approve', onclick: () => send(save) }, icon('check'), t('common.writeFile'));
         fill(foot, h('button', { type: 'button', onclick: () => {
           paint();
           focusEntry(0);
-        } }, t('policy.back')), save);
+        } }, t('common.back')), save);
         save.focus();
       }
     } catch (problem) {
@@ -177,7 +177,7 @@ export function openPolicyForm({ api, file, saved }) {
     className: 'policy-form',
     build: () => h('form', { class: 'sheet-body', novalidate: true, onsubmit: (event) => event.preventDefault() },
       h('p', { class: 'quiet' }, t('policy.editHelp')),
-      !file.mayEdit && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('policy.notHere'))),
+      !file.mayEdit && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('common.notEdited'))),
       list, editor, report, error, foot),
   });
   paint();

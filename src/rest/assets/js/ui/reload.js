@@ -5,7 +5,7 @@ import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
 import { t } from '../core/locale.js';
-import { count, quote, visibleString } from '../core/text.js';
+import { quote, visibleString } from '../core/text.js';
 import { PRESS_GUARD_MS, time } from '../core/time.js';
 import { lineDiff } from './lines.js';
 import { longText } from './longtext.js';
@@ -76,7 +76,7 @@ export class ReloadBar {
           ? h('div', { class: 'reload-buttons' },
             h('button', { type: 'button', class: 'approve', disabled: this.#isBlocked(), onclick: () => this.#consent('accept', waiting.digest) }, icon('check'), t('serverform.applyChange')),
             h('button', { type: 'button', class: 'reject', disabled: this.#isBlocked(), onclick: () => this.#consent('refuse', waiting.digest) }, icon('cross'), t('serverform.rejectChange')))
-          : h('p', { class: 'quiet' }, t('serverform.onlyReviewer'))));
+          : h('p', { class: 'quiet' }, t('common.onlyReviewer'))));
   }
 
   #refused(refusal) {

@@ -4,14 +4,13 @@ import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
-import { quote, visibleString } from '../core/text.js';
+import { MAX_COMMENT, quote, visibleString } from '../core/text.js';
 import { proposerName, subjectOf } from '../core/vocab.js';
 import { openDialog } from './dialog.js';
 import { conditionsText } from './suggestions.js';
 
 const DAY = 86_400;
 const DURATIONS = [[900, 'rule.minutes15'], [3600, 'rule.hour'], [8 * 3600, 'rule.hours8'], [DAY, 'rule.day'], [7 * DAY, 'rule.week'], [30 * DAY, 'rule.days30']];
-const MAX_COMMENT = 2000;
 // The sentence for a rule that ends by itself, and for one that lasts until it is revoked. Only a refusal may last.
 const SENTENCES = {
   allow: { exact: ['rule.allowsExactFor'], any: ['rule.allowsAnyFor'], matching: ['suggestions.allowsFor'] },
@@ -69,7 +68,7 @@ export function openRule({ change, suggestion = null, create, done }) {
       done(rule);
     } catch (problem) {
       save.disabled = false;
-      fill(error, icon('alert'), visibleString(problem.status === 404 && problem.code !== 'CHANGE_NOT_FOUND' ? t('rule.unsupported') : explain(problem)));
+      fill(error, icon('alert'), visibleString(problem.status === 404 && problem.code !== 'CHANGE_NOT_FOUND' ? t('rules.unsupportedWhy') : explain(problem)));
     }
   };
 

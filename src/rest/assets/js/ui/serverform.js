@@ -23,12 +23,6 @@ const HINTS = {
 const NAME_EXAMPLE = 'files';
 const ARGUMENT_EXAMPLES = { npm: '/home/me/documents', pypi: '--repository\n/home/me/project' };
 
-const WHY_NOT = {
-  off: 'serverform.editOff',
-  shared_store: 'serverform.editShared',
-  no_file: 'serverform.editNoFile',
-};
-
 /**
  * Opens the form. `file` is the answer of `api.serverFile()`, `server` the configured server to change, or null to add one.
  * `saved(result, name)` is called after the file was written, or once the edit waits for consent.
@@ -103,7 +97,7 @@ export function openServerForm({ api, file, server = null, saved }) {
 
   const fail = (problem) => {
     if (problem.problem?.yaml) fill(report, yamlBlock(problem.problem.yaml));
-    complain(problem.status === 409 ? t('serverform.fileChanged') : visibleString(explain(problem)));
+    complain(problem.status === 409 ? t('common.fileChanged') : visibleString(explain(problem)));
   };
 
   async function showChange(given) {
@@ -113,14 +107,14 @@ export function openServerForm({ api, file, server = null, saved }) {
       fill(report,
         result.notes.map((note) => h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, quote(note, 400)))),
         result.unsetVariables.length > 0 && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('serverform.unsetVariables', { names: result.unsetVariables.map((v) => visibleString(v)).join(', ') }))),
-        result.loosens.length > 0 && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, t('serverform.waitsForConsent', { count: result.loosens.length }))),
+        result.loosens.length > 0 && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, t('common.waitsForConsent', { count: result.loosens.length }))),
         file.mayEdit && result.needsConsent && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, t('serverform.needsConsent'))),
         file.mayEdit ? [h('p', { class: 'quiet' }, parts('serverform.changesTo', { file: h('code', null, quote(result.file, 300)) })), configLines(result.file, result.lines)]
-          : [h('p', null, t(WHY_NOT[file.editing])), yamlBlock(result.yaml)]);
+          : [h('p', null, t(`common.paste.${file.editing}`)), yamlBlock(result.yaml)]);
       report.scrollIntoView({ block: 'nearest' });
       if (file.mayEdit) {
-        const write = h('button', { type: 'button', class: 'approve', onclick: () => save(given, write) }, icon('check'), t(result.needsConsent ? 'serverform.askForConsent' : 'serverform.write'));
-        fill(foot, h('button', { type: 'button', onclick: back }, t('serverform.back')), write);
+        const write = h('button', { type: 'button', class: 'approve', onclick: () => save(given, write) }, icon('check'), t(result.needsConsent ? 'serverform.askForConsent' : 'common.writeFile'));
+        fill(foot, h('button', { type: 'button', onclick: back }, t('common.back')), write);
         setDisabled(true);
         write.focus();
       }
@@ -167,7 +161,7 @@ export function openServerForm({ api, file, server = null, saved }) {
       const given = read();
       if (given) showChange(given);
     } },
-    !file.mayEdit && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('serverform.notEdited'))),
+    !file.mayEdit && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('common.notEdited'))),
     labelledField(t('serverform.name'), name, server ? null : t('serverform.nameHint')), labelledField(t('serverform.kind'), kind), fields, report, error, foot),
   });
   kind.addEventListener('change', () => {

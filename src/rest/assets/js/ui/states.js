@@ -1,5 +1,6 @@
 // Creates placeholders for empty, loading and failed content.
 
+import { notice } from '../core/announce.js';
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
@@ -8,7 +9,7 @@ import { visibleString } from '../core/text.js';
 
 export function emptyState(iconName, title, ...text) {
   return h('div', { class: 'empty' }, h('span', { class: 'empty-icon' }, icon(iconName)), h('p', { class: 'empty-title' }, title),
-    text.map((t) => (typeof t === 'string' ? h('p', null, t) : t)));
+    text.map((part) => (typeof part === 'string' ? h('p', null, part) : part)));
 }
 
 export function errorState(error, retry) {
@@ -23,6 +24,9 @@ function titleOf({ status, code }) {
   if (code === 'CHANGE_NOT_FOUND') return t('controls.changeNotFound');
   return t(status === 404 ? 'controls.notFound' : 'controls.wentWrong');
 }
+
+/** Shows a notice about a failed request. */
+export const problemNotice = (error) => notice(explain(error), { tone: 'red', iconName: 'alert' });
 
 /** Returns a banner about a problem. */
 export const problemBanner = (text) => h('div', { class: 'banner tone-red' }, icon('alert'), h('div', null, h('p', null, visibleString(text))));

@@ -10,12 +10,15 @@ import { reviewerName } from '../core/vocab.js';
 const UNITS = [[86_400, 'core.time.amount.d'], [3600, 'core.time.amount.h'], [60, 'core.time.amount.min'], [1, 'core.time.amount.s']];
 
 /** Formats `90` as `90 s` and `3600` as `1 h`. */
-export function formatDuration(seconds) {
+function formatDuration(seconds) {
   const [unit, key] = UNITS.find(([size]) => seconds >= size && seconds % size === 0) ?? UNITS.at(-1);
   return t(key, { count: seconds / unit });
 }
 
 export const approvalsOf = (change) => change.decisions.filter((d) => d.verdict === 'approve');
+
+/** Returns how many more people have to approve the change. */
+export const missingApprovals = (change) => change.terms.quorum - approvalsOf(change).length;
 
 /** Returns true if the preview shows the effect of the change and not only its arguments. */
 export const showsEffect = ({ preview }) => !preview?.failed && preview?.kind !== 'arguments';
@@ -33,6 +36,12 @@ export function isBarredAsProposer(change, me) {
   const { owner, keyId, claims } = change.proposer;
   const isOwnAgent = change.terms?.ownAgents && !keyId && claims && owner === me.name && me.keyId === `person:${me.name}`;
   return isOwn(change, me) && !isOwnAgent;
+}
+
+/** Returns the text that tells somebody whom `isBarredAsProposer` bars why they cannot approve. */
+export function barredText({ proposer: { principal, claims } }, me) {
+  if (principal === me.name) return t('core.api.ownChange');
+  return t(claims ? 'decision.ownAgent' : 'decision.ownKey');
 }
 
 const ROLES = ['agent', 'viewer', 'reviewer', 'admin'];

@@ -9,6 +9,7 @@ import { exact, time } from '../core/time.js';
 import { entryOf, isDecidable, stateOf } from '../core/vocab.js';
 import { sessionMark } from './badges.js';
 import { longText } from './longtext.js';
+import { missingApprovals } from './terms.js';
 
 const ACTORS = { system: 'Countersign', gateway: 'Countersign' };
 
@@ -37,7 +38,7 @@ function ruleLine(rule) {
 
 // Shows the next step of a change that has not ended.
 function nextStep(change) {
-  const missing = change.terms.quorum - change.decisions.filter((d) => d.verdict === 'approve').length;
+  const missing = missingApprovals(change);
   const step = (name, ...text) => h('li', { class: 'tone-grey ahead' }, h('span', { class: 'dot' }, icon(name)), h('div', { class: 'timeline-body' }, h('p', { class: 'quiet' }, text)));
   if (isDecidable(change.state)) {
     const isVote = missing > 1 || (missing === 1 && change.terms.quorum > 1);

@@ -55,7 +55,7 @@ export class ToolsPanel {
     const text = JSON.stringify(tools);
     if (text === this.#text) return;
     // The definitions are not those that the reader has seen.
-    const hashes = (list) => JSON.stringify(list.filter(isWaiting).map((t) => [t.name, t.hash]));
+    const hashes = (list) => JSON.stringify(list.filter(isWaiting).map((tool) => [tool.name, tool.hash]));
     if (this.#tools && !this.#busy && hashes(tools) !== hashes(this.#tools)) this.#guardPresses();
     this.#text = text;
     this.#tools = tools;
@@ -83,9 +83,9 @@ export class ToolsPanel {
 
   #paint() {
     const focused = this.element.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    const offered = this.#tools.filter((t) => t.offered);
-    const reads = this.#tools.filter((t) => t.claimsRead && !t.offered);
-    const marked = this.#tools.filter((t) => t.mark);
+    const offered = this.#tools.filter((tool) => tool.offered);
+    const reads = this.#tools.filter((tool) => tool.claimsRead && !tool.offered);
+    const marked = this.#tools.filter((tool) => tool.mark);
     fill(this.element,
       this.#error && h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
       this.#knownReads && offered.length > 0 && this.#known(offered),
@@ -98,7 +98,7 @@ export class ToolsPanel {
   }
 
   #reads(reads) {
-    const chosen = () => reads.filter((t) => !this.#unchecked.has(t.name));
+    const chosen = () => reads.filter((tool) => !this.#unchecked.has(tool.name));
     const label = () => t('tools.acceptReads', { count: chosen().length });
     const button = this.#button('accept-reads', 'accept', chosen, label);
     const relabel = () => {
@@ -125,7 +125,7 @@ export class ToolsPanel {
   // Offers the tools that the list of the server's known reads covers. They are accepted together, beside their definitions.
   #known(offered) {
     const { set, packages } = this.#knownReads;
-    const reads = offered.filter((t) => t.known === 'read' || t.known === 'sql_read').length;
+    const reads = offered.filter((tool) => tool.known === 'read' || tool.known === 'sql_read').length;
     return h('section', { class: 'offer', 'aria-label': visibleString(t('tools.knownReads', { server: this.#server })) },
       h('div', { class: 'offer-head' }, icon('eye'), h('div', null,
         h('h3', null, t(reads > 0 ? 'tools.known' : 'tools.knownDryRuns', { set: visibleString(set), count: reads })),
@@ -142,7 +142,7 @@ export class ToolsPanel {
 
   // Names the tools whose definitions are not those on the list.
   #uncovered() {
-    const names = this.#tools.filter((t) => t.known === 'other_definition' && t.standing !== 'accepted').map((t) => t.name);
+    const names = this.#tools.filter((tool) => tool.known === 'other_definition' && tool.standing !== 'accepted').map((tool) => tool.name);
     if (names.length === 0) return null;
     return h('div', { class: 'unannotated' }, icon('info'), h('p', null,
       parts('tools.uncovered', { set: visibleString(this.#knownReads.set), count: names.length, packages: quote(this.#knownReads.packages.join(', '), 300), tools: quote(names.join(', '), 400) })));
@@ -266,6 +266,6 @@ export const unannotatedTools = (tools) =>
 // `tool.annotations` contains the specification's defaults, so the definition is read.
 const hasHint = (tool) => (JSON.parse(tool.definition).annotations?.readOnlyHint ?? null) !== null;
 
-export const isWaiting = (tool) => Boolean(tool.claimsRead || tool.mark || tool.offered);
+const isWaiting = (tool) => Boolean(tool.claimsRead || tool.mark || tool.offered);
 
-const onlyReviewers = () => h('p', { class: 'quiet offer-foot' }, t('tools.onlyReviewer'));
+const onlyReviewers = () => h('p', { class: 'quiet offer-foot' }, t('common.onlyReviewer'));

@@ -5,7 +5,8 @@ import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
-import { count, quote, visibleString } from '../core/text.js';
+import { quote, visibleString } from '../core/text.js';
+import { yamlBlock } from './fileform.js';
 
 const POLL_INTERVAL = 700;
 const MAX_TOOLS = 100;
@@ -13,7 +14,7 @@ const MAX_TOOLS = 100;
 const pause = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
 /** Shows the state of a trial, and its report once there is one. */
-export function trialReport(trial) {
+function trialReport(trial) {
   const { state, report } = trial;
   if (state === 'waiting') return banner('amber', 'eye', [h('p', null, t('serverform.trialWaiting'))]);
   if (state === 'running') return banner('grey', 'refresh', [h('p', null, t('serverform.trialRunning'))]);
@@ -71,7 +72,7 @@ export function waitingTrials(trials, me, decide) {
       h('div', { class: 'offer-head' }, icon('eye'), h('div', null, h('h2', null, parts(isSave ? 'serverform.wantsToSave' : 'serverform.wantsToTest', { person: quote(trial.by, 60), server: quote(trial.server, 64) })),
         h('p', { class: 'quiet' }, t(isOwn ? 'serverform.ownTest' : 'serverform.otherTest')))),
       // Whole, because somebody consents to it.
-      trial.yaml && h('div', { class: 'offer-body' }, h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': t('serverform.configuration') }, trial.yaml.split('\n').map((line) => [quote(line, Infinity), '\n']))),
+      trial.yaml && h('div', { class: 'offer-body' }, yamlBlock(trial.yaml, t('serverform.configuration'))),
       me.mayDecide && h('div', { class: 'offer-foot' },
         !isOwn && h('button', { type: 'button', class: 'approve', onclick: () => decide(trial.id, 'run') }, icon('check'), t(isSave ? 'serverform.saveAndStart' : 'serverform.runTest')),
         h('button', { type: 'button', class: 'reject', onclick: () => decide(trial.id, 'refuse') }, icon('cross'), t(isOwn ? 'serverform.withdraw' : 'serverform.refuse'))));

@@ -12,13 +12,13 @@ import { quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { MAX_SELECTED, shownOf } from '../core/triage.js';
 import { isDecidable, operationOf, proposerName, shownOperation } from '../core/vocab.js';
-import { openBulk } from '../ui/bulk.js';
+import { explainProblem, openBulk } from '../ui/bulk.js';
 import { ChangeList } from '../ui/changelist.js';
 import { inputSchemaOf, openEdit } from '../ui/edit.js';
 import { switchLayout } from '../ui/lines.js';
 import { needsSignIn, signInButton } from '../ui/signinagain.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
-import { hasVoted, isBarredAsProposer, isReviewerOf, mayEdit } from '../ui/terms.js';
+import { barredText, hasVoted, isApprovedByDeputy, isBarredAsProposer, isReviewerOf, mayEdit } from '../ui/terms.js';
 
 export class BundleView {
   element;
@@ -184,7 +184,8 @@ export class BundleView {
   // Tells why this person cannot decide on a change, or returns null. The gateway enforces the same rules.
   #obstacle(change) {
     if (!isReviewerOf(change, this.#me)) return t('bundle.others');
-    if (isBarredAsProposer(change, this.#me)) return t('core.api.ownChange');
+    if (isBarredAsProposer(change, this.#me)) return barredText(change, this.#me);
+    if (isApprovedByDeputy(change, this.#me)) return t('absence.approvedForYou');
     if (hasVoted(change, this.#me)) return t('bundle.voted');
     return null;
   }
@@ -244,7 +245,7 @@ export class BundleView {
     this.#decision.hidden = waiting.length === 0;
     if (waiting.length === 0) return;
     if (!this.#me.mayDecide) {
-      fill(this.#decision, h('p', { class: 'decision-note' }, icon('eye'), t('bundle.viewer')));
+      fill(this.#decision, h('p', { class: 'decision-note' }, icon('eye'), t('decision.viewer')));
       return;
     }
     const selected = this.#selected();
@@ -313,7 +314,7 @@ export class BundleView {
       results.push(...await this.#api.decideAll(verdict, comment, shown.slice(at, at + MAX_SELECTED)));
     }
     for (const { id, problem } of results) {
-      if (problem) this.#problems.set(id, problem.code === 'VERSION_CONFLICT' ? t('bundle.conflict') : explainProblem(problem));
+      if (problem) this.#problems.set(id, explainProblem(problem));
       else this.#problems.delete(id);
     }
     return results;
@@ -385,8 +386,6 @@ export class BundleView {
     };
   }
 }
-
-const explainProblem = ({ code, detail, title }) => (code === 'CHANGE_STALE' ? t('bundle.staleProblem') : String(detail ?? title ?? t('bundle.noReason')));
 
 /** Returns how many of the changes have each operation, most first. */
 function kindsOf(changes) {

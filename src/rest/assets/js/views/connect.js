@@ -63,7 +63,7 @@ export class ConnectPage {
         h('div', null, h('dt', null, t('connect.server')), h('dd', null, h('code', null, quote(target ?? '', 200)))),
         h('div', null, h('dt', null, t('connect.account')), h('dd', null, owner))),
       this.#error,
-      h('div', { class: 'connect-foot' }, account.mayConnect ? button : h('p', { class: 'quiet' }, t(isShared ? 'account.adminConnects' : 'connect.byItself')), back(t(account.connected ? 'connect.back' : 'connect.notNow'))),
+      h('div', { class: 'connect-foot' }, account.mayConnect ? button : h('p', { class: 'quiet' }, t(isShared ? 'account.adminConnects' : 'connect.byItself')), back(t(account.connected ? 'common.back' : 'connect.notNow'))),
       account.mayConnect && h('p', { class: 'quiet connect-note' }, t('connect.note')));
   }
 

@@ -7,14 +7,12 @@ import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { routeTo } from '../core/router.js';
 import { SerialRead } from '../core/serialread.js';
-import { quote, visibleString } from '../core/text.js';
+import { MAX_COMMENT, quote, visibleString } from '../core/text.js';
 import { isDecidable, proposerName } from '../core/vocab.js';
 import { ChangeList } from '../ui/changelist.js';
 import { needsSignIn, signInButton } from '../ui/signinagain.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
-import { hasVoted, isBarredAsProposer, isReviewerOf } from '../ui/terms.js';
-
-const MAX_COMMENT = 4000;
+import { hasVoted, isApprovedByDeputy, isBarredAsProposer, isReviewerOf, missingApprovals } from '../ui/terms.js';
 
 export class PlanView {
   element;
@@ -37,7 +35,7 @@ export class PlanView {
     this.#me = me;
     this.#list = new ChangeList({
       label: t('plan.label'),
-      linkTo: (position) => routeTo('plans', `${this.#id}`) + `/${position + 1}`,
+      linkTo: (position) => `${routeTo('plans', this.#id)}/${position + 1}`,
       waits: (change) => this.#waitsFor(change),
       seen: () => this.#paintDecision(),
     });
@@ -126,7 +124,7 @@ export class PlanView {
 
   // The steps on which this user can still decide.
   #ownSteps() {
-    return this.#plan.steps.filter(({ change }) => isDecidable(change.state) && isReviewerOf(change, this.#me) && !hasVoted(change, this.#me));
+    return this.#plan.steps.filter(({ change }) => isDecidable(change.state) && isReviewerOf(change, this.#me) && !hasVoted(change, this.#me) && !isApprovedByDeputy(change, this.#me));
   }
 
   // The steps that this user ends by rejecting the plan: approved ones, too, that have not begun.
@@ -227,4 +225,5 @@ export class PlanView {
   }
 }
 
-const isLast = (own, waiting) => own.length === waiting.length && own.every(({ change }) => change.terms.quorum - change.decisions.filter((d) => d.verdict === 'approve').length <= 1);
+// The plan runs once these steps are approved.
+const isLast = (own, waiting) => own.length === waiting.length && own.every(({ change }) => missingApprovals(change) <= 1);

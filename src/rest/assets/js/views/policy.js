@@ -5,12 +5,11 @@ import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { routeTo } from '../core/router.js';
-import { quote, visibleString } from '../core/text.js';
+import { quote } from '../core/text.js';
 import { now } from '../core/time.js';
 import { notice } from '../core/announce.js';
-import { explain } from '../core/api.js';
 import { openPolicyForm } from '../ui/policyform.js';
-import { emptyState, errorState, skeleton } from '../ui/states.js';
+import { emptyState, errorState, problemNotice, skeleton } from '../ui/states.js';
 import { verdictBadge } from '../ui/verdict.js';
 import { ruleSentence, stateOfRule } from './rules.js';
 
@@ -34,7 +33,7 @@ export class PolicyView {
       body: h('div', { class: 'page-body policy' }, skeleton(6)),
     };
     this.element = h('div', { class: 'page' },
-      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('policy.title')), this.#parts.tools),
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('shell.view.policy')), this.#parts.tools),
         h('p', { class: 'quiet' }, t('policy.intro'))),
       this.#parts.body);
     this.#poller = new Poller({
@@ -77,7 +76,7 @@ export class PolicyView {
         },
       });
     } catch (error) {
-      notice(visibleString(explain(error)), { tone: 'red', iconName: 'alert' });
+      problemNotice(error);
     }
   }
 

@@ -7,7 +7,7 @@ import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { go, routeTo } from '../core/router.js';
-import { count, quote, short, visible, visibleString } from '../core/text.js';
+import { count, MAX_COMMENT, quote, short, visible, visibleString } from '../core/text.js';
 import { now, time } from '../core/time.js';
 import { openDialog } from '../ui/dialog.js';
 import { jsonBlock } from '../ui/json.js';
@@ -20,7 +20,6 @@ import { actor } from '../ui/timeline.js';
 const POLL_INTERVAL = 10_000;
 // Only the newest rules are shown.
 const MAX_SHOWN = 300;
-const MAX_COMMENT = 2000;
 
 /** Returns the state of a rule: `active`, `revoked` or `expired`. Pure. */
 export function stateOfRule(rule, at) {

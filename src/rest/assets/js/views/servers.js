@@ -7,11 +7,10 @@ import { Poller } from '../core/poller.js';
 import { go, replaceRoute, routeTo } from '../core/router.js';
 import { count, quote, visibleString } from '../core/text.js';
 import { notice } from '../core/announce.js';
-import { explain } from '../core/api.js';
 import { connectProblem, connectRoute } from '../ui/account.js';
 import { openRemoval, openServerForm } from '../ui/serverform.js';
 import { ServerTable } from '../ui/servertable.js';
-import { emptyState, errorState, problemBanner, skeleton } from '../ui/states.js';
+import { emptyState, errorState, problemBanner, problemNotice, skeleton } from '../ui/states.js';
 import { waitingTrials } from '../ui/trial.js';
 import { ConnectPage, takeConnecting } from './connect.js';
 
@@ -134,7 +133,7 @@ export class ServersView {
       const [run, refused] = purpose === 'save' ? ['servers.saved', 'servers.saveRefused'] : ['servers.testRuns', 'servers.testRefused'];
       notice(t(verdict === 'run' ? run : refused), { tone: 'green', iconName: 'check' });
     } catch (error) {
-      notice(visibleString(explain(error)), { tone: 'red', iconName: 'alert' });
+      problemNotice(error);
     }
     this.#poller.poll();
   }
@@ -151,7 +150,7 @@ export class ServersView {
         if (saved && !name) go(routeTo('servers', saved));
       } });
     } catch (error) {
-      if (!this.#poller.signal.aborted) notice(visibleString(explain(error)), { tone: 'red', iconName: 'alert' });
+      if (!this.#poller.signal.aborted) problemNotice(error);
     }
   }
 
@@ -167,7 +166,7 @@ export class ServersView {
       const { disabled, ...settings } = file.servers.find((server) => server.name === name)?.settings ?? {};
       this.#announceSaved(await this.#api.editServer(name, { version: file.version, settings, preview: false }));
     } catch (error) {
-      if (!this.#poller.signal.aborted) notice(visibleString(explain(error)), { tone: 'red', iconName: 'alert' });
+      if (!this.#poller.signal.aborted) problemNotice(error);
     }
   }
 

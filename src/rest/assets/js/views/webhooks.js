@@ -10,7 +10,7 @@ import { routeTo } from '../core/router.js';
 import { count, quote, short, visible, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { eventOf } from '../core/vocab.js';
-import { emptyState, errorState, skeleton } from '../ui/states.js';
+import { emptyState, errorState, problemNotice, skeleton } from '../ui/states.js';
 
 // Positions change with every event, so they are polled.
 const POLL_INTERVAL = 5_000;
@@ -218,7 +218,7 @@ class WebhookCard {
       if (delivered) notice(t('webhooks.testDelivered', { name: this.#name, status: String(Number(status)) }), { tone: 'green', iconName: 'check' });
       else notice(t('webhooks.testFailed', { name: this.#name, problem: error }), { tone: 'red', iconName: 'alert' });
     } catch (error) {
-      notice(explain(error), { tone: 'red', iconName: 'alert' });
+      problemNotice(error);
     } finally {
       this.#test.disabled = false;
     }
@@ -231,7 +231,7 @@ class WebhookCard {
       notice(again > 0 ? t('webhooks.sendingAgain', { name: this.#name, count: again }) : t('webhooks.sending', { name: this.#name }), { tone: 'accent', iconName: 'refresh' });
       this.#changed();
     } catch (error) {
-      notice(explain(error), { tone: 'red', iconName: 'alert' });
+      problemNotice(error);
     } finally {
       this.#retry.disabled = false;
     }

@@ -28,7 +28,6 @@ export default {
   'bundle.approve': 'Freigeben',
   'bundle.leftOut': 'Aus „Alle freigeben“ herausgenommen.',
   'bundle.included': 'In „Alle freigeben“ eingeschlossen.',
-  'bundle.viewer': 'Sie sind als Betrachter angemeldet: Sie können Änderungen sehen, aber nicht darüber entscheiden.',
   'bundle.nothingSelected': 'Für „Alle freigeben“ ist nichts ausgewählt.',
   'bundle.unseen': { one: 'Lesen Sie alle ausgewählten Änderungen bis zum Ende, um sie gemeinsam freizugeben: Es fehlt noch {count} Änderung.', other: 'Lesen Sie alle ausgewählten Änderungen bis zum Ende, um sie gemeinsam freizugeben: Es fehlen noch {count} Änderungen.' },
   'bundle.allSeen': { one: 'Sie haben die {count} ausgewählte Änderung gesehen.', other: 'Sie haben alle {count} ausgewählten Änderungen gesehen.' },
@@ -43,9 +42,6 @@ export default {
   'bundle.approveAll': 'Alle freigeben',
   'bundle.approveCount': 'Alle {count} freigeben',
   'bundle.readFirst': { one: 'Lesen Sie zuerst alle ausgewählten Änderungen bis zum Ende: Es fehlt noch {count} Änderung.', other: 'Lesen Sie zuerst alle ausgewählten Änderungen bis zum Ende: Es fehlen noch {count} Änderungen.' },
-  'bundle.conflict': 'Sie wurde aktualisiert, während Sie lasen. Lesen Sie die neue Version.',
-  'bundle.staleProblem': 'Das Ziel hat sich geändert. Lesen Sie den neuen Diff.',
-  'bundle.noReason': 'Das Gateway hat keinen Grund genannt.',
   'bundle.discard': 'Verwerfen und erneut anmelden',
   'bundle.saved': 'Mit einer neuen Vorschau gespeichert.',
 };

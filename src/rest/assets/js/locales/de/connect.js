@@ -17,7 +17,6 @@ export default {
   'connect.server': 'Server',
   'connect.account': 'Konto',
   'connect.byItself': 'Das Gateway verbindet ihn selbst.',
-  'connect.back': 'Zurück',
   'connect.notNow': 'Nicht jetzt',
   'connect.note': 'Fahren Sie nur fort, wenn Sie oder einer Ihrer Agenten diesen Server nutzen wollten. Sie können ihn jederzeit wieder trennen.',
   'connect.badAddress': 'Die Adresse der Anmeldeseite des Servers lässt sich nicht öffnen.',

@@ -27,5 +27,4 @@ export default {
   'rule.deniesAnyFor': 'Aufrufe von {tool} durch {agent} mit beliebigen Argumenten werden für {duration} ohne Prüfung verweigert.',
   'rule.deniesExact': 'Aufrufe von {tool} durch {agent} mit genau diesen Argumenten werden ohne Prüfung verweigert, bis die Regel widerrufen wird.',
   'rule.deniesAny': 'Aufrufe von {tool} durch {agent} mit beliebigen Argumenten werden ohne Prüfung verweigert, bis die Regel widerrufen wird.',
-  'rule.unsupported': 'Dieses Gateway unterstützt keine Dauerregeln.',
 };

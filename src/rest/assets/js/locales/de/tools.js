@@ -60,7 +60,6 @@ export default {
   'tools.live': 'live',
   'tools.byRecipe': 'nach Rezept',
   'tools.argumentsOnly': 'nur Argumente',
-  'tools.onlyReviewer': 'Nur ein Prüfer kann darüber entscheiden.',
   'tools.letRun': { one: 'Dieses Tool ohne Prüfung laufen lassen', other: '{count} Tools ohne Prüfung laufen lassen' },
   'tools.letRunOf': 'Tools von {server} ohne Prüfung laufen lassen',
   'tools.letRunWhy': 'Warum brauchen diese Aufrufe keine Prüfung? (wird im Audit-Protokoll festgehalten)',

@@ -28,7 +28,6 @@ export default {
   'bundle.approve': 'Approve',
   'bundle.leftOut': 'Left out of “Approve all”.',
   'bundle.included': 'Included in “Approve all”.',
-  'bundle.viewer': 'You are signed in as a viewer: you can see changes but not decide on them.',
   'bundle.nothingSelected': 'Nothing is selected for “Approve all”.',
   'bundle.unseen': { one: 'Read all selected changes to the end to approve them together: {count} change is left.', other: 'Read all selected changes to the end to approve them together: {count} changes are left.' },
   'bundle.allSeen': { one: 'You have seen the selected change.', other: 'You have seen all {count} selected changes.' },
@@ -43,9 +42,6 @@ export default {
   'bundle.approveAll': 'Approve all',
   'bundle.approveCount': 'Approve all {count}',
   'bundle.readFirst': { one: 'Read all selected changes to the end first: {count} change is left.', other: 'Read all selected changes to the end first: {count} changes are left.' },
-  'bundle.conflict': 'it was updated while you were reading. Read the new version.',
-  'bundle.staleProblem': 'the target has changed. Read the new diff.',
-  'bundle.noReason': 'the gateway gave no reason.',
   'bundle.discard': 'Discard and sign in again',
   'bundle.saved': 'Saved with a new preview.',
 };

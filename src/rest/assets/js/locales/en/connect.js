@@ -17,7 +17,6 @@ export default {
   'connect.server': 'Server',
   'connect.account': 'Account',
   'connect.byItself': 'The gateway connects it by itself.',
-  'connect.back': 'Back',
   'connect.notNow': 'Not now',
   'connect.note': 'Only go on if you, or an agent of yours, wanted to use this server. You can disconnect it at any time.',
   'connect.badAddress': 'The address of the server’s sign-in page cannot be opened.',

@@ -27,5 +27,4 @@ export default {
   'rule.deniesAnyFor': 'For {duration}, calls to {tool} by {agent} with any arguments are denied without review.',
   'rule.deniesExact': 'Calls to {tool} by {agent} with exactly these arguments are denied without review until the rule is revoked.',
   'rule.deniesAny': 'Calls to {tool} by {agent} with any arguments are denied without review until the rule is revoked.',
-  'rule.unsupported': 'This gateway does not support standing rules.',
 };

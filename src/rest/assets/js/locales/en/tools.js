@@ -60,7 +60,6 @@ export default {
   'tools.live': 'live',
   'tools.byRecipe': 'by recipe',
   'tools.argumentsOnly': 'arguments only',
-  'tools.onlyReviewer': 'Only a reviewer can decide on this.',
   'tools.letRun': { one: 'Let this tool run without review', other: 'Let {count} tools run without review' },
   'tools.letRunOf': 'Let tools of {server} run without review',
   'tools.letRunWhy': 'Why do these calls need no review? (recorded in the audit trail)',
