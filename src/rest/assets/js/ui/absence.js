@@ -112,5 +112,5 @@ function form({ api, state: { absence, deputies, groups }, close, show }) {
         h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'absence-until' }, t('absence.until')), until, h('span', { id: 'absence-limit', class: 'quiet' }, t('absence.limit', { days: MAX_DAYS })))]
       : h('p', { class: 'quiet' }, t('absence.nobody')),
     error,
-    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('absence.close')), end, deputies.length > 0 && save));
+    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('controls.close')), end, deputies.length > 0 && save));
 }

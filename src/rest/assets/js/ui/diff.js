@@ -9,7 +9,7 @@ import { quote } from '../core/text.js';
 import { emphasis } from './difflines.js';
 import { factOf, factsTable } from './facts.js';
 import { comesFirst, specialForm, textForm } from './forms.js';
-import { emphasized } from './lines.js';
+import { emphasized, isKnown } from './lines.js';
 import { longText } from './longtext.js';
 
 // A longer text is shown line by line.
@@ -114,8 +114,6 @@ function sideOf(fields, operation) {
   return t(fields.every(({ after }) => !isKnown(after)) ? 'diff.removed' : 'diff.value');
 }
 
-const isKnown = (value) => value !== null && value !== undefined;
-
 // Long names of fields break after the names of the records that they are in.
 function nameOf({ label, field }) {
   const name = quote(label || field, 80);
@@ -130,7 +128,7 @@ function itemsCell(text, items, op, otherKnown) {
   const shown = isKnown(text) ? items.filter((item) => item.op === op || item.op === 'equal') : [];
   if (!shown.length) return valueCell(null, null, op, isKnown(text) ? false : otherKnown);
   const isMixed = items.some((item) => item.op === 'equal');
-  return h('td', { class: op }, h('span', { class: 'sign', 'aria-hidden': 'true' }, op === 'insert' ? '+' : '−'),
+  return h('td', { class: op }, signOf(op),
     shown.map((item) => createItem(item, isMixed)));
 }
 
@@ -141,8 +139,10 @@ function valueCell(text, parts, op, otherKnown) {
     return h('td', { class: 'none' }, h('span', { class: 'quiet' }, t(otherKnown && op === 'insert' ? 'diff.removedValue' : 'diff.none')));
   }
   const tag = op === 'insert' ? 'ins' : 'del';
-  return h('td', { class: op }, h('span', { class: 'sign', 'aria-hidden': 'true' }, op === 'insert' ? '+' : '−'), h(tag, null, value(text, parts)));
+  return h('td', { class: op }, signOf(op), h(tag, null, value(text, parts)));
 }
+
+const signOf = (op) => h('span', { class: 'sign', 'aria-hidden': 'true' }, op === 'insert' ? '+' : '−');
 
 const value = (text, parts = null) => (text === '' ? h('span', { class: 'quiet' }, t('diff.empty')) : emphasized(text, parts));
 
@@ -152,7 +152,7 @@ export function comparison(list) {
     h('thead', null, h('tr', null, h('th', { scope: 'col' }, h('span', { class: 'sr-only' }, t('diff.field'))), h('th', { scope: 'col' }, t('diff.youSaw')), h('th', { scope: 'col' }, t('diff.now')))),
     h('tbody', null, list.map(({ label, was, now }) => {
       const cell = (text, op) => (isKnown(text)
-        ? h('td', { class: op }, h('span', { class: 'sign', 'aria-hidden': 'true' }, op === 'insert' ? '+' : '−'),
+        ? h('td', { class: op }, signOf(op),
           longText(text, { chars: 240, lines: 5 }))
         : h('td', { class: 'none' }, h('span', { class: 'quiet' }, t('diff.none'))));
       return h('tr', null, h('th', { scope: 'row' }, quote(label, 90)), cell(was, 'delete'), cell(now, 'insert'));

@@ -170,7 +170,7 @@ export function columns(rows) {
       if (row.partner) {
         while (added[at] !== row.partner) out.push({ op: 'pair', left: null, right: added[at++] });
         out.push({ op: 'pair', left: row, right: added[at++] });
-      } else if (!row.partner && removed.every((r) => !r.partner) && at < added.length) {
+      } else if (removed.every(({ partner }) => !partner) && at < added.length) {
         out.push({ op: 'pair', left: row, right: added[at++] });
       } else {
         out.push({ op: 'pair', left: row, right: null });

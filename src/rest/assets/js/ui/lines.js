@@ -151,7 +151,8 @@ function wholeText({ before, after }) {
   return [...part(before, 'delete'), ...part(after, 'insert')];
 }
 
-const isKnown = (value) => value !== null && value !== undefined;
+/** Returns true for a value that a field has, which may be empty. */
+export const isKnown = (value) => value !== null && value !== undefined;
 
 // Shows the tokens of a line, with its differing parts marked.
 function highlighted({ text, parts, tokens }) {

@@ -157,23 +157,23 @@ export class PlanView {
     const busy = this.#busy !== null;
     const active = this.#decision.contains(document.activeElement) ? document.activeElement : null;
     const act = active?.dataset.act;
-    this.#comment.placeholder = t(needsComment ? 'plan.commentRequired' : 'plan.commentOptional');
+    this.#comment.placeholder = t(needsComment ? 'decision.commentRequired' : 'decision.commentOptional');
     this.#comment.disabled = busy;
     fill(this.#decision,
       this.#error && h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error.text)), this.#error.remedy),
       h('p', { class: 'decision-note' }, icon(obstacle ? 'person' : unseen ? 'eye' : 'check'),
         h('span', null, obstacle ?? (unseen > 0 ? t('plan.unseen', { count: unseen }) : t(isLast(own, waiting) ? 'plan.approvesAndRuns' : 'plan.approvesSome', { count: own.length })))),
-      h('label', { class: 'sr-only', for: 'plan-comment' }, t('plan.comment')), this.#comment,
+      h('label', { class: 'sr-only', for: 'plan-comment' }, t('controls.comment')), this.#comment,
       h('div', { class: 'buttons' },
         h('button', { type: 'button', class: 'reject', disabled: busy || rejectable.length === 0, data: { act: 'reject' }, onclick: () => this.#decide('reject') }, icon('cross'), this.#rejectLabel()),
-        waiting.length > 0 && h('button', { type: 'button', class: 'approve', disabled: busy || Boolean(obstacle) || unseen > 0, data: { act: 'approve' }, onclick: () => this.#decide('approve') }, icon('check'), t(this.#busy === 'approve' ? 'plan.approving' : 'plan.approve'))));
+        waiting.length > 0 && h('button', { type: 'button', class: 'approve', disabled: busy || Boolean(obstacle) || unseen > 0, data: { act: 'approve' }, onclick: () => this.#decide('approve') }, icon('check'), t(this.#busy === 'approve' ? 'decision.approving' : 'plan.approve'))));
     if (active === this.#comment) this.#comment.focus({ preventScroll: true });
     else if (act) this.#decision.querySelector(`[data-act=${act}]`)?.focus({ preventScroll: true });
   }
 
   #rejectLabel() {
     if (this.#isAllApproved()) return t(this.#busy === 'reject' ? 'plan.stopping' : 'plan.stop');
-    return t(this.#busy === 'reject' ? 'plan.rejecting' : 'plan.reject');
+    return t(this.#busy === 'reject' ? 'decision.rejecting' : 'plan.reject');
   }
 
   // Tells why this person cannot approve, or returns null. The gateway enforces the same rules.

@@ -159,7 +159,7 @@ export class RulesView {
 
   #askToRevoke(rule) {
     const error = h('p', { class: 'edit-errors', role: 'alert' });
-    const comment = h('textarea', { id: 'revoke-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: t('rules.why') });
+    const comment = h('textarea', { id: 'revoke-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: t('controls.whyOptional') });
     const save = h('button', { type: 'submit', class: 'primary' }, icon('undo'), t('rules.revokeNow'));
     const submit = async (event) => {
       event.preventDefault();
@@ -181,7 +181,7 @@ export class RulesView {
       title: t('rules.revokeTitle'),
       build: (close) => h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit },
         h('div', { class: `rule-sentence tone-${rule.verdict === 'allow' ? 'green' : 'red'}` }, icon('rule'), h('div', null, h('p', null, h('code', null, quote(rule.tool, 80))), h('p', null, ...sentence(rule)))),
-        h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'revoke-comment' }, t('rules.comment')), comment),
+        h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'revoke-comment' }, t('controls.comment')), comment),
         error,
         h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), save)),
       closed: () => !this.element.contains(document.activeElement) && this.element.querySelector('h1').focus({ preventScroll: true }),

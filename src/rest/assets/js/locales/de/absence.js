@@ -12,7 +12,6 @@ export default {
   'absence.start': 'Abwesenheit beginnen',
   'absence.change': 'Ändern',
   'absence.back': 'Ich bin zurück',
-  'absence.close': 'Schließen',
   'absence.isAway': 'Sie sind abwesend. {name} vertritt Sie.',
   'absence.isBack': 'Sie sind zurück.',
   'absence.state': 'Sie sind bis {until} abwesend ({time}). {name} vertritt Sie.',

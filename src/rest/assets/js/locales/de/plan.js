@@ -1,9 +1,6 @@
 // The page of a plan.
 
 export default {
-  'plan.comment': 'Kommentar',
-  'plan.commentRequired': 'Kommentar (erforderlich)',
-  'plan.commentOptional': 'Kommentar (optional)',
   'plan.decisionOn': 'Entscheidung über den Plan',
   'plan.label': 'Schritte',
   'plan.none': 'Kein Plan ausgewählt',
@@ -28,9 +25,7 @@ export default {
   'plan.approvesAndRuns': { one: 'Damit geben Sie {count} Schritt frei. Der Plan läuft dann der Reihe nach; der erste Fehler beendet ihn.', other: 'Damit geben Sie {count} Schritte frei. Der Plan läuft dann der Reihe nach; der erste Fehler beendet ihn.' },
   'plan.approvesSome': { one: 'Damit geben Sie {count} Schritt frei. Die übrigen Schritte warten auf andere Prüfer.', other: 'Damit geben Sie {count} Schritte frei. Die übrigen Schritte warten auf andere Prüfer.' },
   'plan.reject': 'Plan ablehnen',
-  'plan.rejecting': 'Wird abgelehnt …',
   'plan.approve': 'Alle freigeben',
-  'plan.approving': 'Wird freigegeben …',
   'plan.barred': 'Sie haben diesen Plan vorgeschlagen, oder er wurde mit einem Schlüssel desselben Inhabers vorgeschlagen, daher muss ihn jemand anderes freigeben.',
   'plan.nothingForYou': 'Kein Schritt wartet auf Sie: Der Rest ist für andere Prüfer oder hat Ihre Freigabe.',
   'plan.notComplete': 'Der Plan kann freigegeben werden, sobald sein letzter Schritt da ist. Einzelne Schritte können auf ihren eigenen Seiten freigegeben werden.',

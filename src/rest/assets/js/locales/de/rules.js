@@ -40,10 +40,8 @@ export default {
   'rules.tooLarge': 'Diese Argumente waren zu groß zum Speichern; die Regel erkennt sie an ihrem Hash {hash}.',
   'rules.arguments': 'Argumente',
   'rules.argumentsOf': 'Argumente der Regel',
-  'rules.why': 'Warum? (optional, steht im Audit-Protokoll)',
   'rules.revokeNow': 'Regel widerrufen',
   'rules.isRevoked': 'Regel widerrufen: Die Richtlinie und die Prüfer entscheiden wieder.',
   'rules.ownCalls': 'Diese Regel verweigert Ihre eigenen Aufrufe, daher muss sie jemand anderes widerrufen.',
   'rules.revokeTitle': 'Diese Regel widerrufen?',
-  'rules.comment': 'Kommentar',
 };

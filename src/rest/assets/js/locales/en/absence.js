@@ -12,7 +12,6 @@ export default {
   'absence.start': 'Start absence',
   'absence.change': 'Change',
   'absence.back': 'I am back',
-  'absence.close': 'Close',
   'absence.isAway': 'You are away. {name} is your deputy.',
   'absence.isBack': 'You are back.',
   'absence.state': 'You are away until {until} ({time}). Your deputy is {name}.',

@@ -1,9 +1,6 @@
 // The page of a plan.
 
 export default {
-  'plan.comment': 'Comment',
-  'plan.commentRequired': 'Comment (required)',
-  'plan.commentOptional': 'Comment (optional)',
   'plan.decisionOn': 'Decision on the plan',
   'plan.label': 'Steps',
   'plan.none': 'No plan selected',
@@ -28,9 +25,7 @@ export default {
   'plan.approvesAndRuns': { one: 'This approves {count} step. The plan then runs in order; the first failure ends it.', other: 'This approves {count} steps. The plan then runs in order; the first failure ends it.' },
   'plan.approvesSome': { one: 'This approves {count} step. The other steps wait for other reviewers.', other: 'This approves {count} steps. The other steps wait for other reviewers.' },
   'plan.reject': 'Reject plan',
-  'plan.rejecting': 'Rejecting…',
   'plan.approve': 'Approve all',
-  'plan.approving': 'Approving…',
   'plan.barred': 'You proposed this plan, or it was proposed with a key of the same owner as yours, so somebody else has to approve it.',
   'plan.nothingForYou': 'No step waits for you: the rest is for other reviewers, or has your approval.',
   'plan.notComplete': 'The plan can be approved once its last step has arrived. Single steps can be approved on their own pages.',

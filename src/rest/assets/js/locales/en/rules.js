@@ -40,10 +40,8 @@ export default {
   'rules.tooLarge': 'These arguments were too large to store; the rule recognises them by their hash {hash}.',
   'rules.arguments': 'Arguments',
   'rules.argumentsOf': 'Arguments of the rule',
-  'rules.why': 'Why? (optional, recorded in the audit trail)',
   'rules.revokeNow': 'Revoke the rule',
   'rules.isRevoked': 'Rule revoked: the policy and reviewers decide again.',
   'rules.ownCalls': 'This rule denies your own calls, so somebody else has to revoke it.',
   'rules.revokeTitle': 'Revoke this rule?',
-  'rules.comment': 'Comment',
 };
