@@ -66,6 +66,9 @@ export function fill(parent, ...children) {
   return parent;
 }
 
+/** Returns nodes with a separator between them. */
+export const separated = (nodes, separator = ', ') => nodes.map((node, n) => [n > 0 && separator, node]);
+
 /** Returns true if keys typed now go into a field. */
 export function isTyping(target) {
   return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));

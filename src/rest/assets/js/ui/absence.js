@@ -2,7 +2,7 @@
 
 import { explain } from '../core/api.js';
 import { notice } from '../core/announce.js';
-import { fill, h } from '../core/dom.js';
+import { fill, h, separated } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { quote, visibleString } from '../core/text.js';
@@ -92,7 +92,7 @@ function form({ api, state: { absence, deputies, groups }, close, show }) {
       fill(error, icon('alert'), visibleString(explain(problem)));
     }
   };
-  const names = groups.slice(0, 8).map((name, n) => [n > 0 && ', ', h('strong', null, quote(name, 60))]);
+  const names = separated(groups.slice(0, 8).map((name) => h('strong', null, quote(name, 60))));
   const until = h('input', { type: 'datetime-local', id: 'absence-until', 'aria-describedby': 'absence-limit', required: true, min: localTime(now()), max: localTime(now() + MAX_DAYS * DAY), value: localTime(absence ? Date.parse(absence.until) : now() + 7 * DAY) });
   const deputy = h('select', { id: 'absence-deputy', required: true }, !absence && h('option', { value: '' }, t('absence.choose')), deputies.map(({ name, displayName }) =>
     h('option', { value: name, selected: name === absence?.deputy }, visibleString(displayName ? `${displayName} (${name})` : name))));

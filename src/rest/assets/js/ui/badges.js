@@ -22,9 +22,12 @@ export function operationGlyph(operation, title) {
   return h('span', { class: `glyph tone-${tone}`, title: label }, icon(name), !hasVerb(title) && h('span', { class: 'sr-only' }, `${label}: `));
 }
 
+/** Creates a badge that names a state by its icon and a word. */
+export const toneBadge = (tone, iconName, label) => h('span', { class: `badge state tone-${tone}` }, icon(iconName), label);
+
 export function stateBadge(state) {
   const { label, icon: name, tone } = stateOf(state);
-  return h('span', { class: `badge state tone-${tone}` }, icon(name), label);
+  return toneBadge(tone, name, label);
 }
 
 /** Creates a line such as `local-agent via Claude Code`. */

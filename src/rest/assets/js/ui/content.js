@@ -1,6 +1,6 @@
 // Builds the body of one change, such as its facts, diff, arguments and result, without keeping state.
 
-import { h } from '../core/dom.js';
+import { h, separated } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { count, quote, visibleString } from '../core/text.js';
@@ -97,7 +97,7 @@ export function outcome(change) {
     change.waitsFor && h('p', null, waitsFor(change.waitsFor), '.'),
     change.fault && h('div', { class: 'outcome-fault' }, h('code', null, quote(change.fault.code, 60)), longText(change.fault.message, { chars: 800, lines: 10 })),
     last && h('p', { class: 'outcome-who' }, parts(last.verdict === 'approve' ? 'detail.approvedBy' : 'detail.rejectedBy', {
-      people: [...earlierApprovals, last].map((d, n) => [n > 0 && ', ', h('strong', null, quote(reviewerName(d), 60)), deputyNote(d)]), time: h('span', { class: 'quiet' }, time(last.at)),
+      people: separated([...earlierApprovals, last].map((decision) => [h('strong', null, quote(reviewerName(decision), 60)), deputyNote(decision)])), time: h('span', { class: 'quiet' }, time(last.at)),
     })),
     last?.comment && h('blockquote', null, longText(last.comment, { chars: 800, lines: 10 })),
     verification(change));

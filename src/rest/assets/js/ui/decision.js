@@ -3,7 +3,7 @@
 // press.
 
 import { announce } from '../core/announce.js';
-import { h, fill } from '../core/dom.js';
+import { fill, h, separated } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { hasRowsBeyond } from '../core/rowtable.js';
@@ -315,10 +315,10 @@ export class DecisionBar {
     if (obstacle) return h('p', { class: 'decision-note' }, icon(obstacle[0]), h('span', null, obstacle[1]));
     const represented = this.#mode === 'idle' ? representedBy(change, this.#me) : [];
     if (represented.length) {
-      return h('p', { class: 'decision-note' }, icon('person'), h('span', null, parts('absence.decidesFor', { names: represented.slice(0, 8).map(({ name, displayName }, n) => [n > 0 && t('absence.or'), h('strong', null, quote(displayName ?? name, 60))]) })));
+      return h('p', { class: 'decision-note' }, icon('person'), h('span', null, parts('absence.decidesFor', { names: separated(represented.slice(0, 8).map(({ name, displayName }) => h('strong', null, quote(displayName ?? name, 60))), t('absence.or')) })));
     }
     if (this.#mode === 'reject') {
-      return h('p', { class: 'decision-note' }, icon('cross'), h('span', null, parts('decision.rejectKeys', { send: t('core.key.ctrlEnter').split(' ').map((key, n) => [n > 0 && ' ', h('kbd', null, key)]), cancel: h('kbd', null, 'Esc') })));
+      return h('p', { class: 'decision-note' }, icon('cross'), h('span', null, parts('decision.rejectKeys', { send: separated(t('core.key.ctrlEnter').split(' ').map((key) => h('kbd', null, key)), ' '), cancel: h('kbd', null, 'Esc') })));
     }
     if (this.#afterConflict && change.state === 'pending') {
       return h('p', { class: 'decision-note after-conflict' }, icon('refresh'), h('span', null, parts('decision.newDiff', { approve: h('kbd', null, 'a'), reject: h('kbd', null, 'r') })));

@@ -1,12 +1,13 @@
 // A row of the table of servers, and the details into which it opens.
 
-import { fill, h } from '../core/dom.js';
+import { fill, h, separated } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { isBroken, reviewCount, toolStates } from '../core/serverstate.js';
 import { count, quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { accountSection } from './account.js';
+import { toneBadge } from './badges.js';
 import { errorState } from './states.js';
 import { ToolsPanel } from './tools.js';
 import { runTrial } from './trial.js';
@@ -152,13 +153,13 @@ export class ServerRow {
     this.#row.classList.toggle('broken', isBroken(server));
     fill(this.#about, [KINDS[server.kind] ?? visibleString(String(server.kind)), server.required && t('servers.required')].filter(Boolean).join(' · '));
     fill(this.#cells.state,
-      h('div', { class: 'server-badges' }, h('span', { class: `badge state tone-${tone}` }, icon(name), label),
+      h('div', { class: 'server-badges' }, toneBadge(tone, name, label),
         server.breaker && server.breaker !== 'closed' && h('span', { class: `badge state tone-${server.breaker === 'open' ? 'red' : 'amber'}`, title: isKnownBreaker && t(`servers.breaker.${server.breaker}`) }, icon('unplugged'), isKnownBreaker ? t(`servers.circuit.${server.breaker}`) : visibleString(server.breaker))),
       era && h('div', { class: 'quiet' }, era),
       server.status !== 'up' && server.lastError && h('div', { class: 'server-error' }, quote(server.lastError, 160)));
     fill(this.#cells.tools,
-      states.length ? states.map(([text, n], at) => [at > 0 && ' · ', h('span', { class: 'nowrap' }, t(text, { count: n }))]) : h('span', { class: 'quiet' }, server.tools > 0 ? count(server.tools) : t('serverform.noTools')),
-      waiting > 0 && h('div', null, h('span', { class: 'badge state tone-amber' }, icon('eye'), t('serverform.toolsWaiting', { count: waiting }))));
+      states.length ? separated(states.map(([text, n]) => h('span', { class: 'nowrap' }, t(text, { count: n }))), ' · ') : h('span', { class: 'quiet' }, server.tools > 0 ? count(server.tools) : t('serverform.noTools')),
+      waiting > 0 && h('div', null, toneBadge('amber', 'eye', t('serverform.toolsWaiting', { count: waiting }))));
     fill(this.#cells.target, server.target ? h('code', null, quote(server.target, 160)) : h('span', { class: 'quiet' }, t('serverform.builtIn')));
   }
 

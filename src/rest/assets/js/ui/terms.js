@@ -1,6 +1,6 @@
 // Shows the requirements of the rule and the progress of the review.
 
-import { h } from '../core/dom.js';
+import { h, separated } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { count, quote, visibleString } from '../core/text.js';
@@ -94,7 +94,7 @@ export const isApprovedByDeputy = (change, me) => approvalsOf(change).some(({ de
 export function termsLine(change) {
   const { terms } = change;
   const items = [];
-  const names = (all) => all.slice(0, 8).map((name, n) => [n > 0 && ', ', h('strong', null, quote(name, 60))]);
+  const names = (all) => separated(all.slice(0, 8).map((name) => h('strong', null, quote(name, 60))));
   const escalation = escalationTime(change);
   if (terms.reviewers?.length) items.push(item('person', escalation === null ? parts('decision.decidedBy', { names: names(terms.reviewers) })
     : parts('decision.decidedByEscalation', { names: names(terms.reviewers), time: time(new Date(escalation).toISOString(), 'countdown'), others: names(terms.escalate.to) })));
@@ -129,7 +129,7 @@ export function quorumLine(change) {
     h('span', { class: 'votes', 'aria-hidden': 'true' }, marks),
     h('span', null, parts(votes.length > 0 ? 'decision.givenBy' : 'decision.given', {
       number: h('strong', null, t('decision.givenOf', { given: count(Math.min(votes.length, quorum)), quorum: count(quorum) })),
-      people: votes.map((d, n) => [n > 0 && ', ', quote(reviewerName(d), 60), deputyNote(d), h('span', { class: 'quiet' }, ' ', time(d.at))]),
+      people: separated(votes.map((vote) => [quote(reviewerName(vote), 60), deputyNote(vote), h('span', { class: 'quiet' }, ' ', time(vote.at))])),
     })));
 }
 

@@ -8,6 +8,7 @@ import { parts, t } from '../core/locale.js';
 import { go, routeTo } from '../core/router.js';
 import { quote, visibleString } from '../core/text.js';
 import { PRESS_GUARD_MS, time } from '../core/time.js';
+import { toneBadge } from './badges.js';
 import { definitionBlock, definitionDiff } from './definition.js';
 import { openLetRun } from './letrun.js';
 import { longText } from './longtext.js';
@@ -222,7 +223,7 @@ export class ToolsPanel {
     const rule = tool.reason && tool.rules.length > 0 && !tool.reason.includes(tool.rules[0]) && tool.rules[0];
     return h('tr', null,
       h('td', { data: { label: t('tools.tool') } }, h('code', null, quote(tool.name, 200)), tool.title && tool.title !== tool.name && h('div', { class: 'quiet' }, quote(tool.title, 120))),
-      h('td', { class: 'nowrap', data: { label: t('tools.calls') } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label)),
+      h('td', { class: 'nowrap', data: { label: t('tools.calls') } }, toneBadge(tone, name, label)),
       h('td', { data: { label: t('tools.why') } }, quote(reason, 300), rule && !tool.letRun && h('div', { class: 'quiet' }, parts('tools.byRule', { rule: h('code', null, quote(rule, 64)) })),
         tool.letRun && h('div', null, h('a', { href: routeTo('rules', tool.letRun.rule) }, t('tools.standingRule'), h('span', { class: 'sr-only' }, ' ', t('tools.standingRuleFor', { tool: visibleString(tool.name) })))),
         this.#canDecide && tool.mayLetRun && h('button', { type: 'button', class: 'small', data: { key: `let ${tool.name}` }, onclick: () => this.#letRun([tool]) }, t('tools.letThisRun'))),

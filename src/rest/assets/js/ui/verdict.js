@@ -1,13 +1,13 @@
 // Shows a verdict of the policy.
 
 import { h } from '../core/dom.js';
-import { icon } from '../core/icons.js';
 import { t } from '../core/locale.js';
+import { toneBadge } from './badges.js';
 
 const VERDICTS = { allow: ['green', 'check', 'policy.allow'], review: ['amber', 'eye', 'policy.review'], deny: ['red', 'cross', 'policy.deny'] };
 
 /** Returns a badge with the verdict. */
 export function verdictBadge(verdict) {
   const [tone, name, key] = VERDICTS[verdict] ?? VERDICTS.review;
-  return h('span', { class: `badge state tone-${tone}` }, icon(name), t(key));
+  return toneBadge(tone, name, t(key));
 }

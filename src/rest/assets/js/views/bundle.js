@@ -3,7 +3,7 @@
 
 import { explain } from '../core/api.js';
 import { announce, notice } from '../core/announce.js';
-import { fill, h } from '../core/dom.js';
+import { fill, h, separated } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { go, routeTo } from '../core/router.js';
@@ -163,7 +163,7 @@ export class BundleView {
     const heading = h('h1', { tabindex: '-1' }, parts('bundle.title', { count: entries.length, name: quote(proposerName(proposer), 80) }));
     const hadFocus = document.activeElement?.tagName === 'H1';
     fill(this.#head, h('div', { class: 'pane-title' }, heading),
-      h('p', { class: 'quiet' }, proposer.clientName && [parts('bundle.via', { client: quote(proposer.clientName, 80) }), ' · '], bundle.servers.length > 0 && [bundle.servers.slice(0, 5).map((name, n) => [n > 0 && ', ', quote(name, 40)]), ' · '],
+      h('p', { class: 'quiet' }, proposer.clientName && [parts('bundle.via', { client: quote(proposer.clientName, 80) }), ' · '], bundle.servers.length > 0 && [separated(bundle.servers.slice(0, 5).map((name) => quote(name, 40))), ' · '],
         parts('bundle.proposed', { time: time(bundle.firstAt) }), ' · ', h('strong', null, waiting === 0 ? t('bundle.allDecided') : t('bundle.waiting', { count: waiting }))));
     if (hadFocus || isFirst) heading.focus({ preventScroll: true });
     fill(this.#status, waiting === 0 && h('p', { class: 'banner tone-green' }, icon('check'), h('span', null, parts('bundle.done', { link: h('a', { href: routeTo('inbox') }, t('bundle.backToInbox')) }))));

@@ -9,7 +9,7 @@ import { Poller } from '../core/poller.js';
 import { routeTo } from '../core/router.js';
 import { count, quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
-import { copyButton } from '../ui/badges.js';
+import { copyButton, toneBadge } from '../ui/badges.js';
 import { openDialog } from '../ui/dialog.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 
@@ -79,8 +79,8 @@ export class KeysView {
   #row(key) {
     const { name, role, owner, revokedAt } = key;
     const proposed = role === 'agent' && h('a', { href: routeTo('history', null, { principal: name }), class: 'key-proposed' }, t('keys.changes'), h('span', { class: 'sr-only' }, ' ', t('keys.changesOf', { name: visibleString(name) })));
-    const state = revokedAt ? [h('span', { class: 'badge state tone-grey' }, icon('cross'), t('keys.revoked')), ' ', h('span', { class: 'quiet nowrap' }, time(revokedAt))]
-      : [h('span', { class: 'badge state tone-green' }, icon('check'), t('keys.active')), key.mayRevoke && h('button', { type: 'button', class: 'small', onclick: () => this.#askToRevoke(key) }, t('keys.revoke'), h('span', { class: 'sr-only' }, ` ${visibleString(name)}`))];
+    const state = revokedAt ? [toneBadge('grey', 'cross', t('keys.revoked')), ' ', h('span', { class: 'quiet nowrap' }, time(revokedAt))]
+      : [toneBadge('green', 'check', t('keys.active')), key.mayRevoke && h('button', { type: 'button', class: 'small', onclick: () => this.#askToRevoke(key) }, t('keys.revoke'), h('span', { class: 'sr-only' }, ` ${visibleString(name)}`))];
     return h('tr', revokedAt ? { class: 'over' } : null,
       h('td', { data: { label: t('keys.column.name') } }, h('div', null, quote(name, 64), ' ', proposed), h('code', { class: 'quiet' }, visibleString(key.id))),
       h('td', { data: { label: t('keys.column.role') } }, role),

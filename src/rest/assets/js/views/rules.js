@@ -9,6 +9,7 @@ import { Poller } from '../core/poller.js';
 import { go, routeTo } from '../core/router.js';
 import { count, MAX_COMMENT, quote, short, visible, visibleString } from '../core/text.js';
 import { now, time } from '../core/time.js';
+import { toneBadge } from '../ui/badges.js';
 import { openDialog } from '../ui/dialog.js';
 import { jsonBlock } from '../ui/json.js';
 import { longText } from '../ui/longtext.js';
@@ -125,8 +126,8 @@ export class RulesView {
     const fact = (label, ...content) => h('div', null, h('dt', null, label), h('dd', null, content));
     return h('li', { class: `card rule${state === 'active' ? '' : ' over'}${rule.id === this.#chosen ? ' chosen' : ''}` },
       h('div', { class: 'card-head' },
-        h('h2', null, h('span', { class: `badge state tone-${allow ? 'green' : 'red'}` }, icon(allow ? 'check' : 'cross'), t(allow ? 'rules.allows' : 'rules.denies')), ' ', h('code', null, quote(rule.tool, 200))),
-        state !== 'active' && h('span', { class: 'badge state tone-grey' }, icon(state === 'revoked' ? 'undo' : 'clock'), t(state === 'revoked' ? 'rules.revoked' : 'rules.expired')),
+        h('h2', null, toneBadge(allow ? 'green' : 'red', allow ? 'check' : 'cross', t(allow ? 'rules.allows' : 'rules.denies')), ' ', h('code', null, quote(rule.tool, 200))),
+        state !== 'active' && toneBadge('grey', state === 'revoked' ? 'undo' : 'clock', t(state === 'revoked' ? 'rules.revoked' : 'rules.expired')),
         state === 'active' && this.#canDecide && h('button', { type: 'button', class: 'small revoke', data: { key: `revoke ${rule.id}` }, onclick: () => this.#askToRevoke(rule) }, icon('undo'), t('rules.revoke'),
           h('span', { class: 'sr-only' }, ' ', t('rules.revokeOf', { tool: visibleString(short(rule.tool, 60)) })))),
       h('p', { class: 'rule-words' }, ...sentence(rule)),

@@ -7,7 +7,7 @@ import { routeTo } from '../core/router.js';
 import { count, quote, visible, visibleString } from '../core/text.js';
 import { now, time } from '../core/time.js';
 import { transportOf } from '../core/vocab.js';
-import { icon } from '../core/icons.js';
+import { toneBadge } from '../ui/badges.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 
 // Events add and remove sessions; their activity is polled.
@@ -109,7 +109,7 @@ export class SessionsView {
           const [tone, name, label] = state(node);
           return h('tr', null,
             h('td', { data: { label: t('sessions.column.gateway') } }, h('code', null, quote(node.id, 24)), node.here && h('span', { class: 'quiet' }, ' ', t('sessions.here')), node.leads && h('span', { class: 'quiet' }, ' · ', t('sessions.leads'))),
-            h('td', { data: { label: t('sessions.column.state') } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label)),
+            h('td', { data: { label: t('sessions.column.state') } }, toneBadge(tone, name, label)),
             h('td', { data: { label: t('sessions.column.servers') } }, servers(node).length
               ? servers(node).map(([what, names]) => h('div', null, h('span', { class: 'quiet' }, what, ' '), quote(names.join(', '), 120)))
               : h('span', { class: 'quiet' }, node.live ? t('sessions.allReached') : '—')),

@@ -10,6 +10,7 @@ import { routeTo } from '../core/router.js';
 import { count, quote, short, visible, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { eventOf } from '../core/vocab.js';
+import { toneBadge } from '../ui/badges.js';
 import { emptyState, errorState, problemNotice, skeleton } from '../ui/states.js';
 
 // Positions change with every event, so they are polled.
@@ -141,7 +142,7 @@ class WebhookCard {
     fill(this.#head,
       h('div', { class: 'card-head' },
         h('h2', null, quote(webhook.name, 80)),
-        h('div', { class: 'server-badges' }, h('span', { class: `badge state tone-${webhook.failing ? 'red' : 'green'}` }, icon(webhook.failing ? 'alert' : 'check'), t(webhook.failing ? 'webhooks.failing' : 'webhooks.working')), this.#test, this.#retry)),
+        h('div', { class: 'server-badges' }, toneBadge(webhook.failing ? 'red' : 'green', webhook.failing ? 'alert' : 'check', t(webhook.failing ? 'webhooks.failing' : 'webhooks.working')), this.#test, this.#retry)),
       h('p', { class: 'server-target' }, h('code', null, quote(webhook.url, 300))),
       webhook.lastError && h('p', { class: `banner tone-${webhook.failing ? 'red' : 'amber'}` }, icon('alert'), h('span', null, quote(webhook.lastError, 500), webhook.nextAttemptAt && h('span', { class: 'quiet' }, ' · ', parts('webhooks.nextAttempt', { time: time(webhook.nextAttemptAt, 'countdown') })))),
       h('dl', { class: 'rule-facts' },
@@ -205,7 +206,7 @@ class WebhookCard {
       h('td', { class: 'num', data: { label: t('webhooks.column.number') } }, count(d.id)),
       h('td', { class: 'nowrap', data: { label: t('webhooks.column.event') } }, h('span', { title: eventOf(d.type).label }, quote(d.type, 60))),
       h('td', { data: { label: t('webhooks.column.about') } }, d.changeId ? h('a', { class: 'mono', href: routeTo('history', d.changeId) }, visible(short(d.changeId, 14))) : d.subject ? quote(d.subject, 60) : '—'),
-      h('td', { data: { label: t('webhooks.column.state') } }, h('span', { class: `badge state tone-${tone}` }, icon(name), visibleString(label)),
+      h('td', { data: { label: t('webhooks.column.state') } }, toneBadge(tone, name, visibleString(label)),
         d.error ? h('div', { class: 'quiet' }, quote(d.error, 200)) : d.status && h('span', { class: 'quiet' }, ` HTTP ${Number(d.status)}`)),
       h('td', { class: 'num', data: { label: t('webhooks.column.attempts') } }, count(d.attempts ?? 0)),
       h('td', { class: 'nowrap', data: { label: t('webhooks.column.last') } }, at ? time(at) : '—'));
