@@ -5,6 +5,7 @@ import { t } from '../core/locale.js';
 import { layout } from '../core/rawjson.js';
 import { visible } from '../core/text.js';
 import { longText } from './longtext.js';
+import { fillPaged } from './paged.js';
 
 const FIRST_LINES = 60;
 const STEP_LINES = 500;
@@ -13,22 +14,7 @@ const MAX_TOKEN_LENGTH = 480;
 export function jsonBlock(source, label) {
   const lines = layout(source);
   const code = h('div', { class: 'json', role: 'group', 'aria-label': label, tabindex: '0' });
-  let shown = 0;
-  const more = h('button', { type: 'button', class: 'link more', onclick: () => show(STEP_LINES) });
-  const show = (n) => {
-    const part = document.createDocumentFragment();
-    for (const line of lines.slice(shown, shown + n)) part.append(createLine(line));
-    shown = Math.min(lines.length, shown + n);
-    if (shown < lines.length) {
-      more.textContent = t('diff.showLines', { count: lines.length - shown });
-      if (!more.isConnected && more.parentNode !== code) code.append(more);
-      more.before(part);
-    } else {
-      more.remove();
-      code.append(part);
-    }
-  };
-  show(lines.length <= FIRST_LINES + 5 ? lines.length : FIRST_LINES);
+  fillPaged(code, lines, createLine, { first: FIRST_LINES, step: STEP_LINES, label: (n) => t('diff.showLines', { count: n }) });
   return code;
 }
 

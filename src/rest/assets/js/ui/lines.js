@@ -7,6 +7,7 @@ import { count, linesOf, quote, short, visible, visibleString } from '../core/te
 import { addTokens, isKnownLanguage, tokensOfParts } from '../core/tokens.js';
 import { columns, foldEqual, joinFileHeaders, pairUp } from './difflines.js';
 import { longText } from './longtext.js';
+import { fillPaged } from './paged.js';
 
 const FIRST_ROWS = 120;
 const STEP_ROWS = 600;
@@ -46,7 +47,7 @@ export function lineDiff(field, note = null) {
   const paint = () => {
     const split = layouts !== null && isWide() && preference('diff', LAYOUTS) === 'split';
     body.classList.toggle('split-lines', split);
-    fillPaged(body, split ? columns(rows) : rows, split ? createPair : createRow);
+    fillRows(body, split ? columns(rows) : rows, split ? createPair : createRow);
   };
   paint();
   return h('section', { class: 'line-diff' },
@@ -77,7 +78,7 @@ export function plainText(field) {
   const isDiff = field.format === 'diff';
   const rows = lines.map((text) => (isDiff ? rowOfDiff(text) : { op: 'equal', text, oldNo: null, newNo: null }));
   const body = h('div', { class: `lines ${isDiff ? 'patch' : 'description'}`, role: 'group', 'aria-label': visibleString(short(field.label || field.field, 80)), tabindex: '0' });
-  fillPaged(body, withTokens(isDiff ? pairUp(rows) : rows, field), createRow);
+  fillRows(body, withTokens(isDiff ? pairUp(rows) : rows, field), createRow);
   return h('section', { class: 'line-diff' }, h('h4', null, h('span', { class: 'line-name' }, quote(field.label || field.field, 80)), h('span', { class: 'stat quiet' }, t('diff.lines', { count: lines.length }))), body);
 }
 
@@ -127,24 +128,9 @@ export function switchLayout() {
   return true;
 }
 
-// Adds rows in pages, so that a large text is rendered only as far as it is read.
-function fillPaged(body, rows, render) {
-  const more = h('button', { type: 'button', class: 'link more' });
-  let shown = 0;
-  body.replaceChildren();
-  const show = (n) => {
-    const page = document.createDocumentFragment();
-    for (const row of rows.slice(shown, shown + n)) page.append(row.op === 'fold' ? createFold(row, render) : row.op === 'note' ? createNote(row) : render(row));
-    shown = Math.min(rows.length, shown + n);
-    if (more.isConnected) more.before(page);
-    else body.append(page);
-    if (shown < rows.length) more.textContent = t('diff.showLines', { count: rows.length - shown });
-    else more.remove();
-  };
-  more.addEventListener('click', () => show(STEP_ROWS));
-  show(rows.length <= FIRST_ROWS + 10 ? rows.length : FIRST_ROWS);
-  if (shown < rows.length) body.append(more);
-}
+// Shows rows in parts, so that a large text is rendered only as far as it is read.
+const fillRows = (body, rows, render) => fillPaged(body, rows, (row) => (row.op === 'fold' ? createFold(row, render) : row.op === 'note' ? createNote(row) : render(row)),
+  { first: FIRST_ROWS, step: STEP_ROWS, label: (n) => t('diff.showLines', { count: n }) });
 
 function wholeText({ before, after }) {
   const part = (text, op) => (isKnown(text) ? linesOf(text).map((line) => ({ op, text: line })) : []);

@@ -5,6 +5,7 @@ import { t } from '../core/locale.js';
 import { parseMarkdown } from '../core/markdown.js';
 import { visible } from '../core/text.js';
 import { tokenize } from '../core/tokens.js';
+import { fillPaged } from './paged.js';
 
 const FIRST_BLOCKS = 60;
 const STEP_BLOCKS = 200;
@@ -14,19 +15,7 @@ const ALIASES = { js: 'javascript', ts: 'typescript', py: 'python', rs: 'rust', 
 export function markdownView(text, added) {
   const blocks = parseMarkdown(text);
   const view = h('div', { class: 'markdown', role: 'group', 'aria-label': t('diff.rendered'), tabindex: '0', dir: 'auto' });
-  const more = h('button', { type: 'button', class: 'link more', onclick: () => show(STEP_BLOCKS) });
-  let shown = 0;
-  const show = (n) => {
-    const page = document.createDocumentFragment();
-    for (const block of blocks.slice(shown, shown + n)) page.append(createBlock(block, added));
-    shown = Math.min(blocks.length, shown + n);
-    if (more.isConnected) more.before(page);
-    else view.append(page);
-    if (shown < blocks.length) more.textContent = t('diff.showParts', { count: blocks.length - shown });
-    else more.remove();
-  };
-  show(blocks.length <= FIRST_BLOCKS + 10 ? blocks.length : FIRST_BLOCKS);
-  if (shown < blocks.length) view.append(more);
+  fillPaged(view, blocks, (block) => createBlock(block, added), { first: FIRST_BLOCKS, step: STEP_BLOCKS, label: (n) => t('diff.showParts', { count: n }) });
   if (!blocks.length) view.append(h('p', { class: 'quiet' }, t('diff.nothingRendered')));
   return view;
 }

@@ -1,6 +1,5 @@
 // Shows a verdict of the policy.
 
-import { h } from '../core/dom.js';
 import { t } from '../core/locale.js';
 import { toneBadge } from './badges.js';
 
