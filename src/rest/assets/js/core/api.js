@@ -69,22 +69,27 @@ export class Api {
     throw error;
   }
 
+  // Calls the API and returns only the parsed answer.
+  async #fetchJson(...request) {
+    return (await this.#call(...request)).value;
+  }
+
   async signIn(credential) {
-    return (await this.#call('POST', '/api/sign-in', { body: credential, signingIn: true })).value;
+    return this.#fetchJson('POST', '/api/sign-in', { body: credential, signingIn: true });
   }
 
   /** Returns the ways to sign in: `{provider}`. */
   async signInOptions() {
-    return (await this.#call('GET', '/api/sign-in', { signingIn: true })).value;
+    return this.#fetchJson('GET', '/api/sign-in', { signingIn: true });
   }
 
   /** Returns the page of the identity provider that ends the session there, or undefined. */
   async signOut() {
-    return (await this.#call('POST', '/api/sign-out', { signingIn: true })).value?.providerUrl;
+    return (await this.#fetchJson('POST', '/api/sign-out', { signingIn: true }))?.providerUrl;
   }
 
   async me() {
-    return (await this.#call('GET', '/api/me', { signingIn: true })).value;
+    return this.#fetchJson('GET', '/api/me', { signingIn: true });
   }
 
   /** Returns a page of changes, newest first: `{changes, nextCursor, counts}`. Empty filters are not sent. */
@@ -92,7 +97,7 @@ export class Api {
     const query = new URLSearchParams({ limit: String(limit) });
     if (states?.length) query.set('status', states.join(','));
     for (const [key, value] of Object.entries({ tool, server, principal, q, since, until, cursor })) if (value) query.set(key, value);
-    return (await this.#call('GET', `/api/changes?${query}`, { signal })).value;
+    return this.#fetchJson('GET', `/api/changes?${query}`, { signal });
   }
 
   /** Returns `{change, source, proposed}`; see `withSources`. */
@@ -126,12 +131,12 @@ export class Api {
 
   /** Decides each change on its own: `[{id, change} | {id, problem}]`. `changes` holds the id, version and digest of each. */
   async decideAll(decision, comment, changes) {
-    return (await this.#call('POST', '/api/decisions', { body: { decision, comment: comment || undefined, changes } })).value.results;
+    return (await this.#fetchJson('POST', '/api/decisions', { body: { decision, comment: comment || undefined, changes } })).results;
   }
 
   /** Returns the bundles of changes that wait for a decision, oldest first. */
   async bundles(signal) {
-    return (await this.#call('GET', '/api/bundles', { signal })).value.bundles;
+    return (await this.#fetchJson('GET', '/api/bundles', { signal })).bundles;
   }
 
   /** Returns the bundle that contains a change, with `steps: [{change, source}]` in order. */
@@ -151,27 +156,27 @@ export class Api {
   }
 
   async createRule(id, rule) {
-    return (await this.#call('POST', `/api/changes/${encodeURIComponent(id)}/rule`, { body: rule })).value;
+    return this.#fetchJson('POST', `/api/changes/${encodeURIComponent(id)}/rule`, { body: rule });
   }
 
   /** Returns the policy in force, with what each rule decided. */
   async policy(signal) {
-    return (await this.#call('GET', '/api/policy', { signal })).value;
+    return this.#fetchJson('GET', '/api/policy', { signal });
   }
 
   /** Returns the rules of the configuration file: `{editing, mayEdit, version, rules}`. */
   async policyFile(signal) {
-    return (await this.#call('GET', '/api/policy/file', { signal })).value;
+    return this.#fetchJson('GET', '/api/policy/file', { signal });
   }
 
   /** Changes the rules of the file, or shows with `preview` what would change. */
   async editPolicy(edit) {
-    return (await this.#call('PUT', '/api/policy/rules', { body: edit })).value;
+    return this.#fetchJson('PUT', '/api/policy/rules', { body: edit });
   }
 
   /** Returns the standing rules that the history suggests for calls like a change: `{suggestions, complete}`. */
   async suggestions(id, signal) {
-    return (await this.#call('GET', `/api/changes/${encodeURIComponent(id)}/suggestions`, { signal })).value;
+    return this.#fetchJson('GET', `/api/changes/${encodeURIComponent(id)}/suggestions`, { signal });
   }
 
   /** Returns the standing rules, newest first: `[{rule, source}]`. `source` is the text of the arguments, or null. */
@@ -182,7 +187,7 @@ export class Api {
   }
 
   async revokeRule(id, comment) {
-    return (await this.#call('POST', `/api/rules/${encodeURIComponent(id)}/revoke`, { body: { comment } })).value;
+    return this.#fetchJson('POST', `/api/rules/${encodeURIComponent(id)}/revoke`, { body: { comment } });
   }
 
   async #postChange(path, body, raw) {
@@ -194,7 +199,7 @@ export class Api {
   async audit({ change, event, actor, q, since, until, limit = 50, cursor, signal }) {
     const query = new URLSearchParams({ limit: String(limit) });
     for (const [key, value] of Object.entries({ change, event, actor, q, since, until, cursor })) if (value) query.set(key, value);
-    return (await this.#call('GET', `/api/audit?${query}`, { signal })).value;
+    return this.#fetchJson('GET', `/api/audit?${query}`, { signal });
   }
 
   /** Returns the audit trail as `{name, blob}` after it has arrived completely. An export has no timeout. */
@@ -225,149 +230,149 @@ export class Api {
   }
 
   async webhooks(signal) {
-    return (await this.#call('GET', '/api/webhooks', { signal })).value.webhooks;
+    return (await this.#fetchJson('GET', '/api/webhooks', { signal })).webhooks;
   }
 
   /** Returns the deliveries of one webhook, newest first: `{deliveries, nextCursor}`. */
   async deliveries(name, { limit, cursor, signal }) {
     const query = new URLSearchParams({ limit: String(limit) });
     if (cursor) query.set('cursor', cursor);
-    return (await this.#call('GET', `/api/webhooks/${encodeURIComponent(name)}/deliveries?${query}`, { signal })).value;
+    return this.#fetchJson('GET', `/api/webhooks/${encodeURIComponent(name)}/deliveries?${query}`, { signal });
   }
 
   /** Sends waiting deliveries now. Returns `{again}`, the number of deliveries that had been given up. */
   async retryWebhook(name) {
-    return (await this.#call('POST', `/api/webhooks/${encodeURIComponent(name)}/retry`)).value ?? {};
+    return (await this.#fetchJson('POST', `/api/webhooks/${encodeURIComponent(name)}/retry`)) ?? {};
   }
 
   /** Sends a test event to a webhook: `{delivered, status, error}`. */
   async testWebhook(name) {
-    return (await this.#call('POST', `/api/webhooks/${encodeURIComponent(name)}/test`)).value ?? {};
+    return (await this.#fetchJson('POST', `/api/webhooks/${encodeURIComponent(name)}/test`)) ?? {};
   }
 
   /** Returns which of the first steps are done, and how agents connect. */
   async firstSteps(signal) {
-    return (await this.#call('GET', '/api/first-steps', { signal })).value;
+    return this.#fetchJson('GET', '/api/first-steps', { signal });
   }
 
   /** Returns the test change, which is proposed unless it is pending already. */
   async proposeTestChange() {
-    return (await this.#call('POST', '/api/test-change')).value;
+    return this.#fetchJson('POST', '/api/test-change');
   }
 
   /** Returns the overview of a range, `24h` or `30d`. */
   async overview(range, signal) {
-    return (await this.#call('GET', `/api/overview?range=${range}`, { signal })).value;
+    return this.#fetchJson('GET', `/api/overview?range=${range}`, { signal });
   }
 
   /** Returns the absence of the user, if there is one, and who can be their deputy: `{absence, deputies, groups}`. */
   async absence() {
-    return (await this.#call('GET', '/api/account/absence')).value;
+    return this.#fetchJson('GET', '/api/account/absence');
   }
 
   async setAbsence({ until, deputy }) {
-    return (await this.#call('PUT', '/api/account/absence', { body: { until, deputy } })).value;
+    return this.#fetchJson('PUT', '/api/account/absence', { body: { until, deputy } });
   }
 
   async endAbsence() {
-    return (await this.#call('DELETE', '/api/account/absence')).value;
+    return this.#fetchJson('DELETE', '/api/account/absence');
   }
 
   /** Returns all keys, newest first. */
   async keys(signal) {
-    return (await this.#call('GET', '/api/keys', { signal })).value;
+    return this.#fetchJson('GET', '/api/keys', { signal });
   }
 
   /** Revokes a key, and returns the same as `keys`. */
   async revokeKey(id) {
-    return (await this.#call('DELETE', `/api/keys/${encodeURIComponent(id)}`)).value;
+    return this.#fetchJson('DELETE', `/api/keys/${encodeURIComponent(id)}`);
   }
 
   /** Creates a key: `{name, role, owner}`, by default of an agent. Returns `{id, name, role, secret}`; nothing returns the secret again. */
   async createKey(key) {
-    return (await this.#call('POST', '/api/keys', { body: key })).value;
+    return this.#fetchJson('POST', '/api/keys', { body: key });
   }
 
   /** Returns the gateways that share this store. */
   async nodes(signal) {
-    return (await this.#call('GET', '/api/nodes', { signal })).value.nodes;
+    return (await this.#fetchJson('GET', '/api/nodes', { signal })).nodes;
   }
 
   /** Returns the newest sessions and the number of all: `{sessions, total}`. */
   async sessions(signal) {
-    return (await this.#call('GET', '/api/sessions?limit=200', { signal })).value;
+    return this.#fetchJson('GET', '/api/sessions?limit=200', { signal });
   }
 
   async servers(signal) {
-    return (await this.#call('GET', '/api/servers', { signal })).value.servers;
+    return (await this.#fetchJson('GET', '/api/servers', { signal })).servers;
   }
 
   async server(name, signal) {
-    return (await this.#call('GET', `/api/servers/${encodeURIComponent(name)}`, { signal })).value;
+    return this.#fetchJson('GET', `/api/servers/${encodeURIComponent(name)}`, { signal });
   }
 
   /** Accepts definitions, accepts them as known reads, or revokes acceptances (`action`). `tools` holds each name with the hash that was shown. */
   async changeAcceptances(name, action, tools) {
-    return (await this.#call('POST', `/api/servers/${encodeURIComponent(name)}/${action}`, { body: { tools } })).value;
+    return this.#fetchJson('POST', `/api/servers/${encodeURIComponent(name)}/${action}`, { body: { tools } });
   }
 
   /** Creates a standing rule for each tool, so that it runs without review. `tools` is as above; a reason is required. */
   async letRun(name, tools, reason) {
-    return (await this.#call('POST', `/api/servers/${encodeURIComponent(name)}/allow`, { body: { tools, reason } })).value;
+    return this.#fetchJson('POST', `/api/servers/${encodeURIComponent(name)}/allow`, { body: { tools, reason } });
   }
 
   /** Begins to connect the user's account at a server. Returns `{url}`, the server's own page. */
   async connectServer(name) {
-    return (await this.#call('POST', `/api/servers/${encodeURIComponent(name)}/connect`)).value;
+    return this.#fetchJson('POST', `/api/servers/${encodeURIComponent(name)}/connect`);
   }
 
   /** Removes the user's account at a server. */
   async disconnectServer(name) {
-    return (await this.#call('DELETE', `/api/servers/${encodeURIComponent(name)}/connection`)).value;
+    return this.#fetchJson('DELETE', `/api/servers/${encodeURIComponent(name)}/connection`);
   }
 
   /** Returns the servers of the configuration file, its version, and whether the user may edit them. */
   async serverFile(signal) {
-    return (await this.#call('GET', '/api/server-file', { signal })).value;
+    return this.#fetchJson('GET', '/api/server-file', { signal });
   }
 
   /** Adds the servers of a text to the file, or only shows what would change: `{version, text, name, preview}`. */
   async addServers(edit) {
-    return (await this.#call('POST', '/api/servers', { body: edit })).value;
+    return this.#fetchJson('POST', '/api/servers', { body: edit });
   }
 
   /** Changes a server of the file: `{version, settings, preview}`. */
   async editServer(name, edit) {
-    return (await this.#call('PUT', `/api/servers/${encodeURIComponent(name)}`, { body: edit })).value;
+    return this.#fetchJson('PUT', `/api/servers/${encodeURIComponent(name)}`, { body: edit });
   }
 
   /** Removes a server from the file, or only shows what would change. */
   async removeServer(name, version, preview) {
-    return (await this.#call('DELETE', `/api/servers/${encodeURIComponent(name)}?version=${encodeURIComponent(version)}&preview=${preview}`)).value;
+    return this.#fetchJson('DELETE', `/api/servers/${encodeURIComponent(name)}?version=${encodeURIComponent(version)}&preview=${preview}`);
   }
 
   /** Tries a server: `{name}`, with its `settings` or a `text` if it is not the one of the file. */
   async tryServer(request) {
-    return (await this.#call('POST', '/api/server-trials', { body: request })).value;
+    return this.#fetchJson('POST', '/api/server-trials', { body: request });
   }
 
   async trials(signal) {
-    return (await this.#call('GET', '/api/server-trials', { signal })).value.trials;
+    return (await this.#fetchJson('GET', '/api/server-trials', { signal })).trials;
   }
 
   /** Decides on a trial. `verdict` is `run` or `refuse`. */
   async decideTrial(id, verdict) {
-    return (await this.#call('POST', `/api/server-trials/${encodeURIComponent(id)}/decision`, { body: { verdict } })).value;
+    return this.#fetchJson('POST', `/api/server-trials/${encodeURIComponent(id)}/decision`, { body: { verdict } });
   }
 
   /** Returns the last reload of the configuration, and the change of it that waits for consent. */
   async reloadStatus(signal) {
-    return (await this.#call('GET', '/api/reload', { signal })).value;
+    return this.#fetchJson('GET', '/api/reload', { signal });
   }
 
   /** Decides on a configuration change. `verdict` is `accept` or `refuse`. */
   async consent(digest, verdict) {
-    return (await this.#call('POST', '/api/reload/consent', { body: { digest, verdict } })).value;
+    return this.#fetchJson('POST', '/api/reload/consent', { body: { digest, verdict } });
   }
 
   events(signal, lastSeq) {

@@ -60,7 +60,7 @@ function confirm({ server, isShared, disconnect }) {
           await disconnect();
           close();
         } catch (failure) {
-          fill(error, visibleString(explain(failure)));
+          fill(error, icon('alert'), visibleString(explain(failure)));
           button.disabled = false;
         }
       },
