@@ -1,5 +1,5 @@
-//! Plans: calls that an agent announces together, that are reviewed together and that run in order. A plan has no state of
-//! its own; it follows from the states of the changes that are its steps.
+//! Plans: calls that an agent announces together, which are reviewed together and run in order. A plan has no state of its own:
+//! its progress follows from the states of the changes that are its steps.
 
 mod composition;
 mod progress;
@@ -7,7 +7,7 @@ mod references;
 
 pub use composition::{compose_over, is_written_by};
 pub use progress::{PlanProgress, StepState};
-pub use references::{MAX_REFERENCES, ReferenceError, fill_references, has_references, references};
+pub use references::{MAX_REFERENCES, ReferenceError, fill_references, find_references, has_references};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -19,9 +19,11 @@ use super::{
 
 /// The maximum number of steps of a plan.
 pub const MAX_STEPS: usize = 50;
-/// The longest title, reason and client's id of a plan, in bytes.
+/// The maximum size of the title of a plan, in bytes.
 pub const MAX_TITLE_BYTES: usize = 200;
+/// The maximum size of the reason for a plan, in bytes.
 pub const MAX_REASON_BYTES: usize = 2000;
+/// The maximum size of the id that an agent gives a plan, in bytes.
 pub const MAX_CLIENT_ID_BYTES: usize = 128;
 
 /// The place of a change in a plan.
@@ -37,7 +39,7 @@ pub struct PlanStep {
     pub reason: Option<String>,
     /// The position of the step, from 0.
     pub index: u32,
-    /// No step follows.
+    /// `true` if no step follows.
     pub last: bool,
 }
 

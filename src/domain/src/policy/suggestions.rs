@@ -1,5 +1,5 @@
-//! Finds standing rules that would spare reviewers the questions that they always answer with yes. Pure: the caller reads the
-//! changes, and a person decides.
+//! Suggests standing rules for calls that reviewers always approve. Nothing is read or stored here: the caller passes the
+//! changes, and a person decides on the suggestions.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::changes::{Change, ChangeState, Operation, ReviewVerdict};
 /// The number of approvals of a pattern from which a rule is suggested.
 pub const APPROVALS_NEEDED: usize = 5;
 
-/// A standing rule that would allow calls like a change, for its agent.
+/// A standing rule that would allow the agent of a change to make calls like it.
 #[derive(Clone, Debug)]
 pub struct SuggestedRule {
     /// The conditions on the arguments; empty if the rule covers any arguments.
@@ -27,15 +27,15 @@ pub struct SuggestedRule {
     pub unmatched: Vec<Arc<Change>>,
 }
 
-/// A change of the history, as far as patterns depend on it.
+/// A change of the history with the facts on which suggestions depend.
 struct PastCall<'a> {
     change: &'a Arc<Change>,
-    /// `None` if they are ambiguous or were deleted.
+    /// The proposed arguments; `None` if they are ambiguous or were deleted.
     arguments: Option<Map<String, Value>>,
     has_same_agent: bool,
     is_approved: bool,
-    /// Reviewers rejected the call or corrected it, or it deletes something.
-    speaks_against: bool,
+    /// `true` if reviewers rejected or edited the call, or if it deletes something. No rule may match it.
+    is_counterexample: bool,
 }
 
 impl<'a> PastCall<'a> {
@@ -50,7 +50,7 @@ impl<'a> PastCall<'a> {
                 | ChangeState::Failed
                 | ChangeState::OutcomeUnknown
         );
-        // What the agent proposed counts, not what a reviewer made of it.
+        // A rule sees the arguments of the agent, before a reviewer edits them.
         let proposed = change.proposed_arguments.as_ref().unwrap_or(&change.arguments);
         let arguments = if change.redacted.is_none() { read_arguments(proposed) } else { None };
         Self {
@@ -60,7 +60,7 @@ impl<'a> PastCall<'a> {
                 && change.edits.is_empty()
                 && change.tool_hash == like.tool_hash
                 && arguments.is_some(),
-            speaks_against: has(ReviewVerdict::Reject)
+            is_counterexample: has(ReviewVerdict::Reject)
                 || !change.edits.is_empty()
                 || change.operation == Operation::Delete,
             arguments,
@@ -78,8 +78,8 @@ impl<'a> PastCall<'a> {
 /// Returns the rules that the history suggests for calls like `change`, the narrowest first. `history` holds changes of the same
 /// tool.
 ///
-/// A rule is suggested after [`APPROVALS_NEEDED`] approvals of the same agent's calls, if nobody rejected or corrected such a
-/// call of any agent.
+/// A rule is suggested after [`APPROVALS_NEEDED`] approvals of the same agent's calls, unless somebody rejected or edited a
+/// matching call of any agent.
 #[must_use]
 pub fn suggest_rules(change: &Change, history: &[Arc<Change>]) -> Vec<SuggestedRule> {
     let Some(arguments) = read_arguments(&change.arguments) else { return Vec::new() };
@@ -102,9 +102,9 @@ pub fn suggest_rules(change: &Change, history: &[Arc<Change>]) -> Vec<SuggestedR
     ];
     let mut suggestions: Vec<SuggestedRule> = Vec::new();
     for matching in candidates.into_iter().flatten() {
-        let approvals = approved.iter().filter(|call| call.matches(&matching)).count();
+        let approvals = count_matches(&approved, &matching);
         let is_known = suggestions.iter().any(|known| known.matching == matching);
-        let is_refused = calls.iter().any(|call| call.speaks_against && call.matches(&matching));
+        let is_refused = calls.iter().any(|call| call.is_counterexample && call.matches(&matching));
         if approvals < APPROVALS_NEEDED || is_known || is_refused {
             continue;
         }
@@ -122,6 +122,11 @@ pub fn suggest_rules(change: &Change, history: &[Arc<Change>]) -> Vec<SuggestedR
     suggestions
 }
 
+/// Returns the number of calls that match all patterns.
+fn count_matches(calls: &[&PastCall<'_>], patterns: &[ArgumentPattern]) -> usize {
+    calls.iter().filter(|call| call.matches(patterns)).count()
+}
+
 /// Returns the values that enough approved calls have in common with this one. Arguments that differ from call to call, such as a
 /// text, are left out.
 fn find_equal_values(arguments: &Map<String, Value>, approved: &[&PastCall<'_>]) -> Option<Vec<ArgumentPattern>> {
@@ -130,13 +135,11 @@ fn find_equal_values(arguments: &Map<String, Value>, approved: &[&PastCall<'_>])
         .filter(|(_, value)| ArgumentPattern::can_equal(value))
         .map(|(name, value)| ArgumentPattern::equal(name, value))
         .collect();
-    let count =
-        |pattern: &ArgumentPattern| approved.iter().filter(|call| call.matches(std::slice::from_ref(pattern))).count();
-    patterns.sort_by_cached_key(|pattern| std::cmp::Reverse(count(pattern)));
+    patterns.sort_by_cached_key(|pattern| std::cmp::Reverse(count_matches(approved, std::slice::from_ref(pattern))));
     let mut matching: Vec<ArgumentPattern> = Vec::new();
     for pattern in patterns.into_iter().take(MAX_PATTERNS) {
         matching.push(pattern);
-        if approved.iter().filter(|call| call.matches(&matching)).count() < APPROVALS_NEEDED {
+        if count_matches(approved, &matching) < APPROVALS_NEEDED {
             matching.pop();
         }
     }
@@ -165,7 +168,7 @@ fn find_folders(arguments: &Map<String, Value>, approved: &[&PastCall<'_>]) -> O
             (1..components.len()).rev().map(|depth| format!("/{}", components[..depth].join("/"))).find(|folder| {
                 let with_folder: Vec<_> =
                     matching.iter().cloned().chain([ArgumentPattern::within(name, folder.clone())]).collect();
-                approved.iter().filter(|call| call.matches(&with_folder)).count() >= APPROVALS_NEEDED
+                count_matches(approved, &with_folder) >= APPROVALS_NEEDED
             });
         // A rule that left out a path would allow it to lead anywhere.
         matching.push(ArgumentPattern::within(name, folder?));

@@ -1,4 +1,5 @@
-//! Prepares an approved step of a plan: its turn, its references to results of earlier steps, and the policy that allows it.
+//! Prepares an approved step of a plan: checks that it is its turn and that policy still allows it, and fills in the results of
+//! earlier steps.
 
 use std::sync::Arc;
 
@@ -23,15 +24,16 @@ use countersign_protocol::{ErrorKind, McpError, json};
 pub(super) enum Preparation {
     /// The change may run as it was approved.
     AsApproved,
-    /// The plan does not let the step run now. `upkeep::plans` passes it on again when the plan moves.
+    /// The step must wait for its plan. `upkeep::plans` sends it again when the plan advances.
     NotItsTurn,
     /// The step cannot be prepared at the moment.
     Unavailable(McpError),
-    /// The step must be shown again, or its plan stops.
+    /// This event must be applied first: it shows the step to reviewers again, or stops its plan.
     Needs(Box<ChangeEvent>),
 }
 
-/// Prepares a step of a plan. Other changes are as they were approved.
+/// Prepares a step of a plan. A change outside a plan runs as it was approved. `is_own` tells whether this node is to run the
+/// change; otherwise it stands in for a node that may be gone.
 pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -> Result<Preparation, RetryReason> {
     let Some(plan) = &change.plan else { return Ok(Preparation::AsApproved) };
     let steps = match inner.store.plan_states(&plan.id).await {
@@ -40,14 +42,14 @@ pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -
     };
     match PlanProgress::from_steps(&steps) {
         PlanProgress::Ready { step, at } if steps.get(step).is_some_and(|step| step.change == change.id) => {
-            // The store would refuse the claim.
+            // An approval of the plan can still be undone, and the store would refuse the claim.
             if at.is_some_and(|at| at > inner.config.now()) {
                 return Err(RetryReason::TargetOccupied);
             }
         }
         _ => return Ok(Preparation::NotItsTurn),
     }
-    if !has_valid_votes(inner, plan, is_own).await? {
+    if !void_later_votes(inner, plan, is_own).await? {
         return Ok(Preparation::NotItsTurn);
     }
     let has_references = change.has_open_references();
@@ -59,14 +61,14 @@ pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -
                       another role now";
         Ok(Some(ChangeEvent::StopPlan { reason: reason.into(), reviewer: None }))
     } else if has_references {
-        fill(inner, change).await
+        fill_in_results(inner, change).await
     } else {
         check_policy(inner, change).await
     };
     match prepared {
         Ok(None) => Ok(Preparation::AsApproved),
         Err(error) if error.kind.is_transient() => Ok(Preparation::Unavailable(error)),
-        // Another node does this itself if it is alive, and otherwise the leader, later than this step's own node.
+        // The node that is to run the step does this itself if it is alive. If it is gone, the leader does it.
         Ok(Some(_)) | Err(_) if !is_own && !inner.nodes.is_leader() => Err(RetryReason::Unavailable),
         Ok(Some(event)) => Ok(Preparation::Needs(Box::new(event))),
         Err(error) => {
@@ -76,8 +78,8 @@ pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -
     }
 }
 
-/// Returns `true` if the proposer of an allowed step could call its tool now. Nobody approved the call, so that nothing but the
-/// proposer's own rights permits it.
+/// Returns `true` if the proposer of an allowed step may still make calls. Nobody approved the call, so only the proposer's own
+/// rights permit it.
 fn proposer_may_call(inner: &Inner, change: &Change) -> Result<bool, RetryReason> {
     inner.config.reviewers.may_still_call(&change.proposer.to_agent()).map_err(|error| {
         tracing::error!(%error, change = %change.id, "the rights of a proposer cannot be checked; trying again");
@@ -85,8 +87,9 @@ fn proposer_may_call(inner: &Inner, change: &Change) -> Result<bool, RetryReason
     })
 }
 
-/// Returns `true` if the approvals of all later steps are valid, which let this one run. Removes those that are not.
-async fn has_valid_votes(inner: &Inner, plan: &PlanStep, is_own: bool) -> Result<bool, RetryReason> {
+/// Voids the invalid approvals of later steps, because a step runs only while all later ones are approved. Returns `true` if
+/// there were none.
+async fn void_later_votes(inner: &Inner, plan: &PlanStep, is_own: bool) -> Result<bool, RetryReason> {
     if plan.last {
         return Ok(true);
     }
@@ -99,7 +102,7 @@ async fn has_valid_votes(inner: &Inner, plan: &PlanStep, is_own: bool) -> Result
     for step in steps.iter().filter(|step| step.plan.as_ref().is_some_and(|later| later.index > plan.index)) {
         let Some(void) = votes::void_event(inner, step).map_err(unreadable)? else { continue };
         if !is_own && inner.nodes.live_count() > 1 {
-            // Another node that is alive does this itself.
+            // The node that is to run the step does this itself if it is alive.
             return Err(RetryReason::Unavailable);
         }
         commit_transition(inner, step, void).await?;
@@ -108,8 +111,8 @@ async fn has_valid_votes(inner: &Inner, plan: &PlanStep, is_own: bool) -> Result
     Ok(are_valid)
 }
 
-/// Fills in the results of earlier steps, and previews the call that this gives.
-async fn fill(inner: &Inner, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
+/// Fills in the results of earlier steps, and previews the call with them.
+async fn fill_in_results(inner: &Inner, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
     let Some(plan) = &change.plan else { return Ok(None) };
     let steps = inner.store.plan(&plan.id).await.map_err(|e| store_error(&e))?;
     let results: Vec<Option<String>> = steps.iter().map(|step| result_value(step)).collect();
@@ -142,6 +145,7 @@ async fn check_policy(inner: &Inner, change: &Arc<Change>) -> Result<Option<Chan
     preview_again(inner, change, comment, arguments, terms).await.map(Some)
 }
 
+/// Previews the call with these arguments, and returns the event that shows it to reviewers again.
 async fn preview_again(
     inner: &Inner,
     change: &Change,
@@ -160,7 +164,8 @@ async fn preview_again(
     })
 }
 
-/// Returns the value of a step's result to which references point: the structured content, or else the JSON of its only text.
+/// Returns the value to which references to a step point: the structured content of its result, or else the JSON in its only
+/// text.
 fn result_value(step: &Change) -> Option<String> {
     let result = step.result.as_ref()?.get();
     if let Some(structured) = json::member(result, "structuredContent").filter(|value| *value != "null") {

@@ -64,7 +64,7 @@ pub(crate) enum ReviewerRight {
 }
 
 /// Returns the right of the reviewer to decide on the change at this time, or `None` if there is none. Absences are read from the
-/// store, so that none counts that has ended at another node.
+/// store, because one may have ended at another node.
 pub(crate) fn find_right(
     inner: &Inner,
     reviewer: &Principal,
@@ -83,7 +83,7 @@ pub(crate) fn find_right(
         .map(|deputyship| deputyship.absence.person)
         .filter(|person| !change.is_proposed_by(Person::from_absent(person)))
         .collect();
-    // A deputy of several people approves for one who has not voted.
+    // A deputy of several people approves in place of one whose vote is still open.
     absent.sort_by_key(|person| !change.has_place_for_deputy_of(person));
     Ok(absent.into_iter().next().map(|person| ReviewerRight::Deputy(Box::new(person))))
 }
@@ -129,7 +129,7 @@ pub(crate) fn check_sign_in(
     Err(if has_token { refused.with("tokenError", "insufficient_user_authentication") } else { refused })
 }
 
-/// Checks that the change waits for a decision and has the version that was shown. Expires a change that is due.
+/// Checks that the change waits for a decision and has the version that was shown. Expires a change whose time is over.
 pub(crate) async fn check_decidable(
     inner: &Inner,
     change: &Arc<Change>,
@@ -152,6 +152,10 @@ pub(crate) async fn check_decidable(
     Ok(())
 }
 
+/// Returns the change with this id.
+///
+/// # Errors
+/// `CHANGE_NOT_FOUND`, and the errors of the store.
 pub(crate) async fn load(inner: &Inner, id: &str) -> Result<Arc<Change>, ChangeRequestError> {
     if id.len() > MAX_ID_BYTES {
         return Err(not_found_error().into());
@@ -211,7 +215,7 @@ fn capitalize(text: &str) -> String {
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// Returns the error for a change that is not in the required state.
+/// Returns the error for a change whose state does not allow the request.
 pub(crate) fn wrong_state_error(current: &Arc<Change>) -> ChangeRequestError {
     let stale_reason =
         || current.fault.as_ref().map_or_else(|| "The change is stale".to_owned(), |f| f.message.clone());

@@ -23,7 +23,7 @@ use countersign_domain::{
     changes::{
         Change, Editing, SignInTerms, Terms, arguments,
         machine::ChangeEvent,
-        plan::{has_references, references},
+        plan::{find_references, has_references},
         visible,
     },
     policy::{Decision, Verdict, terms::stricter_terms},
@@ -101,7 +101,7 @@ fn check_arguments(
     }
     if let Some(plan) = change.plan.as_ref().filter(|_| has_references(edited)) {
         // The schema is checked once the references are filled in.
-        return references(edited, plan.index as usize)
+        return find_references(edited, plan.index as usize)
             .map(drop)
             .map_err(|e| McpError::new(ErrorKind::ValidationFailed, e.to_string()));
     }

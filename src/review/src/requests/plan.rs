@@ -11,7 +11,8 @@ use countersign_domain::changes::{
     Change, PlanStep,
     machine::ChangeEvent,
     plan::{
-        MAX_REASON_BYTES, MAX_STEPS, MAX_TITLE_BYTES, PlanProgress, StepState, compose_over, is_written_by, references,
+        MAX_REASON_BYTES, MAX_STEPS, MAX_TITLE_BYTES, PlanProgress, StepState, compose_over, find_references,
+        is_written_by,
     },
     visible::has_visible_text,
 };
@@ -19,7 +20,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
 use countersign_store::Draft;
 
-/// The number of times that a step looks for its place, if other steps of its plan arrive at the same time.
+/// The maximum number of attempts to store a step, if other steps of its plan arrive at the same time.
 const MAX_ATTEMPTS: usize = 8;
 
 /// A plan as an agent announces it with one of its calls.
@@ -28,19 +29,19 @@ pub struct PlanAnnouncement {
     /// See [`countersign_domain::changes::plan::plan_id`].
     pub id: String,
     pub title: String,
-    /// No call of the plan follows.
+    /// `true` if no call of the plan follows.
     pub last: bool,
 }
 
 impl Changes {
-    /// Stores the steps of a new plan, in this order. A crash in between leaves a plan without its last step, which never runs
-    /// and expires. The same idempotency key of the first step with the same calls returns the same plan, and first stores the
-    /// steps that it lacks.
+    /// Stores the steps of a new plan, in this order. A plan that a crash leaves without its last step never runs, and expires.
+    /// If a plan with the same calls has the same idempotency key in its first step, that plan is returned, after the steps that
+    /// it lacks were stored.
     ///
     /// # Errors
-    /// The errors of [`Changes::propose`]; without a key, the steps that were stored before are withdrawn. `INVALID_PARAMS` for a plan without
-    /// steps or with too many, or for a title or reason that is too long. `PLAN_STOPPED` if the plan with this key has stopped
-    /// before all of its steps were stored.
+    /// The errors of [`Changes::propose`]; without a key, the steps that were already stored are withdrawn. `INVALID_PARAMS` for
+    /// a plan without steps or with too many, or for a title or reason that is too long; `PLAN_STOPPED` if the plan with the same
+    /// key has stopped before its last step was stored.
     pub async fn propose_plan(
         &self,
         title: &str,
@@ -53,7 +54,7 @@ impl Changes {
         }
         check_texts(title, reason)?;
         if !(1..=MAX_STEPS).contains(&proposals.len()) {
-            return Err(invalid(format!("A plan has 1 to {MAX_STEPS} calls")));
+            return Err(invalid_params_error(format!("A plan has 1 to {MAX_STEPS} calls")));
         }
         crash_point("before_propose");
         let mut is_counted = false;
@@ -77,11 +78,11 @@ impl Changes {
         Err(McpError::new(ErrorKind::Overloaded, "Another request is storing the same plan; repeat the call"))
     }
 
-    /// Stores the next step of a plan whose calls come one by one. Nothing of the plan runs before its last step is stored.
+    /// Stores the next step of a plan whose calls come one by one. No step runs before the last one is stored.
     ///
     /// # Errors
     /// The errors of [`Changes::propose`]; `PLAN_STOPPED` if a step has ended without being applied; `INVALID_PARAMS` if the plan is
-    /// complete or has too many steps.
+    /// complete or has too many steps; `OVERLOADED` if too many steps arrive at the same time.
     pub async fn propose_step(
         &self,
         mut proposal: Proposal,
@@ -99,17 +100,20 @@ impl Changes {
         }
         inner.proposal_rate.admit(&principal, 1, inner.nodes.live_count())?;
         let PlanAnnouncement { id, title, last } = announcement;
-        let shown = proposal.preview.clone();
+        let original_preview = proposal.preview.clone();
         for _ in 0..MAX_ATTEMPTS {
             let steps = inner.store.plan(&id).await.map_err(|e| store_error(&e))?;
             let index = next_index(&steps)?;
             if index as usize + 1 == MAX_STEPS && !last {
-                return Err(invalid(format!("A plan has at most {MAX_STEPS} calls; this must be the last one")));
+                return Err(invalid_params_error(format!(
+                    "A plan has at most {MAX_STEPS} calls; this must be the last one"
+                )));
             }
-            references(&proposal.arguments, index as usize)
+            // Only a check: the references are filled in when the step runs.
+            find_references(&proposal.arguments, index as usize)
                 .map_err(|error| McpError::new(ErrorKind::ValidationFailed, error.to_string()))?;
-            proposal.preview = shown.clone();
-            compose(&mut proposal, steps.iter().map(|step| &**step));
+            proposal.preview = original_preview.clone();
+            compose_preview(&mut proposal, steps.iter().map(|step| &**step));
             proposal.plan = Some(PlanStep { id: id.clone(), title: title.clone(), reason: None, index, last });
             match write_new_change(inner, prepare(inner, proposal.clone())?).await {
                 Err(TransitionError::Duplicate) => {
@@ -127,7 +131,7 @@ impl Changes {
         ))
     }
 
-    /// Stops a plan of the principal, because one of its calls was refused: the steps that were stored are withdrawn.
+    /// Stops a plan of the principal by withdrawing its stored steps, because one of its calls was refused.
     pub async fn refuse_plan(&self, id: &str, principal: &str, reason: &str) {
         match self.inner.store.plan(id).await {
             Ok(mut steps) => {
@@ -139,7 +143,7 @@ impl Changes {
     }
 }
 
-/// Returns the change that has the same principal and idempotency key.
+/// Returns the change that the same principal proposed with the same idempotency key.
 async fn find_repeated(inner: &Inner, proposal: &Proposal) -> Result<Option<Arc<Change>>, McpError> {
     let Some(key) = &proposal.idempotency_key else { return Ok(None) };
     inner.store.find_idempotent(&proposal.proposer.principal, key).await.map_err(|e| store_error(&e))
@@ -191,7 +195,7 @@ async fn store_missing_steps(
     let mut drafts: Vec<Draft> = Vec::with_capacity(proposals.len());
     for (position, proposal) in proposals.iter().enumerate().skip(stored.len()) {
         let mut proposal = proposal.clone();
-        compose(&mut proposal, stored.iter().map(|step| &**step).chain(drafts.iter().map(|draft| &*draft.change)));
+        compose_preview(&mut proposal, stored.iter().map(|step| &**step).chain(drafts.iter().map(|draft| &*draft.change)));
         if proposal.terms.quorum == 0 {
             // An allowed step waits as long as those that people decide on.
             proposal.expire_after = longest_expiry;
@@ -232,13 +236,16 @@ async fn store_missing_steps(
 }
 
 /// Returns the position of the next step.
+///
+/// # Errors
+/// `INVALID_PARAMS` if the plan is complete; `PLAN_STOPPED` if it has stopped.
 fn next_index(steps: &[Arc<Change>]) -> Result<u32, McpError> {
     let states: Vec<StepState> = steps.iter().filter_map(|step| StepState::from_change(step)).collect();
     let Some(newest) = states.last() else { return Ok(0) };
     if newest.last {
-        return Err(invalid("The plan is complete: a call of it was marked as the last one"));
+        return Err(invalid_params_error("The plan is complete: a call of it was marked as the last one"));
     }
-    // Old steps may have been deleted.
+    // Retention may have deleted old steps.
     let has_all = newest.index as usize + 1 == states.len();
     if matches!(PlanProgress::from_steps(&states), PlanProgress::Stopped { .. }) || !has_all {
         return Err(McpError::new(ErrorKind::PlanStopped, "The plan has stopped; propose a new one with another id"));
@@ -246,14 +253,14 @@ fn next_index(steps: &[Arc<Change>]) -> Result<u32, McpError> {
     Ok(newest.index + 1)
 }
 
-/// Shows the preview of a proposal as it will be after the earlier steps.
-fn compose<'a>(proposal: &mut Proposal, earlier: impl Iterator<Item = &'a Change>) {
+/// Updates the preview of a proposal to what it will show after the earlier steps.
+fn compose_preview<'a>(proposal: &mut Proposal, earlier: impl Iterator<Item = &'a Change>) {
     let writers: Vec<&Change> =
         earlier.filter(|step| is_written_by(step, &proposal.provider, &proposal.preview)).collect();
     compose_over(&mut proposal.preview, writers);
 }
 
-/// Withdraws the first of these steps that can be withdrawn. That stops the plan, so that the others follow.
+/// Withdraws the first of these steps that can be withdrawn. That stops the plan, and `upkeep::plans` withdraws the others.
 async fn withdraw(inner: &Inner, steps: &[Arc<Change>], reason: &str) {
     for step in steps {
         let event = ChangeEvent::StopPlan { reason: reason.to_owned(), reviewer: None };
@@ -264,16 +271,17 @@ async fn withdraw(inner: &Inner, steps: &[Arc<Change>], reason: &str) {
     }
 }
 
+/// Checks the size of the title and the reason of a plan.
 fn check_texts(title: &str, reason: Option<&str>) -> Result<(), McpError> {
     if title.len() > MAX_TITLE_BYTES || !has_visible_text(title) {
-        return Err(invalid(format!("The title of a plan has 1 to {MAX_TITLE_BYTES} bytes")));
+        return Err(invalid_params_error(format!("The title of a plan has 1 to {MAX_TITLE_BYTES} bytes")));
     }
     if reason.is_some_and(|reason| reason.len() > MAX_REASON_BYTES) {
-        return Err(invalid(format!("The reason for a plan has at most {MAX_REASON_BYTES} bytes")));
+        return Err(invalid_params_error(format!("The reason for a plan has at most {MAX_REASON_BYTES} bytes")));
     }
     Ok(())
 }
 
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> McpError {
+fn invalid_params_error(message: impl Into<std::borrow::Cow<'static, str>>) -> McpError {
     McpError::new(ErrorKind::InvalidParams, message)
 }

@@ -29,7 +29,7 @@ pub struct Plan {
     pub proposer: Proposer,
     /// The sum of the versions of its changes, which grows with each of their transitions.
     pub version: u64,
-    /// The last step is there. Before, nothing of the plan runs.
+    /// `true` if the last step is stored. No step runs before.
     pub is_complete: bool,
     /// The reason why the rest of the plan does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,7 @@ pub struct PlanDecision {
     pub comment: Option<String>,
     /// The version of the plan that was shown, if the endpoint has it.
     pub version: Option<u64>,
-    /// The digests of all steps that were shown, by the id of the change.
+    /// The digests of all steps that were shown, by the ids of their changes.
     pub digests: BTreeMap<String, String>,
 }
 
@@ -87,13 +87,13 @@ impl Changes {
     }
 
     /// Approves or rejects all steps of a plan that wait for this reviewer, each with the checks of [`Changes::decide`]. If a
-    /// check fails, or a step is not as it was shown, nothing is decided. A rejection also withdraws the approved steps that have
-    /// not begun.
+    /// check fails, or a step is not as it was shown, nothing is decided. If a step changes while the decisions are recorded, the
+    /// earlier ones stay. A rejection also withdraws the approved steps that have not begun.
     ///
     /// # Errors
-    /// Those of [`Changes::decide`], about the first step that fails; `NOT_FOUND`; `VERSION_CONFLICT` if the steps that were
-    /// shown are not all steps as they are; `CHANGE_NOT_PENDING` if no step waits, if the plan has stopped, or for an approval of
-    /// a plan without its last step; `FORBIDDEN` if the waiting steps are for other reviewers.
+    /// Those of [`Changes::decide`], about the first step that fails; `NOT_FOUND`; `VERSION_CONFLICT` if the plan is no longer as
+    /// it was shown; `CHANGE_NOT_PENDING` if no step waits, if the plan has stopped, or for an approval of a plan without its last
+    /// step; `FORBIDDEN` if the waiting steps are for other reviewers.
     pub async fn decide_plan(&self, decision: PlanDecision) -> Result<Plan, ChangeRequestError> {
         check_request(&self.inner, &decision.reviewer, decision.comment.as_deref())?;
         let inner = Arc::clone(&self.inner);
@@ -109,6 +109,7 @@ async fn load(inner: &Inner, id: &str) -> Result<Option<Plan>, McpError> {
     Ok(Plan::new(id, steps))
 }
 
+/// Checks all decisions before it records the first one.
 async fn decide_now(inner: &Inner, decision: PlanDecision) -> Result<Plan, ChangeRequestError> {
     let PlanDecision { id, reviewer, verdict, comment, version, digests } = decision;
     let not_found = || McpError::new(ErrorKind::NotFound, "Plan not found");
@@ -152,7 +153,7 @@ async fn decide_now(inner: &Inner, decision: PlanDecision) -> Result<Plan, Chang
     for (step, event) in checked {
         match record_decision(inner, &step, event).await {
             Ok(_) => is_decided = true,
-            // The first rejection stops the plan, so that other steps may be withdrawn already. An approved one may run already.
+            // The first rejection stops the plan, which may have withdrawn this step. An approved step may have begun to run.
             Err(refused) if !approves && refused.current.as_ref().is_some_and(|now| !now.state.awaits_decision()) => {
                 refusal.get_or_insert(refused);
             }
@@ -165,7 +166,7 @@ async fn decide_now(inner: &Inner, decision: PlanDecision) -> Result<Plan, Chang
     load(inner, &id).await?.ok_or_else(|| not_found().into())
 }
 
-/// Rejects a decision unless exactly these steps were shown, as they are now.
+/// Rejects a decision unless all steps of the plan were shown as they are now.
 fn check_shown(
     plan: &Plan,
     version: Option<u64>,
@@ -182,7 +183,7 @@ fn check_shown(
     Ok(())
 }
 
-/// Returns `true` if a decision of this reviewer on the step is still open.
+/// Returns `true` if this reviewer may still decide on the step. An approval counts only once for each person.
 fn waits_for(inner: &Inner, step: &Change, reviewer: &Principal, approves: bool) -> Result<bool, McpError> {
     let person = Person::from_principal(reviewer);
     let mut approvals = step.decisions.iter().filter(|vote| vote.verdict == ReviewVerdict::Approve);

@@ -1,6 +1,6 @@
-//! Records and announces that further reviewers may decide on a change, because nobody has for some time. They may from that
-//! time on in any case ([`Terms::reviewers_at`](countersign_domain::changes::Terms::reviewers_at)); nothing here touches the
-//! change, and time never approves anything.
+//! Records and announces that further reviewers may decide on a change, because nobody has decided for some time. The terms
+//! alone admit them ([`Terms::reviewers_at`](countersign_domain::changes::Terms::reviewers_at)): nothing here alters the change,
+//! and time never approves anything.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     }
 }
 
-/// Records due escalations, and returns the number of changes that were dealt with. A change that cannot be read or recorded
-/// stays due.
+/// Records due escalations, and returns the number of changes that were handled. A change that cannot be read or recorded stays
+/// due.
 pub(crate) async fn escalate_due(inner: &Inner) -> usize {
     handle_due(&inner.shared.escalations, inner.config.now(), |id| async move {
         let escalated = escalate(inner, &id).await;
@@ -55,6 +55,7 @@ async fn escalate(inner: &Inner, id: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Returns `true` if the audit trail has the escalation of the change.
 async fn is_recorded(inner: &Inner, id: &str) -> Result<bool, StoreError> {
     let search = AuditSearch { change: Some(id.to_owned()), events: vec![EVENT.to_owned()], ..AuditSearch::default() };
     let mut before = None;
@@ -84,7 +85,7 @@ async fn record(inner: &Inner, change: &Change, now: Timestamp) -> Result<(), St
     Ok(())
 }
 
-/// Announces on the feed of this node that another one recorded the escalation of a change.
+/// Announces on the feed of this node an escalation that another node recorded.
 pub(crate) async fn announce_recorded(inner: &Inner, id: &str) -> Result<(), StoreError> {
     if let Some(change) = inner.store.get(id).await? {
         inner.feed.publish_live(&live_event(FEED_EVENT, &change, inner.config.now()));

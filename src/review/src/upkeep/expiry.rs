@@ -22,8 +22,8 @@ pub(crate) fn expire_event(change: &Change) -> ChangeEvent {
     ChangeEvent::Expire { reason }
 }
 
-/// Returns the time at which a change expires. A step that policy allows waits for the other steps of its plan, so that it expires
-/// no earlier than they do.
+/// Returns the time at which a change expires. A step that policy allows expires no earlier than the other steps of its plan,
+/// because it waits for them.
 async fn expiry_time(inner: &Inner, change: &Change) -> Result<Timestamp, StoreError> {
     let Some(plan) = change.plan.as_ref().filter(|_| change.is_allowed_step()) else { return Ok(change.expires_at) };
     let steps = inner.store.plan(&plan.id).await?;
@@ -43,7 +43,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     }
 }
 
-/// Expires due changes, and returns the number of those that are no longer due. A change that the store refuses stays due.
+/// Expires due changes, and returns the number of those that are no longer due. A change that cannot be written stays due.
 pub(crate) async fn expire_due(inner: &Inner) -> usize {
     handle_due(&inner.shared.deadlines, inner.config.now(), |id| async move { expire_one(inner, &id).await }).await
 }

@@ -1,6 +1,6 @@
-//! Periodic work on changes: expires them, records when further reviewers may decide, reminds of them, voids votes that are
-//! no longer valid, marks the outcome of changes whose node is gone as unknown, moves plans on, and prunes old changes. The
-//! leading node does it until the gateway closes; each node reminds its own dashboards.
+//! Periodic work on changes: expires, escalates and prunes them, reminds of them, voids invalid votes, advances plans, and marks
+//! the outcome of changes whose node is gone as unknown. The leading node does it until the gateway closes, except that every
+//! node reminds its own dashboards and advances plans.
 
 pub mod escalation;
 pub mod expiry;

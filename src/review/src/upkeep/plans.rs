@@ -1,5 +1,5 @@
-//! Moves plans on. The next step of a plan goes to the Executor once all steps are approved, and the rest of a plan is
-//! withdrawn once a step has failed. Every node does it; the versions of the changes decide who comes first.
+//! Advances plans. The next step of a plan goes to the Executor once all steps are approved, and the rest of a plan is withdrawn
+//! once a step has ended without being applied. Every node does it; the versions of the changes decide which one is first.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -20,13 +20,13 @@ use countersign_store::StoreError;
 /// The interval at which all open plans are checked for steps to withdraw.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Moves on the plans that have moved, and all plans at the start, until the gateway closes.
+/// Advances the plans whose steps have changed, and all open plans at the start, until the gateway closes.
 pub(crate) async fn run(
     inner: Arc<Inner>,
     mut moved: UnboundedReceiver<MovedPlan>,
     approved: UnboundedSender<ApprovedChange>,
 ) {
-    // Plans to move on, and whether this node runs their next step.
+    // The plans to advance, and whether this node runs their next step.
     let mut plans: BTreeMap<String, bool> = BTreeMap::new();
     let mut check = tokio::time::interval(CHECK_INTERVAL);
     let mut is_start = true;
@@ -68,7 +68,7 @@ pub(crate) async fn run(
                 if matches!(error, StoreError::Closed) {
                     return;
                 }
-                tracing::warn!(%error, plan, "a plan could not be moved on; trying again");
+                tracing::warn!(%error, plan, "a plan could not be advanced; trying again");
                 plans.insert(plan, is_own);
             }
         }

@@ -15,8 +15,9 @@ use countersign_config::RetentionConfig;
 use countersign_domain::changes::{digest::body_hash, retention::redact};
 use countersign_store::{Deletion, Pruning, PruningCutoffs, Redaction, StoreError, WriteError, WriteRequest, write};
 
-/// The longest and the shortest interval between two searches for old records. A short retention time shortens it.
+/// The longest interval between two searches for old records. A short retention time shortens it.
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
+/// The shortest interval between two searches for old records.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// The delay between two transactions.
 const BATCH_DELAY: Duration = Duration::from_millis(20);
@@ -73,6 +74,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     }
 }
 
+/// Returns the times before which records are old.
 fn cutoffs(retention: &RetentionConfig, now: Timestamp) -> PruningCutoffs {
     let cutoff = |retention: Option<Duration>| {
         let retention = SignedDuration::try_from(retention?).ok()?;
@@ -124,6 +126,7 @@ pub(crate) async fn prune_batch(inner: &Inner) -> Result<bool, StoreError> {
     match write(&*inner.store, WriteRequest::Prune(pruning)).await {
         Ok(()) => {}
         Err(WriteError::Store(error)) => return Err(error),
+        // A change was altered since the search. The next search finds what is still old.
         Err(_) => return Ok(prunable.more),
     }
     for (.., state) in &prunable.changes {

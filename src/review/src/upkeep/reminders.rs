@@ -1,5 +1,5 @@
-//! Announces changes again that nobody has decided on for the time that their terms set. Nothing touches the change, and
-//! reminders that no node was there to send are left out.
+//! Announces changes again that are still undecided after the interval of their terms. The changes stay as they are, and
+//! reminders that fall due while no node runs are left out.
 //!
 //! Each node reminds the dashboards that are connected to it. Only the leading one sends webhooks.
 
@@ -25,7 +25,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 }
 
 /// Sends the reminders that fell due after `checked_to`, at most one for each change, and schedules the next ones. Returns the
-/// number of changes that were dealt with.
+/// number of changes that were handled.
 pub(crate) async fn remind_due(inner: &Inner, checked_to: Timestamp, now: Timestamp) -> usize {
     handle_due(&inner.shared.reminders, now, |id| async move {
         let reminded = remind(inner, &id, checked_to, now).await;

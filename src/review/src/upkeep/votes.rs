@@ -1,6 +1,6 @@
-//! Voids approvals of people who may no longer decide. Until the change runs, a vote counts only while its key is valid: a
-//! key is revoked because it leaked or its holder left, and nothing may run on such a vote. A reviewer with another key can
-//! vote again. Changes that have run keep their votes.
+//! Voids approvals of people who may no longer decide. Until the change runs, a vote counts only while its key is valid: a key is
+//! revoked because it leaked or its holder left, so nothing may run because of its vote. A reviewer with another key can vote
+//! again. Changes that have run keep their votes.
 
 use std::sync::Arc;
 
@@ -20,10 +20,11 @@ pub(crate) fn void_event(inner: &Inner, change: &Change) -> Result<Option<Change
             vote.verdict != ReviewVerdict::Approve || inner.config.reviewers.is_vote_valid(&reviewers, vote)?;
         if is_valid { valid.push(vote.clone()) } else { void.push(vote) }
     }
-    Ok((!void.is_empty()).then(|| ChangeEvent::Void { reason: reason(&void), valid }))
+    Ok((!void.is_empty()).then(|| ChangeEvent::Void { reason: describe_void(&void), valid }))
 }
 
-fn reason(void: &[&ReviewDecision]) -> String {
+/// Describes why these votes no longer count.
+fn describe_void(void: &[&ReviewDecision]) -> String {
     let names: Vec<_> = void.iter().take(MAX_NAMES).map(|vote| vote.reviewer.as_str()).collect();
     let more = if void.len() > MAX_NAMES { " and others" } else { "" };
     let names = names.join(", ");
@@ -55,13 +56,14 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 /// Voids the invalid votes of all changes. Returns `false` if some votes could not be checked.
 pub(crate) async fn void_invalid_votes(inner: &Inner) -> bool {
     let Ok(ids) = inner.store.changes_with_votes().await else { return false };
-    let mut all_checked = true;
+    let mut are_all_checked = true;
     for id in ids {
-        all_checked &= !inner.shutdown.stop.is_cancelled() && void_votes_of_change(inner, &id).await;
+        are_all_checked &= !inner.shutdown.stop.is_cancelled() && void_votes_of_change(inner, &id).await;
     }
-    all_checked
+    are_all_checked
 }
 
+/// Voids the invalid votes of a change. Returns `false` if it must be checked again.
 async fn void_votes_of_change(inner: &Inner, id: &str) -> bool {
     let change = match inner.store.get(id).await {
         Ok(Some(change)) => change,
@@ -70,7 +72,7 @@ async fn void_votes_of_change(inner: &Inner, id: &str) -> bool {
     match void_event(inner, &change) {
         Ok(Some(event)) => match inner.transitions.apply_event(&change, event).await {
             Ok(_) => true,
-            // The change has moved on, and is checked again soon.
+            // The change was altered at the same time, and is checked again soon.
             Err(TransitionError::Conflict | TransitionError::Illegal(_)) => false,
             Err(error) => {
                 tracing::warn!(?error, change = id, "an invalid vote could not be removed yet; trying again");

@@ -1,4 +1,4 @@
-//! The preview of a step whose target an earlier step of its plan writes: it begins where the earlier step ends.
+//! Composes the preview of a step whose target an earlier step of its plan writes, so that it begins where that step ends.
 
 use crate::changes::{Change, Diff, FieldDiff, LineOp, Preview, PreviewKind, diff::DiffBuilder};
 
@@ -7,8 +7,8 @@ const NOTE_FIELD: &str = "$plan";
 /// The fields that name the target.
 const NAME_FIELDS: [&str; 2] = ["title", "name"];
 
-/// Returns `true` if the earlier step writes what the preview of a later call has read. A preview of the arguments alone has
-/// read nothing.
+/// Returns `true` if the earlier step writes the target that the preview of a later call has read. A preview of the arguments
+/// alone has read nothing.
 #[must_use]
 pub fn is_written_by(earlier: &Change, provider: &str, preview: &Preview) -> bool {
     preview.note.kind != PreviewKind::Arguments
@@ -16,13 +16,13 @@ pub fn is_written_by(earlier: &Change, provider: &str, preview: &Preview) -> boo
         && earlier.target.lock_key == preview.target.lock_key
 }
 
-/// Shows a preview as it will be after the earlier steps have run, which write the same target and are in the order of the
-/// plan. A field's value before becomes the value that they leave. If that cannot be computed, a note says so; the note
-/// also makes sure that the preview differs from the one at its turn, so that a person looks at it then.
+/// Updates a preview to the state after the earlier steps, which write the same target and come in the order of the plan: each
+/// field begins with the value that they leave. If that cannot be computed, a note says so. The note also makes the preview
+/// differ from the one when the step runs, so that a person reviews that one.
 pub fn compose_over<'a>(preview: &mut Preview, earlier: impl IntoIterator<Item = &'a Change>) {
     for step in earlier {
         preview.note.restricted |= step.is_restricted();
-        // A step of another entity with the same lock key may alter the preview too, which shows at its turn.
+        // A step of another entity with the same lock key may alter the preview too. That shows when this step runs.
         let is_same_entity = step.target.id.is_some() && step.target.id == preview.target.id;
         compose_headline(preview, step);
         if is_same_entity && !compose_over_step(preview, step) {
@@ -40,7 +40,7 @@ pub fn compose_over<'a>(preview: &mut Preview, earlier: impl IntoIterator<Item =
 }
 
 /// Renames the target in the label and the summary as the earlier step does. A module's labels end with the name, and its
-/// summaries quote it. The values of other fields may end a label too, without naming the target.
+/// summaries quote it. Only fields that name the target count, because the values of others may also end a label.
 fn compose_headline(preview: &mut Preview, step: &Change) {
     let names = step.diff.fields.iter().filter(|field| NAME_FIELDS.contains(&field.field.as_str()));
     let values = names.filter_map(|field| field.before.as_deref().zip(field.after.as_deref()));
@@ -52,7 +52,8 @@ fn compose_headline(preview: &mut Preview, step: &Change) {
     }
 }
 
-/// Returns `false`, and leaves the preview as it is, if the result of the earlier step is not known completely.
+/// Lets the diff of a preview begin where the earlier step ends. Returns `false`, and leaves the preview as it is, if the result
+/// of that step is not known completely.
 fn compose_over_step(preview: &mut Preview, step: &Change) -> bool {
     let are_complete = is_complete(&preview.diff, preview.note.is_live(), preview.note.kind)
         && is_complete(&step.diff, step.preview.is_live(), step.preview.kind);
@@ -85,7 +86,7 @@ fn compose_over_step(preview: &mut Preview, step: &Change) -> bool {
     true
 }
 
-/// Returns `true` if the diff has the whole value of each field before and after.
+/// Returns `true` if the diff has the whole values of each field before and after.
 fn is_complete(diff: &Diff, is_live: bool, kind: PreviewKind) -> bool {
     let is_plain =
         |field: &FieldDiff| (field.before.is_some() || field.after.is_some()) && !field.field.starts_with('$');

@@ -11,7 +11,7 @@ pub struct StepState {
     pub version: u64,
     pub state: ChangeState,
     pub index: u32,
-    /// No step follows.
+    /// `true` if no step follows.
     pub last: bool,
     /// The time until which its approval can be undone.
     pub run_after: Option<Timestamp>,
@@ -41,34 +41,34 @@ impl StepState {
     /// Describes the end of a step that stops its plan.
     #[must_use]
     pub fn describe_end(&self) -> String {
-        format!("step {} of its plan ({}) {}", self.index + 1, self.change, clause(self.state))
+        format!("step {} of its plan ({}) {}", self.index + 1, self.change, describe_state(self.state))
     }
 
-    /// Returns `true` if the step has not begun to run, so that it is withdrawn if its plan stops.
+    /// Returns `true` if the step has not begun to run. It is withdrawn if its plan stops.
     #[must_use]
     pub const fn can_be_withdrawn(&self) -> bool {
         self.state.awaits_decision() || matches!(self.state, ChangeState::Approved)
     }
 }
 
-/// The progress of a plan, which tells what may run at the moment.
+/// The progress of a plan, which determines the step that may run now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanProgress {
     /// A step ended without being applied, so that the rest never runs.
     Stopped { reason: String },
     /// The plan waits for its last step, for a decision, for the end of a run or for the settling of an outcome.
     Waiting,
-    /// The step at the position may run, at `at` if an approval of the plan can be undone until then.
+    /// The step at the position `step` may run, from `at` on if an approval of the plan can be undone until then.
     Ready { step: usize, at: Option<Timestamp> },
     /// All steps are applied.
     Finished,
 }
 
 impl PlanProgress {
-    /// Determines the progress of the plan with these steps, which are in the order of the plan.
+    /// Determines the progress of the plan with these steps, given in the order of the plan.
     #[must_use]
     pub fn from_steps(steps: &[StepState]) -> Self {
-        // The steps that were withdrawn may be the rest of the plan.
+        // Steps are also withdrawn because another one has ended, which is then the reason.
         let ended = steps.iter().filter(|step| step.stops_plan());
         if let Some(ended) = ended.min_by_key(|step| step.state == ChangeState::Withdrawn) {
             return Self::Stopped { reason: ended.describe_end() };
@@ -87,14 +87,14 @@ impl PlanProgress {
     }
 }
 
-/// Returns `true` if all steps are there, up to the last one.
-#[must_use]
+/// Returns `true` if all steps up to the last one are stored.
 fn is_complete(steps: &[StepState]) -> bool {
     steps.last().is_some_and(|step| step.last)
         && steps.iter().enumerate().all(|(position, step)| step.index as usize == position)
 }
 
-const fn clause(state: ChangeState) -> &'static str {
+/// Returns the end of a sentence about a step that stops its plan.
+const fn describe_state(state: ChangeState) -> &'static str {
     match state {
         ChangeState::Rejected => "was rejected",
         ChangeState::Expired => "expired",
@@ -149,13 +149,13 @@ mod tests {
         incomplete[1].last = false;
         assert_eq!(PlanProgress::from_steps(&incomplete), PlanProgress::Waiting);
         assert_eq!(PlanProgress::from_steps(&steps(&[Approved, Approved, Approved])[1..]), PlanProgress::Waiting);
-        for (end, verb) in
+        for (end, described) in
             [(Rejected, "was rejected"), (Expired, "expired"), (Withdrawn, "was withdrawn"), (Failed, "failed")]
         {
             let PlanProgress::Stopped { reason } = PlanProgress::from_steps(&steps(&[Applied, end, Pending])) else {
                 panic!("{end:?} must stop the plan")
             };
-            assert_eq!(reason, format!("step 2 of its plan (chg_1) {verb}"));
+            assert_eq!(reason, format!("step 2 of its plan (chg_1) {described}"));
             incomplete[0].state = end;
             assert!(matches!(PlanProgress::from_steps(&incomplete), PlanProgress::Stopped { .. }), "{end:?}");
         }

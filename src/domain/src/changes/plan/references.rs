@@ -7,12 +7,14 @@ use serde_json::value::RawValue;
 
 use countersign_protocol::json;
 
-/// The maximum number of references in the arguments of a step, which bounds the size of filled arguments.
+/// The maximum number of references in the arguments of a step. It bounds the size of the filled arguments.
 pub const MAX_REFERENCES: usize = 100;
 /// The longest value that a reference can stand for, in bytes of JSON.
 const MAX_VALUE_BYTES: usize = 64 << 10;
-/// The deepest nesting of arguments that is searched. Reviewable arguments are less deep.
+/// The maximum depth of arguments that are searched. Reviewable arguments are less deep.
 const MAX_DEPTH: usize = 128;
+/// The maximum size of a pointer, in bytes.
+const MAX_POINTER_BYTES: usize = 1024;
 
 /// The member that makes an object a reference: the position of the earlier step.
 const STEP_MEMBER: &str = "$from";
@@ -31,18 +33,19 @@ pub enum ReferenceError {
     #[error("the result of step {from} has no value at `{pointer}`")]
     NoValue { from: usize, pointer: String },
     #[error(
-        "the value at `{pointer}` of the result of step {from} is no string or number of at most {MAX_VALUE_BYTES} bytes"
+        "the value at `{pointer}` of the result of step {from} is not a string or a number of at most {MAX_VALUE_BYTES} bytes"
     )]
     NotScalar { from: usize, pointer: String },
 }
 
-/// A reference and its place in the text of the arguments.
+/// A reference in the text of the arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     /// The position of the earlier step.
     pub from: usize,
     pub pointer: String,
-    place: Range<usize>,
+    /// The bytes of the text that the value replaces.
+    span: Range<usize>,
 }
 
 /// Returns `true` if the arguments contain a reference, valid or not.
@@ -61,26 +64,26 @@ pub fn has_references(arguments: &RawValue) -> bool {
 ///
 /// # Errors
 /// [`ReferenceError`] if a reference is malformed or refers to no earlier step, or if there are too many.
-pub fn references(arguments: &RawValue, step: usize) -> Result<Vec<Reference>, ReferenceError> {
+pub fn find_references(arguments: &RawValue, step: usize) -> Result<Vec<Reference>, ReferenceError> {
     let mut found = Vec::new();
     visit(arguments.get(), 0, 0, &mut |object, offset| {
         if found.len() == MAX_REFERENCES {
             return Err(ReferenceError::TooMany);
         }
-        let (from, pointer) = parse(object).ok_or(ReferenceError::Malformed)?;
+        let (from, pointer) = parse_reference(object).ok_or(ReferenceError::Malformed)?;
         if from >= step {
             return Err(ReferenceError::NotEarlier { step, from });
         }
-        found.push(Reference { from, pointer, place: offset..offset + object.len() });
+        found.push(Reference { from, pointer, span: offset..offset + object.len() });
         Ok(())
     })?;
     Ok(found)
 }
 
-/// Replaces each reference by the value that it stands for. `result_of` returns the result of an earlier step as JSON text.
+/// Replaces each reference with the value that it stands for. `result_of` returns the result of an earlier step as JSON.
 ///
 /// # Errors
-/// [`ReferenceError`] if a value is missing or is no string or number.
+/// [`ReferenceError`] if a value is missing or is not a string or a number.
 pub fn fill_references<'a>(
     arguments: &RawValue,
     step: usize,
@@ -89,15 +92,15 @@ pub fn fill_references<'a>(
     let text = arguments.get();
     let mut filled = String::with_capacity(text.len());
     let mut copied = 0;
-    for Reference { from, pointer, place } in references(arguments, step)? {
+    for Reference { from, pointer, span } in find_references(arguments, step)? {
         let value = result_of(from).and_then(|result| value_at(result, &pointer));
         let Some(value) = value else { return Err(ReferenceError::NoValue { from, pointer }) };
         if value.len() > MAX_VALUE_BYTES || !value.starts_with(|c: char| matches!(c, '"' | '-' | '0'..='9')) {
             return Err(ReferenceError::NotScalar { from, pointer });
         }
-        filled.push_str(&text[copied..place.start]);
+        filled.push_str(&text[copied..span.start]);
         filled.push_str(value);
-        copied = place.end;
+        copied = span.end;
     }
     filled.push_str(&text[copied..]);
     Ok(filled)
@@ -130,7 +133,7 @@ fn visit(
 }
 
 /// Returns the position of the step and the pointer, if the object is a valid reference.
-fn parse(object: &str) -> Option<(usize, String)> {
+fn parse_reference(object: &str) -> Option<(usize, String)> {
     let members: Vec<_> = json::members(object).collect();
     let [first, second] = members.as_slice() else { return None };
     let (from, pointer) = if first.key == STEP_MEMBER { (first, second) } else { (second, first) };
@@ -139,10 +142,10 @@ fn parse(object: &str) -> Option<(usize, String)> {
     }
     let pointer = json::string(pointer.value)?;
     let is_pointer = pointer.is_empty() || pointer.starts_with('/');
-    (is_pointer && pointer.len() <= 1024).then_some((from.value.parse().ok()?, pointer.into_owned()))
+    (is_pointer && pointer.len() <= MAX_POINTER_BYTES).then_some((from.value.parse().ok()?, pointer.into_owned()))
 }
 
-/// Returns the text of the value that a JSON pointer (RFC 6901) names.
+/// Returns the text of the value at a JSON pointer (RFC 6901).
 fn value_at<'a>(json: &'a str, pointer: &str) -> Option<&'a str> {
     let mut value = json.trim();
     for token in pointer.split('/').skip(1) {
@@ -199,13 +202,13 @@ mod tests {
             r#"{"a":{"$from":0,"pointer":"/a","b":1}}"#,
             r#"{"$from":0,"x":"/a"}"#,
         ] {
-            assert_eq!(references(&raw(malformed), 1), Err(ReferenceError::Malformed), "{malformed}");
+            assert_eq!(find_references(&raw(malformed), 1), Err(ReferenceError::Malformed), "{malformed}");
             assert!(has_references(&raw(malformed)), "{malformed}");
         }
         let own = raw(r#"{"a":{"$from":1,"pointer":"/a"}}"#);
-        assert_eq!(references(&own, 1), Err(ReferenceError::NotEarlier { step: 1, from: 1 }));
+        assert_eq!(find_references(&own, 1), Err(ReferenceError::NotEarlier { step: 1, from: 1 }));
         let many = vec![r#"{"$from":0,"pointer":"/a"}"#; MAX_REFERENCES + 1].join(",");
-        assert_eq!(references(&raw(&format!(r#"{{"a":[{many}]}}"#)), 1), Err(ReferenceError::TooMany));
+        assert_eq!(find_references(&raw(&format!(r#"{{"a":[{many}]}}"#)), 1), Err(ReferenceError::TooMany));
         let one = r#"{"a":{"$from":0,"pointer":"/a"}}"#;
         for result in [r#"{"b":1}"#, "[1]", "1"] {
             assert!(matches!(fill(one, &[result]), Err(ReferenceError::NoValue { .. })), "{result}");

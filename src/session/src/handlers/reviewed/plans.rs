@@ -1,5 +1,5 @@
 //! Plans of calls: `propose_plan` with all calls at once, and single calls that name their plan. Every call becomes a change,
-//! also one that the policy allows, and none of them runs before all are approved.
+//! even if the policy allows it, and none of them runs before all are approved.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -19,7 +19,7 @@ use crate::policy::{self, Counting, JudgedCall};
 use countersign_domain::{
     changes::{
         Change, ReviewNote, Terms,
-        plan::{MAX_CLIENT_ID_BYTES, MAX_TITLE_BYTES, is_written_by, plan_id, references},
+        plan::{MAX_CLIENT_ID_BYTES, MAX_STEPS, MAX_TITLE_BYTES, find_references, is_written_by, plan_id},
     },
     policy::{Decision, Verdict},
     principal::Scope,
@@ -38,7 +38,7 @@ use countersign_routing::{ToolRoute, validate};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlanMeta<'a> {
-    /// The agent's id of the plan.
+    /// The id that the agent gives the plan.
     #[serde(borrow)]
     id: Cow<'a, str>,
     #[serde(borrow)]
@@ -57,7 +57,7 @@ pub fn is_step(request: &Request<'_>) -> bool {
     request.outlined_params().meta.is_some_and(|meta| meta.member(keys::PLAN).is_some())
 }
 
-/// Parses the plan that a call names. `json` is the text of an object.
+/// Parses the plan that a call names. `json` is an object.
 ///
 /// # Errors
 /// `INVALID_PARAMS` if it has another form, or a text in it is empty or too long.
@@ -101,30 +101,30 @@ pub(in crate::handlers) async fn propose_plan(
     for (step, call) in plan.calls.iter().enumerate() {
         let judging = async {
             let route = find_route(finder, &call.name).await?;
-            let arguments = complete(exchange, &route, arguments_or_empty(call.arguments.as_deref())?)?;
+            let arguments = complete_arguments(exchange, &route, arguments_or_empty(call.arguments.as_deref())?)?;
             let judged = judge_step(scope, &route, &arguments, step).await?;
             Ok((judged, arguments))
         };
-        judged.push(judging.await.map_err(|error| at_step(error, step, &call.name))?);
+        judged.push(judging.await.map_err(|error| with_position(error, step, &call.name))?);
     }
-    // Decisions are counted once it is certain that no call is denied.
+    // Decisions are counted only once it is certain that no call is denied.
     let mut admitted = Vec::with_capacity(judged.len());
     for (step, (judged, arguments)) in judged.into_iter().enumerate() {
         let (route, decision) = (Arc::clone(&judged.route), Arc::clone(&judged.decision));
         let subject = judged.subject().to_owned();
-        judged.apply_decision(exchange, Counting::Count).map_err(|error| at_step(error, step, &route.name))?;
+        judged.apply_decision(exchange, Counting::Count).map_err(|error| with_position(error, step, &route.name))?;
         admitted.push((route, decision, subject, arguments));
     }
     let mut proposals: Vec<Proposal> = Vec::with_capacity(admitted.len());
     for (step, (route, decision, subject, arguments)) in admitted.iter().enumerate() {
-        let at_step = |error| at_step(error, step, &route.name);
-        let proposal = step_proposal(scope, route, decision, arguments).await.map_err(at_step)?;
+        let positioned = |error| with_position(error, step, &route.name);
+        let proposal = preview_step(scope, route, decision, arguments).await.map_err(positioned)?;
         let Proposal { provider, preview, .. } = &proposal;
         let is_target = |earlier: &Proposal| {
             earlier.provider == *provider && earlier.preview.target.lock_key == preview.target.lock_key
         };
         if returns_failing_call(&proposal) && !proposals.iter().any(is_target) {
-            return Err(at_step(return_failing_call(scope, route, subject, &preview.note).await));
+            return Err(positioned(return_failing_call(scope, route, subject, &preview.note).await));
         }
         proposals.push(proposal);
     }
@@ -143,8 +143,8 @@ pub(in crate::handlers) async fn propose_plan(
 /// Proposes a call as the next step of the plan that it names.
 ///
 /// # Errors
-/// `POLICY_DENIED`, which also ends the plan; otherwise as for every reviewed call, and the errors of storing the step. A call that
-/// must fail is returned, and the plan goes on without it.
+/// `POLICY_DENIED`, which also stops the plan; otherwise as for every reviewed call, and the errors of storing the step. A call
+/// that must fail is returned to the agent, and the plan goes on without it.
 pub(in crate::handlers) async fn propose_step(
     scope: ToolCallScope<'_>,
     call: &ToolCall<'_>,
@@ -154,7 +154,7 @@ pub(in crate::handlers) async fn propose_step(
     let ToolCallScope { exchange, reviews, .. } = scope;
     require_scope(&exchange.identity.principal, Scope::ToolsPropose)?;
     let arguments = arguments_or_empty(call.arguments)?;
-    let judged = judge_step(scope, route, arguments, countersign_domain::changes::plan::MAX_STEPS).await?;
+    let judged = judge_step(scope, route, arguments, MAX_STEPS).await?;
     let (route, decision) = (Arc::clone(&judged.route), Arc::clone(&judged.decision));
     let subject = judged.subject().to_owned();
     if let Err(denied) = judged.apply_decision(exchange, Counting::Count) {
@@ -164,7 +164,7 @@ pub(in crate::handlers) async fn propose_step(
     }
     let idempotency_key = call.idempotency_key.as_deref().map(str::to_owned);
     let stated_reason = call.reason.as_deref().map(str::to_owned);
-    let proposal = step_proposal(scope, &route, &decision, arguments).await?;
+    let proposal = preview_step(scope, &route, &decision, arguments).await?;
     if returns_failing_call(&proposal) {
         let earlier = reviews.changes.plan(&plan.id).await?.map(|plan| plan.changes).unwrap_or_default();
         if !earlier.iter().any(|step| is_written_by(step, &proposal.provider, &proposal.preview)) {
@@ -179,8 +179,8 @@ pub(in crate::handlers) async fn propose_step(
     Ok(ToolOutcome::Pending(change))
 }
 
-/// Returns the arguments of a call with what its module has noted for the session.
-fn complete<'a>(
+/// Returns the arguments of a call, completed by its module with its notes of the session.
+fn complete_arguments<'a>(
     exchange: &Exchange,
     route: &ToolRoute,
     arguments: &'a RawValue,
@@ -192,8 +192,8 @@ fn complete<'a>(
     Ok(completed.map_or(Cow::Borrowed(arguments), Cow::Owned))
 }
 
-/// Checks a call of a plan, and asks the policy about it without counting the decision. The schema of arguments with references
-/// is checked when these are filled in.
+/// Checks a call of a plan, and asks the policy about it without counting the decision. Arguments with references are checked
+/// against their schema later, when the references are filled in.
 async fn judge_step(
     scope: ToolCallScope<'_>,
     route: &Arc<ToolRoute>,
@@ -205,8 +205,8 @@ async fn judge_step(
         return Err(McpError::new(ErrorKind::ValidationFailed, "The gateway's own tools cannot be calls of a plan"));
     }
     arguments::check(arguments, runner.limits.envelope.max_depth)?;
-    let references =
-        references(arguments, step).map_err(|error| McpError::new(ErrorKind::ValidationFailed, error.to_string()))?;
+    let references = find_references(arguments, step)
+        .map_err(|error| McpError::new(ErrorKind::ValidationFailed, error.to_string()))?;
     if references.is_empty() {
         validate::check_arguments(route, arguments)?;
     }
@@ -217,8 +217,8 @@ async fn judge_step(
     Ok(judged)
 }
 
-/// Previews a call of a plan, and returns its proposal. What the policy allows needs no approval.
-async fn step_proposal(
+/// Previews a call of a plan, and returns its proposal. A call that the policy allows needs no approval.
+async fn preview_step(
     scope: ToolCallScope<'_>,
     route: &ToolRoute,
     decision: &Decision,
@@ -235,7 +235,7 @@ async fn step_proposal(
         previews::preview(&reviews.directory, &provider, tool, arguments, &context).await
     };
     let preview = runner.limits.with_timeout(preview).await?;
-    // The steps run when nobody may be there to answer.
+    // Without the capabilities of the client: nobody may be there to answer questions when the step runs.
     let proposal = new_proposal(route, exchange.proposer(), arguments, preview, decision, reviews.expire_after);
     if decision.verdict != Verdict::Allow {
         return Ok(proposal);
@@ -249,14 +249,14 @@ async fn step_proposal(
     })
 }
 
-/// Returns `true` if a call of a plan is returned because it must fail, unless an earlier step writes its target: the preview
-/// shows the state before that step.
+/// Returns `true` if the call must fail and its rule returns such calls to the agent. Callers keep a call whose target an earlier
+/// step writes, because its preview shows the state before that step.
 const fn returns_failing_call(proposal: &Proposal) -> bool {
     proposal.terms.on_failed_preview.returns(&proposal.preview.note)
 }
 
-/// Adds the position of the refused call to its error.
-fn at_step(mut error: McpError, step: usize, tool: &str) -> McpError {
+/// Adds the position of a refused call to its error.
+fn with_position(mut error: McpError, step: usize, tool: &str) -> McpError {
     let tool: String = tool.chars().take(128).collect();
     error.message = format!("Call {step} of the plan ({tool}): {}", error.message).into();
     error.with("step", step)
