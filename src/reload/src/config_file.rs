@@ -1,6 +1,6 @@
-//! The configuration file as a whole: its text with a version, and its replacement.
+//! Reads and replaces the text of the configuration file.
 //!
-//! A save replaces the file only if it still is as it was read, and keeps the previous text beside it as `FILE.bak`.
+//! A save replaces the file only if nobody changed it since it was read, and keeps the previous text beside it as `FILE.bak`.
 
 use std::{
     fs::{self, File, Metadata, TryLockError},
@@ -12,8 +12,9 @@ use std::{
 use countersign_domain::changes::digest::PartHasher;
 use countersign_runtime::files::{replace_file, replace_file_like};
 
-/// The time that another program may take to save the file.
+/// The time limit for another program to save the file.
 const MAX_LOCK_WAIT: Duration = Duration::from_secs(2);
+/// The pause between two attempts to lock the folder.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The reason why the file could not be read or saved.
@@ -31,17 +32,17 @@ pub enum FileError {
     ReadOnly { path: PathBuf, reason: String },
 }
 
-/// The configuration file, or the place where it would be.
+/// The configuration file, which need not exist yet.
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
-    /// The file itself, to which symbolic links lead.
+    /// The path with symbolic links resolved, unless there is no file yet.
     path: PathBuf,
     /// `None` if there is no file yet.
     text: Option<String>,
 }
 
 impl ConfigFile {
-    /// Reads the file at this path. It need not exist.
+    /// Reads the file at this path, if there is one.
     ///
     /// # Errors
     /// [`FileError::Unreadable`], [`FileError::NotText`]
@@ -66,7 +67,7 @@ impl ConfigFile {
         self.text.as_deref().unwrap_or_default()
     }
 
-    /// Returns the hash of the text, by which a later save recognizes that the file has changed.
+    /// Returns the hash of the text. An edit names it, so that it is refused if the file has changed.
     #[must_use]
     pub fn version(&self) -> String {
         let mut hasher = PartHasher::new("countersign.config-file.1");
@@ -74,7 +75,7 @@ impl ConfigFile {
         hasher.finish()
     }
 
-    /// Returns the path of the copy that a save leaves.
+    /// Returns the path at which a save keeps the previous text.
     #[must_use]
     pub fn backup_path(&self) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
@@ -82,11 +83,11 @@ impl ConfigFile {
         name.into()
     }
 
-    /// Replaces the text of the file, whose mode and owner stay. A new file is readable only by its owner.
+    /// Replaces the text of the file, and keeps its mode and owner. Only its owner may read a new file.
     ///
     /// # Errors
-    /// [`FileError::Changed`] if the file is not as it was read, [`FileError::Busy`], or [`FileError::ReadOnly`]. The file then
-    /// is as it was.
+    /// [`FileError::Changed`] if the file has changed since it was read, [`FileError::Busy`], or [`FileError::ReadOnly`]. The file
+    /// then stays as it is.
     pub fn save(&self, text: &str) -> Result<(), FileError> {
         let read_only = |reason: String| FileError::ReadOnly { path: self.path.clone(), reason };
         let failed = |error: io::Error| read_only(error.to_string());
@@ -94,29 +95,30 @@ impl ConfigFile {
         if self.text.is_none() {
             fs::create_dir_all(folder).map_err(failed)?;
         }
-        // Held until the end of this function, so that two programs of this gateway save one after the other.
-        let lock = File::open(folder).map_err(failed)?;
-        self.lock(&lock)?;
+        // The lock is held until the end of this function, so that the gateway and its command line save one after the other.
+        let locked_folder = File::open(folder).map_err(failed)?;
+        self.lock(&locked_folder)?;
         let current = Self::read(&self.path)?;
         if current.text != self.text {
             return Err(FileError::Changed(self.path.clone()));
         }
         let Some(old) = &self.text else { return replace_file(&self.path, text.as_bytes(), 0o600).map_err(failed) };
-        let like: Metadata = fs::metadata(&self.path).map_err(failed)?;
-        // The administrator may replace such a file, but somebody protected it on purpose.
-        if like.permissions().readonly() {
+        let metadata: Metadata = fs::metadata(&self.path).map_err(failed)?;
+        // Renaming would replace a read-only file, but somebody protected it on purpose.
+        if metadata.permissions().readonly() {
             return Err(read_only("it is read-only".to_owned()));
         }
-        replace_file_like(&self.backup_path(), old.as_bytes(), &like).map_err(failed)?;
-        replace_file_like(&self.path, text.as_bytes(), &like).map_err(failed)
+        replace_file_like(&self.backup_path(), old.as_bytes(), &metadata).map_err(failed)?;
+        replace_file_like(&self.path, text.as_bytes(), &metadata).map_err(failed)
     }
 
+    /// Locks the folder of the file against other programs that save it.
     fn lock(&self, folder: &File) -> Result<(), FileError> {
         let deadline = Instant::now() + MAX_LOCK_WAIT;
         loop {
             match folder.try_lock() {
                 Ok(()) => return Ok(()),
-                // Some file systems have no locks, and the comparison of the text still finds most conflicts there.
+                // Some file systems have no locks. There, the comparison of the text still finds most conflicts.
                 Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => return Ok(()),
                 Err(_) if Instant::now() >= deadline => return Err(FileError::Busy(self.path.clone())),
                 Err(_) => std::thread::sleep(LOCK_POLL_INTERVAL),
@@ -125,6 +127,7 @@ impl ConfigFile {
     }
 }
 
+/// Reads a file of limited size.
 fn read_text(path: &Path) -> Result<String, FileError> {
     let unreadable = |source| FileError::Unreadable { path: path.to_owned(), source };
     let meta = fs::metadata(path).map_err(unreadable)?;

@@ -1,7 +1,7 @@
-//! Edits of the configuration file, such as of its servers: what an edit would change, and the edit itself.
+//! Edits the configuration file, or shows what an edit would change.
 //!
-//! The edited text is proved as a whole configuration before it is written, and takes effect like any other change of
-//! the file: what loosens policy waits for consent.
+//! The edited text is proved as a whole configuration before it is written. It takes effect like any other change of the file:
+//! a change that loosens policy waits for consent.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ use countersign_protocol::redact::redact;
 /// The number of unchanged lines that are shown around a change.
 const CONTEXT_LINES: usize = 3;
 
-/// The reason why servers can or cannot be edited on the dashboard.
+/// The reason why the configuration file can or cannot be edited on the dashboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EditingState {
@@ -40,7 +40,7 @@ pub enum EditingState {
     NoFile,
 }
 
-/// The reason why servers were not edited.
+/// The reason why the file was not edited.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerEditError {
     #[error("{0}")]
@@ -57,6 +57,7 @@ pub enum ServerEditError {
     NotRecorded(String),
 }
 
+/// Describes the problems in one line, each with its remedy.
 fn show_problems(problems: &[Problem]) -> String {
     let show = |Problem { key, message, remedy, .. }: &Problem| {
         let key = key.as_ref().map_or(String::new(), |key| format!("{key}: "));
@@ -65,14 +66,14 @@ fn show_problems(problems: &[Problem]) -> String {
     problems.iter().map(show).collect::<Vec<_>>().join(" ")
 }
 
-/// An edit of the file that was proved, but not made.
+/// An edit of the file that was proved, but not written.
 #[derive(Debug)]
 pub struct PreparedEdit {
     pub text: String,
-    /// The configuration with the edit. `None` if the file cannot be loaded here without the edit either, as where variables are
-    /// set only for the gateway.
+    /// The configuration with the edit. `None` if the file could not be loaded here before either, for example because variables
+    /// are set only for the gateway.
     pub loaded: Option<LoadedConfig>,
-    /// The changed lines with those around them, without secrets.
+    /// The changed lines and the lines around them, without secrets.
     pub lines: Vec<DiffLine>,
 }
 
@@ -81,18 +82,18 @@ pub struct PreparedEdit {
 pub struct ServerChanges {
     /// The changes to make.
     pub made: Vec<ServerChange>,
-    /// The same changes as people may see them: with placeholders for the secrets that the file has.
+    /// The same changes for people to see, with placeholders for the secrets of the file.
     pub shown: Vec<ServerChange>,
 }
 
 impl ServerChanges {
-    /// Adds a change without secrets of the file.
+    /// Adds a change that contains no secrets of the file.
     pub fn push(&mut self, change: ServerChange) {
         self.shown.push(change.clone());
         self.made.push(change);
     }
 
-    /// Returns the lines of the file for a person who edits it by hand.
+    /// Returns the lines to write into the file by hand.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         let yaml: String = self.shown.iter().map(ServerChange::to_yaml).collect();
@@ -111,13 +112,13 @@ pub trait FileChange: Clone + Send + Sync + 'static {
     /// The text cannot be edited.
     fn apply(&self, text: &str) -> Result<String, EditError>;
 
-    /// Makes the same edit as people may see it, in a text whose secrets are hidden.
+    /// Makes the same edit in a text whose secrets are hidden, for people to see.
     ///
     /// # Errors
     /// The text cannot be edited.
     fn apply_shown(&self, text: &str) -> Result<String, EditError>;
 
-    /// Returns the lines for a person who edits the file by hand.
+    /// Returns the lines to write into the file by hand.
     fn to_yaml(&self, text: &str) -> String;
 
     /// Returns the event of the audit trail with its details, without commands and values.
@@ -144,7 +145,7 @@ impl FileChange for ServerChanges {
     }
 }
 
-/// Makes the changes in the text of the file, and proves that the result has no problem that the file does not have already.
+/// Makes the changes in the text of the file, and proves that they bring in no new problem.
 ///
 /// # Errors
 /// Fails if the text cannot be edited, or if the edit would make the configuration invalid.
@@ -190,7 +191,7 @@ fn prove<C: FileChange>(
     Ok(loaded)
 }
 
-/// Returns the changed lines with those around them. What the file has that could be a secret is masked.
+/// Returns the changed lines and the lines around them, with the secrets of the file masked.
 fn diff_lines(text: &str, changes: &impl FileChange) -> Vec<DiffLine> {
     let hidden = hide_secrets_in_file(text).and_then(|before| Ok((changes.apply_shown(&before)?, before)));
     // In a file whose secrets cannot be masked, only the new lines are shown.
@@ -213,15 +214,15 @@ fn diff_lines(text: &str, changes: &impl FileChange) -> Vec<DiffLine> {
     shown.collect()
 }
 
-/// The changes of an edit, for people.
+/// The effects of an edit, for people.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ServerEdit)]
 pub struct EditSummary {
     pub file: String,
-    /// The version of the file after the edit, or the present one if it was not made.
+    /// The version of the file after the edit, or before it if it was not made.
     pub version: String,
-    /// The changed lines of the file with those around them.
+    /// The changed lines of the file and the lines around them.
     pub lines: Vec<DiffLine>,
     /// The changes that wait for a reviewer's consent.
     pub loosens: Vec<Loosening>,
@@ -230,7 +231,7 @@ pub struct EditSummary {
 }
 
 impl Reloader {
-    /// Returns whether servers may be edited on the dashboard.
+    /// Returns the reason why the file can or cannot be edited on the dashboard.
     #[must_use]
     pub fn editing(&self) -> EditingState {
         let config = self.config();
@@ -261,7 +262,7 @@ impl Reloader {
         &self.source
     }
 
-    /// Writes an entry about servers to the audit trail; `details` is a JSON object.
+    /// Writes an entry about the file or a trial to the audit trail; `details` is a JSON object.
     ///
     /// # Errors
     /// [`ServerEditError::NotRecorded`]
@@ -277,7 +278,7 @@ impl Reloader {
         Ok(self.prove_edit(file, changes)?.2)
     }
 
-    /// Returns what an edit of the file would change, with the configuration that it would lead to.
+    /// Returns what an edit of the file would change, with the resulting configuration.
     ///
     /// # Errors
     /// As [`prepare_edit`].
@@ -290,7 +291,7 @@ impl Reloader {
         Ok((summary, loaded.config))
     }
 
-    /// Returns the edited text, its configuration and what it changes.
+    /// Returns the edited text, its configuration and the summary of the edit.
     fn prove_edit<C: FileChange>(
         &self,
         file: &ConfigFile,
@@ -300,19 +301,20 @@ impl Reloader {
         let PreparedEdit { text, loaded, lines } = prepare_edit(file, changes, flags, env)?;
         let loaded = match loaded {
             Some(loaded) => loaded,
+            // The gateway itself needs a valid configuration, so that old problems refuse the edit too.
             None => prove::<C>(file.path(), &text, flags, env)?,
         };
         let loosens = compare(&self.config(), &loaded.config).0.policy_loosened;
-        let shown = self.file().map_or(String::new(), |path| path.display().to_string());
-        Ok((text, loaded, EditSummary { file: shown, version: file.version(), lines, loosens, saved: false }))
+        let path = self.file().map_or(String::new(), |path| path.display().to_string());
+        Ok((text, loaded, EditSummary { file: path, version: file.version(), lines, loosens, saved: false }))
     }
 
-    /// Edits the file if it still has this version, and applies the result as a reload does. The caller has checked that `by`
-    /// may edit it.
+    /// Edits the file if it still has this version, and applies the result like a reload. The caller has checked that `by` may
+    /// edit it.
     ///
     /// # Errors
-    /// Fails as [`prepare_edit`], if the file has another version ([`FileError::Changed`]), or if it cannot be written. The file is
-    /// then as it was.
+    /// As [`prepare_edit`]; [`FileError::Changed`] if the file has another version; [`ServerEditError::NotRecorded`], or another
+    /// [`FileError`] if it cannot be written.
     pub async fn edit_file(
         &self,
         changes: &impl FileChange,

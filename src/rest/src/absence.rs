@@ -1,6 +1,6 @@
-//! The caller's absence, during which a deputy whom they name may decide for their groups.
+//! Sets, shows and ends the caller's absence, during which their deputy may decide for their groups.
 //!
-//! People set and end only their own absence. An absence gives nobody a role, and the audit trail records it.
+//! People set and end only their own absence. It gives nobody a role, and the audit trail records it.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use jiff::Timestamp;
@@ -51,7 +51,7 @@ pub(super) struct Absences {
     pub deputy_for: Vec<AbsentColleague>,
 }
 
-/// Reads the absences that concern the caller, or none if the store cannot be read.
+/// Returns the absences that concern the caller, or none if the store cannot be read.
 pub(super) async fn read_absences(caller: &Caller, data: &SignInData) -> Absences {
     if !caller.principal.role.may_decide() {
         return Absences::default();
@@ -69,11 +69,13 @@ pub(super) async fn read_absences(caller: &Caller, data: &SignInData) -> Absence
     })
 }
 
+/// Describes an absence to the deputy.
 fn describe(Deputyship { absence, groups }: Deputyship) -> AbsentColleague {
     let Absence { person, until, .. } = absence;
     AbsentColleague { name: person.person().to_owned(), display_name: person.display_name, groups, until }
 }
 
+/// Returns the caller's absence, unless it is over.
 fn find_own(store: &dyn Credentials, principal: &Principal, now: Timestamp) -> Result<Option<OwnAbsence>, Problem> {
     let absences = store.absences().map_err(|error| unavailable(&error))?;
     let is_own = |absence: &Absence| absence.is_current(now) && names_match(absence.person.person(), principal.owner());
@@ -183,35 +185,39 @@ fn read_state(store: &dyn Credentials, reviewers: &Reviewers, principal: &Princi
     Ok(AbsenceState { absence, deputies, groups: reviewers.listed_groups_of(principal) })
 }
 
-/// Returns the accounts of other people that may decide on changes.
+/// Returns the principals of all other people who may decide on changes: one for each key and each person of the identity
+/// provider.
 fn deciding_colleagues(store: &dyn Credentials, principal: &Principal) -> Result<Vec<Principal>, Problem> {
     let keys = store.list().map_err(|error| unavailable(&error))?;
     let people = store.people().map_err(|error| unavailable(&error))?;
-    let of_keys = keys.into_iter().filter(|key| key.revoked_at.is_none()).map(|key| Principal {
+    let key_holders = keys.into_iter().filter(|key| key.revoked_at.is_none()).map(|key| Principal {
         key_id: Some(key.id),
         owner: key.owner,
         ..Principal::new(key.name, key.role)
     });
-    let accounts = of_keys.chain(people.iter().filter_map(|person| person.principal()));
+    let principals = key_holders.chain(people.iter().filter_map(|person| person.principal()));
     let own = Person::from_principal(principal);
     let is_colleague =
-        |account: &Principal| account.role.may_decide() && !Person::from_principal(account).may_be_same_as(own);
-    Ok(accounts.filter(is_colleague).collect())
+        |other: &Principal| other.role.may_decide() && !Person::from_principal(other).may_be_same_as(own);
+    Ok(principals.filter(is_colleague).collect())
 }
 
-/// Returns the one person whom a name denotes.
+/// Returns the owner of the keys with this name or owner, or the person of the identity provider with this name.
+///
+/// # Errors
+/// `VALIDATION_FAILED` if it is the caller, nobody who may decide, or not unique.
 fn find_deputy(store: &dyn Credentials, principal: &Principal, name: &str) -> Result<String, Problem> {
     if Person::from_principal(principal).may_be_same_as(Person::from_name(name)) {
         return Err(invalid("nobody can be their own deputy"));
     }
     let colleagues = deciding_colleagues(store, principal)?;
-    let mut named = colleagues.iter().filter(|account| Person::from_principal(account).is_named(name));
+    let mut named = colleagues.iter().filter(|colleague| Person::from_principal(colleague).is_named(name));
     let Some(first) = named.next() else {
         return Err(invalid(
             "the deputy must be somebody else who has a key that may decide on changes, or who has signed in",
         ));
     };
-    if named.any(|account| !names_match(account.owner(), first.owner())) {
+    if named.any(|other| !names_match(other.owner(), first.owner())) {
         return Err(invalid("several people have keys with this name; give the owner of the key"));
     }
     Ok(first.owner().to_owned())

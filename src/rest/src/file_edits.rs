@@ -1,4 +1,4 @@
-//! Edits of the configuration file on the dashboard: who may make them, what a page sees of the file, and the edit itself.
+//! Edits the configuration file on the dashboard, and checks who may do so.
 
 use actix_web::{HttpRequest, web};
 use serde::Serialize;
@@ -16,7 +16,7 @@ use countersign_reload::{
     server_edits::{EditSummary, EditingState, FileChange, ServerEditError},
 };
 
-/// The configuration file, as a page with a part of it shows it.
+/// The state of the configuration file, for a page that shows a part of it.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct FileState {
@@ -25,13 +25,13 @@ pub(super) struct FileState {
     pub may_edit: bool,
     #[schema(required)]
     file: Option<String>,
-    /// The version of the file, which an edit names.
+    /// The version of the file, on which an edit is based.
     #[schema(required)]
     version: Option<String>,
 }
 
 impl FileState {
-    /// Reads the file, if there is one. Pages also show what to write where it cannot be edited.
+    /// Reads the file, if there is one. It is also read where it cannot be edited, so that pages can show what to write.
     pub(super) async fn read(
         principal: &Principal,
         request: &HttpRequest,
@@ -52,7 +52,7 @@ impl FileState {
     }
 }
 
-/// Edits the file in a task of its own, so that a client that disconnects cannot interrupt it half-way.
+/// Edits the file in a task of its own, so that a client that disconnects cannot interrupt it.
 ///
 /// # Errors
 /// Those of [`Reloader::edit_file`].
@@ -86,7 +86,10 @@ pub(super) fn check_may_edit(principal: &Principal, request: &HttpRequest, reloa
     check_role(principal, request, reloader)
 }
 
-/// Checks that the principal may edit the file where it is edited, and see elsewhere what to write.
+/// Checks that the principal may edit the file, or see the lines to write if it is not edited here.
+///
+/// # Errors
+/// `FORBIDDEN`
 pub(super) fn check_role(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
     if may_edit(principal, request, reloader) {
         return Ok(());
@@ -94,8 +97,8 @@ pub(super) fn check_role(principal: &Principal, request: &HttpRequest, reloader:
     Err(Problem::new(ErrorKind::Forbidden, "editing the configuration file needs the role admin"))
 }
 
-/// Returns `true` for an admin, and for the person of this machine who signed in with `countersign open`: whoever can do that owns
-/// the file.
+/// Returns `true` for an admin, and for a person at this machine who signed in with `countersign open`. Only the owner of the file
+/// can sign in that way.
 fn may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> bool {
     let is_own_sign_in = || {
         principal.role == Role::Reviewer
@@ -106,7 +109,7 @@ fn may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -
     principal.role == Role::Admin || (is_at_machine(request, reloader) && is_own_sign_in())
 }
 
-/// Headers that proxies add, besides `X-Forwarded-*`.
+/// The headers that proxies add, besides `X-Forwarded-*`.
 const PROXY_HEADERS: [&str; 6] = ["forwarded", "via", "x-real-ip", "x-client-ip", "cf-connecting-ip", "true-client-ip"];
 
 /// Returns `true` if the request comes from this machine itself in `auth.mode: local`, and not through a proxy.
@@ -122,7 +125,7 @@ pub(super) fn is_at_machine(request: &HttpRequest, reloader: &Reloader) -> bool 
     peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) && !is_forwarded && is_loopback_host(&host)
 }
 
-/// Returns the problem of an edit that was not made.
+/// Converts the reason why an edit was not made into a problem.
 pub(super) fn to_problem(error: ServerEditError) -> Problem {
     let kind = match &error {
         ServerEditError::File(FileError::Changed(_)) => ErrorKind::VersionConflict,

@@ -1,7 +1,7 @@
 //! Lists, creates and revokes API keys.
 //!
-//! A key that may decide on changes never votes beside whoever created it here, so that nobody gives themselves a second vote.
-//! Keys of independent voters come from the command line, on the gateway's machine.
+//! A key that may decide on changes never votes beside its creator, so that nobody gives themselves a second vote. Keys of
+//! independent voters come from the command line, on the gateway's machine.
 
 use std::sync::Arc;
 
@@ -35,11 +35,12 @@ pub fn may_manage_agent_keys(caller: &Caller) -> bool {
     principal.role == Role::Admin || is_code_sign_in
 }
 
-/// Returns `true` if the caller may create and revoke keys of the role. Only admins do so with keys that may decide.
+/// Returns `true` if the caller may create and revoke keys of the role. Only admins may do so for roles that decide.
 fn may_manage(caller: &Caller, role: Role) -> bool {
     caller.principal.role == Role::Admin || (may_manage_agent_keys(caller) && !role.may_decide())
 }
 
+/// Checks that the caller may manage some keys.
 fn check_manager(caller: &Caller) -> Result<(), Problem> {
     if may_manage_agent_keys(caller) {
         return Ok(());
@@ -193,7 +194,7 @@ pub async fn revoke(
     let not_found = || Problem::new(ErrorKind::NotFound, "there is no such key, or it was revoked already");
     let id = path_id(&request).ok_or_else(not_found)?.to_owned();
     let (is_admin, actor) = (caller.principal.role == Role::Admin, caller.principal.name.clone());
-    let revoked = id.clone();
+    let revoked_id = id.clone();
     let is_revoked = use_store(&data, move |store| {
         let keys = store.list().map_err(|error| unavailable(&error))?;
         let key = keys.into_iter().find(|key| key.id == id).ok_or_else(not_found)?;
@@ -206,11 +207,11 @@ pub async fn revoke(
     if !is_revoked {
         return Err(not_found());
     }
-    tracing::info!(key = revoked, by = caller.principal.name, "a key was revoked");
+    tracing::info!(key = revoked_id, by = caller.principal.name, "a key was revoked");
     list(caller, data).await
 }
 
-/// Uses the store on another thread, because its calls block.
+/// Calls the store on another thread, because its methods block.
 pub(super) async fn use_store<T: Send + 'static>(
     data: &SignInData,
     work: impl FnOnce(&dyn Credentials) -> Result<T, Problem> + Send + 'static,
@@ -224,7 +225,8 @@ fn invalid(error: &McpError) -> Problem {
     Problem::new(ErrorKind::ValidationFailed, error.message.clone())
 }
 
+/// Logs an error of the store, and returns the problem for the caller.
 pub(super) fn unavailable(error: &StoreError) -> Problem {
-    tracing::warn!(%error, "the keys cannot be read or written");
+    tracing::warn!(%error, "the store of keys and people cannot be read or written");
     Problem::from(error.to_mcp())
 }

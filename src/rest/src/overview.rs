@@ -16,10 +16,11 @@ use countersign_telemetry::metrics::{CallHistory, CallsPerMinute};
 
 /// The ages by which waiting changes are counted, in seconds.
 const AGE_LIMITS: [i64; 3] = [5 * 60, 60 * 60, 24 * 60 * 60];
-/// Maximum number of agents and of tools.
+/// Maximum number of agents, and of tools, in an overview.
 const MAX_GROUPS: usize = 20;
-/// The length of a period of calls, and the number of periods.
+/// The length of a period of calls.
 const CALL_PERIOD_MINUTES: u64 = 10;
+/// The number of periods of calls.
 const CALL_PERIODS: u64 = 36;
 
 /// The time that an overview covers, in equal periods.
@@ -51,7 +52,7 @@ struct WaitingChanges {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct WaitingAge {
-    /// The age in seconds that these changes have not reached; `null` for the oldest.
+    /// The age in seconds below which these changes are; `null` for the oldest.
     #[schema(required)]
     below: Option<i64>,
     count: usize,
@@ -136,9 +137,9 @@ struct Overview {
     calls: Vec<CallPeriod>,
 }
 
-/// Returns what waits, what was decided and how fast, what failed, which servers are down, and the calls of the last hours.
+/// Returns the waiting changes, the decisions and their times, the failures, the servers that are down, and recent calls.
 ///
-/// The calls are those of this gateway since its start; everything else is that of the store.
+/// The calls are those of this gateway since its start. Everything else comes from the store.
 #[utoipa::path(get, path = "/api/overview", operation_id = "getOverview",
     params(("range" = Option<String>, Query, description = "`24h` (the default) or `30d`.")),
     responses((status = 200, description = "The overview", body = Overview)))]
@@ -162,6 +163,7 @@ pub async fn get(
     Ok(json_ok(&summarize(&records, range, now, servers_down, calls)))
 }
 
+/// Summarizes the records of the store. Their transitions are newest first, and their waiting changes oldest first.
 fn summarize(
     records: &OverviewRecords,
     range: Range,
@@ -244,6 +246,7 @@ impl CountedTransition {
     }
 }
 
+/// Returns the kind of a transition, or `None` if the overview does not count it.
 fn classify(transition: &TransitionRecord) -> Option<CountedTransition> {
     match (transition.from, transition.to) {
         (None, _) => Some(CountedTransition::Proposed),

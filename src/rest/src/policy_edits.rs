@@ -1,4 +1,4 @@
-//! Editing the rules of the policy in the configuration file, with a dry run on recorded calls.
+//! Edits the rules of the policy in the configuration file, with a dry run on recorded calls.
 
 use std::sync::Arc;
 
@@ -63,8 +63,8 @@ pub async fn file(
     Ok(json_ok(&PolicyFile { state, rules }))
 }
 
-/// A rule of the list that is to stand in the file: the present one at the index `kept`, or one with the keys `settings`, in
-/// place of the one at the index `replaces` if it is given.
+/// A rule of the new list. It is either the present rule at the index `kept`, or a rule with the keys `settings`, which may
+/// replace the present one at the index `replaces`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct SubmittedRule {
@@ -107,7 +107,7 @@ impl Body for PolicyEditRequest {
     }
 }
 
-/// A verdict with the rule that decides.
+/// A verdict with the rule that gives it.
 #[derive(Serialize, ToSchema)]
 struct RuleVerdict {
     verdict: Verdict,
@@ -163,7 +163,7 @@ impl From<DryRun> for DryRunView {
 struct PolicyEditResult {
     #[serde(flatten)]
     summary: EditSummary,
-    /// The lines of the file for a person who edits it by hand.
+    /// The lines to write into the file by hand.
     yaml: String,
     /// Only in a preview.
     #[serde(skip_serializing_if = "Option::is_none")]

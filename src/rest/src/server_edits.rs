@@ -1,4 +1,4 @@
-//! Adding, changing and removing servers in the configuration file, for admins, where `dashboard.edit` permits it.
+//! Adds, changes and removes servers in the configuration file, for admins, where `dashboard.edit` permits it.
 //!
 //! An edit names the version of the file that it is based on. Secrets go into the file only as references to variables, and
 //! are never sent to a page. A command or an address that the file does not have yet waits for the consent of another person
@@ -47,7 +47,7 @@ const MAX_EDIT_BYTES: usize = MAX_PASTE_BYTES + 4096;
 struct FileView {
     #[serde(flatten)]
     state: FileState,
-    /// `true` if the caller may try and save a server without anybody's consent.
+    /// `true` if the caller may test and save a server without anybody's consent.
     may_test: bool,
     /// The servers as they are written in the file, including disabled ones. Viewers get only their names.
     servers: Vec<ConfiguredServer>,
@@ -79,6 +79,7 @@ pub async fn file(
     Ok(json_ok(&FileView { state, may_test, servers }))
 }
 
+/// Returns the servers of the file, with their settings if the caller may see them.
 fn list_servers(text: &str, with_settings: bool) -> Vec<ConfiguredServer> {
     let names = edit::server_names(text).unwrap_or_default();
     let server = |name: String| {
@@ -142,9 +143,9 @@ struct EditResult {
     /// `true` if a command or an address waits for the consent of another person before it is written, or would after a preview.
     needs_consent: bool,
     servers: Vec<String>,
-    /// The lines of the file for a person who edits it by hand.
+    /// The lines to write into the file by hand.
     yaml: String,
-    /// Variables that the gateway's environment lacks. A server that needs one is disabled.
+    /// The variables that the gateway's environment lacks. A server that needs one is disabled.
     unset_variables: Vec<String>,
     /// Notes about keys that were left out or replaced.
     notes: Vec<String>,
@@ -152,11 +153,11 @@ struct EditResult {
 
 /// Adds servers to the configuration file.
 ///
-/// Requires the role admin, or the sign-in of the gateway's own user at the machine, and `dashboard.edit`. Secrets that are written out are replaced by
-/// references to variables. If the gateway does not have a variable, the server is added as disabled. The response is 409 if the
-/// file has another version. With `preview`, nothing is written, and the response shows the changed lines. A new command or
-/// address is written once another person has consented (`needsConsent`, `GET /api/server-trials`), unless the request comes from
-/// the machine itself in `auth.mode: local` or the server is disabled.
+/// Requires the role admin, or the sign-in of the gateway's own user at the machine, and `dashboard.edit`. References to variables
+/// replace secrets in plain text. If the gateway does not have such a variable, the server is added as disabled. The response is
+/// 409 if the file has another version. With `preview`, nothing is written, and the response shows the changed lines. A new
+/// command or address is written once another person has consented (`needsConsent`, `GET /api/server-trials`), unless the request
+/// comes from the machine itself in `auth.mode: local` or the server is disabled.
 #[utoipa::path(post, path = "/api/servers", operation_id = "addServers", request_body = AddServersRequest,
     responses((status = 200, description = "The edit", body = EditResult), (status = 409)))]
 pub async fn add(
@@ -189,7 +190,8 @@ pub async fn add(
 
 /// Changes a server in the configuration file.
 ///
-/// The server then has exactly these keys, and the lines of unchanged keys stay as they are. As for [`add`] otherwise.
+/// The server then has exactly these keys, and the lines of unchanged keys stay as they are. The rest is as for
+/// `POST /api/servers`.
 #[utoipa::path(put, path = "/api/servers/{name}", operation_id = "editServer", request_body = EditServerRequest,
     responses((status = 200, description = "The edit", body = EditResult), (status = 409)))]
 pub async fn replace(
@@ -228,7 +230,7 @@ pub struct RemovalParams {
 
 /// Removes a server from the configuration file.
 ///
-/// As for [`add`].
+/// Requires the same rights as `POST /api/servers`, and has the same responses.
 #[utoipa::path(delete, path = "/api/servers/{name}", operation_id = "removeServer", params(RemovalParams),
     responses((status = 200, description = "The edit", body = EditResult), (status = 409), (status = 422)))]
 pub async fn remove(
@@ -249,7 +251,7 @@ pub async fn remove(
     draft.finish(&principal, &request, parts, &file, (version, query.get("preview") == Some("true"))).await
 }
 
-/// An edit that is not made yet.
+/// An edit that was not made yet.
 #[derive(Default)]
 struct Draft {
     changes: ServerChanges,
@@ -258,7 +260,8 @@ struct Draft {
 }
 
 impl Draft {
-    /// Disables a server that refers to variables that the gateway does not have, because the file would be refused otherwise.
+    /// Disables a server if the gateway lacks a variable that it needs, because the file would not be valid otherwise. Variables in
+    /// `known` are not checked.
     fn disable_without_variables(&mut self, server: &mut PastedServer, known: &BTreeSet<String>, reloader: &Reloader) {
         let unset = unset_variables(&server.settings, &reloader.source().env, known);
         if !unset.is_empty() {
@@ -267,7 +270,7 @@ impl Draft {
         self.unset_variables.extend(unset);
     }
 
-    /// Returns `true` if a change would execute a command, or use an address, that the file does not have yet.
+    /// Returns `true` if a change brings in a command or an address that no enabled server of the same name has.
     fn has_new_target(&self, reloader: &Reloader, file: &ConfigFile) -> bool {
         let ConfigSource { flags, env } = reloader.source();
         let prepare =
@@ -285,7 +288,7 @@ impl Draft {
         })
     }
 
-    /// Makes the edit, lets it wait for consent, or only shows what it would change.
+    /// Makes the edit, or keeps it until another person consents. A preview only shows what it would change.
     async fn finish(
         self,
         principal: &Arc<Principal>,
@@ -302,7 +305,7 @@ impl Draft {
             reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?
         } else if needs_consent {
             check_may_edit(principal, request, reloader)?;
-            // What was compared with the old servers is also what consent is given to.
+            // Consent is given to a comparison with the old servers, so the file must still have them.
             if file.version() != version {
                 return Err(with_yaml(to_problem(FileError::Changed(file.path().to_owned()).into())));
             }

@@ -1,9 +1,9 @@
 //! Trials of servers: a server is started beside the running ones, its tools are listed, and it is stopped. Edits of servers
 //! that wait for consent are in the same list.
 //!
-//! A trial executes a command of its requester, and so does an edit that adds one. Both therefore need the consent of another
-//! person, unless the file has exactly this server already, or the requester is at the machine itself. They are kept in memory
-//! only, so that nothing waits after a restart.
+//! A trial executes a command of its requester, and so does an edit that adds one. Both need the consent of another person,
+//! unless the file already has exactly this server, or the requester is at the machine itself. They are kept in memory only: a
+//! restart drops them.
 
 use std::{
     collections::VecDeque,
@@ -43,16 +43,17 @@ use countersign_reload::{
 use countersign_runtime::secret;
 use countersign_upstream::trial::{TrialReport, try_server};
 
-/// The time that a server has to answer. Many install themselves first.
+/// The time limit for a server to answer. Many install themselves first.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time for which a trial waits for consent, and for which its report is kept.
 const MAX_AGE: SignedDuration = SignedDuration::from_mins(30);
-/// The maximum number of trials that are kept, and of those that run at a time.
+/// The maximum number of trials that are kept.
 const MAX_TRIALS: usize = 100;
+/// The maximum number of trials that run at the same time.
 const MAX_RUNNING: usize = 4;
-/// The maximum number of trials of one person that wait or run, so that nobody keeps others from trying theirs.
+/// The maximum number of trials of one person that wait or run, so that others have a turn.
 const MAX_OPEN_PER_PERSON: usize = 3;
-/// The maximum size in bytes of the lines that a person consents to.
+/// The maximum size of the lines that a person consents to, in bytes.
 const MAX_CONSENT_BYTES: usize = 8 << 10;
 
 /// The state of a trial.
@@ -76,6 +77,7 @@ enum TrialPurpose {
     Save,
 }
 
+/// The data that a trial needs to run.
 #[derive(Clone)]
 enum TrialWork {
     Test(Arc<UpstreamConfig>),
@@ -96,8 +98,8 @@ struct Trial {
     server: String,
     /// The beginning of the command, or the host of the address, without secrets. Empty for viewers.
     target: String,
-    /// Everything that decides what is executed, as lines of the file. A placeholder stands for a value that the file has. Empty
-    /// for viewers.
+    /// The settings that determine what is executed, as lines of the file. A placeholder stands for a value that the file has.
+    /// Empty for viewers.
     yaml: String,
     by: String,
     at: Timestamp,
@@ -122,7 +124,7 @@ impl Trial {
         matches!(self.state, TrialState::Waiting | TrialState::Running)
     }
 
-    /// Returns the trial for people who only look on: without what somebody typed in, and without the server's output.
+    /// Returns the trial for a viewer, without the input of the requester and the output of the server.
     fn for_viewer(self) -> Self {
         Self { target: String::new(), yaml: String::new(), report: None, error: None, ..self }
     }
@@ -167,6 +169,7 @@ impl ServerTrials {
         Self { all: Mutex::default(), max_message }
     }
 
+    /// Locks the list, and removes the trials that are too old.
     fn lock(&self) -> MutexGuard<'_, VecDeque<Trial>> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let oldest = Timestamp::now().checked_sub(MAX_AGE).unwrap_or(Timestamp::MIN);
@@ -199,7 +202,10 @@ impl ServerTrials {
         Ok(())
     }
 
-    /// Moves a waiting trial to another state, once. Returns it in its new state.
+    /// Moves a waiting trial to another state, and returns it.
+    ///
+    /// # Errors
+    /// `VERSION_CONFLICT` if it does not wait; `RATE_LIMITED` if too many others run.
     fn begin(&self, id: &str, state: TrialState, by: Option<&Principal>) -> Result<Trial, Problem> {
         let mut all = self.lock();
         let running = all.iter().filter(|trial| trial.state == TrialState::Running).count();
@@ -214,6 +220,7 @@ impl ServerTrials {
         Ok(trial.clone())
     }
 
+    /// Ends a trial with its report, or with the reason why an edit was not made.
     fn finish(&self, id: &str, report: Option<TrialReport>, error: Option<String>) {
         if let Some(trial) = self.lock().iter_mut().find(|trial| trial.id == id) {
             trial.state = TrialState::Finished;
@@ -221,7 +228,7 @@ impl ServerTrials {
         }
     }
 
-    /// Lets an edit wait for the consent of another person. It is made if the file still has this version then.
+    /// Keeps an edit until another person consents. It is made if the file still has this version then.
     pub(super) async fn request_edit(
         &self,
         requester: &Arc<Principal>,
@@ -241,7 +248,7 @@ impl ServerTrials {
     }
 }
 
-/// Refuses lines that nobody could read.
+/// Refuses more lines than a person can read before they consent.
 fn check_consent_size(yaml: &str) -> Result<(), Problem> {
     if yaml.len() <= MAX_CONSENT_BYTES {
         return Ok(());
@@ -345,7 +352,7 @@ pub async fn start(
     respond(&id, &trials)
 }
 
-/// Returns `true` if both configurations execute the same: also with the same values of the environment and headers.
+/// Returns `true` if both configurations have the same command or address, including the values of variables and headers.
 pub(super) fn has_same_target(one: &UpstreamConfig, two: &UpstreamConfig) -> bool {
     one.target == two.target && one.authorities == two.authorities && one.oauth == two.oauth
 }
@@ -412,11 +419,13 @@ pub async fn decide(
     respond(&id, &trials)
 }
 
+/// Responds with the present state of a trial.
 fn respond(id: &str, trials: &ServerTrials) -> Result<HttpResponse, Problem> {
     let trial = trials.find(id).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no such trial"))?;
     Ok(json_ok(&trial))
 }
 
+/// Records an event of a trial in the audit trail.
 async fn record(
     reloader: &Reloader,
     event: &'static str,
@@ -429,40 +438,55 @@ async fn record(
     reloader.record(event, &by.name, &details).await.map_err(to_problem)
 }
 
-/// Starts a trial, or makes an edit, that waits. The entry in the audit trail precedes it.
+/// Starts a waiting trial, or makes a waiting edit, in a task of its own. Otherwise, a client that disconnects could leave the
+/// trial running for ever.
 async fn run(
     id: &str,
     decided_by: Option<&Principal>,
-    by: &Principal,
+    by: &Arc<Principal>,
     reloader: &web::Data<Reloader>,
     trials: &web::Data<ServerTrials>,
 ) -> Result<(), Problem> {
     let trial = trials.begin(id, TrialState::Running, decided_by)?;
-    let config = match trial.work {
-        TrialWork::Test(config) => config,
+    let (by, reloader, trials) = (Arc::clone(by), web::Data::clone(reloader), web::Data::clone(trials));
+    let done = actix_web::rt::spawn(async move { carry_out(trial, &by, &reloader, &trials).await }).await;
+    done.map_err(|_| Problem::new(ErrorKind::Internal, "the trial was not carried out"))?
+}
+
+/// Starts the server of a trial that has begun, or makes its edit. The entry in the audit trail precedes it.
+async fn carry_out(
+    trial: Trial,
+    by: &Principal,
+    reloader: &web::Data<Reloader>,
+    trials: &web::Data<ServerTrials>,
+) -> Result<(), Problem> {
+    let Trial { id, work, by: requester, .. } = trial;
+    match work {
+        TrialWork::Test(config) => {
+            let fail = |error: String| TrialReport { error: Some(error), ..TrialReport::default() };
+            if let Err(problem) = record(reloader, "server_tried", by, &id, trials).await {
+                trials.finish(&id, Some(fail("was not started, because that could not be recorded".to_owned())), None);
+                return Err(problem);
+            }
+            let trials = web::Data::clone(trials);
+            actix_web::rt::spawn(async move {
+                let report = match tempfile::tempdir() {
+                    Ok(folder) => try_server(&config, folder.path(), trials.max_message, TRIAL_TIMEOUT).await,
+                    Err(error) => fail(format!("was not started: {error}")),
+                };
+                trials.finish(&id, Some(report), None);
+            });
+            Ok(())
+        }
         TrialWork::Save { changes, version } => {
             let not_made = |problem: Problem| {
-                trials.finish(id, None, Some(problem.error.message.to_string()));
+                trials.finish(&id, None, Some(problem.error.message.to_string()));
                 problem
             };
-            record(reloader, "server_edit_accepted", by, id, trials).await.map_err(not_made)?;
-            edit_file(reloader, Arc::unwrap_or_clone(changes), version, trial.by).await.map_err(not_made)?;
-            trials.finish(id, None, None);
-            return Ok(());
+            record(reloader, "server_edit_accepted", by, &id, trials).await.map_err(not_made)?;
+            edit_file(reloader, Arc::unwrap_or_clone(changes), version, requester).await.map_err(not_made)?;
+            trials.finish(&id, None, None);
+            Ok(())
         }
-    };
-    let fail = |error: String| TrialReport { error: Some(error), ..TrialReport::default() };
-    if let Err(problem) = record(reloader, "server_tried", by, id, trials).await {
-        trials.finish(id, Some(fail("was not started, because that could not be recorded".to_owned())), None);
-        return Err(problem);
     }
-    let (trials, id) = (web::Data::clone(trials), id.to_owned());
-    actix_web::rt::spawn(async move {
-        let report = match tempfile::tempdir() {
-            Ok(folder) => try_server(&config, folder.path(), trials.max_message, TRIAL_TIMEOUT).await,
-            Err(error) => fail(format!("was not started: {error}")),
-        };
-        trials.finish(&id, Some(report), None);
-    });
-    Ok(())
 }

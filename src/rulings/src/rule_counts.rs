@@ -25,12 +25,13 @@ pub const RETENTION: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// The interval between writes.
 const WRITE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The counts of this node and the stored counts of all nodes.
+/// The counters of this node, and the stored counts of all nodes.
 pub struct RuleCounts {
     store: Arc<dyn RuleCountStore>,
     nodes: Arc<dyn Nodes>,
     routes: Arc<PublishedTable>,
-    /// The counters of the policy in force at the last write, to which running calls may still add.
+    /// The counters of the policy in force at the last write, to which running calls may still add, and those with counts that
+    /// could not be stored.
     previous: Mutex<Vec<(String, VerdictCounts)>>,
 }
 
@@ -50,9 +51,9 @@ impl RuleCounts {
         }
     }
 
-    /// Adds the counts since the last write to the store. Counts that could not be stored are kept for the next write.
+    /// Adds the counts since the last write to the store. Counts that certainly were not stored are kept for the next write.
     pub async fn write(&self) {
-        let counters = self.counters();
+        let counters = self.rotate_counters();
         let hour = beginning_of_hour(self.nodes.now());
         // Two rules may have the same identity.
         let mut taken: BTreeMap<String, [u64; 3]> = BTreeMap::new();
@@ -76,13 +77,18 @@ impl RuleCounts {
         let Err(error) = self.run_blocking(move |store| store.add_rule_counts(&counts, oldest)).await else { return };
         tracing::warn!(%error, "the counts of policy rules could not be stored");
         if error.certainly_aborted() {
-            for (rule, counts) in &counters {
-                counts.give_back(taken.remove(rule).unwrap_or_default());
+            // The counters of a policy that is no longer in force are kept too, because the next write begins with these.
+            let mut previous = self.previous.lock().unwrap_or_else(PoisonError::into_inner);
+            for (rule, counts) in counters {
+                if let Some(unstored) = taken.remove(&rule) {
+                    counts.give_back(unstored);
+                    previous.push((rule, counts));
+                }
             }
         }
     }
 
-    /// Returns the counts of the last 30 days by the identities of rules, with those of this node that are not stored yet.
+    /// Returns the counts of the last 30 days by the identities of rules. They include those of this node that are not stored yet.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
@@ -102,14 +108,15 @@ impl RuleCounts {
         Ok(all)
     }
 
-    /// Returns the counters of the policy in force and of the one before.
-    fn counters(&self) -> Vec<(String, VerdictCounts)> {
+    /// Returns the counters of the policy in force and of the one before, and remembers the former for the next write.
+    fn rotate_counters(&self) -> Vec<(String, VerdictCounts)> {
         let current = self.current_counters();
         let mut previous = self.previous.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *previous, current.clone());
         before.into_iter().chain(current).collect()
     }
 
+    /// Returns the counters of the policy in force, by the identities of its rules.
     fn current_counters(&self) -> Vec<(String, VerdictCounts)> {
         let table = self.routes.load();
         let policy = table.policy.as_ref();
@@ -192,7 +199,7 @@ mod tests {
         counts.write().await;
         assert_eq!(denied().await, (1, 1));
 
-        // A call that began under the old policy is counted after its end.
+        // A call that began under the old policy is counted even if it ends under the new one.
         let (second, new) = table(PolicyDefault::Deny);
         routes.store(second);
         old.increment(Verdict::Deny);
@@ -207,6 +214,17 @@ mod tests {
         fragile.1.store(false, Ordering::Release);
         counts.write().await;
         assert_eq!(denied().await, (4, 4));
+
+        // Neither a change of the policy nor a repeated failure loses counts.
+        let (third, _) = table(PolicyDefault::Allow);
+        new.increment(Verdict::Deny);
+        routes.store(third);
+        fragile.1.store(true, Ordering::Release);
+        counts.write().await;
+        counts.write().await;
+        fragile.1.store(false, Ordering::Release);
+        counts.write().await;
+        assert_eq!(denied().await, (5, 5));
         store.close();
     }
 }
