@@ -289,7 +289,7 @@ pub fn load_text(path: &Path, text: &str, flags: &Flags, env: &Environment) -> R
         let message = "the configuration file would be larger than 1 MiB".to_owned();
         return Err(Problem { origin, key: None, message, remedy: "Take something out.".to_owned() }.into());
     }
-    load_file(Some((path.to_owned(), without_mark(text))), flags, &env.with_own_record())
+    load_file(Some((path.to_owned(), strip_byte_order_mark(text).to_owned())), flags, &env.with_own_record())
 }
 
 fn load_file(file: Option<(PathBuf, String)>, flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigError> {
@@ -380,12 +380,12 @@ fn read_file(path: &Path, named_by: &Origin) -> Result<String, ConfigError> {
     let bytes = std::fs::read(path).map_err(failed)?;
     let text = String::from_utf8(bytes)
         .map_err(|_| wrong(format!("the configuration file is not UTF-8{named_by_note}"), "Save it as UTF-8."))?;
-    Ok(without_mark(&text))
+    Ok(strip_byte_order_mark(&text).to_owned())
 }
 
 /// Returns the text without the byte order mark with which some editors begin files.
-fn without_mark(text: &str) -> String {
-    text.strip_prefix('\u{feff}').unwrap_or(text).to_owned()
+pub(crate) fn strip_byte_order_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 fn not_unicode(name: &str, key: Option<&str>) -> Problem {

@@ -15,15 +15,15 @@ impl NotEditable {
 /// The lines of a text, each with its line break.
 pub(super) struct Lines(Vec<String>);
 
-/// The lines of one entry: from the line of its key up to the line after its last one. Comments and empty lines behind an entry are
-/// not part of it, unless they are indented further than its key.
+/// The lines of one entry: from the line of its key up to the line after its last one. Comments and empty lines after an entry
+/// belong to it only if they are indented further than its key.
 #[derive(Clone, Debug)]
 pub(super) struct LineRange {
     pub start: usize,
     pub end: usize,
 }
 
-/// The places of the entries of a map.
+/// The lines of the entries of a map in block style.
 #[derive(Debug)]
 pub(super) struct Block {
     /// The number of spaces before each key.
@@ -52,7 +52,7 @@ impl Lines {
         self.0.get(index).map_or("", String::as_str)
     }
 
-    /// Inserts lines before the line at `index`. The line before them gets the line break that the last line of a file may lack.
+    /// Inserts lines before the line at `index`. The last line of a file may lack its line break, which is added then.
     pub(super) fn insert(&mut self, index: usize, text: &str, line_break: &str) {
         if text.is_empty() {
             return;
@@ -65,7 +65,7 @@ impl Lines {
         self.0.insert(index.min(self.0.len()), text.to_owned());
     }
 
-    /// Replaces the lines from `start` up to `end` by a text.
+    /// Replaces the lines from `start` up to `end` with a text.
     pub(super) fn replace(&mut self, start: usize, end: usize, text: &str) {
         let text = (!text.is_empty()).then(|| text.to_owned());
         self.0.splice(start..end.min(self.0.len()), text);
@@ -79,7 +79,7 @@ impl Lines {
         }
     }
 
-    /// Removes an empty value from the line of the key, so that lines may follow.
+    /// Removes an empty value from the line of the key, so that indented lines may follow.
     pub(super) fn open_empty_map(&mut self, index: usize, key: &str) -> Result<(), NotEditable> {
         self.rewrite_key_line(index, key, "")
     }
@@ -89,21 +89,21 @@ impl Lines {
         self.rewrite_key_line(index, key, " {}")
     }
 
+    /// Replaces the empty value on the line of the key with another one.
     fn rewrite_key_line(&mut self, index: usize, key: &str, value: &str) -> Result<(), NotEditable> {
-        let (start, old, rest) = self.split_key_line(index, key)?;
-        let is_empty = old.is_empty() || matches!(old, "null" | "~") || old.replace(' ', "") == "{}";
+        let (start, old_value, rest) = self.split_key_line(index, key)?;
+        let is_empty = matches!(old_value, "" | "null" | "~") || old_value.replace(' ', "") == "{}";
         if !is_empty {
             return Err(NotEditable(format!("{key} is not written as indented lines")));
         }
         let line = format!("{start}{value}{rest}");
-        if let Some(place) = self.0.get_mut(index) {
-            *place = line;
+        if let Some(old_line) = self.0.get_mut(index) {
+            *old_line = line;
         }
         Ok(())
     }
 
-    /// Splits the line of a key into the part up to its colon, its value without spaces around it, and the rest with comment and line
-    /// break.
+    /// Splits the line of a key into the part up to its colon, its trimmed value, and the rest with comment and line break.
     fn split_key_line(&self, index: usize, key: &str) -> Result<(&str, &str, &str), NotEditable> {
         let line = self.line(index);
         let body = line.trim_start_matches(' ');
@@ -113,7 +113,7 @@ impl Lines {
         let behind = behind.ok_or_else(|| NotEditable(format!("the key {key} is written in an unusual form")))?;
         let start = line.split_at(line.len() - behind.len()).0;
         let comment = behind.find(" #").or_else(|| behind.find("\t#")).unwrap_or(behind.trim_end().len());
-        // The spaces before the comment stay with it.
+        // The spaces before the comment belong to the rest.
         let value = behind.split_at(comment).0.trim_end();
         Ok((start, value.trim_start(), behind.split_at(value.len()).1))
     }
@@ -145,17 +145,17 @@ impl Block {
     }
 
     /// Returns the lines of the entry at `index` of the map.
-    pub(super) fn place(&self, index: usize) -> Result<LineRange, NotEditable> {
+    pub(super) fn find_range(&self, index: usize) -> Result<LineRange, NotEditable> {
         self.entries.get(index).cloned().ok_or_else(|| NotEditable::new("the place of a key is unknown"))
     }
 
     /// Returns the line after the last entry.
     pub(super) fn end(&self) -> usize {
-        self.entries.last().map_or(0, |place| place.end)
+        self.entries.last().map_or(0, |range| range.end)
     }
 }
 
-/// Returns the end of an entry without the comments and empty lines behind it.
+/// Returns the end of an entry without the comments and empty lines after it.
 pub(super) fn content_end(lines: &Lines, start: usize, end: usize, indent: usize) -> usize {
     let is_behind = |line: &str| {
         let body = line.trim_start_matches([' ', '\t']);

@@ -1,4 +1,4 @@
-//! Writes values as YAML. Texts are quoted unless they are certainly plain, and hidden characters are escaped.
+//! Formats values as YAML. Texts are quoted unless they are certainly plain, and hidden characters are escaped.
 
 use std::fmt::Write as _;
 
@@ -7,11 +7,11 @@ use countersign_domain::changes::visible::has_hidden;
 
 /// Returns the line break of the text: that of its first line, or `\n`.
 pub(super) fn line_break(text: &str) -> &'static str {
-    let is_dos = text.find('\n').is_some_and(|at| text.get(..at).is_some_and(|line| line.ends_with('\r')));
-    if is_dos { "\r\n" } else { "\n" }
+    let has_crlf = text.find('\n').is_some_and(|at| text.get(..at).is_some_and(|line| line.ends_with('\r')));
+    if has_crlf { "\r\n" } else { "\n" }
 }
 
-/// Writes a key with its value: a map on indented lines, and any other value on the line of the key.
+/// Appends a key with its value: a map on indented lines, and any other value on the line of the key.
 pub(super) fn format_entry(out: &mut String, indent: usize, key: &str, node: &Node, line_break: &str) {
     let _ = write!(out, "{:indent$}{}:", "", format_text(key));
     match node {
@@ -27,6 +27,7 @@ pub(super) fn format_entry(out: &mut String, indent: usize, key: &str, node: &No
     }
 }
 
+/// Formats a value on one line, with lists and maps in flow style.
 pub(super) fn format_flow(node: &Node) -> String {
     match node {
         Node::Null => "null".to_owned(),
@@ -47,7 +48,7 @@ pub(super) fn format_flow(node: &Node) -> String {
     }
 }
 
-/// Writes a text as one scalar on one line.
+/// Formats a text as one scalar on one line.
 pub(super) fn format_text(text: &str) -> String {
     if yaml_text(text) == text {
         return text.to_owned();

@@ -1,7 +1,8 @@
-//! Shows the settings of a server without its secrets, and puts them back into settings that came from a form.
+//! Hides the secrets in the settings of a server, and puts them back into settings that came from a form.
 
-use super::{EditError, ServerChange, apply_changes, entries_of, servers_of, without_mark};
+use super::{EditError, ServerChange, apply_changes, entries_of, servers_of};
 use crate::{
+    load::strip_byte_order_mark,
     servers::{
         oauth_secret_keys,
         redaction::{SECRET_PLACEHOLDER, redact_address, redact_arguments},
@@ -17,12 +18,12 @@ pub fn hide_secrets(settings: &[KeyValue]) -> Vec<KeyValue> {
     settings.iter().map(hide).collect()
 }
 
-/// Returns the text of a file with a placeholder for each value of a server that could be a secret.
+/// Returns the text of a file with a placeholder for each value of its servers that could be a secret.
 ///
 /// # Errors
 /// The text is not YAML, or is written in a way that this module does not edit.
 pub fn hide_secrets_in_file(text: &str) -> Result<String, EditError> {
-    let tree = tree::parse(without_mark(text))?;
+    let tree = tree::parse(strip_byte_order_mark(text))?;
     let hide = |server: &KeyValue| {
         let settings = entries_of(&server.value.node);
         let hidden = hide_secrets(settings);
@@ -32,6 +33,7 @@ pub fn hide_secrets_in_file(text: &str) -> Result<String, EditError> {
     apply_changes(text, &servers_of(&tree.node).iter().filter_map(hide).collect::<Vec<_>>())
 }
 
+/// Returns the value of a key with placeholders for what could be a secret.
 fn hide_value(key: &str, node: &Node) -> Node {
     match (key, node) {
         ("command", Node::Text(text)) => Node::Text(redact_arguments(&[text]).concat()),
@@ -58,6 +60,7 @@ fn hide_value(key: &str, node: &Node) -> Node {
     }
 }
 
+/// Hides the values of the keys that `is_secret` names, unless they only refer to variables.
 fn hide_texts(entries: &[KeyValue], is_secret: impl Fn(&str) -> bool) -> Node {
     let hide = |entry: &KeyValue| match &entry.value.node {
         Node::Text(text) if variables::is_safe_to_show(text) => entry.clone(),
@@ -85,6 +88,7 @@ pub fn restore_secrets(new: &mut [KeyValue], old: &[KeyValue]) -> Result<(), Str
     Ok(())
 }
 
+/// Puts the old value in place of each part of the new one that equals its hidden form.
 fn restore(new: &mut Node, hidden: &Node, old: &Node) {
     if let (Node::Text(text), Node::Text(shown)) = (&*new, hidden) {
         if text == shown {
@@ -103,14 +107,13 @@ fn restore(new: &mut Node, hidden: &Node, old: &Node) {
         }
         (Node::List(new), Node::List(hidden), Node::List(old)) => {
             for (index, item) in new.iter_mut().enumerate() {
-                // An item that moved is found only if it cannot be confused with another one.
+                // An item that moved is restored only if no other one has the same hidden form.
                 let is_same = |at: &usize| hidden.get(*at).is_some_and(|hidden| hidden.node == item.node);
                 let mut matches = (0..hidden.len()).filter(is_same);
                 let only = matches.next().filter(|_| matches.next().is_none());
                 let found = Some(index).filter(is_same).or(only);
                 if let Some((hidden, old)) = found.and_then(|at| hidden.get(at).zip(old.get(at))) {
-                    let (hidden, old) = (hidden.node.clone(), old.node.clone());
-                    restore(&mut item.node, &hidden, &old);
+                    restore(&mut item.node, &hidden.node, &old.node);
                 }
             }
         }

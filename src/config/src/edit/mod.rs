@@ -1,9 +1,9 @@
-//! Edits `mcpServers` and the rules of the policy ([`rules`]) in the text of a configuration file, so that everything else
-//! stays as it is written: comments, order, quotes and line breaks.
+//! Edits `mcpServers` and the rules of the policy ([`rules`]) in the text of a configuration file. Everything else stays as it
+//! is written: comments, order, quotes and line breaks.
 //!
-//! The lines that a server or one of its keys occupies are found by the positions that the parser reports. The result
-//! is parsed again and must have exactly the intended values; otherwise the edit is refused, and the caller gets the
-//! YAML to paste. So a form of YAML that this module does not understand can never be damaged by it.
+//! The positions that the parser reports give the lines of a server or of one of its keys. The result is parsed again and must
+//! have exactly the intended values. Otherwise the edit is refused, and the caller gets the YAML to paste, so that no form of
+//! YAML that this module does not understand is damaged.
 
 mod blocks;
 mod format;
@@ -24,7 +24,7 @@ use self::{
 use crate::{
     Environment, Flags, UpstreamConfig,
     error::{ConfigError, Origin, Problem, quoted},
-    load::load_text,
+    load::{load_text, strip_byte_order_mark},
     servers::KEY,
     tree::{self, KeyValue, LocatedNode, Node, SyntaxError},
 };
@@ -56,7 +56,7 @@ impl ServerChange {
         }
     }
 
-    /// Returns the lines for a person who edits the file by hand; none for a removal.
+    /// Returns the lines to write into the file by hand; none for a removal.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         match self {
@@ -96,12 +96,17 @@ impl From<SyntaxError> for EditError {
 /// Returns a server as the lines of a file that has no others.
 #[must_use]
 pub fn to_yaml(name: &str, settings: &[KeyValue]) -> String {
-    let mut text = format!("{KEY}:\n");
-    format_entry(&mut text, 2, name, &Node::Map(settings.to_vec()), "\n");
-    text
+    format!("{KEY}:\n{}", server_lines(2, name, settings, "\n"))
 }
 
-/// Sets a key of a map, which keeps its place if the map has it.
+/// Returns a server as lines with this indentation.
+fn server_lines(indent: usize, name: &str, settings: &[KeyValue], line_break: &str) -> String {
+    let mut lines = String::new();
+    format_entry(&mut lines, indent, name, &Node::Map(settings.to_vec()), line_break);
+    lines
+}
+
+/// Sets a key of a map. A key that the map already has keeps its position.
 pub fn set_key(settings: &mut Vec<KeyValue>, key: &str, node: Node) {
     match settings.iter_mut().find(|setting| setting.key == key) {
         Some(setting) => setting.value.node = node,
@@ -109,10 +114,11 @@ pub fn set_key(settings: &mut Vec<KeyValue>, key: &str, node: Node) {
     }
 }
 
-/// Sets a key in a section of a server, such as `env`.
+/// Sets a key in a section of a server, such as `env`. The section is added if it is missing or empty.
 pub fn set_below(settings: &mut Vec<KeyValue>, section: &str, key: &str, node: Node) {
-    if !settings.iter().any(|setting| setting.key == section) {
-        settings.push(KeyValue::new(section, Node::Map(Vec::new())));
+    let is_section = |setting: &KeyValue| setting.key == section && setting.value.node != Node::Null;
+    if !settings.iter().any(is_section) {
+        set_key(settings, section, Node::Map(Vec::new()));
     }
     let section = settings.iter_mut().find(|setting| setting.key == section);
     if let Some(Node::Map(entries)) = section.map(|section| &mut section.value.node) {
@@ -121,7 +127,7 @@ pub fn set_below(settings: &mut Vec<KeyValue>, section: &str, key: &str, node: N
     }
 }
 
-/// The keys that matter for a connection to a server.
+/// The keys that determine a connection to a server and its tools.
 const CONNECTION_KEYS: [&str; 14] = [
     "command",
     "args",
@@ -139,14 +145,14 @@ const CONNECTION_KEYS: [&str; 14] = [
     "tools",
 ];
 
-/// Returns the settings that matter for a connection to a server.
+/// Returns the settings that determine a connection to a server and its tools.
 #[must_use]
 pub fn connection_settings(settings: &[KeyValue]) -> Vec<KeyValue> {
     settings.iter().filter(|setting| CONNECTION_KEYS.contains(&setting.key.as_str())).cloned().collect()
 }
 
-/// Returns a server with these settings as it would be configured, without what concerns other servers or the policy. It is
-/// not disabled. Relative paths are resolved as in the file at `path`.
+/// Returns a server as these settings configure it, but never disabled and without other servers and the policy. Relative paths
+/// are resolved as in the file at `path`.
 ///
 /// # Errors
 /// The problems of its settings.
@@ -171,7 +177,7 @@ pub fn server_for_trial(
 /// # Errors
 /// The text is not YAML, or has no such server.
 pub fn find_server(text: &str, name: &str) -> Result<Vec<KeyValue>, EditError> {
-    let tree = tree::parse(without_mark(text))?;
+    let tree = tree::parse(strip_byte_order_mark(text))?;
     let found = servers_of(&tree.node).iter().find(|entry| entry.key == name);
     match found.map(|entry| &entry.value.node) {
         Some(Node::Map(settings)) => Ok(settings.clone()),
@@ -185,7 +191,7 @@ pub fn find_server(text: &str, name: &str) -> Result<Vec<KeyValue>, EditError> {
 /// # Errors
 /// The text is not YAML.
 pub fn server_names(text: &str) -> Result<Vec<String>, EditError> {
-    let tree = tree::parse(without_mark(text))?;
+    let tree = tree::parse(strip_byte_order_mark(text))?;
     Ok(servers_of(&tree.node).iter().map(|entry| entry.key.clone()).collect())
 }
 
@@ -197,12 +203,13 @@ pub fn apply_changes(text: &str, changes: &[ServerChange]) -> Result<String, Edi
     changes.iter().try_fold(text.to_owned(), |text, change| apply_change(&text, change))
 }
 
+/// Returns the text with one change, if it then has exactly the intended values.
 fn apply_change(text: &str, change: &ServerChange) -> Result<String, EditError> {
     if let ServerChange::Add { name, settings } | ServerChange::Replace { name, settings } = change {
         check_visible(name, &Node::Text(name.clone()))?;
         settings.iter().try_for_each(|setting| check_visible(&setting.key, &setting.value.node))?;
     }
-    let (mark, body) = text.split_at(text.len() - without_mark(text).len());
+    let (mark, body) = text.split_at(text.len() - strip_byte_order_mark(text).len());
     let tree = tree::parse(body)?;
     let intended = apply_to_tree(&tree.node, change)?;
     let not_editable = |NotEditable(reason): NotEditable| EditError::NotEditable { reason, yaml: change.to_yaml() };
@@ -215,7 +222,7 @@ fn apply_change(text: &str, change: &ServerChange) -> Result<String, EditError> 
     Ok(format!("{mark}{edited}"))
 }
 
-/// Refuses a value that a person would not see as it is. Line breaks and tabs are visible.
+/// Refuses a value with hidden characters, which a person does not see. Line breaks and tabs are visible.
 fn check_visible(key: &str, node: &Node) -> Result<(), EditError> {
     let hidden = || EditError::HiddenCharacter(key.to_owned());
     if has_hidden(key) {
@@ -229,11 +236,7 @@ fn check_visible(key: &str, node: &Node) -> Result<(), EditError> {
     }
 }
 
-/// Returns the text without the byte order mark with which some editors begin files.
-fn without_mark(text: &str) -> &str {
-    text.strip_prefix('\u{feff}').unwrap_or(text)
-}
-
+/// Returns the entries of a map; none for other values.
 fn entries_of(node: &Node) -> &[KeyValue] {
     match node {
         Node::Map(entries) => entries,
@@ -241,6 +244,7 @@ fn entries_of(node: &Node) -> &[KeyValue] {
     }
 }
 
+/// Returns the servers of a file.
 fn servers_of(root: &Node) -> &[KeyValue] {
     entries_of(root).iter().find(|entry| entry.key == KEY).map_or(&[], |entry| entries_of(&entry.value.node))
 }
@@ -274,13 +278,14 @@ fn apply_to_tree(root: &Node, change: &ServerChange) -> Result<Node, EditError> 
     Ok(Node::Map(entries))
 }
 
-/// Returns the new settings with the keys that a server has already in their present order, and new keys after them.
+/// Returns the new settings in the order of the old ones, with new keys after them.
 fn reorder(old: &[KeyValue], new: &[KeyValue]) -> Vec<KeyValue> {
     let kept = old.iter().filter_map(|old| new.iter().find(|entry| entry.key == old.key));
     let added = new.iter().filter(|entry| !old.iter().any(|old| old.key == entry.key));
     kept.chain(added).cloned().collect()
 }
 
+/// Returns the text with the lines of the change. The caller compares its values with the intended ones.
 fn edit_lines(text: &str, tree: &LocatedNode, change: &ServerChange) -> Result<String, NotEditable> {
     let mut lines = Lines::new(text)?;
     let root = entries_of(&tree.node);
@@ -292,19 +297,16 @@ fn edit_lines(text: &str, tree: &LocatedNode, change: &ServerChange) -> Result<S
     let Some(index) = root.iter().position(|entry| entry.key == KEY) else {
         let ServerChange::Add { name, settings } = change else { return Err(NotEditable::new("it has no servers")) };
         let mut added = if text.trim().is_empty() { String::new() } else { end_of_line.to_owned() };
-        added.push_str(&format!("{KEY}:{end_of_line}"));
-        format_entry(&mut added, 2, name, &Node::Map(settings.clone()), end_of_line);
+        added.push_str(&format!("{KEY}:{end_of_line}{}", server_lines(2, name, settings, end_of_line)));
         lines.insert(lines.len(), &added, end_of_line);
         return Ok(lines.join());
     };
-    let section = sections.place(index)?;
+    let section = sections.find_range(index)?;
     let servers = servers_of(&tree.node);
     if servers.is_empty() {
         let ServerChange::Add { name, settings } = change else { return Err(NotEditable::new("it has no servers")) };
         lines.open_empty_map(section.start, KEY)?;
-        let mut added = String::new();
-        format_entry(&mut added, 2, name, &Node::Map(settings.clone()), end_of_line);
-        lines.insert(section.start + 1, &added, end_of_line);
+        lines.insert(section.start + 1, &server_lines(2, name, settings, end_of_line), end_of_line);
         return Ok(lines.join());
     }
     lines.check_block_key(section.start, KEY)?;
@@ -312,27 +314,24 @@ fn edit_lines(text: &str, tree: &LocatedNode, change: &ServerChange) -> Result<S
     let position = servers.iter().position(|server| server.key == change.name());
     match (change, position) {
         (ServerChange::Add { name, settings }, _) => {
-            let mut added = String::new();
-            format_entry(&mut added, block.indent, name, &Node::Map(settings.clone()), end_of_line);
-            lines.insert(block.end(), &added, end_of_line);
+            lines.insert(block.end(), &server_lines(block.indent, name, settings, end_of_line), end_of_line);
         }
         (ServerChange::Replace { name, settings }, Some(index)) => {
-            let place = block.place(index)?;
+            let range = block.find_range(index)?;
             let old = servers.get(index).map_or(&[][..], |server| entries_of(&server.value.node));
-            let keys = Block::find(&lines, old, place.start + 1, place.end);
-            match keys.and_then(|keys| lines.check_block_key(place.start, name).map(|()| keys)) {
+            let keys = Block::find(&lines, old, range.start + 1, range.end);
+            match keys.and_then(|keys| lines.check_block_key(range.start, name).map(|()| keys)) {
                 Ok(keys) if !old.is_empty() => replace_keys(&mut lines, &keys, old, settings, end_of_line),
-                // A server on one line, or one that the file takes from elsewhere, is written anew.
+                // A server on one line, or one that is a YAML alias, is written again.
                 _ => {
-                    let mut added = String::new();
-                    format_entry(&mut added, block.indent, name, &Node::Map(settings.clone()), end_of_line);
-                    lines.replace(place.start, place.end, &added);
+                    let added = server_lines(block.indent, name, settings, end_of_line);
+                    lines.replace(range.start, range.end, &added);
                 }
             }
         }
         (ServerChange::Remove { .. }, Some(index)) => {
-            let place = block.place(index)?;
-            lines.replace(place.start, place.end, "");
+            let range = block.find_range(index)?;
+            lines.replace(range.start, range.end, "");
             if servers.len() == 1 {
                 lines.close_empty_map(section.start, KEY)?;
             }
@@ -349,14 +348,14 @@ fn replace_keys(lines: &mut Lines, keys: &Block, old: &[KeyValue], new: &[KeyVal
         format_entry(&mut added, keys.indent, &setting.key, &setting.value.node, end_of_line);
     }
     lines.insert(keys.end(), &added, end_of_line);
-    // From the last line up, so that the positions of the others stay valid.
-    for (place, before) in keys.entries.iter().zip(old).rev() {
+    // The last lines come first, so that the positions of the others stay valid.
+    for (range, before) in keys.entries.iter().zip(old).rev() {
         let mut text = String::new();
         match new.iter().find(|setting| setting.key == before.key) {
             Some(now) if now.value.node.has_same_value(&before.value.node) => continue,
             Some(now) => format_entry(&mut text, keys.indent, &now.key, &now.value.node, end_of_line),
             None => {}
         }
-        lines.replace(place.start, place.end, &text);
+        lines.replace(range.start, range.end, &text);
     }
 }

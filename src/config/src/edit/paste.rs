@@ -1,9 +1,10 @@
-//! Reads servers from what people have at hand: an `mcpServers` block, a file of another client, or an entry of the MCP
-//! registry (`server.json`). What the gateway does not know is left out, and a note says so.
+//! Reads servers from text that people paste: an `mcpServers` block, a file of another client, or an entry of the MCP registry
+//! (`server.json`). Keys that the gateway does not know are left out, and a note says so.
 
 use super::{registry_entry, set_below, set_key};
 use crate::{
     error::quoted,
+    load::strip_byte_order_mark,
     servers::KEYS,
     tree::{self, KeyValue, Node},
 };
@@ -15,23 +16,23 @@ pub const MAX_PASTED_SERVERS: usize = 100;
 
 /// The keys below which clients keep their servers.
 const SECTION_KEYS: [&str; 5] = ["mcpServers", "mcp_servers", "servers", "context_servers", "extensions"];
-/// The keys that make a map a server.
+/// The keys by which a map is recognized as a server.
 const RECOGNIZED_KEYS: [&str; 6] = ["command", "cmd", "url", "serverUrl", "httpUrl", "uri"];
-/// The name of this program, which is not a server of itself.
+/// The name of this program, which clients may have as a server.
 const OWN_PROGRAM: &str = "countersign";
 
 /// A server as it was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PastedServer {
     pub name: String,
-    /// Keys as in the configuration file.
+    /// The settings, with the keys of the configuration file.
     pub settings: Vec<KeyValue>,
     /// Notes for a person, such as the keys that were left out.
     pub notes: Vec<String>,
 }
 
 impl PastedServer {
-    /// Returns `true` if the server is this gateway itself, as a client starts it.
+    /// Returns `true` if the command of the server starts this gateway.
     #[must_use]
     pub fn is_gateway(&self) -> bool {
         let texts = |key: &str| match self.settings.iter().find(|setting| setting.key == key).map(|s| &s.value.node) {
@@ -90,7 +91,7 @@ pub fn read_servers(root: &Node, name: Option<&str>) -> Result<Vec<PastedServer>
     if let Some(section @ Node::Map(_)) = find("mcp") {
         return read_servers(section, name);
     }
-    if is_server(root) {
+    if is_server(entries) {
         let own_name = find("name").and_then(Node::as_text);
         let name = name.or(own_name).ok_or(PasteError::NameMissing)?;
         return Ok(vec![read_server(name, entries)]);
@@ -98,28 +99,26 @@ pub fn read_servers(root: &Node, name: Option<&str>) -> Result<Vec<PastedServer>
     read_map(entries)
 }
 
+/// Reads the servers of a map by name. Entries of another kind are left out.
 fn read_map(servers: &[KeyValue]) -> Result<Vec<PastedServer>, PasteError> {
     if servers.len() > MAX_PASTED_SERVERS {
         return Err(PasteError::TooMany);
     }
-    let found = servers.iter().filter(|server| is_server(&server.value.node));
-    let found: Vec<PastedServer> = found
-        .filter_map(|server| match &server.value.node {
-            Node::Map(entries) => Some(read_server(&server.key, entries)),
-            _ => None,
-        })
-        .collect();
+    let read = |server: &KeyValue| match &server.value.node {
+        Node::Map(entries) if is_server(entries) => Some(read_server(&server.key, entries)),
+        _ => None,
+    };
+    let found: Vec<PastedServer> = servers.iter().filter_map(read).collect();
     if found.is_empty() { Err(PasteError::NothingFound) } else { Ok(found) }
 }
 
-fn is_server(node: &Node) -> bool {
-    let Node::Map(entries) = node else { return false };
+fn is_server(entries: &[KeyValue]) -> bool {
     entries.iter().any(|entry| RECOGNIZED_KEYS.contains(&entry.key.as_str()) && entry.value.node.as_text().is_some())
 }
 
 /// Parses YAML, JSON, or JSON with comments and trailing commas.
 fn parse(text: &str) -> Result<Node, PasteError> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = strip_byte_order_mark(text);
     let error = match tree::parse(text) {
         Ok(tree) => return Ok(tree.node),
         Err(error) => error,
@@ -127,14 +126,14 @@ fn parse(text: &str) -> Result<Node, PasteError> {
     if let Ok(tree) = tree::parse(&without_json_comments(text)) {
         return Ok(tree.node);
     }
-    // JSON may write characters as pairs of escapes, which YAML does not know.
+    // JSON may write a character as two escapes (a surrogate pair), which YAML does not know.
     parse_json(text).map(|value| Node::from_json(&value)).ok_or(PasteError::Syntax(error.message))
 }
 
 /// Parses JSON that may have comments and trailing commas.
 #[must_use]
 pub fn parse_json(text: &str) -> Option<serde_json::Value> {
-    let plain = without_json_comments(text.strip_prefix('\u{feff}').unwrap_or(text));
+    let plain = without_json_comments(strip_byte_order_mark(text));
     serde_json::from_str(&plain).or_else(|_| serde_json::from_str(&without_trailing_commas(&plain))).ok()
 }
 
@@ -214,12 +213,14 @@ fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
             ("autoApprove" | "alwaysAllow" | "trust", _) => {
                 notes.push(format!("{key} is left out: the policy decides what runs without review"));
             }
-            // Clients count it in milliseconds or in seconds.
+            // The unit is not known: some clients use milliseconds, others seconds.
             ("timeout", Node::Int(_) | Node::Float(_)) => left_out.push(key.as_str()),
-            ("cmd", _) => set_key(settings, "command", as_texts(node)),
-            ("uri", _) => set_key(settings, "url", as_texts(node)),
+            ("cmd", _) => set_key(settings, "command", convert_value(node)),
+            ("uri", _) => set_key(settings, "url", convert_value(node)),
             ("env" | "envs", Node::Map(variables)) => {
-                variables.iter().for_each(|entry| set_below(settings, "env", &entry.key, as_texts(&entry.value.node)));
+                variables
+                    .iter()
+                    .for_each(|entry| set_below(settings, "env", &entry.key, convert_value(&entry.value.node)));
             }
             ("env_keys" | "env_vars", Node::List(names)) => {
                 for name in names.iter().filter_map(|item| item.node.as_text()) {
@@ -229,7 +230,7 @@ fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
             ("headers" | "http_headers" | "requestHeaders", Node::Map(headers)) => {
                 headers
                     .iter()
-                    .for_each(|entry| set_below(settings, "headers", &entry.key, as_texts(&entry.value.node)));
+                    .for_each(|entry| set_below(settings, "headers", &entry.key, convert_value(&entry.value.node)));
             }
             ("env_http_headers", Node::Map(headers)) => {
                 for (header, variable) in headers.iter().filter_map(|e| Some((&e.key, e.value.node.as_text()?))) {
@@ -241,7 +242,7 @@ fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
             }
             ("includeTools" | "enabled_tools", Node::List(_)) => set_below(settings, "tools", "allow", node.clone()),
             ("excludeTools" | "disabled_tools", Node::List(_)) => set_below(settings, "tools", "deny", node.clone()),
-            (known, _) if KEYS.contains(&known) => set_key(settings, known, as_texts(node)),
+            (known, _) if KEYS.contains(&known) => set_key(settings, known, convert_value(node)),
             (other, _) => left_out.push(other),
         }
     }
@@ -252,27 +253,27 @@ fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
     server
 }
 
-/// Returns the value with texts in place of numbers and booleans within `args`, `env` and `headers`, and with variables in place
-/// of the questions that some clients ask (`${input:NAME}`).
-fn as_texts(node: &Node) -> Node {
+/// Returns the value with texts in place of the integers in lists, and with variables in place of the inputs for which some
+/// clients ask (`${input:NAME}`).
+fn convert_value(node: &Node) -> Node {
     match node {
         Node::List(items) => {
             let text = |node: &Node| match node {
                 Node::Int(number) => Node::Text(number.to_string()),
-                other => as_texts(other),
+                other => convert_value(other),
             };
             Node::List(items.iter().map(|item| text(&item.node).without_place()).collect())
         }
         Node::Map(entries) => {
-            Node::Map(entries.iter().map(|entry| KeyValue::new(&entry.key, as_texts(&entry.value.node))).collect())
+            Node::Map(entries.iter().map(|entry| KeyValue::new(&entry.key, convert_value(&entry.value.node))).collect())
         }
-        Node::Text(text) => Node::Text(answer_inputs(text)),
+        Node::Text(text) => Node::Text(replace_inputs(text)),
         other => other.clone(),
     }
 }
 
-/// Replaces `${input:api-key}` by `${API_KEY}`.
-fn answer_inputs(text: &str) -> String {
+/// Replaces `${input:api-key}` with `${API_KEY}`.
+fn replace_inputs(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, from)) = rest.split_once("${input:") {

@@ -1,4 +1,4 @@
-//! Replaces secrets that are written out by references to variables, so that the configuration file holds none.
+//! Replaces secrets in plain text with references to variables, so that the configuration file holds none.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::{
     variables,
 };
 
-/// Words before a credential in a header.
+/// The schemes before a credential in a header.
 const SCHEMES: [&str; 6] = ["Bearer ", "bearer ", "Basic ", "basic ", "Token ", "token "];
 
 /// A secret that was replaced by a reference.
@@ -28,14 +28,14 @@ pub struct SecretReference {
     pub key: String,
 }
 
-/// Returns a variable for these parts of a name, in capitals: `GITHUB_API_KEY` for `github` and `api-key`.
+/// Returns the name of a variable for these parts, in capitals: `GITHUB_API_KEY` for `github` and `api-key`.
 pub(super) fn variable_name(parts: &[&str]) -> String {
     let parts = parts.iter().map(|part| {
         let words = part.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
         words.map(str::to_ascii_uppercase).collect::<Vec<_>>().join("_")
     });
     let name = parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("_");
-    // Variables of the gateway itself set keys of the configuration.
+    // The gateway reads variables that begin with its own name as keys of the configuration.
     match name.as_str() {
         "" => "SECRET".to_owned(),
         _ if name.starts_with(|c: char| c.is_ascii_digit()) || name.starts_with("COUNTERSIGN") => format!("MCP_{name}"),
@@ -53,8 +53,7 @@ pub fn variables_in(text: &str) -> BTreeSet<String> {
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// Returns the variables without a default in the settings of a server that the environment does not set, without those in
-/// `known`.
+/// Returns the variables that the settings of a server require and that the environment does not set, except those in `known`.
 #[must_use]
 pub fn unset_variables(settings: &[KeyValue], env: &Environment, known: &BTreeSet<String>) -> Vec<String> {
     let mut names = BTreeSet::new();
@@ -65,6 +64,7 @@ pub fn unset_variables(settings: &[KeyValue], env: &Environment, known: &BTreeSe
     names.into_iter().filter(|name| !known.contains(name) && !is_set(name)).collect()
 }
 
+/// Calls `visit` with each text in the value.
 fn for_each_text(node: &Node, visit: &mut dyn FnMut(&str)) {
     match node {
         Node::Text(text) => visit(text),
@@ -74,8 +74,8 @@ fn for_each_text(node: &Node, visit: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Replaces everything in the settings of a server that looks like a secret. `taken` holds the variables that the
-/// file uses. Those of other servers get no second meaning.
+/// Replaces everything in the settings of a server that looks like a secret, and returns the references. `taken` holds the
+/// variables that the file uses; only this server's own ones are used again.
 pub fn replace_secrets(server: &str, settings: &mut [KeyValue], taken: &BTreeSet<String>) -> Vec<SecretReference> {
     let own = variables_in(&to_yaml(server, settings));
     let taken = taken.difference(&own).cloned().collect();
@@ -115,11 +115,12 @@ fn is_secret_value(name: &str, text: &str) -> bool {
     is_secret_name(name) || redact_credentials(text) != text || has_address
 }
 
-/// Returns `true` if the text has a variable, or the placeholder of a secret that is put back later.
-fn stands_for_value(text: &str) -> bool {
+/// Returns `true` if the text refers to a variable, or has the placeholder of a secret that is put back later.
+fn has_reference(text: &str) -> bool {
     text.contains("${") || text.contains(SECRET_PLACEHOLDER)
 }
 
+/// Replaces the secrets of one server.
 struct Replacer<'a> {
     server: &'a str,
     taken: BTreeSet<String>,
@@ -127,8 +128,8 @@ struct Replacer<'a> {
 }
 
 impl Replacer<'_> {
-    /// Returns a reference to a variable that nothing else uses, preferably of the first name.
-    fn reference(&mut self, key: String, names: &[String]) -> String {
+    /// Returns a reference to the first variable of these names that nothing else uses, or else to a numbered one.
+    fn create_reference(&mut self, key: String, names: &[String]) -> String {
         let numbered = (2..).map(|number| format!("{}_{number}", names.last().map_or("SECRET", String::as_str)));
         let mut names = names.iter().cloned().chain(numbered);
         let variable = names.find(|name| !self.taken.contains(name)).unwrap_or_default();
@@ -138,6 +139,7 @@ impl Replacer<'_> {
         reference
     }
 
+    /// Replaces the values of the entries that `is_secret` names, and keeps the scheme before a credential.
     fn replace_values(&mut self, section: &str, entries: &mut [KeyValue], is_secret: impl Fn(&str, &str) -> bool) {
         for KeyValue { key: name, value, .. } in entries {
             if let node @ (Node::Int(_) | Node::Float(_)) = &mut value.node
@@ -146,18 +148,19 @@ impl Replacer<'_> {
                 *node = Node::Text(node.to_scalar_text());
             }
             let Node::Text(text) = &mut value.node else { continue };
-            if text.is_empty() || stands_for_value(text) || !is_secret(name, text) {
+            if text.is_empty() || has_reference(text) || !is_secret(name, text) {
                 continue;
             }
             let scheme = SCHEMES.iter().find(|scheme| text.starts_with(**scheme)).copied().unwrap_or_default();
             let own = variable_name(&[self.server, name]);
             let names = if section == "env" { vec![variable_name(&[name]), own] } else { vec![own] };
-            *text = format!("{scheme}{}", self.reference(format!("{section}.{name}"), &names));
+            *text = format!("{scheme}{}", self.create_reference(format!("{section}.{name}"), &names));
         }
     }
 
+    /// Replaces the secret in an argument. `before` is the argument before it, which may be a flag.
     fn replace_argument(&mut self, text: &mut String, before: &str) {
-        if stands_for_value(text) || redact_argument(text, before) == *text {
+        if has_reference(text) || redact_argument(text, before) == *text {
             return;
         }
         let follows_flag = is_secret_flag(before) && !text.starts_with('-');
@@ -167,12 +170,12 @@ impl Replacer<'_> {
         let name = Some(start.as_str()).filter(|start| !start.is_empty()).or(flag);
         let name = name.filter(|name| !name.contains(char::is_whitespace) && name.len() < 64).unwrap_or("secret");
         let names = [variable_name(&[self.server, name])];
-        *text = format!("{start}{}", self.reference("args".to_owned(), &names));
+        *text = format!("{start}{}", self.create_reference("args".to_owned(), &names));
     }
 
     /// Replaces secrets in the path and the query of a URL.
     fn replace_address(&mut self, key: &str, text: &mut String) {
-        if stands_for_value(text) {
+        if has_reference(text) {
             return;
         }
         let (address, query) = text.split_at(text.find('?').unwrap_or(text.len()));
@@ -180,9 +183,9 @@ impl Replacer<'_> {
         let names = [variable_name(&[self.server, "secret"])];
         let parts: Vec<String> = path
             .split('/')
-            .map(|part| match redact_credentials(part) == part {
-                true => part.to_owned(),
-                false => self.reference(key.to_owned(), &names),
+            .map(|part| {
+                let is_secret = redact_credentials(part) != part;
+                if is_secret { self.create_reference(key.to_owned(), &names) } else { part.to_owned() }
             })
             .collect();
         let address = format!("{origin}{}", parts.join("/"));
@@ -195,7 +198,7 @@ impl Replacer<'_> {
             .map(|pair| match pair.split_once('=') {
                 Some((name, value)) if !value.is_empty() && is_secret_value(name, value) => {
                     let names = [variable_name(&[self.server, name])];
-                    format!("{name}={}", self.reference(key.to_owned(), &names))
+                    format!("{name}={}", self.create_reference(key.to_owned(), &names))
                 }
                 _ => pair.to_owned(),
             })

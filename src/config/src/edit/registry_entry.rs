@@ -9,15 +9,17 @@ use crate::{
     tree::{KeyValue, Node},
 };
 
+/// Returns the value of a key.
 fn find_in<'a>(entries: &'a [KeyValue], key: &str) -> Option<&'a Node> {
     entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value.node)
 }
 
+/// Returns the text of a key, unless it is empty.
 fn text_in<'a>(entries: &'a [KeyValue], key: &str) -> Option<&'a str> {
     find_in(entries, key).and_then(Node::as_text).filter(|text| !text.is_empty())
 }
 
-/// Returns the maps of a list.
+/// Returns the maps in the list of a key.
 fn maps_in<'a>(entries: &'a [KeyValue], key: &str) -> Vec<&'a [KeyValue]> {
     let Some(Node::List(items)) = find_in(entries, key) else { return Vec::new() };
     let maps = items.iter().filter_map(|item| match &item.node {
@@ -27,7 +29,7 @@ fn maps_in<'a>(entries: &'a [KeyValue], key: &str) -> Vec<&'a [KeyValue]> {
     maps.collect()
 }
 
-/// Returns the entry of the registry, if the text is one, or a response of the registry with one.
+/// Returns the entry if these are those of a `server.json`, or of a response of the registry that contains one.
 pub(super) fn find(entries: &[KeyValue]) -> Option<&[KeyValue]> {
     if let Some(Node::Map(server)) = find_in(entries, "server") {
         return find(server);
@@ -62,16 +64,17 @@ pub(super) fn read(entries: &[KeyValue], name: Option<&str>) -> Result<PastedSer
     Ok(server)
 }
 
-/// The program that starts a package.
+/// The program that starts packages of a registry.
 struct Runner {
     command: &'static str,
     /// The arguments before those of the entry.
     first: &'static [&'static str],
-    /// The text between package and version.
+    /// The text between the identifier of a package and its version.
     version_sign: &'static str,
 }
 
 impl Runner {
+    /// Returns the runner of a package, or `None` if the gateway cannot start it.
     fn find(package: &[KeyValue]) -> Option<Self> {
         let registry = text_in(package, "registryType").or_else(|| text_in(package, "registry_name"))?;
         let (command, first, version_sign): (_, &[&str], _) = match registry {
@@ -84,6 +87,7 @@ impl Runner {
     }
 }
 
+/// Returns the settings of a server that is a package.
 fn read_package(package: &[KeyValue], runner: &Runner) -> Result<Vec<KeyValue>, PasteError> {
     let identifier = text_in(package, "identifier").or_else(|| text_in(package, "name"));
     let identifier = identifier.ok_or(PasteError::NothingFound)?;
@@ -110,6 +114,9 @@ fn read_package(package: &[KeyValue], runner: &Runner) -> Result<Vec<KeyValue>, 
 }
 
 /// Returns the words of the arguments that have a value.
+///
+/// # Errors
+/// [`PasteError::Unusable`] if a person must choose a value.
 fn read_arguments(arguments: &[&[KeyValue]]) -> Result<Vec<String>, PasteError> {
     let mut words = Vec::new();
     for argument in arguments {
@@ -121,7 +128,7 @@ fn read_arguments(arguments: &[&[KeyValue]]) -> Result<Vec<String>, PasteError> 
             let message = format!("the entry leaves {} to you; add the server by its command instead", quoted(label));
             return Err(PasteError::Unusable(message));
         }
-        // An optional argument without a value is left out, and so is a flag that a person would have to choose.
+        // Without a value, an optional argument is left out, and so is a flag.
         if let Some(value) = value {
             words.extend(name.map(str::to_owned));
             words.push(value.to_owned());

@@ -8,19 +8,24 @@ use super::{
     blocks::{Block, LineRange, Lines, NotEditable, content_end},
     check_visible, entries_of,
     format::{format_flow, line_break},
-    set_key, without_mark,
+    set_key,
 };
-use crate::tree::{self, KeyValue, LocatedNode, Node};
+use crate::{
+    load::strip_byte_order_mark,
+    tree::{self, KeyValue, LocatedNode, Node},
+};
 
+/// The section of the rules.
 const POLICY: &str = "policy";
+/// The key of the rules in their section.
 const RULES: &str = "rules";
 
-/// A rule of the list that is to stand in the file.
+/// A rule of the new list.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RuleEntry {
-    /// The rule that stands at this index now, with its lines.
+    /// The present rule at this index, with its lines.
     Kept(usize),
-    /// A rule with these keys, in place of the one at the index, or a new one.
+    /// A rule with these keys. It takes the place and the comments of the present rule at the index `replaces`, if one is given.
     Written { replaces: Option<usize>, settings: Vec<KeyValue> },
 }
 
@@ -29,7 +34,7 @@ pub enum RuleEntry {
 /// # Errors
 /// The text is not YAML.
 pub fn rules_in(text: &str) -> Result<Vec<Vec<KeyValue>>, EditError> {
-    let tree = tree::parse(without_mark(text))?;
+    let tree = tree::parse(strip_byte_order_mark(text))?;
     Ok(items_of(&tree.node).iter().map(|item| entries_of(&item.node).to_vec()).collect())
 }
 
@@ -43,7 +48,7 @@ pub fn apply_rules(text: &str, entries: &[RuleEntry]) -> Result<String, EditErro
             settings.iter().try_for_each(|setting| check_visible(&setting.key, &setting.value.node))?;
         }
     }
-    let (mark, body) = text.split_at(text.len() - without_mark(text).len());
+    let (mark, body) = text.split_at(text.len() - strip_byte_order_mark(text).len());
     let tree = tree::parse(body)?;
     let nodes = intended_rules(items_of(&tree.node), entries)?;
     let not_editable =
@@ -57,12 +62,12 @@ pub fn apply_rules(text: &str, entries: &[RuleEntry]) -> Result<String, EditErro
     Ok(format!("{mark}{edited}"))
 }
 
-/// Returns all rules as the lines of a file that has nothing else.
+/// Returns the new rules as the lines of a file that contains nothing else.
 ///
 /// # Errors
 /// The text is not YAML, or an index is not that of a rule.
 pub fn to_yaml(text: &str, entries: &[RuleEntry]) -> Result<String, EditError> {
-    let tree = tree::parse(without_mark(text))?;
+    let tree = tree::parse(strip_byte_order_mark(text))?;
     Ok(rules_to_yaml(&intended_rules(items_of(&tree.node), entries)?))
 }
 
@@ -71,10 +76,12 @@ fn rules_to_yaml(rules: &[Node]) -> String {
     format!("{POLICY}:\n  {RULES}:{}\n{lines}", if rules.is_empty() { " []" } else { "" })
 }
 
+/// Returns the entry of a key with its index.
 fn find<'a>(map: &'a [KeyValue], key: &str) -> Option<(usize, &'a KeyValue)> {
     map.iter().enumerate().find(|(_, entry)| entry.key == key)
 }
 
+/// Returns the rules of a file.
 fn items_of(root: &Node) -> &[LocatedNode] {
     let policy = find(entries_of(root), POLICY).map_or(&[][..], |(_, policy)| entries_of(&policy.value.node));
     match find(policy, RULES).map(|(_, rules)| &rules.value.node) {
@@ -83,7 +90,10 @@ fn items_of(root: &Node) -> &[LocatedNode] {
     }
 }
 
-/// Returns the rules that the file is to have.
+/// Returns the values of the new rules.
+///
+/// # Errors
+/// [`EditError::NoSuchRule`] if an index is not that of a rule, or a rule is kept twice.
 fn intended_rules(old: &[LocatedNode], entries: &[RuleEntry]) -> Result<Vec<Node>, EditError> {
     let mut kept = BTreeSet::new();
     let node = |entry: &RuleEntry| match entry {
@@ -97,7 +107,7 @@ fn intended_rules(old: &[LocatedNode], entries: &[RuleEntry]) -> Result<Vec<Node
     entries.iter().map(node).collect()
 }
 
-/// Returns the values of the file with these rules.
+/// Returns the values of the file with these rules in place of the present ones.
 fn with_rules(root: &Node, rules: &[Node]) -> Result<Node, NotEditable> {
     let located = |node: &Node| LocatedNode { node: node.clone(), line: 0, column: 0 };
     let list = Node::List(rules.iter().map(located).collect());
@@ -112,6 +122,7 @@ fn with_rules(root: &Node, rules: &[Node]) -> Result<Node, NotEditable> {
     Ok(Node::Map(entries))
 }
 
+/// Returns the text with the lines of the new rules. The caller compares its values with the intended ones.
 fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[Node]) -> Result<String, NotEditable> {
     let mut lines = Lines::new(text)?;
     let end_of_line = line_break(text);
@@ -129,38 +140,38 @@ fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[No
         lines.insert(lines.len(), &added, end_of_line);
         return Ok(lines.join());
     };
-    let section = sections.place(index)?;
+    let section = sections.find_range(index)?;
     lines.check_block_key(section.start, POLICY)?;
     let keys = entries_of(&policy.value.node);
     let block = Block::find(&lines, keys, section.start + 1, section.end)?;
     let Some((index, rules)) = find(keys, RULES) else {
         let indent = if keys.is_empty() { 2 } else { block.indent };
-        let place = if keys.is_empty() { section.start + 1 } else { block.end() };
+        let line = if keys.is_empty() { section.start + 1 } else { block.end() };
         let added = format!("{:indent$}{RULES}:{end_of_line}{}", "", written(indent + 2));
-        lines.insert(place, &added, end_of_line);
+        lines.insert(line, &added, end_of_line);
         return Ok(lines.join());
     };
-    let place = block.place(index)?;
-    let Some(items) = find_items(&lines, items_of(&tree.node), &place)? else {
+    let range = block.find_range(index)?;
+    let Some(items) = find_items(&lines, items_of(&tree.node), &range)? else {
         // A list on the line of its key has no comments to keep, or is not understood.
-        let first = if items_of(&tree.node).is_empty() { place.start + 1 } else { place.start };
-        let has_comment = (first..place.end).any(|line| lines.line(line).contains('#'));
+        let first = if items_of(&tree.node).is_empty() { range.start + 1 } else { range.start };
+        let has_comment = (first..range.end).any(|line| lines.line(line).contains('#'));
         if has_comment || !matches!(rules.value.node, Node::List(_) | Node::Null) {
             return Err(NotEditable::new("the rules are not written as indented lines"));
         }
         let indent = block.indent;
         let list = if nodes.is_empty() { " []" } else { "" };
         let text = format!("{:indent$}{RULES}:{list}{end_of_line}{}", "", written(indent + 2));
-        lines.replace(place.start, place.end, &text);
+        lines.replace(range.start, range.end, &text);
         return Ok(lines.join());
     };
     let mut text = String::new();
     for (entry, node) in entries.iter().zip(nodes) {
         let (origin, is_kept) = match entry {
-            RuleEntry::Kept(index) => (items.chunks.get(*index), true),
-            RuleEntry::Written { replaces, .. } => (replaces.and_then(|index| items.chunks.get(index)), false),
+            RuleEntry::Kept(index) => (items.rules.get(*index), true),
+            RuleEntry::Written { replaces, .. } => (replaces.and_then(|index| items.rules.get(index)), false),
         };
-        if let Some(Chunk { comments, content }) = origin {
+        if let Some(RuleLines { comments, content }) = origin {
             let shown = if is_kept { comments.start..content.end } else { comments.start..comments.end };
             for line in shown {
                 text.push_str(lines.line(line).trim_end_matches(['\n', '\r']));
@@ -174,15 +185,15 @@ fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[No
     if nodes.is_empty() {
         let indent = block.indent;
         text = format!("{:indent$}{RULES}: []{end_of_line}", "");
-        lines.replace(place.start, items.end, &text);
+        lines.replace(range.start, items.end, &text);
     } else {
-        lines.replace(place.start + 1, items.end, &text);
+        lines.replace(range.start + 1, items.end, &text);
     }
     Ok(lines.join())
 }
 
-/// The lines of a rule, with the comments above it.
-struct Chunk {
+/// The lines of a rule and of the comments above it.
+struct RuleLines {
     comments: LineRange,
     content: LineRange,
 }
@@ -191,21 +202,21 @@ struct Chunk {
 struct Items {
     /// The number of spaces before each dash.
     indent: usize,
-    chunks: Vec<Chunk>,
+    rules: Vec<RuleLines>,
     /// The line after the last rule.
     end: usize,
 }
 
 /// Finds the lines of rules that each begin with a dash on a line of its own. Returns `None` for another style.
-fn find_items(lines: &Lines, items: &[LocatedNode], place: &LineRange) -> Result<Option<Items>, NotEditable> {
-    if lines.check_block_key(place.start, RULES).is_err() || items.is_empty() {
+fn find_items(lines: &Lines, items: &[LocatedNode], range: &LineRange) -> Result<Option<Items>, NotEditable> {
+    if lines.check_block_key(range.start, RULES).is_err() || items.is_empty() {
         return Ok(None);
     }
     let mut starts = Vec::new();
     let mut indent = None;
     for item in items {
         let line = usize::try_from(item.line).ok().and_then(|line| line.checked_sub(1));
-        let line = line.filter(|line| (place.start + 1..place.end).contains(line));
+        let line = line.filter(|line| (range.start + 1..range.end).contains(line));
         let spaces = line.and_then(|line| {
             lines
                 .line(line)
@@ -221,19 +232,19 @@ fn find_items(lines: &Lines, items: &[LocatedNode], place: &LineRange) -> Result
         starts.push(line);
     }
     let indent = indent.unwrap_or_default();
-    let ends = starts.iter().skip(1).copied().chain([place.end]);
+    let ends = starts.iter().skip(1).copied().chain([range.end]);
     let contents: Vec<LineRange> = starts
         .iter()
         .zip(ends)
         .map(|(start, end)| LineRange { start: *start, end: content_end(lines, *start, end, indent) })
         .collect();
-    let mut before = place.start + 1;
-    let mut chunks = Vec::new();
+    let mut before = range.start + 1;
+    let mut rules = Vec::new();
     for content in contents {
-        chunks.push(Chunk { comments: LineRange { start: before, end: content.start }, content: content.clone() });
+        rules.push(RuleLines { comments: LineRange { start: before, end: content.start }, content: content.clone() });
         before = content.end;
     }
-    Ok(Some(Items { indent, chunks, end: before }))
+    Ok(Some(Items { indent, rules, end: before }))
 }
 
 #[cfg(test)]
