@@ -1,4 +1,4 @@
-//! `people away|back`, over REST: sets and ends the caller's own absence.
+//! `people away|back`: sets and ends the caller's own absence, over REST.
 
 use serde::Deserialize;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! `people list|revoke`: works directly on the store, also while its gateway runs. `people away|back` asks the gateway.
+//! `people list|revoke` work directly on the store, even while its gateway runs. `people away|back` ask the gateway.
 
 use jiff::Timestamp;
 
@@ -31,6 +31,7 @@ pub fn run(args: &PeopleArgs, out: &mut Output) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
+/// Revokes a person with their sign-ins and keys.
 fn revoke(store: &dyn Credentials, name: &str, out: &mut Output) -> Result<(), Failure> {
     if !is_subject_name(name) || !name.contains('#') {
         let message = "name the person as ISSUER#SUBJECT, as `countersign people list` does";
@@ -43,8 +44,8 @@ fn revoke(store: &dyn Credentials, name: &str, out: &mut Output) -> Result<(), F
     for key in store.list()?.into_iter().filter(is_theirs) {
         keys += usize::from(store.revoke(&key.id, now)?);
     }
-    let ended = format!("browser tabs signed out: {sign_ins}; keys revoked: {keys}");
-    Ok(out.write_line(&format!("{name} is revoked ({ended}). Access tokens in this name are refused."))?)
+    let effects = format!("browser tabs signed out: {sign_ins}; keys revoked: {keys}");
+    Ok(out.write_line(&format!("{name} is revoked ({effects}). Access tokens in this name are refused."))?)
 }
 
 fn print_json(people: &[StoredPerson], out: &mut Output) -> Result<(), Failure> {
@@ -74,10 +75,11 @@ fn print_people(people: &[StoredPerson], out: &mut Output) -> Result<(), Failure
             (None, None) => "no entry".to_owned(),
             (None, Some(_)) => "active".to_owned(),
         };
-        let shown = person.claims.display_name.as_deref().unwrap_or_default();
+        let display_name = person.claims.display_name.as_deref().unwrap_or_default();
         let role = person.role.map_or("", |role| role.as_str());
         let groups = person.claims.groups.join(", ");
-        [&person.name, shown, role, &groups, &date(person.updated_at), &state].map(|text| cell(Style::Plain, text))
+        [&person.name, display_name, role, &groups, &date(person.updated_at), &state]
+            .map(|text| cell(Style::Plain, text))
     };
     let heads = ["NAME", "PERSON", "ROLE", "GROUPS", "LAST SEEN", "STATE"];
     Ok(print_table(heads, people.iter().map(row).collect(), None, out)?)

@@ -1,5 +1,5 @@
-//! `policy rules` lists the rules in force with what each decided. `policy test` asks what the policy decides on a call. If no
-//! gateway runs, the answer comes from the configuration and the store, and names what could not be known.
+//! `policy rules` lists the rules in force with the number of their decisions. `policy test` asks for the verdict on a call. If no
+//! gateway runs, the answer comes from the configuration and the store, and names the facts that could not be known.
 
 use std::io::Read;
 
@@ -19,7 +19,10 @@ use super::{
 };
 use countersign_attach::GatewayFile;
 use countersign_config::{Config, units::show_duration};
-use countersign_domain::policy::StandingRule;
+use countersign_domain::{
+    changes::{Editing, OnExpiry, OnReview, Terms},
+    policy::StandingRule,
+};
 
 pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
     let test = match &args.command {
@@ -108,12 +111,12 @@ async fn list_rules(client: &Client, out: &mut Output) -> Result<Exit, Failure> 
 
 /// Returns the configuration if no gateway is named and none runs on its data directory.
 fn offline_config(connect: &ConnectArgs) -> Result<Option<Box<Config>>, Failure> {
-    let named = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    if connect.url.is_some() || named("COUNTERSIGN_URL") {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    if connect.url.is_some() || is_set("COUNTERSIGN_URL") {
         return Ok(None);
     }
     let data = data_dir(&connect.data)?;
-    // The gateway file remains if a gateway was killed.
+    // The file of a gateway that was killed remains, so its process is checked.
     let is_running = |pid: u32| {
         let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
         pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
@@ -132,7 +135,7 @@ fn call_json(test: &PolicyTestArgs) -> Result<String, Failure> {
     serde_json::to_string(&call).map_err(|error| Failure::new(Exit::Usage, error.to_string()))
 }
 
-/// Returns the arguments of a call exactly as they are given: as JSON, or `-` for stdin.
+/// Returns the arguments of a call exactly as they are given, in JSON. `-` reads at most 2 MiB from stdin.
 pub fn read_arguments(given: Option<&str>) -> Result<Box<RawValue>, Failure> {
     let usage = |message: String| Failure::new(Exit::Usage, message);
     let text = match given {
@@ -149,6 +152,7 @@ pub fn read_arguments(given: Option<&str>) -> Result<Box<RawValue>, Failure> {
         .map_err(|error| usage(format!("--arguments is not JSON: {error}; write '{{\"path\": \"a.txt\"}}'")))
 }
 
+/// The body of `POST /api/policy/test`.
 #[derive(Serialize)]
 struct Call<'a> {
     #[serde(flatten)]
@@ -158,6 +162,7 @@ struct Call<'a> {
     principal: Value,
 }
 
+/// The answer of `POST /api/policy/test`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PolicyDecision {
@@ -169,7 +174,7 @@ struct PolicyDecision {
     standing_rule: Option<StandingRule>,
     reason: String,
     mark: Option<String>,
-    terms: Option<countersign_domain::changes::Terms>,
+    terms: Option<Terms>,
     simulated: bool,
     listed: bool,
     /// Facts that could not be known without a gateway.
@@ -177,40 +182,39 @@ struct PolicyDecision {
     unknown: Vec<String>,
 }
 
-fn print_decision(tested: &PolicyDecision, out: &mut Output) -> Result<(), Failure> {
-    out.write_styled(verdict_style(&tested.verdict), &one_line(&tested.verdict))?;
-    out.write_line(&format!("  {} / {}", one_line(&tested.server), one_line(&tested.tool)))?;
-    let decided = match (&tested.standing_rule, &tested.rule) {
+fn print_decision(decision: &PolicyDecision, out: &mut Output) -> Result<(), Failure> {
+    out.write_styled(verdict_style(&decision.verdict), &one_line(&decision.verdict))?;
+    out.write_line(&format!("  {} / {}", one_line(&decision.server), one_line(&decision.tool)))?;
+    let decider = match (&decision.standing_rule, &decision.rule) {
         (Some(rule), _) => format!("standing rule {}", rule.id),
         (None, Some(rule)) => rule.clone(),
-        (None, None) if tested.mark.is_some() => "the tool's definition".to_owned(),
+        (None, None) if decision.mark.is_some() => "the tool's definition".to_owned(),
         (None, None) => "policy.default".to_owned(),
     };
-    out.write_line(&format!("  decided by  {}", one_line(&decided)))?;
-    out.write_line(&format!("  because     {}", one_line(&tested.reason)))?;
-    if let Some(mark) = &tested.mark {
+    out.write_line(&format!("  decided by  {}", one_line(&decider)))?;
+    out.write_line(&format!("  because     {}", one_line(&decision.reason)))?;
+    if let Some(mark) = &decision.mark {
         out.write_line(&format!("  marked      {}", one_line(mark)))?;
     }
-    if let Some(terms) = &tested.terms {
+    if let Some(terms) = &decision.terms {
         for line in describe_terms(terms) {
             out.write_line(&format!("  review      {}", one_line(&line)))?;
         }
     }
-    if !tested.listed {
+    if !decision.listed {
         out.write_line("  listed      no: every call of this principal is denied")?;
     }
-    for line in &tested.unknown {
+    for line in &decision.unknown {
         out.write_styled_line(Style::Yellow, &format!("  not known   {}", one_line(line)))?;
     }
-    if tested.simulated {
+    if decision.simulated {
         out.write_styled_line(Style::Yellow, "  policy.mode is simulate: the call would go through")?;
     }
     Ok(())
 }
 
 /// Describes the terms of a review, one line each.
-fn describe_terms(terms: &countersign_domain::changes::Terms) -> Vec<String> {
-    use countersign_domain::changes::{Editing, OnExpiry, OnReview};
+fn describe_terms(terms: &Terms) -> Vec<String> {
     let time = |seconds: u64| show_duration(std::time::Duration::from_secs(seconds));
     let mut lines = Vec::new();
     let reviewers =
@@ -239,6 +243,6 @@ fn describe_terms(terms: &countersign_domain::changes::Terms) -> Vec<String> {
     lines.extend(
         escalation.map(|escalation| format!("after {} also by {}", time(escalation.after), escalation.to.join(", "))),
     );
-    lines.extend(flags.into_iter().filter(|(is, _)| *is).map(|(_, line)| line));
+    lines.extend(flags.into_iter().filter(|(applies, _)| *applies).map(|(_, line)| line));
     lines
 }

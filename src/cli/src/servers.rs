@@ -1,5 +1,5 @@
-//! `servers [list]|show|accept|revoke|allow|connect|disconnect`: servers, the definitions of their tools, tools that run
-//! without review, and accounts, over REST. `servers add|edit|remove|import|test` work on the configuration file.
+//! `servers [list]|show|accept|revoke|allow|connect|disconnect`: lists servers and decides on their tools and accounts, over REST.
+//! `servers add|edit|remove|import|test` work on the configuration file.
 
 mod accept;
 mod connect;
@@ -104,7 +104,7 @@ impl Server {
         self.status == "up"
     }
 
-    /// Returns a hint on how to use what the program knows about servers that call themselves like this one.
+    /// Returns a hint to the recipes for servers that give themselves the name of this one.
     fn suggestion(&self) -> Option<String> {
         let set = one_line(self.previews.suggested.as_deref()?);
         Some(format!(
@@ -114,7 +114,7 @@ impl Server {
     }
 
     /// Returns the reason why the server is not connected, for a person who needs its tools.
-    fn absence_message(&self) -> String {
+    fn not_connected_message(&self) -> String {
         let name = one_line(&self.name);
         let mut text = match self.status.as_str() {
             "connecting" => format!("{name} is not connected yet"),
@@ -152,6 +152,7 @@ impl Server {
         if parts.is_empty() { self.kind.clone() } else { parts.join(", ") }
     }
 
+    /// Returns the status with the account and the circuit, for people.
     fn status_label(&self, now: Timestamp) -> String {
         let since = self.since.filter(|_| self.status == "connecting").map(|since| now.duration_since(since));
         let status = match since {
@@ -181,6 +182,7 @@ struct PendingReview {
 }
 
 impl PendingReview {
+    /// Describes the numbers that are not zero.
     fn summary(&self) -> String {
         let parts =
             [(self.reads, "claimed reads"), (self.known, "known reads"), (self.changed, "changed"), (self.new, "new")];
@@ -257,7 +259,7 @@ fn print_server(
             print_table(["TOOL", "STANDING", "VERDICT", "WHY"], tools.iter().map(row).collect(), None, out)?
         }
         Some(server) if !server.is_up() => {
-            out.write_line(&format!("{}. {NOT_CONNECTED_HINT}.", server.absence_message()))?;
+            out.write_line(&format!("{}. {NOT_CONNECTED_HINT}.", server.not_connected_message()))?;
             return Ok(());
         }
         _ => out.write_line("This server has no tools.")?,
@@ -285,17 +287,17 @@ fn print_server(
     Ok(())
 }
 
-/// Prints which known reads the list does not cover, and what accepting the others would do.
+/// Prints the known reads that the list does not cover, and the effect of accepting the others.
 fn print_known_reads(name: &str, tools: &[Tool], known: &KnownReads, out: &mut Output) -> Result<(), Failure> {
     let uncovered: Vec<&Tool> = tools.iter().filter(|tool| tool.is_uncovered()).collect();
     if !uncovered.is_empty() {
         out.write_styled_line(Style::Yellow, &format!("! {}", accept::uncovered_note(&uncovered, known)))?;
     }
-    let reads = tools.iter().filter(|tool| tool.offered && !tool.is_known_dry_run()).count();
+    let read_count = tools.iter().filter(|tool| tool.offered && !tool.is_known_dry_run()).count();
     if tools.iter().any(|tool| tool.offered) {
-        let effect = match reads {
+        let effect = match read_count {
             0 => "lets it make previews by dry runs".to_owned(),
-            _ => format!("lets {} run without review", plural(reads, "known read")),
+            _ => format!("lets {} run without review", plural(read_count, "known read")),
         };
         let (name, set) = (one_line(name), one_line(&known.set));
         print_note(&format!("\nThis is the {set} server: `countersign servers accept {name} --known-reads` {effect}."));
@@ -303,7 +305,7 @@ fn print_known_reads(name: &str, tools: &[Tool], known: &KnownReads, out: &mut O
     Ok(())
 }
 
-/// The advice if a server is not connected.
+/// The advice for a server that is not connected.
 const NOT_CONNECTED_HINT: &str = "Its tools are known once it is connected; --wait waits for that";
 
 /// Returns the current state of the server with this name.
@@ -324,14 +326,14 @@ async fn wait_for_tools(client: &Client, name: &str, limit: Duration) -> Result<
         let Some(server) = find_server(client, name).await? else { return Ok(()) };
         let now = Instant::now();
         if server.is_up() {
-            // A server may have no tools.
+            // A server may have no tools, so the wait for them is limited.
             if !tools.is_empty() || now >= *publish_deadline.get_or_insert(now + MAX_PUBLISH_DELAY) {
                 return Ok(());
             }
         } else if now >= deadline {
             return Err(Failure::new(
                 Exit::Unavailable,
-                format!("after {} s, {}", limit.as_secs(), server.absence_message()),
+                format!("after {} s, {}", limit.as_secs(), server.not_connected_message()),
             ));
         }
         tokio::time::sleep(POLL_INTERVAL).await;

@@ -1,5 +1,5 @@
-//! Accounts of people at servers that require OAuth, and the gateway's registrations at authorization servers. Secrets are sealed
-//! before they get here.
+//! Stores the accounts at servers that require OAuth, and the gateway's registrations at authorization servers. Callers seal all
+//! secrets first.
 
 use jiff::Timestamp;
 
@@ -20,10 +20,10 @@ pub struct StoredAccount {
     pub target: String,
     /// The authorization server that issued the tokens.
     pub issuer: String,
-    /// The tokens and what is needed to renew them, sealed.
+    /// The tokens and the data with which they are renewed, sealed.
     pub sealed: String,
-    /// Incremented whenever the tokens change. A new connection after a removal begins with a random version, so that an older
-    /// version does not match.
+    /// Incremented whenever the tokens change. A connection after a removal begins with a random version, which no older one
+    /// equals.
     pub version: i64,
     /// Set while a node renews the tokens. If it stays set, the answer of the authorization server was lost, and with it the
     /// refresh token.
@@ -46,14 +46,14 @@ pub trait AccountStore: Send + Sync + 'static {
     fn accounts(&self) -> Result<Vec<StoredAccount>, StoreError>;
 
     /// Stores the tokens of a new connection in place of those of an earlier one, with a higher version. `version` and
-    /// `refreshing_since` of the argument are ignored. Returns the version.
+    /// `refreshing_since` of the argument are ignored. Returns the new version.
     ///
     /// # Errors
     /// Those of the database.
     fn connect_account(&self, account: &StoredAccount) -> Result<i64, StoreError>;
 
-    /// Begins to renew the tokens, unless another node does so or the version is another one. The mark is durable before the
-    /// refresh token is sent.
+    /// Marks the tokens as being renewed, durably, before the refresh token is sent. Returns `false` if another node renews them, or
+    /// if the account has another version or was removed.
     ///
     /// # Errors
     /// Those of the database.

@@ -1,4 +1,4 @@
-//! People of an identity provider, the provider's sessions behind their sign-ins, and the absences of all people.
+//! Stores the people of an identity provider, their sessions at the provider, and the absences of all people.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -46,14 +46,15 @@ pub struct ProviderSession {
     pub sid: Option<String>,
     /// The provider's tokens, sealed.
     pub tokens: String,
-    /// Set if the tokens include a refresh token, so that the provider can be asked about the person.
+    /// `true` if the tokens include a refresh token, with which the provider is asked about the person.
     pub has_refresh_token: bool,
-    /// The second in which the person authenticated, and the kind of that authentication, as the ID token of the sign-in says.
+    /// The time at which the person authenticated, in seconds since 1970, from the ID token of the sign-in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth_time: Option<i64>,
+    /// The kind of that authentication, from the same ID token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acr: Option<String>,
-    /// The time at which the sign-in ends, however often it is used.
+    /// The time at which the sign-in ends, even if it is in use.
     pub ends_at: Timestamp,
 }
 
@@ -74,14 +75,14 @@ impl ProviderSession {
     }
 }
 
-/// The holders of everything by which decisions can be made.
+/// The holders of all keys and roles by which decisions can be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
-    /// The holders of the keys that are not revoked, and the people who have a role, by key id.
+    /// The holders of valid keys and the people who have a role, by key id.
     pub keys: HashMap<String, KeyHolder>,
     /// The names of the people who were revoked.
     pub revoked_people: HashSet<String>,
-    /// The number of people without a role. Whoever loses a role is counted, even if nobody read the role before.
+    /// The number of people without a role. It shows that a person lost a role, even one that was never read here.
     pub people_without_role: usize,
 }
 
@@ -118,14 +119,14 @@ pub trait People: Send + Sync + 'static {
     /// Those of the database.
     fn people(&self) -> Result<Vec<StoredPerson>, StoreError>;
 
-    /// Stores what the provider says about a person. An earlier revocation stays.
+    /// Stores a person as the provider describes them. An earlier revocation stays.
     ///
     /// # Errors
     /// Those of the database.
     fn put_person(&self, person: &StoredPerson) -> Result<(), StoreError>;
 
-    /// Stores the renewed session of a sign-in, if the sign-in still exists, and what the provider says about its person, if it
-    /// says anything. All sign-ins of a person without a role end.
+    /// Stores the renewed session of a sign-in, if the sign-in still exists, and the person as the provider describes them now, if
+    /// it does. All sign-ins of a person without a role end.
     ///
     /// # Errors
     /// Those of the database.
@@ -136,15 +137,15 @@ pub trait People: Send + Sync + 'static {
         person: Option<&StoredPerson>,
     ) -> Result<(), StoreError>;
 
-    /// Claims the next question to the provider about a sign-in whose last one was at `last`. Exactly one caller gets `true`,
-    /// even among several processes.
+    /// Claims the next renewal of a sign-in, which was last renewed at `last`. Exactly one caller gets `true`, even among several
+    /// processes.
     ///
     /// # Errors
     /// Those of the database.
     fn claim_refresh(&self, id: &SecretHash, last: Timestamp, now: Timestamp) -> Result<bool, StoreError>;
 
-    /// Revokes a person, known or not, ends their sign-ins, their absence and those in which they are the deputy, and removes their
-    /// accounts at servers. Returns the number of sign-ins.
+    /// Revokes a person, even an unknown one. Ends their sign-ins, their absence and those in which they are the deputy, and removes
+    /// their accounts at servers. Returns the number of ended sign-ins.
     ///
     /// # Errors
     /// Those of the database.
@@ -162,7 +163,7 @@ pub trait People: Send + Sync + 'static {
     /// Those of the database.
     fn put_absence(&self, absence: &Absence) -> Result<(), StoreError>;
 
-    /// Ends the absence of a person. Returns `false` if there is none. `actor` ends it in the audit trail.
+    /// Ends the absence of a person, and records `actor` in the audit trail. Returns `false` if there is none.
     ///
     /// # Errors
     /// Those of the database.

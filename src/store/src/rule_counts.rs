@@ -1,4 +1,4 @@
-//! Hourly counts of the calls that each rule of the policy decided.
+//! Stores the hourly counts of the calls that each rule of the policy decided.
 
 use jiff::Timestamp;
 

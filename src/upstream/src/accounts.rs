@@ -1,6 +1,6 @@
-//! Finds the upstream that a principal uses at a server whose persons have accounts of their own. It is created on
-//! demand, and its links, pools, caches and circuit breakers serve no other person. One of these upstreams supplies the
-//! lists that are offered to everybody, without resources (`upkeep::personal_lists`).
+//! Finds the upstream that a principal uses at a server where people have accounts of their own. It is created on demand, and its
+//! links, pools, caches and circuit breakers serve no other person. One of these upstreams supplies the lists that are offered to
+//! everybody, without resources (`upkeep::personal_lists`).
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -20,12 +20,12 @@ use crate::{
 use countersign_domain::principal::Principal;
 use countersign_protocol::McpError;
 
-/// The time limit for the first connection with a person's account, before the calls themselves wait for it.
+/// The time limit of a caller for the first connection with a person's account. Later, calls wait for it themselves.
 const FIRST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl Upstream {
-    /// Returns the server as the principal uses it: this upstream, or the one of the principal's own account. A new one
-    /// is returned after its first attempt to connect.
+    /// Returns the upstream that the principal uses: this one, or that of the principal's own account. A new one is returned after
+    /// its first attempt to connect.
     ///
     /// # Errors
     /// `AUTHORIZATION` if a person must connect first; `UPSTREAM_UNAVAILABLE` if the authorization server does not
@@ -33,7 +33,7 @@ impl Upstream {
     pub async fn for_principal(self: &Arc<Self>, principal: &Principal) -> Result<Arc<Self>, McpError> {
         let Some(accounts) = &self.accounts else { return Ok(Arc::clone(self)) };
         let (holder, current) = match (self.personal_upstreams(), &accounts.personal_upstreams) {
-            // It is not known yet whether the server requires accounts.
+            // The server has not yet shown whether it requires accounts.
             (None, Some(_)) => return Ok(Arc::clone(self)),
             (None, None) => (accounts.account.holder.clone(), Some(Arc::clone(self))),
             (Some(personal_upstreams), _) => {
@@ -115,8 +115,8 @@ impl Upstream {
         })
     }
 
-    /// Checks the account with which this upstream is used, and refreshes its token if it is about to expire. This
-    /// happens before an approved change is claimed.
+    /// Checks the account of this upstream before an approved change is claimed, and refreshes its token if it is about to
+    /// expire.
     ///
     /// # Errors
     /// As [`Self::for_principal`].
@@ -134,7 +134,7 @@ impl Upstream {
         actor.send(Prepare(credentials)).await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Connects again with the account of a holder, which was connected or disconnected.
+    /// Connects again after a person has connected or disconnected the account of this holder.
     pub(crate) fn reconnect_with_account(&self, holder: &AccountHolder) {
         let Some(accounts) = &self.accounts else { return };
         match (&accounts.personal_upstreams, holder) {
@@ -154,7 +154,7 @@ impl Upstream {
     }
 }
 
-/// Prepares credentials. It fails as [`Credentials::prepare`] does.
+/// Asks the actor to prepare credentials on its thread. It fails as [`Credentials::prepare`] does.
 #[derive(Message)]
 #[rtype(result = "Result<(), AuthorizationFailure>")]
 struct Prepare(Arc<dyn Credentials>);

@@ -24,9 +24,9 @@ use countersign_protocol::{
 };
 use countersign_provider::request::UpstreamRequest;
 
-/// The time for the last lines on stderr to arrive after the end of a server.
+/// The time that is given to the last lines on stderr after the end of a server.
 const STDERR_GRACE: Duration = Duration::from_millis(300);
-/// The time for a server to end before its folder is removed.
+/// The time limit for a server to end, after which its folder may be removed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of characters that are kept of a text of the server.
 const MAX_TEXT_CHARS: usize = 300;
@@ -43,7 +43,7 @@ pub struct TrialReport {
     /// The reason why it does not work, as the end of a sentence that begins with the name of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// `true` if the server is there, but asks for an account, which people connect once it is configured.
+    /// `true` if the server answers, but requires an account, which people connect once it is configured.
     pub needs_account: bool,
     /// `stateless` or `handshake`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub struct TrialReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own_name: Option<String>,
     pub tools: Vec<TrialTool>,
-    /// Tools and problems that are not listed.
+    /// Notes about tools that are not listed.
     pub notes: Vec<String>,
     /// The last lines on stderr, without secrets.
     pub stderr: Vec<String>,
@@ -71,12 +71,12 @@ pub struct TrialTool {
     pub offered: bool,
 }
 
-/// Ignores messages outside of requests.
+/// A listener that ignores messages outside of requests.
 struct DeafListener;
 
 impl Listener for DeafListener {
     fn handle_notification(&self, _: UpstreamNotification) {}
-    // Dropping the request declines it.
+    // A request that is dropped is declined.
     fn handle_request(&self, _: UpstreamRequest) {}
 }
 
@@ -97,6 +97,7 @@ fn failure(error: String) -> TrialReport {
     TrialReport { error: Some(error), ..TrialReport::default() }
 }
 
+/// Tries a server over this connector for at most `limit`.
 pub(crate) async fn try_connector(
     config: &Arc<UpstreamConfig>,
     connector: Arc<dyn Connector>,
@@ -127,11 +128,12 @@ fn describe(error: &LinkError) -> String {
     shorten(&text)
 }
 
-/// Returns a text of the server without secrets, and not longer than a few lines.
+/// Returns the beginning of a text of the server, without secrets.
 fn shorten(text: &str) -> String {
     redact(text).chars().take(MAX_TEXT_CHARS).collect()
 }
 
+/// Opens a link, lists the tools and closes the link.
 async fn read_tools(config: &UpstreamConfig, connector: &Arc<dyn Connector>) -> Result<TrialReport, LinkError> {
     let listener = || Arc::new(DeafListener) as Arc<dyn Listener>;
     let detected = detect::detect(Arc::clone(connector), &listener).await?;
@@ -152,6 +154,7 @@ async fn read_tools(config: &UpstreamConfig, connector: &Arc<dyn Connector>) -> 
     })
 }
 
+/// Lists the tools, and returns them with notes about those that are left out.
 async fn list_tools(
     config: &UpstreamConfig,
     link: &dyn Link,
@@ -181,7 +184,8 @@ async fn list_tools(
         };
         let malformed = || LinkError::Protocol("its answer to tools/list is not a list".to_owned());
         let page = Page::read(&result, "tools", &mut budget, &mut raw).ok_or_else(malformed)?;
-        if page.exceeded.is_some() {
+        let is_last_page = id == config.lists.pages as u64;
+        if page.exceeded.is_some() || (is_last_page && page.next_cursor.is_some()) {
             notes.push("It has more tools than are listed here.".to_owned());
         }
         match page.next_cursor {

@@ -68,15 +68,15 @@ async fn accept_known_reads(client: &Client, args: &AcceptArgs, out: &mut Output
     if !uncovered.is_empty() {
         print_note(&uncovered_note(&uncovered, &known));
     }
-    let all_covered = uncovered.is_empty();
+    let is_all_covered = uncovered.is_empty();
     let chosen: Vec<Tool> = tools.into_iter().filter(|tool| tool.offered).collect();
     if chosen.is_empty() {
-        print_note(if all_covered {
+        print_note(if is_all_covered {
             "All known reads of this server are accepted already."
         } else {
             "Nothing was accepted."
         });
-        return Ok(if all_covered { Exit::Ok } else { Exit::Failed });
+        return Ok(if is_all_covered { Exit::Ok } else { Exit::Failed });
     }
     if !client.json {
         print_definitions(&chosen, Some(Tool::known_effect), out)?;
@@ -102,7 +102,7 @@ pub(super) fn uncovered_note(tools: &[&Tool], known: &KnownReads) -> String {
     format!("{verb} from the known ones ({packages}).")
 }
 
-/// Prints which of the accepted tools run without review from now on.
+/// Prints the tools that were accepted, and whether they run without review from now on.
 fn print_accepted(server: &str, chosen: &[Tool], after: &Tools, out: &mut Output) -> Result<(), Failure> {
     out.write_styled_line(Style::Green, &format!("Accepted {}.", plural(chosen.len(), "definition")))?;
     let now = |tool: &Tool| after.tools.iter().find(|now| now.name == tool.name);
@@ -144,16 +144,16 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
     let asks = should_ask(client.json, args.yes, several)?;
     let Tools { tools, .. } = fetch_tools(client, &args.name, args.wait.limit()).await?;
     let selection = select(tools, &args.tools, |tool| tool.may_let_run)?;
-    let (run_already, refused): (Vec<&Tool>, Vec<&Tool>) =
+    let (already_allowed, refused): (Vec<&Tool>, Vec<&Tool>) =
         selection.left_out.iter().partition(|tool| tool.verdict == "allow");
     if !refused.is_empty() {
-        let these = name_list(&refused, "is", "are");
-        print_note(&format!("{these} not included: `countersign servers show` says what decides on their calls."));
+        let names = name_list(&refused, "is", "are");
+        print_note(&format!("{names} not included: `countersign servers show` says what decides on their calls."));
     }
     let chosen = selection.chosen;
     if chosen.is_empty() {
-        if !run_already.is_empty() {
-            print_note(&format!("{} without review already.", name_list(&run_already, "runs", "run")));
+        if !already_allowed.is_empty() {
+            print_note(&format!("{} without review already.", name_list(&already_allowed, "runs", "run")));
         }
         return Ok(if refused.is_empty() { Exit::Ok } else { Exit::Failed });
     }
@@ -200,7 +200,10 @@ async fn fetch_tools(client: &Client, name: &str, wait: Option<Duration>) -> Res
     if found.tools.is_empty()
         && let Some(server) = find_server(client, name).await?.filter(|server| !server.is_up())
     {
-        return Err(Failure::new(Exit::Unavailable, format!("{}. {NOT_CONNECTED_HINT}", server.absence_message())));
+        return Err(Failure::new(
+            Exit::Unavailable,
+            format!("{}. {NOT_CONNECTED_HINT}", server.not_connected_message()),
+        ));
     }
     Ok(found)
 }
@@ -220,7 +223,7 @@ fn print_definitions(
     Ok(out.finish()?)
 }
 
-/// Returns a hint on how to let a tool run. It names no tool, because only a person knows which ones read.
+/// Returns a hint on how to let a tool run. It names no tool, because only a person knows the ones that only read.
 pub(super) fn allow_hint(server: &str) -> String {
     let server = one_line(server);
     format!(

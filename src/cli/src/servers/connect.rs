@@ -1,4 +1,5 @@
-//! `servers connect|disconnect`: the account of the key's person at a server. Consent takes place in a browser.
+//! `servers connect|disconnect`: connects the account of the key's person at a server, for which a browser asks for consent, and
+//! removes it.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Returns the advice if the account must be connected.
+    /// Returns the advice for an account that is not connected.
     pub fn advice(&self, server: &str) -> Option<String> {
         if self.connected {
             return None;
@@ -75,6 +76,10 @@ pub(super) async fn connect(client: &Client, args: &ConnectAccountArgs, out: &mu
     Err(Failure::new(Exit::Failed, format!("{name} was not connected within {} s", args.wait)))
 }
 
+/// Returns the account that a server requires.
+///
+/// # Errors
+/// Fails if there is no such server, or if it needs no account.
 async fn find_account(client: &Client, name: &str) -> Result<Account, Failure> {
     let shown = one_line(name);
     let server = find_server(client, name).await?;

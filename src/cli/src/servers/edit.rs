@@ -35,10 +35,10 @@ use countersign_reload::{
     server_edits::{PreparedEdit, ServerChanges, ServerEditError, prepare_edit},
 };
 
-/// The keys that another package, address or command replaces.
+/// The keys that a new package, address or command replaces.
 const REPLACED_KEYS: [&str; 7] = ["command", "args", "url", "serverUrl", "httpUrl", "type", "transport"];
 
-/// The configuration file with what it is read with.
+/// The configuration file with the flags and the environment that apply to it.
 pub(super) struct Editor {
     pub file: ConfigFile,
     pub flags: Flags,
@@ -53,25 +53,25 @@ impl Editor {
             Failure::new(Exit::Usage, "there is no home directory, so name the configuration file with --config FILE")
         })?;
         let file = ConfigFile::read(&path).map_err(file_failure)?;
-        // What the file has is masked in the lines that are shown, if it can be loaded here.
+        // The secrets of the file are then masked wherever lines are shown. It may not load here, without the gateway's variables.
         if let Ok(loaded) = load_text(&path, file.text(), &flags, &env) {
             loaded.register_secrets();
         }
         Ok(Self { file, flags, env, json: args.json })
     }
 
-    /// Replaces secrets by references, and disables a server that refers to variables that are not set here, except for those
-    /// that it refers to already. Returns the variables to set.
+    /// Replaces secrets with references, and disables a server that refers to variables that are not set here. Variables in
+    /// `known` are not checked. Returns the variables to set.
     fn secure(
         &self,
         server: &mut PastedServer,
         taken: &BTreeSet<String>,
         known: &BTreeSet<String>,
-        keeps_enabled: bool,
+        stays_enabled: bool,
     ) -> Vec<String> {
         replace_secrets(&server.name, &mut server.settings, taken);
         let unset = unset_variables(&server.settings, &self.env, known);
-        if !unset.is_empty() && !keeps_enabled {
+        if !unset.is_empty() && !stays_enabled {
             set_key(&mut server.settings, "disabled", Node::Bool(true));
         }
         unset
@@ -124,7 +124,7 @@ impl Editor {
     }
 }
 
-/// Changes to make, with what a person should know about them.
+/// The changes to make, with notes for the person who makes them.
 #[derive(Default)]
 pub(super) struct Edit {
     pub changes: ServerChanges,
@@ -141,13 +141,14 @@ impl Edit {
         for mut server in servers {
             let unset = editor.secure(&mut server, &taken, &BTreeSet::new(), false);
             taken.extend(variables_in(&to_yaml(&server.name, &server.settings)));
-            edit.note(&server, unset);
+            edit.add_notes(&server, unset);
             edit.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
         }
         edit
     }
 
-    fn note(&mut self, server: &PastedServer, unset: Vec<String>) {
+    /// Adds the notes about a server and about the variables that it lacks.
+    fn add_notes(&mut self, server: &PastedServer, unset: Vec<String>) {
         let name = &server.name;
         self.notes.extend(server.notes.iter().map(|note| format!("{name}: {note}")));
         if unset.is_empty() {
@@ -204,7 +205,7 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
         return Err(Failure::new(Exit::Usage, "nothing to change; see `countersign servers edit --help`"));
     }
     let mut edit = Edit::default();
-    edit.note(&server, if args.enable { Vec::new() } else { unset });
+    edit.add_notes(&server, if args.enable { Vec::new() } else { unset });
     edit.changes.shown.push(ServerChange::Replace { name: server.name.clone(), settings: shown });
     edit.changes.made.push(ServerChange::Replace { name: server.name, settings: server.settings });
     let asks =
@@ -301,6 +302,7 @@ fn add_values(settings: &mut Vec<KeyValue>, target: &TargetArgs) -> Result<(), F
     Ok(())
 }
 
+/// Reads a text from a file, or from stdin for `-`.
 fn read_text(source: &Path) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let limit = MAX_PASTE_BYTES as u64 + 1;
@@ -313,6 +315,7 @@ fn read_text(source: &Path) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|_| Failure::new(Exit::Failed, "the text is not UTF-8"))
 }
 
+/// Returns the only server, under this name.
 fn only_server(servers: Vec<PastedServer>, name: &str) -> Result<PastedServer, Failure> {
     let mut servers = servers.into_iter();
     match (servers.next(), servers.next()) {
@@ -321,6 +324,7 @@ fn only_server(servers: Vec<PastedServer>, name: &str) -> Result<PastedServer, F
     }
 }
 
+/// Removes a key from a section of a server, and the section if it is then empty.
 fn remove_below(settings: &mut Vec<KeyValue>, section: &str, key: &str) {
     for setting in settings.iter_mut().filter(|setting| setting.key == section) {
         if let Node::Map(entries) = &mut setting.value.node {
@@ -330,6 +334,7 @@ fn remove_below(settings: &mut Vec<KeyValue>, section: &str, key: &str) {
     settings.retain(|setting| setting.key != section || setting.value.node != Node::Map(Vec::new()));
 }
 
+/// Converts an error of the file into a failure of the command.
 fn file_failure(error: FileError) -> Failure {
     let exit = match &error {
         FileError::Changed(_) => Exit::Conflict,
@@ -340,7 +345,7 @@ fn file_failure(error: FileError) -> Failure {
     Failure::new(exit, one_line(&error.to_string()).into_owned())
 }
 
-/// Describes why a file was not edited, with the lines to paste where that helps.
+/// Converts the reason why the file was not edited into a failure, with the lines to paste if that helps.
 fn edit_failure(error: ServerEditError, changes: &[ServerChange]) -> Failure {
     let exit = match &error {
         ServerEditError::File(FileError::Changed(_)) => Exit::Conflict,
@@ -351,15 +356,7 @@ fn edit_failure(error: ServerEditError, changes: &[ServerChange]) -> Failure {
     };
     let lines = match &error {
         ServerEditError::Edit(EditError::NotEditable { yaml, .. }) => yaml.clone(),
-        ServerEditError::File(FileError::ReadOnly { .. }) => {
-            let yaml = changes.iter().filter_map(|change| match change {
-                ServerChange::Add { name, settings } | ServerChange::Replace { name, settings } => {
-                    Some(to_yaml(name, settings))
-                }
-                ServerChange::Remove { .. } => None,
-            });
-            yaml.collect()
-        }
+        ServerEditError::File(FileError::ReadOnly { .. }) => changes.iter().map(ServerChange::to_yaml).collect(),
         _ => String::new(),
     };
     let mut message = one_line(&error.to_string()).into_owned();

@@ -1,4 +1,4 @@
-//! `servers import`: adds servers that desktop clients on this machine have.
+//! `servers import`: adds the servers of desktop clients on this machine to the configuration file.
 
 mod clients;
 
@@ -81,7 +81,7 @@ fn describe(settings: &[KeyValue]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Asks which servers to add.
+/// Asks which servers to add, and returns their positions.
 fn choose(found: &[FoundServer]) -> Result<Vec<usize>, Failure> {
     let mut stderr = io::stderr().lock();
     let _ = write!(stderr, "Which ones? Numbers or names, or all: ");
@@ -99,14 +99,14 @@ fn choose(found: &[FoundServer]) -> Result<Vec<usize>, Failure> {
     find_chosen(found, &words)
 }
 
-/// Returns the servers with these names or numbers.
+/// Returns the positions of the servers with these names or numbers.
 fn find_chosen(found: &[FoundServer], words: &[String]) -> Result<Vec<usize>, Failure> {
     let mut chosen = Vec::new();
     for word in words {
         let by_number = word.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
         let by_number = by_number.filter(|index| *index < found.len());
         let by_name = || found.iter().position(|found| found.server.name == *word);
-        // The number first, because a file may call a server by the number of another one.
+        // The number comes first, because a server may have the number of another one as its name.
         let index = by_number.or_else(by_name).ok_or_else(|| {
             let names: Vec<String> = found.iter().map(|found| one_line(&found.server.name).into_owned()).collect();
             Failure::new(Exit::NotFound, format!("no client has {}; there are {}", one_line(word), names.join(", ")))

@@ -1,4 +1,4 @@
-//! The tools of a server as the gateway lists them, and the selection that a command makes.
+//! The tools of a server as the gateway lists them, and the selection of some of them for a command.
 
 use serde::Deserialize;
 use serde_json::json;
@@ -13,6 +13,7 @@ use countersign_domain::{
     text::plural,
 };
 
+/// The tools of a server, as `GET /api/servers/{name}` lists them.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Tools {
@@ -47,8 +48,7 @@ pub(super) struct Tool {
     pub accepted_as_read: bool,
     #[serde(default)]
     pub accepted_sql_reads: bool,
-    /// The statement of the server's list of known reads about the tool: `read`, `dry_run`, `sql_read` or
-    /// `other_definition`.
+    /// The entry of the tool on the server's list of known reads: `read`, `dry_run`, `sql_read` or `other_definition`.
     pub known: Option<String>,
     #[serde(default)]
     pub offered: bool,
@@ -78,18 +78,18 @@ impl Tool {
         self.read_only_hint() == Some(true)
     }
 
-    /// Returns `true` if a person may know better than the definition whether the tool only reads. A tool that declares
-    /// that it writes is not proposed for running without review.
+    /// Returns `true` if the definition does not say whether the tool only reads, so that a person may know better. A tool that
+    /// declares that it writes is not proposed for running without review.
     pub fn has_unknown_effect(&self) -> bool {
         self.may_let_run && self.read_only_hint().is_none()
     }
 
-    /// Returns what the tool says about its effect.
+    /// Describes the effect that the tool claims to have.
     pub fn claimed_effect(&self) -> &'static str {
         if self.claims_to_only_read() { "says that it only reads" } else { MAY_WRITE }
     }
 
-    /// Returns what is known about the effect of a tool on the list of known reads.
+    /// Describes the known effect of a tool on the list of known reads.
     pub fn known_effect(&self) -> &'static str {
         match self.known.as_deref() {
             Some("dry_run") => "writes, but not in its dry run",
@@ -118,7 +118,7 @@ pub(super) struct Selection {
     pub left_out: Vec<Tool>,
 }
 
-/// Returns `true` if the text is a pattern, unless a tool has exactly this name.
+/// Returns `true` if the text has wildcards. A tool may still have exactly this name.
 pub(super) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '[', '{'])
 }
@@ -222,7 +222,7 @@ pub(super) fn print_definition(tool: &Tool, out: &mut Output) -> Result<(), Fail
     Ok(())
 }
 
-/// Breaks a definition into lines for comparison; each ends with a line break.
+/// Breaks a definition into indented lines for a comparison. Each ends with a line break.
 fn indented(json: &str) -> String {
     output::indented(json) + "\n"
 }

@@ -8,11 +8,14 @@ use crate::{
     exit::{Exit, Failure},
     output::{Output, Style, cell, one_line, print_note, print_table},
 };
-use countersign_config::edit::{find_server, server_for_trial};
+use countersign_config::{
+    UpstreamConfig,
+    edit::{find_server, paste::PastedServer, server_for_trial},
+};
 use countersign_domain::text::plural;
 use countersign_upstream::trial::{TrialReport, try_server};
 
-/// The size limit of one message from the server, in bytes.
+/// The maximum size of a message from the server, in bytes.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 pub(super) fn test(args: &TestArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
@@ -26,7 +29,7 @@ pub(super) fn test(args: &TestArgs, connect: &ConnectArgs, out: &mut Output) -> 
         let name = args.name.clone().unwrap_or_default();
         let settings = find_server(editor.file.text(), &name)
             .map_err(|error| Failure::new(Exit::NotFound, one_line(&error.to_string()).into_owned()))?;
-        vec![countersign_config::edit::paste::PastedServer { name, settings, notes: Vec::new() }]
+        vec![PastedServer { name, settings, notes: Vec::new() }]
     };
     let mut exit = Exit::Ok;
     for server in servers {
@@ -45,11 +48,12 @@ pub(super) fn test(args: &TestArgs, connect: &ConnectArgs, out: &mut Output) -> 
     Ok(exit)
 }
 
-fn run_trial(config: countersign_config::UpstreamConfig, limit: Duration) -> Result<TrialReport, Failure> {
-    // The folder in which a server without `cwd` runs.
-    let data = tempfile::tempdir().map_err(|error| Failure::new(Exit::Unavailable, error.to_string()))?;
+/// Runs a trial on this thread.
+fn run_trial(config: UpstreamConfig, limit: Duration) -> Result<TrialReport, Failure> {
+    // A server without `cwd` runs in this folder.
+    let folder = tempfile::tempdir().map_err(|error| Failure::new(Exit::Unavailable, error.to_string()))?;
     let config = Arc::new(config);
-    let trial = try_server(&config, data.path(), MAX_MESSAGE_BYTES, limit);
+    let trial = try_server(&config, folder.path(), MAX_MESSAGE_BYTES, limit);
     Ok(actix_web::rt::System::new().block_on(trial))
 }
 

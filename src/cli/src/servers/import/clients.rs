@@ -1,4 +1,4 @@
-//! The files in which desktop clients keep their servers. They are only read.
+//! Reads the servers from the files of desktop clients, and never writes these files.
 
 use std::{
     fs::{self, File},
@@ -18,7 +18,7 @@ use countersign_config::{
 /// The size limit of a file, in bytes. Claude Code keeps the history of all projects in its file.
 const MAX_FILE_BYTES: u64 = 32 << 20;
 
-/// A server that a client has.
+/// A server of a client.
 pub(super) struct FoundServer {
     /// The client's name for people.
     pub client: String,
@@ -34,7 +34,7 @@ enum Format {
     Yaml,
 }
 
-/// The files of a client, relative to a folder.
+/// The files in which a client may keep its servers.
 struct ClientFiles {
     client: ClientName,
     label: &'static str,
@@ -42,7 +42,7 @@ struct ClientFiles {
     paths: Vec<PathBuf>,
 }
 
-/// Returns the files of all clients. A file in the working directory is never read: it may be somebody else's.
+/// Returns the files of all clients. None is in the working directory, which may belong to somebody else.
 fn client_files(env: &Environment) -> Vec<ClientFiles> {
     use ClientName::{ClaudeCode, ClaudeDesktop, Codex, Cursor, Gemini, Goose, Vscode};
     let below = |folder: Option<PathBuf>, paths: &[&str]| -> Vec<PathBuf> {
@@ -71,7 +71,7 @@ fn client_files(env: &Environment) -> Vec<ClientFiles> {
     ]
 }
 
-/// Returns the servers of the clients, each name once, and notes about files that could not be read.
+/// Returns the servers of all clients or of one, each name once, and notes about what was left out.
 pub(super) fn find_servers(env: &Environment, only: Option<ClientName>) -> (Vec<FoundServer>, Vec<String>) {
     let (mut all, mut notes) = (Vec::<FoundServer>::new(), Vec::new());
     for files in client_files(env).iter().filter(|files| only.is_none_or(|client| client == files.client)) {
@@ -122,7 +122,7 @@ fn read_file(path: &Path, format: Format) -> Result<Vec<PastedServer>, String> {
     Ok(read_sections(&root))
 }
 
-/// Returns the parts of a client's settings that have servers, including those of the projects of Claude Code.
+/// Returns the servers in the settings of a client, including those of the projects of Claude Code, below `mcpServers`.
 fn sections_of_json(root: &Value) -> Value {
     let mut servers = serde_json::Map::new();
     let projects = root.get("projects").and_then(Value::as_object).into_iter().flat_map(serde_json::Map::values);
@@ -137,6 +137,7 @@ fn sections_of_json(root: &Value) -> Value {
     serde_json::json!({ "mcpServers": servers })
 }
 
+/// Reads the servers below the key that the settings have for them.
 fn read_sections(root: &Value) -> Vec<PastedServer> {
     let keys = ["mcpServers", "mcp_servers", "extensions"];
     let section = keys.iter().find_map(|key| root.get(key)).cloned().unwrap_or_default();

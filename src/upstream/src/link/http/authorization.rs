@@ -34,7 +34,7 @@ pub(crate) struct Access {
     pub credentials: Option<Arc<dyn Credentials>>,
 }
 
-/// Adds the token of the account to the additional headers of a request, and returns the headers that it consists of.
+/// Adds the headers that authorize the request to its additional headers, and returns them.
 ///
 /// # Errors
 /// [`LinkError::Unauthorized`]
@@ -43,14 +43,14 @@ pub(super) async fn add_token(
     head: &RequestHead,
     extra: &mut ExtraHeaders,
 ) -> Result<AuthorizationHeaders, LinkError> {
-    // Neither headers that are forwarded from a client nor an earlier token must remain.
+    // Remove the headers of an earlier token, and those that a client sent.
     extra.retain(|(name, _)| *name != header::AUTHORIZATION && *name != DPOP);
     let headers = credentials.authorize(head.method.as_str(), &head.uri).await.map_err(LinkError::Unauthorized)?;
     extra.extend(headers.iter().cloned());
     Ok(headers)
 }
 
-/// Returns the refusal if the answer is one. Otherwise learns the nonce for the next proof, if the answer has one.
+/// Returns the refusal if the answer is one. Otherwise remembers the nonce of the answer for the next proof.
 pub(super) fn check_answer(
     credentials: &dyn Credentials,
     headers: &AuthorizationHeaders,
@@ -112,8 +112,8 @@ pub(super) async fn send_again(
     }
 }
 
-/// Opens a connection that begins with a GET at `uri` with the token of the account, and again after a refusal if a
-/// better token was obtained. `open` takes the headers.
+/// Opens a connection that begins with a GET at `uri` and the token of the account. Tries again after a refusal if a better token
+/// was obtained. `open` gets the headers that authorize the request.
 ///
 /// # Errors
 /// [`LinkError::Unauthorized`] and those of `open`.
@@ -148,11 +148,12 @@ pub(crate) async fn open<T>(
     }
 }
 
+/// Returns the failure of a request that was refused for good.
 fn authorization_failure(refusal: &HttpRefusal) -> AuthorizationFailure {
     AuthorizationFailure::Refused(format!("refused the access token (HTTP status {})", refusal.status))
 }
 
-/// Returns the refusal if the response is one: 401, or 403 with a challenge. For an approved change, any 403 is one.
+/// Returns the refusal if the response is one: 401, or 403 with a challenge. For an approved change, any 403 counts.
 fn parse_refusal(answer: &HttpResponse, is_approved: bool) -> Option<HttpRefusal> {
     let status = answer.status();
     if status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN {

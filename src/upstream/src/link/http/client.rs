@@ -1,4 +1,4 @@
-//! The HTTP client of each worker thread: its own kept-alive connections, verified TLS, no redirects. [`http1`] speaks
+//! The HTTP client of each worker thread, with its own persistent connections, verified TLS and no redirects. [`http1`] speaks
 //! HTTP/1.1, and the client of `countersign_net` speaks HTTP/2, which servers choose in the TLS handshake.
 
 use std::{
@@ -65,7 +65,7 @@ impl RequestHead {
         Self::new(Method::POST, uri, headers, access)
     }
 
-    /// Renders the request line and the headers, except those that `extra` overrides.
+    /// Renders the request line and the headers, without those that `extra` overrides.
     pub(super) fn render(&self, extra: &[(HeaderName, HeaderValue)]) -> BytesMut {
         let overrides = |name: &HeaderName| extra.iter().any(|(other, _)| other == name);
         let path = self.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -131,6 +131,7 @@ pub(super) fn put_header(out: &mut BytesMut, name: &HeaderName, value: &HeaderVa
     }
 }
 
+/// Appends a header field.
 pub(super) fn put_field(out: &mut BytesMut, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
@@ -186,7 +187,7 @@ impl HttpResponse {
         }
     }
 
-    /// Returns the number of bytes of the body that have not been read, if it is known.
+    /// Returns the length of the body in bytes before any of it is read, if the response has it.
     pub fn length(&self) -> Option<u64> {
         match self {
             Self::Http1(response) => match response.head.framing {
