@@ -184,8 +184,15 @@ pub async fn add(
         draft.notes.append(&mut server.notes);
         draft.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
     }
-    let parts = (&reloader, &trials);
-    draft.finish(&principal, &request, parts, &file, (&body.version, body.preview)).await
+    let context = EditContext {
+        principal: &principal,
+        request: &request,
+        reloader: &reloader,
+        trials: &trials,
+        version: &body.version,
+        is_preview: body.preview,
+    };
+    draft.finish(context, &file).await
 }
 
 /// Changes a server in the configuration file.
@@ -213,8 +220,15 @@ pub async fn replace(
     let settings = with_old_secrets(&shown, &old)?;
     draft.changes.made.push(ServerChange::Replace { name: name.clone(), settings });
     draft.changes.shown.push(ServerChange::Replace { name, settings: shown });
-    let parts = (&reloader, &trials);
-    draft.finish(&principal, &request, parts, &file, (&body.version, body.preview)).await
+    let context = EditContext {
+        principal: &principal,
+        request: &request,
+        reloader: &reloader,
+        trials: &trials,
+        version: &body.version,
+        is_preview: body.preview,
+    };
+    draft.finish(context, &file).await
 }
 
 /// The parameters of a removal.
@@ -247,8 +261,26 @@ pub async fn remove(
     let file = reloader.read_file().await.map_err(to_problem)?;
     let mut draft = Draft::default();
     draft.changes.push(ServerChange::Remove { name });
-    let parts = (&reloader, &trials);
-    draft.finish(&principal, &request, parts, &file, (version, query.get("preview") == Some("true"))).await
+    let context = EditContext {
+        principal: &principal,
+        request: &request,
+        reloader: &reloader,
+        trials: &trials,
+        version,
+        is_preview: query.get("preview") == Some("true"),
+    };
+    draft.finish(context, &file).await
+}
+
+/// The request of an edit, and the version of the file on which it is based.
+struct EditContext<'a> {
+    principal: &'a Arc<Principal>,
+    request: &'a HttpRequest,
+    reloader: &'a web::Data<Reloader>,
+    trials: &'a ServerTrials,
+    version: &'a str,
+    /// `true` if the edit is only shown.
+    is_preview: bool,
 }
 
 /// An edit that was not made yet.
@@ -289,14 +321,8 @@ impl Draft {
     }
 
     /// Makes the edit, or keeps it until another person consents. A preview only shows what it would change.
-    async fn finish(
-        self,
-        principal: &Arc<Principal>,
-        request: &HttpRequest,
-        (reloader, trials): (&web::Data<Reloader>, &web::Data<ServerTrials>),
-        file: &ConfigFile,
-        (version, is_preview): (&str, bool),
-    ) -> Result<HttpResponse, Problem> {
+    async fn finish(self, context: EditContext<'_>, file: &ConfigFile) -> Result<HttpResponse, Problem> {
+        let EditContext { principal, request, reloader, trials, version, is_preview } = context;
         let servers: Vec<String> = self.changes.made.iter().map(|change| change.name().to_owned()).collect();
         let needs_consent = !is_at_machine(request, reloader) && self.has_new_target(reloader, file);
         let yaml = self.changes.to_yaml();

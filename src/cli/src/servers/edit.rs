@@ -21,7 +21,7 @@ use crate::{
 use countersign_config::{
     Environment, Flags,
     edit::{
-        EditError, ServerChange, find_server,
+        EditError, PackageRunner, ServerChange, find_server,
         hidden::{hide_secrets, restore_secrets},
         paste::{MAX_PASTE_BYTES, PastedServer, parse_servers},
         references::{replace_secrets, unset_variables, variables_in},
@@ -36,7 +36,7 @@ use countersign_reload::{
 };
 
 /// The keys that a new package, address or command replaces.
-const REPLACED_KEYS: [&str; 7] = ["command", "args", "url", "serverUrl", "httpUrl", "type", "transport"];
+const REPLACED_KEYS: [&str; 8] = ["command", "args", "url", "serverUrl", "httpUrl", "replicas", "type", "transport"];
 
 /// The configuration file with the flags and the environment that apply to it.
 pub(super) struct Editor {
@@ -242,7 +242,7 @@ pub(super) fn read_target(target: &TargetArgs, name: Option<&str>) -> Result<Vec
         |words: &[String]| Node::List(words.iter().map(|word| Node::Text(word.clone()).without_place()).collect());
     match (&target.package, &target.url, target.command.split_first()) {
         (Some(package), None, _) => {
-            let (command, mut args) = runner(package)?;
+            let (command, mut args) = package_command(package)?;
             args.extend(target.command.iter().cloned());
             settings.push(KeyValue::new("command", Node::Text(command.to_owned())));
             settings.push(KeyValue::new("args", words(&args)));
@@ -264,8 +264,8 @@ pub(super) fn read_target(target: &TargetArgs, name: Option<&str>) -> Result<Vec
     Ok(vec![PastedServer { name: name.to_owned(), settings, notes: Vec::new() }])
 }
 
-/// Returns the command that runs a package, and its first arguments.
-fn runner(package: &str) -> Result<(&'static str, Vec<String>), Failure> {
+/// Returns the command that runs a package, and its arguments up to the package.
+fn package_command(package: &str) -> Result<(&'static str, Vec<String>), Failure> {
     let (kind, name) = match package.split_once(':') {
         Some((kind @ ("npm" | "pypi" | "docker"), name)) => (kind, name),
         _ if package.starts_with('@') => ("npm", package),
@@ -274,15 +274,10 @@ fn runner(package: &str) -> Result<(&'static str, Vec<String>), Failure> {
     if name.is_empty() || name.starts_with('-') {
         return Err(Failure::new(Exit::Usage, format!("{} is not the name of a package", one_line(package))));
     }
-    let (command, first): (_, &[&str]) = match kind {
-        "npm" => ("npx", &["-y"]),
-        "pypi" => ("uvx", &[]),
-        "docker" => ("docker", &["run", "-i", "--rm"]),
-        _ => {
-            let message = format!("say where the package is: npm:{name}, pypi:{name} or docker:{name}");
-            return Err(Failure::new(Exit::Usage, one_line(&message).into_owned()));
-        }
-    };
+    let PackageRunner { command, first, .. } = PackageRunner::for_registry(kind).ok_or_else(|| {
+        let message = format!("say where the package is: npm:{name}, pypi:{name} or docker:{name}");
+        Failure::new(Exit::Usage, one_line(&message).into_owned())
+    })?;
     Ok((command, first.iter().copied().chain([name]).map(str::to_owned).collect()))
 }
 

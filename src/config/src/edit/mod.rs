@@ -15,6 +15,8 @@ pub mod rules;
 #[cfg(test)]
 mod tests;
 
+pub use registry_entry::PackageRunner;
+
 use std::path::Path;
 
 use self::{

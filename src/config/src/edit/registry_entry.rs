@@ -44,7 +44,7 @@ pub(super) fn read(entries: &[KeyValue], name: Option<&str>) -> Result<PastedSer
     let name = name.or(own_name).ok_or(PasteError::NameMissing)?;
     let mut server = PastedServer { name: name.to_owned(), settings: Vec::new(), notes: Vec::new() };
     let packages = maps_in(entries, "packages");
-    let package = packages.iter().find_map(|package| Some((*package, Runner::find(package)?)));
+    let package = packages.iter().find_map(|package| Some((*package, PackageRunner::for_package(package)?)));
     if let Some((package, runner)) = package {
         server.settings = read_package(package, &runner)?;
     } else if let Some(remote) = maps_in(entries, "remotes").first() {
@@ -65,18 +65,19 @@ pub(super) fn read(entries: &[KeyValue], name: Option<&str>) -> Result<PastedSer
 }
 
 /// The program that starts packages of a registry.
-struct Runner {
-    command: &'static str,
-    /// The arguments before those of the entry.
-    first: &'static [&'static str],
+pub struct PackageRunner {
+    /// The name of the program.
+    pub command: &'static str,
+    /// The arguments before the package.
+    pub first: &'static [&'static str],
     /// The text between the identifier of a package and its version.
     version_sign: &'static str,
 }
 
-impl Runner {
-    /// Returns the runner of a package, or `None` if the gateway cannot start it.
-    fn find(package: &[KeyValue]) -> Option<Self> {
-        let registry = text_in(package, "registryType").or_else(|| text_in(package, "registry_name"))?;
+impl PackageRunner {
+    /// Returns the runner for packages of `npm`, `pypi` or `docker` (`oci`), or `None` for another registry.
+    #[must_use]
+    pub fn for_registry(registry: &str) -> Option<Self> {
         let (command, first, version_sign): (_, &[&str], _) = match registry {
             "npm" => ("npx", &["-y"], "@"),
             "pypi" => ("uvx", &[], "=="),
@@ -85,10 +86,14 @@ impl Runner {
         };
         Some(Self { command, first, version_sign })
     }
+
+    fn for_package(package: &[KeyValue]) -> Option<Self> {
+        Self::for_registry(text_in(package, "registryType").or_else(|| text_in(package, "registry_name"))?)
+    }
 }
 
 /// Returns the settings of a server that is a package.
-fn read_package(package: &[KeyValue], runner: &Runner) -> Result<Vec<KeyValue>, PasteError> {
+fn read_package(package: &[KeyValue], runner: &PackageRunner) -> Result<Vec<KeyValue>, PasteError> {
     let identifier = text_in(package, "identifier").or_else(|| text_in(package, "name"));
     let identifier = identifier.ok_or(PasteError::NothingFound)?;
     let variables = read_variables(&maps_in(package, "environmentVariables"), |name| variable_name(&[name]));

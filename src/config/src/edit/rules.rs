@@ -165,6 +165,19 @@ fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[No
         lines.replace(range.start, range.end, &text);
         return Ok(lines.join());
     };
+    if nodes.is_empty() {
+        let indent = block.indent;
+        let text = format!("{:indent$}{RULES}: []{end_of_line}", "");
+        lines.replace(range.start, items.end, &text);
+    } else {
+        let text = compose_rules(&lines, &items, entries, nodes, end_of_line);
+        lines.replace(range.start + 1, items.end, &text);
+    }
+    Ok(lines.join())
+}
+
+/// Returns the lines of the new rules. A kept rule keeps its lines, and a replaced one the comments above it.
+fn compose_rules(lines: &Lines, items: &Items, entries: &[RuleEntry], nodes: &[Node], end_of_line: &str) -> String {
     let mut text = String::new();
     for (entry, node) in entries.iter().zip(nodes) {
         let (origin, is_kept) = match entry {
@@ -172,8 +185,8 @@ fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[No
             RuleEntry::Written { replaces, .. } => (replaces.and_then(|index| items.rules.get(index)), false),
         };
         if let Some(RuleLines { comments, content }) = origin {
-            let shown = if is_kept { comments.start..content.end } else { comments.start..comments.end };
-            for line in shown {
+            let copied = if is_kept { comments.start..content.end } else { comments.start..comments.end };
+            for line in copied {
                 text.push_str(lines.line(line).trim_end_matches(['\n', '\r']));
                 text.push_str(end_of_line);
             }
@@ -182,14 +195,7 @@ fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[No
             text.push_str(&format!("{:1$}- {2}{end_of_line}", "", items.indent, format_flow(node)));
         }
     }
-    if nodes.is_empty() {
-        let indent = block.indent;
-        text = format!("{:indent$}{RULES}: []{end_of_line}", "");
-        lines.replace(range.start, items.end, &text);
-    } else {
-        lines.replace(range.start + 1, items.end, &text);
-    }
-    Ok(lines.join())
+    text
 }
 
 /// The lines of a rule and of the comments above it.

@@ -1,9 +1,9 @@
-//! The news that a step of a plan has moved.
+//! Announces to `upkeep::plans` that the state of a step has changed.
 
-/// A plan one of whose steps has moved, so that another one may run, or none.
+/// A plan with a step whose state has changed, so that another step may run, or the plan stops.
 #[derive(Debug)]
 pub(crate) struct MovedPlan {
     pub id: String,
-    /// This node made the transition, so that it runs the next step.
+    /// `true` if this node made the transition. It then also runs the next step.
     pub is_own: bool,
 }

@@ -71,7 +71,9 @@ impl Changes {
                 inner.proposal_rate.admit(&proposals[0].proposer.principal, missing, inner.nodes.live_count())?;
                 is_counted = true;
             }
-            if let Some(steps) = store_missing_steps(inner, title, reason, stored, &proposals).await? {
+            let drafts = prepare_missing_steps(inner, title, reason, &stored, &proposals)?;
+            let is_repeatable = proposals[0].idempotency_key.is_some();
+            if let Some(steps) = store_missing_steps(inner, stored, drafts, is_repeatable).await? {
                 return Ok(steps);
             }
         }
@@ -143,6 +145,73 @@ impl Changes {
     }
 }
 
+/// Prepares the steps of a plan that follow those that are `stored`, before the first of them is stored.
+fn prepare_missing_steps(
+    inner: &Inner,
+    title: &str,
+    reason: Option<&str>,
+    stored: &[Arc<Change>],
+    proposals: &[Proposal],
+) -> Result<Vec<Draft>, McpError> {
+    let id = match stored.first().and_then(|step| step.plan.as_ref()) {
+        Some(plan) => plan.id.clone(),
+        None => format!("plan_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
+    };
+    let longest_expiry = proposals.iter().map(|proposal| proposal.expire_after).max().unwrap_or_default();
+    let mut drafts: Vec<Draft> = Vec::with_capacity(proposals.len());
+    for (position, proposal) in proposals.iter().enumerate().skip(stored.len()) {
+        let mut proposal = proposal.clone();
+        let earlier = stored.iter().map(|step| &**step).chain(drafts.iter().map(|draft| &*draft.change));
+        compose_preview(&mut proposal, earlier);
+        if proposal.terms.quorum == 0 {
+            // An allowed step waits as long as those that people decide on.
+            proposal.expire_after = longest_expiry;
+        }
+        proposal.plan = Some(PlanStep {
+            id: id.clone(),
+            title: title.to_owned(),
+            reason: reason.map(str::to_owned),
+            index: u32::try_from(position).unwrap_or(u32::MAX),
+            last: position + 1 == proposals.len(),
+        });
+        match prepare(inner, proposal) {
+            Ok(draft) => drafts.push(draft),
+            Err(error) => {
+                drafts.iter().for_each(|draft| inner.shared.duplicates.remove(&draft.change.id));
+                return Err(error.with("step", position));
+            }
+        }
+    }
+    Ok(drafts)
+}
+
+/// Stores the steps of a plan that follow those that are `stored`, and returns all. Returns `None` if another request has stored
+/// one of them meanwhile. If one cannot be stored and the call cannot be repeated, those before it are withdrawn.
+async fn store_missing_steps(
+    inner: &Inner,
+    mut stored: Vec<Arc<Change>>,
+    drafts: Vec<Draft>,
+    is_repeatable: bool,
+) -> Result<Option<Vec<Arc<Change>>>, McpError> {
+    let mut drafts = drafts.into_iter();
+    while let Some(draft) = drafts.next() {
+        match write_new_change(inner, draft).await {
+            Ok(change) => stored.push(change),
+            Err(error) => {
+                drafts.for_each(|draft| inner.shared.duplicates.remove(&draft.change.id));
+                if matches!(error, TransitionError::Duplicate) {
+                    return Ok(None);
+                }
+                if !is_repeatable {
+                    withdraw(inner, &stored, "the plan could not be stored as a whole").await;
+                }
+                return Err(into_client_error(error).with("step", stored.len()));
+            }
+        }
+    }
+    Ok(Some(stored))
+}
+
 /// Returns the change that the same principal proposed with the same idempotency key.
 async fn find_repeated(inner: &Inner, proposal: &Proposal) -> Result<Option<Arc<Change>>, McpError> {
     let Some(key) = &proposal.idempotency_key else { return Ok(None) };
@@ -176,63 +245,6 @@ async fn find_repeated_steps(
         next_index(&steps)?;
     }
     Ok(steps)
-}
-
-/// Stores the steps of a plan that follow those that are `stored`, and returns all. Returns `None` if another request has stored
-/// one of them meanwhile.
-async fn store_missing_steps(
-    inner: &Inner,
-    title: &str,
-    reason: Option<&str>,
-    mut stored: Vec<Arc<Change>>,
-    proposals: &[Proposal],
-) -> Result<Option<Vec<Arc<Change>>>, McpError> {
-    let id = match stored.first().and_then(|step| step.plan.as_ref()) {
-        Some(plan) => plan.id.clone(),
-        None => format!("plan_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
-    };
-    let longest_expiry = proposals.iter().map(|proposal| proposal.expire_after).max().unwrap_or_default();
-    let mut drafts: Vec<Draft> = Vec::with_capacity(proposals.len());
-    for (position, proposal) in proposals.iter().enumerate().skip(stored.len()) {
-        let mut proposal = proposal.clone();
-        compose_preview(&mut proposal, stored.iter().map(|step| &**step).chain(drafts.iter().map(|draft| &*draft.change)));
-        if proposal.terms.quorum == 0 {
-            // An allowed step waits as long as those that people decide on.
-            proposal.expire_after = longest_expiry;
-        }
-        proposal.plan = Some(PlanStep {
-            id: id.clone(),
-            title: title.to_owned(),
-            reason: reason.map(str::to_owned),
-            index: u32::try_from(position).unwrap_or(u32::MAX),
-            last: position + 1 == proposals.len(),
-        });
-        match prepare(inner, proposal) {
-            Ok(draft) => drafts.push(draft),
-            Err(error) => {
-                drafts.iter().for_each(|draft| inner.shared.duplicates.remove(&draft.change.id));
-                return Err(error.with("step", position));
-            }
-        }
-    }
-    let mut drafts = drafts.into_iter();
-    while let Some(draft) = drafts.next() {
-        match write_new_change(inner, draft).await {
-            Ok(change) => stored.push(change),
-            Err(error) => {
-                drafts.for_each(|draft| inner.shared.duplicates.remove(&draft.change.id));
-                if matches!(error, TransitionError::Duplicate) {
-                    return Ok(None);
-                }
-                // With a key, a repeat stores the rest.
-                if proposals[0].idempotency_key.is_none() {
-                    withdraw(inner, &stored, "the plan could not be stored as a whole").await;
-                }
-                return Err(into_client_error(error).with("step", stored.len()));
-            }
-        }
-    }
-    Ok(Some(stored))
 }
 
 /// Returns the position of the next step.

@@ -154,6 +154,7 @@ pub(in crate::handlers) async fn propose_step(
     let ToolCallScope { exchange, reviews, .. } = scope;
     require_scope(&exchange.identity.principal, Scope::ToolsPropose)?;
     let arguments = arguments_or_empty(call.arguments)?;
+    // The position of the step is not known yet. `Changes::propose_step` checks its references again.
     let judged = judge_step(scope, route, arguments, MAX_STEPS).await?;
     let (route, decision) = (Arc::clone(&judged.route), Arc::clone(&judged.decision));
     let subject = judged.subject().to_owned();
