@@ -107,16 +107,43 @@ pub(in crate::handlers) async fn propose_plan(
         };
         judged.push(judging.await.map_err(|error| with_position(error, step, &call.name))?);
     }
-    // Decisions are counted only once it is certain that no call is denied.
+    // Decisions are counted only once all calls are judged, so that a call that cannot be checked counts none.
     let mut admitted = Vec::with_capacity(judged.len());
     for (step, (judged, arguments)) in judged.into_iter().enumerate() {
         let (route, decision) = (Arc::clone(&judged.route), Arc::clone(&judged.decision));
         let subject = judged.subject().to_owned();
         judged.apply_decision(exchange, Counting::Count).map_err(|error| with_position(error, step, &route.name))?;
-        admitted.push((route, decision, subject, arguments));
+        admitted.push(AdmittedCall { route, decision, subject, arguments });
     }
-    let mut proposals: Vec<Proposal> = Vec::with_capacity(admitted.len());
-    for (step, (route, decision, subject, arguments)) in admitted.iter().enumerate() {
+    let mut proposals = preview_calls(scope, &admitted).await?;
+    if let Some(first) = proposals.first_mut() {
+        first.idempotency_key = idempotency_key.map(Cow::into_owned);
+    }
+    // The plan is stored in the background, even if the client disconnects meanwhile.
+    let (changes, title, reason) = (reviews.changes.clone(), plan.title, plan.reason);
+    let stored = actix::spawn(async move { changes.propose_plan(&title, reason.as_deref(), proposals).await }).await;
+    let steps = stored.map_err(|_| not_stored_error())??;
+    steps.iter().for_each(|step| log_created(exchange, step));
+    let finished = FinishedCall { result: plan_result(&steps), failure: None, fits_output_schema: true };
+    Ok(ToolOutcome::Finished(finished, None))
+}
+
+/// A call of a plan that the policy does not deny.
+struct AdmittedCall<'a> {
+    route: Arc<ToolRoute>,
+    decision: Arc<Decision>,
+    /// The name by which rules refer to the call.
+    subject: String,
+    arguments: Cow<'a, RawValue>,
+}
+
+/// Previews the calls of a plan in its order, and returns their proposals.
+///
+/// # Errors
+/// The error of the first call that cannot be previewed or must fail, with its position in `step`.
+async fn preview_calls(scope: ToolCallScope<'_>, calls: &[AdmittedCall<'_>]) -> Result<Vec<Proposal>, McpError> {
+    let mut proposals: Vec<Proposal> = Vec::with_capacity(calls.len());
+    for (step, AdmittedCall { route, decision, subject, arguments }) in calls.iter().enumerate() {
         let positioned = |error| with_position(error, step, &route.name);
         let proposal = preview_step(scope, route, decision, arguments).await.map_err(positioned)?;
         let Proposal { provider, preview, .. } = &proposal;
@@ -128,16 +155,7 @@ pub(in crate::handlers) async fn propose_plan(
         }
         proposals.push(proposal);
     }
-    if let Some(first) = proposals.first_mut() {
-        first.idempotency_key = idempotency_key.map(Cow::into_owned);
-    }
-    // The plan is stored in the background, even if the client disconnects meanwhile.
-    let (changes, title, reason) = (reviews.changes.clone(), plan.title, plan.reason);
-    let stored = actix::spawn(async move { changes.propose_plan(&title, reason.as_deref(), proposals).await }).await;
-    let steps = stored.map_err(|_| not_stored_error())??;
-    steps.iter().for_each(|step| log_created(exchange, step));
-    let finished = FinishedCall { result: plan_result(&steps), failure: None, fits_output_schema: true };
-    Ok(ToolOutcome::Finished(finished, None))
+    Ok(proposals)
 }
 
 /// Proposes a call as the next step of the plan that it names.
