@@ -95,7 +95,7 @@ pub fn redeem(
         tracing::warn!(person, "a sign-in code was refused, because its person no longer has a role");
         refusal_error()
     })?;
-    session.describe_sign_in(&mut principal);
+    session.add_authentication_to(&mut principal);
     Ok((principal, Some(session)))
 }
 

@@ -254,15 +254,13 @@ fn print_server(
         let [name, standing, reason] = [&tool.name, &standing, &reason].map(|text| cell(Style::Plain, text));
         [name, standing, cell(verdict_style(&tool.verdict), &tool.verdict), reason]
     };
-    match server {
-        _ if !tools.is_empty() => {
-            print_table(["TOOL", "STANDING", "VERDICT", "WHY"], tools.iter().map(row).collect(), None, out)?
-        }
-        Some(server) if !server.is_up() => {
-            out.write_line(&format!("{}. {NOT_CONNECTED_HINT}.", server.not_connected_message()))?;
-            return Ok(());
-        }
-        _ => out.write_line("This server has no tools.")?,
+    if !tools.is_empty() {
+        print_table(["TOOL", "STANDING", "VERDICT", "WHY"], tools.iter().map(row).collect(), None, out)?;
+    } else if let Some(server) = server.filter(|server| !server.is_up()) {
+        out.write_line(&format!("{}. {NOT_CONNECTED_HINT}.", server.not_connected_message()))?;
+        return Ok(());
+    } else {
+        out.write_line("This server has no tools.")?;
     }
     if let Some(server) = server {
         let faults = server.left_out.iter().chain(&server.warnings).map(|fault| one_line(fault).into_owned());

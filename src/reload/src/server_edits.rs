@@ -252,8 +252,9 @@ impl Reloader {
     /// [`ServerEditError::NoFile`], [`ServerEditError::File`]
     pub async fn read_file(&self) -> Result<ConfigFile, ServerEditError> {
         let path = self.file().cloned().ok_or(ServerEditError::NoFile)?;
-        let read = tokio::task::spawn_blocking(move || ConfigFile::read(&path)).await;
-        Ok(read.map_err(|error| ServerEditError::NotRecorded(error.to_string()))??)
+        let file = path.clone();
+        let read = tokio::task::spawn_blocking(move || ConfigFile::read(&file)).await;
+        Ok(read.map_err(|error| FileError::Unreadable { path, source: std::io::Error::other(error) })??)
     }
 
     /// Returns the flags and the environment with which the file is read.
@@ -331,8 +332,9 @@ impl Reloader {
         let (event, details) = changes.audit_entry();
         self.record(event, by, &details).await?;
         tracing::warn!(target: "countersign::audit", by, event, %details, "the configuration file is edited on the dashboard");
+        let path = file.path().to_owned();
         let saved = tokio::task::spawn_blocking(move || file.save(&text)).await;
-        saved.map_err(|error| ServerEditError::NotRecorded(error.to_string()))??;
+        saved.map_err(|error| FileError::ReadOnly { path, reason: error.to_string() })??;
         loaded.register_secrets();
         self.apply_loaded(ReloadCause::File, loaded).await;
         Ok(EditSummary { version: self.read_file().await?.version(), saved: true, ..summary })

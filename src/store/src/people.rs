@@ -66,7 +66,7 @@ impl ProviderSession {
     }
 
     /// Adds the time and the kind of the authentication to the claims of the signed-in person.
-    pub fn describe_sign_in(&self, person: &mut Principal) {
+    pub fn add_authentication_to(&self, person: &mut Principal) {
         if let Some(claims) = &mut person.claims {
             let claims = Arc::make_mut(claims);
             claims.auth_time = self.auth_time;

@@ -103,7 +103,8 @@ fn read_package(package: &[KeyValue], runner: &PackageRunner) -> Result<Vec<KeyV
     }
     args.extend(read_arguments(&maps_in(package, "runtimeArguments"))?);
     args.push(match text_in(package, "version").filter(|version| *version != "latest") {
-        Some(version) if !identifier.contains([':', '@']) || identifier.starts_with('@') => {
+        // A host may have a port, and a scope of npm begins with the sign of a version. Neither is in the last part.
+        Some(version) if !identifier.rsplit('/').next().is_some_and(|name| name.contains([':', '@'])) => {
             format!("{identifier}{}{version}", runner.version_sign)
         }
         _ => identifier.to_owned(),

@@ -45,13 +45,7 @@ pub(crate) async fn run(
                             let is_alone = inner.nodes.live_count() <= 1;
                             plans.extend(open.into_iter().map(|plan| (plan, is_alone)));
                         }
-                        Ok(open) => {
-                            for plan in open {
-                                if let Err(error) = withdraw_rest(&inner, &plan).await {
-                                    tracing::warn!(%error, plan, "a plan could not be checked; trying again later");
-                                }
-                            }
-                        }
+                        Ok(open) => withdraw_stopped(&inner, &open).await,
                         Err(error) => {
                             tracing::warn!(%error, "the open plans could not be read; trying again");
                             check.reset_after(inner.config.retry_delay);
@@ -101,6 +95,15 @@ async fn advance(
             Ok(())
         }
         PlanProgress::Waiting | PlanProgress::Finished => Ok(()),
+    }
+}
+
+/// Withdraws the rest of those plans that have stopped.
+async fn withdraw_stopped(inner: &Inner, plans: &[String]) {
+    for plan in plans {
+        if let Err(error) = withdraw_rest(inner, plan).await {
+            tracing::warn!(%error, plan, "a plan could not be checked; trying again later");
+        }
     }
 }
 

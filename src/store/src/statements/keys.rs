@@ -62,7 +62,7 @@ fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
     }
     let session = row.get::<Option<&str>>(8)?.map(parse_session).transpose()?;
     if let Some(session) = &session {
-        session.describe_sign_in(&mut principal);
+        session.add_authentication_to(&mut principal);
     }
     Ok(SignIn {
         id: row.get(0)?,

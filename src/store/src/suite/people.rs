@@ -24,7 +24,7 @@ fn person(role: Option<Role>, group: &str) -> StoredPerson {
 
 fn sign_in(id: u8, person: &StoredPerson) -> SignIn {
     let mut principal = person.principal().unwrap();
-    session().describe_sign_in(&mut principal);
+    session().add_authentication_to(&mut principal);
     SignIn {
         id: [id; 32],
         cookie: [9; 32],
