@@ -17,7 +17,7 @@ use crate::{
 };
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_protocol::{
-    Era,
+    Era, ErrorKind,
     json::{member, string},
     negotiate::ClientCapabilities,
     redact::redact,
@@ -176,7 +176,7 @@ async fn list_tools(
         let result: Box<RawValue> = match link.request(&outgoing, Arc::new(DeafListener)).await? {
             Response::Result(result) => result,
             // The server has no tools.
-            Response::Error(error) if error.code == -32601 => break,
+            Response::Error(error) if error.code == ErrorKind::MethodNotFound.number() => break,
             Response::Error(error) => {
                 let message = escape_excerpt(error.message.as_bytes());
                 return Err(LinkError::Protocol(format!("it refuses `tools/list`: {message} ({})", error.code)));

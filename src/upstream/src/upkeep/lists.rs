@@ -15,7 +15,7 @@ use crate::{
     link::LinkError,
     server::{Upstream, connection::UpstreamConnection, gateway_requests::GatewayRequestError},
 };
-use countersign_protocol::Era;
+use countersign_protocol::{Era, ErrorKind};
 use countersign_provider::ProviderEvent;
 
 /// The minimum time to live of lists, even if the server declares less.
@@ -153,7 +153,9 @@ pub(super) async fn read(
         let ListEntries { all: entries, ttl, truncation } = match outcome {
             Ok(entries) => entries,
             // The server has no such list, even if it was declared: many have resources but no templates.
-            Err(GatewayRequestError::Rpc(error)) if error.code == -32601 => ListEntries::empty(),
+            Err(GatewayRequestError::Rpc(error)) if error.code == ErrorKind::MethodNotFound.number() => {
+                ListEntries::empty()
+            }
             Err(
                 error @ GatewayRequestError::Link(
                     LinkError::Unreachable(_) | LinkError::Lost(_) | LinkError::SessionGone,

@@ -247,7 +247,7 @@ fn is_method_not_found(body: &[u8], id: u64) -> bool {
         if let Ok(Message::Response(response)) = message
             && let Response::Error(error) = parse_response(response.outcome)
         {
-            found |= error.code == -32601 && is_same_id(response.id.as_ref(), id);
+            found |= error.code == ErrorKind::MethodNotFound.number() && is_same_id(response.id.as_ref(), id);
         }
     });
     found
