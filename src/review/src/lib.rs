@@ -59,6 +59,7 @@ pub use draft::ChangeSummary;
 pub use requests::{
     plan::PlanAnnouncement,
     plan_decision::{Plan, PlanDecision},
+    propose::CallIdentity,
 };
 pub use start::StartError;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     checks::shutting_down_error,
-    propose::{answer_repeat, into_client_error, is_same_call, key_conflict_error, prepare, write_new_change},
+    propose::{CallIdentity, answer_repeat, into_client_error, key_conflict_error, prepare, write_new_change},
 };
 use crate::{Changes, Proposal, actor::TransitionError, inner::Inner, store_error};
 use countersign_domain::changes::{
@@ -60,7 +60,10 @@ impl Changes {
         let mut is_counted = false;
         for _ in 0..MAX_ATTEMPTS {
             let stored = match find_repeated(inner, &proposals[0]).await? {
-                Some(first) => find_repeated_steps(inner, &first, &proposals).await?,
+                Some(first) => {
+                    let calls: Vec<_> = proposals.iter().map(CallIdentity::from_proposal).collect();
+                    find_repeated_steps(inner, &first, &calls).await?
+                }
                 None => Vec::new(),
             };
             let missing = proposals.len() - stored.len();
@@ -78,6 +81,23 @@ impl Changes {
             }
         }
         Err(McpError::new(ErrorKind::Overloaded, "Another request is storing the same plan; repeat the call"))
+    }
+
+    /// Returns the steps of the plan that the principal has proposed with this idempotency key, if all of them are stored. See
+    /// [`Changes::find_repeated`].
+    ///
+    /// # Errors
+    /// `IDEMPOTENCY_CONFLICT` if it was another plan; `PLAN_STOPPED` as for [`Changes::propose_plan`]; the errors of the store.
+    pub async fn find_repeated_plan(
+        &self,
+        principal: &str,
+        key: &str,
+        calls: &[CallIdentity<'_>],
+    ) -> Result<Option<Vec<Arc<Change>>>, McpError> {
+        let first = self.inner.store.find_idempotent(principal, key).await.map_err(|e| store_error(&e))?;
+        let Some(first) = first else { return Ok(None) };
+        let steps = find_repeated_steps(&self.inner, &first, calls).await?;
+        Ok((steps.len() == calls.len()).then_some(steps))
     }
 
     /// Stores the next step of a plan whose calls come one by one. No step runs before the last one is stored.
@@ -98,7 +118,7 @@ impl Changes {
         crash_point("before_propose");
         let principal = proposal.proposer.principal.clone();
         if let Some(existing) = find_repeated(inner, &proposal).await? {
-            return answer_repeat(existing, &prepare(inner, proposal)?.change);
+            return answer_repeat(existing, CallIdentity::from_proposal(&proposal));
         }
         inner.proposal_rate.admit(&principal, 1, inner.nodes.live_count())?;
         let PlanAnnouncement { id, title, last } = announcement;
@@ -121,7 +141,7 @@ impl Changes {
                 Err(TransitionError::Duplicate) => {
                     // Another call of the plan took the place, unless it was this call.
                     if let Some(existing) = find_repeated(inner, &proposal).await? {
-                        return answer_repeat(existing, &prepare(inner, proposal)?.change);
+                        return answer_repeat(existing, CallIdentity::from_proposal(&proposal));
                     }
                 }
                 written => return written.map_err(into_client_error),
@@ -223,21 +243,18 @@ async fn find_repeated(inner: &Inner, proposal: &Proposal) -> Result<Option<Arc<
 async fn find_repeated_steps(
     inner: &Inner,
     first: &Change,
-    proposals: &[Proposal],
+    calls: &[CallIdentity<'_>],
 ) -> Result<Vec<Arc<Change>>, McpError> {
     let steps = match &first.plan {
         Some(plan) => inner.store.plan(&plan.id).await.map_err(|e| store_error(&e))?,
         None => Vec::new(),
     };
-    let is_same = |(step, proposal): (&Arc<Change>, &Proposal)| {
-        is_same_call(step, &proposal.provider, &proposal.tool, &proposal.arguments)
-    };
     let is_complete = steps.last().and_then(|step| step.plan.as_ref()).is_some_and(|plan| plan.last);
-    let has_all = steps.len() == proposals.len();
+    let has_all = steps.len() == calls.len();
     if steps.is_empty()
-        || steps.len() > proposals.len()
+        || steps.len() > calls.len()
         || is_complete != has_all
-        || !steps.iter().zip(proposals).all(is_same)
+        || !steps.iter().zip(calls).all(|(step, call)| call.is_origin_of(step))
     {
         return Err(key_conflict_error(first));
     }

@@ -48,7 +48,46 @@ impl Changes {
     }
 }
 
+/// A call, without the principal that makes it.
+#[derive(Clone, Copy, Debug)]
+pub struct CallIdentity<'a> {
+    pub provider: &'a str,
+    pub tool: &'a str,
+    pub arguments: &'a RawValue,
+}
+
+impl<'a> CallIdentity<'a> {
+    pub(super) fn from_proposal(proposal: &'a Proposal) -> Self {
+        Self { provider: &proposal.provider, tool: &proposal.tool, arguments: &proposal.arguments }
+    }
+
+    /// Returns `true` if the change was proposed as this call.
+    pub(super) fn is_origin_of(&self, change: &Change) -> bool {
+        change.provider == self.provider
+            && change.tool == self.tool
+            && match &change.redacted {
+                Some(redacted) => redacted.was_proposed_with(self.arguments),
+                None => arguments::are_equal(change.original_arguments(), self.arguments),
+            }
+    }
+}
+
 impl Changes {
+    /// Returns the change that the principal has proposed with this idempotency key. A repeated call is answered with it before
+    /// it is previewed, because after it ran, it may be impossible to preview.
+    ///
+    /// # Errors
+    /// `IDEMPOTENCY_CONFLICT` if it was another call; the errors of the store.
+    pub async fn find_repeated(
+        &self,
+        principal: &str,
+        key: &str,
+        call: CallIdentity<'_>,
+    ) -> Result<Option<Arc<Change>>, McpError> {
+        let existing = self.inner.store.find_idempotent(principal, key).await.map_err(|e| store_error(&e))?;
+        existing.map(|existing| answer_repeat(existing, call)).transpose()
+    }
+
     /// Records a call that is returned to its agent because its preview shows that it must fail. It counts toward
     /// `max_proposals_per_minute`. `tool` is the name by which rules refer to the call.
     ///
@@ -87,23 +126,25 @@ pub(super) async fn write_new_change(inner: &Inner, draft: Draft) -> TransitionR
 }
 
 async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {
-    let draft = prepare(inner, proposal)?;
-    let change = Arc::clone(&draft.change);
-    let key = change.idempotency_key.as_deref().unwrap_or_default();
-    let existing =
-        async || inner.store.find_idempotent(&change.proposer.principal, key).await.map_err(|e| store_error(&e));
+    let principal = proposal.proposer.principal.clone();
+    let key = proposal.idempotency_key.clone().unwrap_or_default();
+    let existing = async || inner.store.find_idempotent(&principal, &key).await.map_err(|e| store_error(&e));
     // Existing changes are looked up first, so that a repeat is answered even if a limit is reached.
     if let Some(existing) = existing().await? {
-        return answer_repeat(existing, &change);
+        return answer_repeat(existing, CallIdentity::from_proposal(&proposal));
     }
-    inner.proposal_rate.admit(&change.proposer.principal, 1, inner.nodes.live_count())?;
+    let draft = prepare(inner, proposal)?;
+    let change = Arc::clone(&draft.change);
+    inner.proposal_rate.admit(&principal, 1, inner.nodes.live_count())?;
     if let Some(call) = &draft.call_hash {
         inner.shared.duplicates.add(call, &change.id);
     }
     match write_new_change(inner, draft).await {
         // Another proposal with the same key was stored at the same moment.
         Err(TransitionError::Duplicate) => {
-            answer_repeat(existing().await?.ok_or_else(|| into_client_error(TransitionError::Duplicate))?, &change)
+            let existing = existing().await?.ok_or_else(|| into_client_error(TransitionError::Duplicate))?;
+            let Change { provider, tool, arguments, .. } = &*change;
+            answer_repeat(existing, CallIdentity { provider, tool, arguments })
         }
         written => written.map_err(into_client_error),
     }
@@ -256,21 +297,8 @@ pub(super) fn shorten_reason(reason: String) -> Option<String> {
 }
 
 /// Answers a repeated proposal with the existing change, if it is the same call.
-pub(super) fn answer_repeat(existing: Arc<Change>, repeat: &Change) -> Result<Arc<Change>, McpError> {
-    if is_same_call(&existing, &repeat.provider, &repeat.tool, &repeat.arguments) {
-        return Ok(existing);
-    }
-    Err(key_conflict_error(&existing))
-}
-
-/// Returns `true` if the change was proposed as this call.
-pub(super) fn is_same_call(existing: &Change, provider: &str, tool: &str, arguments: &RawValue) -> bool {
-    existing.provider == provider
-        && existing.tool == tool
-        && match &existing.redacted {
-            Some(redacted) => redacted.was_proposed_with(arguments),
-            None => arguments::are_equal(existing.original_arguments(), arguments),
-        }
+pub(super) fn answer_repeat(existing: Arc<Change>, repeat: CallIdentity<'_>) -> Result<Arc<Change>, McpError> {
+    if repeat.is_origin_of(&existing) { Ok(existing) } else { Err(key_conflict_error(&existing)) }
 }
 
 pub(super) fn key_conflict_error(existing: &Change) -> McpError {

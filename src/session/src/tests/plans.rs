@@ -1,6 +1,10 @@
 //! Calls that an agent announces as a plan, all at once or one by one.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use serde_json::{Value, json, value::RawValue};
 
@@ -14,11 +18,15 @@ use countersign_routing::RouteTarget;
 const LEGACY: Revision = Revision::V2025_11_25;
 const HOLD_POLICY: &str = "policy: { rules: [{ tools: write, then: review, on_review: hold, hold_for: 10m }] }";
 
-/// Creates a module with the tool `put`. Its preview shows that a call with `missing` must fail.
+/// Creates a module with the tool `put`. Its preview shows that a call with `missing` must fail, and so must the second one at a
+/// target that begins with `once`.
 fn strict() -> FakeProvider {
-    let preview = |_: &str, arguments: &RawValue| {
+    let previewed = Mutex::new(BTreeSet::new());
+    let preview = move |_: &str, arguments: &RawValue| {
         let mut preview = FakeProvider::new("strict").current_preview(arguments);
-        if arguments.get().contains("missing") {
+        let text = arguments.get();
+        let is_second = text.contains("once") && !previewed.lock().unwrap().insert(text.to_owned());
+        if text.contains("missing") || is_second {
             preview.note.failed = Some("There is no such thing".into());
             preview.note.must_fail = Some(CertainFailure::Readable);
         }
@@ -162,6 +170,24 @@ async fn plan_with_an_idempotency_key_is_proposed_once() {
     let again = ask(&client, "tools/call", &params).await;
     assert_eq!(first["structuredContent"]["planId"], again["structuredContent"]["planId"], "{again}");
     assert_eq!(bench.changes().await.len(), 1);
+}
+
+#[actix::test]
+async fn repeat_with_a_key_is_answered_before_its_preview() {
+    let bench = bench("").await;
+    let client = bench.client(LEGACY, "{}");
+    let plan = json!({ "name": PROPOSE_PLAN, "arguments": { "title": "Move", "calls": [put("once c", false)] } });
+    let (call, mut step) = (put("once a", false), put("once b", false));
+    step["_meta"] = json!({ "dev.countersign/plan": { "id": "mine", "title": "Move", "last": true } });
+    for (key, mut params) in [("a", call), ("b", step), ("c", plan)] {
+        params["_meta"]["dev.countersign/idempotencyKey"] = key.into();
+        let first = ask(&client, "tools/call", &params).await;
+        let again = ask(&client, "tools/call", &params).await;
+        let id = if key == "c" { "planId" } else { "changeId" };
+        assert!(first["structuredContent"][id].is_string(), "{key}: {first}");
+        assert_eq!(again["structuredContent"][id], first["structuredContent"][id], "{key}: {again}");
+    }
+    assert_eq!(bench.changes().await.len(), 3);
 }
 
 #[actix::test]

@@ -28,7 +28,7 @@ use countersign_domain::{
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel};
 use countersign_provider::{CallContext, ProgressSink, previews};
-use countersign_review::Proposal;
+use countersign_review::{CallIdentity, Proposal};
 use countersign_routing::ToolRoute;
 use finished_call::{ChangeOutcome, outcome_of};
 use long_poll::WaitOutcome;
@@ -205,6 +205,18 @@ async fn find_named_change(
     })
 }
 
+/// Returns the change that was proposed with the idempotency key of the call, if it has one.
+async fn find_repeated(
+    scope: ToolCallScope<'_>,
+    call: &ToolCall<'_>,
+    route: &ToolRoute,
+    arguments: &RawValue,
+) -> Result<Option<Arc<Change>>, McpError> {
+    let Some(key) = &call.idempotency_key else { return Ok(None) };
+    let identity = CallIdentity { provider: route.provider.name(), tool: &route.def.name, arguments };
+    scope.reviews.changes.find_repeated(&scope.exchange.identity.principal.name, key, identity).await
+}
+
 /// Proposes the call as a change, and stores the change.
 async fn propose(
     scope: ToolCallScope<'_>,
@@ -214,6 +226,9 @@ async fn propose(
 ) -> Result<Arc<Change>, McpError> {
     let ToolCallScope { exchange, cancel, runner, reviews, .. } = scope;
     let JudgedCall { route, decision, .. } = judged;
+    if let Some(change) = find_repeated(scope, call, route, arguments).await? {
+        return Ok(change);
+    }
     let meter = Some(runner.limiter.meter(&exchange.identity.principal));
     let context = CallContext { meter, ..exchange.call_context(cancel, None) };
     let provider = route.provider.provider();

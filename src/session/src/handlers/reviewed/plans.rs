@@ -12,6 +12,7 @@ use super::{
         tools::{ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, find_route, invalid_arguments},
         upstream_wait::RouteFinder,
     },
+    find_repeated,
     finished_call::FinishedCall,
     new_proposal, return_failing_call,
 };
@@ -29,7 +30,7 @@ use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, arguments, envelope::Request, params::LoggingLevel, params::keys};
 use countersign_provider::{CallContext, previews};
 use countersign_review::{
-    PlanAnnouncement, Proposal,
+    CallIdentity, PlanAnnouncement, Proposal,
     gateway_tools::{PROPOSE_PLAN, ProposePlanArgs, plan_result},
 };
 use countersign_routing::{ToolRoute, validate};
@@ -115,6 +116,13 @@ pub(in crate::handlers) async fn propose_plan(
         judged.apply_decision(exchange, Counting::Count).map_err(|error| with_position(error, step, &route.name))?;
         admitted.push(AdmittedCall { route, decision, subject, arguments });
     }
+    if let Some(key) = &idempotency_key {
+        let calls: Vec<_> = admitted.iter().map(AdmittedCall::identity).collect();
+        let principal = &exchange.identity.principal.name;
+        if let Some(steps) = reviews.changes.find_repeated_plan(principal, key, &calls).await? {
+            return Ok(finished_plan(&steps));
+        }
+    }
     let mut proposals = preview_calls(scope, &admitted).await?;
     if let Some(first) = proposals.first_mut() {
         first.idempotency_key = idempotency_key.map(Cow::into_owned);
@@ -124,8 +132,11 @@ pub(in crate::handlers) async fn propose_plan(
     let stored = actix::spawn(async move { changes.propose_plan(&title, reason.as_deref(), proposals).await }).await;
     let steps = stored.map_err(|_| not_stored_error())??;
     steps.iter().for_each(|step| log_created(exchange, step));
-    let finished = FinishedCall { result: plan_result(&steps), failure: None, fits_output_schema: true };
-    Ok(ToolOutcome::Finished(finished, None))
+    Ok(finished_plan(&steps))
+}
+
+fn finished_plan(steps: &[Arc<Change>]) -> ToolOutcome {
+    ToolOutcome::Finished(FinishedCall { result: plan_result(steps), failure: None, fits_output_schema: true }, None)
 }
 
 /// A call of a plan that the policy does not deny.
@@ -135,6 +146,12 @@ struct AdmittedCall<'a> {
     /// The name by which rules refer to the call.
     subject: String,
     arguments: Cow<'a, RawValue>,
+}
+
+impl AdmittedCall<'_> {
+    fn identity(&self) -> CallIdentity<'_> {
+        CallIdentity { provider: self.route.provider.name(), tool: &self.route.def.name, arguments: &self.arguments }
+    }
 }
 
 /// Previews the calls of a plan in its order, and returns their proposals.
@@ -180,6 +197,9 @@ pub(in crate::handlers) async fn propose_step(
         let reason = format!("a later call of its plan ({}) was denied", route.name);
         reviews.changes.refuse_plan(&plan.id, &exchange.identity.principal.name, &reason).await;
         return Err(denied);
+    }
+    if let Some(change) = find_repeated(scope, call, &route, arguments).await? {
+        return Ok(ToolOutcome::Pending(change));
     }
     let idempotency_key = call.idempotency_key.as_deref().map(str::to_owned);
     let stated_reason = call.reason.as_deref().map(str::to_owned);
