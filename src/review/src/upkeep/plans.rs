@@ -31,28 +31,28 @@ pub(crate) async fn run(
     let mut check = tokio::time::interval(CHECK_INTERVAL);
     let mut is_start = true;
     loop {
-        if plans.is_empty() {
-            tokio::select! {
-                () = inner.shutdown.stop.cancelled() => return,
-                next = moved.recv() => match next {
-                    Some(next) => _ = plans.insert(next.id, next.is_own),
-                    None => return,
-                },
-                _ = check.tick() => {
-                    match inner.store.open_plans().await {
-                        Ok(open) if is_start => {
-                            is_start = false;
-                            let is_alone = inner.nodes.live_count() <= 1;
-                            plans.extend(open.into_iter().map(|plan| (plan, is_alone)));
-                        }
-                        Ok(open) => withdraw_stopped(&inner, &open).await,
-                        Err(error) => {
-                            tracing::warn!(%error, "the open plans could not be read; trying again");
-                            check.reset_after(inner.config.retry_delay);
-                        }
+        tokio::select! {
+            () = inner.shutdown.stop.cancelled() => return,
+            next = moved.recv() => match next {
+                Some(next) => *plans.entry(next.id).or_default() |= next.is_own,
+                None => return,
+            },
+            _ = check.tick() => {
+                match inner.store.open_plans().await {
+                    Ok(open) if is_start => {
+                        is_start = false;
+                        let is_alone = inner.nodes.live_count() <= 1;
+                        plans.extend(open.into_iter().map(|plan| (plan, is_alone)));
+                    }
+                    Ok(open) => withdraw_stopped(&inner, &open).await,
+                    Err(error) => {
+                        tracing::warn!(%error, "the open plans could not be read; trying again");
+                        check.reset_after(inner.config.retry_delay);
                     }
                 }
             }
+            // Plans that could not be advanced.
+            () = tokio::time::sleep(inner.config.retry_delay), if !plans.is_empty() => {}
         }
         while let Ok(next) = moved.try_recv() {
             *plans.entry(next.id).or_default() |= next.is_own;
@@ -65,11 +65,6 @@ pub(crate) async fn run(
                 tracing::warn!(%error, plan, "a plan could not be advanced; trying again");
                 plans.insert(plan, is_own);
             }
-        }
-        if !plans.is_empty()
-            && inner.shutdown.stop.run_until_cancelled(tokio::time::sleep(inner.config.retry_delay)).await.is_none()
-        {
-            return;
         }
     }
 }
