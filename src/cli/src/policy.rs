@@ -135,6 +135,9 @@ fn call_json(test: &PolicyTestArgs) -> Result<String, Failure> {
     serde_json::to_string(&call).map_err(|error| Failure::new(Exit::Usage, error.to_string()))
 }
 
+/// The maximum size in bytes of the arguments of a call that stdin contains.
+const MAX_ARGUMENTS_BYTES: u64 = 2 << 20;
+
 /// Returns the arguments of a call exactly as they are given, in JSON. `-` reads at most 2 MiB from stdin.
 pub fn read_arguments(given: Option<&str>) -> Result<Box<RawValue>, Failure> {
     let usage = |message: String| Failure::new(Exit::Usage, message);
@@ -142,8 +145,10 @@ pub fn read_arguments(given: Option<&str>) -> Result<Box<RawValue>, Failure> {
         None => "{}".to_owned(),
         Some("-") => {
             let mut text = String::new();
-            let read = std::io::stdin().lock().take(2 << 20).read_to_string(&mut text);
-            read.map_err(|error| usage(format!("stdin cannot be read: {error}")))?;
+            let read = std::io::stdin().lock().take(MAX_ARGUMENTS_BYTES + 1).read_to_string(&mut text);
+            if read.map_err(|error| usage(format!("stdin cannot be read: {error}")))? as u64 > MAX_ARGUMENTS_BYTES {
+                return Err(usage("stdin has more than 2 MiB".to_owned()));
+            }
             text
         }
         Some(text) => text.to_owned(),
