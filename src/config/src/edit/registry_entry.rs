@@ -183,11 +183,12 @@ mod tests {
         let env = "    env:\n      API_KEY: \"${API_KEY}\"\n      LEVEL: warn\n";
         for (registry, identifier, command) in [
             ("npm", "@a/files", "npx\n    args: [\"-y\", \"@a/files@1.2.0\", /srv, \"--mode\", ro]\n"),
+            ("npm", "@a/files@1.0.0", "npx\n    args: [\"-y\", \"@a/files@1.0.0\", /srv, \"--mode\", ro]\n"),
             ("pypi", "files", "uvx\n    args: [files==1.2.0, /srv, \"--mode\", ro]\n"),
             (
                 "oci",
-                "ghcr.io/a/files",
-                "docker\n    args: [run, \"-i\", \"--rm\", \"-e\", API_KEY, \"-e\", LEVEL, ghcr.io/a/files:1.2.0, /srv, \
+                "localhost:5000/files",
+                "docker\n    args: [run, \"-i\", \"--rm\", \"-e\", API_KEY, \"-e\", LEVEL, localhost:5000/files:1.2.0, /srv, \
                  \"--mode\", ro]\n",
             ),
         ] {

@@ -48,6 +48,15 @@ policy:
 ";
 
 #[test]
+fn value_is_set_in_an_empty_section() {
+    for text in ["mcpServers: {x: {command: c, env: }}", "mcpServers: {x: {command: c}}"] {
+        let mut settings = settings(text);
+        set_below(&mut settings, "env", "LEVEL", Node::Text("warn".to_owned()));
+        assert_eq!(to_yaml("x", &settings), "mcpServers:\n  x:\n    command: c\n    env:\n      LEVEL: warn\n");
+    }
+}
+
+#[test]
 fn added_server_leaves_every_other_line_alone() {
     let after = edited(FILE, add("git", r#"{"command": "uvx", "args": ["mcp-server-git"]}"#));
     let added = "  git:\n    command: uvx\n    args: [mcp-server-git]\n";
