@@ -72,6 +72,25 @@ test('a deputy who is named in the form decides until the absent person is back'
   for (const page of [alice, bob]) await page.context().close();
 });
 
+test('bundles and plans count the vote of a deputy as that of the absent person', async () => {
+  const shared = await Gateway.start({ review: { reviewers: ['dba'], quorum: 2 }, groups: { dba: ['alice', 'rest-reviewer'] } });
+  const [alice, bob] = ['alice', 'bob'].map((name) => shared.key('reviewer', name));
+  const away = (args) => execFileSync(binary, ['people', ...args, '--data', shared.data], { env: { ...environment(), COUNTERSIGN_KEY: alice } });
+  away(['away', '--until', '1d', '--deputy', 'bob']);
+  const single = [await shared.proposeIssue('First of two'), await shared.proposeIssue('Second of two')];
+  const calls = [{ name: 'create_issue', arguments: { projectId: await shared.project(), title: 'A step', type: 'Story' } }];
+  const { planId, changes: [step] } = (await shared.tool('propose_plan', { title: 'One step', calls })).structuredContent;
+  for (const id of [...single, step.changeId]) assert.equal((await shared.decide(id, 'approve', 'Yes', bob)).status, 200);
+  const page = await dashboard(browser, shared, { key: alice, route: `/#/bundles/${single[0]}` });
+  await page.getByText('Your deputy has approved this for you.').first().waitFor();
+  await becomes(() => page.getByText('Your deputy has approved this for you.').count(), 2);
+  await page.goto(`${shared.url}/#/plans/${planId}`);
+  await page.locator('.plan-decision').getByText('No step waits for you').waitFor();
+  assertClean(page);
+  await page.context().close();
+  await shared.end();
+});
+
 test('the commands set and end an absence', () => {
   assert.match(people('alice', 'away', '--until', '3d', '--deputy', 'BOB'), /^You are away until \S+; until then, bob may decide for dba\.\n$/);
   assert.equal(JSON.parse(people('alice', 'away', '--until', '4d', '--deputy', 'bob', '--json')).absence.deputy, 'bob');
