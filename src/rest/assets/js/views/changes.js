@@ -119,7 +119,11 @@ export class ChangesView {
     if (selecting) this.#steps = FirstSteps.create({ api, changed: () => this.#paint() });
     this.element = h('div', { class: 'split' }, pane, this.#detail.element, this.#steps?.element);
     this.#unsubscribe = collection.subscribe(() => this.#paint());
-    this.#leaveBundles = bundles.subscribe(() => this.#paint());
+    this.#leaveBundles = bundles.subscribe(() => {
+      // The open change may have joined a bundle, which is another group.
+      this.#reveal(this.#detail.id);
+      this.#paint();
+    });
     this.#paintBell();
     this.#paint();
   }
