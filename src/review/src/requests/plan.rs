@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::{
     checks::shutting_down_error,
-    propose::{CallIdentity, answer_repeat, into_client_error, key_conflict_error, prepare, write_new_change},
+    propose::{
+        CallIdentity, answer_repeat, find_by_key, into_client_error, key_conflict_error, prepare, write_new_change,
+    },
 };
 use crate::{Changes, Proposal, actor::TransitionError, inner::Inner, store_error};
 use countersign_domain::changes::{
@@ -94,8 +96,7 @@ impl Changes {
         key: &str,
         calls: &[CallIdentity<'_>],
     ) -> Result<Option<Vec<Arc<Change>>>, McpError> {
-        let first = self.inner.store.find_idempotent(principal, key).await.map_err(|e| store_error(&e))?;
-        let Some(first) = first else { return Ok(None) };
+        let Some(first) = find_by_key(&self.inner, principal, key).await? else { return Ok(None) };
         let steps = find_repeated_steps(&self.inner, &first, calls).await?;
         Ok((steps.len() == calls.len()).then_some(steps))
     }
@@ -235,7 +236,7 @@ async fn store_missing_steps(
 /// Returns the change that the same principal proposed with the same idempotency key.
 async fn find_repeated(inner: &Inner, proposal: &Proposal) -> Result<Option<Arc<Change>>, McpError> {
     let Some(key) = &proposal.idempotency_key else { return Ok(None) };
-    inner.store.find_idempotent(&proposal.proposer.principal, key).await.map_err(|e| store_error(&e))
+    find_by_key(inner, &proposal.proposer.principal, key).await
 }
 
 /// Returns the steps that were stored for the same idempotency key, if they are the first ones of these calls. Fewer steps than

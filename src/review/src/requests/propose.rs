@@ -84,7 +84,7 @@ impl Changes {
         key: &str,
         call: CallIdentity<'_>,
     ) -> Result<Option<Arc<Change>>, McpError> {
-        let existing = self.inner.store.find_idempotent(principal, key).await.map_err(|e| store_error(&e))?;
+        let existing = find_by_key(&self.inner, principal, key).await?;
         existing.map(|existing| answer_repeat(existing, call)).transpose()
     }
 
@@ -128,9 +128,8 @@ pub(super) async fn write_new_change(inner: &Inner, draft: Draft) -> TransitionR
 async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {
     let principal = proposal.proposer.principal.clone();
     let key = proposal.idempotency_key.clone().unwrap_or_default();
-    let existing = async || inner.store.find_idempotent(&principal, &key).await.map_err(|e| store_error(&e));
     // Existing changes are looked up first, so that a repeat is answered even if a limit is reached.
-    if let Some(existing) = existing().await? {
+    if let Some(existing) = find_by_key(inner, &principal, &key).await? {
         return answer_repeat(existing, CallIdentity::from_proposal(&proposal));
     }
     let draft = prepare(inner, proposal)?;
@@ -142,7 +141,8 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     match write_new_change(inner, draft).await {
         // Another proposal with the same key was stored at the same moment.
         Err(TransitionError::Duplicate) => {
-            let existing = existing().await?.ok_or_else(|| into_client_error(TransitionError::Duplicate))?;
+            let existing = find_by_key(inner, &principal, &key).await?;
+            let existing = existing.ok_or_else(|| into_client_error(TransitionError::Duplicate))?;
             let Change { provider, tool, arguments, .. } = &*change;
             answer_repeat(existing, CallIdentity { provider, tool, arguments })
         }
@@ -294,6 +294,11 @@ pub(super) fn shorten_reason(reason: String) -> Option<String> {
     let mut reason = reason.trim().to_owned();
     recheck::truncate_chars(&mut reason, MAX_REASON_CHARS);
     Some(reason).filter(|reason| !reason.is_empty())
+}
+
+/// Returns the change that the principal has proposed with this idempotency key.
+pub(super) async fn find_by_key(inner: &Inner, principal: &str, key: &str) -> Result<Option<Arc<Change>>, McpError> {
+    inner.store.find_idempotent(principal, key).await.map_err(|e| store_error(&e))
 }
 
 /// Answers a repeated proposal with the existing change, if it is the same call.
