@@ -172,7 +172,8 @@ impl StoredTokens {
         }
     }
 
-    /// Returns what [`Self::usable_tokens`] would return, if the cache is enough for it.
+    /// Returns the result of [`Self::usable_tokens`] if the cache is enough for it: `Some(None)` if no tokens are needed, and `None`
+    /// if they must be read or refreshed first.
     pub fn cached_tokens(&self) -> Option<Option<Arc<UnsealedAccount>>> {
         match self.cached_within(MAX_CACHE_AGE)? {
             Some(account) => (!account.tokens.needs_refresh(Timestamp::now())).then_some(Some(account)),

@@ -79,7 +79,8 @@ impl UnattendedTokens {
         }
     }
 
-    /// Returns what [`Self::usable_tokens`] would return, if that needs no request.
+    /// Returns the result of [`Self::usable_tokens`] if that takes no request: `Some(None)` if no tokens are needed, and `None` if they
+    /// must be obtained first.
     pub fn cached_tokens(&self) -> Option<Option<Arc<UnsealedAccount>>> {
         if self.state.lock().account.is_none() && !self.server.requires_token() {
             return Some(None);
