@@ -94,11 +94,24 @@ fn answer_frame(
         headers: None,
         table: server.routing.routes.load_full(),
     };
-    // Boxed where it is created, because moving a future of this size costs 400 instructions.
+    // Boxed where it is created, because moving a future of this size costs hundreds of instructions.
     Box::pin(async move {
         let _reservation = reservation;
         let related = source.related.clone();
-        if let Some(answer) = source.answer_bytes(&frame).await {
+        let answer = match envelope::parse(&frame, &source.server.limits.envelope) {
+            Ok(Incoming::Single(Message::Request(request))) => source.answer_request(&request).await,
+            Ok(Incoming::Single(Message::Notification(notification))) => {
+                source.handle_notification(&notification);
+                None
+            }
+            Ok(Incoming::Single(Message::Response(response))) => {
+                source.session.questions.deliver_answer(&response);
+                None
+            }
+            Ok(Incoming::Batch(members)) => source.answer_batch(members).await,
+            Err(fault) => source.fault_response(&fault),
+        };
+        if let Some(answer) = answer {
             related.send(answer.bytes);
         }
     })
@@ -114,15 +127,6 @@ fn poll_then_spawn(mut work: Pin<Box<impl Future<Output = ()> + 'static>>) {
 }
 
 impl MessageSource {
-    /// Handles a complete frame or body. Returns `None` if it needs no answer.
-    async fn answer_bytes(self, frame: &[u8]) -> Option<WireResponse> {
-        match envelope::parse(frame, &self.server.limits.envelope) {
-            Ok(Incoming::Single(message)) => self.answer_message(message).await,
-            Ok(Incoming::Batch(members)) => self.answer_batch(members).await,
-            Err(fault) => self.fault_response(&fault),
-        }
-    }
-
     /// Returns the revision to use for the answer to a message that could not be read.
     pub fn revision(&self) -> Revision {
         self.session.legacy_revision().unwrap_or(self.assumed)
@@ -134,25 +138,15 @@ impl MessageSource {
         (!fault.is_notification).then(|| WireResponse::error(fault.id.as_ref(), &fault.error, self.revision()))
     }
 
-    async fn answer_message(self, message: Message<'_>) -> Option<WireResponse> {
-        match message {
-            Message::Request(request) => self.answer_request(&request).await,
-            Message::Notification(notification) => {
-                self.handle_notification(&notification);
-                None
-            }
-            Message::Response(response) => {
-                self.session.questions.deliver_answer(&response);
-                None
-            }
-        }
-    }
-
     /// Answers a request that is not a member of a batch. Returns `None` if its client has cancelled it.
-    pub async fn answer_request(self, request: &Request<'_>) -> Option<WireResponse> {
-        match self.into_scope(request) {
-            Ok(scope) => answer(&scope, request).await,
-            Err((error, revision)) => Some(WireResponse::error(Some(&request.id), &error, revision)),
+    pub fn answer_request(self, request: &Request<'_>) -> impl Future<Output = Option<WireResponse>> {
+        // Not an async function, so that the future does not keep the memory of `self`.
+        let scope = self.into_scope(request);
+        async move {
+            match &scope {
+                Ok(scope) => answer(scope, request).await,
+                Err((error, revision)) => Some(WireResponse::error(Some(&request.id), error, *revision)),
+            }
         }
     }
 

@@ -154,11 +154,14 @@ impl<'a> Call<'a> {
 /// The upstream's own errors, translated into the client's era ([`McpError::from_upstream`]); the errors of
 /// [`Upstream::for_principal`] and [`Upstream::call`]; `NOT_BRIDGEABLE`.
 pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
-    if !call.upstream.uses_accounts() {
-        return send(call).await;
-    }
-    let upstream = call.upstream.for_principal(&call.exchange.identity.principal).await?;
-    Box::pin(send(Call { upstream: &upstream, ..call })).await
+    let of_principal;
+    let upstream = if call.upstream.uses_accounts() {
+        of_principal = call.upstream.for_principal(&call.exchange.identity.principal).await?;
+        &of_principal
+    } else {
+        call.upstream
+    };
+    send(Call { upstream, ..call }).await
 }
 
 /// Sends a call to its upstream in the way that the eras of client and upstream require.

@@ -168,6 +168,9 @@ pub(super) async fn call_once(
 /// Finds the tool of a call, decides on the call and carries it out. The arguments of a module are checked before the
 /// policy is asked, unless the call is requested as a task. An upstream checks arguments itself; the gateway checks those
 /// of plain HTTP calls and of calls that a person is to see.
+///
+/// The futures of calls that the gateway runs or puts under review are boxed, so that calls to upstreams do not reserve their
+/// memory.
 async fn answer_call(
     scope: ToolCallScope<'_>,
     finder: RouteFinder<'_>,
@@ -201,7 +204,7 @@ async fn answer_call(
         return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
     }
     if (is_module && !plan.wants_task) || plans::is_step(request) {
-        return run_or_review(scope, request, &route, None, params.arguments).await;
+        return Box::pin(run_or_review(scope, request, &route, None, params.arguments)).await;
     }
     if is_module && !route.ruling.may_review() {
         return Err(tasks::local::forbidden_task_error());
@@ -223,7 +226,7 @@ async fn answer_call(
     let admitted = match judged.apply_decision(exchange, counting) {
         Ok(Admission::Run(admitted)) => admitted,
         Ok(Admission::Review(judged)) => {
-            return run_or_review(scope, request, &route, Some(judged), params.arguments).await;
+            return Box::pin(run_or_review(scope, request, &route, Some(judged), params.arguments)).await;
         }
         Err(error) if is_tool_failure(error.kind) => return Ok(countersign_bridge::tool_error_reply(&error)),
         Err(error) => return Err(error),
@@ -270,7 +273,10 @@ pub async fn pass_to_provider(
         let call = ToolCall::new(exchange, request, request.tool_call()?.arguments)?;
         let arguments = arguments_or_empty(call.arguments)?;
         let outcome = match validate::check_arguments(route, arguments) {
-            Ok(()) => to_tool_failure(run_module(exchange, runner, &admitted, arguments, &call, cancel).await, route),
+            Ok(()) => {
+                let outcome = Box::pin(run_module(exchange, runner, &admitted, arguments, &call, cancel)).await;
+                to_tool_failure(outcome, route)
+            }
             Err(error) => invalid_arguments(exchange, route, error),
         };
         return outcome?.into_reply(exchange.revision());

@@ -78,22 +78,29 @@ impl Upstream {
         let era = match self.negotiated.load().as_ref() {
             Some(negotiated) => negotiated.revision.era(),
             None => {
-                self.wait_until_reached().await?;
+                Box::pin(self.wait_until_reached()).await?;
                 self.negotiated.load().as_ref().map_or(Era::Legacy, |negotiated| negotiated.revision.era())
             }
         };
         let kind = endpoint.kind();
         let key = PoolKey::for_caller(caller, kind, era, self.config.isolation);
+        // The futures that wait are boxed, so that calls that find an open link do not reserve their memory.
         if key == PoolKey::Common {
-            return self.lease_common(endpoint, caller).await;
+            return match endpoint.common_connection() {
+                Some(connection) => Ok(Lease::unpooled(connection)),
+                None => Box::pin(self.wait_for_common(endpoint, caller)).await,
+            };
         }
         let is_exclusive = kind == LinkKind::SingleStream && matches!(key, PoolKey::Principal(..));
-        self.lease_pooled(endpoint, &key, caller, is_exclusive).await
+        match endpoint.pool.lease(&key, caller, is_exclusive, None) {
+            LeaseOutcome::Leased(lease) => Ok(lease),
+            outcome => Box::pin(self.wait_for_pooled(endpoint, &key, caller, is_exclusive, outcome)).await,
+        }
     }
 
-    /// Leases the common connection. The actor maintains the one of the current endpoint; those of other replicas are
-    /// opened on demand.
-    async fn lease_common<'a>(
+    /// Waits for the common connection and leases it. The actor maintains the one of the current endpoint; those of other
+    /// replicas are opened on demand.
+    async fn wait_for_common<'a>(
         &'a self,
         endpoint: &'a Arc<Endpoint>,
         caller: &Caller,
@@ -103,7 +110,8 @@ impl Upstream {
                 return Ok(Lease::unpooled(connection));
             }
             if endpoint.index != self.current_endpoint() {
-                return self.lease_pooled(endpoint, &PoolKey::Common, caller, false).await;
+                let outcome = endpoint.pool.lease(&PoolKey::Common, caller, false, None);
+                return self.wait_for_pooled(endpoint, &PoolKey::Common, caller, false, outcome).await;
             }
             self.wait_until_reached().await?;
             if endpoint.common_connection().is_none() && endpoint.index == self.current_endpoint() {
@@ -140,17 +148,19 @@ impl Upstream {
         }
     }
 
-    /// Leases a link of the pool, and waits while it is being opened or all links are busy.
-    async fn lease_pooled<'a>(
+    /// Leases a link of the pool, and waits while it is being opened or all links are busy. `outcome` is that of the first
+    /// attempt.
+    async fn wait_for_pooled<'a>(
         &'a self,
         endpoint: &'a Arc<Endpoint>,
         key: &PoolKey,
         caller: &Caller,
         is_exclusive: bool,
+        mut outcome: LeaseOutcome<'a>,
     ) -> Result<Lease<'a>, AttemptError> {
         let (mut waiting, mut opened_id) = (None, None);
         loop {
-            let mut opening = match endpoint.pool.lease(key, caller, is_exclusive, opened_id) {
+            let mut opening = match outcome {
                 LeaseOutcome::Leased(lease) => return Ok(lease),
                 LeaseOutcome::AlreadyOpening(opening) => opening,
                 LeaseOutcome::MustOpen { id, result_sender, result_receiver } => {
@@ -166,6 +176,7 @@ impl Upstream {
                         waiting = Some(place_in_queue);
                     }
                     changed.await;
+                    outcome = endpoint.pool.lease(key, caller, is_exclusive, opened_id);
                     continue;
                 }
             };
@@ -177,6 +188,7 @@ impl Upstream {
                     return Err(AttemptError::Link(LinkError::Unreachable("the gateway is shutting down".into())));
                 }
             }
+            outcome = endpoint.pool.lease(key, caller, is_exclusive, opened_id);
         }
     }
 }

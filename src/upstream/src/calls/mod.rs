@@ -232,7 +232,7 @@ impl Upstream {
             biased;
             result = async {
                 if let Some(level) = level {
-                    self.send_log_level(&connection, level).await;
+                    Box::pin(self.send_log_level(&connection, level)).await;
                 }
                 // Setting the log level may have taken arbitrarily long.
                 OutgoingRequest::check_permit(outgoing.permit.as_ref())?;

@@ -201,7 +201,8 @@ pub(super) async fn send(
 ) -> Result<Option<ReceivedResponse>, LinkError> {
     let mut connection = match take_idle(target) {
         Some(connection) => connection,
-        None => match target.connect().await? {
+        // Boxed, so that requests on an open connection do not reserve the memory of a TLS handshake.
+        None => match Box::pin(target.connect()).await? {
             Some(connection) => connection,
             None => return Ok(None),
         },
