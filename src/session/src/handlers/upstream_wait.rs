@@ -20,7 +20,6 @@ use countersign_routing::{
     table::PromptRoute,
     unreached_upstreams::{AwaitedUpstream, NameKind},
 };
-use countersign_upstream::server::Phase;
 
 /// The time after which a client should ask again for an upstream that was not reached in time. The upstream is tried
 /// again at about that time.
@@ -125,7 +124,8 @@ async fn wait_for_route<T>(
         let upstream = &expected.upstream;
         if expected.is_certain && (upstream.needs_consent() || upstream.has_personal_accounts()) {
             let own = upstream.for_principal(principal).await?;
-            if matches!(own.phase(), Phase::Up) {
+            // Its phase changes a moment later.
+            if own.was_reached() {
                 account_works_since.get_or_insert_with(Instant::now);
             }
         }

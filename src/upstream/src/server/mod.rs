@@ -227,13 +227,16 @@ impl Upstream {
 
     /// Publishes the state of the connection.
     pub(super) fn set_phase(&self, phase: Phase) {
-        if !matches!(phase, Phase::Connecting) {
-            self.first_attempt_done.store(true, Ordering::Release);
-        }
         self.metrics.up.set(f64::from(u8::from(matches!(phase, Phase::Up))));
         self.metrics.record_phase(&phase);
         let is_up = matches!(phase, Phase::Up);
-        self.phase.send_replace(phase);
+        self.phase.send_modify(|current| {
+            // Within the lock, so that a caller who waited for the first attempt finds its phase.
+            if !matches!(phase, Phase::Connecting) {
+                self.first_attempt_done.store(true, Ordering::Release);
+            }
+            *current = phase;
+        });
         // The lists may be read with this account from now on.
         if is_up && let Some(configured) = self.configured_upstream().filter(|configured| !configured.was_reached()) {
             configured.account_changed.notify_one();
