@@ -125,10 +125,12 @@ impl Inner {
                 let same_server = change.served_by.fingerprint == served_by.fingerprint;
                 let is_unmoved =
                     preview.fingerprint == change.fingerprint && preview.target.lock_key == change.target.lock_key;
+                // What a truncated diff leaves out may have changed if the fingerprint has.
+                let is_as_shown = || (is_unmoved || !preview.diff.truncated) && change.shows(&preview);
                 let same_target = match plan_state {
                     PlanState::Independent => is_unmoved,
-                    PlanState::BeforeEarlierSteps => is_unmoved || change.shows(&preview),
-                    PlanState::AfterEarlierSteps => change.shows(&preview),
+                    PlanState::BeforeEarlierSteps => is_unmoved || is_as_shown(),
+                    PlanState::AfterEarlierSteps => is_as_shown(),
                     PlanState::AfterEdits => is_unmoved && change.shows(&preview),
                 };
                 // The message names no addresses, because the proposer reads it.

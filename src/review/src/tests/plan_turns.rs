@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use serde_json::value::RawValue;
+
 use super::{
     plans::*,
     votes::{RevocableKeys, reviewers},
@@ -17,6 +19,7 @@ use countersign_domain::{
     changes::{ChangeState, ReviewVerdict},
     policy::{Decision, Verdict},
 };
+use countersign_protocol::ErrorKind;
 
 #[actix::test]
 async fn filled_step_waits_for_a_look_although_it_is_allowed() {
@@ -55,6 +58,27 @@ async fn policy_is_asked_again_about_an_allowed_step() {
     bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&steps[1].id, ChangeState::Withdrawn).await;
     assert_eq!(bench.get(&steps[0].id).await.state, ChangeState::Applied, "the reviewer approved the first step");
+    bench.end().await;
+}
+
+#[actix::test]
+async fn step_with_truncated_diff_is_stale_if_its_target_moves() {
+    let bench = text_bench().await;
+    let long = |end: &str| format!(r#"{{"set":"{}{end}"}}"#, "x".repeat(70_000));
+    let steps = propose_texts(&bench, &[&long("1"), r#"{"set":"short"}"#]).await;
+    for step in &steps {
+        bench.decide(step, ReviewVerdict::Approve).await.unwrap();
+    }
+    let mut second = bench.wait_for_state(&steps[1].id, ChangeState::Stale).await;
+    while second.state != ChangeState::Pending {
+        second = bench.changes.wait(&second.id, second.version, Duration::from_secs(60)).await.unwrap().unwrap();
+    }
+    assert!(second.diff.truncated);
+    // Somebody changes the end of the text, which the diff leaves out.
+    let elsewhere = RawValue::from_string(long("2")).unwrap();
+    bench.fake.call_script.as_ref().unwrap()("update", &elsewhere).unwrap();
+    let refused = bench.decide(&second, ReviewVerdict::Approve).await.unwrap_err();
+    assert_eq!((refused.error.kind, bench.fake.call_count()), (ErrorKind::ChangeStale, 1));
     bench.end().await;
 }
 

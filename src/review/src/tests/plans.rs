@@ -379,7 +379,11 @@ fn texts() -> FakeProvider {
     }
 }
 
-async fn propose_texts(bench: &TestBench, steps: &[&str]) -> Vec<Arc<Change>> {
+pub(super) async fn text_bench() -> TestBench {
+    start(texts()).await
+}
+
+pub(super) async fn propose_texts(bench: &TestBench, steps: &[&str]) -> Vec<Arc<Change>> {
     propose_with(bench, steps, |_, proposal| {
         let script = bench.fake.preview_script.as_ref().unwrap();
         proposal.preview = script("update", &proposal.arguments).unwrap();
@@ -394,7 +398,7 @@ fn shown_values(change: &Change) -> (Option<&str>, Option<&str>) {
 
 #[actix::test]
 async fn step_is_shown_after_earlier_steps_of_its_target() {
-    let bench = start(texts()).await;
+    let bench = text_bench().await;
     let steps = propose_texts(&bench, &[r#"{"set":"two"}"#, r#"{"set":"three"}"#, r#"{"set":"four"}"#]).await;
     assert_eq!(shown_values(&steps[0]), (Some("one"), Some("two")));
     assert_eq!(shown_values(&steps[1]), (Some("two"), Some("three")));
@@ -410,7 +414,7 @@ async fn step_is_shown_after_earlier_steps_of_its_target() {
 
 #[actix::test]
 async fn step_whose_target_is_not_as_shown_waits_for_a_new_look() {
-    let bench = start(texts()).await;
+    let bench = text_bench().await;
     let steps = propose_texts(&bench, &[r#"{"set":"two","odd":"other"}"#, r#"{"set":"three"}"#]).await;
     approve(&bench, &steps).await;
     let mut change = bench.wait_for_state(&steps[1].id, ChangeState::Stale).await;
@@ -426,7 +430,7 @@ async fn step_whose_target_is_not_as_shown_waits_for_a_new_look() {
 
 #[actix::test]
 async fn step_shown_after_an_edited_call_waits_for_a_new_look() {
-    let bench = start(texts()).await;
+    let bench = text_bench().await;
     let steps = propose_texts(&bench, &[r#"{"set":"two"}"#, r#"{"set":"three"}"#]).await;
     let approved = bench.decide(&steps[1], ReviewVerdict::Approve).await.unwrap();
     // The edited call has another target, so that the text stays as it was.
