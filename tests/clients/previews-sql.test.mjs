@@ -106,6 +106,15 @@ test('statements of DBHub on PostgreSQL are classified and previewed', async t =
         assert.equal(await value('SELECT string_agg(balance::text, \' \' ORDER BY id) FROM accounts'), '51.00 150.00 1.00');
     });
 
+    await t.test('a step is noted if an earlier step of its plan changes the same rows', async () => {
+        const calls = ['balance = 0 WHERE id = 1', "owner = 'eve' WHERE id = 1", 'balance = 0 WHERE id = 3'].map(set => {
+            return { name: 'execute_sql', arguments: { sql: `UPDATE accounts SET ${set}` } };
+        });
+        const { planId } = (await peer.call('propose_plan', { title: 'Three updates', calls })).structuredContent;
+        const { changes } = (await gateway.api('GET', `/plans/${planId}`)).body;
+        assert.deepEqual(changes.map(change => lines(change, 'Earlier step').length), [0, 1, 0]);
+    });
+
     await t.test('values that the database stores in another form are as approved', async () => {
         await value("CREATE TABLE events (id uuid PRIMARY KEY, at timestamp, price numeric(10, 2), open boolean, tags text[]); INSERT INTO events VALUES ('6ba7b810-9dad-11d1-80b4-00c04fd430c8')");
         await apply(await execute("UPDATE events SET at = '2026-01-02', price = 1, open = 'yes', tags = '{a}'"));

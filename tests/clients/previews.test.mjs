@@ -87,7 +87,9 @@ for (const era of ['legacy', 'modern']) {
         await t.test('writing a file shows its diff', async () => {
             const { answer, change } = await propose('write_file', { path: file('a.txt'), content: 'one\n2\nthree\n' });
             assert.deepEqual(linesOf(change, 'Content'), [' one', '-two', '+2', ' three']);
-            assert.deepEqual(change.preview, { kind: 'before_after', tried: '@modelcontextprotocol/server-filesystem 2026.8.31' });
+            const { stateKeys, ...preview } = change.preview;
+            assert.deepEqual(preview, { kind: 'before_after', tried: '@modelcontextprotocol/server-filesystem 2026.8.31' });
+            assert.match(stateKeys.join(), /^sha256:[0-9a-f]{64}$/);
             assert.deepEqual([change.operation, change.target.label, change.summary], ['UPDATE', file('a.txt'), `Write ${file('a.txt')}`]);
             // The agent may read the file, so it gets the same diff.
             assert.deepEqual(answer.structuredContent.diff, change.diff);
@@ -193,6 +195,41 @@ for (const era of ['legacy', 'modern']) {
             await writeFile(file('free.txt'), 'taken');
             const now = await expectStale(other);
             assert.ok(linesOf(now, 'What is at the destination now').includes(' size: 5'));
+        });
+
+        await t.test('steps of a plan are previewed over what earlier steps write', async () => {
+            const target = file('plan.txt');
+            const plan = await peer.call('propose_plan', {
+                title: 'One file, three times',
+                calls: [
+                    { name: 'write_file', arguments: { path: target, content: 'one\n' } },
+                    { name: 'write_file', arguments: { path: target, content: 'two\n' } },
+                    { name: 'write_file', arguments: { path: file('other.txt'), content: 'two\n' } }
+                ]
+            });
+            const id = plan.structuredContent.planId;
+            const { changes } = (await gateway.api('GET', `/plans/${id}`)).body;
+            const shown = changes.map(change => {
+                const { before, after } = field(change, 'Content');
+                return [change.operation, before, after];
+            });
+            assert.deepEqual(shown, [['CREATE', null, 'one\n'], ['UPDATE', 'one\n', 'two\n'], ['CREATE', null, 'two\n']]);
+            const digests = changes.map(({ id: change, digest }) => ({ change, digest }));
+            const approved = await gateway.api('POST', `/plans/${id}/decision`, { decision: 'approve', digests });
+            assert.equal(approved.status, 200, JSON.stringify(approved.body));
+            for (const { id, digest } of changes) assert.equal((await gateway.reached(id, 'applied')).digest, digest, 'nobody had to look again');
+            assert.equal(await text('plan.txt'), 'two\n');
+            // An edit is a dry run, which cannot know the text that the earlier step leaves.
+            const edits = [{ oldText: 'two', newText: '2' }];
+            const noted = await peer.call('propose_plan', {
+                title: 'Write and edit',
+                calls: [
+                    { name: 'write_file', arguments: { path: target, content: 'two\nthree\n' } },
+                    { name: 'edit_file', arguments: { path: target, edits } }
+                ]
+            });
+            const { changes: [, edit] } = (await gateway.api('GET', `/plans/${noted.structuredContent.planId}`)).body;
+            assert.match(linesOf(edit, 'Earlier step').join(), /^ Step 1 writes the same target\./);
         });
 
         await t.test('invisible characters in names are escaped', async () => {

@@ -6,6 +6,7 @@ mod approval;
 mod change_tasks;
 mod documents;
 mod held_calls;
+mod plan_previews;
 mod policy;
 mod stated_reason;
 mod upstream_policy;

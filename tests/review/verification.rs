@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 use support::{Gateway, Options, eventually};
 
-const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/review/verification/server.py");
+/// The server of these tests and of those of plans.
+pub const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/review/verification/server.py");
 
 fn start() -> (Gateway, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
@@ -16,7 +17,7 @@ fn start() -> (Gateway, tempfile::TempDir) {
     let gateway = Gateway::with_options(&Options { config: Some(&config), ..Options::default() });
     eventually("the server is connected", || {
         let (status, body) = gateway.api("GET", "/api/servers/texts", None);
-        (status == 200 && body["tools"].as_array().is_some_and(|tools| tools.len() == 2)).then_some(())
+        (status == 200 && body["tools"].as_array().is_some_and(|tools| tools.len() == 3)).then_some(())
     });
     (gateway, dir)
 }

@@ -22,7 +22,9 @@ use crate::{
     request::{Replier, UpstreamRequest},
 };
 use countersign_domain::{
-    changes::{Change, Operation, Preview, PreviewNote, ServerIdentity, Target, diff::DiffBuilder, fingerprint},
+    changes::{
+        Change, Operation, Preview, PreviewNote, ServerIdentity, StateChange, Target, diff::DiffBuilder, fingerprint,
+    },
     policy::{Decision, Verdict, known_reads::KnownReads},
     principal::Principal,
     recipes::Recipe,
@@ -164,6 +166,7 @@ impl FakeProvider {
             summary: "Update the thing".into(),
             diff: DiffBuilder::new().field("state", "State", Some(&state), Some("<b>two</b>")).finish(),
             fingerprint: fingerprint(&[("state", &state)]),
+            state_change: StateChange::Fields,
         }
     }
 

@@ -79,6 +79,6 @@ pub async fn test(
     let preview = previews::preview(&directory, &provider, &tool, &arguments, &context);
     let preview = tokio::time::timeout(MAX_PREVIEW_TIME, preview).await;
     let preview = preview.map_err(|_| Problem::new(ErrorKind::Timeout, "the preview took too long"))??;
-    let Preview { note, operation, target, summary, diff, fingerprint: _ } = preview;
+    let Preview { note, operation, target, summary, diff, .. } = preview;
     Ok(json_ok(&PreviewTest { server, tool, operation, target, summary, preview: note, diff }))
 }

@@ -28,6 +28,10 @@ def write(path, text):
     return "done", False
 
 
+def append(path, text):
+    return write(path, load().get(path, "") + text)
+
+
 def read(path):
     texts = load()
     if path not in texts:
@@ -44,6 +48,7 @@ def schema(*names):
 TOOLS = [
     {"name": "read", "inputSchema": schema("path"), "annotations": {"readOnlyHint": True}},
     {"name": "write", "inputSchema": schema("path", "text")},
+    {"name": "append", "inputSchema": schema("path", "text")},
 ]
 
 for line in sys.stdin:
@@ -57,7 +62,7 @@ for line in sys.stdin:
     elif method == "tools/list":
         send({"id": id, "result": {"tools": TOOLS}})
     elif method == "tools/call":
-        call = {"read": read, "write": write}[message["params"]["name"]]
+        call = {"read": read, "write": write, "append": append}[message["params"]["name"]]
         text, failed = call(**message["params"]["arguments"])
         send({"id": id, "result": {"content": [{"type": "text", "text": text}], "isError": failed}})
     elif id is not None:

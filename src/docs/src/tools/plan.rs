@@ -23,7 +23,8 @@ use crate::{
 };
 use countersign_domain::{
     changes::{
-        FieldFormat, LineOp, Operation, Preview, PreviewNote, Target, diff::DiffBuilder, digest::hex, fingerprint,
+        FieldFormat, LineOp, Operation, Preview, PreviewNote, StateChange, Target, diff::DiffBuilder, digest::hex,
+        fingerprint,
     },
     text::plural,
 };
@@ -127,6 +128,7 @@ impl Plan {
             target: self.target,
             summary: self.summary,
             diff: self.diff.finish(),
+            state_change: StateChange::Fields,
         }
     }
 
@@ -461,5 +463,6 @@ pub(crate) fn unchanged_preview(read_call: &ReadOnlyCall) -> Preview {
         summary: summary.to_owned(),
         diff: DiffBuilder::new().finish(),
         fingerprint: fingerprint(&[("look", summary)]),
+        state_change: StateChange::Dependent,
     }
 }

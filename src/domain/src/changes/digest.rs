@@ -108,9 +108,18 @@ impl Change {
         hasher.add_part(self.operation.as_str().as_bytes());
         let Target { entity_type, id, label, lock_key } = &self.target;
         hasher.add_part(entity_type.as_bytes()).add_optional(id.as_deref());
-        // The operation of a tool that carries many follows from the arguments, and `must_fail` from `failed`.
-        let PreviewNote { kind, failed, must_fail: _, restricted: _, tried: _, confirms: _, tool_operation: _ } =
-            &self.preview;
+        // The operation of a tool that carries many and the keys of the state follow from the arguments, and `must_fail` from
+        // `failed`.
+        let PreviewNote {
+            kind,
+            failed,
+            must_fail: _,
+            restricted: _,
+            tried: _,
+            confirms: _,
+            tool_operation: _,
+            state_keys: _,
+        } = &self.preview;
         hasher.add_number(*kind as u64).add_optional(failed.as_deref());
         hasher.add_part(label.as_bytes()).add_part(lock_key.as_bytes());
         hasher.add_number(u64::from(self.diff.truncated)).add_number(self.diff.fields.len() as u64);

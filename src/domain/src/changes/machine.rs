@@ -254,7 +254,7 @@ impl Change {
     }
 
     fn set_preview(&mut self, preview: Preview, served_by: ServerIdentity) {
-        let Preview { note, operation, target, summary, diff, fingerprint } = preview;
+        let Preview { note, operation, target, summary, diff, fingerprint, state_change: _ } = preview;
         self.preview = note;
         self.operation = operation;
         self.target = target;

@@ -30,7 +30,10 @@ pub use digest::fingerprint;
 pub use escalation::Escalation;
 pub use format::FieldFormat;
 pub use plan::PlanStep;
-pub use preview::{CertainFailure, Preview, PreviewKind, PreviewNote, qualified_operation};
+pub use preview::{
+    COMPARED_FIELD, CertainFailure, MISSING_FIELD_SUFFIX, Preview, PreviewKind, PreviewNote, StateChange,
+    qualified_operation,
+};
 pub use proposer::Proposer;
 pub use terms::{Editing, OnExpiry, OnFailedPreview, OnReview, SignInTerms, Terms};
 pub use verification::{Verification, VerificationOutcome};

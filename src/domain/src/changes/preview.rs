@@ -65,6 +65,10 @@ pub struct PreviewNote {
     /// The operation that the arguments name, if the tool carries many. Rules refer to it as `tool/operation`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_operation: Option<String>,
+    /// Hashes of the reads of a recipe that return the state which the call changes. Previews that share one show the same
+    /// state.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub state_keys: Vec<String>,
 }
 
 impl PreviewNote {
@@ -82,6 +86,23 @@ impl PreviewNote {
     }
 }
 
+/// The way in which the state after a call depends on the state before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateChange {
+    /// The call sets the whole state, whatever it was before.
+    Whole,
+    /// The call sets the fields that the diff shows, and leaves the others as they are.
+    Fields,
+    /// Only another preview can tell the state after the call if the state before it is another one.
+    Dependent,
+}
+
+/// The name of the field of a diff that compares the state before and after a call, and the beginning of the names of the
+/// fields of a record.
+pub const COMPARED_FIELD: &str = "$content";
+/// The name, after that of the compared field, of a note that there is no state before the call.
+pub const MISSING_FIELD_SUFFIX: &str = ".before";
+
 /// A provider's preview of a write.
 #[derive(Clone, Debug)]
 pub struct Preview {
@@ -94,6 +115,8 @@ pub struct Preview {
     /// Hash of the live state that the preview was computed against (`sha256:…`). It is compared again on approval and
     /// before the run.
     pub fingerprint: String,
+    /// Tells whether the diff can be computed from another state before the call. It is not stored with the change.
+    pub state_change: StateChange,
 }
 
 /// Returns the name by which rules and acceptances refer to an operation of a tool.

@@ -12,7 +12,10 @@ use regex::Regex;
 use serde_json::Value;
 use strum::{IntoStaticStr, VariantArray};
 
-use crate::policy::{Condition, condition::Variables};
+use crate::{
+    changes::StateChange,
+    policy::{Condition, condition::Variables},
+};
 
 pub use countersign_sql::Dialect;
 pub use dispatcher::{Dispatcher, MAX_OPERATION_CHARS};
@@ -147,6 +150,27 @@ impl Recipe {
             ("confirm", confirm.is_some()),
         ];
         methods.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key).collect()
+    }
+
+    /// Returns how the state after a call depends on the state that `before` reads.
+    #[must_use]
+    pub fn state_change(&self) -> StateChange {
+        let Self { dry_run: None, sql: None, before: Some(PreviewRead { for_each: None, display_format, .. }), .. } =
+            self
+        else {
+            return StateChange::Dependent;
+        };
+        match &self.after {
+            None => StateChange::Whole,
+            Some(StateAfter::Expression(after)) if !after.uses("before") => StateChange::Whole,
+            // YAML is compared as one text, which includes the fields that the call does not set.
+            Some(StateAfter::Fields(fields))
+                if *display_format != DisplayFormat::Yaml && !fields.iter().any(|field| field.value.uses("before")) =>
+            {
+                StateChange::Fields
+            }
+            Some(_) => StateChange::Dependent,
+        }
     }
 
     /// Returns what the recipe was tried with, or `none`.

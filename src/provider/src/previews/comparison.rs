@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{answers, compose::Observation, fault::Fault};
 use countersign_domain::{
-    changes::{FieldFormat, LineOp, diff::DiffBuilder},
+    changes::{FieldFormat, LineOp, MISSING_FIELD_SUFFIX, diff::DiffBuilder},
     recipes::{DisplayFormat, Recipe, ResultSelector, StateAfter},
 };
 
@@ -45,7 +45,7 @@ pub(super) fn add_comparison(
     };
     if observation.value.is_none() {
         let label = label.as_ref().map_or_else(|| "Now".to_owned(), |label| format!("{label} (now)"));
-        writer.add_note(&format!("{field}.before"), &label, "(does not exist)");
+        writer.add_note(&format!("{field}{MISSING_FIELD_SUFFIX}"), &label, "(does not exist)");
     }
     writer.add_unchanged_name(field, observation.value.as_ref(), after.as_ref());
     let fields = writer.builder.len();

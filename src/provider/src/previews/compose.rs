@@ -17,7 +17,7 @@ use super::{
 };
 use countersign_domain::{
     changes::{
-        LineOp, Operation, Preview, PreviewKind, PreviewNote,
+        COMPARED_FIELD, LineOp, Operation, Preview, PreviewKind, PreviewNote, StateChange,
         diff::{DiffBuilder, text_lines},
         digest::PartHasher,
     },
@@ -64,6 +64,8 @@ pub struct Observation {
     pub restricted: bool,
     /// The element of the recipe's list for which it was read.
     pub element: Option<cel::Value>,
+    /// See [`PreviewNote::state_keys`]. `None` if the value was not read, or the selection of its parts depends on the arguments.
+    pub state_key: Option<String>,
 }
 
 impl Observation {
@@ -75,6 +77,7 @@ impl Observation {
             display_format: DisplayFormat::Text,
             restricted: false,
             element: None,
+            state_key: None,
         }
     }
 }
@@ -123,6 +126,13 @@ pub fn compose(
     let kind = if dry_run.is_some() { PreviewKind::DryRun } else { PreviewKind::BeforeAfter };
     let creates = !before.is_empty() && before.iter().all(|observation| observation.value.is_none());
     let default_operation = if creates { Operation::Create } else { Operation::Update };
+    let named_operation = labels::operation_of(recipe, arguments);
+    let state_keys = dry_run.iter().chain(&before).filter_map(|observation| observation.state_key.clone()).collect();
+    let state_change = match named_operation {
+        // It would still be shown as a creation if an earlier step of a plan creates the target.
+        Some(Operation::Create) if creates => StateChange::Dependent,
+        _ => recipe.state_change(),
+    };
     let compares = !before.is_empty();
     if dry_run.is_none() && !compares {
         // The result cannot be computed, so the preview shows the requested values beside the current state.
@@ -132,7 +142,7 @@ pub fn compose(
         add_observation(&mut builder, "$dryRun", observation);
     }
     for (n, observation) in before.into_iter().enumerate() {
-        let field = if n == 0 { "$content".to_owned() } else { format!("$content{}", n + 1) };
+        let field = if n == 0 { COMPARED_FIELD.to_owned() } else { format!("{COMPARED_FIELD}{}", n + 1) };
         comparison::add_comparison(&mut builder, &field, recipe, arguments, observation)?;
     }
     // A dry run is the server's own account of the whole call.
@@ -154,12 +164,13 @@ pub fn compose(
     let mut diff = builder.finish();
     set_formats_of_recipe(&mut diff, &arguments_preview.diff, &arguments_preview.target.label);
     Ok(Preview {
-        note: PreviewNote { kind, confirms: may_confirm, ..PreviewNote::default() },
-        operation: labels::operation_of(recipe, arguments).unwrap_or(default_operation),
+        note: PreviewNote { kind, confirms: may_confirm, state_keys, ..PreviewNote::default() },
+        operation: named_operation.unwrap_or(default_operation),
         target: arguments_preview.target.clone(),
         summary: arguments_preview.summary.clone(),
         diff,
         fingerprint: hasher.finish(),
+        state_change,
     })
 }
 
@@ -252,6 +263,7 @@ mod tests {
             summary: String::new(),
             diff: Diff::default(),
             fingerprint: String::new(),
+            state_change: StateChange::Dependent,
         };
         let fingerprint = |kind: Option<&'static str>| {
             let failed_dry_run = kind.map(|kind| Fault::new(kind, "it failed"));

@@ -10,7 +10,7 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 
-use super::{answers, fault::Fault, recipe_runner::select_alternative};
+use super::{alternatives::select_alternative, answers, fault::Fault};
 use crate::{Inquirer, request::UpstreamRequest};
 use countersign_domain::{
     changes::visible::escape_hidden,

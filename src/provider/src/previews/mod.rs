@@ -4,6 +4,7 @@
 //! only tools that the operator named and whose definitions are pinned. If it fails, the preview shows the arguments
 //! and says why.
 
+mod alternatives;
 pub mod answers;
 pub mod arguments;
 mod comparison;
@@ -17,6 +18,7 @@ mod module;
 mod path_filter;
 pub mod recipe_runner;
 mod sql;
+mod state_keys;
 mod unified_diff;
 pub mod verification;
 

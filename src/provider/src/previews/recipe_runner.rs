@@ -13,16 +13,18 @@ use serde_json::{Value, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    alternatives::{SelectedAlternative, select_alternative},
     answers,
     compose::{self, ComputedPreview, Observation, Observations, ProposedCall, StateBefore},
     fault::Fault,
     labels::apply_recipe_labels,
     sql::{self, ObservedStatement, QueryAnswer},
+    state_keys,
 };
 use crate::{CallContext, Provider, ProviderDirectory, ToolDef, ToolResult, text::content_text};
 use countersign_domain::{
     changes::{CertainFailure, Preview},
-    policy::{Condition, ConditionFault, Verdict},
+    policy::{Condition, Verdict},
     principal::{Principal, Role},
     recipes::{DryRun, PreviewRead, Recipe, SqlRecipe},
 };
@@ -208,13 +210,13 @@ impl<'a> RecipeRunner<'a> {
         if own_recipe.is_some_and(|own| !own.is_read(&definition.title, call.get())) {
             return Err(Fault::new("query", format!("the call of {tool} would not only read")));
         }
-        let restricted = self.is_restricted(&tool, &call)?;
+        let (restricted, state_key) = (self.is_restricted(&tool, &call)?, state_keys::key_of_query(&tool, &call));
         let result = self.call(&tool, &call).await.map_err(|error| Fault::from_call_error(&tool, error))?;
         let text = content_text(&result.content);
         if result.is_error {
             return Err(Fault::from_error_result(&tool, &text));
         }
-        Ok(QueryAnswer { rows: sql::parse_rows(&tool, &text)?, restricted })
+        Ok(QueryAnswer { rows: sql::parse_rows(&tool, &text)?, restricted, state_key })
     }
 
     /// Reads the dry run, or else the current state, and the recipe's other reads.
@@ -303,7 +305,12 @@ impl<'a> RecipeRunner<'a> {
         let variables = answers::variables(arguments, None);
         let value = answers::pick_value("the dry run", &result, (&dry_run.pick, dry_run.display_format), &variables)?;
         let label = dry_run.label.clone().unwrap_or_else(|| "Dry run".to_owned());
-        Ok(Observation { label, value: Some(value), display_format: dry_run.display_format, restricted, element: None })
+        let state_key = dry_run.reads_as.as_ref().and_then(|read| {
+            let (tool, call) = self.read_call(read, &variables).ok()?;
+            state_keys::key_of_read(read, &tool, &call)
+        });
+        let display_format = dry_run.display_format;
+        Ok(Observation { label, value: Some(value), display_format, restricted, element: None, state_key })
     }
 
     /// Tells whether the proposer may know why the dry run failed. The dry run itself is a call of a reviewed tool, so the
@@ -352,6 +359,7 @@ impl<'a> RecipeRunner<'a> {
         variables: &[(&str, &cel::Value)],
     ) -> Result<Observation, Fault> {
         let (tool, call) = self.read_call(read, variables)?;
+        let state_key = state_keys::key_of_read(read, &tool, &call);
         self.pinned_tool(&tool, &self.provider.tools())?;
         let label = answers::display_text(answers::render("label", &read.label, variables)?).unwrap_or_default();
         let restricted = self.is_restricted(&tool, &call)?;
@@ -373,7 +381,7 @@ impl<'a> RecipeRunner<'a> {
         };
         // A selection that leaves null means that there is nothing, too.
         let value = value.filter(|value| !value.is_null());
-        Ok(Observation { label, value, display_format: read.display_format, restricted, element: None })
+        Ok(Observation { label, value, display_format: read.display_format, restricted, element: None, state_key })
     }
 
     /// Returns the tool's definition if it is offered and pinned.
@@ -406,49 +414,6 @@ impl<'a> RecipeRunner<'a> {
     }
 }
 
-/// The recipe of an operation or a variant that makes the preview.
-pub(super) struct SelectedAlternative<'r> {
-    /// The position in [`Recipe::alternatives`].
-    position: usize,
-    pub(super) recipe: &'r Recipe,
-    /// The expressions that chose it.
-    conditions: Vec<&'r Condition>,
-}
-
-/// Returns the recipe of the operation and the variant for these arguments.
-pub(super) fn select_alternative<'r>(
-    recipe: &'r Recipe,
-    arguments: &cel::Value,
-) -> Result<SelectedAlternative<'r>, Fault> {
-    if let Some(dispatcher) = &recipe.dispatcher {
-        let operation = dispatcher.operation_in(arguments);
-        let mut position = 0;
-        for (name, recipe) in &dispatcher.operations {
-            if operation.as_ref() == Some(name) {
-                let mut selected = select_alternative(recipe, arguments)?;
-                selected.position += position;
-                selected.conditions.push(&dispatcher.argument);
-                return Ok(selected);
-            }
-            position += recipe.alternatives().len();
-        }
-        return Err(Fault::new("operation", "the recipe does not know the operation that the arguments name"));
-    }
-    if recipe.variants.is_empty() {
-        return Ok(SelectedAlternative { position: 0, recipe, conditions: Vec::new() });
-    }
-    for (position, variant) in recipe.variants.iter().enumerate() {
-        match answers::evaluate("when", &variant.when, &[("arguments", arguments)])? {
-            Value::Bool(true) => {
-                return Ok(SelectedAlternative { position, recipe: &variant.recipe, conditions: vec![&variant.when] });
-            }
-            Value::Bool(false) => {}
-            _ => return Err(Fault::from_expression("when", &ConditionFault::NotBoolean("something else"))),
-        }
-    }
-    Err(Fault::new("variant", "the recipe has no variant for these arguments"))
-}
-
 fn raw_json(text: String) -> Result<Box<RawValue>, Fault> {
     RawValue::from_string(text).map_err(|_| Fault::new("arguments", "the arguments of a call could not be written"))
 }
@@ -459,41 +424,4 @@ pub(super) async fn run_blocking<T: Send + 'static>(
 ) -> Result<T, Fault> {
     let result = tokio::task::spawn_blocking(work).await;
     result.unwrap_or_else(|_| Err(Fault::new("internal", "the preview could not be computed")))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-    use countersign_domain::recipes::{Dispatcher, RecipeVariant};
-
-    #[test]
-    fn selected_alternative_is_at_its_position() {
-        let condition = |text: &str| Condition::compile_for(text, &[("arguments", &[])]).unwrap();
-        let variant = |when: &str| RecipeVariant { when: condition(when), recipe: Recipe::default() };
-        let first =
-            Recipe { variants: vec![variant("arguments.n == 1"), variant("arguments.n == 2")], ..Recipe::default() };
-        let operations: BTreeMap<String, Recipe> =
-            [("a".to_owned(), first), ("b".to_owned(), Recipe::default()), ("c".to_owned(), Recipe::default())].into();
-        let dispatcher = Some(Dispatcher { argument: condition("arguments.call"), operations });
-        let recipe = Recipe { dispatcher, ..Recipe::default() };
-        let alternatives = recipe.alternatives();
-        for (arguments, expected) in [
-            (r#"{"call":"a","n":1}"#, Some(0)),
-            (r#"{"call":"a","n":2}"#, Some(1)),
-            (r#"{"call":"a","n":3}"#, None),
-            (r#"{"call":"b"}"#, Some(2)),
-            (r#"{"call":"c"}"#, Some(3)),
-            (r#"{"call":"d"}"#, None),
-        ] {
-            let parsed = answers::parse_arguments(arguments).unwrap_or_else(|fault| panic!("{}", fault.reason));
-            let selected = select_alternative(&recipe, &parsed).ok();
-            assert_eq!(selected.as_ref().map(|selected| selected.position), expected, "{arguments}");
-            assert!(
-                selected.is_none_or(|selected| std::ptr::eq(alternatives[selected.position], selected.recipe)),
-                "{arguments}"
-            );
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! Tests how recipes are compiled, and which ones a server uses.
 
 use super::*;
-use countersign_domain::recipes::TextTemplate;
+use countersign_domain::{changes::StateChange, recipes::TextTemplate};
 
 fn parsed(yaml: &str) -> (Recipes, Vec<String>) {
     let target = UpstreamTarget::Command {
@@ -111,6 +111,27 @@ fn creation_needs_no_state_before() {
     let (recipes, faults) = parsed("{a: {operation: create, after: {name: arguments.name}, reads: [{tool: look}]}}");
     assert!(faults.is_empty(), "{faults:?}");
     assert!(recipes.get("a").unwrap().before.is_none());
+}
+
+#[test]
+fn recipe_tells_how_state_after_depends_on_before() {
+    use StateChange::{Dependent, Fields, Whole};
+    for (recipe, state_change) in [
+        ("before: {tool: look}, after: arguments.text", Whole),
+        ("operation: delete, before: {tool: look}", Whole),
+        ("before: {tool: look, as: json}, after: {title: arguments.title, body?: arguments.body}", Fields),
+        ("before: {tool: look}, after: before + arguments.text", Dependent),
+        ("before: {tool: look, as: json}, after: {n: '{before.n + 1}'}", Dependent),
+        ("before: {tool: look, as: yaml}, after: {title: arguments.title}", Dependent),
+        ("before: {tool: look, for_each: arguments.l}, after: element.text", Dependent),
+        ("dry_run: {arguments: {dry: true}}, before: {tool: look}, after: arguments.text", Dependent),
+        ("operation: create, after: {name: arguments.name}, reads: [{tool: look}]", Dependent),
+        ("reads: [{tool: look}]", Dependent),
+    ] {
+        let (recipes, faults) = parsed(&format!("{{a: {{{recipe}}}}}"));
+        assert!(faults.is_empty(), "{faults:?}");
+        assert_eq!(recipes.get("a").unwrap().state_change(), state_change, "{recipe}");
+    }
 }
 
 #[test]

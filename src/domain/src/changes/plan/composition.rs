@@ -1,6 +1,9 @@
 //! Composes the preview of a step whose target an earlier step of its plan writes, so that it begins where that step ends.
 
-use crate::changes::{Change, Diff, FieldDiff, LineOp, Preview, PreviewKind, diff::DiffBuilder};
+use crate::changes::{
+    COMPARED_FIELD, Change, Diff, DiffLine, FieldDiff, LineOp, MISSING_FIELD_SUFFIX, Operation, Preview, PreviewKind,
+    StateChange, diff::DiffBuilder,
+};
 
 /// The field of a note in a diff.
 const NOTE_FIELD: &str = "$plan";
@@ -22,10 +25,9 @@ pub fn is_written_by(earlier: &Change, provider: &str, preview: &Preview) -> boo
 pub fn compose_over<'a>(preview: &mut Preview, earlier: impl IntoIterator<Item = &'a Change>) {
     for step in earlier {
         preview.note.restricted |= step.is_restricted();
-        // A step of another entity with the same lock key may alter the preview too. That shows when this step runs.
-        let is_same_entity = step.target.id.is_some() && step.target.id == preview.target.id;
         compose_headline(preview, step);
-        if is_same_entity && !compose_over_step(preview, step) {
+        // A step of another state with the same lock key may alter the preview too. That shows when this step runs.
+        if is_same_state(preview, step) && !compose_over_step(preview, step) {
             let number = step.plan.as_ref().map_or(0, super::PlanStep::number);
             let text = format!(
                 "Step {number} writes the same target. This shows the state before it, and a person is asked again once it \
@@ -37,6 +39,12 @@ pub fn compose_over<'a>(preview: &mut Preview, earlier: impl IntoIterator<Item =
             return;
         }
     }
+}
+
+/// Returns `true` if both show the same entity of a module, or the same state that a recipe has read.
+fn is_same_state(preview: &Preview, step: &Change) -> bool {
+    let is_same_entity = step.target.id.is_some() && step.target.id == preview.target.id;
+    is_same_entity || preview.note.state_keys.iter().any(|key| step.preview.state_keys.contains(key))
 }
 
 /// Renames the target in the label and the summary as the earlier step does. A module's labels end with the name, and its
@@ -53,50 +61,137 @@ fn compose_headline(preview: &mut Preview, step: &Change) {
 }
 
 /// Lets the diff of a preview begin where the earlier step ends. Returns `false`, and leaves the preview as it is, if the result
-/// of that step is not known completely.
+/// of that step is not known completely, or the diff depends on it in other ways.
 fn compose_over_step(preview: &mut Preview, step: &Change) -> bool {
-    let are_complete = is_complete(&preview.diff, preview.note.is_live(), preview.note.kind)
-        && is_complete(&step.diff, step.preview.is_live(), step.preview.kind);
-    if !are_complete {
+    let is_known = preview.note.is_live() && step.preview.is_live() && preview.note.kind == step.preview.kind;
+    let is_whole = !preview.diff.truncated && !step.diff.truncated;
+    if !is_known || !is_whole || preview.state_change == StateChange::Dependent {
         return false;
     }
-    let mut composed = Vec::with_capacity(preview.diff.fields.len());
-    for field in &preview.diff.fields {
-        let Some(earlier) = step.diff.fields.iter().find(|earlier| earlier.field == field.field) else {
-            composed.push(field.clone());
-            continue;
-        };
-        if earlier.before != field.before || earlier.format != field.format {
-            return false;
-        }
-        let diff = DiffBuilder::new()
-            .field(&field.field, &field.label, earlier.after.as_deref(), field.after.as_deref())
-            .finish();
-        if diff.truncated {
-            return false;
-        }
-        composed.extend(diff.fields.into_iter().map(|composed| FieldDiff {
-            format: field.format,
-            language: field.language.clone(),
-            restricted: field.restricted || earlier.restricted,
-            ..composed
-        }));
+    let composed = match preview.note.kind {
+        PreviewKind::Module => compose_entity(&preview.diff, &step.diff),
+        PreviewKind::BeforeAfter => compose_comparison(preview, step),
+        PreviewKind::DryRun | PreviewKind::Arguments => None,
+    };
+    let Some(fields) = composed else { return false };
+    let begins_missing = |fields: &[FieldDiff]| fields.iter().any(is_missing_note);
+    if preview.operation == Operation::Create && begins_missing(&preview.diff.fields) && !begins_missing(&fields) {
+        preview.operation = Operation::Update;
     }
-    preview.diff.fields = composed;
+    preview.diff.fields = fields;
     true
 }
 
-/// Returns `true` if the diff has the whole values of each field before and after.
-fn is_complete(diff: &Diff, is_live: bool, kind: PreviewKind) -> bool {
-    let is_plain =
-        |field: &FieldDiff| (field.before.is_some() || field.after.is_some()) && !field.field.starts_with('$');
-    is_live && kind == PreviewKind::Module && !diff.truncated && diff.fields.iter().all(is_plain)
+/// Composes the fields of a module's entity.
+fn compose_entity(later: &Diff, earlier: &Diff) -> Option<Vec<FieldDiff>> {
+    let is_plain = |field: &FieldDiff| has_values(field) && !field.field.starts_with('$');
+    if !later.fields.iter().chain(&earlier.fields).all(is_plain) {
+        return None;
+    }
+    let compose = |field: &FieldDiff| match earlier.fields.iter().find(|earlier| earlier.field == field.field) {
+        Some(earlier) => compose_field(field, earlier),
+        None => Some(vec![field.clone()]),
+    };
+    Some(later.fields.iter().map(compose).collect::<Option<Vec<_>>>()?.concat())
+}
+
+/// Composes the state that a recipe compares. Other fields, such as those of arguments, stay as they are.
+fn compose_comparison(preview: &Preview, step: &Change) -> Option<Vec<FieldDiff>> {
+    let (later, earlier) = (&preview.diff.fields, &step.diff.fields);
+    let is_complete = |field: &&FieldDiff| has_values(field) || note_text(field).is_some();
+    let leaves_nothing =
+        |field: &FieldDiff| field.field == COMPARED_FIELD && has_values(field) && field.after.is_none();
+    if step.operation == Operation::Delete
+        || earlier.iter().any(|field| field.field == NOTE_FIELD || leaves_nothing(field))
+        || !earlier.iter().chain(later).filter(|field| is_of_state(field)).all(|field| is_complete(&field))
+    {
+        return None;
+    }
+    let written: Vec<&FieldDiff> = earlier.iter().filter(|field| is_of_state(field) && has_values(field)).collect();
+    if written.is_empty() {
+        return Some(later.clone());
+    }
+    // A field that the diff leaves out gets the value that it has now, so it is shown once the earlier step has changed it.
+    let sets_all = preview.state_change == StateChange::Whole || later.iter().any(is_missing_note);
+    let is_set = |written: &&FieldDiff| later.iter().any(|field| field.field == written.field && has_values(field));
+    if sets_all && !written.iter().all(is_set) {
+        return None;
+    }
+    let mut composed = Vec::with_capacity(later.len());
+    for field in later.iter().filter(|field| !is_missing_note(field)) {
+        let written = written.iter().find(|written| written.field == field.field);
+        match (written, note_text(field)) {
+            // Nothing would change now, but something would after the earlier step.
+            (_, Some(_)) if field.field == COMPARED_FIELD => return None,
+            // The note has the name of the record, which the earlier step changes.
+            (Some(written), Some(name)) => {
+                let after = written.after.clone().filter(|_| written.before.as_deref() == Some(name))?;
+                let restricted = field.restricted || written.restricted;
+                composed.push(FieldDiff {
+                    lines: vec![DiffLine { op: LineOp::Note, text: after }],
+                    restricted,
+                    ..field.clone()
+                });
+            }
+            (Some(written), None) => {
+                let field = compose_field(field, written)?;
+                // Recipes show a state or a name that stays as it is by a note.
+                if field.is_empty() {
+                    return None;
+                }
+                composed.extend(field);
+            }
+            (None, _) => composed.push(field.clone()),
+        }
+    }
+    Some(composed)
+}
+
+/// Lets a field begin with the value that the earlier step leaves. Returns no field if its value stays as it is, and `None` if
+/// the two cannot be composed.
+fn compose_field(field: &FieldDiff, earlier: &FieldDiff) -> Option<Vec<FieldDiff>> {
+    if earlier.before != field.before || earlier.format != field.format {
+        return None;
+    }
+    let diff =
+        DiffBuilder::new().field(&field.field, &field.label, earlier.after.as_deref(), field.after.as_deref()).finish();
+    let complete = |composed: FieldDiff| FieldDiff {
+        format: field.format,
+        language: field.language.clone(),
+        restricted: field.restricted || earlier.restricted,
+        ..composed
+    };
+    (!diff.truncated).then(|| diff.fields.into_iter().map(complete).collect())
+}
+
+/// Returns `true` if the field has its whole values, and not only lines.
+fn has_values(field: &FieldDiff) -> bool {
+    field.before.is_some() || field.after.is_some()
+}
+
+/// Returns `true` for the fields of the state that a recipe compares.
+fn is_of_state(field: &FieldDiff) -> bool {
+    field.field.strip_prefix(COMPARED_FIELD).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Returns the text of a field that consists of one note.
+fn note_text(field: &FieldDiff) -> Option<&str> {
+    match field.lines.as_slice() {
+        [DiffLine { op: LineOp::Note, text }] if !has_values(field) => Some(text),
+        _ => None,
+    }
+}
+
+/// Returns `true` for the note that there is no state before the call.
+fn is_missing_note(field: &FieldDiff) -> bool {
+    let name = field.field.strip_prefix(COMPARED_FIELD);
+    name == Some(MISSING_FIELD_SUFFIX) && note_text(field).is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::changes::{ChangeState, Operation, PreviewNote, Target, plan::PlanStep, testing};
+    use crate::changes::{ChangeState, PreviewNote, Target, plan::PlanStep, testing};
 
     type Alter = fn(&mut Change, &mut Preview);
 
@@ -117,6 +212,7 @@ mod tests {
             summary: "Update".into(),
             diff: diff.finish(),
             fingerprint: "sha256:1".into(),
+            state_change: StateChange::Fields,
         }
     }
 
@@ -192,5 +288,144 @@ mod tests {
         hidden.diff.fields[0].restricted = true;
         compose_over(&mut later, [&hidden]);
         assert!(later.note.restricted && later.diff.fields[0].restricted);
+    }
+
+    /// One field of the state that a recipe compares: its name after `$content`, and its value before and after, or a note.
+    #[derive(Clone, Copy)]
+    enum StateField {
+        Value(&'static str, Option<&'static str>, Option<&'static str>),
+        Note(&'static str, &'static str),
+    }
+    use StateField::{Note, Value};
+
+    type StateFields<'a> = &'a [StateField];
+
+    const MISSING: StateField = Note(".before", "(does not exist)");
+
+    /// Creates the preview of a recipe, with a field that has nothing to do with the state.
+    fn recipe_preview(state_change: StateChange, fields: &[StateField]) -> Preview {
+        let mut diff = DiffBuilder::new();
+        for field in fields {
+            match *field {
+                Value(name, before, after) => diff.add(&format!("$content{name}"), name, before, after),
+                Note(name, text) => diff.add_lines(&format!("$content{name}"), name, [(LineOp::Note, text.into())]),
+            }
+        }
+        diff.add_lines("$read1", "Also read", [(LineOp::Equal, "x".into())]);
+        let is_missing = diff.len() > 1 && matches!(fields[0], Note(".before", _));
+        let mut preview = Preview { state_change, diff: diff.finish(), ..preview(&[]) };
+        preview.target.id = None;
+        preview.note = PreviewNote {
+            kind: PreviewKind::BeforeAfter,
+            state_keys: vec!["sha256:a".into()],
+            ..PreviewNote::default()
+        };
+        preview.operation = if is_missing { Operation::Create } else { Operation::Update };
+        preview
+    }
+
+    fn recipe_step(number: u32, fields: &[StateField]) -> Change {
+        let Preview { note, operation, target, diff, .. } = recipe_preview(StateChange::Dependent, fields);
+        Change { preview: note, operation, target, diff, ..step(number, &[]) }
+    }
+
+    fn is_noted(preview: &Preview) -> bool {
+        preview.diff.fields[0].field == NOTE_FIELD
+    }
+
+    #[test]
+    fn comparison_begins_where_earlier_step_ends() {
+        use StateChange::{Fields, Whole};
+        let (a, b, c) = (Some("a"), Some("b"), Some("c"));
+        let cases: [(StateChange, StateFields<'_>, StateFields<'_>, StateFields<'_>); 7] = [
+            (Whole, &[Value("", a, b)], &[Value("", a, c)], &[Value("", b, c)]),
+            (Whole, &[MISSING, Value("", None, b)], &[MISSING, Value("", None, c)], &[Value("", b, c)]),
+            (Whole, &[Note("", "(nothing would change)")], &[Value("", a, c)], &[Value("", a, c)]),
+            (Whole, &[Value("", a, b)], &[Value("", a, None)], &[Value("", b, None)]),
+            (
+                Fields,
+                &[Note(".title", "a"), Value(".body", a, b)],
+                &[Note(".title", "a"), Value(".state", a, c)],
+                &[Note(".title", "a"), Value(".state", a, c)],
+            ),
+            (
+                Fields,
+                &[Value(".title", a, b), Value(".body", a, b)],
+                &[Note(".title", "a"), Value(".body", a, c)],
+                &[Note(".title", "b"), Value(".body", b, c)],
+            ),
+            (
+                Fields,
+                &[MISSING, Value(".body", None, b)],
+                &[MISSING, Value(".body", None, c), Value(".state", None, a)],
+                &[Value(".body", b, c), Value(".state", None, a)],
+            ),
+        ];
+        for (number, (state_change, earlier, later, expected)) in cases.into_iter().enumerate() {
+            let mut later = recipe_preview(state_change, later);
+            compose_over(&mut later, [&recipe_step(1, earlier)]);
+            let expected = recipe_preview(state_change, expected);
+            assert_eq!((later.operation, &later.diff), (expected.operation, &expected.diff), "case {number}");
+        }
+    }
+
+    #[test]
+    fn comparison_that_depends_on_earlier_step_is_noted() {
+        use StateChange::{Dependent, Fields, Whole};
+        let (a, b, c) = (Some("a"), Some("b"), Some("c"));
+        let cases: [(StateChange, StateFields<'_>, StateFields<'_>); 8] = [
+            (Dependent, &[Value("", a, b)], &[Value("", a, c)]),
+            (Whole, &[Value("", a, b)], &[Value("", a, b)]),
+            (Whole, &[Value("", a, None)], &[Value("", a, c)]),
+            (Whole, &[Value("", a, b)], &[Note("", "(nothing would change)")]),
+            (Whole, &[Value(".body", a, b)], &[Value(".state", a, c)]),
+            (Fields, &[Value(".body", a, b)], &[Note("", "(nothing would change)")]),
+            (Fields, &[MISSING, Value(".title", None, b)], &[MISSING, Value(".body", None, c)]),
+            (Fields, &[Value(".title", b, c)], &[Note(".title", "a"), Value(".body", a, c)]),
+        ];
+        for (number, (state_change, earlier, later)) in cases.into_iter().enumerate() {
+            let mut later = recipe_preview(state_change, later);
+            compose_over(&mut later, [&recipe_step(1, earlier)]);
+            assert!(is_noted(&later), "case {number}: {later:?}");
+        }
+        let alterations: [Alter; 4] = [
+            |earlier, _| earlier.operation = Operation::Delete,
+            |earlier, _| earlier.preview.kind = PreviewKind::DryRun,
+            |earlier, _| {
+                earlier.diff.fields[0] = FieldDiff { before: None, after: None, ..earlier.diff.fields[0].clone() }
+            },
+            |_, later| later.diff.truncated = true,
+        ];
+        for alter in alterations {
+            let (mut earlier, mut later) =
+                (recipe_step(1, &[Value("", a, b)]), recipe_preview(Whole, &[Value("", a, c)]));
+            alter(&mut earlier, &mut later);
+            compose_over(&mut later, [&earlier]);
+            assert!(is_noted(&later), "{earlier:?}");
+        }
+        // The second step could not be composed, so nobody knows what it leaves.
+        let mut second = recipe_preview(Dependent, &[Value("", a, b)]);
+        let first = recipe_step(1, &[Value("", a, c)]);
+        compose_over(&mut second, [&first]);
+        let second = Change { diff: second.diff, ..recipe_step(2, &[]) };
+        let mut third = recipe_preview(Whole, &[Value("", a, c)]);
+        compose_over(&mut third, [&second]);
+        assert!(third.diff.fields[0].lines[0].text.starts_with("Step 2 "), "{third:?}");
+    }
+
+    #[test]
+    fn other_states_with_the_same_lock_key_are_left_alone() {
+        let earlier = recipe_step(1, &[MISSING, Value("", None, Some("b"))]);
+        for state_keys in [vec!["sha256:b".to_owned()], Vec::new()] {
+            let mut later = recipe_preview(StateChange::Whole, &[MISSING, Value("", None, Some("c"))]);
+            later.note.state_keys = state_keys;
+            let before = later.diff.clone();
+            compose_over(&mut later, [&earlier]);
+            assert_eq!((later.diff, later.operation), (before, Operation::Create));
+        }
+        let mut list = recipe_preview(StateChange::Dependent, &[Value("", None, Some("c"))]);
+        list.note.state_keys = vec!["sha256:b".into(), "sha256:a".into()];
+        compose_over(&mut list, [&earlier]);
+        assert!(is_noted(&list), "one of the files of the call is the same");
     }
 }

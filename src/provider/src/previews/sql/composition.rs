@@ -11,7 +11,7 @@ use crate::previews::{
 };
 use countersign_domain::{
     changes::{
-        FieldFormat, LineOp, Preview, PreviewKind, PreviewNote,
+        FieldFormat, LineOp, Preview, PreviewKind, PreviewNote, StateChange,
         diff::{DiffBuilder, text_lines},
         digest::PartHasher,
     },
@@ -53,13 +53,17 @@ pub(in crate::previews) fn compose_statements(
     let named = NamedArguments::for_recipe(recipe, conditions, labels::is_summary_whole(recipe, arguments));
     compose::add_unnamed_arguments(&mut composer.builder, &named, call);
     compose::add_confirmation(&mut composer.builder, &mut hasher, recipe, may_confirm, arguments)?;
+    let answers = statements.iter().flat_map(|observed| observed.answers.iter().flatten());
+    let state_keys = answers.map(|answer| answer.state_key.clone()).collect();
+    let kind = PreviewKind::BeforeAfter;
     Ok(Preview {
-        note: PreviewNote { kind: PreviewKind::BeforeAfter, confirms: may_confirm, ..PreviewNote::default() },
+        note: PreviewNote { kind, confirms: may_confirm, state_keys, ..PreviewNote::default() },
         operation: arguments_preview.operation,
         target: arguments_preview.target.clone(),
         summary: arguments_preview.summary.clone(),
         diff: composer.builder.finish(),
         fingerprint: hasher.finish(),
+        state_change: StateChange::Dependent,
     })
 }
 

@@ -33,6 +33,8 @@ pub(super) struct QueryAnswer {
     pub rows: Vec<Row>,
     /// Set if policy does not let the proposer make the query without review.
     pub restricted: bool,
+    /// See [`countersign_domain::changes::PreviewNote::state_keys`].
+    pub state_key: String,
 }
 
 /// A statement with the answers to its queries ([`queries`]), in their order.
@@ -120,7 +122,7 @@ fn operation_of(statement: &Statement) -> Operation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_domain::changes::{Diff, PreviewNote, Target};
+    use countersign_domain::changes::{Diff, PreviewNote, StateChange, Target};
     use countersign_sql::Dialect;
 
     fn label_statements(text: &str) -> Preview {
@@ -131,6 +133,7 @@ mod tests {
             summary: String::new(),
             diff: Diff::default(),
             fingerprint: String::new(),
+            state_change: StateChange::Dependent,
         };
         let statements = countersign_sql::classify(Dialect::Sqlite, text, 10);
         apply_statement_labels(&Recipe::default(), &statements, &mut preview);
