@@ -105,7 +105,8 @@ async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpRe
         read_body(request, payload.into_inner(), endpoint, http.max_body, http.request_timeout).await?;
     post.reservation = reservation;
     if is_large(body.len()) {
-        return answer_large(post, body).await;
+        // Boxed, so that other requests do not reserve its memory.
+        return Box::pin(answer_large(post, body)).await;
     }
     Ok(match envelope::parse(&body, &endpoint.server.limits.envelope) {
         Ok(Incoming::Single(message)) => match owner_of_message(endpoint, request, &message).await? {

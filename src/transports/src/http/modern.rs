@@ -65,7 +65,8 @@ pub async fn serve(
             None => check_param_headers(&table, &view, request),
         });
     if let Ok(MirrorCheck::UnknownTool) = checked {
-        wait_for_tool_server(&post, &mut table, request).await;
+        // Boxed, so that requests that need not wait do not reserve its memory.
+        Box::pin(wait_for_tool_server(&post, &mut table, request)).await;
         checked = check_param_headers(&table, &view, request);
     }
     if let Err(error) = checked {

@@ -211,16 +211,17 @@ fn push_answer(session: &SessionState, number: u32, answer: Option<WireResponse>
 async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) -> HttpResponse {
     let session = Arc::clone(&stream.session);
     let mut running = RunningRequest { work: Some(work), stream: Arc::clone(stream) };
-    let (outcome, has_waited) = match poll_fn(|cx| Poll::Ready(running.poll(cx))).await {
-        Poll::Ready(outcome) => (outcome, false),
-        Poll::Pending => {
-            if !post.accepts.json {
-                // The answer comes on a stream in any case, and a numbered stream can be resumed.
-                stream.open();
-            }
-            (poll_fn(|cx| running.poll(cx)).await, true)
+    let mut has_waited = false;
+    let outcome = poll_fn(|cx| {
+        let polled = running.poll(cx);
+        if polled.is_pending() && !std::mem::replace(&mut has_waited, true) && !post.accepts.json {
+            // The answer comes on a stream in any case, and a numbered stream can be resumed.
+            stream.open();
+            return running.poll(cx);
         }
-    };
+        polled
+    })
+    .await;
     let number = match &outcome {
         // The request was cancelled while it ran, so its stream ends without an answer.
         Some(None) if has_waited => stream.open(),
