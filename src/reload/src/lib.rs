@@ -7,12 +7,13 @@
 //!
 //! [`initial`] determines the configuration at the start, [`watch`] notices a changed file, [`diff`] and [`rule_lists`]
 //! compare it with the one in force, [`apply`] puts it into force, and [`settings_view`] and [`status`] report to people.
-//! [`server_edits`] edits servers and [`policy_edits`] rules in the file ([`config_file`]).
+//! [`file_edits`] edits the file ([`config_file`]): its servers, and with [`policy_edits`] its rules.
 
 pub mod apply;
 pub mod config_file;
 pub mod diff;
 mod digest;
+pub mod file_edits;
 mod identity_providers;
 mod initial;
 pub mod pending;
@@ -20,7 +21,6 @@ pub mod policy_edits;
 pub mod rule_lists;
 mod save;
 mod server_diff;
-pub mod server_edits;
 pub mod settings_view;
 mod snapshot;
 pub mod status;

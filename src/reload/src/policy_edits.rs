@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::server_edits::FileChange;
+use super::file_edits::FileChange;
 use countersign_config::edit::{
     EditError,
     rules::{RuleEntry, apply_rules, to_yaml},

@@ -13,7 +13,7 @@ use countersign_protocol::ErrorKind;
 use countersign_reload::{
     Reloader,
     config_file::{ConfigFile, FileError},
-    server_edits::{EditSummary, EditingState, FileChange, ServerEditError},
+    file_edits::{EditSummary, EditingState, FileChange, FileEditError},
 };
 
 /// The state of the configuration file, for a page that shows a part of it.
@@ -126,16 +126,15 @@ pub(super) fn is_at_machine(request: &HttpRequest, reloader: &Reloader) -> bool 
 }
 
 /// Converts the reason why an edit was not made into a problem.
-pub(super) fn to_problem(error: ServerEditError) -> Problem {
+pub(super) fn to_problem(error: FileEditError) -> Problem {
     let kind = match &error {
-        ServerEditError::File(FileError::Changed(_)) => ErrorKind::VersionConflict,
-        ServerEditError::File(FileError::Busy(_)) | ServerEditError::NotRecorded(_) => ErrorKind::StoreUnavailable,
-        ServerEditError::Edit(EditError::NoSuchServer(_)) => ErrorKind::NotFound,
-        ServerEditError::NoFile => ErrorKind::Forbidden,
-        ServerEditError::File(_)
-        | ServerEditError::Edit(_)
-        | ServerEditError::Invalid(_)
-        | ServerEditError::Overridden(_) => ErrorKind::ValidationFailed,
+        FileEditError::File(FileError::Changed(_)) => ErrorKind::VersionConflict,
+        FileEditError::File(FileError::Busy(_)) | FileEditError::NotRecorded(_) => ErrorKind::StoreUnavailable,
+        FileEditError::Edit(EditError::NoSuchServer(_)) => ErrorKind::NotFound,
+        FileEditError::NoFile => ErrorKind::Forbidden,
+        FileEditError::File(_) | FileEditError::Edit(_) | FileEditError::Invalid(_) | FileEditError::Overridden(_) => {
+            ErrorKind::ValidationFailed
+        }
     };
     Problem::new(kind, error.to_string())
 }

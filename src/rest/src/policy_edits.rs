@@ -23,8 +23,8 @@ use countersign_domain::policy::Verdict;
 use countersign_protocol::ErrorKind;
 use countersign_reload::{
     Reloader,
+    file_edits::{EditSummary, FileChange as _},
     policy_edits::RuleList,
-    server_edits::{EditSummary, FileChange as _},
 };
 use countersign_rulings::{
     dry_run::{Difference, DryRun, DryVerdict},

@@ -34,7 +34,7 @@ use countersign_protocol::ErrorKind;
 use countersign_reload::{
     ConfigSource, Reloader,
     config_file::{ConfigFile, FileError},
-    server_edits::{EditSummary, ServerChanges},
+    file_edits::{EditSummary, ServerChanges},
 };
 
 /// Maximum size in bytes of a body with servers.

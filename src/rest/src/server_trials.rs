@@ -38,7 +38,7 @@ use countersign_domain::{changes::person::Person, principal::Principal};
 use countersign_protocol::ErrorKind;
 use countersign_reload::{
     Reloader,
-    server_edits::{EditingState, ServerChanges},
+    file_edits::{EditingState, ServerChanges},
 };
 use countersign_runtime::secret;
 use countersign_upstream::trial::{TrialReport, try_server};

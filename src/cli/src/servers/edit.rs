@@ -32,7 +32,7 @@ use countersign_config::{
 };
 use countersign_reload::{
     config_file::{ConfigFile, FileError},
-    server_edits::{PreparedEdit, ServerChanges, ServerEditError, prepare_edit},
+    file_edits::{FileEditError, PreparedEdit, ServerChanges, prepare_edit},
 };
 
 /// The keys that a new package, address or command replaces.
@@ -341,17 +341,17 @@ fn file_failure(error: FileError) -> Failure {
 }
 
 /// Converts the reason why the file was not edited into a failure, with the lines to paste if that helps.
-fn edit_failure(error: ServerEditError, changes: &[ServerChange]) -> Failure {
+fn edit_failure(error: FileEditError, changes: &[ServerChange]) -> Failure {
     let exit = match &error {
-        ServerEditError::File(FileError::Changed(_)) => Exit::Conflict,
-        ServerEditError::File(_) | ServerEditError::NotRecorded(_) => Exit::Unavailable,
-        ServerEditError::Edit(EditError::NoSuchServer(_)) => Exit::NotFound,
-        ServerEditError::Edit(EditError::Syntax { .. }) | ServerEditError::Invalid(_) => Exit::Config,
-        ServerEditError::Edit(_) | ServerEditError::Overridden(_) | ServerEditError::NoFile => Exit::Failed,
+        FileEditError::File(FileError::Changed(_)) => Exit::Conflict,
+        FileEditError::File(_) | FileEditError::NotRecorded(_) => Exit::Unavailable,
+        FileEditError::Edit(EditError::NoSuchServer(_)) => Exit::NotFound,
+        FileEditError::Edit(EditError::Syntax { .. }) | FileEditError::Invalid(_) => Exit::Config,
+        FileEditError::Edit(_) | FileEditError::Overridden(_) | FileEditError::NoFile => Exit::Failed,
     };
     let lines = match &error {
-        ServerEditError::Edit(EditError::NotEditable { yaml, .. }) => yaml.clone(),
-        ServerEditError::File(FileError::ReadOnly { .. }) => changes.iter().map(ServerChange::to_yaml).collect(),
+        FileEditError::Edit(EditError::NotEditable { yaml, .. }) => yaml.clone(),
+        FileEditError::File(FileError::ReadOnly { .. }) => changes.iter().map(ServerChange::to_yaml).collect(),
         _ => String::new(),
     };
     let mut message = one_line(&error.to_string()).into_owned();

@@ -42,7 +42,7 @@ pub enum EditingState {
 
 /// The reason why the file was not edited.
 #[derive(Debug, thiserror::Error)]
-pub enum ServerEditError {
+pub enum FileEditError {
     #[error("{0}")]
     File(#[from] FileError),
     #[error("{0}")]
@@ -141,7 +141,7 @@ impl FileChange for ServerChanges {
     }
 
     fn audit_entry(&self) -> (&'static str, Value) {
-        ("servers_edited", describe_changes(&self.made))
+        ("servers_edited", describe_server_changes(&self.made))
     }
 }
 
@@ -154,17 +154,17 @@ pub fn prepare_edit<C: FileChange>(
     changes: &C,
     flags: &Flags,
     env: &Environment,
-) -> Result<PreparedEdit, ServerEditError> {
+) -> Result<PreparedEdit, FileEditError> {
     let text = changes.apply(file.text())?;
     let loaded = match prove::<C>(file.path(), &text, flags, env) {
         Ok(loaded) => Some(loaded),
-        Err(ServerEditError::Invalid(problems)) => {
+        Err(FileEditError::Invalid(problems)) => {
             let old = load_text(file.path(), file.text(), flags, env).err();
             let old = old.map(|error| Problem::from_config_error(&error)).unwrap_or_default();
             let is_new =
                 |problem: &Problem| !old.iter().any(|old| (&old.key, &old.message) == (&problem.key, &problem.message));
             if problems.iter().any(is_new) {
-                return Err(ServerEditError::Invalid(problems.into_iter().filter(is_new).collect()));
+                return Err(FileEditError::Invalid(problems.into_iter().filter(is_new).collect()));
             }
             None
         }
@@ -180,13 +180,13 @@ fn prove<C: FileChange>(
     text: &str,
     flags: &Flags,
     env: &Environment,
-) -> Result<LoadedConfig, ServerEditError> {
+) -> Result<LoadedConfig, FileEditError> {
     let loaded = load_text(path, text, flags, env)
-        .map_err(|error| ServerEditError::Invalid(Problem::from_config_error(&error)))?;
+        .map_err(|error| FileEditError::Invalid(Problem::from_config_error(&error)))?;
     if loaded.source_file(C::KEY).is_none() {
         let setting = loaded.settings.iter().find(|setting| setting.key == C::KEY);
         let origin = setting.map_or(String::new(), |setting| setting.origin.to_string());
-        return Err(ServerEditError::Overridden(format!("{} is set by {origin}", C::KEY)));
+        return Err(FileEditError::Overridden(format!("{} is set by {origin}", C::KEY)));
     }
     Ok(loaded)
 }
@@ -249,9 +249,9 @@ impl Reloader {
     /// Reads the configuration file.
     ///
     /// # Errors
-    /// [`ServerEditError::NoFile`], [`ServerEditError::File`]
-    pub async fn read_file(&self) -> Result<ConfigFile, ServerEditError> {
-        let path = self.file().cloned().ok_or(ServerEditError::NoFile)?;
+    /// [`FileEditError::NoFile`], [`FileEditError::File`]
+    pub async fn read_file(&self) -> Result<ConfigFile, FileEditError> {
+        let path = self.file().cloned().ok_or(FileEditError::NoFile)?;
         let file = path.clone();
         let read = tokio::task::spawn_blocking(move || ConfigFile::read(&file)).await;
         Ok(read.map_err(|error| FileError::Unreadable { path, source: std::io::Error::other(error) })??)
@@ -266,16 +266,16 @@ impl Reloader {
     /// Writes an entry about the file or a trial to the audit trail; `details` is a JSON object.
     ///
     /// # Errors
-    /// [`ServerEditError::NotRecorded`]
-    pub async fn record(&self, event: &'static str, by: &str, details: &Value) -> Result<(), ServerEditError> {
-        self.gateway.record(event, by, details.to_string()).await.map_err(ServerEditError::NotRecorded)
+    /// [`FileEditError::NotRecorded`]
+    pub async fn record(&self, event: &'static str, by: &str, details: &Value) -> Result<(), FileEditError> {
+        self.gateway.record(event, by, details.to_string()).await.map_err(FileEditError::NotRecorded)
     }
 
     /// Returns what an edit of the file would change.
     ///
     /// # Errors
     /// As [`prepare_edit`].
-    pub fn preview_edit(&self, file: &ConfigFile, changes: &impl FileChange) -> Result<EditSummary, ServerEditError> {
+    pub fn preview_edit(&self, file: &ConfigFile, changes: &impl FileChange) -> Result<EditSummary, FileEditError> {
         Ok(self.prove_edit(file, changes)?.2)
     }
 
@@ -287,7 +287,7 @@ impl Reloader {
         &self,
         file: &ConfigFile,
         changes: &impl FileChange,
-    ) -> Result<(EditSummary, Config), ServerEditError> {
+    ) -> Result<(EditSummary, Config), FileEditError> {
         let (_, loaded, summary) = self.prove_edit(file, changes)?;
         Ok((summary, loaded.config))
     }
@@ -297,7 +297,7 @@ impl Reloader {
         &self,
         file: &ConfigFile,
         changes: &C,
-    ) -> Result<(String, LoadedConfig, EditSummary), ServerEditError> {
+    ) -> Result<(String, LoadedConfig, EditSummary), FileEditError> {
         let ConfigSource { flags, env } = &self.source;
         let PreparedEdit { text, loaded, lines } = prepare_edit(file, changes, flags, env)?;
         let loaded = match loaded {
@@ -314,14 +314,14 @@ impl Reloader {
     /// edit it.
     ///
     /// # Errors
-    /// As [`prepare_edit`]; [`FileError::Changed`] if the file has another version; [`ServerEditError::NotRecorded`], or another
+    /// As [`prepare_edit`]; [`FileError::Changed`] if the file has another version; [`FileEditError::NotRecorded`], or another
     /// [`FileError`] if it cannot be written.
     pub async fn edit_file(
         &self,
         changes: &impl FileChange,
         version: &str,
         by: &str,
-    ) -> Result<EditSummary, ServerEditError> {
+    ) -> Result<EditSummary, FileEditError> {
         let _turn = self.reload_lock.lock().await;
         let file = self.read_file().await?;
         if file.version() != version {
@@ -342,7 +342,7 @@ impl Reloader {
 }
 
 /// Describes the changes for the audit trail, without commands and values.
-fn describe_changes(changes: &[ServerChange]) -> Value {
+fn describe_server_changes(changes: &[ServerChange]) -> Value {
     let describe = |change: &ServerChange| {
         let action = match change {
             ServerChange::Add { .. } => "added",
