@@ -59,6 +59,12 @@ export function statedReason({ statedReason: reason }) {
   return reason ? h('figure', { class: 'stated-reason' }, h('figcaption', { class: 'quiet' }, t('detail.statedReason')), h('blockquote', null, longText(reason, { chars: 400, lines: 4 }))) : null;
 }
 
+// The reasons that the policy gives where no rule decides. Any other is shown as the gateway wrote it.
+const REASONS = {
+  'it may write': 'detail.reason.mayWrite',
+  'its read-only hint has not been accepted yet': 'detail.reason.notAccepted',
+  'policy.default is review_all': 'detail.reason.reviewAll',
+};
 const MARKS = { TOOL_NEW: 'detail.newTool', TOOL_CHANGED: 'detail.changedTool', OPERATION_UNKNOWN: 'detail.unknownOperation' };
 
 /** Explains why the policy requires a review. */
@@ -67,7 +73,7 @@ export function review({ review: cause }) {
   const mark = MARKS[cause.mark];
   const namesRule = cause.rule && cause.reason.startsWith(cause.rule);
   const rule = cause.rule && !namesRule && cause.rule;
-  const reason = quote(cause.reason, 400);
+  const reason = Object.hasOwn(REASONS, cause.reason) ? t(REASONS[cause.reason]) : quote(cause.reason, 400);
   // Some reasons are whole sentences of their own.
   const isStatement = mark && (cause.mark !== 'OPERATION_UNKNOWN' || cause.reason.startsWith('the tool'));
   return h('p', { class: mark ? 'banner tone-amber' : 'why quiet' }, icon(mark ? 'alert' : 'info'),
