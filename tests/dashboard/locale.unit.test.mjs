@@ -51,6 +51,15 @@ test('each text stands in the area that its key names', async () => {
   }
 });
 
+test('no key is defined twice', () => {
+  for (const code of codes) {
+    for (const area of readdirSync(new URL(`locales/${code}/`, MODULES))) {
+      const keys = [...readFileSync(new URL(`locales/${code}/${area}`, MODULES), 'utf8').matchAll(/^ {2}'([^']+)':/gm)].map(([, key]) => key);
+      assert.deepEqual(keys.filter((key, n) => keys.indexOf(key) !== n), [], `${code}/${area}`);
+    }
+  }
+});
+
 test('all languages have the same keys and placeholders', () => {
   for (const code of codes) {
     assert.deepEqual(Object.keys(texts[code]).sort(), Object.keys(texts.en).sort(), code);

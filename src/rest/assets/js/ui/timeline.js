@@ -21,7 +21,11 @@ export function timeline(entries, change) {
     return h('li', { class: `tone-${tone}` },
       h('span', { class: 'dot' }, icon(name)),
       h('div', { class: 'timeline-body' },
-        h('p', null, h('strong', null, actor(entry.actor)), ` ${visibleString(label)} `, entry.details?.deputyFor && [parts('absence.for', { name: quote(String(entry.details.deputyFor), 60) }), ' '], h('span', { class: 'quiet nowrap' }, time(entry.at))),
+        h('p', null, parts('detail.entry', {
+          actor: h('strong', null, actor(entry.actor)),
+          event: h('span', null, visibleString(label), entry.details?.deputyFor && [' ', parts('absence.for', { name: quote(String(entry.details.deputyFor), 60) })]),
+          time: h('span', { class: 'quiet nowrap' }, time(entry.at)),
+        })),
         entry.details?.rule?.id && h('p', { class: 'quiet' }, ruleLine(entry.details.rule)),
         comment && h('blockquote', null, longText(String(comment), { chars: 600, lines: 8 })),
         details(entry, entry.from ? null : change.proposer)));

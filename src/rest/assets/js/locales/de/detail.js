@@ -24,6 +24,7 @@ export default {
   'detail.reason.mayWrite': 'das Tool kann schreiben',
   'detail.reason.notAccepted': 'noch niemand hat angenommen, dass das Tool nur liest',
   'detail.reason.reviewAll': 'policy.default ist review_all',
+  'detail.entry': '{actor} {event} · {time}',
   'detail.rule': 'Regel: {rule}.',
   'detail.step': 'Schritt {number} des Plans „{plan}“. Nichts davon läuft, bevor alle Schritte freigegeben sind. {link}',
   'detail.openPlan': 'Plan öffnen',

@@ -24,6 +24,7 @@ export default {
   'detail.reason.mayWrite': 'it may write',
   'detail.reason.notAccepted': 'its read-only hint has not been accepted yet',
   'detail.reason.reviewAll': 'policy.default is review_all',
+  'detail.entry': '{actor} {event} {time}',
   'detail.rule': 'Rule: {rule}.',
   'detail.step': 'Step {number} of the plan “{plan}”. None of it runs until all its steps are approved. {link}',
   'detail.openPlan': 'Open the plan',
