@@ -21,17 +21,20 @@ function trialReport(trial) {
   if (state === 'refused') return banner('red', 'cross', [h('p', null, parts('serverform.trialRefused', { person: trial.decidedBy ? quote(trial.decidedBy, 60) : t('serverform.somebody') }))]);
   if (!report) return null;
   if (report.works) return banner('green', 'check', [
-    h('p', null, h('strong', null, t('serverform.works', { count: report.tools.length })), report.ownName && [' · ', quote(report.ownName, 80)], report.era && [' · ', t('serverform.era', { era: visibleString(report.era) })]),
+    h('p', null, h('strong', null, t('serverform.works', { count: report.tools.length })), report.ownName && [' · ', quote(report.ownName, 80)]),
     report.tools.length > 0 && h('ul', { class: 'trial-tools', tabindex: '0', 'aria-label': t('serverform.tools') }, report.tools.slice(0, MAX_TOOLS).map((tool) => h('li', null, h('code', null, quote(tool.name, 100)), h('span', { class: 'quiet' }, t(!tool.offered ? 'serverform.leftOut' : tool.claimsRead ? 'serverform.readsOnly' : 'serverform.mayWrite'))))),
     report.tools.length > MAX_TOOLS && h('p', { class: 'quiet' }, t('serverform.moreTools', { count: report.tools.length - MAX_TOOLS })),
-    notes(report)]);
+    notes(report),
+    report.stderr.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, t('serverform.stderrOfWorking')), stderrBlock(report))]);
   return banner(report.needsAccount ? 'amber' : 'red', 'alert', [
     h('p', null, report.needsAccount ? t('serverform.needsAccount') : parts('serverform.fails', { problem: quote(report.error ?? t('serverform.doesNotWork'), 500) })),
-    report.stderr.length > 0 && [h('p', { class: 'quiet' }, t('serverform.stderr')), h('pre', { class: 'trial-stderr', tabindex: '0' }, report.stderr.map((line) => [quote(line, 500), '\n']))],
+    report.stderr.length > 0 && [h('p', { class: 'quiet' }, t('serverform.stderr')), stderrBlock(report)],
     notes(report)]);
 }
 
 const notes = (report) => report.notes.length > 0 && h('ul', { class: 'left-out' }, report.notes.map((note) => h('li', null, quote(note, 300))));
+
+const stderrBlock = (report) => h('pre', { class: 'trial-stderr', tabindex: '0' }, report.stderr.map((line) => [quote(line, 500), '\n']));
 
 const banner = (tone, iconName, content) => h('div', { class: `banner tone-${tone} trial-report` }, icon(iconName), h('div', null, content));
 
