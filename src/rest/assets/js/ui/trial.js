@@ -11,6 +11,9 @@ import { yamlBlock } from './fileform.js';
 const POLL_INTERVAL = 700;
 const MAX_TOOLS = 100;
 
+// What package runners write if the registry does not have the package.
+const UNKNOWN_PACKAGE = /^npm (?:error|ERR!) (?:code )?E404|was not found in the package registry/i;
+
 const pause = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
 /** Shows the state of a trial, and its report once there is one. */
@@ -28,6 +31,7 @@ function trialReport(trial) {
     report.stderr.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, t('serverform.stderrOfWorking')), stderrBlock(report))]);
   return banner(report.needsAccount ? 'amber' : 'red', 'alert', [
     h('p', null, report.needsAccount ? t('serverform.needsAccount') : parts('serverform.fails', { problem: quote(report.error ?? t('serverform.doesNotWork'), 500) })),
+    report.stderr.some((line) => UNKNOWN_PACKAGE.test(line)) && h('p', null, h('strong', null, t('serverform.unknownPackage'))),
     report.stderr.length > 0 && [h('p', { class: 'quiet' }, t('serverform.stderr')), stderrBlock(report)],
     notes(report)]);
 }

@@ -71,6 +71,7 @@ export default {
   'serverform.needsAccount': 'Er verlangt ein Konto. Das verbinden Personen, sobald der Server hinzugefügt ist.',
   'serverform.fails': 'Problem: {problem}',
   'serverform.doesNotWork': 'Er funktioniert nicht',
+  'serverform.unknownPackage': 'Die Registry hat kein Paket dieses Namens. Prüfen Sie die Schreibweise.',
   'serverform.stderr': 'Seine letzten Zeilen auf stderr:',
   'serverform.stderrOfWorking': 'Was er auf stderr schrieb',
   'serverform.trialForgotten': 'Der Test ist nicht mehr bekannt. Starten Sie ihn erneut.',

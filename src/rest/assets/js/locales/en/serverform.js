@@ -71,6 +71,7 @@ export default {
   'serverform.needsAccount': 'It asks for an account, which people connect once the server is added.',
   'serverform.fails': 'It {problem}',
   'serverform.doesNotWork': 'does not work',
+  'serverform.unknownPackage': 'The registry has no package of this name. Check its spelling.',
   'serverform.stderr': 'Its last lines on stderr:',
   'serverform.stderrOfWorking': 'What it wrote to stderr',
   'serverform.trialForgotten': 'The test has been forgotten. Start it again.',
