@@ -131,6 +131,7 @@ const STEPS = {
   'accept the known reads': async (user) => {
     await press(user.page, 'Accept the known reads');
     await user.page.getByRole('button', { name: 'Accept the known reads' }).waitFor({ state: 'detached' });
+    await user.page.getByText('10 tools now run without review.').first().waitFor();
   },
   'ask the agent to write a file': async (user) => {
     const { content } = await user.agent.call('files__list_directory', { path: user.folder });

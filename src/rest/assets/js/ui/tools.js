@@ -127,14 +127,14 @@ export class ToolsPanel {
   #known(offered) {
     const { set, packages } = this.#knownReads;
     const reads = offered.filter((tool) => tool.known === 'read' || tool.known === 'sql_read').length;
-    return h('section', { class: 'offer', 'aria-label': visibleString(t('tools.knownReads', { server: this.#server })) },
+    return h('section', { class: 'offer known', 'aria-label': visibleString(t('tools.knownReads', { server: this.#server })) },
       h('div', { class: 'offer-head' }, icon('eye'), h('div', null,
         h('h3', null, t(reads > 0 ? 'tools.known' : 'tools.knownDryRuns', { set: visibleString(set), count: reads })),
         h('p', { class: 'quiet' }, parts('tools.knownHelp', { packages: quote(packages.join(', '), 300) })))),
       h('ul', { class: 'offers' }, offered.map((tool) => h('li', null,
         h('div', { class: 'offer-name' }, h('code', null, quote(tool.name, 200))),
-        KNOWN[tool.known] && h('p', { class: 'offer-text' }, KNOWN[tool.known]),
-        this.#fold(`known ${tool.name}`, t('tools.fullDefinition'), () => definitionBlock(tool))))),
+        this.#fold(`known ${tool.name}`, t('tools.fullDefinition'), () => definitionBlock(tool)),
+        KNOWN[tool.known] && h('p', { class: 'offer-text' }, KNOWN[tool.known])))),
       this.#canDecide
         ? h('div', { class: 'offer-foot' }, this.#button('accept-known', 'accept-known-reads', () => offered, () => t('tools.acceptKnown')),
           h('span', { class: 'quiet' }, t('tools.acceptKnownHelp')))
@@ -199,11 +199,15 @@ export class ToolsPanel {
     this.#busy = true;
     this.#error = '';
     this.#paint();
+    // The page may read the tools again before the answer arrives.
+    const ran = new Set(this.#tools.filter(({ verdict }) => verdict === 'allow').map(({ name }) => name));
     try {
       const updated = await this.#act(kind, tools.map(({ name, hash }) => ({ name, hash })));
       this.#busy = false;
       this.#text = '';
       this.show(updated);
+      const running = updated.filter(({ name, verdict }) => verdict === 'allow' && !ran.has(name));
+      if (running.length > 0) notice(t('tools.nowRun', { count: running.length }), { tone: 'green', iconName: 'check' });
     } catch (error) {
       this.#busy = false;
       this.#error = error.status === 409 ? t('tools.conflict') : error.message;
