@@ -17,6 +17,9 @@ const SHOWN = 'first-steps';
 // The session of an agent may be over when the page is loaded again.
 const AGENT_SEEN = 'agent-seen';
 
+/** Returns true until this browser has hidden or finished the steps. */
+export const areFirstStepsShown = () => preference(SHOWN, ['shown', 'hidden']) === 'shown';
+
 const TITLES = { agent: 'firststeps.agent', server: 'firststeps.server', change: 'firststeps.change' };
 
 export class FirstSteps {
@@ -30,7 +33,7 @@ export class FirstSteps {
 
   /** Returns the steps, or null if this browser has hidden or finished them. `changed()` is called when `isActive` changes. */
   static create({ api, changed }) {
-    return preference(SHOWN, ['shown', 'hidden']) === 'shown' ? new FirstSteps({ api, changed }) : null;
+    return areFirstStepsShown() ? new FirstSteps({ api, changed }) : null;
   }
 
   constructor({ api, changed }) {

@@ -7,6 +7,7 @@ import { Poller } from '../core/poller.js';
 import { go, replaceRoute, routeTo } from '../core/router.js';
 import { count, quote, visibleString } from '../core/text.js';
 import { notice } from '../core/announce.js';
+import { areFirstStepsShown } from '../ui/firststeps.js';
 import { connectProblem, connectRoute } from '../ui/account.js';
 import { openRemoval, openServerForm } from '../ui/serverform.js';
 import { ServerTable } from '../ui/servertable.js';
@@ -38,6 +39,8 @@ export class ServersView {
   // The servers of the configuration file, and whether they can be edited here.
   #file = null;
   #add = h('button', { type: 'button', class: 'add-server', hidden: true, onclick: () => this.#openForm(null) }, icon('plus'), t('servers.add'));
+  // The way back to the first steps, for those who came from there.
+  #back = h('p', { class: 'to-first-steps', hidden: true }, h('a', { href: routeTo('inbox') }, t('servers.toFirstSteps')));
   #trials = h('div', { class: 'trials' });
   #trialsText = '';
   #disabled = h('div', { class: 'disabled-servers' });
@@ -46,7 +49,7 @@ export class ServersView {
     this.#api = api;
     this.#me = me;
     this.#table = new ServerTable({ api, me, poll: () => this.#poller.poll(), change: (name) => this.#openForm(name), remove: (name) => this.#openRemoval(name) });
-    this.#page = [h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('shell.view.servers')), this.#count, this.#add), h('p', { class: 'quiet' }, t('servers.about')), meanings()), this.#problemBar, this.#trials, this.#body, this.#disabled];
+    this.#page = [h('div', { class: 'page-head' }, this.#back, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('shell.view.servers')), this.#count, this.#add), h('p', { class: 'quiet' }, t('servers.about')), meanings()), this.#problemBar, this.#trials, this.#body, this.#disabled];
     this.element = h('div', { class: 'page' }, this.#page);
     this.#poller = new Poller({
       read: async (signal) => {
@@ -67,6 +70,7 @@ export class ServersView {
   route({ id, part, query }) {
     if (query.has('connect-problem')) return this.#returnWithProblem(query.get('connect-problem'));
     if (query.has('add')) {
+      this.#back.hidden = !areFirstStepsShown();
       this.#openForm(null);
       return replaceRoute(routeTo('servers'));
     }

@@ -20,6 +20,7 @@ export default {
   'servers.meanings': 'Was Prüfen, Annehmen und Erlauben bedeuten',
   'servers.meaningsNote': 'Was Sie annehmen oder erlauben, ist genau eine Definition von einem Befehl oder einer Adresse. Ändert sich eines davon, werden die Aufrufe wieder geprüft.',
   'servers.add': 'Server hinzufügen',
+  'servers.toFirstSteps': 'Zurück zu den ersten Schritten',
   'servers.about': 'Die Server hinter diesem Gateway, ihre Tools und wie die Richtlinie Aufrufe jedes Tools behandelt.',
   'servers.testRuns': 'Der Test läuft; das Ergebnis sieht, wer ihn angefragt hat.',
   'servers.testRefused': 'Der Test wird nicht ausgeführt.',

@@ -20,6 +20,7 @@ export default {
   'servers.meanings': 'What reviewing, accepting and allowing mean',
   'servers.meaningsNote': 'What you accept or allow is one definition from one command or address. When either changes, calls are reviewed again.',
   'servers.add': 'Add a server',
+  'servers.toFirstSteps': 'Back to the first steps',
   'servers.about': 'The servers behind this gateway, their tools, and how the policy treats calls to each tool.',
   'servers.testRuns': 'The test runs; its result is shown to whoever asked for it.',
   'servers.testRefused': 'The test will not run.',
