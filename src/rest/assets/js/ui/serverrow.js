@@ -3,7 +3,7 @@
 import { fill, h, separated } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
-import { isBroken, reviewCount, toolStates } from '../core/serverstate.js';
+import { isBroken, isStarting, reviewCount, toolStates } from '../core/serverstate.js';
 import { count, quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { accountSection } from './account.js';
@@ -171,8 +171,8 @@ export class ServerRow {
       server.kind === 'upstream' && server.previews && h('p', { class: 'quiet server-line' }, previews(server.previews)),
       server.previews?.suggested && h('p', { class: 'quiet server-line' }, parts('servers.suggested', { name: quote(server.previews.suggested, 60), line: h('code', null, `previews: ${visibleString(server.previews.suggested)}`) })),
       accountSection({ server: server.name, account: server.account, me: this.#me, isJustConnected: this.#isJustConnected, disconnect: () => this.#disconnect() }),
-      server.status !== 'up' && server.kind === 'upstream' && !isUnconnected(server) && h('div', { class: `banner tone-${server.status === 'down' ? 'red' : 'amber'} why-down` }, icon('alert'), h('div', null,
-        h('p', null, server.lastError ? quote(server.lastError, 500) : t(server.status === 'connecting' ? 'servers.notAnswered' : 'servers.reasonUnknown'), server.since && h('span', { class: 'quiet' }, ' · ', server.status === 'connecting' ? parts('servers.connectingSince', { time: time(server.since) }) : time(server.since))),
+      server.status !== 'up' && server.kind === 'upstream' && !isUnconnected(server) && h('div', { class: `banner tone-${server.status === 'down' ? 'red' : isStarting(server) ? 'grey' : 'amber'} why-down` }, icon(isStarting(server) ? 'refresh' : 'alert'), h('div', null,
+        h('p', null, server.lastError ? quote(server.lastError, 500) : t(isStarting(server) ? 'servers.notAnswered' : 'servers.reasonUnknown'), server.since && h('span', { class: 'quiet' }, ' · ', server.status === 'connecting' ? parts('servers.connectingSince', { time: time(server.since) }) : time(server.since))),
         server.stderrError && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, t('servers.stderrError'), ' '), h('code', null, quote(server.stderrError, 500))),
         server.lastStderr && server.lastStderr !== server.stderrError && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, t('servers.lastStderr'), ' '), h('code', null, quote(server.lastStderr, 500))),
         server.restarts > 0 && h('p', { class: 'quiet' }, t('servers.restarted', { count: server.restarts })))),

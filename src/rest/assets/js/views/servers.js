@@ -5,6 +5,7 @@ import { icon } from '../core/icons.js';
 import { t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { go, replaceRoute, routeTo } from '../core/router.js';
+import { isStarting } from '../core/serverstate.js';
 import { count, quote, visibleString } from '../core/text.js';
 import { notice } from '../core/announce.js';
 import { areFirstStepsShown } from '../ui/firststeps.js';
@@ -16,6 +17,9 @@ import { waitingTrials } from '../ui/trial.js';
 import { ConnectPage, takeConnecting } from './connect.js';
 
 const POLL_INTERVAL = 10_000;
+// While a server starts, it is read more often, but not for ever.
+const STARTING_INTERVAL = 1000;
+const MAX_START = 60_000;
 const MEANINGS = [[t('servers.review'), t('servers.reviewMeans')], [t('servers.accept'), t('servers.acceptMeans')], [t('servers.allow'), t('servers.allowMeans')]];
 
 export class ServersView {
@@ -59,6 +63,7 @@ export class ServersView {
       show: (servers) => this.#paint(servers),
       failed: (error) => fill(this.#body, errorState(error, () => this.#poller.poll())),
       every: POLL_INTERVAL,
+      burst: STARTING_INTERVAL,
     });
   }
 
@@ -193,6 +198,7 @@ export class ServersView {
 
   #paint(servers) {
     this.#servers = servers;
+    if (servers.some((server) => isStarting(server) && Date.now() - Date.parse(server.since) < MAX_START)) this.#poller.pollSoon();
     if (this.#connectPage) return this.#connectPage.show(servers.find((server) => server.name === this.#chosen));
     this.#count.textContent = count(servers.length);
     this.#paintDisabled(servers);

@@ -41,7 +41,7 @@ export default {
   'servers.previewsOfSets': { one: 'Vorschauen: Rezepte für {count} Tool, mit den mitgelieferten Sätzen {sets}.', other: 'Vorschauen: Rezepte für {count} Tools, mit den mitgelieferten Sätzen {sets}.' },
   'servers.suggested': 'Er nennt sich {name}, aber das kann jeder Server. Wenn Sie wissen, dass er es ist, schreiben Sie {line} unter diesen Server in der Konfiguration.',
   'servers.required': 'erforderlich',
-  'servers.notAnswered': 'Er hat noch nicht geantwortet.',
+  'servers.notAnswered': 'Er hat noch nicht geantwortet. Server, die sich zuerst installieren, brauchen vielleicht eine Minute.',
   'servers.reasonUnknown': 'Der Grund ist nicht bekannt.',
   'servers.connectingSince': 'verbindet, begonnen {time}',
   'servers.stderrError': 'Fehler auf stderr:',

@@ -41,7 +41,7 @@ export default {
   'servers.previewsOfSets': { one: 'Previews: recipes for {count} tool, with the shipped sets {sets}.', other: 'Previews: recipes for {count} tools, with the shipped sets {sets}.' },
   'servers.suggested': 'It calls itself the {name} server, which any server can do. If you know that it is, write {line} below this server in the configuration.',
   'servers.required': 'required',
-  'servers.notAnswered': 'It has not answered yet.',
+  'servers.notAnswered': 'It has not answered yet. Servers that install themselves first may take a minute.',
   'servers.reasonUnknown': 'The reason is not known.',
   'servers.connectingSince': 'connecting since {time}',
   'servers.stderrError': 'Error on stderr:',
