@@ -11,6 +11,7 @@ import { groupRows } from '../../src/rest/assets/js/core/groups.js';
 import { compareLines } from '../../src/rest/assets/js/core/linediff.js';
 import { pretty } from '../../src/rest/assets/js/core/rawjson.js';
 import { parseRoute, routeTo } from '../../src/rest/assets/js/core/router.js';
+import { compareServers } from '../../src/rest/assets/js/core/serverstate.js';
 import { SseParser } from '../../src/rest/assets/js/core/sse.js';
 import { cut, linesOf, visibleString } from '../../src/rest/assets/js/core/text.js';
 import { Triage } from '../../src/rest/assets/js/core/triage.js';
@@ -468,6 +469,11 @@ test('the audit filter is kept in the address and offers every event', () => {
   assert.deepEqual(filterQuery({ q: '', event: 'approved', actor: '', age: '' }), { event: 'approved' });
   assert.ok(isNarrowed(filter) && !isNarrowed(readAuditFilter(new URLSearchParams())));
   assert.deepEqual(EVENT_GROUPS.flatMap(([, events]) => events).sort(), Object.keys(EVENTS).sort());
+});
+
+test('broken servers come first in the list, and built-in modules last among those that work', () => {
+  const servers = [['tracker', 'module', 'up'], ['files', 'upstream', 'up'], ['new', 'upstream', 'connecting'], ['broken', 'upstream', 'down']].map(([name, kind, status]) => ({ name, kind, status }));
+  assert.deepEqual(servers.sort(compareServers).map(({ name }) => name), ['broken', 'new', 'files', 'tracker']);
 });
 
 test('the history offers no undecided state', () => {

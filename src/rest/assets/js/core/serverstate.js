@@ -8,8 +8,11 @@ export const isBroken = (server) => server.status === 'down' || (server.status =
 /** Returns true while a server is started, as long as nothing went wrong. */
 export const isStarting = (server) => server.status === 'connecting' && !server.lastError;
 
-/** Returns the place of a server in the list: those that do not work come first. */
-export const rankOf = (server) => (isBroken(server) ? Math.min(1, RANKS[server.status] ?? 1) : RANKS[server.status] ?? 2);
+// The place of a server in the list: those that do not work come first.
+const rankOf = (server) => (isBroken(server) ? Math.min(1, RANKS[server.status] ?? 1) : RANKS[server.status] ?? 2);
+
+/** Compares two servers for the list. Built-in modules come last among those of one rank, because nobody looks for them. */
+export const compareServers = (a, b) => rankOf(a) - rankOf(b) || Number(a.kind === 'module') - Number(b.kind === 'module');
 
 /** Returns the number of definitions of a server that wait for a reviewer. */
 export const reviewCount = ({ review }) => (review ? review.new + review.changed + review.reads + (review.known ?? 0) : 0);

@@ -2,7 +2,7 @@
 
 import { h } from '../core/dom.js';
 import { t } from '../core/locale.js';
-import { rankOf } from '../core/serverstate.js';
+import { compareServers } from '../core/serverstate.js';
 import { ServerRow } from './serverrow.js';
 
 const COLUMNS = ['serverform.server', 'serverform.state', 'serverform.tools', 'serverform.commandOrAddress'];
@@ -31,7 +31,7 @@ export class ServerTable {
       this.#rows.delete(name);
     }
     const isNew = this.#rows.size === 0;
-    const sorted = [...servers].sort((a, b) => rankOf(a) - rankOf(b));
+    const sorted = [...servers].sort(compareServers);
     for (const server of sorted) {
       let row = this.#rows.get(server.name);
       if (!row) {
