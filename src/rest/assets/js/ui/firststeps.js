@@ -118,19 +118,20 @@ export class FirstSteps {
   #build(steps) {
     const contents = {
       agent: [h('p', null, t('firststeps.agentHelp')), agentSetup({ api: this.#api, steps })],
-      server: [h('p', null, t('firststeps.serverHelp')), h('p', null, h('a', { class: 'button', href: routeTo('servers', null, { add: 'yes' }) }, t('firststeps.server')))],
+      server: [h('p', null, t('firststeps.serverHelp'), !steps.mayCreateAgentKeys && [' ', t('firststeps.serverAdmin')]), h('p', null, h('a', { class: 'button primary', href: routeTo('servers', null, { add: 'yes' }) }, t('firststeps.server')))],
       change: this.#changeStep(steps),
     };
     const items = Object.fromEntries(Object.entries(contents).map(([name, content], n) => {
       const mark = h('span', { class: 'step-mark', 'aria-hidden': 'true' });
       const state = h('span', { class: 'sr-only' });
-      const element = h('details', { class: 'step card', data: { step: name } }, h('summary', null, mark, h('h2', null, t(TITLES[name]), state)), h('div', { class: 'step-body' }, content));
+      const element = h('details', { class: 'step card', data: { step: name } }, h('summary', null, mark, h('h2', null, t(TITLES[name]), state), icon('chevron')), h('div', { class: 'step-body' }, content));
       return [name, { element, mark, state, number: n + 1 }];
     }));
     fill(this.element,
       h('div', { class: 'page-head' },
         h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('firststeps.title')),
           h('span', { class: 'pane-tools' }, h('button', { type: 'button', class: 'ghost', onclick: () => this.#finish() }, t('firststeps.hide')))),
+        h('p', null, t('firststeps.about')),
         this.#progress),
       h('div', { class: 'steps' }, Object.values(items).map(({ element }) => element)));
     return items;

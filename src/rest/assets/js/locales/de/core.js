@@ -104,7 +104,7 @@ export default {
   'core.setup.terminal': 'Führen Sie dies in einem Terminal aus.',
   'core.setup.addTo': 'Fügen Sie dies in {file} ein.',
   'core.setup.stdio': 'Jeder andere Client auf diesem Rechner startet diesen Befehl.',
-  'core.setup.http': 'Jeder Client mit Streamable HTTP verbindet sich mit dieser Adresse.',
+  'core.setup.http': 'Jeder Client mit Streamable HTTP verbindet sich mit der Adresse in diesem Block.',
   'core.key.ctrlEnter': 'Strg Enter',
   'core.key.space': 'Leertaste',
   'core.key.shiftA': 'Umschalt A',

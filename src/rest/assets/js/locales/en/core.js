@@ -104,7 +104,7 @@ export default {
   'core.setup.terminal': 'Run this in a terminal.',
   'core.setup.addTo': 'Add this to {file}.',
   'core.setup.stdio': 'Any other client on this machine starts this command.',
-  'core.setup.http': 'Any client that speaks Streamable HTTP connects to this address.',
+  'core.setup.http': 'Any client that speaks Streamable HTTP connects to the address in this block.',
   'core.key.ctrlEnter': 'Ctrl Enter',
   'core.key.space': 'Space',
   'core.key.shiftA': 'Shift A',
