@@ -36,7 +36,7 @@ export default {
   'shell.reconnecting': 'Neu verbinden …',
   'shell.unreachable': 'Das Gateway ist nicht erreichbar.',
   'shell.feedRefused': 'Das Gateway verweigert die Live-Aktualisierung (HTTP {status}).',
-  'shell.outOfDate': 'Diese Seite ist möglicherweise nicht aktuell; sie aktualisiert sich von selbst.',
+  'shell.outOfDate': 'Diese Seite ist möglicherweise nicht aktuell. Sie aktualisiert sich, sobald das Gateway wieder antwortet. Wartende Änderungen bleiben erhalten.',
   'shell.tryNow': 'Jetzt versuchen',
   'shell.newChange': 'Neue Änderung: {summary}',
   'shell.undecided': 'Noch nicht entschieden: {summary}',
