@@ -4,7 +4,7 @@
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { parts, t } from '../core/locale.js';
+import { t } from '../core/locale.js';
 import { fieldsOf, KINDS, settingsOf } from '../core/servertarget.js';
 import { quote, visibleString } from '../core/text.js';
 import { openDialog } from './dialog.js';
@@ -109,7 +109,7 @@ export function openServerForm({ api, file, server = null, saved }) {
         result.unsetVariables.length > 0 && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('serverform.unsetVariables', { names: result.unsetVariables.map((v) => visibleString(v)).join(', ') }))),
         result.loosens.length > 0 && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, t('common.waitsForConsent', { count: result.loosens.length }))),
         file.mayEdit && result.needsConsent && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, t('serverform.needsConsent'))),
-        file.mayEdit ? [h('p', { class: 'quiet' }, parts('serverform.changesTo', { file: h('code', null, quote(result.file, 300)) })), configLines(result.file, result.lines)]
+        file.mayEdit ? [h('p', null, t('serverform.changesTo')), configLines(result.file, result.lines)]
           : [h('p', null, t(`common.paste.${file.editing}`)), yamlBlock(result.yaml)]);
       report.scrollIntoView({ block: 'nearest' });
       if (file.mayEdit) {

@@ -36,7 +36,7 @@ export default {
   'serverform.giveName': 'Geben Sie dem Server einen Namen.',
   'serverform.giveNameForTest': 'Geben Sie dem Server für den Test einen Namen.',
   'serverform.unsetVariables': 'Er wird deaktiviert: Setzen Sie {names} dort, wo das Gateway gestartet wird, starten Sie es neu und aktivieren Sie den Server dann hier.',
-  'serverform.changesTo': 'Änderungen an {file}',
+  'serverform.changesTo': 'Diese Zeilen der Konfigurationsdatei ändern sich:',
   'serverform.needsConsent': 'Jemand anderes muss dies auf der Seite Server erlauben, bevor es geschrieben wird, weil das Gateway es ausführen würde.',
   'serverform.askForConsent': 'Um Erlaubnis bitten',
   'serverform.changeTitle': '{server} ändern',

@@ -36,7 +36,7 @@ export default {
   'serverform.giveName': 'Give the server a name.',
   'serverform.giveNameForTest': 'Give the server a name for the test.',
   'serverform.unsetVariables': 'It will be disabled: set {names} where the gateway is started, restart it, and then enable the server here.',
-  'serverform.changesTo': 'Changes to {file}',
+  'serverform.changesTo': 'These lines of the configuration file will change:',
   'serverform.needsConsent': 'Somebody else must allow this on the Servers page before it is written, because the gateway would execute it.',
   'serverform.askForConsent': 'Ask for consent',
   'serverform.changeTitle': 'Change {server}',
