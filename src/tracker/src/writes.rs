@@ -140,15 +140,15 @@ impl PlanRun<'_> {
         find_issue(self.db, self.workflow, &EntityRef::Id(id.clone()))?.ok_or_else(missing_row)
     }
 
-    /// Returns the text of a result: `outcome` with the plan's summary, and the details below.
-    fn text(&self, outcome: &str, details: &str) -> String {
-        format!("{outcome}: {}\n{details}", render::single_line(&self.plan.summary))
+    /// Returns the text of a result: the plan's summary, and the details below.
+    fn text(&self, details: &str) -> String {
+        format!("Done: {}\n{details}", render::single_line(&self.plan.summary))
     }
 
     /// Returns the result of a write that changed these fields of an issue.
     fn changed_issue_result(&self, issue: &Issue, changed: Vec<&'static str>) -> DbResult<ToolResult> {
         let issue = self.read_back(&issue.id)?;
-        let text = self.text("Done", &render::issue(&issue));
+        let text = self.text(&render::issue(&issue));
         Ok(tool_result(&text, &ChangedIssue { issue, changed })?)
     }
 
@@ -195,7 +195,7 @@ impl PlanRun<'_> {
             self.changed_resources.add_people();
         }
         let issue = self.read_back(&id)?;
-        let text = self.text("Created", &render::issue(&issue));
+        let text = self.text(&render::issue(&issue));
         Ok(tool_result(&text, &CreatedIssue { issue })?)
     }
 
@@ -266,7 +266,7 @@ impl PlanRun<'_> {
         let author_id =
             self.db.query_one("SELECT uuid FROM people WHERE id = ?1", values![self.author], |row| row.get(0))?;
         let author = render::single_line(&self.actor.name);
-        let text = self.text("Done", &format!("Comment {id} by {author} on {} ({}).", issue.key, issue.id));
+        let text = self.text(&format!("Comment {id} by {author} on {} ({}).", issue.key, issue.id));
         let comment = Comment {
             id,
             author: self.actor.name.clone(),
@@ -291,10 +291,8 @@ impl PlanRun<'_> {
             self.changed_resources.add_people();
         }
         let key = &issue.key;
-        let text = self.text(
-            "Done",
-            &format!("Its key is never used again; its history stays at tracker://issues/{key}/history."),
-        );
+        let text =
+            self.text(&format!("Its key is never used again; its history stays at tracker://issues/{key}/history."));
         let deleted = IssueName { id: issue.id.clone(), key: key.clone(), title: issue.title.clone() };
         Ok(tool_result(&text, &DeletedIssue { deleted, deleted_comments: issue.comment_count })?)
     }

@@ -270,7 +270,8 @@ pub fn run(loaded: LoadedConfig, flags: Flags, options: Options, metrics: Metric
                 Ok(link) => {
                     countersign_telemetry::logs::flush();
                     let text = format!("Sign in to the dashboard (this link works once, within 10 minutes): {link}");
-                    drop(writeln!(std::io::stderr(), "{text}"));
+                    // Set apart from the lines of the log.
+                    drop(writeln!(std::io::stderr(), "\n{text}\n"));
                 }
                 Err(error) => tracing::warn!(%error, "no sign-in link could be created; run `countersign open`"),
             }

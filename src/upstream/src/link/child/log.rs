@@ -44,7 +44,10 @@ const ERROR_GROUP_TIME: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct StderrHistory {
     pub(super) stderr: StderrSummary,
+    /// The last lines of the process that wrote last.
     pub(super) recent_lines: VecDeque<String>,
+    /// The number of that process.
+    recent_process: u64,
     /// The process and time of the last line that looks like an error.
     last_error: Option<(u64, Instant)>,
     /// Fingerprints of the lines of starting processes, each with the number of the first process that wrote it.
@@ -67,6 +70,11 @@ impl StderrHistory {
             if !is_continued {
                 self.stderr.error = Some(line.clone());
             }
+        }
+        if self.recent_process != process {
+            // A server that is started again would repeat its lines.
+            self.recent_lines.clear();
+            self.recent_process = process;
         }
         if self.recent_lines.len() == MAX_RECENT_LINES {
             self.recent_lines.pop_front();
@@ -356,14 +364,19 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_lines_are_kept() {
+    fn only_the_last_lines_of_the_last_process_are_kept() {
         let history = Arc::new(Mutex::new(StderrHistory::default()));
         let log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
         for number in 0..=MAX_RECENT_LINES {
             log.log_line(format!("line {number}").as_bytes(), &mut OutputState::default());
         }
-        let history = history.lock();
-        assert_eq!((history.recent_lines.len(), history.recent_lines[0].as_str()), (MAX_RECENT_LINES, "line 1"));
+        {
+            let lines = &history.lock().recent_lines;
+            assert_eq!((lines.len(), lines[0].as_str()), (MAX_RECENT_LINES, "line 1"));
+        }
+        let next = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
+        next.log_line(b"again", &mut OutputState::default());
+        assert_eq!(history.lock().recent_lines, ["again"]);
     }
 
     #[test]

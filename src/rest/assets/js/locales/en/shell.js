@@ -36,7 +36,7 @@ export default {
   'shell.reconnecting': 'Reconnecting…',
   'shell.unreachable': 'The gateway cannot be reached.',
   'shell.feedRefused': 'The gateway is refusing the live feed (HTTP {status}).',
-  'shell.outOfDate': 'This page may be out of date. It catches up as soon as the gateway answers again. Changes that wait are kept.',
+  'shell.outOfDate': 'This page may be out of date. It catches up as soon as the gateway answers again. Pending changes are kept.',
   'shell.tryNow': 'Try now',
   'shell.newChange': 'New change: {summary}',
   'shell.undecided': 'Nobody has decided yet: {summary}',
