@@ -19,7 +19,7 @@ before(async () => {
   folder = mkdtempSync(join(tmpdir(), 'countersign-texts-'));
   const previews = { write: { target: 'arguments.path', summary: 'Write {arguments.path}', label: 'Text', before: { tool: 'read', arguments: { path: 'arguments.path' }, missing: '^no such text$' }, after: 'arguments.text' } };
   gateway = await Gateway.start({ servers: { texts: { command: 'python3', args: [SERVER, join(folder, 'texts')], prefix: '', trust_annotations: true, required: true, previews } } });
-  await eventually('the server is connected', async () => (await gateway.api('servers/texts')).value.tools?.length === 2);
+  await eventually('the server is connected', async () => (await gateway.api('servers/texts')).value.tools?.some(({ name }) => name === 'write'));
 });
 after(async () => {
   await browser?.close();
