@@ -331,7 +331,7 @@ impl<'a> EnvelopeMembers<'a> {
     /// accept nothing that `serde_json` rejects or reads differently.
     ///
     /// A request of 340 bytes costs 5,400 instructions here and 13,600 with `serde_json`; its response of 260 bytes costs
-    /// 3,500 and 7,000. The difference is 17 % of the instructions of a proxied stateless call (`scripts/bench instructions
+    /// 3,500 and 7,000. The difference is 19 % of the instructions of a proxied stateless call (`scripts/bench instructions
     /// --beside PROGRAM` shows it), or 0.6 µs.
     fn scan(text: &'a str, max_depth: usize) -> Option<Self> {
         // The number of levels that a member may have, one less than the whole message.
