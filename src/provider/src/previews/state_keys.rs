@@ -1,9 +1,10 @@
 //! Identifies the state that a preview shows by the call that reads it, so that steps of a plan that change the same state can be
 //! told from others that only share a lock key, such as those for two files of one branch.
 
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 
 use countersign_domain::{changes::digest::PartHasher, recipes::PreviewRead};
+use countersign_protocol::arguments::canonical_text_hash;
 
 /// Returns the key of what a read shows, or `None` if the selection of its parts depends on more than the call.
 pub(super) fn key_of_read(read: &PreviewRead, tool: &str, call: &RawValue) -> Option<String> {
@@ -19,17 +20,18 @@ pub(super) fn key_of_query(tool: &str, call: &RawValue) -> String {
     hash(tool, call, "")
 }
 
-/// Hashes a call, with its arguments in a fixed order.
+/// Hashes a call and the selection of its result. The order of the arguments does not matter.
 fn hash(tool: &str, call: &RawValue, selection: &str) -> String {
-    let mut arguments: Value = serde_json::from_str(call.get()).unwrap_or_default();
-    arguments.sort_all_objects();
+    let arguments = canonical_text_hash(call.get());
     let mut hasher = PartHasher::new("countersign.state.1");
-    hasher.add_part(tool.as_bytes()).add_part(arguments.to_string().as_bytes()).add_part(selection.as_bytes());
+    hasher.add_part(tool.as_bytes()).add_part(arguments.as_bytes()).add_part(selection.as_bytes());
     hasher.finish()
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use countersign_domain::{
         policy::Condition,
