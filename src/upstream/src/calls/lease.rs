@@ -92,10 +92,7 @@ impl Upstream {
             };
         }
         let is_exclusive = kind == LinkKind::SingleStream && matches!(key, PoolKey::Principal(..));
-        match endpoint.pool.lease(&key, caller, is_exclusive, None) {
-            LeaseOutcome::Leased(lease) => Ok(lease),
-            outcome => Box::pin(self.wait_for_pooled(endpoint, &key, caller, is_exclusive, outcome)).await,
-        }
+        self.lease_pooled(endpoint, &key, caller, is_exclusive).await
     }
 
     /// Waits for the common connection and leases it. The actor maintains the one of the current endpoint; those of other
@@ -110,8 +107,7 @@ impl Upstream {
                 return Ok(Lease::unpooled(connection));
             }
             if endpoint.index != self.current_endpoint() {
-                let outcome = endpoint.pool.lease(&PoolKey::Common, caller, false, None);
-                return self.wait_for_pooled(endpoint, &PoolKey::Common, caller, false, outcome).await;
+                return self.lease_pooled(endpoint, &PoolKey::Common, caller, false).await;
             }
             self.wait_until_reached().await?;
             if endpoint.common_connection().is_none() && endpoint.index == self.current_endpoint() {
@@ -148,7 +144,21 @@ impl Upstream {
         }
     }
 
-    /// Leases a link of the pool, and waits while it is being opened or all links are busy. `outcome` is that of the first
+    /// Leases a link of the pool.
+    async fn lease_pooled<'a>(
+        &'a self,
+        endpoint: &'a Arc<Endpoint>,
+        key: &PoolKey,
+        caller: &Caller,
+        is_exclusive: bool,
+    ) -> Result<Lease<'a>, AttemptError> {
+        match endpoint.pool.lease(key, caller, is_exclusive, None) {
+            LeaseOutcome::Leased(lease) => Ok(lease),
+            outcome => Box::pin(self.wait_for_pooled(endpoint, key, caller, is_exclusive, outcome)).await,
+        }
+    }
+
+    /// Waits while a link of the pool is being opened or all links are busy, and leases one. `outcome` is that of the first
     /// attempt.
     async fn wait_for_pooled<'a>(
         &'a self,
