@@ -214,10 +214,12 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) 
     let mut has_waited = false;
     let outcome = poll_fn(|cx| {
         let polled = running.poll(cx);
-        if polled.is_pending() && !std::mem::replace(&mut has_waited, true) && !post.accepts.json {
-            // The answer comes on a stream in any case, and a numbered stream can be resumed.
-            stream.open();
-            return running.poll(cx);
+        if polled.is_pending() && !has_waited {
+            has_waited = true;
+            // Without JSON, the answer comes on a stream in any case, and a numbered stream can be resumed.
+            if !post.accepts.json && stream.open().is_some() {
+                return Poll::Ready(None);
+            }
         }
         polled
     })
