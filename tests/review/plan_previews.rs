@@ -2,33 +2,20 @@
 //! recipes.
 
 use serde_json::{Value, json};
-use support::{Gateway, Options, eventually};
+use support::{Gateway, eventually};
 
-use crate::verification::SERVER;
+use crate::verification::{WRITE_RECIPE, start_with};
 
-const PREVIEWS: &str = "      write:
-        target: arguments.path
-        before: { tool: read, arguments: { path: arguments.path }, missing: '^no such text$' }
-        after: arguments.text
-      append:
+/// The recipe of the tool that appends to a text.
+const APPEND_RECIPE: &str = "      append:
         target: arguments.path
         before: { tool: read, arguments: { path: arguments.path } }
         after: before + arguments.text
 ";
 
 fn start() -> (Gateway, tempfile::TempDir) {
-    let dir = tempfile::tempdir().unwrap();
-    let args = json!([SERVER, dir.path().join("texts").to_str().unwrap()]);
     let allow_reads = "policy:\n  rules:\n    - { tools: texts__read, then: allow }\n";
-    let config = format!(
-        "{allow_reads}mcpServers:\n  texts:\n    command: python3\n    args: {args}\n    previews:\n{PREVIEWS}"
-    );
-    let gateway = Gateway::with_options(&Options { config: Some(&config), ..Options::default() });
-    eventually("the server is connected", || {
-        let (status, body) = gateway.api("GET", "/api/servers/texts", None);
-        (status == 200 && body["tools"].as_array().is_some_and(|tools| tools.len() == 3)).then_some(())
-    });
-    (gateway, dir)
+    start_with(allow_reads, &format!("{WRITE_RECIPE}{APPEND_RECIPE}"))
 }
 
 /// Proposes a plan of calls, each with a path and a text, and returns its id and its changes.

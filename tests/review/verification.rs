@@ -3,23 +3,31 @@
 use serde_json::{Value, json};
 use support::{Gateway, Options, eventually};
 
-/// The server of these tests and of those of plans.
-pub const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/review/verification/server.py");
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/review/verification/server.py");
 
-fn start() -> (Gateway, tempfile::TempDir) {
+/// The recipe of the tool that sets a text.
+pub const WRITE_RECIPE: &str = "      write:
+        target: arguments.path
+        before: { tool: read, arguments: { path: arguments.path }, missing: '^no such text$' }
+        after: arguments.text
+";
+
+/// Starts a gateway with the server, whose tools have these recipes. `policy` is the beginning of the configuration.
+pub fn start_with(policy: &str, recipes: &str) -> (Gateway, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let args = json!([SERVER, dir.path().join("texts").to_str().unwrap()]);
-    let config = format!(
-        "mcpServers:\n  texts:\n    command: python3\n    args: {args}\n    previews:\n      write:\n        target: arguments.path\n        \
-         before: {{ tool: read, arguments: {{ path: arguments.path }}, missing: '^no such text$' }}\n        \
-         after: arguments.text\n"
-    );
+    let config =
+        format!("{policy}mcpServers:\n  texts:\n    command: python3\n    args: {args}\n    previews:\n{recipes}");
     let gateway = Gateway::with_options(&Options { config: Some(&config), ..Options::default() });
     eventually("the server is connected", || {
         let (status, body) = gateway.api("GET", "/api/servers/texts", None);
         (status == 200 && body["tools"].as_array().is_some_and(|tools| tools.len() == 3)).then_some(())
     });
     (gateway, dir)
+}
+
+fn start() -> (Gateway, tempfile::TempDir) {
+    start_with("", WRITE_RECIPE)
 }
 
 /// Calls a tool, approves the change, and returns it once it was applied and read back.
