@@ -154,10 +154,10 @@ impl<'a> Call<'a> {
 /// The upstream's own errors, translated into the client's era ([`McpError::from_upstream`]); the errors of
 /// [`Upstream::for_principal`] and [`Upstream::call`]; `NOT_BRIDGEABLE`.
 pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
-    let of_principal;
+    let account_upstream;
     let upstream = if call.upstream.uses_accounts() {
-        of_principal = call.upstream.for_principal(&call.exchange.identity.principal).await?;
-        &of_principal
+        account_upstream = call.upstream.for_principal(&call.exchange.identity.principal).await?;
+        &account_upstream
     } else {
         call.upstream
     };

@@ -124,7 +124,7 @@ async fn wait_for_route<T>(
         let upstream = &expected.upstream;
         if expected.is_certain && (upstream.needs_consent() || upstream.has_personal_accounts()) {
             let own = upstream.for_principal(principal).await?;
-            // Its phase changes a moment later.
+            // An upstream counts as reached a moment before its phase is `Up`.
             if own.was_reached() {
                 account_works_since.get_or_insert_with(Instant::now);
             }

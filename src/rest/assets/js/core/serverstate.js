@@ -5,7 +5,7 @@ const RANKS = { down: 0, needs_connection: 2, connecting: 2, up: 3 };
 /** Returns true for a server that does not work: it is down, or is still trying after a failure. */
 export const isBroken = (server) => server.status === 'down' || (server.status === 'connecting' && Boolean(server.lastError)) || server.breaker === 'open';
 
-/** Returns true while a server is started, as long as nothing went wrong. */
+/** Returns true for a server that is starting, as long as nothing has gone wrong. */
 export const isStarting = (server) => server.status === 'connecting' && !server.lastError;
 
 // The place of a server in the list: those that do not work come first.

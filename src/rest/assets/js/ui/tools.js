@@ -200,14 +200,14 @@ export class ToolsPanel {
     this.#error = '';
     this.#paint();
     // The page may read the tools again before the answer arrives.
-    const ran = new Set(this.#tools.filter(({ verdict }) => verdict === 'allow').map(({ name }) => name));
+    const allowedBefore = new Set(this.#tools.filter(({ verdict }) => verdict === 'allow').map(({ name }) => name));
     try {
       const updated = await this.#act(kind, tools.map(({ name, hash }) => ({ name, hash })));
       this.#busy = false;
       this.#text = '';
       this.show(updated);
-      const running = updated.filter(({ name, verdict }) => verdict === 'allow' && !ran.has(name));
-      if (running.length > 0) notice(t('tools.nowRun', { count: running.length }), { tone: 'green', iconName: 'check' });
+      const allowedNow = updated.filter(({ name, verdict }) => verdict === 'allow' && !allowedBefore.has(name));
+      if (allowedNow.length > 0) notice(t('tools.nowRun', { count: allowedNow.length }), { tone: 'green', iconName: 'check' });
     } catch (error) {
       this.#busy = false;
       this.#error = error.status === 409 ? t('tools.conflict') : error.message;
