@@ -384,7 +384,7 @@ impl<'a> EnvelopeMembers<'a> {
 /// Scans `params`, whose values may have `levels` levels of nesting, and outlines it.
 fn outline_params(scanner: &mut Scanner<'_>, levels: u32) -> Option<Outline> {
     let params_start = scanner.position();
-    let mut outline = OutlineBuilder::new();
+    let mut outline = OutlineBuilder::default();
     scanner.check_object(|scanner, key, key_start| {
         let value_start = scanner.position();
         if key == "_meta" {

@@ -54,9 +54,9 @@ pub struct Outline(Arc<MemberSpans>);
 
 #[derive(Debug, Default)]
 struct MemberSpans {
-    /// The members of `params`, followed by those of its last `_meta`.
-    spans: Vec<MemberSpan>,
-    params_count: usize,
+    params: Vec<MemberSpan>,
+    /// The members of the last `_meta` in `params`.
+    meta: Vec<MemberSpan>,
     /// The position of the last `_meta` in `params`.
     meta_range: Option<Range<usize>>,
 }
@@ -65,69 +65,56 @@ impl Outline {
     /// Builds the outline of `params`, a JSON object. Other values have no members.
     #[must_use]
     pub fn new(params: &str) -> Self {
-        let mut outline = OutlineBuilder::new();
+        let mut spans = MemberSpans::default();
         for member in json::members(params) {
             let span = MemberSpan::from_member(&member);
             if member.key == "_meta" {
-                outline.meta_range = Some(span.value.clone());
-                outline.meta = json::members(member.value).map(|member| MemberSpan::from_member(&member)).collect();
+                spans.meta_range = Some(span.value.clone());
+                spans.meta = json::members(member.value).map(|member| MemberSpan::from_member(&member)).collect();
             }
-            outline.params.push(span);
+            spans.params.push(span);
         }
-        outline.finish()
+        Self(Arc::new(spans))
     }
 
     /// Combines the outline with the `params` that it was built from.
     #[must_use]
     pub fn params<'a>(&'a self, text: &'a str) -> OutlinedParams<'a> {
-        let (params, meta) = self.0.spans.split_at(self.0.params_count);
+        let spans = &*self.0;
+        let meta_text = spans.meta_range.clone().and_then(|range| text.get(range));
         OutlinedParams {
-            object: OutlinedObject { text, spans: params },
-            meta: self
-                .0
-                .meta_range
-                .clone()
-                .and_then(|range| text.get(range))
-                .map(|text| OutlinedObject { text, spans: meta }),
+            object: OutlinedObject { text, spans: &spans.params },
+            meta: meta_text.map(|text| OutlinedObject { text, spans: &spans.meta }),
         }
     }
 }
 
 /// Builds an outline from the members that a parser finds in `params`.
-pub(super) struct OutlineBuilder {
-    params: Vec<MemberSpan>,
-    meta: Vec<MemberSpan>,
-    meta_range: Option<Range<usize>>,
-}
+#[derive(Default)]
+pub(super) struct OutlineBuilder(MemberSpans);
 
 impl OutlineBuilder {
-    pub(super) fn new() -> Self {
-        Self { params: Vec::with_capacity(8), meta: Vec::new(), meta_range: None }
-    }
-
     /// Adds a member of `params`, whose key has no escapes and begins at `start` with its quote. Offsets are relative
     /// to the text of `params`.
     pub(super) fn add_member(&mut self, key: &str, start: usize, value: Range<usize>) {
         if key == "_meta" {
-            self.meta_range = Some(value.clone());
+            self.0.meta_range = Some(value.clone());
         }
-        self.params.push(MemberSpan { start, key_len: key.len(), decoded_key: None, value });
+        self.0.params.push(MemberSpan { start, key_len: key.len(), decoded_key: None, value });
     }
 
     /// Starts a `_meta` and drops the members of an earlier one, because the last one counts.
     pub(super) fn begin_meta(&mut self) {
-        self.meta.clear();
+        self.0.meta.clear();
     }
 
     /// Adds a member of `_meta`, whose key has `key_len` bytes. Offsets are relative to the text of `_meta`.
     pub(super) fn add_meta_member(&mut self, start: usize, key_len: usize, value: Range<usize>) {
-        self.meta.push(MemberSpan { start, key_len, decoded_key: None, value });
+        self.0.meta.push(MemberSpan { start, key_len, decoded_key: None, value });
     }
 
-    pub(super) fn finish(mut self) -> Outline {
-        let params_count = self.params.len();
-        self.params.append(&mut self.meta);
-        Outline(Arc::new(MemberSpans { spans: self.params, params_count, meta_range: self.meta_range }))
+    pub(super) fn finish(self) -> Outline {
+        Outline(Arc::new(self.0))
     }
 }
 

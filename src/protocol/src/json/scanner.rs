@@ -2,6 +2,8 @@
 //!
 //! The scanner must never recurse or allocate, because it reads hostile text before anything else has checked it.
 
+use wide::u8x16;
+
 /// A position in JSON text.
 pub(crate) struct Scanner<'a> {
     text: &'a str,
@@ -399,47 +401,31 @@ fn find_quote_or_backslash(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Returns the offset of the first quote or backslash, or of a control character if `CONTROL` is set.
-///
-/// Most strings are so short that starting a vectorized search takes longer than comparing eight bytes at a time.
 #[inline(always)]
 fn find_special<const CONTROL: bool>(bytes: &[u8]) -> Option<usize> {
-    const LOW_BITS: u64 = u64::from_ne_bytes([0x01; 8]);
-    const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
-    const CHUNK_LEN: usize = 32;
-    // Sets the highest bit of each special byte. Bits above the lowest marked byte are meaningless.
-    let marks = |word: u64| {
-        let equals = |byte: u8| {
-            let zero = word ^ u64::from_ne_bytes([byte; 8]);
-            zero.wrapping_sub(LOW_BITS) & !zero
-        };
-        let control = if CONTROL { word.wrapping_sub(LOW_BITS * 0x20) & !word } else { 0 };
-        (equals(b'"') | equals(b'\\') | control) & HIGH_BITS
-    };
-    let is_special = |byte: u8| (byte == b'"') | (byte == b'\\') | (CONTROL && byte < 0x20);
-    let (mut index, mut words_checked) = (0, 0);
+    let mut rest = bytes;
     loop {
-        if words_checked >= CHUNK_LEN {
-            if !CONTROL {
-                return memchr::memchr2(b'"', b'\\', bytes.get(index..)?).map(|found| index + found);
+        let (block, next) = match rest.split_first_chunk::<16>() {
+            Some((block, next)) => (*block, next),
+            None if rest.is_empty() => return None,
+            None => {
+                let mut block = [b' '; 16];
+                block[..rest.len()].copy_from_slice(rest);
+                (block, &[][..])
             }
-            // Chunks of fixed size, which the compiler vectorizes.
-            while let Some(piece) = bytes.get(index..).and_then(|rest| rest.first_chunk::<CHUNK_LEN>()) {
-                if piece.iter().fold(false, |any, &byte| any | is_special(byte)) {
-                    break;
-                }
-                index += CHUNK_LEN;
-            }
-            words_checked = 0;
-        }
-        let Some(word) = bytes.get(index..).and_then(|rest| rest.first_chunk::<8>()) else {
-            return Some(index + bytes.get(index..)?.iter().position(|&byte| is_special(byte))?);
         };
-        let found = marks(u64::from_le_bytes(*word));
-        if found != 0 {
-            return Some(index + found.trailing_zeros() as usize / 8);
+        let block = u8x16::new(block);
+        let equals = |byte: u8| block.simd_eq(u8x16::splat(byte));
+        let mut special = equals(b'"') | equals(b'\\');
+        if CONTROL {
+            const LAST: u8 = 0x1f;
+            special |= block.max(u8x16::splat(LAST)).simd_eq(u8x16::splat(LAST));
         }
-        index += 8;
-        words_checked += 8;
+        let mask = special.to_bitmask();
+        if mask != 0 {
+            return Some(bytes.len() - rest.len() + mask.trailing_zeros() as usize);
+        }
+        rest = next;
     }
 }
 
