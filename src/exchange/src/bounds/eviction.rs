@@ -60,7 +60,7 @@ impl<K> EvictionQueue<K> {
             }
         }
         self.take_longest_idle(&activity).or_else(|| {
-            self.find_idle(&activity, all());
+            self.refill_idle(&activity, all());
             self.take_longest_idle(&activity)
         })
     }
@@ -75,7 +75,8 @@ impl<K> EvictionQueue<K> {
         None
     }
 
-    fn find_idle(&mut self, activity: &impl Fn(&K) -> Option<Activity>, all: Vec<K>) {
+    /// Replaces the known idle holders by those of `all` that were idle longest.
+    fn refill_idle(&mut self, activity: &impl Fn(&K) -> Option<Activity>, all: Vec<K>) {
         let mut idle: Vec<(K, u64)> = all
             .into_iter()
             .filter_map(|key| match activity(&key)? {

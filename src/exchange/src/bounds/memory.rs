@@ -149,9 +149,9 @@ impl Memory {
 }
 
 impl PrincipalMemory {
-    /// Closes the connection that was left unread for longest, if its oldest unread message is older than
+    /// Closes the connection that was left unread for longest, if its peer has read nothing since before
     /// `unread_before`. Considers the connections of this principal, or of all principals if the total limit is
-    /// exhausted.
+    /// exhausted. Returns `false` if none could be closed.
     fn close_unread(&self, exhausted: ExhaustedLimit, unread_before: u64) -> bool {
         let mut unread = match exhausted {
             ExhaustedLimit::Principal => self.unread_connections(unread_before),
@@ -189,7 +189,7 @@ impl PrincipalMemory {
         connections.push(connection);
     }
 
-    /// Returns the principal's connections whose oldest unread message is older than `unread_before`.
+    /// Returns the principal's connections whose peers have read nothing since before `unread_before`, each with that time.
     fn unread_connections(&self, unread_before: u64) -> Vec<(u64, Arc<dyn UnreadConnection>)> {
         let connections = self.connections.lock();
         let unread = connections.iter().filter_map(Weak::upgrade);
@@ -266,8 +266,8 @@ impl Share {
         loop {
             let Err(exhausted) = self.grow_within(missing, max, max_total) else { return true };
             let grace_start = now().saturating_sub(UNREAD_GRACE_MS);
-            let before = if exhausted == ExhaustedLimit::Total { since } else { grace_start };
-            if self.principal_memory().close_unread(exhausted, before) {
+            let unread_before = if exhausted == ExhaustedLimit::Total { since } else { grace_start };
+            if self.principal_memory().close_unread(exhausted, unread_before) {
                 continue;
             }
             if exhausted == ExhaustedLimit::Total || since < grace_start {

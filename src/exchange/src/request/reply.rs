@@ -214,7 +214,7 @@ impl ResponseQueue {
         Self { max_messages, max_bytes, memory: None, messages: Mutex::default(), reader: AtomicWaker::new() }
     }
 
-    /// Like [`Self::new`], for messages that count as memory of the principal.
+    /// Creates a queue like [`Self::new`], whose messages count as memory of the principal.
     #[must_use]
     pub fn with_memory(max_messages: usize, max_bytes: usize, memory: Arc<Memory>, principal: Arc<Principal>) -> Self {
         Self { memory: Some((memory, principal)), ..Self::new(max_messages, max_bytes) }

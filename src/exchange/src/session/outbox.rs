@@ -15,7 +15,8 @@ use crate::bounds::{
     memory::{EXEMPT_MESSAGE_BYTES, Share, UnreadConnection, WeakConnection},
 };
 
-/// The size in bytes above which a drain still counts as memory until the next drain or [`Outbox::confirm_taken`].
+/// The size in bytes above which the frames of a drain still count as memory until the next drain or
+/// [`Outbox::confirm_taken`].
 pub const LARGE_DRAIN_BYTES: usize = 32 << 10;
 
 /// Wakes the pump that drains an outbox. Called at most once between two drains.

@@ -25,7 +25,7 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Passes a client's answer to the task that waits for it. An answer to no open question is ignored.
+    /// Passes a client's answer to the task that waits for it. An answer that matches no open question is ignored.
     pub fn deliver_answer(&self, response: &envelope::Response<'_>) {
         let Some(id) = &response.id else { return };
         let Some(sender) = self.open.lock().remove(id) else { return };

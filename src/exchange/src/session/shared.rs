@@ -139,8 +139,8 @@ impl Cancellation {
         .await;
     }
 
-    /// Returns a token that many tasks may wait for. It is cancelled with this one, or with the `parent` of the first
-    /// call.
+    /// Returns a token that many tasks may wait for. It is cancelled when the request is, or with the `parent` of the
+    /// first call.
     #[must_use]
     pub fn token(&self, parent: &CancellationToken) -> CancellationToken {
         let mut token = self.0.token.lock();

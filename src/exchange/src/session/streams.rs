@@ -23,7 +23,7 @@ pub struct EventId {
 }
 
 impl EventId {
-    /// Parses `Last-Event-ID`. Returns `None` for a text that this gateway did not issue.
+    /// Parses `Last-Event-ID`. Returns `None` for a text that is not of this form.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (stream, event) = text.trim().split_once('-')?;
@@ -86,8 +86,9 @@ impl StreamLog {
 struct State {
     logs: BTreeMap<u32, StreamLog>,
     last_number: u32,
-    /// The number of events in all logs, and of their bytes.
+    /// The number of events in all logs.
     events: usize,
+    /// The number of bytes of these events.
     bytes: usize,
     /// The memory of the principal that the events take.
     share: Option<Share>,
@@ -235,12 +236,12 @@ impl Streams {
         bytes > self.max_bytes || state.share.as_mut().is_some_and(|share| !share.cover_replay(bytes))
     }
 
-    /// Drops the oldest finished streams first, then the oldest events of the busiest stream. An answer that is being
-    /// delivered is never dropped.
+    /// Drops the oldest finished streams first, then the oldest events of the stream with the most events. An
+    /// answer that is being delivered is never dropped.
     fn trim(&self, state: &mut State, current: u32) {
         while state.events > self.max_events || (state.events > 1 && self.exceeds_bytes(state)) {
             let finished = state.logs.iter().find(|(n, log)| **n != current && log.is_spent()).map(|(n, _)| *n);
-            let busiest = || {
+            let longest = || {
                 let droppable =
                     state.logs.iter().filter(|(_, log)| !log.events.is_empty() && (!log.is_finished || log.is_spent()));
                 droppable.max_by_key(|(_, log)| log.events.len()).map(|(n, _)| *n)
@@ -251,7 +252,7 @@ impl Streams {
             }
             // If nothing can be dropped, all events are answers that are being delivered. The limit on requests in flight
             // bounds their number.
-            let Some(log) = busiest().and_then(|victim| state.logs.get_mut(&victim)) else { return };
+            let Some(log) = longest().and_then(|victim| state.logs.get_mut(&victim)) else { return };
             let Some((_, dropped)) = log.events.pop_front() else { return };
             state.events -= 1;
             state.bytes -= dropped.len();
