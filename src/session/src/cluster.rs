@@ -1,5 +1,5 @@
-//! Finds the node of the same store that owns a session, a call that waits for its client, or a task of an upstream, and
-//! forwards the requests about them to it.
+//! Finds the node of the same store that owns a session, a parked call or a task of an upstream, and forwards the requests
+//! about them to it.
 //!
 //! A gateway that is the only one of its store has no [`Cluster`].
 
@@ -22,7 +22,7 @@ pub struct ForwardTarget {
     pub certificate_fingerprint: String,
 }
 
-/// The lookup of the owner. It finds `None` if this node is the owner, or if the owner is unknown.
+/// The lookup of the owner. It resolves to `None` if this node is the owner, or if the owner is unknown.
 ///
 /// # Errors
 /// Fails if the live nodes cannot be determined at the moment.
@@ -40,7 +40,8 @@ pub trait Cluster: Send + Sync {
     /// request here, and never forwards it again.
     fn is_valid_forward_token(&self, token: &[u8]) -> bool;
 
-    /// Finds the owner of a session.
+    /// Finds the owner of a session. A request that a peer has forwarded (`is_forwarded`) finds no other node, so it is
+    /// never forwarded again.
     fn owner_of_session<'a>(&'a self, session: &'a str, is_forwarded: bool) -> OwnerLookup<'a>;
 
     /// Finds the owner of the parked call or of the tasks that a request names. Returns `None` if the request names

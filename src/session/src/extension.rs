@@ -75,9 +75,9 @@ pub const OWN_EXTENSIONS: &[&str] = &[tasks::request::TASKS_EXTENSION];
 
 /// Returns `true` if client and upstream both declare an extension or experimental capability that the gateway does not
 /// serve itself.
-fn shares_extension(client: &str, upstream: &NegotiatedSession) -> bool {
+fn shares_extension(client_capabilities: &str, upstream: &NegotiatedSession) -> bool {
     ["extensions", "experimental"].into_iter().any(|kind| {
-        let declared = member(client, kind).unwrap_or("{}");
+        let declared = member(client_capabilities, kind).unwrap_or("{}");
         let offered = member(upstream.capabilities.get(), kind).unwrap_or("{}");
         members(declared)
             .any(|extension| !OWN_EXTENSIONS.contains(&&*extension.key) && member(offered, &extension.key).is_some())

@@ -128,15 +128,15 @@ fn answer_frame(
 }
 
 /// Runs a future to its first wait at once, and the rest, if any, in the background. This keeps the order of messages
-/// that are answered at once, such as `initialize` before the next message. They also are not spawned, which would cost
-/// 1,400 instructions (`scripts/bench instructions --beside PROGRAM` shows it).
+/// that are answered at once, such as `initialize` before the next message. It also saves spawning them as tasks, which
+/// would cost 1,400 instructions (`scripts/bench instructions --beside PROGRAM` shows it).
 fn poll_then_spawn(mut work: Pin<Box<impl Future<Output = ()> + 'static>>) {
     let first_wait = Arc::new(FirstWait::default());
     if work.as_mut().poll(&mut Context::from_waker(&Arc::clone(&first_wait).into())).is_ready() {
         return;
     }
     actix::spawn(async move {
-        // Until then, polling the work would be in vain, and a poll passes through all layers of a call.
+        // A poll before the end of the wait would be in vain, and it would pass through all layers of a call.
         future::poll_fn(|cx| first_wait.poll_end(cx)).await;
         work.await;
     });
@@ -169,7 +169,8 @@ impl Wake for FirstWait {
 }
 
 impl MessageSource {
-    /// Returns the revision to use for the answer to a message that could not be read.
+    /// Returns the revision of the session, or the assumed one before its handshake. It is used for batches and for
+    /// messages that cannot be read.
     pub fn revision(&self) -> Revision {
         self.session.legacy_revision().unwrap_or(self.assumed)
     }
@@ -353,7 +354,7 @@ pub async fn answer(scope: &RequestScope, request: &Request<'_>) -> Option<WireR
     }
     match serve(scope, request).await {
         ServeOutcome::Reply(Ok(reply)) => {
-            // The handshake has just set the revision, or the request itself names it.
+            // Only the reply to a handshake has a revision of its own, which was negotiated just now.
             let revision = reply.revision.unwrap_or(exchange.revision());
             let result = reply.finish(revision);
             Some(WireResponse::result(encode::result(&request.id, &result)))

@@ -17,7 +17,7 @@ pub struct SessionLifetimes {
     epoch: Mutex<Epoch>,
 }
 
-/// The time since which the sessions of this node count as alive. An epoch ends when the node loses its lease.
+/// The period in which the sessions of this node count as alive. It ends when the node loses its lease.
 struct Epoch {
     /// The start of the epoch, as [`Nodes::sessions_since`] counts.
     since: u64,

@@ -37,7 +37,7 @@ pub async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Cancellat
     let RequestScope { exchange, server, table } = scope;
     let method = Method::parse(&request.method);
     let log = RequestLog::new(exchange, &request.method);
-    let metrics = RequestTimer::start(exchange, &request.method);
+    let timer = RequestTimer::start(exchange, &request.method);
     let size = request.params.map_or(0, |params| params.get().len());
     let outcome = match (check_caller(&exchange.identity, &server.long_requests, &server.limiter, size), method) {
         (Err(error), _) => Err(error),
@@ -51,7 +51,7 @@ pub async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Cancellat
         Ok(reply) => RequestEnd { failure: reply.failure, is_in_band: true, is_pending: reply.is_pending },
         Err(error) => RequestEnd::from_error(error),
     };
-    metrics.finish(end);
+    timer.finish(end);
     log.finish(end);
     outcome
 }

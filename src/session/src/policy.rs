@@ -113,9 +113,9 @@ impl JudgedCall {
         self.decision.verdict
     }
 
-    /// Admits the call, sends it to review or refuses it, and counts the decision: for its rule, for its standing
-    /// rule, and if only a simulated policy would have stopped the call. Each call is counted once, even if it runs as a task or
-    /// its upstream asks for input several times.
+    /// Admits the call, sends it to review or refuses it, and counts the decision for the rule or the standing rule that made
+    /// it. A call that only runs because the policy is simulated is counted as such, too. Each call is counted once, even if
+    /// it runs as a task or its upstream asks for input several times.
     ///
     /// # Errors
     /// `POLICY_DENIED` with the rule and the reason, or `FORBIDDEN` if the client's token does not permit proposals.
@@ -133,7 +133,8 @@ impl JudgedCall {
             Verdict::Review => Ok(Admission::Review(self)),
             Verdict::Deny => {
                 let principal = &exchange.identity.principal.name;
-                // As a string, because the agent chooses the name of an operation, which may contain line breaks.
+                // `tool` is logged as a string and so escaped: the agent chooses the name of an operation, which may contain
+                // line breaks.
                 tracing::info!(tool, %principal, rule, %reason, "a call was denied");
                 Err(denied_error("call", ("tool", tool), self.decision.rule.as_deref(), reason))
             }

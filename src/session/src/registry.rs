@@ -32,8 +32,8 @@ pub struct Registry {
     by_principal: Mutex<HashMap<String, PrincipalSessions>>,
 }
 
-fn holds_state(shared: &SessionState) -> bool {
-    !matches!(shared.channel, Channel::None)
+fn holds_state(session: &SessionState) -> bool {
+    !matches!(session.channel, Channel::None)
 }
 
 impl Clients for Registry {
@@ -48,10 +48,10 @@ impl Clients for Registry {
 }
 
 impl Registry {
-    pub fn insert(&self, shared: Arc<SessionState>) {
-        let (id, holds_state) = (Arc::clone(&shared.id), holds_state(&shared));
-        let principal = Arc::clone(shared.principal());
-        self.sessions.insert(shared.id.to_string(), shared);
+    pub fn insert(&self, session: Arc<SessionState>) {
+        let (id, holds_state) = (Arc::clone(&session.id), holds_state(&session));
+        let principal = Arc::clone(session.principal());
+        self.sessions.insert(session.id.to_string(), session);
         if holds_state {
             let mut by_principal = self.by_principal.lock();
             let principal_sessions = by_principal.entry(principal.name.clone()).or_default();

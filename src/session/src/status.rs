@@ -108,7 +108,7 @@ impl GatewayStatus {
         });
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; queues are far below 2^52")]
         queue_length(Queue::Outbox).set(queued as f64);
-        #[expect(clippy::cast_precision_loss, reason = "so are bodies")]
+        #[expect(clippy::cast_precision_loss, reason = "bodies are far below 2^52 bytes, too")]
         body_bytes().set(self.body_budget.reserved_bytes() as f64);
         self.upstreams.update_gauges();
         self.metrics.render()

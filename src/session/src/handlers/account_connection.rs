@@ -95,7 +95,7 @@ pub(super) async fn continue_call(
     if is_accepted && let Some(upstream) = upstream_of_tool(scope.table, &request.tool_call()?.name) {
         hold_until_connected(scope, upstream).await?;
     }
-    tools::call_once(scope, finder, local_tasks, &request, false).await
+    tools::call_or_ask_for_account(scope, finder, local_tasks, &request, false).await
 }
 
 fn upstream_of_tool(table: &RouteTable, name: &str) -> Option<Arc<Upstream>> {
@@ -108,8 +108,8 @@ fn upstream_of_tool(table: &RouteTable, name: &str) -> Option<Arc<Upstream>> {
     }
 }
 
-/// Waits until the person of the caller has connected the server, or for as long as a call may wait for that. It does
-/// not wait for somebody who has just done so, which the server then refused.
+/// Waits until the person of the caller has connected the server, or for as long as a call may wait for that. If the
+/// person has just connected an account that the server refuses, there is nothing to wait for.
 async fn hold_until_connected(scope: ToolCallScope<'_>, upstream: Arc<Upstream>) -> Result<(), McpError> {
     let ToolCallScope { exchange, runner, .. } = scope;
     let now = Timestamp::now();
@@ -125,7 +125,8 @@ async fn hold_until_connected(scope: ToolCallScope<'_>, upstream: Arc<Upstream>)
     }
 }
 
-/// Resolves when the person of the caller has connected the server, even if it refuses an account that was connected since then.
+/// Resolves once the person of the caller has an account that works at the server, or has connected one after `since`, even
+/// if the server refuses that one.
 async fn wait_for_connection(exchange: &Exchange, upstream: &Arc<Upstream>, since: Timestamp) {
     let principal = &exchange.identity.principal;
     let is_unconnected = |error| connect_url(&error).is_some();
@@ -158,7 +159,7 @@ pub(super) async fn answer_refused_call(
     if error.kind == ErrorKind::ToolNotFound
         && let Some(upstream) = table.upstream_to_connect(&name)
     {
-        // An agent may call the tool again after the person has connected the server, when it is no longer listed.
+        // An agent may call the connect tool again after its person has connected the server. It is no longer listed then.
         match answer_connect_tool(exchange, upstream).await {
             Ok(reply) => return Ok(reply),
             Err(refusal) => error = refusal,

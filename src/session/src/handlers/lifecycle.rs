@@ -35,14 +35,14 @@ pub fn capabilities(revision: Revision) -> Value {
 
 /// Returns the gateway's capabilities as JSON text. They include the extensions and experimental capabilities that both
 /// the client and an upstream declare. If several upstreams declare the same one, the first one's declaration is used.
-fn capabilities_json(table: &RouteTable, revision: Revision, client: &str) -> String {
+fn capabilities_json(table: &RouteTable, revision: Revision, client_capabilities: &str) -> String {
     let own_capabilities = capabilities(revision).to_string();
     let mut members = Vec::new();
     if revision == Revision::V2025_11_25 {
         members.push(("tasks", r#"{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}"#.to_owned()));
     }
     for kind in ["experimental", "extensions"] {
-        let declared = json::member(client, kind).unwrap_or("{}");
+        let declared = json::member(client_capabilities, kind).unwrap_or("{}");
         let mut shared: Vec<(String, String)> = Vec::new();
         // Every client is offered tasks, because a client declares the extension only in requests that want them.
         if kind == "extensions" && revision == Revision::MODERN {

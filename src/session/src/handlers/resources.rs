@@ -118,7 +118,7 @@ async fn own_resources_by_server(
     context: &CallContext,
 ) -> HashMap<String, Vec<ResourceDef>> {
     let upstreams = table.providers().iter().filter_map(RouteTarget::upstream);
-    let read = upstreams.filter(|upstream| upstream.has_personal_accounts()).map(|upstream| async move {
+    let reads = upstreams.filter(|upstream| upstream.has_personal_accounts()).map(|upstream| async move {
         match limits.with_timeout(own_resources(upstream, context)).await {
             Ok(resources) => Some((upstream.config.name.clone(), resources)),
             // Often the person has not connected.
@@ -128,7 +128,7 @@ async fn own_resources_by_server(
             }
         }
     });
-    futures_util::future::join_all(read).await.into_iter().flatten().collect()
+    futures_util::future::join_all(reads).await.into_iter().flatten().collect()
 }
 
 /// Returns the resources of the caller's own account at a server.
@@ -212,7 +212,7 @@ pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<Memory>) -> Result<Re
             let context = exchange.call_context(cancel, None);
             limits.with_timeout(module.may_subscribe(&params.uri, &context)).await?;
         }
-        // It checks access itself.
+        // The server of an upstream checks access itself.
         Some(RouteTarget::Upstream(upstream)) => upstream.check_subscribable()?,
         None => {}
     }
@@ -232,9 +232,9 @@ pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<Memory>) -> Result<Re
     // The Router chose the provider by its newest table, which may be newer than that of the request.
     if let Some(provider) = routes.load().provider_for_uri(&params.uri)
         && let Some(upstream) = provider.upstream()
-        && let Some(own_uri) = upstream.names.upstream_uri(&params.uri)
+        && let Some(upstream_uri) = upstream.names.upstream_uri(&params.uri)
     {
-        countersign_bridge::subscribe_on_own_link(exchange, upstream, own_uri, "resources/subscribe").await;
+        countersign_bridge::subscribe_on_own_link(exchange, upstream, upstream_uri, "resources/subscribe").await;
     }
     // The session may have ended, and its subscriptions may have been removed, while the upstream was asked.
     if session.ended.is_cancelled() {
@@ -251,9 +251,9 @@ pub async fn unsubscribe(item: ItemRequest<'_>) -> Result<Reply, McpError> {
     exchange.session.unsubscribe(&params.uri);
     let provider = finder.table.provider_for_uri(&params.uri);
     if let Some(upstream) = provider.as_ref().and_then(|provider| provider.upstream())
-        && let Some(own_uri) = upstream.names.upstream_uri(&params.uri)
+        && let Some(upstream_uri) = upstream.names.upstream_uri(&params.uri)
     {
-        countersign_bridge::subscribe_on_own_link(exchange, upstream, own_uri, "resources/unsubscribe").await;
+        countersign_bridge::subscribe_on_own_link(exchange, upstream, upstream_uri, "resources/unsubscribe").await;
     }
     let unsubscribe = Unsubscribe { session: exchange.session.id.clone(), uris: vec![params.uri.into_owned()] };
     finder.routing.router.send(unsubscribe).await.map_err(|_| shutdown_error())?;

@@ -139,7 +139,7 @@ pub async fn call_tool(
     if let Some(answer) = answer_about_account(scope.exchange, request) {
         return Box::pin(account_connection::continue_call(scope, finder, local_tasks, request, answer)).await;
     }
-    call_once(scope, finder, local_tasks, request, true).await
+    call_or_ask_for_account(scope, finder, local_tasks, request, true).await
 }
 
 /// Returns the answer of a stateless client to the request to connect an account, as JSON.
@@ -150,9 +150,9 @@ fn answer_about_account<'a>(exchange: &Exchange, request: &'a Request<'_>) -> Op
     member(request.outlined_params().object.member("inputResponses")?, account_connection::INPUT_KEY)
 }
 
-/// Makes a call, and answers it if its person must connect an account first. `may_ask` is `false` if the client was asked
-/// for that already.
-pub(super) async fn call_once(
+/// Makes a call. If the person of the caller must connect an account first, the client is asked for that, unless it was
+/// asked already (`may_ask`).
+pub(super) async fn call_or_ask_for_account(
     scope: ToolCallScope<'_>,
     finder: RouteFinder<'_>,
     local_tasks: &LocalTasks,
@@ -197,13 +197,13 @@ async fn answer_call(
         let upstream = route.provider.upstream().map(|upstream| (&**upstream, route.def.raw.as_deref()));
         CallPlan::for_tool(exchange, &request.outlined_params().object, upstream)
     };
-    let plan = classify(&route);
-    if plans::is_plan_tool(&route) && !plan.wants_task {
+    let call_plan = classify(&route);
+    if plans::is_plan_tool(&route) && !call_plan.wants_task {
         let key = request.meta()?.idempotency_key;
         let outcome = Box::pin(plans::propose_plan(scope, &mut finder, &route, params.arguments, key)).await;
         return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
     }
-    if (is_module && !plan.wants_task) || plans::is_step(request) {
+    if (is_module && !call_plan.wants_task) || plans::is_step(request) {
         return Box::pin(run_or_review(scope, request, &route, None, params.arguments)).await;
     }
     if is_module && !route.ruling.may_review() {
@@ -214,15 +214,15 @@ async fn answer_call(
         validate::check_arguments(&route, arguments)?;
     }
     // The answers to an upstream's questions must reach that same upstream, so a retry has no fallback.
-    let judged = match plan.is_retry {
+    let judged = match call_plan.is_retry {
         true => policy::judge(exchange, &route, arguments).await?,
         false => judge_with_fallback(exchange, table, &route, arguments).await?,
     };
-    if judged.verdict() == Verdict::Review || plan.wants_task {
+    if judged.verdict() == Verdict::Review || call_plan.wants_task {
         // Neither a change nor a task begins that cannot run without the person's account.
         account_connection::check_connected(exchange, &judged.route).await?;
     }
-    let counting = if plan.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
+    let counting = if call_plan.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
     let admitted = match judged.apply_decision(exchange, counting) {
         Ok(Admission::Run(admitted)) => admitted,
         Ok(Admission::Review(judged)) => {
@@ -231,12 +231,12 @@ async fn answer_call(
         Err(error) if is_tool_failure(error.kind) => return Ok(countersign_bridge::tool_error_reply(&error)),
         Err(error) => return Err(error),
     };
-    let plan = if Arc::ptr_eq(admitted.route(), &route) { plan } else { classify(admitted.route()) };
+    let call_plan = if Arc::ptr_eq(admitted.route(), &route) { call_plan } else { classify(admitted.route()) };
     let may_run_here = admitted.route().may_review() || admitted.route().provider.is_module();
-    if plan.wants_task && !plan.is_upstream_task && may_run_here {
-        return tasks::local::start(exchange, runner, local_tasks, request, admitted, plan);
+    if call_plan.wants_task && !call_plan.is_upstream_task && may_run_here {
+        return tasks::local::start(exchange, runner, local_tasks, request, admitted, call_plan);
     }
-    pass_to_provider(exchange, runner, request, admitted, plan, cancel).await
+    pass_to_provider(exchange, runner, request, admitted, call_plan, cancel).await
 }
 
 /// Returns the call of a module's tool with the arguments that the module has noted for the session (`SessionNotes`),
@@ -265,7 +265,7 @@ pub async fn pass_to_provider(
     runner: &CallRunner,
     request: &Request<'_>,
     admitted: AdmittedCall,
-    plan: CallPlan,
+    call_plan: CallPlan,
     cancel: &Cancellation,
 ) -> Result<Reply, McpError> {
     let route = admitted.route();
@@ -295,7 +295,7 @@ pub async fn pass_to_provider(
         definition: route.def.raw.as_deref(),
         headers: &route.param_headers,
         is_read_only: route.is_read_only(),
-        plan,
+        plan: call_plan,
     };
     match countersign_bridge::call(call).await {
         Err(error) if error.passthrough.is_none() && is_for_model(&error) => {

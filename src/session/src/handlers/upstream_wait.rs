@@ -60,7 +60,7 @@ impl RouteFinder<'_> {
     /// The errors of [`Self::find_tool`].
     pub async fn find_resource(&mut self, uri: &str) -> Result<Option<RouteTarget>, McpError> {
         self.find_route(|table| match (table.unreached_upstream_of_uri(uri), table.provider_for_uri(uri)) {
-            (Some(expected), fallback) => Lookup::Awaited(expected.clone(), fallback.filter(|_| !expected.is_certain)),
+            (Some(awaited), fallback) => Lookup::Awaited(awaited.clone(), fallback.filter(|_| !awaited.is_certain)),
             (None, Some(provider)) => Lookup::Found(provider),
             (None, None) => Lookup::NotFound,
         })
@@ -101,8 +101,8 @@ enum Lookup<T> {
 }
 
 impl<T> Lookup<T> {
-    fn for_missing_name(expected: Option<AwaitedUpstream>) -> Self {
-        expected.map_or(Self::NotFound, |expected| Self::Awaited(expected, None))
+    fn for_missing_name(awaited: Option<AwaitedUpstream>) -> Self {
+        awaited.map_or(Self::NotFound, |awaited| Self::Awaited(awaited, None))
     }
 }
 
@@ -116,13 +116,13 @@ async fn wait_for_route<T>(
     let mut slot = None;
     let mut account_works_since: Option<Instant> = None;
     loop {
-        let (expected, fallback) = match find(table) {
+        let (awaited, fallback) = match find(table) {
             Lookup::Found(found) => return Ok(Some(found)),
             Lookup::NotFound => return Ok(None),
-            Lookup::Awaited(expected, fallback) => (expected, fallback),
+            Lookup::Awaited(awaited, fallback) => (awaited, fallback),
         };
-        let upstream = &expected.upstream;
-        if expected.is_certain && (upstream.needs_consent() || upstream.has_personal_accounts()) {
+        let upstream = &awaited.upstream;
+        if awaited.is_certain && (upstream.needs_consent() || upstream.has_personal_accounts()) {
             let own = upstream.for_principal(principal).await?;
             // An upstream counts as reached a moment before its phase is `Up`.
             if own.was_reached() {
@@ -135,7 +135,7 @@ async fn wait_for_route<T>(
             slot = routing.long_requests.admit(principal).ok();
         }
         if remaining.is_zero() || slot.is_none() {
-            return fallback.map(Some).ok_or_else(|| unavailable_error(&expected));
+            return fallback.map(Some).ok_or_else(|| unavailable_error(&awaited));
         }
         tokio::select! {
             () = table.superseded.cancelled() => {}

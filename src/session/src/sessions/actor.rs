@@ -209,7 +209,7 @@ impl Actor for Session {
 }
 
 /// Sent by a pump for one received message. The answer to a large one ([`is_large`]) comes once the message was parsed on
-/// another thread; a pump reads no further before.
+/// another thread; until then, the pump reads nothing more.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct InboundMessage {

@@ -109,21 +109,21 @@ pub(in crate::handlers) async fn propose_plan(
         judged.push(judging.await.map_err(|error| with_position(error, step, &call.name))?);
     }
     // Decisions are counted only once all calls are judged, so that a call that cannot be checked counts none.
-    let mut admitted = Vec::with_capacity(judged.len());
+    let mut planned = Vec::with_capacity(judged.len());
     for (step, (judged, arguments)) in judged.into_iter().enumerate() {
         let (route, decision) = (Arc::clone(&judged.route), Arc::clone(&judged.decision));
         let subject = judged.subject().to_owned();
         judged.apply_decision(exchange, Counting::Count).map_err(|error| with_position(error, step, &route.name))?;
-        admitted.push(AdmittedCall { route, decision, subject, arguments });
+        planned.push(PlannedCall { route, decision, subject, arguments });
     }
     if let Some(key) = &idempotency_key {
-        let calls: Vec<_> = admitted.iter().map(AdmittedCall::identity).collect();
+        let calls: Vec<_> = planned.iter().map(PlannedCall::identity).collect();
         let principal = &exchange.identity.principal.name;
         if let Some(steps) = reviews.changes.find_repeated_plan(principal, key, &calls).await? {
             return Ok(finished_plan(&steps));
         }
     }
-    let mut proposals = preview_calls(scope, &admitted).await?;
+    let mut proposals = preview_calls(scope, &planned).await?;
     if let Some(first) = proposals.first_mut() {
         first.idempotency_key = idempotency_key.map(Cow::into_owned);
     }
@@ -140,7 +140,7 @@ fn finished_plan(steps: &[Arc<Change>]) -> ToolOutcome {
 }
 
 /// A call of a plan that the policy does not deny.
-struct AdmittedCall<'a> {
+struct PlannedCall<'a> {
     route: Arc<ToolRoute>,
     decision: Arc<Decision>,
     /// The name by which rules refer to the call.
@@ -148,7 +148,7 @@ struct AdmittedCall<'a> {
     arguments: Cow<'a, RawValue>,
 }
 
-impl AdmittedCall<'_> {
+impl PlannedCall<'_> {
     fn identity(&self) -> CallIdentity<'_> {
         CallIdentity { provider: self.route.provider.name(), tool: &self.route.def.name, arguments: &self.arguments }
     }
@@ -158,16 +158,16 @@ impl AdmittedCall<'_> {
 ///
 /// # Errors
 /// The error of the first call that cannot be previewed or must fail, with its position in `step`.
-async fn preview_calls(scope: ToolCallScope<'_>, calls: &[AdmittedCall<'_>]) -> Result<Vec<Proposal>, McpError> {
+async fn preview_calls(scope: ToolCallScope<'_>, calls: &[PlannedCall<'_>]) -> Result<Vec<Proposal>, McpError> {
     let mut proposals: Vec<Proposal> = Vec::with_capacity(calls.len());
-    for (step, AdmittedCall { route, decision, subject, arguments }) in calls.iter().enumerate() {
+    for (step, PlannedCall { route, decision, subject, arguments }) in calls.iter().enumerate() {
         let positioned = |error| with_position(error, step, &route.name);
         let proposal = preview_step(scope, route, decision, arguments).await.map_err(positioned)?;
         let Proposal { provider, preview, .. } = &proposal;
         let is_target = |earlier: &Proposal| {
             earlier.provider == *provider && earlier.preview.target.lock_key == preview.target.lock_key
         };
-        if returns_failing_call(&proposal) && !proposals.iter().any(is_target) {
+        if must_be_returned(&proposal) && !proposals.iter().any(is_target) {
             return Err(positioned(return_failing_call(scope, route, subject, &preview.note).await));
         }
         proposals.push(proposal);
@@ -204,7 +204,7 @@ pub(in crate::handlers) async fn propose_step(
     let idempotency_key = call.idempotency_key.as_deref().map(str::to_owned);
     let stated_reason = call.reason.as_deref().map(str::to_owned);
     let proposal = preview_step(scope, &route, &decision, arguments).await?;
-    if returns_failing_call(&proposal) {
+    if must_be_returned(&proposal) {
         let earlier = reviews.changes.plan(&plan.id).await?.map(|plan| plan.changes).unwrap_or_default();
         if !earlier.iter().any(|step| is_written_by(step, &proposal.provider, &proposal.preview)) {
             return Err(return_failing_call(scope, &route, &subject, &proposal.preview.note).await);
@@ -290,7 +290,7 @@ async fn preview_step(
 
 /// Returns `true` if the call must fail and its rule returns such calls to the agent. Callers keep a call whose target an earlier
 /// step writes, because its preview shows the state before that step.
-const fn returns_failing_call(proposal: &Proposal) -> bool {
+const fn must_be_returned(proposal: &Proposal) -> bool {
     proposal.terms.on_failed_preview.returns(&proposal.preview.note)
 }
 
