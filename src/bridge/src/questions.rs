@@ -197,10 +197,12 @@ impl MessageRecipient {
     }
 }
 
-struct Delivery {
+/// The present destination of a relay's messages.
+struct Destination {
+    /// The client that receives the messages. Without one they are discarded.
     recipient: Option<MessageRecipient>,
     /// The last progress that the client got.
-    progress: f64,
+    last_progress: f64,
 }
 
 /// The questions of an upstream that were declined because their client cannot be asked.
@@ -275,7 +277,7 @@ fn merge_objects(into: &mut Value, more: Value) {
 
 /// Relays the messages of one call to its client.
 pub struct Relay {
-    delivery: Mutex<Delivery>,
+    destination: Mutex<Destination>,
     /// The channel for questions. Without it, all questions are declined.
     questions: Option<mpsc::Sender<UpstreamRequest>>,
     /// The questions that were declined because the client cannot be asked.
@@ -290,8 +292,8 @@ impl Relay {
     /// gateway does not know are passed on.
     #[must_use]
     pub fn new(recipient: MessageRecipient, forwards_unknown: bool) -> Arc<Self> {
-        let (delivery, declined) = (Mutex::new(Delivery::new(recipient)), DeclinedQuestions::default());
-        Arc::new(Self { delivery, questions: None, declined, forwards_unknown })
+        let (destination, declined) = (Mutex::new(Destination::new(recipient)), DeclinedQuestions::default());
+        Arc::new(Self { destination, questions: None, declined, forwards_unknown })
     }
 
     /// Creates a relay that passes the upstream's questions to the returned receiver.
@@ -301,8 +303,8 @@ impl Relay {
         forwards_unknown: bool,
     ) -> (Arc<Self>, mpsc::Receiver<UpstreamRequest>) {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_QUESTIONS);
-        let (delivery, declined) = (Mutex::new(Delivery::new(recipient)), DeclinedQuestions::default());
-        let relay = Self { delivery, questions: Some(sender), declined, forwards_unknown };
+        let (destination, declined) = (Mutex::new(Destination::new(recipient)), DeclinedQuestions::default());
+        let relay = Self { destination, questions: Some(sender), declined, forwards_unknown };
         (Arc::new(relay), receiver)
     }
 
@@ -314,28 +316,28 @@ impl Relay {
 
     /// Redirects further messages to another request of the client, or discards them if there is none.
     pub fn redirect_to(&self, recipient: Option<MessageRecipient>) {
-        *self.delivery.lock() = Delivery { recipient, progress: f64::NEG_INFINITY };
+        *self.destination.lock() = Destination { recipient, last_progress: f64::NEG_INFINITY };
     }
 }
 
-impl Delivery {
+impl Destination {
     fn new(recipient: MessageRecipient) -> Self {
-        Self { recipient: Some(recipient), progress: f64::NEG_INFINITY }
+        Self { recipient: Some(recipient), last_progress: f64::NEG_INFINITY }
     }
 }
 
 impl Listener for Relay {
     fn handle_notification(&self, notification: UpstreamNotification) {
-        let mut delivery = self.delivery.lock();
-        let Delivery { recipient: Some(recipient), progress } = &mut *delivery else { return };
+        let mut destination = self.destination.lock();
+        let Destination { recipient: Some(recipient), last_progress } = &mut *destination else { return };
         let params = notification.params.as_deref().map(RawValue::get);
         match notification.method.as_str() {
             "notifications/progress" => {
                 let Some((token, params)) = recipient.progress_token.as_deref().zip(params) else { return };
                 let value = member(params, "progress").and_then(|value| value.parse::<f64>().ok());
                 // Progress must rise with each notification (2026-07-28/basic/patterns/progress).
-                let Some(value) = value.filter(|value| value > progress) else { return };
-                *progress = value;
+                let Some(value) = value.filter(|value| value > last_progress) else { return };
+                *last_progress = value;
                 let mut edits = vec![("progressToken", MemberEdit::Set(token))];
                 if !recipient.revision.rules().annotations {
                     edits.push(("message", MemberEdit::Drop));

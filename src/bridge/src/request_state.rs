@@ -73,6 +73,7 @@ impl StateSealer {
     }
 }
 
+/// Returns the context without which a sealed state does not open ([`Sealer::seal`]).
 fn context(kind: StateKind, binding: &Binding) -> Vec<u8> {
     [kind.prefix().as_bytes(), binding].concat()
 }

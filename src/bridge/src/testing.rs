@@ -22,7 +22,7 @@ pub const ELICITATION_CAPABILITIES: &str = r#"{"elicitation":{"form":{},"url":{}
 
 /// A client and a server with the bridge between them.
 pub struct Fixture {
-    pub bench: TestClients,
+    pub clients: TestClients,
     pub bridge: Arc<Bridge>,
     pub server: Arc<FakeServer>,
     pub upstream: Arc<Upstream>,
@@ -51,10 +51,10 @@ impl Fixture {
 
     /// Creates a fixture whose server has these capabilities. `adjust` changes the configuration of the upstream.
     pub async fn with_config(era: Era, capabilities: &Value, adjust: impl FnOnce(&mut UpstreamConfig)) -> Self {
-        let bench = TestClients::default();
+        let clients = TestClients::default();
         let (server, upstream) = connect_server(era, capabilities, adjust).await;
-        let bridge = Arc::new(Bridge::new(StateSealer::new([7; 32]).unwrap(), Arc::clone(&bench.memory), None));
-        Self { bench, bridge, server, upstream }
+        let bridge = Arc::new(Bridge::new(StateSealer::new([7; 32]).unwrap(), Arc::clone(&clients.memory), None));
+        Self { clients, bridge, server, upstream }
     }
 
     /// Calls the server's tool with these parameters of a client.

@@ -52,11 +52,11 @@ fn result_needing_input(request: &ReceivedRequest) -> Value {
 }
 
 fn legacy_client(fixture: &Fixture, capabilities: &str) -> Exchange {
-    fixture.bench.exchange(Revision::V2025_11_25, capabilities)
+    fixture.clients.exchange(Revision::V2025_11_25, capabilities)
 }
 
 fn modern_client(fixture: &Fixture, capabilities: &str) -> Exchange {
-    fixture.bench.exchange(Revision::MODERN, capabilities)
+    fixture.clients.exchange(Revision::MODERN, capabilities)
 }
 
 #[actix::test]
@@ -123,7 +123,7 @@ async fn parked_call_is_resumed_once_and_only_by_its_client() {
         retry
     };
     // Neither another principal nor another call can use the state.
-    let bob = fixture.bench.exchange_of("bob", Revision::MODERN, ELICITATION_CAPABILITIES);
+    let bob = fixture.clients.exchange_of("bob", Revision::MODERN, ELICITATION_CAPABILITIES);
     let other_call = json!({ "name": "s__echo", "arguments": { "n": 2 } });
     for (exchange, params) in [(&bob, &params), (&client, &other_call)] {
         let error = fixture.call(exchange, &retry(params)).await.unwrap_err();
@@ -149,10 +149,10 @@ async fn parked_calls_are_limited_per_principal() {
         assert_eq!(fixture.call_result(&client, &params).await["resultType"], "input_required");
     }
     assert_eq!(fixture.call(&client, &params).await.unwrap_err().kind, ErrorKind::Overloaded);
-    let bob = fixture.bench.exchange_of("bob", Revision::MODERN, ELICITATION_CAPABILITIES);
+    let bob = fixture.clients.exchange_of("bob", Revision::MODERN, ELICITATION_CAPABILITIES);
     assert_eq!(fixture.call_result(&bob, &params).await["resultType"], "input_required");
     // Parked calls take their principal's memory.
-    assert!(fixture.bench.memory.used_by("ann") > 8 * 4096);
+    assert!(fixture.clients.memory.used_by("ann") > 8 * 4096);
 }
 
 #[actix::test]
@@ -214,7 +214,7 @@ async fn server_state_is_sealed_for_client_and_returned_unchanged() {
     let mut retry = params.clone();
     retry["requestState"] = sealed.into();
     retry["inputResponses"] = json!({ "k": { "action": "decline" } });
-    let bob = fixture.bench.exchange_of("bob", Revision::MODERN, ELICITATION_CAPABILITIES);
+    let bob = fixture.clients.exchange_of("bob", Revision::MODERN, ELICITATION_CAPABILITIES);
     assert_eq!(fixture.call(&bob, &retry).await.unwrap_err().kind, ErrorKind::InvalidParams);
     assert_eq!(fixture.call_count(), 1, "the refused retry does not reach the server");
     let result = fixture.call_result(&client, &retry).await;
@@ -254,7 +254,7 @@ async fn server_with_cacheable_results(scope: &'static str) -> Fixture {
 #[actix::test]
 async fn identical_read_is_answered_from_cache() {
     let fixture = server_with_cacheable_results("public").await;
-    let (ann, bob) = (modern_client(&fixture, "{}"), fixture.bench.exchange_of("bob", Revision::MODERN, "{}"));
+    let (ann, bob) = (modern_client(&fixture, "{}"), fixture.clients.exchange_of("bob", Revision::MODERN, "{}"));
     let params = json!({ "name": "s__echo", "arguments": { "a": 1, "b": 2 } });
     assert_eq!(fixture.call_result(&ann, &params).await["n"], 0);
     let reordered = json!({ "arguments": { "b": 2, "a": 1 }, "name": "another name of it" });
@@ -279,7 +279,7 @@ async fn identical_read_is_answered_from_cache() {
 #[actix::test]
 async fn private_result_is_cached_per_principal() {
     let fixture = server_with_cacheable_results("private").await;
-    let (ann, bob) = (modern_client(&fixture, "{}"), fixture.bench.exchange_of("bob", Revision::MODERN, "{}"));
+    let (ann, bob) = (modern_client(&fixture, "{}"), fixture.clients.exchange_of("bob", Revision::MODERN, "{}"));
     let params = json!({ "name": "s__echo" });
     let mut numbers = Vec::new();
     for client in [&ann, &bob, &ann, &bob] {

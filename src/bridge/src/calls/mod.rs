@@ -200,16 +200,21 @@ fn build_caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) 
     (caller, is_restricted)
 }
 
-/// Subscribes a client to a resource, or unsubscribes it, on its own link to the upstream, if it has one. Some servers
-/// send updates only to the session that subscribed, and the gateway's shared link is another session. A failure is
-/// only logged, because the gateway's own subscription remains.
-pub async fn subscribe_on_own_link(exchange: &Exchange, upstream: &Arc<Upstream>, own_uri: &str, method: &'static str) {
+/// Subscribes a client to a resource, or unsubscribes it, on its own link to the upstream, if it has one. `upstream_uri` is
+/// the URI in the upstream's own form. Some servers send updates only to the session that subscribed, and the gateway's
+/// shared link is another session. A failure is only logged, because the gateway's own subscription remains.
+pub async fn subscribe_on_own_link(
+    exchange: &Exchange,
+    upstream: &Arc<Upstream>,
+    upstream_uri: &str,
+    method: &'static str,
+) {
     let Ok(upstream) = upstream.for_principal(&exchange.identity.principal).await else { return };
     let (caller, _) = build_caller(exchange, &upstream.config);
     if !upstream.needs_unshared_link(&caller) {
         return;
     }
-    let params = serde_json::json!({ "uri": own_uri }).to_string();
+    let params = serde_json::json!({ "uri": upstream_uri }).to_string();
     let outgoing = OutgoingRequest::new(upstream.next_request_id(), method, Some(&params));
     let relay = Relay::new(MessageRecipient::for_exchange(exchange, None, None), false);
     if let Err(error) = upstream.call(&caller, &outgoing, relay).await {

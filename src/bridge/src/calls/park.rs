@@ -14,7 +14,7 @@ use crate::{
     },
     questions::Relay,
     request_state::Binding,
-    translation::{request::RequestKind, result::input_result},
+    translation::{request::RequestKind, result::input_required_result},
 };
 use countersign_domain::changes::digest::PartHasher;
 use countersign_exchange::reply::Reply;
@@ -106,7 +106,7 @@ fn input_required_reply(
     let state = prepared.call.bridge.parked_calls.seal_reference(call_ref, &binding(prepared))?;
     let requests =
         questions.iter().map(|question| (question.key.as_str(), question.method.as_str(), question.params.as_deref()));
-    Ok(Reply::verbatim(input_result(requests, Some(&state), &prepared.server_meta())))
+    Ok(Reply::verbatim(input_required_result(requests, Some(&state), &prepared.server_meta())))
 }
 
 /// Returns the hash that binds a state to principal, upstream, method, name or URI, and arguments.

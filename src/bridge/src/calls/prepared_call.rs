@@ -126,7 +126,7 @@ impl<'a> PreparedCall<'a> {
         }
     }
 
-    /// Returns the request for the upstream, with a new id for each use.
+    /// Returns the request for the upstream, with a new id for each use. `extra` are members to add to the parameters.
     pub(super) fn build_request(&self, extra: &[(&'static str, &str)]) -> OutgoingRequest {
         let with_task: Vec<_>;
         let extra = match self.task_member {

@@ -17,7 +17,7 @@ use crate::{
     translation::{
         error,
         request::RequestKind,
-        result::{ResultMembers, ResultType, input_result, is_error_result},
+        result::{ResultMembers, ResultType, input_required_result, is_error_result},
         task_shape::{self, Status, Times},
     },
 };
@@ -49,12 +49,12 @@ impl PreparedCall<'_> {
                 }
                 let attributed = self.attribute_urls(&rpc)?;
                 let rpc = attributed.unwrap_or(rpc);
-                let eras = (client, self.negotiated.revision);
-                let scheme = match self.call.request_kind {
+                let revisions = (client, self.negotiated.revision);
+                let uri_prefix = match self.call.request_kind {
                     RequestKind::Extension => "",
                     _ => self.call.upstream.names.uri_prefix(),
                 };
-                let error = error::for_client(&rpc, self.call.request_kind, eras, self.call.uri, scheme);
+                let error = error::for_client(&rpc, self.call.request_kind, revisions, self.call.uri, uri_prefix);
                 // No error code of the client's era expresses this, but a tool result at least reaches the model.
                 if error.kind == ErrorKind::NotBridgeable && self.call.request_kind == RequestKind::Tool {
                     return Ok(tool_error_reply(&error));
@@ -98,7 +98,7 @@ impl PreparedCall<'_> {
         let requests = elicitations
             .iter()
             .map(|(id, elicitation)| (id.as_str(), questions::ELICITATION, Some(elicitation.as_str())));
-        Some(Reply::verbatim(input_result(requests, None, &self.server_meta())))
+        Some(Reply::verbatim(input_required_result(requests, None, &self.server_meta())))
     }
 
     /// Names the upstream in the pages that it wants to be opened, for a handshake-era client, which opens them itself.

@@ -9,7 +9,7 @@ const ALL_CAPABILITIES: &str =
 
 #[actix::test]
 async fn declaration_revision_and_config_limit_capabilities() {
-    let bench = TestClients::default();
+    let clients = TestClients::default();
     let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
     let open = UpstreamConfig::new("s", target);
     let no_people = UpstreamConfig { elicitation: false, ..open.clone() };
@@ -23,7 +23,7 @@ async fn declaration_revision_and_config_limit_capabilities() {
         (Revision::MODERN, &no_models, ALL_CAPABILITIES, true, true, false, false, true),
         (Revision::MODERN, &no_models, "{}", false, false, false, false, false),
     ] {
-        let (can, is_restricted) = allowed_capabilities(&bench.exchange(revision, declared), config);
+        let (can, is_restricted) = allowed_capabilities(&clients.exchange(revision, declared), config);
         let has = (can.elicitation_form, can.elicitation_url, can.sampling, can.sampling_tools);
         assert_eq!((has, is_restricted), ((form, url, sampling, tools), less), "{revision:?}");
     }
@@ -99,7 +99,7 @@ fn progress_uses_clients_token_and_only_rises() {
     };
     assert_eq!(take_sent(&queue), ["0", "1.50", "2e0"].map(message));
     // Another request of the client has another token, and its progress starts again.
-    let mut next = relay.delivery.lock().recipient.clone().unwrap();
+    let mut next = relay.destination.lock().recipient.clone().unwrap();
     next.progress_token = Some("2".into());
     next.revision = Revision::V2024_11_05;
     relay.redirect_to(Some(next));

@@ -149,7 +149,7 @@ pub fn find_observable(
     Ok(known.take(MAX_TASKS_PER_SUBSCRIPTION).collect())
 }
 
-/// Sends every change of the tasks to `sink` until each has ended, and then never returns. `subscription` is the id of
+/// Sends every new state of the tasks to `sink` until each has ended, and then never returns. `subscription` is the id of
 /// the listen request, as JSON text. `sink` returns `false` once the client has stopped reading. Each task is polled at
 /// the interval that its server suggests, so it does not matter whether the server sends notifications.
 pub async fn watch(exchange: &Exchange, tasks: Vec<Arc<Task>>, subscription: &str, sink: &dyn Fn(Bytes) -> bool) {

@@ -83,8 +83,8 @@ impl<'a> TaskRequest<'a> {
 
     /// Translates an error of the upstream into the client's era.
     pub fn error_for_client(&self, error: &RpcError) -> McpError {
-        let eras = (self.exchange.revision(), self.negotiated.revision);
-        error::for_client(error, RequestKind::Tool, eras, None, self.upstream.names.uri_prefix())
+        let revisions = (self.exchange.revision(), self.negotiated.revision);
+        error::for_client(error, RequestKind::Tool, revisions, None, self.upstream.names.uri_prefix())
     }
 
     /// Adapts a tool result to the client.

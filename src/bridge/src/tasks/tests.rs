@@ -54,7 +54,7 @@ async fn task_alias_is_valid_for_its_principal_and_era_only() {
         [(Era::Legacy, Revision::V2025_11_25, "{}"), (Era::Modern, Revision::MODERN, TASKS_CAPABILITY)]
     {
         let fixture = server_with_tasks(era).await;
-        let ann = fixture.bench.exchange(revision, capabilities);
+        let ann = fixture.clients.exchange(revision, capabilities);
         let mut params = json!({ "name": "s__echo" });
         if era == Era::Legacy {
             params["task"] = json!({});
@@ -64,10 +64,10 @@ async fn task_alias_is_valid_for_its_principal_and_era_only() {
         let alias = task["taskId"].as_str().unwrap();
         assert!(alias != "own" && task["status"] == "working", "{created}");
         assert_eq!(request_task(&fixture, &ann, Method::TasksGet, alias).await.unwrap()["taskId"], alias);
-        let bob = fixture.bench.exchange_of("bob", revision, capabilities);
+        let bob = fixture.clients.exchange_of("bob", revision, capabilities);
         let of_other_era = match era {
-            Era::Legacy => fixture.bench.exchange(Revision::MODERN, TASKS_CAPABILITY),
-            Era::Modern => fixture.bench.exchange(Revision::V2025_11_25, "{}"),
+            Era::Legacy => fixture.clients.exchange(Revision::MODERN, TASKS_CAPABILITY),
+            Era::Modern => fixture.clients.exchange(Revision::V2025_11_25, "{}"),
         };
         for (client, alias) in [(&bob, alias), (&of_other_era, alias), (&ann, "own")] {
             let error = request_task(&fixture, client, Method::TasksGet, alias).await.unwrap_err();
@@ -80,7 +80,7 @@ async fn task_alias_is_valid_for_its_principal_and_era_only() {
 async fn cancellation_refused_by_upstream_follows_era_of_upstream() {
     for (era, is_acknowledged) in [(Era::Legacy, true), (Era::Modern, false)] {
         let fixture = server_with_tasks(era).await;
-        let client = fixture.bench.exchange(Revision::MODERN, TASKS_CAPABILITY);
+        let client = fixture.clients.exchange(Revision::MODERN, TASKS_CAPABILITY);
         let definition = RawValue::from_string(r#"{"execution":{"taskSupport":"required"}}"#.to_owned()).unwrap();
         let created = fixture.call_tool(&client, &json!({ "name": "s__echo" }), Some(&definition)).await.unwrap();
         let created = value(&created);
@@ -96,11 +96,11 @@ async fn cancellation_refused_by_upstream_follows_era_of_upstream() {
 #[actix::test]
 async fn task_request_is_refused_if_server_has_no_tasks() {
     let fixture = Fixture::new(Era::Legacy).await;
-    let client = fixture.bench.exchange(Revision::V2025_11_25, "{}");
+    let client = fixture.clients.exchange(Revision::V2025_11_25, "{}");
     let error = fixture.call(&client, &json!({ "name": "s__echo", "task": {} })).await.unwrap_err();
     assert_eq!((error.kind, fixture.call_count()), (ErrorKind::MethodNotFound, 0));
     // Revisions without tasks ignore `task` as an unknown member.
-    let older = fixture.bench.exchange(Revision::V2025_06_18, "{}");
+    let older = fixture.clients.exchange(Revision::V2025_06_18, "{}");
     fixture.call_result(&older, &json!({ "name": "s__echo", "task": {} })).await;
 }
 
@@ -110,7 +110,7 @@ async fn requested_task_exists_even_if_result_came_at_once() {
     let fixture = Fixture::with_config(Era::Modern, &capabilities, |_| {}).await;
     let done = json!({ "resultType": "complete", "content": [{ "type": "text", "text": "quick" }] });
     fixture.server.answer_with(move |_| Box::pin(ready(ok(done.clone()))));
-    let client = fixture.bench.exchange(Revision::V2025_11_25, "{}");
+    let client = fixture.clients.exchange(Revision::V2025_11_25, "{}");
     let created = fixture.call_result(&client, &json!({ "name": "s__echo", "task": {} })).await;
     let alias = created["task"]["taskId"].as_str().unwrap();
     assert_eq!(request_task(&fixture, &client, Method::TasksGet, alias).await.unwrap()["status"], "completed");
@@ -123,12 +123,12 @@ async fn requested_task_exists_even_if_result_came_at_once() {
 #[actix::test]
 async fn stateless_client_must_declare_tasks_extension() {
     let fixture = server_with_tasks(Era::Modern).await;
-    assert!(check_extension_declared(&fixture.bench.exchange(Revision::MODERN, TASKS_CAPABILITY)).is_ok());
+    assert!(check_extension_declared(&fixture.clients.exchange(Revision::MODERN, TASKS_CAPABILITY)).is_ok());
     assert!(
-        check_extension_declared(&fixture.bench.exchange(Revision::V2025_11_25, "{}")).is_ok(),
+        check_extension_declared(&fixture.clients.exchange(Revision::V2025_11_25, "{}")).is_ok(),
         "the handshake era needs no declaration"
     );
-    let error = check_extension_declared(&fixture.bench.exchange(Revision::MODERN, "{}")).unwrap_err();
+    let error = check_extension_declared(&fixture.clients.exchange(Revision::MODERN, "{}")).unwrap_err();
     assert_eq!(error.data["requiredCapabilities"], json!({ "extensions": { TASKS_EXTENSION: {} } }));
     assert_eq!(requested_task_id(r#"{"taskId":7}"#).unwrap_err().data["member"], "params.taskId");
 }

@@ -229,7 +229,7 @@ impl AdaptedResult {
 
 /// Returns a result that asks for input, as JSON text. Each request has a key, a method and perhaps parameters.
 #[must_use]
-pub fn input_result<'q>(
+pub fn input_required_result<'q>(
     requests: impl Iterator<Item = (&'q str, &'q str, Option<&'q str>)>,
     state: Option<&str>,
     meta: &str,
@@ -353,8 +353,8 @@ impl ContentAdapter<'_> {
     /// Returns the exposed form of an object's `uri`, as JSON text.
     fn exposed_uri(&self, object: &str) -> Option<String> {
         let uri_prefix = Some(self.uri_prefix).filter(|uri_prefix| !uri_prefix.is_empty())?;
-        let own_uri = string(member(object, "uri")?)?;
-        Some(quoted(&format!("{uri_prefix}{own_uri}")))
+        let upstream_uri = string(member(object, "uri")?)?;
+        Some(quoted(&format!("{uri_prefix}{upstream_uri}")))
     }
 
     /// Describes a resource link as text, for clients that do not know links.

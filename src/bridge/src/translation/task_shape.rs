@@ -93,7 +93,7 @@ pub fn task_id(task: &str) -> Option<String> {
     member(task, "taskId").and_then(string).map(std::borrow::Cow::into_owned)
 }
 
-/// Returns a member as a time in milliseconds, or `None` if it is unlimited or missing.
+/// Parses a member that is a time in milliseconds. Returns `None` if it is unlimited or missing.
 #[must_use]
 pub fn duration_ms(task: &str, key: &str) -> Option<Duration> {
     let value = member(task, key)?.parse::<f64>().ok().filter(|ms| ms.is_finite() && *ms >= 0.0)?;

@@ -14,7 +14,7 @@ use super::{
     upstream_wait::RouteFinder,
 };
 use crate::{owned::OwnedRequest, state::local_tasks::LocalTasks};
-use countersign_bridge::{URL_ELICITATION_REQUIRED, result::input_result, tasks};
+use countersign_bridge::{URL_ELICITATION_REQUIRED, result::input_required_result, tasks};
 use countersign_config::AccountKind;
 use countersign_domain::questions::ELICITATION;
 use countersign_exchange::{
@@ -179,7 +179,7 @@ pub(super) async fn answer_refused_call(
         if may_ask {
             let params = params.to_string();
             let requests = [(INPUT_KEY, ELICITATION, Some(params.as_str()))];
-            let result = input_result(requests.into_iter(), None, SERVER_META);
+            let result = input_required_result(requests.into_iter(), None, SERVER_META);
             return Ok(Reply { is_pending: true, ..Reply::verbatim(result) });
         }
     }

@@ -8,7 +8,7 @@ use futures_util::{FutureExt as _, StreamExt as _, future::LocalBoxFuture, strea
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use countersign_bridge::result::input_result;
+use countersign_bridge::result::input_required_result;
 use countersign_domain::{
     changes::digest::PartHasher,
     questions::{adapt_params, check_capabilities},
@@ -102,7 +102,7 @@ impl<'a> ClientQuestions<'a> {
             }
             None => {
                 let requests = [(key.as_str(), question.method.as_str(), params.as_deref())];
-                Some(input_result(requests.into_iter(), None, SERVER_META))
+                Some(input_required_result(requests.into_iter(), None, SERVER_META))
             }
         }
     }

@@ -17,7 +17,7 @@ fn translate(request_kind: RequestKind, (client, upstream): (Revision, Revision)
 #[test]
 fn only_differences_between_eras_are_changed() {
     let meta = &SERVER_META[1..];
-    for (request_kind, eras, result, expected) in [
+    for (request_kind, revisions, result, expected) in [
         (
             RequestKind::Tool,
             (LEGACY, LEGACY),
@@ -47,7 +47,7 @@ fn only_differences_between_eras_are_changed() {
             format!(r#"{{"contents":[],"ttlMs":7,"_meta":{{{meta},"resultType":"complete","cacheScope":"private"}}"#),
         ),
     ] {
-        assert_eq!(translate(request_kind, eras, result), expected, "{eras:?}");
+        assert_eq!(translate(request_kind, revisions, result), expected, "{revisions:?}");
     }
 }
 

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::long_poll;
 use crate::{long_requests::LongRequests, server::Reviews};
-use countersign_bridge::{result::input_result, task_shape};
+use countersign_bridge::{result::input_required_result, task_shape};
 use countersign_domain::{changes::Change, questions::ELICITATION};
 use countersign_exchange::{
     ask,
@@ -101,7 +101,7 @@ pub fn page_result(exchange: &Exchange, reviews: &Reviews, change: &Change) -> O
     }
     let params = change_page_params(reviews, change).to_string();
     let requests = [(INPUT_KEY, ELICITATION, Some(params.as_str()))];
-    Some(input_result(requests.into_iter(), Some(&change.id), SERVER_META))
+    Some(input_required_result(requests.into_iter(), Some(&change.id), SERVER_META))
 }
 
 /// Returns `inputRequests` of the change as a task, unless its client has already answered.

@@ -12,7 +12,7 @@ use serde_json::{
 };
 
 use crate::server::Reviews;
-use countersign_bridge::{questions, result::input_result, task_shape};
+use countersign_bridge::{questions, result::input_required_result, task_shape};
 use countersign_domain::{
     changes::{Change, ChangeState, Terms, dialogue::Question},
     principal::Scope,
@@ -92,7 +92,7 @@ pub fn question_result(exchange: &Exchange, change: &Change) -> Option<String> {
     }
     let requests =
         open.iter().map(|question| (question.key.as_str(), question.method.as_str(), question_params(question)));
-    Some(input_result(requests, Some(&change.id), SERVER_META))
+    Some(input_required_result(requests, Some(&change.id), SERVER_META))
 }
 
 /// Delivers a client's answers (`inputResponses`, as JSON) to the tool. Answers that are not objects, or that match no

@@ -13,7 +13,7 @@ use crate::{
     long_requests::LongRequests,
     policy::{self, JudgedCall},
 };
-use countersign_bridge::result::input_result;
+use countersign_bridge::result::input_required_result;
 use countersign_domain::{
     policy::Verdict,
     questions::{ELICITATION, adapt_params},
@@ -86,7 +86,7 @@ pub(in crate::handlers) async fn ask_for(
     if exchange.is_modern() {
         let Some(answer) = call.responses.and_then(|responses| member(responses, INPUT_KEY)) else {
             let requests = [(INPUT_KEY, ELICITATION, Some(params.as_str()))];
-            return Some(MissingArguments::NeedsInput(input_result(requests.into_iter(), None, SERVER_META)));
+            return Some(MissingArguments::NeedsInput(input_required_result(requests.into_iter(), None, SERVER_META)));
         };
         return fill_in(arguments, &schema, answer).map(MissingArguments::Complete);
     }
