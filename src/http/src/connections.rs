@@ -312,7 +312,7 @@ pub type SessionEnder = Box<dyn Fn()>;
 
 /// One TCP connection, kept in the connection data of actix-web.
 pub struct Connection {
-    all: Arc<Connections>,
+    connections: Arc<Connections>,
     pub peer: Option<SocketAddr>,
     state: Arc<ConnectionState>,
     /// `true` if the limit was exceeded when the connection was accepted, and has been ever since.
@@ -327,21 +327,21 @@ pub struct Connection {
 
 impl Connection {
     /// Counts the connection and sets its socket up.
-    pub fn open(all: &Arc<Connections>, stream: &TcpStream) -> Self {
+    pub fn open(connections: &Arc<Connections>, stream: &TcpStream) -> Self {
         if let Err(error) = SockRef::from(stream).set_tcp_user_timeout(Some(TCP_USER_TIMEOUT)) {
             tracing::debug!(%error, "cannot set TCP_USER_TIMEOUT");
         }
-        let open = all.http.lock().all.len() + all.web_sockets.lock().all.len();
-        let descriptor = (open < all.max_second_descriptors).then(|| stream.as_fd().try_clone_to_owned().ok());
-        let (state, has_room) = all.add(descriptor.flatten().map(Socket::from));
+        let open = connections.http.lock().all.len() + connections.web_sockets.lock().all.len();
+        let descriptor = (open < connections.max_second_descriptors).then(|| stream.as_fd().try_clone_to_owned().ok());
+        let (state, has_room) = connections.add(descriptor.flatten().map(Socket::from));
         Self {
-            all: Arc::clone(all),
+            connections: Arc::clone(connections),
             peer: stream.peer_addr().ok(),
             state,
             is_refused: Cell::new(!has_room),
             budget: OnceCell::new(),
             gauge: Cell::new(Some(GaugeGuard::connection(Transport::Http))),
-            _user: all.users.add_user(),
+            _user: connections.users.add_user(),
             session: OnceCell::new(),
         }
     }
@@ -382,16 +382,16 @@ impl Connection {
     /// calls in flight.
     #[must_use]
     pub fn web_socket_permit(&self) -> Option<OwnedSemaphorePermit> {
-        let free = Arc::clone(&self.all.web_socket_permits).try_acquire_owned().ok();
-        free.or_else(|| self.all.evict_web_socket())
+        let free = Arc::clone(&self.connections.web_socket_permits).try_acquire_owned().ok();
+        free.or_else(|| self.connections.evict_web_socket())
     }
 
     /// Counts the connection as a WebSocket from now on.
     pub fn upgrade(&self, permit: OwnedSemaphorePermit) {
         *self.state.web_socket_permit.lock() = Some(permit);
-        let removed = self.all.http.lock().remove(self.state.number);
+        let removed = self.connections.http.lock().remove(self.state.number);
         if let Some(state) = removed {
-            self.all.web_sockets.lock().insert(state);
+            self.connections.web_sockets.lock().insert(state);
         }
         self.gauge.set(Some(GaugeGuard::connection(Transport::WebSocket)));
     }
@@ -403,7 +403,7 @@ impl Connection {
 
     /// Gives a reserved place to a connection that has sent a reviewer's credential. Returns `false` if all are taken.
     pub fn reserve_reviewer_place(&self) -> bool {
-        let is_reserved = self.all.reserve(&self.state);
+        let is_reserved = self.connections.reserve(&self.state);
         if is_reserved {
             self.is_refused.set(false);
         }
@@ -413,15 +413,14 @@ impl Connection {
     /// Returns the budget for the bytes of request bodies: of the connection, or of one request if the connection is a peer's.
     #[must_use]
     pub fn budget(&self) -> Arc<ConnectionBudget> {
-        let new = || self.all.new_budget();
+        let new = || self.connections.new_budget();
         if self.is_peer() { new() } else { Arc::clone(self.budget.get_or_init(new)) }
     }
 
-    /// Returns `true` if the connection exceeds the limit. A refused connection is accepted as soon as there are fewer
-    /// connections.
+    /// Returns `true` if the connection exceeds the limit. Its requests are refused until there are fewer connections.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        if self.is_refused.get() && !self.all.is_over_limit() {
+        if self.is_refused.get() && !self.connections.is_over_limit() {
             self.is_refused.set(false);
         }
         self.is_refused.get()
@@ -453,7 +452,7 @@ pub fn cutter(request: &HttpRequest) -> Arc<dyn Fn() + Send + Sync> {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.all.remove(&self.state);
+        self.connections.remove(&self.state);
         if let Some((_, end)) = self.session.get() {
             end();
         }

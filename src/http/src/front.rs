@@ -1,6 +1,6 @@
 //! The middleware that every request passes on its way in and every response on its way out: the guard of hosts and
-//! origins ([`guard`]), the limit of connections, questions to the issuers of access tokens, the memory for responses
-//! that clients leave unread, and compression.
+//! origins ([`guard`]), the limit of connections, the verification of access tokens by their issuers, the memory for
+//! responses that clients leave unread, and compression.
 //!
 //! One middleware does all of this, because each further one would wrap the future of a request and the body of its
 //! response once more.
@@ -130,7 +130,7 @@ where
         let front = Rc::clone(&self.front);
         let response = match front.check_token(&request) {
             Ok(None) => Either::Left(self.service.call(request)),
-            Ok(Some(asking)) => Either::Right(call_after_question(asking, Rc::clone(&self.service), request)),
+            Ok(Some(asking)) => Either::Right(call_after_issuer_answer(asking, Rc::clone(&self.service), request)),
             Err(error) => {
                 let response = refusal(request.path(), &error);
                 return refused(request, response, cors);
@@ -143,7 +143,7 @@ where
 type ResponseFuture = LocalBoxFuture<'static, Result<ServiceResponse, Error>>;
 
 /// Passes a request on when the issuer of its token has answered, or after [`MAX_ISSUER_WAIT`].
-fn call_after_question<S>(
+fn call_after_issuer_answer<S>(
     asking: impl Future<Output = ()> + 'static,
     service: Rc<S>,
     request: ServiceRequest,
@@ -159,8 +159,8 @@ where
 }
 
 impl Front {
-    /// Verifies the access token of a request once for all authentication after this one. Returns the question to its
-    /// issuer if it must be asked before that authentication, which decides without waiting.
+    /// Verifies the access token of a request once, for all later authentication of the request, which decides without
+    /// waiting. If the token's issuer must be asked first, returns a future that asks it.
     ///
     /// # Errors
     /// `RATE_LIMITED` as [`Authenticator::check_issuer_limit`].

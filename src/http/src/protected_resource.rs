@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use countersign_auth::TokenVerifier;
 use countersign_domain::{principal::Scope, scopes::AGENT_SCOPES};
 
-/// The path of the metadata of `/mcp`. The metadata of an endpoint has the endpoint's path after it.
+/// The path of the metadata of `/mcp`. For the metadata of a certain endpoint, the endpoint's path is appended.
 pub const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
 
 /// The endpoints with metadata of their own.
@@ -58,7 +58,7 @@ pub fn complete_challenge(tokens: &TokenVerifier, path: &str, status: StatusCode
     }
 }
 
-/// Returns the public URL of the gateway, of which its identifier is made.
+/// Returns the public URL of the gateway, with which its resource identifier begins.
 fn public_url(tokens: &TokenVerifier) -> Option<&str> {
     tokens.resource()?.strip_suffix("/mcp")
 }

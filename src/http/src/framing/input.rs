@@ -136,7 +136,7 @@ where
         }
         match self.count(chunk, ended) {
             Some(chunk) => Poll::Ready(Some(Ok(chunk))),
-            // Polls the piece that waits for the first time, so that it wakes this task once there is room.
+            // The piece waits for room. Its first poll registers this task, which is woken once there is room.
             None => self.poll_next(cx),
         }
     }
