@@ -131,11 +131,11 @@ where
     }
     let shared = Arc::new(endpoint.sessions.create_outbox_session(Transport::Stdio, identity, (0, 0)));
     let session = Session::open(&endpoint.sessions, Arc::clone(&shared), None);
-    let notify = Arc::new(Notify::new());
+    let wake_up = Arc::new(Notify::new());
     let pump_id = next_pump_id();
     let wake = {
-        let notify = Arc::clone(&notify);
-        Arc::new(move || notify.notify_one())
+        let wake_up = Arc::clone(&wake_up);
+        Arc::new(move || wake_up.notify_one())
     };
     let cut = {
         let shared = Arc::clone(&shared);
@@ -145,7 +145,7 @@ where
         return;
     }
     let space_freed = Arc::new(Notify::new());
-    let writing = actix::spawn(write(Arc::clone(&shared), Arc::clone(&notify), Arc::clone(&space_freed), writer));
+    let writing = actix::spawn(write(Arc::clone(&shared), Arc::clone(&wake_up), Arc::clone(&space_freed), writer));
     let max = endpoint.transports.stdio.max_message_size;
     tokio::select! {
         () = read(&session, &shared, &space_freed, reader, (max, endpoint.connections.new_budget())) => {
@@ -250,7 +250,7 @@ fn refuse(shared: &SessionState, error: &McpError) {
 
 async fn write<W: AsyncWrite + Unpin>(
     shared: Arc<SessionState>,
-    notify: Arc<Notify>,
+    wake_up: Arc<Notify>,
     space_freed: Arc<Notify>,
     mut writer: W,
 ) {
@@ -258,7 +258,7 @@ async fn write<W: AsyncWrite + Unpin>(
     let mut buffer = BytesMut::new();
     loop {
         let Some(drained) = outbox.drain(0, CHUNK_BYTES) else {
-            notify.notified().await;
+            wake_up.notified().await;
             continue;
         };
         space_freed.notify_one();

@@ -40,6 +40,7 @@ use countersign_session::{
     owned::{OwnedMessage, OwnedRequest},
 };
 use countersign_telemetry::RequestMetrics;
+
 /// A POST request whose headers were checked.
 pub struct Post<'a> {
     pub endpoint: &'a web::Data<McpEndpoint>,
@@ -159,8 +160,8 @@ fn refuse_body(post: &Post<'_>, fault: &EnvelopeFault) -> HttpResponse {
     refuse_message(400, fault.id.as_ref(), &fault.error, assumed_revision(post.request))
 }
 
-/// Answers a message in its era. Its route table is loaded here, unless the headers of a large request were checked by one
-/// before.
+/// Answers a message in its era. Its route table is loaded here, except for a large request, which keeps the table by
+/// which its headers were checked.
 async fn handle(post: Post<'_>, message: &Message<'_>, large: Option<LargeRequest>) -> HttpResponse {
     let table = match &large {
         Some(large) => Arc::clone(&large.table),
@@ -227,7 +228,7 @@ pub async fn delete(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> H
     deleted.await.unwrap_or_else(|error: McpError| refuse(&error, assumed_revision(&request)))
 }
 
-/// Returns the headers of the request that upstreams are configured to receive, or `None` if no upstream is configured so.
+/// Returns the headers of the request that the configuration forwards to upstreams, or `None` if it forwards none.
 #[must_use]
 pub fn forwarded_headers(table: &RouteTable, request: &HttpRequest) -> Option<Arc<ForwardedHeaders>> {
     let names = &table.forwarded_headers;
@@ -370,8 +371,8 @@ pub async fn owner_of_message<'a>(
     if is_forwarded(cluster, request) {
         return Ok(None);
     }
-    let Some(search) = cluster.owner_of_call(call) else { return Ok(None) };
-    Ok(search.await?.map(|target| RemoteOwner { cluster, target }))
+    let Some(lookup) = cluster.owner_of_call(call) else { return Ok(None) };
+    Ok(lookup.await?.map(|target| RemoteOwner { cluster, target }))
 }
 
 #[cfg(test)]

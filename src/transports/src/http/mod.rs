@@ -43,7 +43,7 @@ use countersign_protocol::{
 use countersign_runtime::{large_messages::is_large, reclaim};
 use countersign_telemetry::RequestMetrics;
 
-/// Adds all endpoints except `/ws`, the dashboard and `/api`.
+/// Adds the endpoints of Streamable HTTP, of the 2024-11-05 pair and of plain HTTP.
 pub fn routes(cfg: &mut web::ServiceConfig) {
     cfg.service(
         web::resource("/mcp")

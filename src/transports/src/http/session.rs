@@ -95,9 +95,9 @@ pub async fn message(
             }
         }),
     };
-    let is_known = session.legacy_revision().is_some();
+    let was_initialized = session.legacy_revision().is_some();
     let mut response = respond(&post, &stream, work).await;
-    if request.method == "initialize" && !is_known && session.legacy_revision().is_some() {
+    if request.method == "initialize" && !was_initialized && session.legacy_revision().is_some() {
         Session::open(&post.endpoint.sessions, Arc::clone(&session), None);
         if let Ok(id) = HeaderValue::from_str(&session.id) {
             response.headers_mut().insert(names::SESSION_ID.clone(), id);
@@ -129,7 +129,7 @@ pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
     let source = message_source(&post, post.endpoint.server.routing.routes.load_full(), &session, &stream, assumed);
     let limits = post.endpoint.server.limits.envelope;
     let reservation = post.reservation.take();
-    let members = move |body: Bytes| async move {
+    let answer_batch = move |body: Bytes| async move {
         let _reservation = reservation;
         match envelope::parse(&body, &limits) {
             Ok(Incoming::Batch(members)) => source.answer_batch(members).await,
@@ -140,9 +140,9 @@ pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
     let work: AnswerFuture = if is_large(body.len()) {
         let (large_messages, principal) =
             (Arc::clone(&post.endpoint.server.large_messages), Arc::clone(&post.identity.principal));
-        Box::pin(async move { large_messages.run(&principal.name, move || members(body)).await.unwrap_or(None) })
+        Box::pin(async move { large_messages.run(&principal.name, move || answer_batch(body)).await.unwrap_or(None) })
     } else {
-        Box::pin(members(body))
+        Box::pin(answer_batch(body))
     };
     respond(&post, &stream, work).await
 }
@@ -316,6 +316,7 @@ fn find_session(post: &Post<'_>, message: &Message<'_>, assumed: Revision) -> Re
             Ok(temporary_session(post))
         }
         (None, method) => {
+            // A notification or a response in a newer revision comes from a client that has initialized a session.
             let text = if assumed.rules().batches || method.is_some() {
                 "send `initialize` first and then its Mcp-Session-Id"
             } else {
@@ -337,6 +338,7 @@ fn existing_session(post: &Post<'_>, id: &str) -> Result<Arc<SessionState>, McpE
 fn open_session(post: &Post<'_>) -> Result<Arc<SessionState>, McpError> {
     let endpoint = post.endpoint;
     endpoint.sessions.check_lease_and_make_room(&post.identity.principal)?;
+    // A session on HTTP keeps as many events for a client that reconnects as one on a WebSocket keeps frames.
     let websocket = &endpoint.transports.websocket;
     let share = endpoint.server.memory.share(&post.identity.principal.name);
     let channel = Channel::Streams(Streams::with_share(websocket.replay_frames, websocket.replay_bytes, share));
