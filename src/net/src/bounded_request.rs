@@ -27,7 +27,7 @@ pub enum BoundedRequestError {
     /// The server was not reached, or did not answer completely in time.
     NoResponse {
         reason: String,
-        /// `true` if not a byte of the request was sent.
+        /// `true` if certainly no byte of the request was sent. After a timeout, that is never certain.
         is_unsent: bool,
     },
     /// The response is too long or breaks off.
