@@ -54,7 +54,7 @@ pub(crate) const KILL_ORDER: &[u8] = b"kill\n";
 const SELF_EXIT_TIME: Duration = Duration::from_secs(2);
 /// Time between SIGTERM and SIGKILL.
 const TERMINATION_TIME: Duration = Duration::from_secs(2);
-/// Initial time between rounds of SIGKILL; remaining processes were forked in the meantime.
+/// Initial time between rounds of SIGKILL. A process that is left after a round was forked during it.
 const KILL_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum time between rounds of SIGKILL, for processes that the guard may not signal (of another user).
 const MAX_KILL_INTERVAL: Duration = Duration::from_secs(1);

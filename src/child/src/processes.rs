@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 #[cfg(target_os = "linux")]
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
-/// Maximum number of scans in one round. A process forked during a scan is found by the next scan.
+/// Maximum number of scans in one call of [`signal_descendants`]. A process forked during a scan is found by the next one.
 const MAX_SCANS: usize = 20;
 
 /// The relevant fields of `/proc/<pid>/stat`.

@@ -59,7 +59,7 @@ pub struct ChildSpec<'a> {
     pub cwd: Option<&'a Path>,
 }
 
-/// The reason why a child could not be started. No process is left in that case.
+/// The reason why a child could not be started. A guard that runs nevertheless ends the child, because its socket is closed.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("{0}: {1}")]
@@ -111,7 +111,7 @@ pub async fn start(spec: ChildSpec<'_>) -> Result<RunningChild, StartError> {
     let mut guard = GuardHandle::new(control, process).map_err(failed("the socket of its guard cannot be used"))?;
     match timeout(START_TIMEOUT, guard.next_report()).await.map_err(|_| StartError::TooSlow)? {
         Some(GuardReport::Started { pid, start_ticks }) => {
-            guard.server = Pid::from_raw(pid).map(|pid| (pid, start_ticks));
+            guard.child = Pid::from_raw(pid).map(|pid| (pid, start_ticks));
             Ok(RunningChild { stdin, stdout, stderr, guard })
         }
         Some(GuardReport::Failed { errno }) => {
@@ -137,16 +137,16 @@ struct GuardEnds {
 /// The gateway's ends of the pipes and the socket.
 type GatewayEnds = (pipe::Sender, pipe::Receiver, pipe::Receiver, StdUnixStream);
 
-/// Creates the pipes and the socket. The server's ends of the pipes wait in the socket for the guard. They are never
+/// Creates the pipes and the socket. The child's ends of the pipes wait in the socket for the guard. They are never
 /// inheritable in the gateway, so no other process started at the same time can get them.
 fn create_pipes() -> std::io::Result<(GatewayEnds, GuardEnds)> {
-    let (server_in, stdin) = std::io::pipe()?;
-    let (stdout, server_out) = std::io::pipe()?;
-    let (stderr, server_err) = std::io::pipe()?;
+    let (child_stdin, stdin) = std::io::pipe()?;
+    let (stdout, child_stdout) = std::io::pipe()?;
+    let (stderr, child_stderr) = std::io::pipe()?;
     let (gateway_socket, guard_socket) = StdUnixStream::pair()?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let fds = [server_in.as_fd(), server_out.as_fd(), server_err.as_fd()];
+    let fds = [child_stdin.as_fd(), child_stdout.as_fd(), child_stderr.as_fd()];
     if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
         return Err(std::io::Error::other("three descriptors do not fit"));
     }
@@ -157,7 +157,7 @@ fn create_pipes() -> std::io::Result<(GatewayEnds, GuardEnds)> {
         pipe::Receiver::from_owned_fd(stderr.into())?,
         gateway_socket,
     );
-    Ok((gateway_ends, GuardEnds { control: guard_socket.into(), stderr: server_err.into() }))
+    Ok((gateway_ends, GuardEnds { control: guard_socket.into(), stderr: child_stderr.into() }))
 }
 
 /// The gateway's connection to a guard.
@@ -166,8 +166,10 @@ pub struct GuardHandle {
     /// The socket for the order to end the child. If it is closed without an order, the guard knows that this process is
     /// gone.
     orders: Option<OwnedWriteHalf>,
+    /// The process of the guard.
     process: process::Child,
-    server: Option<processes::ProcessIdentity>,
+    /// The process of the child, once it has started.
+    child: Option<processes::ProcessIdentity>,
 }
 
 impl GuardHandle {
@@ -175,7 +177,7 @@ impl GuardHandle {
         socket.set_nonblocking(true)?;
         let (read, write) = UnixStream::from_std(socket)?.into_split();
         let reports = BufReader::with_capacity(256, read).lines();
-        Ok(Self { reports, orders: Some(write), process, server: None })
+        Ok(Self { reports, orders: Some(write), process, child: None })
     }
 
     /// Returns the next report, or `None` once the guard is gone. Cancel-safe: dropping the future loses no report.
@@ -206,7 +208,7 @@ impl GuardHandle {
     /// `guard_was_killed` is `true` if the guard ended without a report that the child has ended.
     pub async fn wait_for_end(mut self, guard_was_killed: bool) {
         while self.next_report().await.is_some() {}
-        if guard_was_killed && let Some((pid, start_ticks)) = self.server {
+        if guard_was_killed && let Some((pid, start_ticks)) = self.child {
             // Without the guard, only the child's process group is known, so descendants in other groups may survive.
             if processes::read_start_ticks(pid) == Some(start_ticks) {
                 let _ = kill_process_group(pid, Signal::KILL);
