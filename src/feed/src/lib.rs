@@ -172,7 +172,7 @@ impl Feed {
             store: Arc::clone(&self.store),
             position,
             is_behind: position < shared.head,
-            unconfirmed_head: (position > shared.head).then_some(shared.head),
+            fallback_position: (position > shared.head).then_some(shared.head),
             backlog: VecDeque::new(),
             _gauge_guard: GaugeGuard::subscriber(),
         })
@@ -211,9 +211,9 @@ pub struct FeedSubscription {
     position: u64,
     /// The next events must be read from the store, because the ring may no longer hold them.
     is_behind: bool,
-    /// The published head, if `position` was beyond it when the subscription began. The store then decides whether
-    /// `position` exists.
-    unconfirmed_head: Option<u64>,
+    /// The published head when the subscription began, if `position` was beyond it. It replaces `position` if the store has no
+    /// event of that number either.
+    fallback_position: Option<u64>,
     /// Events that were read from the store and not returned yet.
     backlog: VecDeque<Arc<FeedEvent>>,
     _gauge_guard: GaugeGuard,
@@ -234,7 +234,7 @@ impl FeedSubscription {
                 self.position = event.seq.unwrap_or(self.position);
                 return Some(event);
             }
-            if self.unconfirmed_head.is_some() || self.is_behind {
+            if self.fallback_position.is_some() || self.is_behind {
                 if let Err(error) = self.catch_up().await {
                     if !matches!(error, StoreError::Closed) {
                         tracing::warn!(%error, "the store cannot be read for a feed subscriber; the subscription ends");
@@ -260,12 +260,12 @@ impl FeedSubscription {
     }
 
     async fn catch_up(&mut self) -> Result<(), StoreError> {
-        if let Some(published_head) = self.unconfirmed_head {
+        if let Some(fallback_position) = self.fallback_position {
             // An event may be durable, and read by a client, before it is published.
             if self.position > self.store.heads().await?.event {
-                self.position = published_head;
+                self.position = fallback_position;
             }
-            self.unconfirmed_head = None;
+            self.fallback_position = None;
             return Ok(());
         }
         let events = self.store.events_after(self.position, CATCH_UP_BATCH).await?;
