@@ -18,9 +18,9 @@ pub struct DataLock {
     file: File,
 }
 
-/// The error of a data directory that cannot be used, or of a file in it.
+/// The error of a data directory or of a file in it. `path` is the one that cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("cannot use the data directory {path}: {source}")]
+#[error("cannot use the data directory: {path}: {source}")]
 pub struct DataDirError {
     pub path: PathBuf,
     pub source: Arc<std::io::Error>,

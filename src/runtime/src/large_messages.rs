@@ -49,7 +49,9 @@ struct Assignments {
 
 /// The thread of a principal, as long as messages of the principal are in progress.
 struct PrincipalThread {
+    /// The index of the thread.
     thread: usize,
+    /// The number of messages in progress.
     messages: usize,
 }
 

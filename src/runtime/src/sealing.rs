@@ -10,9 +10,9 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundK
 
 use countersign_protocol::{ErrorKind, McpError};
 
-/// The bytes of a key.
+/// The number of bytes of a key.
 pub const KEY_LEN: usize = 32;
-/// The largest key file that is read.
+/// The maximum number of bytes of a key file.
 const MAX_KEY_FILE_LEN: u64 = 4096;
 
 /// Seals and opens texts with one key.
@@ -32,7 +32,7 @@ impl Sealer {
     /// # Errors
     /// `INTERNAL_ERROR` if the operating system provides no random numbers.
     pub fn seal(&self, context: &[u8], text: &str) -> Result<String, McpError> {
-        let unavailable = || McpError::new(ErrorKind::Internal, "the system gives the gateway no random numbers");
+        let unavailable = || McpError::new(ErrorKind::Internal, "no source of randomness");
         let mut nonce = [0; NONCE_LEN];
         getrandom::fill(&mut nonce).map_err(|_| unavailable())?;
         let mut sealed = text.as_bytes().to_vec();
