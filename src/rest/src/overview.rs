@@ -12,7 +12,7 @@ use countersign_domain::changes::ChangeState;
 use countersign_protocol::ErrorKind;
 use countersign_review::Changes;
 use countersign_store::{OverviewRecords, TransitionRecord};
-use countersign_telemetry::metrics::{CallHistory, CallsPerMinute};
+use countersign_telemetry::metrics::{CallHistory, CallsInMinute};
 
 /// The ages by which waiting changes are counted, in seconds.
 const AGE_LIMITS: [i64; 3] = [5 * 60, 60 * 60, 24 * 60 * 60];
@@ -289,7 +289,7 @@ fn summarize_times(mut times: Vec<SignedDuration>) -> DecisionTimes {
     DecisionTimes { count: times.len(), median_ms: quantile(5), p90_ms: quantile(9) }
 }
 
-fn summarize_calls(minutes: &[CallsPerMinute], now: Timestamp) -> Vec<CallPeriod> {
+fn summarize_calls(minutes: &[CallsInMinute], now: Timestamp) -> Vec<CallPeriod> {
     let current = u64::try_from(now.as_second()).unwrap_or_default() / 60 / CALL_PERIOD_MINUTES;
     let first = (current + 1).saturating_sub(CALL_PERIODS);
     (first..=current)
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn calls_are_summed_by_ten_minutes() {
         let now = Timestamp::from_second(6_000 * 60).unwrap();
-        let minute = |minute, timed| CallsPerMinute { minute, calls: 2, failed: 1, timed, micros: 30 * timed };
+        let minute = |minute, timed| CallsInMinute { minute, calls: 2, failed: 1, timed, micros: 30 * timed };
         let periods = summarize_calls(&[minute(5_000, 1), minute(5_998, 0), minute(6_000, 2)], now);
         assert_eq!((periods.len(), periods.iter().map(|period| period.calls).sum::<u64>()), (36, 4));
         let last = CallPeriod { from: now, calls: 2, failed: 1, average_us: Some(30) };

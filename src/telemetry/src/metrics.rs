@@ -7,7 +7,7 @@ mod call_history;
 mod names;
 mod table;
 
-pub use call_history::{CallHistory, CallsPerMinute};
+pub use call_history::{CallHistory, CallsInMinute};
 pub use names::ConfiguredName;
 pub use table::*;
 
@@ -333,7 +333,7 @@ impl MethodLabel {
 }
 
 /// The count of requests with one transport, method and outcome, and their durations, which have no label for the outcome.
-/// They are kept, because looking them up costs more than using them.
+/// Both handles are kept, because looking them up costs more than using them.
 struct RequestSeries {
     count: Counter,
     duration: Histogram,

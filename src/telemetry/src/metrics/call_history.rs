@@ -16,13 +16,14 @@ const MAX_MINUTES: usize = 6 * 60;
 
 /// The tool calls of one minute. Calls that became pending changes are counted but not timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CallsPerMinute {
+pub struct CallsInMinute {
     /// The number of the minute since the Unix epoch.
     pub minute: u64,
     pub calls: u64,
     pub failed: u64,
-    /// The number of calls that were timed, and the sum of their durations.
+    /// The number of calls that were timed.
     pub timed: u64,
+    /// The sum of their durations in microseconds.
     pub micros: u64,
 }
 
@@ -34,7 +35,7 @@ pub struct CallHistory {
     timed: AtomicU64,
     micros: AtomicU64,
     /// The minutes with calls, oldest first.
-    minutes: Mutex<VecDeque<CallsPerMinute>>,
+    minutes: Mutex<VecDeque<CallsInMinute>>,
 }
 
 impl CallHistory {
@@ -70,7 +71,7 @@ impl CallHistory {
             return;
         }
         if minutes.back().is_none_or(|last| last.minute < minute) {
-            minutes.push_back(CallsPerMinute { minute, ..CallsPerMinute::default() });
+            minutes.push_back(CallsInMinute { minute, ..CallsInMinute::default() });
         }
         if let Some(last) = minutes.back_mut() {
             last.calls += calls;
@@ -82,7 +83,7 @@ impl CallHistory {
 
     /// Returns the minutes with calls, oldest first.
     #[must_use]
-    pub fn minutes(&self) -> Vec<CallsPerMinute> {
+    pub fn minutes(&self) -> Vec<CallsInMinute> {
         self.minutes.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 }
@@ -100,13 +101,13 @@ mod tests {
         history.update(at(100));
         history.record(RequestOutcome::Pending, Duration::from_secs(9));
         history.update(at(100));
-        let first = CallsPerMinute { minute: 100, calls: 3, failed: 1, timed: 2, micros: 40 };
+        let first = CallsInMinute { minute: 100, calls: 3, failed: 1, timed: 2, micros: 40 };
         assert_eq!(history.minutes(), [first]);
         history.record(RequestOutcome::Ok, Duration::from_micros(5));
         history.update(at(101));
         history.update(at(459));
         assert_eq!(history.minutes().len(), 2);
         history.update(at(460));
-        assert_eq!(history.minutes(), [CallsPerMinute { minute: 101, calls: 1, failed: 0, timed: 1, micros: 5 }]);
+        assert_eq!(history.minutes(), [CallsInMinute { minute: 101, calls: 1, failed: 0, timed: 1, micros: 5 }]);
     }
 }

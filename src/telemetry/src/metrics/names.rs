@@ -9,16 +9,16 @@ use std::{
     },
 };
 
-/// For each name and its labels, the number of configurations that contain it. The count is 2 while one configuration
-/// replaces another.
-static NAME_COUNTS: Mutex<BTreeMap<(Labels, String), usize>> = Mutex::new(BTreeMap::new());
+/// For each name and the labels whose value it is, the number of configurations that contain it. The count is 2 while one
+/// configuration replaces another.
+static NAME_COUNTS: Mutex<BTreeMap<(LabelNames, String), usize>> = Mutex::new(BTreeMap::new());
 
-type Labels = &'static [&'static str];
+type LabelNames = &'static [&'static str];
 
 /// A configured name. Its series are shown until it is removed or dropped.
 #[derive(Debug)]
 pub struct ConfiguredName {
-    labels: Labels,
+    labels: LabelNames,
     name: String,
     is_removed: AtomicBool,
 }
@@ -26,7 +26,7 @@ pub struct ConfiguredName {
 impl ConfiguredName {
     /// Registers a name. `labels` are the labels whose value is the name.
     #[must_use]
-    pub fn new(labels: Labels, name: &str) -> Self {
+    pub fn new(labels: LabelNames, name: &str) -> Self {
         let name = name.to_owned();
         update_count(labels, &name, |count| count.saturating_add(1));
         Self { labels, name, is_removed: AtomicBool::new(false) }
@@ -46,7 +46,7 @@ impl Drop for ConfiguredName {
     }
 }
 
-fn update_count(labels: Labels, name: &str, update: impl Fn(usize) -> usize) {
+fn update_count(labels: LabelNames, name: &str, update: impl Fn(usize) -> usize) {
     let mut counts = NAME_COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     let count = counts.entry((labels, name.to_owned())).or_default();
     *count = update(*count);
