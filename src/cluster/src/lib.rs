@@ -30,7 +30,7 @@ pub struct StoreCluster {
     /// Maximum number of streams of one connection to a peer (`transports.http.max_concurrent_streams`).
     pub max_streams: u32,
     /// Returns an error while other nodes may consider this node gone, so that its sessions must not be used.
-    pub check_own_session: Box<dyn Fn() -> Result<(), McpError> + Send + Sync>,
+    pub check_own_lease: Box<dyn Fn() -> Result<(), McpError> + Send + Sync>,
     /// Cancelled when this gateway ends, which ends the tunnels.
     pub shutdown: CancellationToken,
 }
@@ -50,7 +50,7 @@ impl Cluster for StoreCluster {
         Box::pin(async move {
             let own = self.nodes.claimant();
             if own.is_some_and(|own| ownership::node_of(session) == Some(&own.node)) {
-                return (self.check_own_session)().map(|()| None);
+                return (self.check_own_lease)().map(|()| None);
             }
             if is_forwarded {
                 return Ok(None);

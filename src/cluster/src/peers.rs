@@ -94,7 +94,7 @@ struct PeerConnection {
     idle_since: Cell<Instant>,
 }
 
-/// The slot of one stream on a connection.
+/// The right to one stream on a connection, which is free again when it is dropped.
 struct PeerStreamSlot(Rc<PeerConnection>);
 
 /// The body of a response. Its stream's slot is free once the body is dropped.

@@ -53,7 +53,7 @@ pub async fn open(
     }
     let connect = handshake.header(FORWARDED_HEADER, forwarder.token.clone()).connect();
     let (head, framed) = match tokio::time::timeout(RESUME_TIMEOUT, connect).await {
-        Ok(connected) => connected.map_err(to_refusal)?,
+        Ok(connected) => connected.map_err(to_resume_error)?,
         Err(_) if forwarder.peer.is_gone() => return Err(lost_session_error()),
         Err(_) => return Err(peer_unavailable()),
     };
@@ -91,8 +91,8 @@ async fn copy_to_peer(mut payload: Body, mut to: impl AsyncWrite + Unpin, peer: 
     let _ = to.shutdown().await;
 }
 
-/// Returns the error for a session that the other node does not resume.
-fn to_refusal(error: WsClientError) -> McpError {
+/// Returns the error for the client whose session the other node does not resume.
+fn to_resume_error(error: WsClientError) -> McpError {
     match error {
         WsClientError::InvalidResponseStatus(StatusCode::NOT_FOUND) => {
             McpError::new(ErrorKind::SessionNotFound, "no such session; connect again and initialize")

@@ -370,7 +370,7 @@ fn build_cluster(
     let nodes = Arc::clone(&lifetimes.nodes);
     nodes.claimant()?;
     let lifetimes = Arc::clone(lifetimes);
-    let check_own_session = move || {
+    let check_own_lease = move || {
         // A session of an epoch whose lease has lapsed must not be found any more.
         lifetimes.end_lapsed_epoch();
         if lifetimes.nodes.live_count() > 1 { lifetimes.check_lease() } else { Ok(()) }
@@ -378,7 +378,7 @@ fn build_cluster(
     Some(Box::new(StoreCluster {
         nodes,
         max_streams: config.transports.http.max_concurrent_streams,
-        check_own_session: Box::new(check_own_session),
+        check_own_lease: Box::new(check_own_lease),
         shutdown: shutdown.clone(),
     }))
 }
