@@ -20,7 +20,8 @@ use crate::{
 use countersign_domain::principal::Principal;
 use countersign_protocol::McpError;
 
-/// The time limit of a caller for the first connection with a person's account. Later, calls wait for it themselves.
+/// The maximum time that [`Upstream::for_principal`] waits for the first connection with an account. After that, each call
+/// waits for the connection by itself.
 const FIRST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl Upstream {
@@ -139,7 +140,7 @@ impl Upstream {
         let Some(accounts) = &self.accounts else { return };
         match (&accounts.personal_upstreams, holder) {
             (Some(personal_upstreams), _) => {
-                personal_upstreams.replace(holder);
+                personal_upstreams.retire(holder);
                 // A stored account proves that the server requires one.
                 if accounts.source.known_holders(&self.config).contains(holder) {
                     self.require_personal_accounts();

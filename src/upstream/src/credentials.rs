@@ -71,7 +71,7 @@ pub trait Credentials: Send + Sync + 'static {
         uri: &'a Uri,
     ) -> LocalBoxFuture<'a, Result<AuthorizationHeaders, AuthorizationFailure>>;
 
-    /// Learns from a refusal, and obtains a better token if that needs no person. `headers` are those of the refused
+    /// Learns from a refusal, and obtains a better token if no person is needed for that. `headers` are those of the refused
     /// request, and `attempt` is the number of its refusals so far, beginning with 1. After `Ok`, the request may be
     /// sent again.
     fn handle_refusal<'a>(
@@ -97,16 +97,17 @@ pub trait Credentials: Send + Sync + 'static {
 
 /// Provides the credentials of all accounts.
 pub trait CredentialSource: Send + Sync + 'static {
-    /// Returns the credentials of an account at a server, at the first of its addresses; `None` if the server is used
-    /// without an account. The same account always has the same credentials while the configuration of the server stays
-    /// the same.
+    /// Returns the credentials of an account at a server; `None` if the server is used without an account. If the server has
+    /// several addresses, the tokens are those for the first one. The same account always has the same credentials while the
+    /// configuration of the server stays the same.
     fn credentials(&self, server: &Arc<UpstreamConfig>, holder: &AccountHolder) -> Option<Arc<dyn Credentials>>;
 
     /// Returns the holder of the account that is used for the calls of a principal.
     fn holder(&self, server: &UpstreamConfig, principal: &Principal) -> AccountHolder;
 
-    /// Returns the holders of the known accounts at a server: those of stored accounts, the oldest first, or, for a
-    /// grant without a consent, the persons who have a token, or the gateway. The lists are read with one of them.
+    /// Returns the holders of the known accounts at a server, with one of which the lists are read. If the grant requires
+    /// consent, these are the holders of stored accounts, the oldest first. Otherwise, they are the persons for whom a token
+    /// was obtained, or the gateway.
     fn known_holders(&self, server: &UpstreamConfig) -> Vec<AccountHolder>;
 
     /// Returns the page of the gateway on which a person connects to the server.

@@ -117,7 +117,7 @@ impl Provider for Upstream {
             let dropped = CancellationToken::new();
             let _dropped = dropped.clone().drop_guard();
             let execute = Execute { tool: tool.into(), arguments: arguments.to_owned(), context: ctx.clone(), dropped };
-            // A closed mailbox has not accepted the message; if it closes later, the outcome is unknown.
+            // The mailbox may have closed before or after it accepted the message, so the outcome is unknown.
             match actor.send(execute).await {
                 Ok(result) => result,
                 Err(actix::MailboxError::Closed) if upstream.stop.is_cancelled() => {

@@ -57,7 +57,8 @@ impl Upstreams {
     fn create(&self, config: Arc<UpstreamConfig>) -> Arc<Upstream> {
         let accounts = self.credentials.as_ref().zip(config.oauth.as_ref()).and_then(|(source, oauth)| {
             let personal_upstreams = oauth.is_personal().then(|| {
-                // With this grant, the gateway cannot obtain a token without a person to find out.
+                // With the enterprise grant, each token needs a person, so the gateway cannot find out by itself whether the
+                // server requires one.
                 let is_required = oauth.grant == OAuthGrant::Enterprise || !source.known_holders(&config).is_empty();
                 PersonalUpstreams::new(is_required, Arc::clone(&self.connectors), self.thread.handle())
             });

@@ -24,8 +24,8 @@ use countersign_protocol::{
 };
 use countersign_provider::request::UpstreamRequest;
 
-/// The time that is given to the last lines on stderr after the end of a server.
-const STDERR_GRACE: Duration = Duration::from_millis(300);
+/// The time to wait for the last lines on stderr after a server has failed.
+const STDERR_DELAY: Duration = Duration::from_millis(300);
 /// The time limit for a server to end, after which its folder may be removed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of characters that are kept of a text of the server.
@@ -113,7 +113,7 @@ pub(crate) async fn try_connector(
         Err(_) => failure(format!("did not answer within {} s", limit.as_secs())),
     };
     if report.error.is_some() {
-        tokio::time::sleep(STDERR_GRACE).await;
+        tokio::time::sleep(STDERR_DELAY).await;
     }
     report.stderr = connector.recent_stderr();
     report

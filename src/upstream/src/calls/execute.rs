@@ -132,7 +132,8 @@ async fn call_tool(
     }
 }
 
-/// Returns the inquirer that answers the server's confirmation, if the reviewer of the change saw how.
+/// Returns the inquirer that answers the question with which the server confirms the call, if the approved preview showed this
+/// answer.
 fn confirming_inquirer(
     upstream: &Upstream,
     tool: &str,
@@ -191,7 +192,7 @@ fn unreadable_answer_error(reason: &str) -> McpError {
         .with("outcome", "unknown")
 }
 
-/// Creates the error for the answer of a server that it did not apply the change.
+/// Creates the error for an error of the server, which means that it did not apply the change.
 fn refusal_error(error: &RpcError) -> McpError {
     // Secrets are redacted first, because truncation could leave the beginning of a secret.
     let message: String = redact(&error.message).chars().take(1000).collect();

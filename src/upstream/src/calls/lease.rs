@@ -50,13 +50,13 @@ impl Upstream {
         };
         // During `tasks/result`, the server may ask the questions of the task. They must not be confused with those of
         // an exclusive call on the link.
-        let wait_if_exclusive = method == "tasks/result";
+        let respects_exclusive_use = method == "tasks/result";
         let session_gone = || AttemptError::Link(LinkError::SessionGone);
         let connection = connection.upgrade().ok_or_else(session_gone)?;
         loop {
             let mut busy = None;
             for endpoint in &self.endpoints {
-                match endpoint.pool.retake(&connection, wait_if_exclusive) {
+                match endpoint.pool.retake(&connection, respects_exclusive_use) {
                     RetakeOutcome::Leased(lease) => return Ok(lease),
                     RetakeOutcome::Busy(changed) => busy = Some(changed),
                     RetakeOutcome::Ended => {}

@@ -168,12 +168,11 @@ enum DiscoverOutcome {
     Refused(LinkError),
 }
 
-/// Sends `server/discover`, and again if the first error names what the request lacks.
+/// Sends `server/discover`, and once more after an error that names what the request lacks.
 async fn discover(link: &dyn Link, listener: &Arc<HandshakeListener>) -> Result<DiscoverOutcome, LinkError> {
     let mut capabilities = ClientCapabilities::default();
     let mut earlier = None;
-    // The request is repeated once after an error that names what the request lacks. Some servers refuse the first
-    // request while they restart.
+    // Some servers refuse the first request while they restart.
     for _ in 0..2 {
         let params = add_meta_for("{}", &capabilities);
         let outgoing = OutgoingRequest {

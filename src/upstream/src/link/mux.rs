@@ -38,8 +38,8 @@ use countersign_protocol::{
     envelope::{Message, Notification, Request},
 };
 
-/// The method of a request that stays open as long as its subscription, whose messages name its id
-/// (2026-07-28/basic/patterns/subscriptions).
+/// The method that opens a subscription. Its request stays open until the subscription ends, and the messages of the
+/// subscription name the id of the request (2026-07-28/basic/patterns/subscriptions).
 const LISTEN_METHOD: &str = "subscriptions/listen";
 
 /// The requests in flight on one stream.

@@ -60,7 +60,7 @@ impl OpenRequests {
         let number = {
             let mut state = self.state.lock();
             if state.by_id.contains_key(&id) {
-                // The answer to the first request ends it, because ids are unique (2025-11-25/basic/index, "Requests").
+                // Ids are unique (2025-11-25/basic/index, "Requests"), so an answer to the second would end the first.
                 tracing::warn!(
                     upstream = %self.server, %id, %method,
                     "the server sent two requests with the same id; the second one is dropped"

@@ -55,7 +55,7 @@ pub type ConnectorFactory =
 pub struct UpstreamAccounts {
     pub(crate) source: Arc<dyn CredentialSource>,
     /// The account of all requests of this upstream. Where persons have accounts of their own, this is the account of
-    /// the gateway, and only detects whether the server requires a token.
+    /// the gateway, which only serves to detect whether the server requires a token.
     pub(crate) account: AccountCredentials,
     /// The upstreams of persons. `None` in a personal upstream, and where all callers share one account.
     pub(crate) personal_upstreams: Option<PersonalUpstreams>,
@@ -147,10 +147,10 @@ impl PersonalUpstreams {
     }
 
     /// Closes the upstream of a person after its calls. Later calls open another one.
-    pub(crate) fn replace(&self, holder: &AccountHolder) {
-        let replaced = self.open.lock().remove(holder);
-        if let Some(replaced) = replaced {
-            self.thread.spawn(replaced.upstream.drain());
+    pub(crate) fn retire(&self, holder: &AccountHolder) {
+        let retired = self.open.lock().remove(holder);
+        if let Some(retired) = retired {
+            self.thread.spawn(retired.upstream.drain());
         }
     }
 
@@ -298,8 +298,8 @@ impl Upstream {
         source.is_some_and(|source| source.holder(&self.config, principal).as_str() == holder)
     }
 
-    /// Creates the error for a call that no account authorizes. Nothing of it was executed. If a person must consent,
-    /// the server is used with personal accounts from then on ([`Self::require_personal_accounts`]).
+    /// Creates the error for a call that no account authorizes. Nothing of it was executed. If a person must consent at a
+    /// server with personal accounts, each person uses their own from then on ([`Self::require_personal_accounts`]).
     pub(crate) fn authorization_error(&self, failure: AuthorizationFailure) -> McpError {
         let name = self.config.name.as_str();
         let kind = match failure {

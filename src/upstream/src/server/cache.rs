@@ -44,7 +44,7 @@ struct CacheKey {
     /// A server may answer differently if it can ask the client.
     capabilities: Arc<ClientCapabilities>,
     /// The principal for whom the answer is cached. `None` if the answer is public.
-    owner: Option<Arc<str>>,
+    principal: Option<Arc<str>>,
 }
 
 /// The generations of all entries and of the subject, at the time of the request.
@@ -139,13 +139,13 @@ impl Cache {
     #[must_use]
     pub fn prepare(&self, request: CacheRequest<'_>) -> CacheLookup {
         let Principal { name, role, key_id, owner: _, claims: _, key_creators: _ } = request.principal;
-        let owner = format!("{}\n{}\n{name}", role.as_str(), key_id.as_deref().unwrap_or_default());
+        let principal = format!("{}\n{}\n{name}", role.as_str(), key_id.as_deref().unwrap_or_default());
         let key = CacheKey {
             method: request.method,
             subject: request.subject.into(),
             digest: request.digest.into(),
             capabilities: Arc::new(request.capabilities.clone()),
-            owner: Some(owner.into()),
+            principal: Some(principal.into()),
         };
         CacheLookup { generations: self.current_generations(request.subject), key }
     }
@@ -153,7 +153,7 @@ impl Cache {
     /// Returns a fresh answer cached for this principal or for everybody, and counts a hit or a miss.
     #[must_use]
     pub fn get(&self, lookup: &CacheLookup) -> Option<FreshResult> {
-        let public_key = CacheKey { owner: None, ..lookup.key.clone() };
+        let public_key = CacheKey { principal: None, ..lookup.key.clone() };
         let fresh = [&lookup.key, &public_key].into_iter().find_map(|key| {
             let entry = self.entries.get(key)?;
             let remaining_ttl = entry.ttl.checked_sub(entry.received_at.elapsed()).filter(|ttl| !ttl.is_zero());
@@ -181,7 +181,7 @@ impl Cache {
         if is_uncacheable {
             return;
         }
-        let key = CacheKey { owner: key.owner.clone().filter(|_| !is_public), ..key.clone() };
+        let key = CacheKey { principal: key.principal.clone().filter(|_| !is_public), ..key.clone() };
         let ttl = Duration::from_millis(ttl_ms).min(MAX_TTL);
         let entry =
             CachedResult { result: result.to_owned(), received_at: Instant::now(), ttl, generations: *generations };

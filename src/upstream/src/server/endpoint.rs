@@ -106,9 +106,9 @@ const CLOSED: u8 = CircuitState::Closed as u8;
 
 /// The circuit breaker of one endpoint, which decides whether a call is tried.
 ///
-/// It opens when `threshold` calls failed within `window` and most calls of that time failed, so that one broken tool
-/// does not make a working server unreachable. After `cooldown`, a single trial call decides. The caller decides which
-/// outcomes of calls count as failures.
+/// It opens when `threshold` calls failed within `window` and at least half of the calls of that time failed, so that one
+/// broken tool does not make a working server unreachable. After `cooldown`, a single trial call decides. The caller decides
+/// which outcomes of calls count as failures.
 #[derive(Debug)]
 pub struct Breaker {
     config: BreakerConfig,

@@ -44,7 +44,7 @@ pub struct UpstreamMetrics {
     outcomes: [Counter; 7],
     configured_at: Instant,
     pub(super) record: Mutex<ConnectionRecord>,
-    /// `None` if the upstream shares the label `other`.
+    /// `None` if the upstream shares the label `other`, or is that of a person.
     name: Option<ConfiguredName>,
 }
 

@@ -309,7 +309,7 @@ impl Upstream {
         if let Some((accounts, list)) = self.accounts.as_ref().zip(event.changed_list())
             && let Some(configured) = accounts.configured_upstream.upgrade()
         {
-            // The account whose lists are offered to everybody is no exception, since its resources are not offered.
+            // This includes the account whose lists are offered to everybody, because its resources are its holder's only.
             let holder = accounts.account.holder.as_str().into();
             configured.emit(ProviderEvent::AccountListChanged { list, holder });
         }

@@ -24,7 +24,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// The key of a group of interchangeable links.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PoolKey {
-    /// The connection without capabilities, shared by all callers.
+    /// The connection without capabilities, shared by all callers. The pool holds it only at replicas for which the actor does
+    /// not maintain it.
     Common,
     /// A link whose clients cannot be asked anything, but which declares extensions.
     SharedByCapabilities(ClientCapabilities),
@@ -96,6 +97,7 @@ struct PoolState {
 
 struct PooledLink {
     id: u64,
+    /// The principal for whom the link was opened, and whose limit it counts against.
     principal: Arc<str>,
     /// `None` while the link is being opened.
     connection: Option<Arc<UpstreamConnection>>,
@@ -139,6 +141,7 @@ pub enum LeaseOutcome<'a> {
 /// The result of [`Pool::retake`].
 pub enum RetakeOutcome<'a> {
     Leased(Lease<'a>),
+    /// Another caller has the link exclusively. The caller must try again after a change.
     Busy(Notified<'a>),
     /// The link has ended.
     Ended,
@@ -203,16 +206,16 @@ impl Pool {
         LeaseOutcome::MustOpen { id, result_sender, result_receiver }
     }
 
-    /// Leases the link on which earlier work was begun, even if it is in use. With `wait_if_exclusive`, waits until its
-    /// exclusive user releases it.
-    pub fn retake(&self, connection: &Arc<UpstreamConnection>, wait_if_exclusive: bool) -> RetakeOutcome<'_> {
+    /// Leases the link on which earlier work was begun, even if it is in use. With `respects_exclusive_use`, the link is busy
+    /// while a caller has it exclusively.
+    pub fn retake(&self, connection: &Arc<UpstreamConnection>, respects_exclusive_use: bool) -> RetakeOutcome<'_> {
         let changed = self.changed.notified();
         let mut state = self.state.lock();
         let has_connection =
             |entry: &&mut PooledLink| entry.connection.as_ref().is_some_and(|other| Arc::ptr_eq(other, connection));
         let found = state.entries.iter_mut().find_map(|(key, all)| Some((key, all.iter_mut().find(has_connection)?)));
         let Some((key, entry)) = found.filter(|_| connection.is_usable()) else { return RetakeOutcome::Ended };
-        if wait_if_exclusive && entry.is_exclusive && entry.users > 0 {
+        if respects_exclusive_use && entry.is_exclusive && entry.users > 0 {
             return RetakeOutcome::Busy(changed);
         }
         if entry.users == 0 {

@@ -70,7 +70,7 @@ impl Upstream {
 /// The pauses before the next attempt, after a server has exited or could not be reached.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(60) };
 
-/// Runs until [`Upstream::close`].
+/// Connects the upstream and keeps it connected until [`Upstream::close`], with pauses after failures.
 async fn run(upstream: Arc<Upstream>) {
     let mut failures = 0_u32;
     let mut era: Option<Era> = None;

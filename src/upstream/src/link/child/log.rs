@@ -50,7 +50,7 @@ pub(super) struct StderrHistory {
     recent_process: u64,
     /// The process and time of the last line that looks like an error.
     last_error: Option<(u64, Instant)>,
-    /// Fingerprints of the lines of starting processes, each with the number of the first process that wrote it.
+    /// Hashes of the lines of starting processes (see [`hash_line`]), each with the number of the first process that wrote it.
     startup_lines: HashMap<u64, u64>,
     /// The number of consecutive processes that failed to start.
     failures: u64,
@@ -86,7 +86,7 @@ impl StderrHistory {
     /// Remembers a line of a process that is starting. Returns `true` if an earlier process wrote the same line and
     /// failed to start.
     fn remember_startup_line(&mut self, process: u64, line: &str) -> bool {
-        let line_hash = fingerprint(line);
+        let line_hash = hash_line(line);
         match self.startup_lines.get(&line_hash) {
             Some(first) => self.failures > 0 && *first < process,
             None => {
@@ -100,7 +100,7 @@ impl StderrHistory {
 }
 
 /// Returns a hash of the line that ignores digits, and therefore times, process ids and addresses.
-fn fingerprint(line: &str) -> u64 {
+fn hash_line(line: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     for (at, part) in line.split("0x").enumerate() {
         // An address is a number whose digits may be letters.

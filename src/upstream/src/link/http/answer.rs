@@ -90,7 +90,7 @@ impl HttpLink {
     }
 
     /// Returns the response to `id` in the text, and forwards the other messages in order. A malformed message is an
-    /// error only if the text has no other.
+    /// error only if the text has no valid one.
     fn handle_messages(
         &self,
         text: &[u8],
@@ -272,7 +272,8 @@ pub(crate) async fn post(
     tokio::time::timeout(ACCEPT_TIMEOUT, sending).await.map_err(timeout_error)?
 }
 
-/// Reads the body unless it is a stream, so that the connection can be used again.
+/// Checks the status of an answer whose body is not needed. The body is read unless it is a stream, so that the connection can
+/// be used again.
 ///
 /// # Errors
 /// [`LinkError::Status`] if the status is not accepted.

@@ -8,7 +8,7 @@
 //! That is why the gateway has its own client. By `scripts/bench client`, a request and its answer cost 6,700 to 8,900
 //! instructions here, 19,400 with `hyper::client::conn` and a pool of a few lines, 25,900 with awc and 27,500 with the
 //! client of `hyper_util`, and 5 µs more CPU with the leanest of them. A whole proxied call costs 56,000 to 61,000
-//! instructions (`scripts/bench instructions`), so it would take 20 % more.
+//! instructions (`scripts/bench instructions`), so another client would add about 20 %.
 
 use std::{
     cell::RefCell,
@@ -433,7 +433,7 @@ fn parse_number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok().filter(|text| !text.starts_with('+'))?.parse().ok()
 }
 
-/// The rest of a body.
+/// The framing of the rest of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// This many bytes are left.
