@@ -57,7 +57,7 @@ pub async fn last_revoker(store: &dyn Store, server: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_domain::policy::pins::{ReadConsent, ToolPin};
+    use countersign_domain::policy::pins::{AcceptedReads, ToolPin};
 
     fn pins(tools: &[(&str, Option<(&str, i64)>)]) -> Pins {
         let pin = |(tool, accepted): &(&str, Option<(&str, i64)>)| {
@@ -66,7 +66,7 @@ mod tests {
                 by: by.to_owned(),
                 at: jiff::Timestamp::from_second(second).unwrap(),
                 server_fingerprint: None,
-                reads: ReadConsent::None,
+                reads: AcceptedReads::None,
             });
             ((*tool).to_owned(), ToolPin { seen: Some("h".into()), accepted, text: None })
         };

@@ -65,7 +65,7 @@ pub struct Principal {
     /// The claims of the principal's token. `None` for keys and local processes.
     pub claims: Option<Arc<Claims>>,
     /// The names of the person who created the presented key, and of those who created that person's key, if it may decide on
-    /// changes. A match with them only forbids.
+    /// changes. A match with them may forbid something, but permits nothing.
     pub key_creators: Vec<String>,
 }
 
@@ -191,7 +191,7 @@ pub struct Claims {
     /// forbids a decision, and grants nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_names: Vec<String>,
-    /// The second in which the person authenticated, if the provider says so. It is that of the presented token or sign-in.
+    /// The time at which the person authenticated for the presented token or sign-in, in Unix seconds, if the provider states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth_time: Option<i64>,
     /// The kind of that authentication.
@@ -282,9 +282,9 @@ pub struct TokenCredential {
     pub issuer: String,
     /// The version of the issuer's configuration under which the token was accepted.
     pub issuer_version: u64,
-    /// The thumbprint of the issuer's key that signed the token; `None` if the issuer was asked about it.
+    /// The thumbprint of the issuer's key that signed the token; `None` if the issuer was asked about it (introspection).
     pub signed_by: Option<SecretHash>,
-    /// The second from which the token is no longer valid.
+    /// The time from which the token is no longer valid, in Unix seconds.
     pub expires_at: i64,
 }
 

@@ -23,7 +23,7 @@ use crate::{
 };
 use countersign_domain::{
     changes::{
-        Change, Operation, Preview, PreviewNote, ServerIdentity, StateChange, Target, diff::DiffBuilder, fingerprint,
+        Change, Operation, Preview, PreviewNote, ServerIdentity, StateEffect, Target, diff::DiffBuilder, fingerprint,
     },
     policy::{Decision, Verdict, known_reads::KnownReads},
     principal::Principal,
@@ -166,7 +166,7 @@ impl FakeProvider {
             summary: "Update the thing".into(),
             diff: DiffBuilder::new().field("state", "State", Some(&state), Some("<b>two</b>")).finish(),
             fingerprint: fingerprint(&[("state", &state)]),
-            state_change: StateChange::Fields,
+            state_effect: StateEffect::Fields,
         }
     }
 

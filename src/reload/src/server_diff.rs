@@ -74,7 +74,7 @@ pub(super) fn hold_back_loosening(
     }
     // The calls of a preview recipe run without review.
     let recipes = old.map(|old| old.previews.clone()).unwrap_or_default();
-    if new.previews.calls_more_than(&recipes) {
+    if new.previews.permits_more_than(&recipes) {
         loosen("previews", describe_recipes(&recipes, None), describe_recipes(&new.previews, Some(&recipes)));
         effective.previews = new.previews.hold_back(&recipes);
     }

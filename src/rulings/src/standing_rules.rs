@@ -211,7 +211,7 @@ impl StandingRules {
                 "the change of the rule cannot be read, so the rule was not revoked",
             )
         })?;
-        Ok(change.is_some_and(|change| change.is_proposed_by(Person::from_principal(by))))
+        Ok(change.is_some_and(|change| change.proposer_could_be(Person::from_principal(by))))
     }
 
     /// Revokes a rule. Any reviewer may do so, since the configuration decides again afterwards.

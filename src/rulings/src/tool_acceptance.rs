@@ -16,7 +16,7 @@ use countersign_domain::{
     policy::{
         AcceptanceMark, DefinitionStatus, Verdict,
         known_reads::{KnownReads, KnownTool},
-        pins::{Definition, ReadConsent},
+        pins::{AcceptedReads, Definition},
     },
     principal::Principal,
 };
@@ -295,9 +295,9 @@ impl ToolAcceptances {
             return Err(McpError::new(ErrorKind::ValidationFailed, message).with("tools", unknown));
         }
         let reads = |tool: &Definition| match known_kind(tool) {
-            KnownTool::Read => ReadConsent::All,
-            KnownTool::SqlRead => ReadConsent::Sql,
-            KnownTool::DryRun | KnownTool::OtherDefinition => ReadConsent::None,
+            KnownTool::Read => AcceptedReads::All,
+            KnownTool::SqlRead => AcceptedReads::Sql,
+            KnownTool::DryRun | KnownTool::OtherDefinition => AcceptedReads::None,
         };
         self.pins
             .accept_reads((provider, &target), &definitions, reads, &reviewer.name)
@@ -433,8 +433,8 @@ impl ToolAcceptances {
             previous,
             accepted_by: accepted.map(|accepted| accepted.by.clone()),
             accepted_at: accepted.map(|accepted| accepted.at),
-            accepted_as_read: accepted.is_some_and(|accepted| accepted.reads == ReadConsent::All),
-            accepted_sql_reads: accepted.is_some_and(|accepted| accepted.reads == ReadConsent::Sql),
+            accepted_as_read: accepted.is_some_and(|accepted| accepted.reads == AcceptedReads::All),
+            accepted_sql_reads: accepted.is_some_and(|accepted| accepted.reads == AcceptedReads::Sql),
             known: route.known,
             is_acceptable_known_read: is_acceptable_known_read(route),
             may_be_permitted: may_be_permitted && run_permission.is_none(),

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use countersign_domain::{
     policy::{
         AccessDecision, Decision, Policy, Requester, Subject, Verdict,
-        subjects::{Owner, Refusal},
+        subjects::{Refusal, SubjectProvider},
     },
     principal::Scope,
     scopes::require_scope,
@@ -193,8 +193,9 @@ pub fn find_refusal(
     requester: &Requester<'_>,
 ) -> Option<Refusal> {
     let name = provider.name();
-    let owner = if provider.is_module() { Owner::Module(name) } else { Owner::Upstream(name) };
-    match policy.decide_access(subject, owner, requester) {
+    let subject_provider =
+        if provider.is_module() { SubjectProvider::Module(name) } else { SubjectProvider::Upstream(name) };
+    match policy.decide_access(subject, subject_provider, requester) {
         AccessDecision::Refused(refusal) => Some(refusal),
         AccessDecision::Allowed | AccessDecision::NoRule => None,
     }

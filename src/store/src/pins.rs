@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use super::{Record, Store, StoreError, WriteError, WriteRequest, coverage::pin_hash, write};
 use countersign_domain::{
     changes::machine::GATEWAY,
-    policy::pins::{Acceptance, Definition, PinSource, Pins, ReadConsent, ToolPin},
+    policy::pins::{Acceptance, AcceptedReads, Definition, PinSource, Pins, ToolPin},
 };
 
 /// The event of recording the definitions of a server that was connected for the first time.
@@ -76,7 +76,7 @@ impl PinStore {
     /// # Errors
     /// Those of the store. No definition is accepted then, unless the outcome is unknown.
     pub async fn accept(&self, server: (&str, &str), tools: &[Definition], by: &str) -> Result<(), WriteError> {
-        self.accept_with(server, tools, |_| ReadConsent::None, "definitions_accepted", by).await
+        self.accept_with(server, tools, |_| AcceptedReads::None, "definitions_accepted", by).await
     }
 
     /// Accepts definitions like [`Self::accept`]. Calls that `reads` names count as read-only from now on, whatever the
@@ -88,7 +88,7 @@ impl PinStore {
         &self,
         server: (&str, &str),
         tools: &[Definition],
-        reads: impl Fn(&Definition) -> ReadConsent,
+        reads: impl Fn(&Definition) -> AcceptedReads,
         by: &str,
     ) -> Result<(), WriteError> {
         self.accept_with(server, tools, reads, READS_ACCEPTED, by).await
@@ -98,7 +98,7 @@ impl PinStore {
         &self,
         (server, server_fingerprint): (&str, &str),
         tools: &[Definition],
-        reads: impl Fn(&Definition) -> ReadConsent,
+        reads: impl Fn(&Definition) -> AcceptedReads,
         event: &'static str,
         by: &str,
     ) -> Result<(), WriteError> {
@@ -238,9 +238,9 @@ fn pin_record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &st
             let hash = pin.accepted.as_ref().map(|accepted| &accepted.hash).or(pin.seen.as_ref());
             let mut tool = json!({ "name": write.tool, "hash": hash, "row": row_hash(server, write) });
             match pin.accepted.as_ref().map(|accepted| accepted.reads) {
-                Some(ReadConsent::All) => tool["as"] = "read".into(),
-                Some(ReadConsent::Sql) => tool["as"] = "sql_read".into(),
-                Some(ReadConsent::None) | None => {}
+                Some(AcceptedReads::All) => tool["as"] = "read".into(),
+                Some(AcceptedReads::Sql) => tool["as"] = "sql_read".into(),
+                Some(AcceptedReads::None) | None => {}
             }
             tool
         })
@@ -339,19 +339,19 @@ mod tests {
         let tools = [tool("read", "h1"), tool("edit", "h2"), tool("execute_sql", "h3")];
         pins.observe("fs", &tools);
         let reads = |tool: &Definition| match tool.name.as_str() {
-            "read" => ReadConsent::All,
-            "execute_sql" => ReadConsent::Sql,
-            _ => ReadConsent::None,
+            "read" => AcceptedReads::All,
+            "execute_sql" => AcceptedReads::Sql,
+            _ => AcceptedReads::None,
         };
         pins.accept_reads(("fs", "t"), &tools, reads, "alice").await.unwrap();
         pins.store.close();
         drop(pins);
 
         let pins = open_pins(dir.path()).await;
-        let consent = |tool: &str, hash: &str| pins.pins().pin("fs", tool).unwrap().read_consent("t", hash);
-        assert_eq!(consent("read", "h1"), ReadConsent::All);
-        assert_eq!(consent("edit", "h2"), ReadConsent::None);
-        assert_eq!(consent("execute_sql", "h3"), ReadConsent::Sql);
+        let accepted = |tool: &str, hash: &str| pins.pins().pin("fs", tool).unwrap().accepted_reads("t", hash);
+        assert_eq!(accepted("read", "h1"), AcceptedReads::All);
+        assert_eq!(accepted("edit", "h2"), AcceptedReads::None);
+        assert_eq!(accepted("execute_sql", "h3"), AcceptedReads::Sql);
         assert_eq!(pins.pins().status(("fs", "t"), "edit", "h2"), DefinitionStatus::Accepted);
         let trail = pins.store.audit_page(None, None, 10).await.unwrap();
         assert_eq!((trail[0].event.as_str(), trail[0].actor.as_str()), ("definitions_accepted_as_reads", "alice"));
@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(recorded(2), (&json!("h3"), &json!("sql_read")));
         // An acceptance of the definition alone no longer vouches for the tool.
         pins.accept(("fs", "t"), &tools[..1], "bob").await.unwrap();
-        assert_eq!(pins.pins().pin("fs", "read").unwrap().read_consent("t", "h1"), ReadConsent::None);
+        assert_eq!(pins.pins().pin("fs", "read").unwrap().accepted_reads("t", "h1"), AcceptedReads::None);
         pins.store.close();
         StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
     }

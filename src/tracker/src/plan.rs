@@ -15,7 +15,7 @@ use super::{
     workflow::Workflow,
 };
 use countersign_domain::{
-    changes::{FieldFormat, Operation, Preview, PreviewNote, StateChange, Target, diff::DiffBuilder, fingerprint},
+    changes::{FieldFormat, Operation, Preview, PreviewNote, StateEffect, Target, diff::DiffBuilder, fingerprint},
     text::plural,
 };
 use countersign_protocol::McpError;
@@ -112,7 +112,7 @@ impl Plan {
             summary: self.summary.clone(),
             diff: diff.finish(),
             fingerprint: self.fingerprint(),
-            state_change: StateChange::Fields,
+            state_effect: StateEffect::Fields,
         }
     }
 

@@ -23,7 +23,7 @@ use crate::{
 };
 use countersign_domain::{
     changes::{
-        FieldFormat, LineOp, Operation, Preview, PreviewNote, StateChange, Target, diff::DiffBuilder, digest::hex,
+        FieldFormat, LineOp, Operation, Preview, PreviewNote, StateEffect, Target, diff::DiffBuilder, digest::hex,
         fingerprint,
     },
     text::plural,
@@ -128,7 +128,7 @@ impl Plan {
             target: self.target,
             summary: self.summary,
             diff: self.diff.finish(),
-            state_change: StateChange::Fields,
+            state_effect: StateEffect::Fields,
         }
     }
 
@@ -463,6 +463,6 @@ pub(crate) fn unchanged_preview(read_call: &ReadOnlyCall) -> Preview {
         summary: summary.to_owned(),
         diff: DiffBuilder::new().finish(),
         fingerprint: fingerprint(&[("look", summary)]),
-        state_change: StateChange::Dependent,
+        state_effect: StateEffect::Dependent,
     }
 }

@@ -24,7 +24,7 @@ pub struct AbsentPerson {
     pub owner: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
-    /// The names of the person by other claims than `sub`. They only forbid.
+    /// The names of the person by other claims than `sub`. A match with them may forbid something, but permits nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_names: Vec<String>,
     /// The rights of the access token, if one was used.
@@ -96,7 +96,7 @@ impl ReviewDecision {
         std::iter::once(Person::from_decision(self)).chain(self.deputy_for.as_ref().map(Person::from_absent))
     }
 
-    /// Returns the names for people of the reviewer, and of the absent person whose deputy they are.
+    /// Returns the display names of those whose vote this is: `Ann`, or `Ann for Bob` if Ann decided as the deputy of Bob.
     #[must_use]
     pub fn shown_voters(&self) -> String {
         match &self.deputy_for {
@@ -107,9 +107,10 @@ impl ReviewDecision {
 }
 
 impl Change {
-    /// Returns `true` if this person may have approved the change, themselves or by a deputy. It only forbids.
+    /// Returns `true` if this person may have approved the change, themselves or by a deputy. Errs on the side of `true`, so it
+    /// must only be used to forbid something.
     #[must_use]
-    pub fn is_approved_by(&self, person: Person<'_>) -> bool {
+    pub fn approvers_could_include(&self, person: Person<'_>) -> bool {
         let mut approvals = self.decisions.iter().filter(|vote| vote.verdict == ReviewVerdict::Approve);
         approvals.any(|vote| vote.voters().any(|voter| voter.may_be_same_as(person)))
     }
@@ -118,8 +119,8 @@ impl Change {
     #[must_use]
     pub fn has_place_for_deputy_of(&self, absent: &AbsentPerson) -> bool {
         let person = Person::from_absent(absent);
-        let may_not_approve = !self.terms.editors_may_approve() && self.is_edited_by(person);
-        !self.is_proposed_by(person) && !self.is_approved_by(person) && !may_not_approve
+        let may_not_approve = !self.terms.editors_may_approve() && self.editors_could_include(person);
+        !self.proposer_could_be(person) && !self.approvers_could_include(person) && !may_not_approve
     }
 }
 

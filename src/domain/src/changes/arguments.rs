@@ -12,7 +12,7 @@ pub enum ArgumentsError {
     Ambiguous(String),
 }
 
-/// Rejects duplicate keys at any depth, nesting beyond 127 levels, values that are not objects, numbers beyond the
+/// Rejects arguments that are not an object, duplicate keys at any depth, nesting beyond 127 levels, numbers beyond the
 /// range of a double, and lone surrogates. Many parsers reject or misread these.
 ///
 /// # Errors

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-/// The most questions of one change, answered or not.
+/// The maximum number of questions of one change, answered or not.
 pub const MAX_QUESTIONS: usize = 64;
-/// The most bytes of all questions and answers of one change.
+/// The maximum size of all questions and answers of one change, in bytes.
 pub const MAX_DIALOGUE_BYTES: usize = 1 << 20;
 
 /// The questions of a change and the client that can answer them.
@@ -20,8 +20,9 @@ pub const MAX_DIALOGUE_BYTES: usize = 1 << 20;
 #[serde(rename_all = "camelCase")]
 pub struct Dialogue {
     /// The relevant capabilities that the client declared, as a JSON object.
+    #[serde(rename = "client")]
     #[schema(value_type = Object)]
-    pub client: Arc<RawValue>,
+    pub client_capabilities: Arc<RawValue>,
     /// Oldest first.
     #[serde(default)]
     #[schema(required)]
@@ -77,8 +78,8 @@ impl Question {
 
 impl Dialogue {
     #[must_use]
-    pub fn new(client: Arc<RawValue>) -> Self {
-        Self { client, questions: Vec::new(), is_cancelled: false }
+    pub fn new(client_capabilities: Arc<RawValue>) -> Self {
+        Self { client_capabilities, questions: Vec::new(), is_cancelled: false }
     }
 
     /// Returns the bytes of all questions and answers.

@@ -14,21 +14,21 @@ use super::{Diff, DiffLine, FieldDiff, FieldFormat, LineOp};
 /// The limits of one diff.
 #[derive(Clone, Copy, Debug)]
 pub struct DiffLimits {
-    /// The most changed fields that are shown.
+    /// The maximum number of changed fields that are shown.
     pub fields: usize,
-    /// The most bytes of one value, before or after.
+    /// The maximum size of one value, before or after.
     pub value_bytes: usize,
-    /// The most bytes of all values and lines together.
+    /// The maximum size of all values and lines together.
     pub total_bytes: usize,
-    /// The most lines of a text on either side that are compared line by line. Longer texts are truncated and shown as a
-    /// whole.
+    /// The maximum number of lines of a text, on either side, that are compared line by line. Longer texts are truncated and
+    /// shown as a whole.
     pub input_lines: usize,
-    /// The most lines that are shown for one field.
+    /// The maximum number of lines that are shown for one field.
     pub lines: usize,
     /// The number of unchanged lines that are shown around a change.
     pub context: usize,
     /// A value longer than this, in bytes, is shown line by line even if it is a single line.
-    pub short_bytes: usize,
+    pub max_inline_bytes: usize,
     /// The time for all fields together. After this time the diff gets coarser but stays correct.
     pub time: Duration,
 }
@@ -42,7 +42,7 @@ impl Default for DiffLimits {
             input_lines: 20_000,
             lines: 2_000,
             context: 3,
-            short_bytes: 160,
+            max_inline_bytes: 160,
             time: Duration::from_millis(50),
         }
     }
@@ -179,7 +179,7 @@ impl DiffBuilder {
     }
 
     fn is_long(&self, text: Option<&str>) -> bool {
-        text.is_some_and(|t| t.len() > self.limits.short_bytes || t.contains('\n'))
+        text.is_some_and(|t| t.len() > self.limits.max_inline_bytes || t.contains('\n'))
     }
 
     /// Returns the text within the limits, and marks the diff if it was truncated.
@@ -481,7 +481,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn diff_lines_reconstruct_both_texts(before in "[ab\n]{1,60}", after in "[ab\n]{1,60}") {
-            let limits = DiffLimits { context: 1000, short_bytes: 0, ..DiffLimits::default() };
+            let limits = DiffLimits { context: 1000, max_inline_bytes: 0, ..DiffLimits::default() };
             let diff = DiffBuilder::with_limits(limits).field("f", "F", Some(&before), Some(&after)).finish();
             if let Some(field) = diff.fields.first() {
                 let side = |excluded: LineOp| {

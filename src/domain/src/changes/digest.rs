@@ -78,11 +78,11 @@ pub fn arguments_hash(arguments: &RawValue) -> String {
     bytes_hash(arguments.get())
 }
 
-/// Hashes a whole change as it is stored, for the audit trail.
+/// Hashes a stored text as a whole: the JSON of a change for the audit trail, or a rule of the policy for its identity.
 #[must_use]
-pub fn body_hash(json: &str) -> String {
+pub fn body_hash(text: &str) -> String {
     let mut hasher = PartHasher::new("countersign.change.1");
-    hasher.add_part(json.as_bytes());
+    hasher.add_part(text.as_bytes());
     hasher.finish()
 }
 
@@ -108,8 +108,7 @@ impl Change {
         hasher.add_part(self.operation.as_str().as_bytes());
         let Target { entity_type, id, label, lock_key } = &self.target;
         hasher.add_part(entity_type.as_bytes()).add_optional(id.as_deref());
-        // The operation of a tool that carries many and the keys of the state follow from the arguments, and `must_fail` from
-        // `failed`.
+        // `tool_operation` and `state_keys` follow from the arguments, and `must_fail` from `failed`.
         let PreviewNote {
             kind,
             failed,

@@ -11,7 +11,7 @@ use super::Terms;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Escalation {
-    /// Time from the proposal on, in seconds.
+    /// The time from the proposal until they may decide, in seconds.
     pub after: u64,
     /// Roles and groups (`policy.groups`).
     pub to: Vec<String>,

@@ -5,7 +5,7 @@ use base64::{
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
 
-/// The most characters that are decoded to find the size of an image.
+/// The maximum number of characters that are decoded to find the size of an image.
 const MAX_HEADER_CHARS: usize = 256 << 10;
 
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -18,7 +18,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// The fewest bytes of an image, so that a short text is not taken for one.
 const MIN_BYTES: usize = 40;
 
-/// The facts about an image that its first bytes tell.
+/// The format and the size of an image, as far as its first bytes tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageFacts {
     /// `PNG`, `JPEG`, `GIF` or `WebP`.
@@ -74,7 +74,7 @@ fn kind_and_size(bytes: &[u8]) -> Option<(&'static str, (u32, u32))> {
     None
 }
 
-/// Reads a number whose most significant byte comes first.
+/// Reads a big-endian number.
 fn read_be<'b>(bytes: impl IntoIterator<Item = &'b u8>) -> u32 {
     bytes.into_iter().fold(0, |n, byte| (n << 8) | u32::from(*byte))
 }

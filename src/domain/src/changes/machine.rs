@@ -101,11 +101,11 @@ const DEFAULT_CALL_TIMEOUT_MS: u64 = 120_000;
 
 /// The actor of transitions that no person causes.
 pub const SYSTEM: &str = "system";
-/// The actor in the audit trail that records which definitions servers offer.
+/// The actor of audit entries about the definitions that servers offer.
 pub const GATEWAY: &str = "gateway";
-/// The actor in the audit trail for starting the gateway with another policy.
+/// The actor of audit entries about starting the gateway with another policy.
 pub const OPERATOR: &str = "operator";
-/// The actor in the audit trail for creating and revoking keys directly in the store.
+/// The actor of audit entries about keys that were created or revoked directly in the store.
 pub const TERMINAL: &str = "terminal";
 
 /// An event that is not allowed.
@@ -212,9 +212,10 @@ impl Change {
         self.proposed_arguments.as_ref().unwrap_or(&self.arguments)
     }
 
-    /// Returns `true` if this person may have proposed the change, with any of their accounts. It only forbids.
+    /// Returns `true` if this person may have proposed the change, with any of their accounts. Errs on the side of `true`, so it
+    /// must only be used to forbid something.
     #[must_use]
-    pub fn is_proposed_by(&self, person: Person<'_>) -> bool {
+    pub fn proposer_could_be(&self, person: Person<'_>) -> bool {
         Person::from_proposer(&self.proposer).may_be_same_as(person)
     }
 
@@ -228,12 +229,13 @@ impl Change {
             && claims.is_some()
             && owner.as_deref() == Some(person.name)
             && person.is_signed_in();
-        is_own_agent || !self.is_proposed_by(person)
+        is_own_agent || !self.proposer_could_be(person)
     }
 
-    /// Returns `true` if this person may have edited its arguments. It only forbids.
+    /// Returns `true` if this person may have edited its arguments. Errs on the side of `true`, so it must only be used to forbid
+    /// something.
     #[must_use]
-    pub fn is_edited_by(&self, person: Person<'_>) -> bool {
+    pub fn editors_could_include(&self, person: Person<'_>) -> bool {
         self.edits.iter().any(|edit| Person::from_editor(edit).may_be_same_as(person))
     }
 
@@ -254,7 +256,7 @@ impl Change {
     }
 
     fn set_preview(&mut self, preview: Preview, served_by: ServerIdentity) {
-        let Preview { note, operation, target, summary, diff, fingerprint, state_change: _ } = preview;
+        let Preview { note, operation, target, summary, diff, fingerprint, state_effect: _ } = preview;
         self.preview = note;
         self.operation = operation;
         self.target = target;
@@ -300,15 +302,17 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             if decision.verdict == ReviewVerdict::Approve {
                 let absent = decision.deputy_for.as_ref().map(Person::from_absent);
                 if !change.may_be_approved_by(Person::from_decision(&decision))
-                    || absent.is_some_and(|person| change.is_proposed_by(person))
+                    || absent.is_some_and(|person| change.proposer_could_be(person))
                 {
                     return Err(IllegalTransition::SelfApproval);
                 }
-                if !change.terms.editors_may_approve() && decision.voters().any(|person| change.is_edited_by(person)) {
+                if !change.terms.editors_may_approve()
+                    && decision.voters().any(|person| change.editors_could_include(person))
+                {
                     return Err(IllegalTransition::EditedByApprover);
                 }
                 // The vote of a deputy is that of the absent person, who may have voted before they left.
-                if decision.voters().any(|person| change.is_approved_by(person)) {
+                if decision.voters().any(|person| change.approvers_could_include(person)) {
                     return Err(IllegalTransition::AlreadyVoted);
                 }
             }
@@ -325,7 +329,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 return Err(IllegalTransition::EditForbidden);
             }
             // A person who may not approve the change may not edit it into another one either.
-            if change.is_proposed_by(Person::from_principal(&editor)) {
+            if change.proposer_could_be(Person::from_principal(&editor)) {
                 return Err(IllegalTransition::SelfApproval);
             }
             let (from, to) = (arguments_hash(&change.arguments), arguments_hash(&arguments));

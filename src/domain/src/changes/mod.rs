@@ -31,7 +31,7 @@ pub use escalation::Escalation;
 pub use format::FieldFormat;
 pub use plan::PlanStep;
 pub use preview::{
-    COMPARED_FIELD, CertainFailure, MISSING_FIELD_SUFFIX, Preview, PreviewKind, PreviewNote, StateChange,
+    COMPARED_FIELD, CertainFailure, MISSING_FIELD_SUFFIX, Preview, PreviewKind, PreviewNote, StateEffect,
     qualified_operation,
 };
 pub use proposer::Proposer;
@@ -296,7 +296,7 @@ pub struct Edit {
     /// The owner of the editor's key, if that is another person.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The id of the editor's key. It identifies the person, because editors may not be allowed to approve.
+    /// The id of the editor's key, by which the editor is recognized where editors may not approve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
     /// The editor's names by other claims than `sub`.

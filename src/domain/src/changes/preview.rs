@@ -27,9 +27,9 @@ pub enum PreviewKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CertainFailure {
-    /// The proposer may read itself what the failure tells.
+    /// The proposer may read the state that the failure reveals.
     Readable,
-    /// The failure may tell what the proposer may not read.
+    /// The failure may reveal state that the proposer may not read.
     Restricted,
 }
 
@@ -59,7 +59,7 @@ pub struct PreviewNote {
     /// The packages and versions that the recipe was tried with, or `none`; absent without a recipe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tried: Option<String>,
-    /// The recipe answers a question with which the server confirms the call, as the diff says.
+    /// The recipe answers the question by which the server asks to confirm the call. The diff shows the answer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub confirms: bool,
     /// The operation that the arguments name, if the tool carries many. Rules refer to it as `tool/operation`.
@@ -86,21 +86,21 @@ impl PreviewNote {
     }
 }
 
-/// The way in which the state after a call depends on the state before it.
+/// The effect of a call on the state of its target, by how much the state after it depends on the state before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StateChange {
+pub enum StateEffect {
     /// The call sets the whole state, whatever it was before.
     Whole,
     /// The call sets the fields that the diff shows, and leaves the others as they are.
     Fields,
-    /// Only another preview can tell the state after the call if the state before it is another one.
+    /// If the state before the call is another one, only another preview can tell the state after it.
     Dependent,
 }
 
-/// The name of the field of a diff that compares the state before and after a call, and the beginning of the names of the
-/// fields of a record.
+/// The name of the diff field that compares the state before and after a call. If the state is a record, the names of its
+/// fields begin with it.
 pub const COMPARED_FIELD: &str = "$content";
-/// The name, after that of the compared field, of a note that there is no state before the call.
+/// The suffix of [`COMPARED_FIELD`] for a note that there is no state before the call.
 pub const MISSING_FIELD_SUFFIX: &str = ".before";
 
 /// A provider's preview of a write.
@@ -116,7 +116,7 @@ pub struct Preview {
     /// before the run.
     pub fingerprint: String,
     /// Tells whether the diff can be computed from another state before the call. It is not stored with the change.
-    pub state_change: StateChange,
+    pub state_effect: StateEffect,
 }
 
 /// Returns the name by which rules and acceptances refer to an operation of a tool.

@@ -1,6 +1,6 @@
 //! Conditions of standing rules on single arguments. They are simpler than [`super::Condition`], so that reviewers need no CEL.
 //!
-//! Arguments that cannot be read without doubt match no pattern, so that a rule that allows never covers them.
+//! Ambiguous arguments match no pattern, so that no allow rule with patterns covers them.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use countersign_protocol::arguments;
 
 /// The maximum number of patterns of a rule.
 pub const MAX_PATTERNS: usize = 16;
-/// The maximum bytes of an argument's name, a value and a folder.
+/// The maximum size of an argument's name, a value or a folder, in bytes.
 const MAX_TEXT_BYTES: usize = 512;
 /// The deepest nesting of arguments that are compared.
 pub(super) const MAX_DEPTH: usize = 128;
@@ -55,8 +55,10 @@ impl ArgumentPattern {
         }
     }
 
+    /// Checks a pattern that a reviewer sent.
+    ///
     /// # Errors
-    /// What is wrong with a pattern that somebody sent.
+    /// A message for that reviewer, if the pattern is not valid.
     pub fn check(&self) -> Result<(), &'static str> {
         match (&self.equals, &self.within) {
             _ if self.argument.len() > MAX_TEXT_BYTES => Err("the name of an argument in `matching` is too long"),

@@ -37,7 +37,7 @@ use self::{
 pub(super) use paths::path_components;
 pub use value_paths::{MergedPath, ValuePath, ValueStep};
 
-/// The most bytes of an expression.
+/// The maximum size of an expression, in bytes.
 pub const MAX_SOURCE_BYTES: usize = 4096;
 /// The deepest nesting of an expression.
 const MAX_DEPTH: u16 = 48;
@@ -110,8 +110,8 @@ pub struct Condition {
     value_paths: Arc<[ValuePath]>,
     /// The result of [`Condition::merged_paths`].
     merged_paths: Arc<[MergedPath]>,
-    /// The result of [`Condition::stated_paths`].
-    stated_paths: Arc<[ValuePath]>,
+    /// The result of [`Condition::fixed_paths`].
+    fixed_paths: Arc<[ValuePath]>,
 }
 
 impl fmt::Debug for Condition {
@@ -161,7 +161,7 @@ impl Condition {
             Err(_) => return Err(errors::without_position("it is not an expression")),
         };
         let merged_paths = value_paths::merged_paths(&expression);
-        let stated_paths = value_paths::stated_paths(&expression);
+        let fixed_paths = value_paths::fixed_paths(&expression);
         let mut compiler = Compiler::new(variables);
         if let Err(message) = compiler.visit(&mut expression) {
             return Err(errors::at_node(message, compiler.failed_node, &info));
@@ -176,7 +176,7 @@ impl Condition {
             arguments: arguments.into(),
             value_paths: value_paths.into(),
             merged_paths: merged_paths.into(),
-            stated_paths: stated_paths.into(),
+            fixed_paths: fixed_paths.into(),
         })
     }
 
@@ -200,8 +200,8 @@ impl Condition {
 
     /// Returns the paths whose value is fixed to one or a few literals whenever the condition is true.
     #[must_use]
-    pub fn stated_paths(&self) -> &[ValuePath] {
-        &self.stated_paths
+    pub fn fixed_paths(&self) -> &[ValuePath] {
+        &self.fixed_paths
     }
 
     /// Returns arguments that are named like paths, but whose prefix is compared as plain text. A `..` in such a path

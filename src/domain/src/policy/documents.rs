@@ -4,11 +4,11 @@ use serde_json::Value as Json;
 
 use super::{condition::ConditionFault, values};
 
-/// The most bytes of a document.
+/// The maximum size of a document, in bytes.
 const MAX_BYTES: usize = 4 << 20;
-/// The most values in a document.
+/// The maximum number of values in a document.
 const MAX_VALUES: usize = 100_000;
-/// The most documents in one text.
+/// The maximum number of documents in one text.
 const MAX_DOCUMENTS: usize = 100;
 
 /// Parses a JSON text.

@@ -66,10 +66,10 @@ impl Globs {
         self.set.is_match(name)
     }
 
-    /// Returns `true` if a pattern that contains `/` matches the name. `*` alone crosses a `/` too, although its author
-    /// thought of whole names.
+    /// Returns `true` if a pattern that contains `/` matches the name. Other patterns do not count: a `*` matches a `/` as well,
+    /// although its author may have thought only of tools and not of their operations.
     #[must_use]
-    pub fn match_with_slash(&self, name: &str) -> bool {
+    pub fn matches_with_slash(&self, name: &str) -> bool {
         self.set.matches(name).into_iter().any(|index| self.patterns.get(index).is_some_and(|p| p.contains('/')))
     }
 
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn slash_must_stand_in_the_pattern_that_matches() {
         let globs = |patterns: &[&str]| Globs::new(patterns.iter().map(|&p| p.to_owned()).collect()).unwrap();
-        assert!(globs(&["*Comment*", "run/*"]).match_with_slash("run/Get"));
-        assert!(!globs(&["*Comment*", "other/*"]).match_with_slash("run/deleteComment"));
+        assert!(globs(&["*Comment*", "run/*"]).matches_with_slash("run/Get"));
+        assert!(!globs(&["*Comment*", "other/*"]).matches_with_slash("run/deleteComment"));
     }
 }

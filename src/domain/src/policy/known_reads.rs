@@ -1,4 +1,4 @@
-//! Known reads: tools of a widely used server that only read, as somebody found out by reading and trying the server.
+//! Known reads: tools of a widely used server that only read, as was established by reading its code and trying it.
 //!
 //! A list decides nothing by itself. It tells which definitions a reviewer can accept as reads in one step, including
 //! those of servers whose tools have no annotations.

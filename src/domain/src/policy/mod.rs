@@ -9,8 +9,8 @@
 //!   the default allows it, until a reviewer accepts the definition.
 //! - Tools with which callers manage their own changes are always allowed: a review of `withdraw_change` would itself
 //!   be a change to withdraw.
-//! - Arguments that do not tell which operation of a tool they name may mean any of them: rules and standing denials for
-//!   an operation count as if they might match.
+//! - If it is unclear which operation of a tool the arguments name, it may be any of them: rules and standing denials for an
+//!   operation count as if they might match.
 //! - A standing rule of a reviewer ([`standing_rules`]) allows calls that would be reviewed, or denies calls.
 //! - Reading a resource, getting a prompt and extension methods are not tool calls and cannot be reviewed: [`subjects`]
 //!   decides about them.
@@ -186,7 +186,7 @@ impl From<&Decision> for ReviewNote {
 pub struct ToolFacts {
     /// The name that clients see.
     pub name: String,
-    /// The operation of a tool that carries many.
+    /// The operation, if the tool carries many.
     pub operation: Option<ToolOperation>,
     /// The name of the provider.
     pub server: String,
@@ -207,7 +207,7 @@ pub struct ToolFacts {
 const DEFAULT_ANNOTATIONS: ToolAnnotations =
     ToolAnnotations { read_only_hint: false, destructive_hint: true, idempotent_hint: false, open_world_hint: true };
 
-/// An operation of a tool that carries many, to which rules refer as `tool/operation`.
+/// One of several operations of a tool, to which rules refer as `tool/operation`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolOperation {
     /// The operation's own name; empty if the arguments name none.
@@ -301,7 +301,7 @@ impl Policy {
         Self { standing_rules, reviewers, ..self }
     }
 
-    /// Takes the pins, standing rules and reviewers of the previous policy.
+    /// Takes the pins, standing rules, reviewers and counts of the default from the previous policy.
     #[must_use]
     pub fn with_sources_of(self, previous: &Self) -> Self {
         Self {

@@ -23,9 +23,9 @@ pub struct Definition {
     pub text: Arc<str>,
 }
 
-/// The calls of a tool that only read according to a reviewer, whatever the definition says.
+/// The calls of a tool that a reviewer accepted as reads, whatever the definition says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReadConsent {
+pub enum AcceptedReads {
     #[default]
     None,
     All,
@@ -42,12 +42,12 @@ pub struct Acceptance {
     /// The fingerprint of the server (`countersign_config::UpstreamTarget::fingerprint`). `None` for older acceptances,
     /// which hold for any server.
     pub server_fingerprint: Option<String>,
-    pub reads: ReadConsent,
+    pub reads: AcceptedReads,
 }
 
-/// Follow the hash in the stored form of an acceptance of reads. A version that does not know a mark takes the text for the
-/// hash of another definition, and reviews the tool.
-const READ_MARKS: [(ReadConsent, &str); 2] = [(ReadConsent::All, " read"), (ReadConsent::Sql, " sql-read")];
+/// The suffixes of the stored hash in an acceptance of reads. A version of the program that does not know a suffix takes the
+/// text for the hash of another definition, and reviews the tool.
+const READ_MARKS: [(AcceptedReads, &str); 2] = [(AcceptedReads::All, " read"), (AcceptedReads::Sql, " sql-read")];
 
 impl Acceptance {
     /// Returns the hash as it is stored, including `reads`.
@@ -59,9 +59,9 @@ impl Acceptance {
 
     /// Returns `hash` and `reads` of a stored hash.
     #[must_use]
-    pub fn parse_stored_hash(stored: String) -> (String, ReadConsent) {
+    pub fn parse_stored_hash(stored: String) -> (String, AcceptedReads) {
         let found = READ_MARKS.iter().find_map(|(reads, mark)| Some((stored.strip_suffix(mark)?.to_owned(), *reads)));
-        found.unwrap_or((stored, ReadConsent::None))
+        found.unwrap_or((stored, AcceptedReads::None))
     }
 
     /// Returns `true` if the acceptance holds for this definition of that server.
@@ -94,11 +94,11 @@ impl ToolPin {
         }
     }
 
-    /// Returns the calls of the tool with this definition that only read according to a reviewer.
+    /// Returns the calls that a reviewer accepted as reads, for the tool with this definition.
     #[must_use]
-    pub fn read_consent(&self, server_fingerprint: &str, hash: &str) -> ReadConsent {
+    pub fn accepted_reads(&self, server_fingerprint: &str, hash: &str) -> AcceptedReads {
         let accepted = self.accepted.as_ref().filter(|accepted| accepted.covers(server_fingerprint, hash));
-        accepted.map_or(ReadConsent::None, |accepted| accepted.reads)
+        accepted.map_or(AcceptedReads::None, |accepted| accepted.reads)
     }
 }
 
@@ -153,20 +153,20 @@ impl PinSource for NoPins {
 mod tests {
     use super::*;
 
-    fn acceptance(reads: ReadConsent) -> Acceptance {
+    fn acceptance(reads: AcceptedReads) -> Acceptance {
         let at = Timestamp::UNIX_EPOCH;
         Acceptance { hash: "sha256:1".into(), by: "alice".into(), at, server_fingerprint: Some("t".into()), reads }
     }
 
     #[test]
     fn stored_hash_keeps_what_was_vouched_for() {
-        for reads in [ReadConsent::None, ReadConsent::All, ReadConsent::Sql] {
+        for reads in [AcceptedReads::None, AcceptedReads::All, AcceptedReads::Sql] {
             let stored = acceptance(reads).stored_hash();
             assert_eq!(Acceptance::parse_stored_hash(stored), ("sha256:1".to_owned(), reads));
         }
         // To an older version, the definition has changed.
-        for reads in [ReadConsent::All, ReadConsent::Sql] {
-            let older = Acceptance { hash: acceptance(reads).stored_hash(), ..acceptance(ReadConsent::None) };
+        for reads in [AcceptedReads::All, AcceptedReads::Sql] {
+            let older = Acceptance { hash: acceptance(reads).stored_hash(), ..acceptance(AcceptedReads::None) };
             let pin = ToolPin { accepted: Some(older), ..ToolPin::default() };
             assert_eq!(pin.status("t", "sha256:1"), DefinitionStatus::Changed);
         }
@@ -174,14 +174,14 @@ mod tests {
 
     #[test]
     fn accepted_read_covers_one_definition_of_one_server() {
-        let consent = |reads, server: &str, hash: &str| {
-            ToolPin { accepted: Some(acceptance(reads)), ..ToolPin::default() }.read_consent(server, hash)
+        let accepted = |reads, server: &str, hash: &str| {
+            ToolPin { accepted: Some(acceptance(reads)), ..ToolPin::default() }.accepted_reads(server, hash)
         };
-        for reads in [ReadConsent::None, ReadConsent::All, ReadConsent::Sql] {
-            assert_eq!(consent(reads, "t", "sha256:1"), reads);
-            assert_eq!(consent(reads, "t", "sha256:2"), ReadConsent::None);
-            assert_eq!(consent(reads, "u", "sha256:1"), ReadConsent::None);
+        for reads in [AcceptedReads::None, AcceptedReads::All, AcceptedReads::Sql] {
+            assert_eq!(accepted(reads, "t", "sha256:1"), reads);
+            assert_eq!(accepted(reads, "t", "sha256:2"), AcceptedReads::None);
+            assert_eq!(accepted(reads, "u", "sha256:1"), AcceptedReads::None);
         }
-        assert_eq!(ToolPin::default().read_consent("t", ""), ReadConsent::None);
+        assert_eq!(ToolPin::default().accepted_reads("t", ""), AcceptedReads::None);
     }
 }

@@ -150,7 +150,7 @@ impl Rule {
         match status {
             OperationStatus::Unclear if self.tools.may_match_below(&name) => Coverage::Possible,
             OperationStatus::Unclear => Coverage::None,
-            _ if self.then == Verdict::Allow && self.tools.match_with_slash(&name) => Coverage::Certain,
+            _ if self.then == Verdict::Allow && self.tools.matches_with_slash(&name) => Coverage::Certain,
             _ if self.then != Verdict::Allow && self.tools.matches(&name) => Coverage::Certain,
             _ => Coverage::None,
         }

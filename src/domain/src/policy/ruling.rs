@@ -84,11 +84,11 @@ impl Ruling {
         Self { config_ruling, fixed, standing_rules, simulates, alternatives: Vec::new() }
     }
 
-    /// Returns the ruling on a call that this or the other ruling may be about, of which the stricter decides.
+    /// Combines this ruling with another one that may apply to the same calls: for each call, the stricter of the two decides.
     #[must_use]
     pub fn or_stricter(mut self, other: Self) -> Self {
         self.alternatives.push(other);
-        self.for_each_call()
+        self.without_fixed_decision()
     }
 
     /// Decides about a call.
@@ -156,13 +156,14 @@ impl Ruling {
         !self.simulates && (self.standing_rules.is_some() || blocks())
     }
 
-    /// Returns a ruling that is evaluated for each call, for a tool whose operations have other rulings.
+    /// Returns the ruling without its fixed decision, so that it is evaluated for each call. A tool needs this if its operations
+    /// have other rulings.
     #[must_use]
-    pub fn for_each_call(self) -> Self {
+    pub fn without_fixed_decision(self) -> Self {
         Self { fixed: None, ..self }
     }
 
-    /// Returns `true` if every call of every principal is allowed by an enforced policy.
+    /// Returns `true` if the policy, once enforced, allows every call of every principal.
     #[must_use]
     pub fn always_allows(&self) -> bool {
         self.fixed.as_ref().is_some_and(|decision| decision.intended_verdict() == Verdict::Allow)

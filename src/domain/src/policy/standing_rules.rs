@@ -88,7 +88,7 @@ pub struct StandingRule {
     /// The hashed arguments, if they are not too large to store.
     #[schema(required, value_type = Option<Object>)]
     pub arguments: Option<Arc<RawValue>>,
-    /// The conditions on single arguments of a rule that allows; all of them must hold.
+    /// The conditions of an allow rule on single arguments; all of them must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matching: Vec<ArgumentPattern>,
     /// The change that it was created on; `None` if it was created on the tool.
@@ -269,7 +269,7 @@ impl fmt::Debug for ToolStandingRules {
     }
 }
 
-/// The most bytes of arguments that are compared quickly.
+/// The maximum size of arguments that are compared quickly, in bytes.
 const QUICK_COMPARISON_BYTES: usize = 16 << 10;
 
 impl ToolStandingRules {

@@ -60,9 +60,9 @@ pub struct Requester<'a> {
     pub client: Option<&'a str>,
 }
 
-/// The owner of a subject.
+/// The provider of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner<'a> {
+pub enum SubjectProvider<'a> {
     Upstream(&'a str),
     /// A module. Subjects of the module `gateway` are never refused.
     Module(&'a str),
@@ -105,12 +105,17 @@ impl Policy {
 
     /// Returns the decision of the policy, whether it is enforced or not.
     #[must_use]
-    pub fn decide_access(&self, subject: Subject<'_>, owner: Owner<'_>, requester: &Requester<'_>) -> AccessDecision {
-        let server = match owner {
-            Owner::Module("gateway") => return AccessDecision::NoRule,
-            Owner::Upstream(name) | Owner::Module(name) => name,
+    pub fn decide_access(
+        &self,
+        subject: Subject<'_>,
+        provider: SubjectProvider<'_>,
+        requester: &Requester<'_>,
+    ) -> AccessDecision {
+        let server = match provider {
+            SubjectProvider::Module("gateway") => return AccessDecision::NoRule,
+            SubjectProvider::Upstream(name) | SubjectProvider::Module(name) => name,
         };
-        let upstream = matches!(owner, Owner::Upstream(_));
+        let upstream = matches!(provider, SubjectProvider::Upstream(_));
         let spellings = SubjectSpellings::for_subject(subject);
         for rule in self.rules.iter() {
             let covers = rule.servers.admits(server)
@@ -156,7 +161,7 @@ impl Policy {
         if self.simulates() {
             return true;
         }
-        match self.decide_access(Subject::Method(method), Owner::Upstream(server), requester) {
+        match self.decide_access(Subject::Method(method), SubjectProvider::Upstream(server), requester) {
             AccessDecision::Allowed => true,
             AccessDecision::Refused(_) => false,
             AccessDecision::NoRule => {

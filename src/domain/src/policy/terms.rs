@@ -63,7 +63,7 @@ fn stricter_sign_in(first: Option<&SignInTerms>, second: Option<&SignInTerms>) -
 /// Returns how `new` is looser than `old`, as pairs of texts for people: `quorum 2` and `quorum 1`.
 #[must_use]
 pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
-    // A new term must be compared below, or listed in the second line, whose terms do not loosen.
+    // A new term must be compared below, or listed in the last line, whose terms do not loosen.
     #[rustfmt::skip]
     let Terms {
         reviewers: _, quorum: _, require_comment: _, edit: _, preview_required: _, questions: _, own_agents: _, undo_for: _,

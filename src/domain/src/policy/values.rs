@@ -14,9 +14,9 @@ use countersign_protocol::{
     outline::fold_case,
 };
 
-/// The most bytes of arguments that conditions read.
+/// The maximum size of arguments that conditions read, in bytes.
 pub const MAX_BYTES: usize = 1 << 20;
-/// The most values in arguments that conditions read.
+/// The maximum number of values in arguments that conditions read.
 pub const MAX_VALUES: usize = 20_000;
 /// The deepest nesting of arguments that conditions read, which is that of `serde_json`.
 const MAX_DEPTH: usize = 128;

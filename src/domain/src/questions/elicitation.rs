@@ -56,20 +56,20 @@ const CREDENTIAL_WORDS: [&str; 19] = [
     "token", "secret", "pin", "otp", "totp", "mfa", "2fa", "cvv", "cvc", "cvv2", "ssn", "iban", "pwd", "pass", "jwt",
     "cookie", "bearer", "key", "mnemonic",
 ];
-/// The most fields that a message names.
+/// The maximum number of fields that a message names.
 const MAX_NAMED_FIELDS: usize = 8;
 
 /// Returns the `params` of a question for a client of that revision, including the name of the server. See
-/// [`adapt_params`] for `elicitation`.
+/// [`adapt_params`] for `elicitation_id`.
 #[must_use]
 pub fn params_for_client(
     server: &str,
     method: &str,
     params: Option<&str>,
     client: Revision,
-    elicitation: Option<&str>,
+    elicitation_id: Option<&str>,
 ) -> Option<String> {
-    adapt_params(method, attribute_params(server, method, params).as_deref(), client, elicitation)
+    adapt_params(method, attribute_params(server, method, params).as_deref(), client, elicitation_id)
 }
 
 /// Adds the name of the server to the `params` of a question. Requests that are not shown to a person are unchanged.

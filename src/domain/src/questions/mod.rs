@@ -85,12 +85,17 @@ pub fn missing_capability(declared: &ClientCapabilities, method: &str, params: O
     }
 }
 
-/// Adapts the `params` of a request to the client's revision. `elicitation` is the id for a URL request without one, if
+/// Adapts the `params` of a request to the client's revision. `elicitation_id` is the id for a URL request without one, if
 /// the client requires it.
 #[must_use]
-pub fn adapt_params(method: &str, params: Option<&str>, client: Revision, elicitation: Option<&str>) -> Option<String> {
+pub fn adapt_params(
+    method: &str,
+    params: Option<&str>,
+    client: Revision,
+    elicitation_id: Option<&str>,
+) -> Option<String> {
     let params = params?;
-    let id = elicitation.map(|id| Value::from(id).to_string());
+    let id = elicitation_id.map(|id| Value::from(id).to_string());
     let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
     if client.era() == Era::Modern {
         // Tasks and URL ids exist only in the handshake era.

@@ -8,9 +8,9 @@ use serde_json::value::RawValue;
 use super::Recipe;
 use crate::policy::{Condition, values};
 
-/// The most characters of an operation's name.
+/// The maximum number of characters of an operation's name.
 pub const MAX_OPERATION_CHARS: usize = 128;
-/// The steps that reading the name may take.
+/// The maximum number of steps for reading the name.
 const MAX_STEPS: u64 = 10_000;
 
 /// The operations of a tool.

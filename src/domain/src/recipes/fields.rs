@@ -11,7 +11,7 @@ pub struct FieldFilter {
     pub ignore: Vec<FieldPath>,
 }
 
-/// A path to fields, such as `metadata.managedFields`. Elements of lists are looked through without being named.
+/// A path to fields, such as `metadata.managedFields`. Where a value is a list, the path continues in each of its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldPath(Vec<PathStep>);
 

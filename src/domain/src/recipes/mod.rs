@@ -13,7 +13,7 @@ use serde_json::Value;
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::{
-    changes::StateChange,
+    changes::StateEffect,
     policy::{Condition, condition::Variables},
 };
 
@@ -48,7 +48,7 @@ pub const RESULT_AFTER_VARIABLES: &Variables = &[("arguments", &[]), ("before", 
 
 /// JSON pointer to the text of a tool result, used if a recipe names no other.
 pub const FIRST_TEXT: &str = "/content/0/text";
-/// The most elements of a list for each of which a recipe reads.
+/// The maximum number of elements of a list for each of which a recipe reads.
 pub const MAX_ELEMENTS: usize = 50;
 
 /// The preview of one tool.
@@ -74,7 +74,7 @@ pub struct Recipe {
     pub verify: Option<RecipeVerification>,
     /// Shows what the SQL statements of the call change, in place of the methods above.
     pub sql: Option<Arc<SqlRecipe>>,
-    /// Answers the question with which the server confirms the call.
+    /// Answers the question by which the server asks to confirm the call.
     pub confirm: Option<Confirmation>,
     /// The packages with their versions, or other servers, that the recipe was tried with.
     pub tried: Vec<String>,
@@ -154,22 +154,22 @@ impl Recipe {
 
     /// Returns how the state after a call depends on the state that `before` reads.
     #[must_use]
-    pub fn state_change(&self) -> StateChange {
+    pub fn state_effect(&self) -> StateEffect {
         let Self { dry_run: None, sql: None, before: Some(PreviewRead { for_each: None, display_format, .. }), .. } =
             self
         else {
-            return StateChange::Dependent;
+            return StateEffect::Dependent;
         };
         match &self.after {
-            None => StateChange::Whole,
-            Some(StateAfter::Expression(after)) if !after.uses("before") => StateChange::Whole,
+            None => StateEffect::Whole,
+            Some(StateAfter::Expression(after)) if !after.uses("before") => StateEffect::Whole,
             // YAML is compared as one text, which includes the fields that the call does not set.
             Some(StateAfter::Fields(fields))
                 if *display_format != DisplayFormat::Yaml && !fields.iter().any(|field| field.value.uses("before")) =>
             {
-                StateChange::Fields
+                StateEffect::Fields
             }
-            Some(_) => StateChange::Dependent,
+            Some(_) => StateEffect::Dependent,
         }
     }
 
@@ -215,7 +215,7 @@ pub struct DryRun {
     pub display_format: DisplayFormat,
     /// A pattern for the error of the dry run that means that the call itself must fail.
     pub must_fail: Option<Pattern>,
-    /// A read that shows the same state as that error. Whoever may make it may know the error. It is never made.
+    /// A read that shows the same state as that error. It is never made: whoever may make it may also see the error.
     pub reads_as: Option<PreviewRead>,
     /// The operator wrote the recipe, or named its set, for this server. Otherwise only a tool with an accepted
     /// definition is called, because the server alone claims that a dry run changes nothing.
@@ -235,7 +235,7 @@ impl fmt::Debug for DryRun {
     }
 }
 
-/// The answer to the question with which a server confirms a call. Its `Debug` text leaves out `is_trusted` too.
+/// The answer to the question by which a server asks to confirm a call. Its `Debug` text leaves out `is_trusted` too.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Confirmation {
     /// Matches the message of the question.
@@ -367,10 +367,11 @@ impl Recipes {
         }
     }
 
-    /// Returns `true` if these recipes do what `old` does not do: recipes that the operator added or changed, SQL queries or
-    /// dry runs that need no accepted tool, answers to questions of the server, or operations that are no longer unknown.
+    /// Returns `true` if these recipes permit something that `old` does not: recipes that the operator added or changed, SQL
+    /// queries or dry runs that need no accepted tool, answers to questions of the server, or operations that are no longer
+    /// unknown.
     #[must_use]
-    pub fn calls_more_than(&self, old: &Self) -> bool {
+    pub fn permits_more_than(&self, old: &Self) -> bool {
         let is_unconditional =
             |(tool, recipe): &(&String, &Recipe)| self.written.contains(tool) || recipe.has_trusted_calls();
         let knows_more = |(tool, recipe): (&String, &Recipe)| {
@@ -382,8 +383,8 @@ impl Recipes {
             || old.by_tool.iter().any(knows_more)
     }
 
-    /// Returns the recipes in force until these are consented to: those of `old`, with the dispatchers of both. Without a
-    /// dispatcher, rules that deny an operation would match none of its calls. An operation is known if both know it.
+    /// Returns the recipes that are in force until somebody consents to these: those of `old`, with the dispatchers of both, since
+    /// without its dispatcher a rule that denies an operation would match none of its calls. An operation is known if both know it.
     #[must_use]
     pub fn hold_back(&self, old: &Self) -> Self {
         let mut held = old.clone();

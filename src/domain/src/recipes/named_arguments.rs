@@ -56,9 +56,9 @@ impl<'r> NamedArguments<'r> {
     pub fn for_recipe(recipe: &'r Recipe, conditions: &[&'r Condition], is_summary_whole: bool) -> Self {
         let Recipe { operation, target, summary, label, before, after, reads, sql, confirm, .. } = recipe;
         let mut named = Self::default();
-        let list_path = before.as_ref().and_then(element_path);
-        let stated = conditions.iter().flat_map(|condition| condition.stated_paths());
-        stated.for_each(|path| named.add_path(path, None, None));
+        let list_path = before.as_ref().and_then(list_path_of);
+        let fixed = conditions.iter().flat_map(|condition| condition.fixed_paths());
+        fixed.for_each(|path| named.add_path(path, None, None));
         named.add_texts([operation, target], None);
         named.add_texts(Some(summary).filter(|_| is_summary_whole), None);
         named.add_texts([label], list_path);
@@ -125,7 +125,7 @@ impl<'r> NamedArguments<'r> {
     }
 
     fn add_read(&mut self, read: &PreviewRead) {
-        let list_path = element_path(read);
+        let list_path = list_path_of(read);
         // For a list of arguments, the used parts of its elements are added instead of the whole list.
         read.for_each.iter().filter(|_| list_path.is_none()).for_each(|expression| self.add(expression, None));
         self.add_text(&read.label, list_path);
@@ -211,8 +211,8 @@ impl NamedPart<'_> {
     }
 }
 
-/// Returns the list of arguments for each of which the call is made, if it is nothing but arguments.
-fn element_path(read: &PreviewRead) -> Option<&ValuePath> {
+/// Returns the path of the list for each element of which the read is made, if that list is a part of the arguments.
+fn list_path_of(read: &PreviewRead) -> Option<&ValuePath> {
     match read.for_each.as_ref()?.merged_paths() {
         [MergedPath { path, .. }] if path.variable == "arguments" && !path.steps.is_empty() => Some(path),
         _ => None,

@@ -9,11 +9,11 @@ use strum::VariantArray as _;
 use super::RecordField;
 use crate::policy::{Condition, values};
 
-/// Maximum bytes of arguments whose statement can be a read.
+/// Maximum size of arguments whose statement can be a read, in bytes.
 const MAX_READ_BYTES: usize = 64 << 10;
-/// Maximum values in such arguments, at all levels together.
+/// Maximum number of values in such arguments, at all levels together.
 const MAX_READ_VALUES: usize = 1000;
-/// Maximum steps of the expression that finds the statement in them.
+/// Maximum number of steps of the expression that finds the statement in them.
 const MAX_STEPS: u64 = 100_000;
 
 /// The preview of a tool that runs SQL statements. Its `Debug` text leaves out `is_trusted`, so that comparisons of the text
@@ -24,7 +24,7 @@ pub struct SqlRecipe {
     /// Finds the text of the statements in the arguments.
     pub statement: Condition,
     pub query: SqlQuery,
-    /// Maximum rows of a statement that are shown and compared.
+    /// Maximum number of rows of a statement that are shown and compared.
     pub rows: usize,
     /// The operator wrote the recipe, or named its set, for this server. Otherwise only a tool with an accepted definition
     /// is called, because it could run anything.

@@ -1,8 +1,8 @@
-//! The subject of a feed event, the patterns for its type, and the JSON that is sent.
+//! The facts of a feed event, the patterns for its type, and the JSON that is sent.
 //!
-//! Transitions of changes are durable in the feed. Other events (`change.escalated`, `change.reminder`, `rule.*`, `provider.*`, `config.*`,
-//! `webhook.*`) reach only current subscribers: a webhook stores the events that it receives, and misses events that occur while the gateway
-//! is down.
+//! Transitions of changes are durable in the feed. Other events (`change.escalated`, `change.reminder`, `rule.*`, `provider.*`,
+//! `config.*`, `webhook.*`) reach only current subscribers: a webhook stores the events that it receives, and misses events that
+//! occur while the gateway is down.
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde::Deserialize;
@@ -36,10 +36,10 @@ pub fn event_types() -> impl Iterator<Item = &'static str> {
     EventKind::VARIANTS.iter().map(|kind| kind.feed_type()).chain(OTHER_EVENT_TYPES)
 }
 
-/// The subject of an event.
+/// The facts of an event by which webhooks select and order it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFacts {
-    /// The ordering key of deliveries: the id of a change or of a standing rule, or a text for other events.
+    /// The subject, whose deliveries are sent in order: the id of a change or of a standing rule, or a text for other events.
     pub subject: String,
     pub server: Option<String>,
     /// The tool names that clients see.

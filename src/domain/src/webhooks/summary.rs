@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::template::{TemplateValues, single_line};
 use crate::changes::machine::SYSTEM;
 
-/// Returns a clause about the event. For a change, its summary follows the clause.
+/// Returns a clause about the event, without the summary of its change.
 #[must_use]
 pub fn event_clause(values: &TemplateValues<'_>) -> String {
     let (kind, actor, server) = (values.get("type"), values.get("actor"), values.get("server"));

@@ -39,9 +39,9 @@ const PLACEHOLDERS: [(&str, &str); 24] = [
     ("change.quorum", "/change/quorum"),
 ];
 
-/// The most characters of one value.
+/// The maximum number of characters of one value.
 const MAX_VALUE_CHARS: usize = 500;
-/// The most bytes of a template.
+/// The maximum size of a template, in bytes.
 const MAX_TEMPLATE_BYTES: usize = 4096;
 
 /// A validated template, whose placeholders all exist.

@@ -7,7 +7,7 @@ use serde_json::{Value, value::RawValue};
 use super::formats::set_formats_of_arguments;
 use crate::ToolDef;
 use countersign_domain::changes::{
-    FieldFormat, LineOp, Operation, Preview, PreviewKind, PreviewNote, StateChange, Target,
+    FieldFormat, LineOp, Operation, Preview, PreviewKind, PreviewNote, StateEffect, Target,
     diff::DiffBuilder,
     image::ImageFacts,
     visible::{escape_hidden, is_hidden},
@@ -39,7 +39,7 @@ pub fn preview_arguments(upstream: &str, tool: &str, def: &ToolDef, arguments: &
         summary: summary(upstream, tool, def, arguments),
         diff,
         fingerprint: definition_fingerprint(def),
-        state_change: StateChange::Dependent,
+        state_effect: StateEffect::Dependent,
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
 };
 use countersign_domain::{
     changes::{
-        COMPARED_FIELD, LineOp, Operation, Preview, PreviewKind, PreviewNote, StateChange,
+        COMPARED_FIELD, LineOp, Operation, Preview, PreviewKind, PreviewNote, StateEffect,
         diff::{DiffBuilder, text_lines},
         digest::PartHasher,
     },
@@ -128,10 +128,10 @@ pub fn compose(
     let default_operation = if creates { Operation::Create } else { Operation::Update };
     let named_operation = labels::operation_of(recipe, arguments);
     let state_keys = dry_run.iter().chain(&before).filter_map(|observation| observation.state_key.clone()).collect();
-    let state_change = match named_operation {
+    let state_effect = match named_operation {
         // It would still be shown as a creation if an earlier step of a plan creates the target.
-        Some(Operation::Create) if creates => StateChange::Dependent,
-        _ => recipe.state_change(),
+        Some(Operation::Create) if creates => StateEffect::Dependent,
+        _ => recipe.state_effect(),
     };
     let compares = !before.is_empty();
     if dry_run.is_none() && !compares {
@@ -170,7 +170,7 @@ pub fn compose(
         summary: arguments_preview.summary.clone(),
         diff,
         fingerprint: hasher.finish(),
-        state_change,
+        state_effect,
     })
 }
 
@@ -263,7 +263,7 @@ mod tests {
             summary: String::new(),
             diff: Diff::default(),
             fingerprint: String::new(),
-            state_change: StateChange::Dependent,
+            state_effect: StateEffect::Dependent,
         };
         let fingerprint = |kind: Option<&'static str>| {
             let failed_dry_run = kind.map(|kind| Fault::new(kind, "it failed"));

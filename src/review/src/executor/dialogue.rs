@@ -102,7 +102,7 @@ impl<'a> RunningDialogue<'a> {
     /// Starts the dialogue. Returns `None` for a change whose tool may not ask.
     pub(crate) fn start(inner: &'a Inner, change: &Arc<Change>) -> Option<(Arc<dyn Inquirer>, Self)> {
         let dialogue = change.dialogue.as_ref()?;
-        let capabilities = ClientCapabilities::from_declaration(dialogue.client.get());
+        let capabilities = ClientCapabilities::from_declaration(dialogue.client_capabilities.get());
         if capabilities.accepts_no_requests() {
             return None;
         }

@@ -43,7 +43,7 @@ pub(crate) fn check_request(
 /// Returns `true` if the reviewer is the proposer, by name, owner, key or claim. It is checked here before a provider is asked;
 /// [`machine::apply`](countersign_domain::changes::machine::apply) decides at the vote or the edit.
 pub(crate) fn is_proposer(reviewer: &Principal, change: &Change) -> bool {
-    change.is_proposed_by(Person::from_principal(reviewer))
+    change.proposer_could_be(Person::from_principal(reviewer))
 }
 
 /// Rejects a decision without a comment if the rule requires one. An invisible comment counts as none.
@@ -81,7 +81,7 @@ pub(crate) fn find_right(
         .into_iter()
         .filter(|deputyship| deputyship.groups.iter().any(|group| required.contains(&group.as_str())))
         .map(|deputyship| deputyship.absence.person)
-        .filter(|person| !change.is_proposed_by(Person::from_absent(person)))
+        .filter(|person| !change.proposer_could_be(Person::from_absent(person)))
         .collect();
     // A deputy of several people approves in place of one whose vote is still open.
     absent.sort_by_key(|person| !change.has_place_for_deputy_of(person));

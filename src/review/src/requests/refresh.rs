@@ -12,7 +12,7 @@ use crate::{
     recheck::{Divergence, Recheck},
 };
 use countersign_domain::{
-    changes::{Change, ChangeState, Preview, ServerIdentity, StateChange, machine::ChangeEvent},
+    changes::{Change, ChangeState, Preview, ServerIdentity, StateEffect, machine::ChangeEvent},
     principal::Principal,
 };
 use countersign_protocol::ErrorKind;
@@ -109,7 +109,7 @@ async fn refresh_unchanged(inner: &Inner, change: &Arc<Change>, served_by: Serve
         summary: change.summary.clone(),
         diff: change.diff.clone(),
         fingerprint: change.fingerprint.clone(),
-        state_change: StateChange::Dependent,
+        state_effect: StateEffect::Dependent,
     };
     inner.transitions.apply_event_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }).await
 }

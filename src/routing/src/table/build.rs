@@ -19,7 +19,7 @@ use super::{
     unreached_upstreams::UnreachedUpstreams,
     validate::compile_schema,
 };
-use countersign_domain::policy::{OperationStatus, Policy, ToolOperation, pins::ReadConsent};
+use countersign_domain::policy::{OperationStatus, Policy, ToolOperation, pins::AcceptedReads};
 use countersign_protocol::{Era, Revision, param_headers::annotated_params};
 use countersign_provider::ToolDef;
 use countersign_upstream::names;
@@ -201,12 +201,12 @@ fn build_tool_route(
             let operation = ToolOperation { name: String::new(), status: OperationStatus::Unknown };
             let unnamed = RuledCalls::Operation(operation);
             let (facts, ruling) = ruling::tool_ruling(policy, provider, &def, &hash, unnamed);
-            (facts, ruling.for_each_call())
+            (facts, ruling.without_fixed_decision())
         }
     };
     let recipe = provider.as_provider().recipe(&def.name);
     let sql = recipe.and_then(|recipe| recipe.sql.clone());
-    let sql = sql.filter(|_| ruling::read_consent(policy, provider, &def, &hash) == ReadConsent::Sql);
+    let sql = sql.filter(|_| ruling::accepted_reads(policy, provider, &def, &hash) == AcceptedReads::Sql);
     let has_reads = sql.is_some() || def.read_only_when.is_some() && provider.is_module();
     let read_ruling = has_reads.then(|| ruling::tool_ruling(policy, provider, &def, &hash, RuledCalls::Reads).1);
     let may_review = ruling.may_review() || operations.as_ref().is_some_and(OperationRoutes::may_review);

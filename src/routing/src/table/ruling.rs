@@ -8,7 +8,7 @@ use countersign_domain::{
     policy::{
         DefinitionStatus, OperationStatus, Policy, Ruling, ToolFacts, ToolOperation,
         known_reads::KnownTool,
-        pins::{Definition, ReadConsent},
+        pins::{AcceptedReads, Definition},
     },
 };
 use countersign_protocol::{annotations::ToolAnnotations, arguments::canonical_text_hash, json::replace_strings};
@@ -84,17 +84,23 @@ pub(super) enum RuledCalls {
     Operation(ToolOperation),
 }
 
-/// Returns the calls of the tool that only read according to a reviewer.
-pub(super) fn read_consent(policy: &Policy, provider: &RouteTarget, def: &ToolDef, hash: &str) -> ReadConsent {
-    consent_by_name(policy, provider, def, hash, &def.name)
+/// Returns the calls of the tool that a reviewer accepted as reads.
+pub(super) fn accepted_reads(policy: &Policy, provider: &RouteTarget, def: &ToolDef, hash: &str) -> AcceptedReads {
+    accepted_reads_by_name(policy, provider, def, hash, &def.name)
 }
 
-/// Returns the consent to reads that was given under this name, which is that of the tool or of one of its operations.
-fn consent_by_name(policy: &Policy, provider: &RouteTarget, def: &ToolDef, hash: &str, name: &str) -> ReadConsent {
+/// Returns the reads that were accepted under this name, which is that of the tool or of one of its operations.
+fn accepted_reads_by_name(
+    policy: &Policy,
+    provider: &RouteTarget,
+    def: &ToolDef,
+    hash: &str,
+    name: &str,
+) -> AcceptedReads {
     let fingerprint = provider.as_provider().target_fingerprint();
     let pins = policy.pins();
     let pin = pins.pin(provider.name(), name).filter(|_| !provider.is_module() && !def.self_service);
-    pin.map_or(ReadConsent::None, |pin| pin.read_consent(fingerprint, hash))
+    pin.map_or(AcceptedReads::None, |pin| pin.accepted_reads(fingerprint, hash))
 }
 
 /// Returns the facts about these calls of the tool, and the part of the policy's decision that is known before any call.
@@ -112,7 +118,7 @@ pub(super) fn tool_ruling(
         RuledCalls::Operation(operation) => (false, Some(operation)),
     };
     let mut definition_status = DefinitionStatus::Module;
-    let mut consent = read_consent(policy, provider, def, hash);
+    let mut reads = accepted_reads(policy, provider, def, hash);
     if !provider.is_module() && !def.self_service {
         let status = |name: &str| policy.pins().status((provider.name(), fingerprint), name, hash);
         definition_status = status(&def.name);
@@ -123,17 +129,17 @@ pub(super) fn tool_ruling(
         let name = known.map(|operation| qualified_operation(&def.name, &operation.name));
         if let Some(name) = name.filter(|name| status(name) == DefinitionStatus::Accepted) {
             definition_status = DefinitionStatus::Accepted;
-            if consent == ReadConsent::None {
-                consent = consent_by_name(policy, provider, def, hash, &name);
+            if reads == AcceptedReads::None {
+                reads = accepted_reads_by_name(policy, provider, def, hash, &name);
             }
         }
     }
-    let annotations = match consent {
+    let annotations = match reads {
         _ if only_reads => ToolAnnotations { read_only_hint: true, destructive_hint: false, ..def.annotations },
-        ReadConsent::All => ToolAnnotations { read_only_hint: true, destructive_hint: false, ..def.annotations },
+        AcceptedReads::All => ToolAnnotations { read_only_hint: true, destructive_hint: false, ..def.annotations },
         // The reviewer vouched for some calls only, so the tool does not only read, whatever it declares.
-        ReadConsent::Sql => ToolAnnotations { read_only_hint: false, ..def.annotations },
-        ReadConsent::None => def.annotations,
+        AcceptedReads::Sql => ToolAnnotations { read_only_hint: false, ..def.annotations },
+        AcceptedReads::None => def.annotations,
     };
     let facts = ToolFacts {
         name: def.name.clone(),

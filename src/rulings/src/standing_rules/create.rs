@@ -166,13 +166,13 @@ impl StandingRules {
         if request.verdict == StandingVerdict::Deny {
             return Ok(());
         }
-        if change.is_proposed_by(Person::from_principal(by)) {
+        if change.proposer_could_be(Person::from_principal(by)) {
             return Err(McpError::new(
                 ErrorKind::SelfApproval,
                 "you cannot allow calls like those that you proposed yourself",
             ));
         }
-        if !change.terms.editors_may_approve() && change.is_edited_by(Person::from_principal(by)) {
+        if !change.terms.editors_may_approve() && change.editors_could_include(Person::from_principal(by)) {
             let message = "you have edited the arguments of this change, so somebody else must create a rule that allows such \
                            calls";
             return Err(McpError::new(ErrorKind::SelfApproval, message));

@@ -83,7 +83,7 @@ mod tests {
         sqlite::open,
         statements::pins,
     };
-    use countersign_domain::policy::pins::{Acceptance, ReadConsent, ToolPin};
+    use countersign_domain::policy::pins::{Acceptance, AcceptedReads, ToolPin};
 
     fn database_with_entries(n: u64) -> (tempfile::TempDir, Connection) {
         let dir = tempfile::tempdir().unwrap();
@@ -200,9 +200,9 @@ mod tests {
         };
         for accepted in [
             None,
-            Some(accepted(ReadConsent::None)),
-            Some(accepted(ReadConsent::All)),
-            Some(accepted(ReadConsent::Sql)),
+            Some(accepted(AcceptedReads::None)),
+            Some(accepted(AcceptedReads::All)),
+            Some(accepted(AcceptedReads::Sql)),
         ] {
             let pin = ToolPin { seen: Some("h1".into()), accepted, text: Some("{}".into()) };
             let write = PinWrite { tool: "read".into(), pin };

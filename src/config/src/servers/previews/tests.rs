@@ -1,7 +1,7 @@
 //! Tests how recipes are compiled, and which ones a server uses.
 
 use super::*;
-use countersign_domain::{changes::StateChange, recipes::TextTemplate};
+use countersign_domain::{changes::StateEffect, recipes::TextTemplate};
 
 fn parsed(yaml: &str) -> (Recipes, Vec<String>) {
     let target = UpstreamTarget::Command {
@@ -81,17 +81,17 @@ fn only_written_recipes_count_as_more_calls() {
     let (mine, _) = parsed("{mine: {reads: [{tool: look}]}}");
     let (other, _) = parsed("{mine: {reads: [{tool: touch}]}}");
     let none = Recipes::default();
-    assert!(!automatic.calls_more_than(&none) && !none.calls_more_than(&mine));
-    assert!(mine.calls_more_than(&automatic) && other.calls_more_than(&mine) && !mine.calls_more_than(&mine));
+    assert!(!automatic.permits_more_than(&none) && !none.permits_more_than(&mine));
+    assert!(mine.permits_more_than(&automatic) && other.permits_more_than(&mine) && !mine.permits_more_than(&mine));
     // If the operator names a set for the server, its dry runs are trusted.
     let (named, _) = parsed("filesystem");
     let (both, _) = parsed("[filesystem, auto]");
     let (mut confirms, _) = parsed("{mine: {reads: [{tool: look}], confirm: {question: Sure, answer: {}}}}");
     confirms.written.clear();
-    assert!(confirms.calls_more_than(&none), "an answer to a question waits for consent");
+    assert!(confirms.permits_more_than(&none), "an answer to a question waits for consent");
     confirms.trust_only(&[]);
-    assert!(!confirms.calls_more_than(&none));
-    assert!(named.calls_more_than(&none) && !both.calls_more_than(&named) && !automatic.calls_more_than(&named));
+    assert!(!confirms.permits_more_than(&none));
+    assert!(named.permits_more_than(&none) && !both.permits_more_than(&named) && !automatic.permits_more_than(&named));
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn creation_needs_no_state_before() {
 
 #[test]
 fn recipe_tells_how_state_after_depends_on_before() {
-    use StateChange::{Dependent, Fields, Whole};
-    for (recipe, state_change) in [
+    use StateEffect::{Dependent, Fields, Whole};
+    for (recipe, state_effect) in [
         ("before: {tool: look}, after: arguments.text", Whole),
         ("operation: delete, before: {tool: look}", Whole),
         ("before: {tool: look, as: json}, after: {title: arguments.title, body?: arguments.body}", Fields),
@@ -130,7 +130,7 @@ fn recipe_tells_how_state_after_depends_on_before() {
     ] {
         let (recipes, faults) = parsed(&format!("{{a: {{{recipe}}}}}"));
         assert!(faults.is_empty(), "{faults:?}");
-        assert_eq!(recipes.get("a").unwrap().state_change(), state_change, "{recipe}");
+        assert_eq!(recipes.get("a").unwrap().state_effect(), state_effect, "{recipe}");
     }
 }
 
@@ -268,7 +268,7 @@ fn operations_inherit_and_need_not_show_anything() {
     let fewer = parsed("{a: {operation: arguments.call.name, operations: {Get: {}}}}").0;
     let none = parsed("none").0;
     assert!(
-        !fewer.calls_more_than(&fewer) && none.calls_more_than(&fewer),
+        !fewer.permits_more_than(&fewer) && none.permits_more_than(&fewer),
         "its operations would no longer be unknown"
     );
 }

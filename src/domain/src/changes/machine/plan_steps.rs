@@ -1,4 +1,4 @@
-//! Transitions of steps of plans that alter what the step shows.
+//! Transitions of plan steps that alter what reviewers see of the step.
 
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ impl Change {
         self.proposed_arguments.get_or_insert(before);
         if self.terms.quorum == 0 {
             let reason = match terms.quorum {
-                0 => "the policy allows this step of a plan, but its arguments have results of earlier steps now",
-                _ => "the policy, which allowed this step of a plan, asks for a review of it as it is now",
+                0 => "the policy allows this step of a plan, but its arguments now contain results of earlier steps",
+                _ => "the policy allowed this step of a plan when it was proposed, but now asks for a review",
             };
             self.review = Some(ReviewNote { rule: None, reason: reason.into(), mark: None });
         }

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::{
-    changes::{Operation, PreviewNote, ServerIdentity, StateChange, Target, Terms, diff::DiffBuilder, testing},
+    changes::{Operation, PreviewNote, ServerIdentity, StateEffect, Target, Terms, diff::DiffBuilder, testing},
     principal::Role,
 };
 
@@ -35,7 +35,7 @@ fn preview(after: &str) -> Preview {
         summary: format!("Set it to {after}"),
         diff: DiffBuilder::new().field("f", "F", None, Some(after)).finish(),
         fingerprint: format!("sha256:{after}"),
-        state_change: StateChange::Fields,
+        state_effect: StateEffect::Fields,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::changes::{
     COMPARED_FIELD, Change, Diff, DiffLine, FieldDiff, LineOp, MISSING_FIELD_SUFFIX, Operation, Preview, PreviewKind,
-    StateChange, diff::DiffBuilder,
+    StateEffect, diff::DiffBuilder,
 };
 
 /// The field of a note in a diff.
@@ -20,13 +20,14 @@ pub fn is_written_by(earlier: &Change, provider: &str, preview: &Preview) -> boo
 }
 
 /// Updates a preview to the state after the earlier steps, which write the same target and come in the order of the plan: each
-/// field begins with the value that they leave. If that cannot be computed, a note says so. The note also makes the preview
-/// differ from the one when the step runs, so that a person reviews that one.
+/// field begins with the value that they leave. If that cannot be computed, a note says so. Because of the note, the
+/// preview at the step's turn differs from this one, so that a person reviews it then.
 pub fn compose_over<'a>(preview: &mut Preview, earlier: impl IntoIterator<Item = &'a Change>) {
     for step in earlier {
         preview.note.restricted |= step.is_restricted();
         compose_headline(preview, step);
-        // A step of another state with the same lock key may alter the preview too. That shows when this step runs.
+        // A step that writes another state under the same lock key may alter the preview too, which is only seen at the turn of
+        // this step.
         if is_same_state(preview, step) && !compose_over_step(preview, step) {
             let number = step.plan.as_ref().map_or(0, super::PlanStep::number);
             let text = format!(
@@ -65,7 +66,7 @@ fn compose_headline(preview: &mut Preview, step: &Change) {
 fn compose_over_step(preview: &mut Preview, step: &Change) -> bool {
     let is_known = preview.note.is_live() && step.preview.is_live() && preview.note.kind == step.preview.kind;
     let is_whole = !preview.diff.truncated && !step.diff.truncated;
-    if !is_known || !is_whole || preview.state_change == StateChange::Dependent {
+    if !is_known || !is_whole || preview.state_effect == StateEffect::Dependent {
         return false;
     }
     let composed = match preview.note.kind {
@@ -74,8 +75,8 @@ fn compose_over_step(preview: &mut Preview, step: &Change) -> bool {
         PreviewKind::DryRun | PreviewKind::Arguments => None,
     };
     let Some(fields) = composed else { return false };
-    let begins_missing = |fields: &[FieldDiff]| fields.iter().any(is_missing_note);
-    if preview.operation == Operation::Create && begins_missing(&preview.diff.fields) && !begins_missing(&fields) {
+    let has_missing_note = |fields: &[FieldDiff]| fields.iter().any(is_missing_note);
+    if preview.operation == Operation::Create && has_missing_note(&preview.diff.fields) && !has_missing_note(&fields) {
         preview.operation = Operation::Update;
     }
     preview.diff.fields = fields;
@@ -112,7 +113,7 @@ fn compose_comparison(preview: &Preview, step: &Change) -> Option<Vec<FieldDiff>
         return Some(later.clone());
     }
     // A field that the diff leaves out gets the value that it has now, so it is shown once the earlier step has changed it.
-    let sets_all = preview.state_change == StateChange::Whole || later.iter().any(is_missing_note);
+    let sets_all = preview.state_effect == StateEffect::Whole || later.iter().any(is_missing_note);
     let is_set = |written: &&FieldDiff| later.iter().any(|field| field.field == written.field && has_values(field));
     if sets_all && !written.iter().all(is_set) {
         return None;
@@ -212,7 +213,7 @@ mod tests {
             summary: "Update".into(),
             diff: diff.finish(),
             fingerprint: "sha256:1".into(),
-            state_change: StateChange::Fields,
+            state_effect: StateEffect::Fields,
         }
     }
 
@@ -303,7 +304,7 @@ mod tests {
     const MISSING: StateField = Note(".before", "(does not exist)");
 
     /// Creates the preview of a recipe, with a field that has nothing to do with the state.
-    fn recipe_preview(state_change: StateChange, fields: &[StateField]) -> Preview {
+    fn recipe_preview(state_effect: StateEffect, fields: &[StateField]) -> Preview {
         let mut diff = DiffBuilder::new();
         for field in fields {
             match *field {
@@ -313,7 +314,7 @@ mod tests {
         }
         diff.add_lines("$read1", "Also read", [(LineOp::Equal, "x".into())]);
         let is_missing = diff.len() > 1 && matches!(fields[0], Note(".before", _));
-        let mut preview = Preview { state_change, diff: diff.finish(), ..preview(&[]) };
+        let mut preview = Preview { state_effect, diff: diff.finish(), ..preview(&[]) };
         preview.target.id = None;
         preview.note = PreviewNote {
             kind: PreviewKind::BeforeAfter,
@@ -325,7 +326,7 @@ mod tests {
     }
 
     fn recipe_step(number: u32, fields: &[StateField]) -> Change {
-        let Preview { note, operation, target, diff, .. } = recipe_preview(StateChange::Dependent, fields);
+        let Preview { note, operation, target, diff, .. } = recipe_preview(StateEffect::Dependent, fields);
         Change { preview: note, operation, target, diff, ..step(number, &[]) }
     }
 
@@ -335,9 +336,9 @@ mod tests {
 
     #[test]
     fn comparison_begins_where_earlier_step_ends() {
-        use StateChange::{Fields, Whole};
+        use StateEffect::{Fields, Whole};
         let (a, b, c) = (Some("a"), Some("b"), Some("c"));
-        let cases: [(StateChange, StateFields<'_>, StateFields<'_>, StateFields<'_>); 7] = [
+        let cases: [(StateEffect, StateFields<'_>, StateFields<'_>, StateFields<'_>); 7] = [
             (Whole, &[Value("", a, b)], &[Value("", a, c)], &[Value("", b, c)]),
             (Whole, &[MISSING, Value("", None, b)], &[MISSING, Value("", None, c)], &[Value("", b, c)]),
             (Whole, &[Note("", "(nothing would change)")], &[Value("", a, c)], &[Value("", a, c)]),
@@ -361,19 +362,19 @@ mod tests {
                 &[Value(".body", b, c), Value(".state", None, a)],
             ),
         ];
-        for (number, (state_change, earlier, later, expected)) in cases.into_iter().enumerate() {
-            let mut later = recipe_preview(state_change, later);
+        for (number, (state_effect, earlier, later, expected)) in cases.into_iter().enumerate() {
+            let mut later = recipe_preview(state_effect, later);
             compose_over(&mut later, [&recipe_step(1, earlier)]);
-            let expected = recipe_preview(state_change, expected);
+            let expected = recipe_preview(state_effect, expected);
             assert_eq!((later.operation, &later.diff), (expected.operation, &expected.diff), "case {number}");
         }
     }
 
     #[test]
     fn comparison_that_depends_on_earlier_step_is_noted() {
-        use StateChange::{Dependent, Fields, Whole};
+        use StateEffect::{Dependent, Fields, Whole};
         let (a, b, c) = (Some("a"), Some("b"), Some("c"));
-        let cases: [(StateChange, StateFields<'_>, StateFields<'_>); 8] = [
+        let cases: [(StateEffect, StateFields<'_>, StateFields<'_>); 8] = [
             (Dependent, &[Value("", a, b)], &[Value("", a, c)]),
             (Whole, &[Value("", a, b)], &[Value("", a, b)]),
             (Whole, &[Value("", a, None)], &[Value("", a, c)]),
@@ -383,8 +384,8 @@ mod tests {
             (Fields, &[MISSING, Value(".title", None, b)], &[MISSING, Value(".body", None, c)]),
             (Fields, &[Value(".title", b, c)], &[Note(".title", "a"), Value(".body", a, c)]),
         ];
-        for (number, (state_change, earlier, later)) in cases.into_iter().enumerate() {
-            let mut later = recipe_preview(state_change, later);
+        for (number, (state_effect, earlier, later)) in cases.into_iter().enumerate() {
+            let mut later = recipe_preview(state_effect, later);
             compose_over(&mut later, [&recipe_step(1, earlier)]);
             assert!(is_noted(&later), "case {number}: {later:?}");
         }
@@ -417,13 +418,13 @@ mod tests {
     fn other_states_with_the_same_lock_key_are_left_alone() {
         let earlier = recipe_step(1, &[MISSING, Value("", None, Some("b"))]);
         for state_keys in [vec!["sha256:b".to_owned()], Vec::new()] {
-            let mut later = recipe_preview(StateChange::Whole, &[MISSING, Value("", None, Some("c"))]);
+            let mut later = recipe_preview(StateEffect::Whole, &[MISSING, Value("", None, Some("c"))]);
             later.note.state_keys = state_keys;
             let before = later.diff.clone();
             compose_over(&mut later, [&earlier]);
             assert_eq!((later.diff, later.operation), (before, Operation::Create));
         }
-        let mut list = recipe_preview(StateChange::Dependent, &[Value("", None, Some("c"))]);
+        let mut list = recipe_preview(StateEffect::Dependent, &[Value("", None, Some("c"))]);
         list.note.state_keys = vec!["sha256:b".into(), "sha256:a".into()];
         compose_over(&mut list, [&earlier]);
         assert!(is_noted(&list), "one of the files of the call is the same");

@@ -26,7 +26,9 @@ const POINTER_MEMBER: &str = "pointer";
 pub enum ReferenceError {
     #[error("a reference has the form {{\"$from\": 0, \"pointer\": \"/id\"}}, without other members")]
     Malformed,
-    #[error("a reference of step {step} can only use the result of an earlier step, counted from 0, not of {from}")]
+    #[error(
+        "step {step} can only refer to the result of an earlier step, not to that of step {from} (steps count from 0)"
+    )]
     NotEarlier { step: usize, from: usize },
     #[error("the arguments have more than {MAX_REFERENCES} references")]
     TooMany,

@@ -14,7 +14,7 @@ use cel::{
     },
 };
 
-/// The most steps of one evaluation. One element of a loop or comparison costs one step, and so do 256 bytes of text.
+/// The maximum number of steps of one evaluation. One element of a loop or comparison costs one step, and so do 256 bytes of text.
 pub(super) const MAX_STEPS: u64 = 50_000;
 /// The longest time of one evaluation. It is checked whenever the budget is charged.
 pub(super) const MAX_TIME: Duration = Duration::from_millis(100);

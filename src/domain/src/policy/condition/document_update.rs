@@ -15,7 +15,7 @@ pub(super) const APPLY_UPDATE: &str = "apply_update";
 
 /// The largest whole number that a double holds exactly.
 const MAX_EXACT: i64 = 9_007_199_254_740_991;
-/// The most parts of a path. MongoDB nests no deeper, and dropping a value that is nested deeply would exhaust the stack.
+/// The maximum number of parts of a path. MongoDB nests no deeper, and dropping a deeply nested value would exhaust the stack.
 const MAX_PATH_PARTS: usize = 100;
 
 /// Applies the operators of an update to a document, which is in the relaxed form of Extended JSON.
@@ -26,14 +26,14 @@ pub(super) fn apply_update<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     };
     budget::spend_for_text(document.to_string().len() + update.to_string().len())?;
     let Json::Object(update) = update else { return Err(type_mismatch()) };
-    let misfit = || ExecutionError::FunctionError { function: APPLY_UPDATE.to_owned(), message: String::new() };
+    let unsupported = || ExecutionError::FunctionError { function: APPLY_UPDATE.to_owned(), message: String::new() };
     for (operator, changes) in update {
-        let Json::Object(changes) = changes else { return Err(misfit()) };
+        let Json::Object(changes) = changes else { return Err(unsupported()) };
         for (path, value) in changes {
-            apply_operator(&mut document, &operator, &path, relaxed(value)).ok_or_else(misfit)?;
+            apply_operator(&mut document, &operator, &path, relaxed(value)).ok_or_else(unsupported)?;
         }
     }
-    to_answer(values::to_cel(document).map_err(|_| misfit())?)
+    to_answer(values::to_cel(document).map_err(|_| unsupported())?)
 }
 
 /// Applies one operator to the field at the path. Returns `None` if the outcome is not known.
@@ -69,7 +69,7 @@ fn apply_operator(document: &mut Json, operator: &str, path: &str, value: Json) 
         };
     }
     let parent = parent.iter().try_fold(document, |value, part| member_or_new(value, part, || Map::new().into()))?;
-    // A field that is null is there. MongoDB refuses most operators for it.
+    // A field with the value null exists, and MongoDB refuses most operators for it.
     let present = member(parent, name).map(Json::take);
     let changed = match (operator, present) {
         ("$set", _) | ("$min" | "$max", None) => value,
@@ -112,7 +112,8 @@ fn member<'v>(value: &'v mut Json, name: &str) -> Option<&'v mut Json> {
     }
 }
 
-/// Returns the member, and adds it to an object that does not have it. A place in a list is not named by `$`.
+/// Returns the member, and adds it to an object that does not have it. Names with `$`, which are placeholders for positions in
+/// lists, are not supported.
 fn member_or_new<'v>(value: &'v mut Json, name: &str, new: impl FnOnce() -> Json) -> Option<&'v mut Json> {
     match value {
         Json::Object(fields) => {

@@ -4,7 +4,7 @@ use cel::{ParseError, common::ast::SourceInfo};
 
 use super::{ConditionError, MAX_DEPTH};
 
-/// The most characters of a token in a message.
+/// The maximum number of characters of a token in a message.
 const MAX_TOKEN_CHARS: usize = 40;
 
 /// Creates an error without a position.

@@ -120,7 +120,7 @@ fn merge_values(base: Value, changes: Value, depth: usize) -> Value {
     }
 }
 
-/// The most elements of lists that are merged by name.
+/// The maximum number of elements of lists that are merged by name.
 const MAX_NAMED_ELEMENTS: usize = 1000;
 
 fn have_names(list: &[Value]) -> bool {

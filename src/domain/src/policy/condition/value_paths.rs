@@ -102,15 +102,15 @@ fn literal_keys(node: &IdedExpr) -> Vec<String> {
 }
 
 /// Returns the paths whose value is fixed to one or a few literals whenever the condition is true.
-pub(super) fn stated_paths(condition: &IdedExpr) -> Vec<ValuePath> {
+pub(super) fn fixed_paths(condition: &IdedExpr) -> Vec<ValuePath> {
     let Expr::Call(call) = &condition.expr else { return path_of(condition, &[]).into_iter().collect() };
     match (call.func_name.as_str(), call.args.as_slice()) {
-        (operators::LOGICAL_AND, [first, second]) => [stated_paths(first), stated_paths(second)].concat(),
+        (operators::LOGICAL_AND, [first, second]) => [fixed_paths(first), fixed_paths(second)].concat(),
         (operators::LOGICAL_OR, [first, second]) => {
-            let (in_first, in_second) = (stated_paths(first), stated_paths(second));
+            let (in_first, in_second) = (fixed_paths(first), fixed_paths(second));
             let is_in_both = |path: &ValuePath| {
-                (in_first.contains(path) || states_absence(first, path))
-                    && (in_second.contains(path) || states_absence(second, path))
+                (in_first.contains(path) || requires_absence(first, path))
+                    && (in_second.contains(path) || requires_absence(second, path))
             };
             in_first.iter().chain(&in_second).filter(|path| is_in_both(path)).cloned().collect()
         }
@@ -128,7 +128,7 @@ pub(super) fn stated_paths(condition: &IdedExpr) -> Vec<ValuePath> {
 }
 
 /// Returns `true` for the condition that the part is not there.
-fn states_absence(condition: &IdedExpr, path: &ValuePath) -> bool {
+fn requires_absence(condition: &IdedExpr, path: &ValuePath) -> bool {
     let negated = match &condition.expr {
         Expr::Call(call) if call.func_name == operators::LOGICAL_NOT => call.args.first(),
         _ => None,
@@ -193,7 +193,7 @@ mod tests {
             ("arguments.flag && !arguments.other", &["arguments.flag", "arguments.other"]),
             ("true", &[]),
         ] {
-            let paths: Vec<String> = compiled(source).stated_paths().iter().map(text).collect();
+            let paths: Vec<String> = compiled(source).fixed_paths().iter().map(text).collect();
             assert_eq!(paths, expected, "{source}");
         }
     }

@@ -37,14 +37,24 @@ fn default_deny_covers_only_upstreams() {
     let policy = policy(PolicyDefault::Deny, Vec::new());
     let caller = principal("a");
     for subject in [Subject::Resource("x:y"), Subject::Prompt("p"), Subject::Method("acme/write")] {
-        assert_eq!(outcome(policy.decide_access(subject, Owner::Upstream("u"), &requester(&caller))), "refused");
-        assert_eq!(outcome(policy.decide_access(subject, Owner::Module("tracker"), &requester(&caller))), "no rule");
+        assert_eq!(
+            outcome(policy.decide_access(subject, SubjectProvider::Upstream("u"), &requester(&caller))),
+            "refused"
+        );
+        assert_eq!(
+            outcome(policy.decide_access(subject, SubjectProvider::Module("tracker"), &requester(&caller))),
+            "no rule"
+        );
     }
     for default in [PolicyDefault::Allow, PolicyDefault::ReviewWrites, PolicyDefault::ReviewAll] {
         let policy = super::tests::policy(default, Vec::new());
         assert!(!policy.can_refuse_access());
         assert_eq!(
-            outcome(policy.decide_access(Subject::Resource("x:y"), Owner::Upstream("u"), &requester(&caller))),
+            outcome(policy.decide_access(
+                Subject::Resource("x:y"),
+                SubjectProvider::Upstream("u"),
+                &requester(&caller)
+            )),
             "no rule"
         );
     }
@@ -65,15 +75,24 @@ fn first_rule_naming_subject_decides() {
     );
     let outcome_for =
         |name: &str, subject, owner| outcome(policy.decide_access(subject, owner, &requester(&principal(name))));
-    let upstream = Owner::Upstream("u");
+    let upstream = SubjectProvider::Upstream("u");
     assert_eq!(outcome_for("a", Subject::Resource("u+file:///pub/x"), upstream), "allowed");
     assert_eq!(outcome_for("a", Subject::Resource("u+file:///priv/x"), upstream), "refused");
     assert_eq!(outcome_for("a", Subject::Prompt("p"), upstream), "refused");
     assert_eq!(outcome_for("boss", Subject::Prompt("p"), upstream), "allowed");
     assert_eq!(outcome_for("boss", Subject::Method("acme/write"), upstream), "refused", "no rule names the method");
-    assert_eq!(outcome_for("boss", Subject::Resource("tracker://secret/1"), Owner::Module("tracker")), "refused");
-    assert_eq!(outcome_for("boss", Subject::Resource("tracker://secret/1"), Owner::Module("gateway")), "no rule");
-    assert_eq!(outcome_for("boss", Subject::Resource("tracker://issue/1"), Owner::Module("tracker")), "no rule");
+    assert_eq!(
+        outcome_for("boss", Subject::Resource("tracker://secret/1"), SubjectProvider::Module("tracker")),
+        "refused"
+    );
+    assert_eq!(
+        outcome_for("boss", Subject::Resource("tracker://secret/1"), SubjectProvider::Module("gateway")),
+        "no rule"
+    );
+    assert_eq!(
+        outcome_for("boss", Subject::Resource("tracker://issue/1"), SubjectProvider::Module("tracker")),
+        "no rule"
+    );
 }
 
 #[test]
@@ -91,15 +110,22 @@ fn uri_spelling_cannot_bypass_rules() {
         "u+file:///./etc/x",
     ] {
         let subject = Subject::Resource(uri);
-        assert_eq!(outcome(deny.decide_access(subject, Owner::Upstream("u"), &requester(&caller))), "refused", "{uri}");
         assert_eq!(
-            outcome(allow.decide_access(subject, Owner::Upstream("u"), &requester(&caller))),
+            outcome(deny.decide_access(subject, SubjectProvider::Upstream("u"), &requester(&caller))),
+            "refused",
+            "{uri}"
+        );
+        assert_eq!(
+            outcome(allow.decide_access(subject, SubjectProvider::Upstream("u"), &requester(&caller))),
             "refused",
             "{uri}"
         );
     }
     let allowed_uri = Subject::Resource("u+file:///pub/a%20b");
-    assert_eq!(outcome(allow.decide_access(allowed_uri, Owner::Upstream("u"), &requester(&caller))), "allowed");
+    assert_eq!(
+        outcome(allow.decide_access(allowed_uri, SubjectProvider::Upstream("u"), &requester(&caller))),
+        "allowed"
+    );
 }
 
 #[test]
@@ -108,7 +134,11 @@ fn resource_rule_can_name_module_project() {
     let deny = Rule { resources: globs("docs://**"), ..rule(Verdict::Deny) };
     let policy = policy(PolicyDefault::ReviewWrites, vec![allow, deny]);
     let outcome_for = |caller: &str, uri| {
-        outcome(policy.decide_access(Subject::Resource(uri), Owner::Module("docs"), &requester(&principal(caller))))
+        outcome(policy.decide_access(
+            Subject::Resource(uri),
+            SubjectProvider::Module("docs"),
+            &requester(&principal(caller)),
+        ))
     };
     for uri in ["docs://handbook/a.md", "docs://handbook/problems/a%20b.md", "docs://handbook/"] {
         assert_eq!((outcome_for("a", uri), outcome_for("b", uri)), ("allowed", "refused"), "{uri}");
@@ -126,7 +156,7 @@ fn failed_condition_refuses_access() {
     let caller = principal("a");
     for policy in [denies, allows] {
         assert_eq!(
-            outcome(policy.decide_access(Subject::Prompt("p"), Owner::Upstream("u"), &requester(&caller))),
+            outcome(policy.decide_access(Subject::Prompt("p"), SubjectProvider::Upstream("u"), &requester(&caller))),
             "refused"
         );
     }

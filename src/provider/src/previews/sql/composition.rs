@@ -11,7 +11,7 @@ use crate::previews::{
 };
 use countersign_domain::{
     changes::{
-        FieldFormat, LineOp, Preview, PreviewKind, PreviewNote, StateChange,
+        FieldFormat, LineOp, Preview, PreviewKind, PreviewNote, StateEffect,
         diff::{DiffBuilder, text_lines},
         digest::PartHasher,
     },
@@ -63,7 +63,7 @@ pub(in crate::previews) fn compose_statements(
         summary: arguments_preview.summary.clone(),
         diff: composer.builder.finish(),
         fingerprint: hasher.finish(),
-        state_change: StateChange::Dependent,
+        state_effect: StateEffect::Dependent,
     })
 }
 

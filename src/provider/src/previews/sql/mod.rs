@@ -122,7 +122,7 @@ fn operation_of(statement: &Statement) -> Operation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_domain::changes::{Diff, PreviewNote, StateChange, Target};
+    use countersign_domain::changes::{Diff, PreviewNote, StateEffect, Target};
     use countersign_sql::Dialect;
 
     fn label_statements(text: &str) -> Preview {
@@ -133,7 +133,7 @@ mod tests {
             summary: String::new(),
             diff: Diff::default(),
             fingerprint: String::new(),
-            state_change: StateChange::Dependent,
+            state_effect: StateEffect::Dependent,
         };
         let statements = countersign_sql::classify(Dialect::Sqlite, text, 10);
         apply_statement_labels(&Recipe::default(), &statements, &mut preview);

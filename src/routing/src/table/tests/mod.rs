@@ -11,7 +11,7 @@ use countersign_config::{RoutesConfig, TrackerConfig, UpstreamConfig, UpstreamTa
 use countersign_domain::{
     policy::{
         Condition, Globs, PinSource, Pins, PolicyConfig, PolicyDefault, Rule, Verdict,
-        pins::{Acceptance, Definition, ReadConsent, ToolPin},
+        pins::{Acceptance, AcceptedReads, Definition, ToolPin},
     },
     principal::Role,
     recipes::{Dispatcher, Recipe, Recipes},
@@ -384,7 +384,7 @@ fn operation_is_accepted_as_read_alone() {
         by: "alice".into(),
         at: Default::default(),
         server_fingerprint: None,
-        reads: ReadConsent::All,
+        reads: AcceptedReads::All,
     };
     let read = ToolPin { accepted: Some(accepted), ..ToolPin::default() };
     let seen = ToolPin { seen: Some(hash), ..ToolPin::default() };
