@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use countersign_net::Backoff;
 use countersign_store::webhooks::PendingDelivery;
 
-/// The maximum deliveries in flight.
+/// The maximum number of deliveries in flight to one receiver.
 pub const MAX_CONCURRENT_DELIVERIES: usize = 4;
 /// The number of failures in a row after which the receiver counts as failing.
 pub const FAILURES_UNTIL_FAILING: u32 = 3;
@@ -22,14 +22,14 @@ pub const FAILURES_UNTIL_FAILING: u32 = 3;
 /// The pauses between attempts of one lane.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(3600) };
 /// The pauses between probes of a failing receiver. They are shorter, so that its return is noticed soon.
-const BACKOFF_FAILING: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(300) };
+const PROBE_BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(300) };
 
 struct Lane {
     queue: VecDeque<PendingDelivery>,
     due: Instant,
     /// The number of failures in a row of the first delivery.
     failures: u32,
-    busy: bool,
+    is_in_flight: bool,
 }
 
 /// The pending deliveries of one webhook, by subject.
@@ -78,13 +78,13 @@ impl Lanes {
             queue: VecDeque::new(),
             due: now,
             failures: 0,
-            busy: false,
+            is_in_flight: false,
         });
         if lane.queue.iter().any(|other| other.id == delivery.id) {
             return;
         }
         // The delivery in flight stays first.
-        let from = usize::from(lane.busy);
+        let from = usize::from(lane.is_in_flight);
         let at = lane.queue.iter().skip(from).position(|other| other.id > delivery.id);
         lane.queue.insert(at.map_or(lane.queue.len(), |at| at + from), delivery);
     }
@@ -94,17 +94,17 @@ impl Lanes {
         if self.paused_until.is_some_and(|pause| pause > now) || self.free_slots() == 0 {
             return None;
         }
-        let due = self.lanes.values_mut().filter(|lane| !lane.busy && lane.due <= now);
+        let due = self.lanes.values_mut().filter(|lane| !lane.is_in_flight && lane.due <= now);
         // Lanes with fewer failures go first, so that one undeliverable event does not block the receiver.
         let lane = due.min_by_key(|lane| (lane.failures, lane.queue.front().map(|delivery| delivery.id)))?;
         let first = lane.queue.front()?.clone();
-        lane.busy = true;
+        lane.is_in_flight = true;
         Some(first)
     }
 
     fn free_slots(&self) -> usize {
         let max_in_flight = if self.is_failing() { 1 } else { MAX_CONCURRENT_DELIVERIES };
-        max_in_flight.saturating_sub(self.lanes.values().filter(|lane| lane.busy).count())
+        max_in_flight.saturating_sub(self.lanes.values().filter(|lane| lane.is_in_flight).count())
     }
 
     /// Returns the time at which [`Lanes::take_next`] will return a delivery if nothing else happens.
@@ -113,7 +113,7 @@ impl Lanes {
         if self.free_slots() == 0 {
             return None;
         }
-        let due = self.lanes.values().filter(|lane| !lane.busy).map(|lane| lane.due).min()?;
+        let due = self.lanes.values().filter(|lane| !lane.is_in_flight).map(|lane| lane.due).min()?;
         Some(self.paused_until.map_or(due, |pause| pause.max(due)))
     }
 
@@ -134,7 +134,7 @@ impl Lanes {
     pub fn remove_first(&mut self, subject: &str, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(subject) {
             lane.queue.pop_front();
-            (lane.busy, lane.failures, lane.due) = (false, 0, now);
+            (lane.is_in_flight, lane.failures, lane.due) = (false, 0, now);
             if lane.queue.is_empty() {
                 self.lanes.remove(subject);
             }
@@ -153,11 +153,11 @@ impl Lanes {
     ) -> bool {
         self.failures = self.failures.saturating_add(1);
         let failed_probes = self.failures.saturating_sub(FAILURES_UNTIL_FAILING);
-        let pause = self.is_failing().then(|| BACKOFF_FAILING.pause_with_jitter(failed_probes, jitter));
+        let pause = self.is_failing().then(|| PROBE_BACKOFF.pause_with_jitter(failed_probes, jitter));
         let pause = pause.max(requested_pause.map(|requested_pause| requested_pause.min(BACKOFF.longest)));
         self.paused_until = pause.map(|pause| now + pause);
         if let Some(lane) = self.lanes.get_mut(subject) {
-            lane.busy = false;
+            lane.is_in_flight = false;
             lane.due = now + BACKOFF.pause_with_jitter(lane.failures, jitter);
             lane.failures = lane.failures.saturating_add(1);
             lane.queue.iter_mut().take(1).for_each(|first| first.attempts = first.attempts.saturating_add(1));
@@ -250,7 +250,7 @@ mod tests {
         all.record_failure("e", None, 255, now);
         for _ in 0..20 {
             let next = all.next_due().unwrap();
-            assert!(next - now <= BACKOFF_FAILING.longest);
+            assert!(next - now <= PROBE_BACKOFF.longest);
             now = next;
             let [id] = take_ids(&mut all, now)[..] else { panic!("one at a time") };
             let change = ["a", "b", "c", "d", "e"][usize::try_from(id - 1).unwrap()];

@@ -24,9 +24,9 @@ use countersign_net::{self as net, tls};
 use countersign_protocol::redact::redact;
 use countersign_store::Nodes;
 
-/// The maximum bytes of an answer that are read.
+/// The maximum number of bytes of an answer that are read.
 const MAX_ANSWER_BYTES: usize = 8 << 10;
-/// The maximum characters of an answer in an error text.
+/// The maximum number of characters of an answer in an error text.
 const MAX_ERROR_CHARS: usize = 200;
 
 /// The outcome of an attempt: the status of the answer, or the failure.

@@ -41,9 +41,9 @@ use countersign_store::{
 };
 use countersign_telemetry::metrics as telemetry;
 
-/// The maximum pending deliveries. Further events stay in the feed.
+/// The maximum number of pending deliveries. Further events stay in the feed.
 const MAX_WAITING: usize = 256;
-/// The maximum events that are enqueued with one write.
+/// The maximum number of events that are enqueued with one write.
 const MAX_BATCH: usize = 64;
 /// The number of non-matching events after which the position is stored. A restart reads these events again.
 const MAX_UNRECORDED_EVENTS: u64 = 512;
@@ -102,11 +102,13 @@ impl Worker {
         let sender = DeliverySender::for_leader(Arc::clone(&self.nodes));
         let test_sender = DeliverySender::for_any_node(Arc::clone(&self.nodes));
         let unfenced_store = Arc::clone(&self.store);
-        while let Some(by) = self.wait_until_leader(&test_sender).await {
-            self.store = by.as_ref().map_or_else(|| Arc::clone(&unfenced_store), |by| unfenced_store.for_leader(by));
+        while let Some(claimant) = self.wait_until_leader(&test_sender).await {
+            self.store = claimant
+                .as_ref()
+                .map_or_else(|| Arc::clone(&unfenced_store), |claimant| unfenced_store.for_leader(claimant));
             let _ = self.serve(&sender, &test_sender).await;
             self.store = Arc::clone(&unfenced_store);
-            if self.stop.is_cancelled() || by.is_none() {
+            if self.stop.is_cancelled() || claimant.is_none() {
                 return;
             }
             tracing::warn!(
@@ -116,13 +118,14 @@ impl Worker {
         }
     }
 
-    /// Waits until this node is the leader, and returns its claimant. Returns `None` if the worker is to stop.
+    /// Waits until this node is the leader, and returns its claimant, which a single node does not have. Returns `None` if the
+    /// worker is to stop.
     async fn wait_until_leader(&mut self, test_sender: &DeliverySender) -> Option<Option<Claimant>> {
         let mut next_poll = Instant::now();
         loop {
-            let by = self.nodes.claimant();
-            if self.nodes.is_leader() && self.nodes.holds_claim(by.as_ref()) {
-                return Some(by);
+            let claimant = self.nodes.claimant();
+            if self.nodes.is_leader() && self.nodes.holds_claim(claimant.as_ref()) {
+                return Some(claimant);
             }
             if next_poll <= Instant::now() {
                 let (position, lanes) = self.load_position().await?;
@@ -360,11 +363,11 @@ impl Worker {
 
     async fn retry_waiting(&self, lanes: &mut Lanes) -> usize {
         let (now, name) = (self.nodes.now(), self.config.name.clone());
-        let again = self.run_on_store(move |store| store.requeue_given_up(&name, MAX_WAITING, now)).await;
-        let (again, pending) = again.unwrap_or_default();
+        let requeued = self.run_on_store(move |store| store.requeue_given_up(&name, MAX_WAITING, now)).await;
+        let (requeued, pending) = requeued.unwrap_or_default();
         lanes.extend(pending);
         lanes.make_all_due(Instant::now());
-        again
+        requeued
     }
 
     /// Repeats a store operation until it succeeds. Returns `None` if the worker is to stop, or another node has taken over.
@@ -393,8 +396,8 @@ impl Worker {
     /// Updates the shared status and the metrics.
     fn publish_status(&self, position: u64, lanes: &Lanes) {
         let next = lanes.next_due().filter(|_| lanes.lowest_seq().is_some());
-        let soon = next.map(|at| at.saturating_duration_since(Instant::now())).filter(|wait| !wait.is_zero());
-        let next = soon.and_then(|wait| self.nodes.now().checked_add(wait).ok());
+        let remaining = next.map(|at| at.saturating_duration_since(Instant::now())).filter(|wait| !wait.is_zero());
+        let next = remaining.and_then(|wait| self.nodes.now().checked_add(wait).ok());
         {
             let mut status = self.status.lock();
             status.position = lanes.lowest_seq().map_or(position, |first| first.saturating_sub(1));
