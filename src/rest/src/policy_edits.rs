@@ -27,7 +27,7 @@ use countersign_reload::{
     policy_edits::RuleList,
 };
 use countersign_rulings::{
-    dry_run::{Difference, DryRun, DryVerdict},
+    dry_run::{DifferingCall, PolicyDryRun, VerdictWithRule},
     standing_rules::StandingRules,
 };
 
@@ -116,8 +116,8 @@ struct RuleVerdict {
     rule: Option<Arc<str>>,
 }
 
-impl From<DryVerdict> for RuleVerdict {
-    fn from(DryVerdict { verdict, rule }: DryVerdict) -> Self {
+impl From<VerdictWithRule> for RuleVerdict {
+    fn from(VerdictWithRule { verdict, rule }: VerdictWithRule) -> Self {
         Self { verdict, rule }
     }
 }
@@ -144,10 +144,10 @@ struct DryRunView {
     differences: Vec<VerdictDifference>,
 }
 
-impl From<DryRun> for DryRunView {
-    fn from(DryRun { compared, is_complete, differences }: DryRun) -> Self {
+impl From<PolicyDryRun> for DryRunView {
+    fn from(PolicyDryRun { compared, is_complete, differences }: PolicyDryRun) -> Self {
         let differing = differences.len();
-        let view = |Difference { change, before, after }: Difference| VerdictDifference {
+        let view = |DifferingCall { change, before, after }: DifferingCall| VerdictDifference {
             change: ChangeLink::new(&change),
             before: before.into(),
             after: after.into(),

@@ -21,7 +21,7 @@ use countersign_rulings::{
     standing_rules::{MAX_RULES_PER_OWNER, StandingRules},
     tool_acceptance::{
         KnownReadsInfo, MAX_TOOLS_PER_ACCEPTANCE, PendingToolCounts, ShownDefinition, ToolAcceptances, ToolInfo,
-        VerdictCounts,
+        ToolVerdictCounts,
     },
 };
 
@@ -37,7 +37,7 @@ struct ServerEntry {
     /// Number of tools that wait for a reviewer.
     review: PendingToolCounts,
     /// Number of tools by what the policy decides about their calls.
-    verdicts: VerdictCounts,
+    verdicts: ToolVerdictCounts,
     /// The caller's account, if the server requires one.
     #[serde(skip_serializing_if = "Option::is_none")]
     account: Option<AccountInfo>,

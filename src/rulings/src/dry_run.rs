@@ -18,7 +18,7 @@ use countersign_store::ChangeCriteria;
 
 /// A verdict of the policy on a call, with the rule that decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DryVerdict {
+pub struct VerdictWithRule {
     pub verdict: Verdict,
     /// `None` if `policy.default` decided.
     pub rule: Option<Arc<str>>,
@@ -26,21 +26,21 @@ pub struct DryVerdict {
 
 /// A recorded call on which the two policies decide differently.
 #[derive(Clone, Debug)]
-pub struct Difference {
+pub struct DifferingCall {
     pub change: Arc<Change>,
-    pub before: DryVerdict,
-    pub after: DryVerdict,
+    pub before: VerdictWithRule,
+    pub after: VerdictWithRule,
 }
 
 /// The result of a dry run.
 #[derive(Clone, Debug, Default)]
-pub struct DryRun {
-    /// The number of changes whose tools are still there.
+pub struct PolicyDryRun {
+    /// The number of changes that were compared. Those whose tool is gone or whose contents were deleted are not.
     pub compared: usize,
     /// `false` if there were too many changes to read all of them.
     pub is_complete: bool,
     /// The calls on which the policies differ, the newest first.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<DifferingCall>,
 }
 
 impl StandingRules {
@@ -49,18 +49,18 @@ impl StandingRules {
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
-    pub async fn dry_run(&self, policy: &PolicyConfig) -> Result<DryRun, McpError> {
+    pub async fn dry_run(&self, policy: &PolicyConfig) -> Result<PolicyDryRun, McpError> {
         let (changes, is_complete) = self.read_recent_changes(ChangeCriteria::default()).await?;
         let table = self.routes().load_full();
         let policy = Policy::new(policy);
         let compared = tokio::task::spawn_blocking(move || compare(&table, policy, changes)).await;
         let failed = || McpError::new(ErrorKind::Internal, "the policy could not be tried");
         let dry_run = compared.map_err(|_| failed())?.ok_or_else(failed)?;
-        Ok(DryRun { is_complete, ..dry_run })
+        Ok(PolicyDryRun { is_complete, ..dry_run })
     }
 }
 
-fn compare(table: &RouteTable, policy: Policy, changes: Vec<Arc<Change>>) -> Option<DryRun> {
+fn compare(table: &RouteTable, policy: Policy, changes: Vec<Arc<Change>>) -> Option<PolicyDryRun> {
     let policy = policy.with_sources_of(table.policy.as_ref()?);
     let inputs = TableInputs {
         providers: table.providers(),
@@ -71,7 +71,7 @@ fn compare(table: &RouteTable, policy: Policy, changes: Vec<Arc<Change>>) -> Opt
         strict: false,
     };
     let other = RouteTable::build(&inputs).ok()?;
-    let mut dry_run = DryRun::default();
+    let mut dry_run = PolicyDryRun::default();
     for change in changes {
         // The contents of old changes may have been deleted.
         if change.redacted.is_some() {
@@ -80,18 +80,18 @@ fn compare(table: &RouteTable, policy: Policy, changes: Vec<Arc<Change>>) -> Opt
         let Some((before, after)) = decide(table, &change).zip(decide(&other, &change)) else { continue };
         dry_run.compared += 1;
         if before.verdict != after.verdict {
-            dry_run.differences.push(Difference { change, before, after });
+            dry_run.differences.push(DifferingCall { change, before, after });
         }
     }
     Some(dry_run)
 }
 
 /// Returns the decision of a table's policy on the call of a change. `None` if the tool is gone.
-fn decide(table: &RouteTable, change: &Change) -> Option<DryVerdict> {
+fn decide(table: &RouteTable, change: &Change) -> Option<VerdictWithRule> {
     let route = table.tool_of_provider(&change.tool, &change.provider)?;
     let arguments = change.proposed_arguments.as_ref().unwrap_or(&change.arguments);
     let caller = change.proposer.to_agent();
     let requester = Requester::for_proposer(&change.proposer, &caller);
     let decision: Decision = route.ruling_for(arguments).decide(&requester, arguments);
-    Some(DryVerdict { verdict: decision.intended_verdict(), rule: decision.rule })
+    Some(VerdictWithRule { verdict: decision.intended_verdict(), rule: decision.rule })
 }

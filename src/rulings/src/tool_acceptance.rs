@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-pub use self::counts::VerdictCounts;
+pub use self::counts::ToolVerdictCounts;
 use crate::completion::run_to_completion;
 use countersign_domain::{
     policy::{
@@ -56,7 +56,7 @@ pub struct ToolInfo {
     pub rules: Vec<String>,
     /// The annotations of the tool's definition.
     pub annotations: ToolAnnotations,
-    /// The reviewers' decision about the definition.
+    /// The status of the definition, which determines whether its annotations are trusted.
     #[serde(rename = "standing")]
     pub definition_status: DefinitionStatus,
     /// The reason why every call is reviewed regardless of the policy.

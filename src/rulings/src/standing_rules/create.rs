@@ -63,9 +63,8 @@ impl StandingRules {
     ///
     /// # Errors
     /// `VALIDATION_FAILED` (no end, too long, or a required comment is missing), `SELF_APPROVAL`, `FORBIDDEN` (the change
-    /// needs more than this reviewer's approval), `VERSION_CONFLICT` (the tool is gone or has changed, or
-    /// the call now counts as another operation), `POLICY_DENIED`,
-    /// `RATE_LIMITED`, `STORE_UNAVAILABLE`.
+    /// needs more than this reviewer's approval), `VERSION_CONFLICT` (the tool is gone or has changed, or the call now counts as
+    /// another operation), `POLICY_DENIED`, `RATE_LIMITED`, `STORE_UNAVAILABLE`.
     pub async fn create(
         self: &Arc<Self>,
         change: &Arc<Change>,

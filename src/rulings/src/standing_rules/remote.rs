@@ -21,10 +21,10 @@ struct RemoteRuleEvent {
     comment: Option<String>,
 }
 
-/// Compares the known rules with those just read, and returns what other nodes did with them.
-fn find_remote_events(known: &[Arc<StandingRule>], read: &[StandingRule]) -> Vec<RemoteRuleEvent> {
+/// Compares the known rules with the stored ones, and returns what other nodes did with them.
+fn find_remote_events(known: &[Arc<StandingRule>], stored: &[StandingRule]) -> Vec<RemoteRuleEvent> {
     let mut events = Vec::new();
-    for rule in read {
+    for rule in stored {
         let previous = known.iter().find(|known| known.id == rule.id);
         let mut push = |feed_event, by: &str, comment: Option<&str>| {
             let (by, comment) = (by.to_owned(), comment.map(str::to_owned));
@@ -50,13 +50,13 @@ fn find_remote_events(known: &[Arc<StandingRule>], read: &[StandingRule]) -> Vec
 }
 
 impl StandingRuleCache {
-    /// Replaces the rules with those of the store, but keeps the higher use count of each rule. Returns `true` if the set or
+    /// Replaces the rules with the stored ones, but keeps the higher use count of each rule. Returns `true` if the set or
     /// the state of the rules differs.
-    fn merge(&self, read: Vec<StandingRule>) -> bool {
+    fn merge(&self, stored: Vec<StandingRule>) -> bool {
         let (now, known) = (now(&*self.nodes), self.rules.load_full());
         let state = |rule: &StandingRule| (rule.id.clone(), rule.has_ended(), rule.orphaned_at);
-        let is_unchanged = known.iter().map(|rule| state(rule)).eq(read.iter().map(state));
-        let merged = read.into_iter().map(|rule| match known.iter().find(|known| known.id == rule.id) {
+        let is_unchanged = known.iter().map(|rule| state(rule)).eq(stored.iter().map(state));
+        let merged = stored.into_iter().map(|rule| match known.iter().find(|known| known.id == rule.id) {
             Some(known) => {
                 known.uses.raise_to(rule.uses.get());
                 Arc::new(StandingRule { uses: known.uses.clone(), deadline: known.deadline, ..rule })
@@ -76,11 +76,11 @@ impl StandingRules {
     pub async fn reload(&self) -> Result<(), StoreError> {
         // Waits until this node's own rules are in the cache, so that they are not taken for those of another node.
         let _one_at_a_time = self.rules_lock.lock().await;
-        let read = self.deps.store.standing_rules().await?;
-        let use_counts = read.iter().map(|rule| (rule.id.clone(), rule.uses.get()));
+        let stored = self.deps.store.standing_rules().await?;
+        let use_counts = stored.iter().map(|rule| (rule.id.clone(), rule.uses.get()));
         self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner).extend(use_counts);
-        let events = find_remote_events(&self.deps.cache.rules(), &read);
-        if self.deps.cache.merge(read) {
+        let events = find_remote_events(&self.deps.cache.rules(), &stored);
+        if self.deps.cache.merge(stored) {
             (self.deps.rebuild)().await;
         }
         for RemoteRuleEvent { rule, feed_event, by, comment } in events {

@@ -16,8 +16,8 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::{ChangeCriteria, ListQuery};
 
-/// The age of the oldest changes that are read.
-const HISTORY: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// The maximum age of the changes that are read.
+const MAX_CHANGE_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// The maximum number of changes that are read, the newest ones.
 const MAX_CHANGES: usize = 500;
 /// The maximum number of changes that are read at once.
@@ -83,7 +83,7 @@ impl StandingRules {
         &self,
         criteria: ChangeCriteria,
     ) -> Result<(Vec<Arc<Change>>, bool), McpError> {
-        let criteria = ChangeCriteria { since: self.now().checked_sub(HISTORY).ok(), ..criteria };
+        let criteria = ChangeCriteria { since: self.now().checked_sub(MAX_CHANGE_AGE).ok(), ..criteria };
         let (mut history, mut before) = (Vec::new(), None);
         loop {
             let query = ListQuery { criteria: criteria.clone(), before, limit: PAGE_SIZE, ..ListQuery::default() };

@@ -10,7 +10,8 @@ use countersign_domain::policy::Verdict;
 
 /// Numbers of the tools of a server by what the policy decides about their calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub struct VerdictCounts {
+#[schema(as = VerdictCounts)]
+pub struct ToolVerdictCounts {
     /// Tools that run without review.
     pub allow: usize,
     pub review: usize,
@@ -22,8 +23,8 @@ pub struct VerdictCounts {
 impl ToolAcceptances {
     /// Returns the numbers of tools by verdict and provider. Operations of a tool count with the tool.
     #[must_use]
-    pub fn verdict_counts(&self) -> HashMap<String, VerdictCounts> {
-        let mut all: HashMap<String, VerdictCounts> = HashMap::new();
+    pub fn verdict_counts(&self) -> HashMap<String, ToolVerdictCounts> {
+        let mut all: HashMap<String, ToolVerdictCounts> = HashMap::new();
         for route in self.routes.load().tools() {
             let counts = all.entry(route.provider.name().to_owned()).or_default();
             let count = match route.ruling.fixed_decision().map(|decision| decision.verdict) {
