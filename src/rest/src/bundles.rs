@@ -35,8 +35,8 @@ pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse
 
 /// Returns the bundle that contains a change, with its changes that wait for a decision, in order.
 ///
-/// The id is that of any of its changes, also of one that was decided. 404 if everything of the bundle was decided and nothing
-/// as old waits.
+/// The id is that of any of its changes, also of one that was decided. The response is 404 if the bundle is older
+/// than all changes that wait.
 #[utoipa::path(get, path = "/api/bundles/{id}", operation_id = "getBundle", responses(
     (status = 200, description = "The bundle", body = BundleContent)))]
 pub async fn get(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {

@@ -50,7 +50,7 @@ pub struct FeedAccess {
     pub web_sockets: Arc<Semaphore>,
     /// Reserved permits of reviewers (`transports.http.reserved_connections`).
     pub reserved_web_sockets: Arc<Semaphore>,
-    /// The most messages and bytes that wait for a WebSocket (`limits.outbox_messages`, `limits.outbox_bytes`).
+    /// The maximum number of messages and of bytes that wait for a WebSocket (`limits.outbox_messages`, `limits.outbox_bytes`).
     pub outbox_messages: usize,
     pub outbox_bytes: usize,
     pub ping_interval: Duration,

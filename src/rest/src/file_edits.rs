@@ -1,4 +1,4 @@
-//! Edits the configuration file on the dashboard, and checks who may do so.
+//! Edits the configuration file for the dashboard, and checks who may do so.
 
 use actix_web::{HttpRequest, web};
 use serde::Serialize;
@@ -44,7 +44,7 @@ impl FileState {
         };
         let state = Self {
             editing,
-            may_edit: editing == EditingState::On && may_edit(principal, request, reloader),
+            may_edit: editing == EditingState::On && is_editor(principal, request, reloader),
             file: reloader.file().map(|file| file.display().to_string()),
             version: read.as_ref().map(ConfigFile::version),
         };
@@ -83,15 +83,16 @@ pub(super) fn check_may_edit(principal: &Principal, request: &HttpRequest, reloa
         EditingState::NoFile => return refuse("the gateway reads no configuration file"),
         EditingState::On => {}
     }
-    check_role(principal, request, reloader)
+    check_editor(principal, request, reloader)
 }
 
-/// Checks that the principal may edit the file, or see the lines to write if it is not edited here.
+/// Checks that the principal is an editor, whether or not the file can be edited here. Where it cannot, editors still see the
+/// lines to write by hand.
 ///
 /// # Errors
 /// `FORBIDDEN`
-pub(super) fn check_role(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
-    if may_edit(principal, request, reloader) {
+pub(super) fn check_editor(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
+    if is_editor(principal, request, reloader) {
         return Ok(());
     }
     Err(Problem::new(ErrorKind::Forbidden, "editing the configuration file needs the role admin"))
@@ -99,7 +100,7 @@ pub(super) fn check_role(principal: &Principal, request: &HttpRequest, reloader:
 
 /// Returns `true` for an admin, and for a person at this machine who signed in with `countersign open`. Only the owner of the file
 /// can sign in that way.
-fn may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> bool {
+fn is_editor(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> bool {
     let is_own_sign_in = || {
         principal.role == Role::Reviewer
             && principal.key_id.is_none()

@@ -3,7 +3,7 @@
 //!
 //! Every endpoint needs a reviewer's or viewer's credential, even on loopback, except those marked `security(())`: signing
 //! in, logouts by the identity provider, the return of a browser from an authorization server, the client metadata, and the
-//! description.
+//! description of the API.
 //! Handlers only translate: [`countersign_review`] decides what may happen to a change.
 
 pub mod absence;

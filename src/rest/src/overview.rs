@@ -127,9 +127,9 @@ struct Overview {
     totals: Outcomes,
     /// The periods of the range, oldest first.
     periods: Vec<Period>,
-    /// The agents with the highest sums of these numbers.
+    /// The agents with the most changes, by the sum of their numbers.
     agents: Vec<AgentOutcomes>,
-    /// The tools with the highest sums of these numbers.
+    /// The tools with the most changes, by the sum of their numbers.
     tools: Vec<ToolOutcomes>,
     /// The servers that are down, or to which a connection is being made.
     servers_down: Vec<String>,

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem,
     body::{Body, Submission},
-    file_edits::{FileState, check_may_edit, check_role, edit_file, to_problem},
+    file_edits::{FileState, check_editor, check_may_edit, edit_file, to_problem},
     json_ok,
     rules::ChangeLink,
 };
@@ -185,7 +185,7 @@ pub async fn replace(
     standing_rules: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body: PolicyEditRequest { version, rules, preview }, .. } = submission;
-    check_role(&principal, &request, &reloader)?;
+    check_editor(&principal, &request, &reloader)?;
     let invalid = |message: &'static str| Problem::new(ErrorKind::ValidationFailed, message);
     if rules.len() > MAX_RULES {
         return Err(invalid("there are too many rules"));

@@ -82,7 +82,7 @@ struct PolicyInForce {
 
 /// Returns the rules of the policy in force, in order, with what each decided in the last 30 days.
 ///
-/// The counts are those of all gateways of the store. A call that a standing rule decided counts only there.
+/// The counts are those of all gateways of the store. A call that a standing rule decided counts only for that rule.
 #[utoipa::path(get, path = "/api/policy", operation_id = "getPolicy",
     responses((status = 200, description = "The policy in force", body = PolicyInForce)))]
 pub async fn get(

@@ -24,7 +24,7 @@ pub async fn status(caller: Caller, reloader: web::Data<Reloader>) -> HttpRespon
     json_ok(&visible_status(&caller, &reloader))
 }
 
-/// Returns the status. Viewers get no lines of a new file, because nobody has read yet whether they may show them.
+/// Returns the status. Viewers get no lines of a new file, because no reviewer has read them yet.
 fn visible_status(caller: &Caller, reloader: &Reloader) -> ReloadStatus {
     let mut status = reloader.status();
     if !caller.principal.role.may_decide()

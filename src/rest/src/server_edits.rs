@@ -14,9 +14,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     Caller, Problem, Query,
     body::{Body, Submission},
-    file_edits::{FileState, check_may_edit, check_role, edit_file, is_at_machine, to_problem},
+    file_edits::{FileState, check_editor, check_may_edit, edit_file, is_at_machine, to_problem},
     json_ok, path_name,
-    server_settings::{is_disabled, is_enabled, read_form, with_old_secrets},
+    server_settings::{is_disabled, is_enabled, settings_from_form, with_old_secrets},
     server_trials::{ServerTrials, has_same_target},
 };
 use countersign_config::{
@@ -167,7 +167,7 @@ pub async fn add(
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body, .. } = submission;
-    check_role(&principal, &request, &reloader)?;
+    check_editor(&principal, &request, &reloader)?;
     let servers = parse_servers(&body.text, body.name.as_deref())
         .map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
     let file = reloader.read_file().await.map_err(to_problem)?;
@@ -208,10 +208,10 @@ pub async fn replace(
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: name, body } = submission;
-    check_role(&principal, &request, &reloader)?;
+    check_editor(&principal, &request, &reloader)?;
     let file = reloader.read_file().await.map_err(to_problem)?;
     let old = edit::find_server(file.text(), &name).map_err(|error| to_problem(error.into()))?;
-    let settings = read_form(&name, &body.settings, file.text());
+    let settings = settings_from_form(&name, &body.settings, file.text());
     let mut server = PastedServer { name, settings, notes: Vec::new() };
     let mut draft = Draft::default();
     let known = variables_in(&edit::to_yaml(&server.name, &old));
@@ -254,7 +254,7 @@ pub async fn remove(
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
     let principal = Arc::clone(caller.reviewer()?);
-    check_role(&principal, &request, &reloader)?;
+    check_editor(&principal, &request, &reloader)?;
     let query = Query::read(&request, &["version", "preview"])?;
     let version = query.get("version").unwrap_or_default();
     let name = path_name(&request).to_owned();

@@ -15,8 +15,9 @@ use countersign_config::{
 };
 use countersign_protocol::ErrorKind;
 
-/// Returns the settings of a form, with references in place of new secrets. Those of the file are still hidden.
-pub(super) fn read_form(name: &str, settings: &serde_json::Map<String, Value>, text: &str) -> Vec<KeyValue> {
+/// Returns the settings of a form, with references in place of new secrets. Secrets of the file remain placeholders. `text` is
+/// that of the file.
+pub(super) fn settings_from_form(name: &str, settings: &serde_json::Map<String, Value>, text: &str) -> Vec<KeyValue> {
     let mut settings = entries_from_json(settings);
     replace_secrets(name, &mut settings, &variables_in(text));
     settings

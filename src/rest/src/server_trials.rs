@@ -22,7 +22,7 @@ use super::{
     body::{Body, Submission},
     file_edits::{check_may_edit, edit_file, is_at_machine, to_problem},
     json_ok,
-    server_settings::{is_enabled, read_form, with_old_secrets},
+    server_settings::{is_enabled, settings_from_form, with_old_secrets},
 };
 use countersign_config::{
     HttpConfig, UpstreamConfig,
@@ -206,7 +206,7 @@ impl ServerTrials {
     ///
     /// # Errors
     /// `VERSION_CONFLICT` if it does not wait; `RATE_LIMITED` if too many others run.
-    fn begin(&self, id: &str, state: TrialState, by: Option<&Principal>) -> Result<Trial, Problem> {
+    fn leave_waiting(&self, id: &str, state: TrialState, by: Option<&Principal>) -> Result<Trial, Problem> {
         let mut all = self.lock();
         let running = all.iter().filter(|trial| trial.state == TrialState::Running).count();
         if state == TrialState::Running && running >= MAX_RUNNING {
@@ -253,7 +253,8 @@ fn check_consent_size(yaml: &str) -> Result<(), Problem> {
     if yaml.len() <= MAX_CONSENT_BYTES {
         return Ok(());
     }
-    let message = format!("the server has more than {MAX_CONSENT_BYTES} bytes, which nobody could read");
+    let message =
+        format!("the settings of the server have more than {MAX_CONSENT_BYTES} bytes, which is too much to consent to");
     Err(Problem::new(ErrorKind::ValidationFailed, message))
 }
 
@@ -303,7 +304,7 @@ pub async fn start(
     let is_at_machine = is_at_machine(&request, &reloader);
     let (settings, shown) = match (body.settings, body.text) {
         (Some(settings), None) => {
-            let shown = read_form(&body.name, &settings, file.text());
+            let shown = settings_from_form(&body.name, &settings, file.text());
             (with_old_secrets(&shown, old.as_deref().unwrap_or_default())?, shown)
         }
         (None, Some(text)) => {
@@ -400,7 +401,7 @@ pub async fn decide(
     let Submission { principal, path_parameter: id, body } = submission;
     let trial = trials.find(&id).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no such trial"))?;
     if body.verdict == TrialVerdict::Refuse {
-        trials.begin(&id, TrialState::Refused, Some(&*principal))?;
+        trials.leave_waiting(&id, TrialState::Refused, Some(&*principal))?;
         let event = match trial.purpose {
             TrialPurpose::Test => "server_trial_refused",
             TrialPurpose::Save => "server_edit_refused",
@@ -447,7 +448,7 @@ async fn run(
     reloader: &web::Data<Reloader>,
     trials: &web::Data<ServerTrials>,
 ) -> Result<(), Problem> {
-    let trial = trials.begin(id, TrialState::Running, decided_by)?;
+    let trial = trials.leave_waiting(id, TrialState::Running, decided_by)?;
     let (by, reloader, trials) = (Arc::clone(by), web::Data::clone(reloader), web::Data::clone(trials));
     let done = actix_web::rt::spawn(async move { carry_out(trial, &by, &reloader, &trials).await }).await;
     done.map_err(|_| Problem::new(ErrorKind::Internal, "the trial was not carried out"))?

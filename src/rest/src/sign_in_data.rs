@@ -6,7 +6,7 @@ use countersign_auth::{ProviderSignIns, attempts::FailedAttempts, stored_credent
 use countersign_domain::policy::Reviewers;
 use countersign_http::guard::RequestAuthenticator;
 
-/// The data of the endpoints for signing in and out.
+/// The data of all endpoints that read or write sign-ins, keys or absences.
 pub struct SignInData {
     pub authentication: Arc<RequestAuthenticator>,
     pub credentials: Arc<StoredCredentials>,
