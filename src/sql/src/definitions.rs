@@ -82,9 +82,9 @@ impl SchemaObject {
     }
 
     fn mysql_query(&self, schema: Option<&Ident>, object: &Ident) -> Option<String> {
-        let quoted = |name: &Ident| Dialect::Mysql.literal(&unquote(name));
-        let schema = schema.map_or("database()".to_owned(), quoted);
-        let name = quoted(object);
+        let literal = |name: &Ident| Dialect::Mysql.literal(&unquote(name));
+        let schema = schema.map_or("database()".to_owned(), literal);
+        let name = literal(object);
         match self.kind {
             ObjectKind::Relation => Some(format!(
                 "SELECT column_name AS name, column_type AS type, is_nullable AS nullable, column_default AS value, extra \

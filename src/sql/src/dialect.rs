@@ -45,7 +45,7 @@ impl Dialect {
         functions.contains(name)
     }
 
-    /// Returns `true` if a cast to the type runs no function of a user. `name` is in lower case.
+    /// Returns `true` if a cast to the type runs no user-defined function. `name` is in lower case.
     pub(crate) fn is_builtin_type(self, name: &str) -> bool {
         // In SQLite and MySQL, users cannot define types.
         self != Self::Postgres || is_builtin_postgres_type(name)

@@ -49,20 +49,24 @@ pub struct TableRows {
     dialect: Dialect,
     /// The name of the table as the statement has it.
     table: String,
-    keys_query: String,
+    key_columns_query: String,
 }
 
 impl TableRows {
-    /// Returns `None` if the primary key of such a table cannot be asked for.
+    /// Returns `None` if the primary key of such a table cannot be queried.
     pub(crate) fn new(dialect: Dialect, name: &ObjectName) -> Option<Self> {
-        let keys_query = keys_query(dialect, name)?;
-        reads::is_single_read(dialect, &keys_query).then(|| Self { dialect, table: name.to_string(), keys_query })
+        let key_columns_query = key_columns_query(dialect, name)?;
+        reads::is_single_read(dialect, &key_columns_query).then(|| Self {
+            dialect,
+            table: name.to_string(),
+            key_columns_query,
+        })
     }
 
     /// Returns the query for the columns of the primary key, whose names are in its only column.
     #[must_use]
-    pub fn keys_query(&self) -> &str {
-        &self.keys_query
+    pub fn key_columns_query(&self) -> &str {
+        &self.key_columns_query
     }
 
     /// Returns a query for the rows that have one of these sets of values, or `None` if it would not only read.
@@ -94,14 +98,14 @@ fn literal_text(dialect: Dialect, value: Literal<'_>) -> String {
     }
 }
 
-fn keys_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
+fn key_columns_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
     let parts: Option<Vec<&Ident>> = name.0.iter().map(ObjectNamePart::as_ident).collect();
     let (schema, table) = match parts?.as_slice() {
         [table] => (None, *table),
         [schema, table] => (Some(*schema), *table),
         _ => return None,
     };
-    let text = |name: &Ident| dialect.literal(&unquote(name));
+    let literal = |name: &Ident| dialect.literal(&unquote(name));
     Some(match dialect {
         Dialect::Postgres => format!(
             "SELECT attname AS name FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey) \
@@ -110,15 +114,15 @@ fn keys_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
                 .literal(&[schema, Some(table)].into_iter().flatten().map(quoted_name).collect::<Vec<_>>().join("."))
         ),
         Dialect::Sqlite => {
-            let schema = schema.map_or(String::new(), |schema| format!(", {}", text(schema)));
-            format!("SELECT name FROM pragma_table_info({}{schema}) WHERE pk > 0 ORDER BY pk", text(table))
+            let schema = schema.map_or(String::new(), |schema| format!(", {}", literal(schema)));
+            format!("SELECT name FROM pragma_table_info({}{schema}) WHERE pk > 0 ORDER BY pk", literal(table))
         }
         Dialect::Mysql => {
-            let schema = schema.map_or("database()".to_owned(), text);
+            let schema = schema.map_or("database()".to_owned(), literal);
             format!(
                 "SELECT column_name AS name FROM information_schema.key_column_usage WHERE constraint_name = 'PRIMARY' \
                  AND table_schema = {schema} AND table_name = {} ORDER BY ordinal_position",
-                text(table)
+                literal(table)
             )
         }
     })
@@ -128,8 +132,8 @@ fn quoted_name(name: &Ident) -> String {
     Dialect::Postgres.quote_name(&postgres_name(name))
 }
 
-/// Returns the condition for rows with the values of this given row, or `None` if none of them can be compared. Values
-/// other than literals, and fractions, which a column may round, are not compared.
+/// Returns the condition for rows with the values of this given row. Only literals are compared, and no fractions, which a
+/// column may round. Returns `None` if nothing can be compared, or if the row and the columns differ in number.
 pub fn given_row_condition(dialect: Dialect, columns: &[String], row: &[Expr]) -> Option<String> {
     let conditions: Vec<String> = columns
         .iter()

@@ -13,7 +13,7 @@ use crate::{
     writes,
 };
 
-/// Maximum objects whose definitions one statement's preview shows.
+/// The maximum number of definitions in a preview. A statement about more objects has no preview.
 const MAX_DEFINITIONS: usize = 10;
 
 /// Describes a statement that is not a read for this reason.
@@ -51,7 +51,7 @@ struct Selection {
     /// Further tables that the condition uses.
     other_tables: Vec<String>,
     condition: Option<String>,
-    /// The LIMIT clause of the statement itself, after its ORDER BY.
+    /// The ORDER BY and LIMIT clauses of the statement itself, if it has a limit.
     limit_clause: Option<String>,
 }
 
@@ -134,11 +134,11 @@ impl PreviewBuilder {
         )?;
         let mut values = Vec::new();
         for assignment in assignments {
-            for (column, element) in assigned_columns(assignment) {
-                let mut value = self.build_assignment(column, element, &assignment.value);
+            for (column, own_expression) in assigned_columns(assignment) {
+                let mut value = self.build_assignment(column, own_expression, &assignment.value);
                 let alias = format!("{ALIAS_PREFIX}after_{}", values.len());
                 let test_query = selection.rows_query(self.max_rows, &[(value.expression.as_str(), alias.as_str())]);
-                let is_evaluable = element.is_some() && !self.is_field(column) && !is_default(&value.expression);
+                let is_evaluable = own_expression.is_some() && !self.is_field(column) && !is_default(&value.expression);
                 value.alias = Some(alias).filter(|_| is_evaluable && self.is_read(&test_query));
                 values.push(value);
             }
@@ -147,8 +147,13 @@ impl PreviewBuilder {
     }
 
     /// Builds the assignment, without the alias under which a query selects its value.
-    fn build_assignment(&self, column: &ObjectName, element: Option<&Expr>, right_side: &Expr) -> ColumnAssignment {
-        let expression = match (element, right_side) {
+    fn build_assignment(
+        &self,
+        column: &ObjectName,
+        own_expression: Option<&Expr>,
+        right_side: &Expr,
+    ) -> ColumnAssignment {
+        let expression = match (own_expression, right_side) {
             (Some(expression), _) => expression.to_string(),
             (None, Expr::Subquery(query)) => query.to_string(),
             (None, row) => row.to_string(),

@@ -15,7 +15,8 @@ pub struct Statement {
 /// The effect of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The statement changes nothing, unless a view or an operator that it uses runs a function that does.
+    /// The statement changes nothing, unless it does so through a view, a computed column, or a user-defined operator or
+    /// overload.
     Read,
     Write(Write),
     /// Nothing is known about the text.

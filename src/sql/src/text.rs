@@ -37,7 +37,7 @@ pub struct ParsedStatement {
 /// Splits the text at its semicolons.
 ///
 /// # Errors
-/// Fails if the text means different things to databases and the parser, with the reason.
+/// Returns the reason if the text exceeds a limit, or if databases and the parser may read it differently.
 pub fn split(dialect: Dialect, text: &str) -> Result<Vec<StatementText>, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("it has more than {MAX_BYTES} bytes"));
@@ -224,7 +224,7 @@ impl<'t> Scanner<'t> {
     fn take_quoted(&mut self, quote: char) -> Result<(), String> {
         if quote == '"' && self.dialect == Dialect::Postgres && (self.code.ends_with("U&") || self.code.ends_with("u&"))
         {
-            return Err("the parser knows no names with escapes".to_owned());
+            return Err("the parser does not support quoted names with Unicode escapes".to_owned());
         }
         let has_escapes = quote == '\'' && self.dialect == Dialect::Postgres && self.is_after_escape_prefix();
         let mut previous = '\0';
@@ -301,7 +301,7 @@ impl<'t> Scanner<'t> {
     fn skip_line_comment(&mut self) -> Result<(), String> {
         let after = self.rest()[2..].chars().next();
         if self.dialect == Dialect::Mysql && after.is_some_and(|c| !c.is_ascii_whitespace()) {
-            return Err("`--` begins a comment in some databases only".to_owned());
+            return Err("`--` begins a comment only in some databases".to_owned());
         }
         self.skip_line()
     }

@@ -48,7 +48,7 @@ impl QueryChecker {
             | Expr::Ceil { expr: inner, field: _ }
             | Expr::Floor { expr: inner, field: _ }
             | Expr::Collate { expr: inner, collation: _ } => self.check_expression(inner),
-            // In PostgreSQL, the prefix is the type of an array, perhaps one of a domain that runs a function.
+            // In PostgreSQL, `_name '{}'` is a literal of an array type, perhaps of a domain whose check calls a function.
             Expr::Prefixed { prefix: _, value } if self.dialect != Dialect::Postgres => self.check_expression(value),
             Expr::IsDistinctFrom(left, right)
             | Expr::IsNotDistinctFrom(left, right)

@@ -22,8 +22,8 @@ use crate::{
 pub type Reason = String;
 type Check = Result<(), Reason>;
 
-/// Keywords that make a query no read, even if the parser takes one for a name. Every query that writes by itself contains
-/// one of these; functions are checked separately.
+/// A query with one of these keywords does not count as a read, even if the parser takes the keyword for a name. Every query
+/// that writes by itself contains one; functions are checked separately.
 const WRITING_KEYWORDS: &[Keyword] = &[
     Keyword::INSERT,
     Keyword::UPDATE,

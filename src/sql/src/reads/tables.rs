@@ -33,7 +33,7 @@ const MAX_NAME_BYTES: usize = 63;
 /// A source of rows in a FROM clause.
 pub(super) struct RowSource {
     pub(super) name: String,
-    /// The known columns of a function, or `None` for a table or a query. Only functions of users take rows of these.
+    /// The known columns of a function. `None` for a table or a query, because only user-defined functions take rows of these.
     columns: Option<Vec<String>>,
 }
 
@@ -67,7 +67,7 @@ impl QueryChecker {
         match constraint {
             JoinConstraint::On(condition) => self.check_expression(condition),
             JoinConstraint::UsingAlias(_, alias) => {
-                self.add_rows(Some(alias));
+                self.add_row_source(Some(alias));
                 Ok(())
             }
             JoinConstraint::Using(_) | JoinConstraint::Natural | JoinConstraint::None => Ok(()),
@@ -99,14 +99,14 @@ impl QueryChecker {
                     Some(_) => Err("it has unknown clauses".to_owned()),
                     None => {
                         let own_name = name.0.last().and_then(ObjectNamePart::as_ident);
-                        self.add_rows(alias.as_ref().map(|alias| &alias.name).or(own_name));
+                        self.add_row_source(alias.as_ref().map(|alias| &alias.name).or(own_name));
                         self.check_table_name(name)
                     }
                 }
             }
             TableFactor::Derived { lateral: _, subquery, alias, sample: None } => {
                 self.check_alias(alias.as_ref())?;
-                self.add_rows(alias.as_ref().map(|alias| &alias.name));
+                self.add_row_source(alias.as_ref().map(|alias| &alias.name));
                 self.check_query(subquery)
             }
             TableFactor::Function { lateral: _, name, args, with_ordinality: _, alias } => {
@@ -128,7 +128,7 @@ impl QueryChecker {
             }
             TableFactor::NestedJoin { table_with_joins, alias } => {
                 self.check_alias(alias.as_ref())?;
-                self.add_rows(alias.as_ref().map(|alias| &alias.name));
+                self.add_row_source(alias.as_ref().map(|alias| &alias.name));
                 self.check_table_with_joins(table_with_joins)
             }
             _ => Err("it reads from an unknown kind of table".to_owned()),
@@ -153,7 +153,7 @@ impl QueryChecker {
     }
 
     /// Records the name of a table, a query or a join in the FROM clause.
-    fn add_rows(&mut self, name: Option<&Ident>) {
+    fn add_row_source(&mut self, name: Option<&Ident>) {
         if let Some(name) = name {
             self.row_sources.push(RowSource { name: self.exact_name(name), columns: None });
         }
@@ -167,7 +167,8 @@ impl QueryChecker {
             alias.iter().flat_map(|alias| &alias.columns).map(|column| self.exact_name(&column.name)).collect();
         columns.extend(own_columns(&function, &name).iter().skip(columns.len()).map(|&column| column.to_owned()));
         if self.dialect == Dialect::Postgres {
-            // The encoding decides about other letters, and a longer name may be cut off to another one.
+            // How PostgreSQL folds the case of other letters depends on the encoding, and it cuts off longer names. So another name
+            // may mean this function.
             if !name.is_ascii() || name.len() >= MAX_NAME_BYTES {
                 return Err(format!("another name may mean the function {name}"));
             }

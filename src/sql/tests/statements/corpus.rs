@@ -45,7 +45,7 @@ impl Case {
     pub fn read_back_queries(&self) -> Vec<String> {
         let queries = self.writes().map(|write| {
             let keys = match &write.read_back {
-                ReadBack::Rows(table) => Some(table.keys_query().to_owned()),
+                ReadBack::Rows(table) => Some(table.key_columns_query().to_owned()),
                 _ => None,
             };
             let equal_count_query = match write.preview {
@@ -199,13 +199,13 @@ fn rows_are_found_again_by_their_primary_key() {
         ("on", Literal::Boolean(true)),
     ];
     let update = table(Dialect::Postgres, "WITH x AS (SELECT 1) UPDATE s.Things SET a = 1 FROM x WHERE id = 7");
-    assert!(update.keys_query().contains(r#"to_regclass('"s"."things"')"#), "{}", update.keys_query());
+    assert!(update.key_columns_query().contains(r#"to_regclass('"s"."things"')"#), "{}", update.key_columns_query());
     assert_eq!(
         update.rows_query(&[values.clone(), vec![("id", Literal::Number("8"))]]).unwrap(),
         r#"SELECT * FROM s.Things WHERE ("id" = '7' AND "Name" = 'it''s' AND "note" IS NULL AND "on" = TRUE) OR ("id" = '8')"#
     );
     let doctors = table(Dialect::Postgres, "UPDATE ÄRZTE SET a = 1");
-    assert!(doctors.keys_query().contains(r#"to_regclass('"Ärzte"')"#), "{}", doctors.keys_query());
+    assert!(doctors.key_columns_query().contains(r#"to_regclass('"Ärzte"')"#), "{}", doctors.key_columns_query());
     let delete = table(Dialect::Mysql, "DELETE FROM things WHERE id = 7");
     let found = delete.rows_query(&[values]).unwrap();
     assert_eq!(found, "SELECT * FROM things WHERE (`id` = 7 AND `Name` = 'it''s' AND `note` IS NULL AND `on` = TRUE)");
@@ -226,7 +226,7 @@ fn literals_and_names_stay_as_they_are_written() {
     let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
     assert_eq!(queries.count, format!("SELECT count(*) AS countersign_count FROM `a````b` WHERE {condition}"));
     let ReadBack::Rows(table) = write.read_back else { panic!("{:?}", write.read_back) };
-    assert!(table.keys_query().contains("table_name = 'a``b'"), "{}", table.keys_query());
+    assert!(table.key_columns_query().contains("table_name = 'a``b'"), "{}", table.key_columns_query());
     let sql = "INSERT INTO t (a) VALUES ('C:\\\\new''''')";
     let Effect::Write(write) = classify(Dialect::Mysql, sql, 50).remove(0).effect else { panic!("it is a write") };
     let PreviewSource::GivenRows { equal_count_query, .. } = write.preview else { panic!("{:?}", write.preview) };

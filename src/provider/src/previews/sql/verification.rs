@@ -253,7 +253,7 @@ impl Verifier<'_> {
 
     /// Returns the columns of the table's primary key. A table or view without one has none.
     async fn key_columns(&self, table: &TableRows) -> Result<Vec<String>, Fault> {
-        let answer = self.query(table.keys_query()).await?;
+        let answer = self.query(table.key_columns_query()).await?;
         let names = answer.rows.iter().map(|row| row.values().next().and_then(Value::as_str).map(str::to_owned));
         names.collect::<Option<_>>().ok_or_else(|| Fault::new("answer", "the answer has no columns of the primary key"))
     }
