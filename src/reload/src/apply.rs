@@ -32,7 +32,7 @@ pub trait Reconfigurable: Send + Sync + 'static {
     /// # Errors
     /// An invalid filter.
     fn apply_log_filter(&self, filter: &str) -> Result<(), String>;
-    /// Saves the policy in force for the next start.
+    /// Saves the policy in force for the next start; `by_consent` as in [`countersign_store::StoreBackend::save_policy`].
     fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>>;
     /// Returns the digest of the newest policy in the store; `None` also if it cannot be read.
     fn newest_digest(&self) -> BoxFuture<'static, Option<String>>;

@@ -188,9 +188,9 @@ fn hold_back_review(old: &PolicyConfig, new: &PolicyConfig, effective: &mut Poli
 fn hold_back_groups(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, diff: &mut Diff) {
     let is_asked_to_review = |name: &str| {
         let mut terms = old.rules.iter().map(|rule| &rule.terms).chain([&old.review]);
-        let further =
+        let is_asked_after_escalation =
             |terms: &Terms| terms.escalate.as_ref().is_some_and(|escalation| escalation.to.iter().any(|to| to == name));
-        terms.any(|terms| terms.reviewers.iter().any(|reviewer| reviewer == name) || further(terms))
+        terms.any(|terms| terms.reviewers.iter().any(|reviewer| reviewer == name) || is_asked_after_escalation(terms))
     };
     for (name, now) in &new.groups {
         let no_members = Vec::new();

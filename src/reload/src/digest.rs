@@ -3,8 +3,8 @@
 use countersign_config::{Config, DashboardEdit, OidcConfig, Secret, UpstreamOAuth, UpstreamTarget};
 use countersign_domain::changes::digest::{PartHasher, hex};
 
-/// Returns the SHA-256 of a configuration's policy, identity provider, token issuers and servers, with the secrets of servers.
-/// Only gateways of the store know `salt`, so nobody else can test guesses of a secret against the hash.
+/// Returns the SHA-256 of a configuration's policy, `dashboard.edit`, identity provider, token issuers and servers, with the
+/// secrets of servers. Only gateways of the store know `salt`, so nobody else can test guesses of a secret against the hash.
 #[must_use]
 pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     // If a field or a derive changes the `Debug` form of the policy or of servers, refused changes ask for consent again.
@@ -26,7 +26,7 @@ pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     }
     hasher.add_number(config.upstreams.len() as u64);
     for server in &config.upstreams {
-        // The `Debug` form has everything except possible secrets, and the trust in recipes.
+        // The `Debug` form leaves out the trust in recipes, and values that may be secrets.
         hasher.add_part(format!("{server:?}").as_bytes());
         let trusted_tools = server.previews.trusted_tools();
         hasher.add_number(trusted_tools.len() as u64);

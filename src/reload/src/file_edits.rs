@@ -81,22 +81,22 @@ pub struct PreparedEdit {
 #[derive(Clone, Debug, Default)]
 pub struct ServerChanges {
     /// The changes to make.
-    pub made: Vec<ServerChange>,
+    pub unmasked: Vec<ServerChange>,
     /// The same changes for people to see, with placeholders for the secrets of the file.
-    pub shown: Vec<ServerChange>,
+    pub masked: Vec<ServerChange>,
 }
 
 impl ServerChanges {
     /// Adds a change that contains no secrets of the file.
     pub fn push(&mut self, change: ServerChange) {
-        self.shown.push(change.clone());
-        self.made.push(change);
+        self.masked.push(change.clone());
+        self.unmasked.push(change);
     }
 
     /// Returns the lines to write into the file by hand.
     #[must_use]
     pub fn to_yaml(&self) -> String {
-        let yaml: String = self.shown.iter().map(ServerChange::to_yaml).collect();
+        let yaml: String = self.masked.iter().map(ServerChange::to_yaml).collect();
         yaml.replace("\nmcpServers:\n", "\n")
     }
 }
@@ -116,7 +116,7 @@ pub trait FileChange: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// The text cannot be edited.
-    fn apply_shown(&self, text: &str) -> Result<String, EditError>;
+    fn apply_masked(&self, text: &str) -> Result<String, EditError>;
 
     /// Returns the lines to write into the file by hand.
     fn to_yaml(&self, text: &str) -> String;
@@ -129,11 +129,11 @@ impl FileChange for ServerChanges {
     const KEY: &'static str = "mcpServers";
 
     fn apply(&self, text: &str) -> Result<String, EditError> {
-        apply_changes(text, &self.made)
+        apply_changes(text, &self.unmasked)
     }
 
-    fn apply_shown(&self, text: &str) -> Result<String, EditError> {
-        apply_changes(text, &self.shown)
+    fn apply_masked(&self, text: &str) -> Result<String, EditError> {
+        apply_changes(text, &self.masked)
     }
 
     fn to_yaml(&self, _: &str) -> String {
@@ -141,7 +141,7 @@ impl FileChange for ServerChanges {
     }
 
     fn audit_entry(&self) -> (&'static str, Value) {
-        ("servers_edited", describe_server_changes(&self.made))
+        ("servers_edited", describe_server_changes(&self.unmasked))
     }
 }
 
@@ -193,7 +193,7 @@ fn prove<C: FileChange>(
 
 /// Returns the changed lines and the lines around them, with the secrets of the file masked.
 fn diff_lines(text: &str, changes: &impl FileChange) -> Vec<DiffLine> {
-    let hidden = hide_secrets_in_file(text).and_then(|before| Ok((changes.apply_shown(&before)?, before)));
+    let hidden = hide_secrets_in_file(text).and_then(|before| Ok((changes.apply_masked(&before)?, before)));
     // In a file whose secrets cannot be masked, only the new lines are shown.
     let (after, before) = hidden.unwrap_or_else(|_| (changes.to_yaml(text), String::new()));
     let lines = compare_lines(&before, &after);
@@ -225,7 +225,8 @@ pub struct EditSummary {
     /// The changed lines of the file and the lines around them.
     pub lines: Vec<DiffLine>,
     /// The changes that wait for a reviewer's consent.
-    pub loosens: Vec<Loosening>,
+    #[serde(rename = "loosens")]
+    pub loosenings: Vec<Loosening>,
     /// `true` if the file was written.
     pub saved: bool,
 }
@@ -283,7 +284,7 @@ impl Reloader {
     ///
     /// # Errors
     /// As [`prepare_edit`].
-    pub fn try_edit(
+    pub fn preview_edit_with_config(
         &self,
         file: &ConfigFile,
         changes: &impl FileChange,
@@ -305,9 +306,9 @@ impl Reloader {
             // The gateway itself needs a valid configuration, so that old problems refuse the edit too.
             None => prove::<C>(file.path(), &text, flags, env)?,
         };
-        let loosens = compare(&self.config(), &loaded.config).0.policy_loosened;
+        let loosenings = compare(&self.config(), &loaded.config).0.policy_loosened;
         let path = self.file().map_or(String::new(), |path| path.display().to_string());
-        Ok((text, loaded, EditSummary { file: path, version: file.version(), lines, loosens, saved: false }))
+        Ok((text, loaded, EditSummary { file: path, version: file.version(), lines, loosenings, saved: false }))
     }
 
     /// Edits the file if it still has this version, and applies the result like a reload. The caller has checked that `by` may
@@ -322,7 +323,7 @@ impl Reloader {
         version: &str,
         by: &str,
     ) -> Result<EditSummary, FileEditError> {
-        let _turn = self.reload_lock.lock().await;
+        let _guard = self.reload_lock.lock().await;
         let file = self.read_file().await?;
         if file.version() != version {
             return Err(FileError::Changed(file.path().to_owned()).into());

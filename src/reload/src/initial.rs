@@ -66,9 +66,11 @@ impl InitialConfig {
         }
         let refused = [&own, &newest].into_iter().flatten().any(|policy| policy.refused.as_ref() == Some(&digest));
         let Some(last) = own.or(newest) else { return initial };
-        let now = initial.loaded.config.clone();
+        let configured = initial.loaded.config.clone();
         let PreviousConfig { config: previous, settings, unreadable_reason } = match snapshot::parse_previous(
-            &last.body, &now, &salt,
+            &last.body,
+            &configured,
+            &salt,
         ) {
             Ok(previous) => previous,
             // An unreadable policy in the store must not lock the operator out.
@@ -85,7 +87,7 @@ impl InitialConfig {
             );
         }
         initial.unreadable_reason = unreadable_reason;
-        let (diff, mut effective) = compare(&previous, &now);
+        let (diff, mut effective) = compare(&previous, &configured);
         if diff.policy_loosened.is_empty() {
             return initial;
         }
@@ -111,13 +113,16 @@ impl InitialConfig {
             tracing::warn!(
                 "a reviewer has to decide on these changes: `countersign config pending`, then `countersign config consent`"
             );
-            let mut content =
-                initial.settings_view.value_diffs(&diff.policy_loosened, (&effective, &now), &initial.loaded.settings);
+            let mut content = initial.settings_view.value_diffs(
+                &diff.policy_loosened,
+                (&effective, &configured),
+                &initial.loaded.settings,
+            );
             // The text of the earlier servers is not known, so their pending changes are listed without a diff.
             content.retain(|value| value.key != "mcpServers");
             let since = Timestamp::now();
             let pending_policy = PendingPolicy { digest, since, loosenings: diff.policy_loosened, content };
-            initial.pending = Some((pending_policy, Arc::new(now)));
+            initial.pending = Some((pending_policy, Arc::new(configured)));
         }
         initial.loaded.config = effective;
         initial

@@ -19,8 +19,8 @@ pub struct Loosening {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = ReloadWaiting)]
 pub struct PendingPolicy {
-    /// The digest that consent is given to; it covers the policy, the sign-in, the token issuers and the servers of the
-    /// file.
+    /// The digest that consent is given to; it covers the policy, `dashboard.edit`, the sign-in, the token issuers and the
+    /// servers of the file.
     pub digest: String,
     pub since: Timestamp,
     /// The changes; never empty.
@@ -48,7 +48,7 @@ pub struct DiffLine {
     pub text: String,
 }
 
-/// The value of a pending key in force, compared with the one in the file.
+/// The difference between the value in force of a key and its pending value in the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = ConfigContent)]
 pub struct ValueDiff {

@@ -19,7 +19,7 @@ impl FileChange for RuleList {
         apply_rules(text, &self.0)
     }
 
-    fn apply_shown(&self, text: &str) -> Result<String, EditError> {
+    fn apply_masked(&self, text: &str) -> Result<String, EditError> {
         self.apply(text)
     }
 

@@ -62,7 +62,7 @@ pub fn merge(old: &[Rule], new: &[Rule], default_decision: &DefaultDecision) -> 
     merged
 }
 
-const fn rank(verdict: Verdict) -> u8 {
+const fn strictness(verdict: Verdict) -> u8 {
     match verdict {
         Verdict::Allow => 0,
         Verdict::Review => 1,
@@ -85,7 +85,7 @@ impl RuleListMerge {
         let allows_all =
             default_decision.default == PolicyDefault::Allow && after.iter().all(|rule| rule.then == Verdict::Allow);
         // Even if everything is allowed, a call of a new tool, or one whose condition cannot be evaluated, is reviewed
-        // under the global terms.
+        // under the terms of the default.
         let later_terms = after.iter().filter(|rule| rule.then == Verdict::Review).map(|rule| &rule.terms);
         let lets_more_pass = |before: &Arc<Terms>| !terms::loosened_terms(before, &rule.terms).is_empty();
         let is_not_looser = match rule.then {
@@ -113,7 +113,7 @@ impl RuleListMerge {
     }
 
     fn add_kept(&mut self, before: &Rule, now: &Rule) {
-        if rank(now.then) < rank(before.then) {
+        if strictness(now.then) < strictness(before.then) {
             self.effective.push(before.clone());
             self.loosen(Some(before), Some(now));
             return;
@@ -292,7 +292,7 @@ mod tests {
 
     /// Returns the verdict of a list on a call that the rules with these letters match.
     fn verdict(rules: &[&Rule], matching: &str, otherwise: Verdict) -> u8 {
-        rank(rules.iter().find(|rule| matching.contains(&*rule.label)).map_or(otherwise, |rule| rule.then))
+        strictness(rules.iter().find(|rule| matching.contains(&*rule.label)).map_or(otherwise, |rule| rule.then))
     }
 
     proptest! {

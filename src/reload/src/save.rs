@@ -42,7 +42,8 @@ impl Reloader {
     }
 
     /// Saves the policy in force for the next start. If that fails, the store keeps the earlier policy, and the next
-    /// start asks for consent again.
+    /// start asks for consent again. With `by_consent`, it also replaces a newest policy of the store that this node never
+    /// had.
     pub(super) async fn save_policy(&self, by_consent: bool) {
         let snapshot = {
             let salt = &self.salt;

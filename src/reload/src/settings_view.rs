@@ -92,8 +92,8 @@ impl SettingsView {
         self.refused = loosenings;
     }
 
-    /// Returns all settings in the order of the defaults file. `settings_at_start` contains the settings at the start, and
-    /// `needs_restart` the changed keys that are read only at the start.
+    /// Returns all settings in the order of the defaults file. `needs_restart` contains the changed keys that are read only
+    /// at the start, which keep their values of `settings_at_start`.
     #[must_use]
     pub fn active_settings(
         &self,

@@ -174,17 +174,17 @@ fn snapshot_server(config: &UpstreamConfig, salt: &[u8; 16]) -> SavedServer {
         previews: hash_recipes(config),
         tools_with_own_recipe: config.previews.written.clone(),
         trusted_tools: Some(config.previews.trusted_tools()),
-        dispatchers: save_dispatchers(&config.previews),
+        dispatchers: snapshot_dispatchers(&config.previews),
     }
 }
 
-fn save_dispatchers(recipes: &Recipes) -> BTreeMap<String, SavedDispatcher> {
-    let save = |dispatcher: &Dispatcher| SavedDispatcher {
+fn snapshot_dispatchers(recipes: &Recipes) -> BTreeMap<String, SavedDispatcher> {
+    let snapshot = |dispatcher: &Dispatcher| SavedDispatcher {
         argument: dispatcher.argument.source().to_owned(),
         operations: dispatcher.operations.keys().cloned().collect(),
     };
     let recipes = recipes.by_tool.iter();
-    recipes.filter_map(|(tool, recipe)| Some((tool.clone(), save(recipe.dispatcher.as_ref()?)))).collect()
+    recipes.filter_map(|(tool, recipe)| Some((tool.clone(), snapshot(recipe.dispatcher.as_ref()?)))).collect()
 }
 
 /// Returns recipes that only tell operations apart.

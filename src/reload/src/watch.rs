@@ -49,7 +49,7 @@ impl<T: PartialEq + Copy> ChangeDetector<T> {
 }
 
 /// Catches SIGHUP from this call on, and returns a future that watches the file until the gateway ends. SIGHUP calls
-/// `reload_on_signal`, unless a closed terminal has caused it, which ends the gateway.
+/// `reload_on_signal`, or ends the gateway if it came from a terminal that was closed.
 pub fn run(
     reloader: Arc<Reloader>,
     shutdown: CancellationToken,
@@ -79,10 +79,10 @@ async fn watch(
     }
     let mut ticks = tokio::time::interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // No file has this stamp, so a change since the file was read is noticed. If there was no file, a new one counts as
-    // a change.
-    let impossible_stamp = reloader.has_read_file().then_some((0, 0, 0, 0, 0, 0, 0));
-    let mut detector = ChangeDetector::new(impossible_stamp);
+    // No file has the stamp of zeros, so a change since the file was read is noticed. If there was no file, a new one
+    // counts as a change.
+    let initial_stamp = reloader.has_read_file().then_some((0, 0, 0, 0, 0, 0, 0));
+    let mut detector = ChangeDetector::new(initial_stamp);
     let mut is_first_check = true;
     loop {
         tokio::select! {

@@ -218,8 +218,8 @@ pub async fn replace(
     draft.disable_without_variables(&mut server, &known, &reloader);
     let PastedServer { name, settings: shown, .. } = server;
     let settings = with_old_secrets(&shown, &old)?;
-    draft.changes.made.push(ServerChange::Replace { name: name.clone(), settings });
-    draft.changes.shown.push(ServerChange::Replace { name, settings: shown });
+    draft.changes.unmasked.push(ServerChange::Replace { name: name.clone(), settings });
+    draft.changes.masked.push(ServerChange::Replace { name, settings: shown });
     let context = EditContext {
         principal: &principal,
         request: &request,
@@ -307,7 +307,7 @@ impl Draft {
         let ConfigSource { flags, env } = reloader.source();
         let prepare =
             |name: &str, settings: &[KeyValue]| edit::server_for_trial(file.path(), name, settings, flags, env).ok();
-        self.changes.made.iter().any(|change| {
+        self.changes.unmasked.iter().any(|change| {
             let (ServerChange::Add { name, settings } | ServerChange::Replace { name, settings }) = change else {
                 return false;
             };
@@ -323,7 +323,7 @@ impl Draft {
     /// Makes the edit, or keeps it until another person consents. A preview only shows what it would change.
     async fn finish(self, context: EditContext<'_>, file: &ConfigFile) -> Result<HttpResponse, Problem> {
         let EditContext { principal, request, reloader, trials, version, is_preview } = context;
-        let servers: Vec<String> = self.changes.made.iter().map(|change| change.name().to_owned()).collect();
+        let servers: Vec<String> = self.changes.unmasked.iter().map(|change| change.name().to_owned()).collect();
         let needs_consent = !is_at_machine(request, reloader) && self.has_new_target(reloader, file);
         let yaml = self.changes.to_yaml();
         let with_yaml = |problem: Problem| problem.with("yaml", yaml.clone());

@@ -238,7 +238,7 @@ impl ServerTrials {
     ) -> Result<(), Problem> {
         let yaml = changes.to_yaml();
         check_consent_size(&yaml)?;
-        let names: Vec<&str> = changes.made.iter().map(ServerChange::name).collect();
+        let names: Vec<&str> = changes.unmasked.iter().map(ServerChange::name).collect();
         let names = names.join(", ");
         let work = TrialWork::Save { changes: Arc::new(changes), version };
         let trial = Trial::new(requester, work, (names.clone(), names, yaml))?;

@@ -80,7 +80,7 @@ impl Editor {
     /// Shows the changes, asks, and saves them.
     pub(super) fn save(&self, edit: &Edit, asks: bool, out: &mut Output) -> Result<Exit, Failure> {
         let PreparedEdit { text, loaded, lines } = prepare_edit(&self.file, &edit.changes, &self.flags, &self.env)
-            .map_err(|error| edit_failure(error, &edit.changes.made))?;
+            .map_err(|error| edit_failure(error, &edit.changes.unmasked))?;
         if !self.json {
             out.write_styled_line(Style::Bold, &one_line(&self.file.path().to_string_lossy()))?;
             print_lines(&lines, out)?;
@@ -93,8 +93,8 @@ impl Editor {
             print_note("Nothing was changed.");
             return Ok(Exit::Failed);
         }
-        self.file.save(&text).map_err(|error| edit_failure(error.into(), &edit.changes.made))?;
-        let names: Vec<&str> = edit.changes.made.iter().map(ServerChange::name).collect();
+        self.file.save(&text).map_err(|error| edit_failure(error.into(), &edit.changes.unmasked))?;
+        let names: Vec<&str> = edit.changes.unmasked.iter().map(ServerChange::name).collect();
         if self.json {
             let answer = json!({ "file": self.file.path(), "servers": names, "unsetVariables": edit.unset, "notes": edit.notes });
             out.write_json(&answer.to_string())?;
@@ -206,8 +206,8 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
     }
     let mut edit = Edit::default();
     edit.add_notes(&server, if args.enable { Vec::new() } else { unset });
-    edit.changes.shown.push(ServerChange::Replace { name: server.name.clone(), settings: shown });
-    edit.changes.made.push(ServerChange::Replace { name: server.name, settings: server.settings });
+    edit.changes.masked.push(ServerChange::Replace { name: server.name.clone(), settings: shown });
+    edit.changes.unmasked.push(ServerChange::Replace { name: server.name, settings: server.settings });
     let asks =
         target.from_json.is_some() && should_ask(connect.json, args.yes, Some("changing a server to that of a text"))?;
     editor.save(&edit, asks, out)
