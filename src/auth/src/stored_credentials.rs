@@ -12,7 +12,7 @@ use countersign_domain::{changes::Absence, policy::KeyHolders as _, principal::S
 use countersign_protocol::McpError;
 use countersign_store::{
     StoreError, StoreLocation,
-    keys::{CodeOutcome, Credentials, SignIn, is_worth_noting},
+    keys::{CodeOutcome, Credentials, SignIn, is_touch_due},
     people::{Holders, ProviderSession, StoredPerson},
 };
 
@@ -128,8 +128,7 @@ impl KeyStore for StoredCredentials {
     fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError> {
         let found = self.reader.find(hash).map_err(report_unavailable)?;
         let now = Timestamp::now();
-        if let Some((key, _)) = found.as_ref().filter(|(key, _)| key.revoked_at.is_none() && is_worth_noting(key, now))
-        {
+        if let Some((key, _)) = found.as_ref().filter(|(key, _)| key.revoked_at.is_none() && is_touch_due(key, now)) {
             let key = key.clone();
             self.record_use(move |writer| writer.touch(&key, now));
         }

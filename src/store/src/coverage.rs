@@ -1,7 +1,6 @@
 //! The rows that the audit trail covers beside changes: keys, pins of definitions, standing rules, recorded policies and
-//! absences.
-//! Each entry that makes or alters such a row has the row's hash, so that a row that was altered, added or removed later is
-//! found.
+//! absences. Each entry that makes or alters such a row has the row's hash, which detects a row that was altered, added or
+//! removed without an entry.
 //!
 //! The migration of the database writes a single entry for the rows that are older than this coverage.
 

@@ -93,7 +93,7 @@ impl StoreIdentity {
     }
 
     /// Returns the error for using this store's data directory with a store on the backend `configured`.
-    pub(crate) fn refuse(&self, dir: &Path, configured: Backend) -> StoreError {
+    pub(crate) fn other_store_error(&self, dir: &Path, configured: Backend) -> StoreError {
         let own = match self.backend {
             Backend::Sqlite => "the store in its own countersign.db",
             Backend::Postgres => "a store in PostgreSQL",
@@ -111,7 +111,7 @@ impl StoreIdentity {
         };
         StoreError::OtherStore {
             dir: dir.to_owned(),
-            reason: format!("it belongs to {own}, and the loaded configuration names {configured}. Give {remedy}"),
+            reason: format!("{own}, but the loaded configuration names {configured}. Give {remedy}"),
             file: dir.join(IDENTITY_FILE),
         }
     }
@@ -121,7 +121,7 @@ impl StoreIdentity {
 /// database.
 pub(crate) fn check_embedded(dir: &Path) -> Result<(), StoreError> {
     match StoreIdentity::read(dir)? {
-        Some(known) if known.backend != Backend::Sqlite => Err(known.refuse(dir, Backend::Sqlite)),
+        Some(known) if known.backend != Backend::Sqlite => Err(known.other_store_error(dir, Backend::Sqlite)),
         _ => Ok(()),
     }
 }
@@ -141,7 +141,7 @@ pub(crate) fn check_server(dir: &Path, found: &FoundStore) -> Result<(), StoreEr
         FoundStore::Store(Some(id)) if *id == known.id => Ok(()),
         // A backup from an older version has no id.
         FoundStore::Store(None) if known.backend == Backend::Postgres => Ok(()),
-        _ => Err(known.refuse(dir, Backend::Postgres)),
+        _ => Err(known.other_store_error(dir, Backend::Postgres)),
     }
 }
 

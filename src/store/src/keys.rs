@@ -46,7 +46,7 @@ pub struct SignIn {
     /// The session at the identity provider, if the person signed in there. Their role and claims are those of the stored
     /// person.
     pub session: Option<ProviderSession>,
-    /// The time of the last question to the identity provider, if the gateway can ask it.
+    /// The time at which the identity provider was last asked about the person, if the gateway can ask it.
     pub refreshed_at: Option<Timestamp>,
 }
 
@@ -202,7 +202,7 @@ pub trait Credentials: People {
 
 /// Returns `true` if a use of the key should be recorded now ([`Credentials::touch`]).
 #[must_use]
-pub fn is_worth_noting(key: &ApiKey, now: Timestamp) -> bool {
+pub fn is_touch_due(key: &ApiKey, now: Timestamp) -> bool {
     key.last_used_at.is_none_or(|at| now.duration_since(at).abs() >= SignedDuration::from_mins(1))
 }
 

@@ -399,7 +399,7 @@ pub trait Store: StoreBackend {
     /// Returns the change with the id.
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>>;
     /// Returns the change that the principal proposed with the idempotency key.
-    fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>>;
+    fn find_by_idempotency_key(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>>;
     /// Returns a page of changes, newest first, of at most [`MAX_PAGE_BYTES`].
     fn list(&self, query: ListQuery) -> StoreFuture<Listing>;
     /// Returns all changes that are not final.
@@ -410,7 +410,7 @@ pub trait Store: StoreBackend {
     fn overview(&self, since: Timestamp) -> StoreFuture<OverviewRecords>;
     /// Returns the proposals in any state since a day before the oldest that waits for a decision, oldest first, without the
     /// steps of plans. Their number is bounded.
-    fn proposals_of_bundles(&self) -> StoreFuture<Vec<StoredProposal>>;
+    fn bundle_candidates(&self) -> StoreFuture<Vec<StoredProposal>>;
     /// Returns the changes that are the steps of a plan, in its order.
     fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>>;
     /// Returns the states of the steps of a plan, in its order.

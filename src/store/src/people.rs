@@ -82,7 +82,7 @@ pub struct Holders {
     pub keys: HashMap<String, KeyHolder>,
     /// The names of the people who were revoked.
     pub revoked_people: HashSet<String>,
-    /// The number of people without a role. It shows that a person lost a role, even one that was never read here.
+    /// The number of people without a role. If it changes, a person may have lost their role, even one who was never in `keys`.
     pub people_without_role: usize,
 }
 
@@ -169,8 +169,8 @@ pub trait People: Send + Sync + 'static {
     /// Those of the database.
     fn end_absence(&self, person: &str, actor: &str) -> Result<bool, StoreError>;
 
-    /// Records the use of a token that counts once, and deletes the sign-ins in `ended` on its first use, in one
-    /// transaction. Returns `true` for the first use.
+    /// Records the use of a one-time token, and deletes the sign-ins in `ended` on its first use, in one transaction. Returns
+    /// `true` for the first use.
     ///
     /// # Errors
     /// Those of the database.

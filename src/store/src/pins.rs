@@ -71,7 +71,8 @@ impl PinStore {
         self.pins.load_full()
     }
 
-    /// Accepts the given definitions of a server, for the server with the given fingerprint behind the server's name.
+    /// Accepts the given definitions of a server. `server` is its name, with the fingerprint of the server that has this name
+    /// now.
     ///
     /// # Errors
     /// Those of the store. No definition is accepted then, unless the outcome is unknown.

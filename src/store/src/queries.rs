@@ -66,9 +66,9 @@ impl<B: Queries> Store for B {
         self.read_and_parse(async move |db| changes::get(db, &id).await, changes::Body::parse)
     }
 
-    fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
+    fn find_by_idempotency_key(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
         let (principal, key) = (principal.to_owned(), key.to_owned());
-        let query = async move |db: &B::Connection| changes::find_idempotent(db, &principal, &key).await;
+        let query = async move |db: &B::Connection| changes::find_by_idempotency_key(db, &principal, &key).await;
         self.read_and_parse(query, changes::Body::parse)
     }
 
@@ -88,7 +88,7 @@ impl<B: Queries> Store for B {
         self.read(async move |db| overview::overview(db, since).await)
     }
 
-    fn proposals_of_bundles(&self) -> StoreFuture<Vec<StoredProposal>> {
+    fn bundle_candidates(&self) -> StoreFuture<Vec<StoredProposal>> {
         self.read(async |db| bundles::proposals(db).await)
     }
 

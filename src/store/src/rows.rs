@@ -23,7 +23,7 @@ pub(crate) fn parse_time(text: &str) -> Result<Timestamp, StoreError> {
 }
 
 /// Parses milliseconds since the Unix epoch.
-pub(crate) fn parse_moment(ms: i64) -> Result<Timestamp, StoreError> {
+pub(crate) fn parse_time_ms(ms: i64) -> Result<Timestamp, StoreError> {
     Timestamp::from_millisecond(ms).map_err(|_| StoreError::BadRecord(format!("not a time: {ms}")))
 }
 

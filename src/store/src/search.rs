@@ -13,7 +13,7 @@ pub struct ChangeCriteria {
     /// A text in the summary, the target's label, the id, the tool, the server or the proposer's name, regardless of
     /// case.
     pub text: Option<String>,
-    /// Only changes that were proposed at this time or later, in milliseconds.
+    /// Only changes that were proposed at this time or later, to the millisecond.
     pub since: Option<Timestamp>,
     /// Only changes that were proposed before this time.
     pub until: Option<Timestamp>,

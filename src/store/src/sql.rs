@@ -11,7 +11,7 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, private::BytesMut};
 
 use crate::{
     Heads, StoreError,
-    rows::{parse_moment, parse_time, to_postgres_text},
+    rows::{parse_time, parse_time_ms, to_postgres_text},
 };
 
 /// The value of a parameter or a column.
@@ -196,7 +196,7 @@ impl TryFrom<&tokio_postgres::Row> for Row {
     }
 }
 
-/// A type as which a column can be read.
+/// A type that a column can be read as.
 pub trait Column<'r>: Sized {
     fn read(value: &'r Value<'_>) -> Option<Self>;
 }
@@ -265,7 +265,7 @@ impl Column<'_> for Timestamp {
     fn read(value: &Value<'_>) -> Option<Self> {
         match value {
             Value::Text(text) => parse_time(text).ok(),
-            Value::Int(ms) => parse_moment(*ms).ok(),
+            Value::Int(ms) => parse_time_ms(*ms).ok(),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use super::{
     accounts::{AccountKey, AccountStore, StoredAccount},
     coverage::{KEY_CREATED, KEY_REVOKED},
     identity::new_id,
-    keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting},
+    keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_touch_due},
     people::{Holders, People, ProviderSession, StoredPerson},
     rule_counts::{HourlyRuleCount, RuleCountStore, VerdictTotals},
     sql::{BACKGROUND_TIMEOUT, Database, REQUEST_TIMEOUT, Sql as _},
@@ -58,7 +58,7 @@ impl<D: Database> Credentials for StoredKeys<D> {
     }
 
     fn touch(&self, key: &ApiKey, now: Timestamp) -> Result<(), StoreError> {
-        if !is_worth_noting(key, now) {
+        if !is_touch_due(key, now) {
             return Ok(());
         }
         self.0.write(async |db| keys::touch(db, &key.id, now).await)

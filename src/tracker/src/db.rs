@@ -9,7 +9,7 @@ pub(super) use countersign_store::{
     sql::{Cell, Column, Parameters, Row, Value},
     values,
 };
-use countersign_store::{sqlite::sql, tables::Session};
+use countersign_store::{sqlite::sql, tables::ModuleConnection};
 
 use super::words;
 
@@ -34,14 +34,14 @@ impl<E: Into<StoreError>> From<E> for DbError {
 #[derive(Clone, Copy)]
 pub(super) enum Db<'a> {
     Sqlite(&'a rusqlite::Connection),
-    Postgres(&'a Session),
+    Postgres(&'a ModuleConnection),
 }
 
 impl Db<'_> {
     fn rows(self, sql: &str, values: &[Value<'_>]) -> RowResult<Vec<Row>> {
         match self {
             Self::Sqlite(conn) => sql::rows(conn, sql, values),
-            Self::Postgres(session) => session.rows(&prefix_tables(sql), values),
+            Self::Postgres(connection) => connection.rows(&prefix_tables(sql), values),
         }
     }
 
@@ -74,7 +74,7 @@ impl Db<'_> {
     pub fn execute(self, sql: &str, values: &[Value<'_>]) -> DbResult<u64> {
         Ok(match self {
             Self::Sqlite(conn) => sql::execute(conn, sql, values)?,
-            Self::Postgres(session) => session.execute(&prefix_tables(sql), values)?,
+            Self::Postgres(connection) => connection.execute(&prefix_tables(sql), values)?,
         })
     }
 
@@ -83,7 +83,7 @@ impl Db<'_> {
     pub fn is_claimed(self, change: &str) -> DbResult<bool> {
         match self {
             Self::Sqlite(_) => Ok(true),
-            Self::Postgres(session) => Ok(session.is_claimed(change)?),
+            Self::Postgres(connection) => Ok(connection.is_claimed(change)?),
         }
     }
 

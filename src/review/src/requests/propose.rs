@@ -298,7 +298,7 @@ pub(super) fn shorten_reason(reason: String) -> Option<String> {
 
 /// Returns the change that the principal has proposed with this idempotency key.
 pub(super) async fn find_by_key(inner: &Inner, principal: &str, key: &str) -> Result<Option<Arc<Change>>, McpError> {
-    inner.store.find_idempotent(principal, key).await.map_err(|e| store_error(&e))
+    inner.store.find_by_idempotency_key(principal, key).await.map_err(|e| store_error(&e))
 }
 
 /// Answers a repeated proposal with the existing change, if it is the same call.

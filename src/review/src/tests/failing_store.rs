@@ -89,8 +89,8 @@ impl Store for FaultyStore {
         }
         self.store.get(id)
     }
-    fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
-        self.store.find_idempotent(principal, key)
+    fn find_by_idempotency_key(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
+        self.store.find_by_idempotency_key(principal, key)
     }
     fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
         self.store.list(query)
@@ -104,8 +104,8 @@ impl Store for FaultyStore {
     fn overview(&self, since: jiff::Timestamp) -> StoreFuture<countersign_store::OverviewRecords> {
         self.store.overview(since)
     }
-    fn proposals_of_bundles(&self) -> StoreFuture<Vec<countersign_store::StoredProposal>> {
-        self.store.proposals_of_bundles()
+    fn bundle_candidates(&self) -> StoreFuture<Vec<countersign_store::StoredProposal>> {
+        self.store.bundle_candidates()
     }
     fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>> {
         self.store.plan(plan)

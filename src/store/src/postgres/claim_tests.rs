@@ -211,18 +211,18 @@ async fn change_in_progress_is_not_orphaned() {
     let by = store.nodes().claimant();
     create_approved(&*store, "one", "file").await;
     write(&*store, claim_draft("one", by.clone(), "file")).await.unwrap();
-    let mut session = server.tables().unwrap().wait_for_session().unwrap();
+    let mut connection = server.tables().unwrap().wait_for_connection().unwrap();
     // The server would end the transaction of a slow test.
-    session.begin("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0").unwrap();
-    assert!(session.is_claimed("one").unwrap() && !session.is_claimed("two").unwrap());
+    connection.begin("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0").unwrap();
+    assert!(connection.is_claimed("one").unwrap() && !connection.is_claimed("two").unwrap());
     run_sql(dir.path(), "UPDATE nodes SET lease_until = clock_timestamp() - interval '1 second'").await;
     wait_until("the change counts as orphaned", async || store.orphaned_changes().await.unwrap() == ["one"]).await;
     let early = write(&*store, orphan_draft("one", by.clone())).await;
     assert!(matches!(early, Err(WriteError::Fenced)), "the locked claim is refused without waiting: {early:?}");
-    session.commit().unwrap();
+    connection.commit().unwrap();
     write(&*store, orphan_draft("one", by)).await.unwrap();
-    let session = server.tables().unwrap().wait_for_session().unwrap();
-    assert!(!session.is_claimed("one").unwrap());
+    let connection = server.tables().unwrap().wait_for_connection().unwrap();
+    assert!(!connection.is_claimed("one").unwrap());
     store.close();
 }
 

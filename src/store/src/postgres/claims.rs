@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use super::rows::{self, execute, query, query_opt};
 use crate::{
     Draft, LateCall, StoreError, WriteError,
-    rows::{parse_moment, signed},
+    rows::{parse_time_ms, signed},
     statements::claims::plan_condition,
 };
 use countersign_domain::changes::{Change, ChangeState, Claimant, PlanStep, machine::EventKind};
@@ -61,9 +61,9 @@ pub(super) const UPDATE_CHANGE: &str =
                         run_after_ms = $10
      WHERE id = $1 AND version = $2";
 
-/// Returns a query of the steps of a plan, given the parameter with its id. It waits for concurrent transitions of the steps, and
-/// locks them in their order: a claim of one step and an undo of the approval of another must see each other.
-fn lock_steps(plan: &str) -> String {
+/// Returns the CTE `steps` with the steps of a plan, given the parameter with its id. It waits for concurrent transitions of the
+/// steps, and locks them in their order: a claim of one step and an undo of the approval of another must see each other.
+fn steps_cte(plan: &str) -> String {
     format!(
         "steps AS MATERIALIZED (SELECT s.plan_index, s.plan_last, s.state, s.run_after_ms FROM changes s
                                 WHERE s.plan_id = {plan} ORDER BY s.plan_index FOR UPDATE)"
@@ -83,7 +83,7 @@ pub(super) async fn write_undo(
     let sql = format!(
         "WITH {}, moved AS ({UPDATE_CHANGE} AND NOT {running} RETURNING no)
          SELECT (SELECT no FROM moved), {running}",
-        lock_steps("$11")
+        steps_cte("$11")
     );
     let row = query_opt(client, &sql, &parameters).await?;
     let (no, is_running) = row.map_or((None, false), |row| (row.get::<_, Option<i64>>(0), row.get(1)));
@@ -118,7 +118,7 @@ pub(super) async fn write_with_claim(
                 parameters.extend([id as rows::Value<'_>, index, &at]);
                 // The steps are locked before the change itself, so that all transactions take them in the same order.
                 let change = "SELECT 1 FROM changes WHERE id = $1 AND version = $2 AND EXISTS (SELECT FROM steps)";
-                ready = format!("{}, ready AS MATERIALIZED ({change} FOR UPDATE)", lock_steps("$14"));
+                ready = format!("{}, ready AS MATERIALIZED ({change} FOR UPDATE)", steps_cte("$14"));
                 format!("AND {}", plan_condition("FROM steps s WHERE true", "$15::bigint", "$16::bigint"))
             });
             let alive = "SELECT 1 FROM nodes WHERE id = $11 AND epoch = $12 AND lease_until > clock_timestamp()";
@@ -244,7 +244,7 @@ pub(super) async fn in_flight_until(client: &ClientWrapper, id: &str) -> Result<
     let sql = "SELECT (extract(epoch FROM c.lapsed_until) * 1000)::bigint
                FROM claims c JOIN nodes n ON n.id = c.node AND n.process_epoch <= c.epoch
                WHERE c.change_id = $1 AND c.lapsed_until > clock_timestamp()";
-    query_opt(client, sql, &[&id]).await?.map(|row| parse_moment(row.get(0))).transpose()
+    query_opt(client, sql, &[&id]).await?.map(|row| parse_time_ms(row.get(0))).transpose()
 }
 
 /// Returns executing changes without a valid claim.

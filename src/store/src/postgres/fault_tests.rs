@@ -311,13 +311,13 @@ async fn hanging_statement_is_ended_by_server() {
     let server = PostgresDatabase::new(&url, None, crate::nodes::NodeIdSource::generate()).unwrap();
     let store = server.open().unwrap();
     write(&*store, created_draft("a")).await.unwrap();
-    let mut session = server_for(dir.path()).tables().unwrap().wait_for_session().unwrap();
+    let mut connection = server_for(dir.path()).tables().unwrap().wait_for_connection().unwrap();
     // The server would end the transaction of a slow test.
-    session.begin("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE changes").unwrap();
+    connection.begin("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE changes").unwrap();
     let blocked = write(&*store, approved(2)).await;
     let Err(WriteError::Store(error @ StoreError::Locked)) = blocked else { panic!("{blocked:?}") };
     assert!(error.certainly_aborted());
-    session.commit().unwrap();
+    connection.commit().unwrap();
     assert_eq!(write(&*store, approved(2)).await.unwrap().seq, 2);
     store.close();
     server.verify_audit(None).unwrap();

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     StoreError,
-    keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting},
+    keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_touch_due},
     people::{Holders, People, ProviderSession, StoredPerson},
     sql::{BACKGROUND_TIMEOUT, Database as _, REQUEST_TIMEOUT},
     statements::{facts, keys, people},
@@ -48,7 +48,7 @@ struct KeyCopy {
     people: BTreeMap<String, StoredPerson>,
     /// The start of the last read.
     read_at: Instant,
-    /// The time at which this process last wrote a key or a person.
+    /// The time at which this process last wrote a key, or wrote or read a single person.
     changed_at: Option<Instant>,
 }
 
@@ -56,7 +56,7 @@ impl KeyCopy {
     /// Replaces the copy with keys and people whose read began at `read_at`.
     fn replace(&mut self, (mut keys, mut people): Records, read_at: Instant) {
         if self.changed_at.is_some_and(|changed| changed >= read_at) {
-            // They may have been read before a change that this process made.
+            // The copy may have newer rows than this read.
             keys.extend(std::mem::take(&mut self.keys));
             people.append(&mut self.people);
         }
@@ -68,7 +68,7 @@ impl KeyCopy {
         (self.keys, self.people, self.read_at) = (keys, people, read_at);
     }
 
-    /// Records what this process wrote about a person.
+    /// Records a person whom this process has just written or read.
     fn put_person(&mut self, person: &StoredPerson) {
         let revoked_at = self.people.get(&person.name).and_then(|known| known.revoked_at);
         let revoked_at = revoked_at.or(person.revoked_at);
@@ -207,12 +207,12 @@ impl Credentials for Keys {
     }
 
     fn touch(&self, key: &ApiKey, now: Timestamp) -> Result<(), StoreError> {
-        if !is_worth_noting(key, now) {
+        if !is_touch_due(key, now) {
             return Ok(());
         }
         let mut copy = self.copy.write();
         if let Some(known) = copy.keys.values_mut().find(|known| known.id == key.id) {
-            if !is_worth_noting(known, now) {
+            if !is_touch_due(known, now) {
                 return Ok(());
             }
             known.last_used_at = Some(now);

@@ -178,9 +178,9 @@ impl PostgresDatabase {
         }
     }
 
-    /// Takes the database offline for a move.
-    pub fn take_offline(&self, new: bool) -> Result<moving::OfflineServer, StoreError> {
-        moving::OfflineServer::take(if new { self.migrated_connector()? } else { self.connector()? })
+    /// Takes the database offline for a move. Creates or migrates its schema if `create` is set.
+    pub fn take_offline(&self, create: bool) -> Result<moving::OfflineServer, StoreError> {
+        moving::OfflineServer::take(if create { self.migrated_connector()? } else { self.connector()? })
     }
 
     pub fn reviewer_records(&self) -> Result<Option<ReviewerRecords>, StoreError> {
@@ -355,7 +355,7 @@ impl StoreBackend for PostgresStore {
 
     fn is_open(&self) -> bool {
         self.queue.is_open()
-            && !self.membership.is_replaced()
+            && !self.membership.has_stopped()
             && self.writer.lock().as_ref().is_some_and(|t| !t.is_finished())
     }
 

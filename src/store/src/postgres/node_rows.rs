@@ -6,7 +6,7 @@ use super::rows::{execute, query, write};
 use crate::{
     StoreError,
     nodes::{Introduction, Node, ServerStates},
-    rows::{parse_moment, unsigned},
+    rows::{parse_time_ms, unsigned},
 };
 
 /// The channel of notifications. `Membership::handle_notification` describes their texts.
@@ -73,8 +73,8 @@ pub(super) async fn list(client: &ClientWrapper, own_id: &str) -> Result<Vec<Nod
                 certificate: row.get(11),
             },
             server_states: parse_server_states(row.get(9)),
-            started_at: parse_moment(row.get(5))?,
-            lease_until: Some(parse_moment(row.get(6))?),
+            started_at: parse_time_ms(row.get(5))?,
+            lease_until: Some(parse_time_ms(row.get(6))?),
             is_alive,
             is_leader,
             running: unsigned(row.get(8))?,

@@ -81,9 +81,10 @@ pub(super) struct Membership {
     /// Notified when the thread must renew at once, or end.
     wake: Notify,
     closing: AtomicBool,
-    /// Another process has joined with this node's id, or the logs have lost entries that this node knows.
-    replaced: AtomicBool,
-    /// The last known ends of the logs, from this node's last write or the last renewal.
+    /// This node has stopped serving, because another process has joined with its id, or because entries that it knows are
+    /// lost.
+    stopped: AtomicBool,
+    /// The last known heads, from this node's last write or the last renewal.
     known_heads: Mutex<Heads>,
     clock: ServerClock,
 }
@@ -117,7 +118,7 @@ impl Membership {
             peer_servers: Mutex::default(),
             wake: Notify::new(),
             closing: AtomicBool::new(false),
-            replaced: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
             known_heads: Mutex::default(),
             clock: ServerClock::default(),
         })
@@ -138,11 +139,11 @@ impl Membership {
         self.wake.notify_one();
     }
 
-    pub fn is_replaced(&self) -> bool {
-        self.replaced.load(Ordering::Acquire)
+    pub fn has_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
     }
 
-    /// Remembers newer ends of the logs.
+    /// Remembers newer heads.
     pub fn remember_heads(&self, heads: Heads) {
         let mut known = self.known_heads.lock();
         if heads.audit.seq > known.audit.seq {
@@ -150,14 +151,14 @@ impl Membership {
         }
     }
 
-    /// Reads the ends of the logs. `lock` keeps others from writing before the caller's transaction ends.
+    /// Reads the heads. `lock` keeps others from writing before the caller's transaction ends.
     ///
     /// # Errors
     /// [`StoreError::WritesLost`] if known entries are missing, even if other nodes have written newer ones.
     pub async fn read_heads(&self, client: &ClientWrapper, lock: bool) -> Result<Heads, StoreError> {
         let known = *self.known_heads.lock();
         let (heads, entry) = heads_with_entry(client, known.audit.seq, lock).await?;
-        if continues_known_logs(known, heads, entry) { Ok(heads) } else { Err(StoreError::WritesLost) }
+        if is_continuation(known, heads, entry) { Ok(heads) } else { Err(StoreError::WritesLost) }
     }
 
     /// Handles a notification, which is only a hint, because anybody with access to the database can send one. The
@@ -198,9 +199,9 @@ impl Membership {
     }
 }
 
-/// Returns `true` if the logs that end at `heads` continue the known logs. `entry` is the hash that the last known
-/// entry has now.
-fn continues_known_logs(known: Heads, heads: Heads, entry: Option<EntryHash>) -> bool {
+/// Returns `true` if the feed and the trail that end at `heads` continue those that ended at `known`. `entry` is the hash that
+/// the last known entry has now.
+fn is_continuation(known: Heads, heads: Heads, entry: Option<EntryHash>) -> bool {
     known.audit.seq == 0
         || (entry == Some(known.audit.hash)
             && heads.event >= known.event

@@ -44,12 +44,12 @@ impl Tables {
     }
 
     /// Takes a connection as soon as one is free.
-    pub fn session(&self) -> StoreFuture<Session> {
+    pub fn connection(&self) -> StoreFuture<ModuleConnection> {
         let (reply, answer) = oneshot::channel();
         let (connector, pool) = (Arc::clone(&self.connector), self.pool.clone());
         self.connector.spawn(async move {
             // If the caller has stopped waiting, the connection returns to the pool.
-            let _ = reply.send(Session::take(connector, &pool).await);
+            let _ = reply.send(ModuleConnection::take(connector, &pool).await);
         });
         Box::pin(async move { answer.await.unwrap_or(Err(StoreError::Closed)) })
     }
@@ -58,15 +58,15 @@ impl Tables {
     ///
     /// # Errors
     /// [`StoreError::Unreachable`]
-    pub fn wait_for_session(&self) -> Result<Session, StoreError> {
-        self.connector.block_on(Session::take(Arc::clone(&self.connector), &self.pool))
+    pub fn wait_for_connection(&self) -> Result<ModuleConnection, StoreError> {
+        self.connector.block_on(ModuleConnection::take(Arc::clone(&self.connector), &self.pool))
     }
 }
 
 /// A connection of a module. Each method blocks until the server has answered.
-pub struct Session {
+pub struct ModuleConnection {
     connector: Arc<PgConnector>,
-    /// `None` once the session has ended.
+    /// `None` once the connection is closed.
     client: Option<Object>,
     /// A transaction is open, so that the connection must not return to the pool.
     in_transaction: bool,
@@ -74,13 +74,13 @@ pub struct Session {
     answer_pending: AtomicBool,
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for ModuleConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("in_transaction", &self.in_transaction).finish_non_exhaustive()
+        f.debug_struct("ModuleConnection").field("in_transaction", &self.in_transaction).finish_non_exhaustive()
     }
 }
 
-impl Session {
+impl ModuleConnection {
     async fn take(connector: Arc<PgConnector>, pool: &Pool) -> Result<Self, StoreError> {
         let client = connect::take_connection(pool).await?;
         Ok(Self { connector, client: Some(client), in_transaction: false, answer_pending: AtomicBool::new(false) })
@@ -156,7 +156,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for ModuleConnection {
     fn drop(&mut self) {
         // The next user of the connection must not get an open transaction or a late answer.
         if (self.in_transaction || self.answer_pending.load(Ordering::Acquire))

@@ -63,7 +63,7 @@ impl InsertBatch {
     }
 }
 
-/// Stores the ends of the logs, as the last step of the caller's transaction.
+/// Stores the heads, as the last step of the caller's transaction.
 pub(super) async fn set_heads(client: &ClientWrapper, heads: Heads) -> Result<(), StoreError> {
     let sql = "UPDATE heads SET event = $1, audit = $2, hash = $3";
     let Heads { event, audit } = heads;

@@ -133,7 +133,7 @@ impl Writer {
 
     /// Returns the connection that marks the database as served, and reconnects if needed.
     async fn client(&mut self) -> Result<&ClientWrapper, StoreError> {
-        if self.membership.is_replaced() {
+        if self.membership.has_stopped() {
             return Err(StoreError::Superseded);
         }
         if self.client.as_ref().is_none_or(|client| client.is_closed()) {
@@ -321,7 +321,7 @@ async fn write(
         limited?;
         heads
     };
-    let (outcomes, heads) = write_log(client, node, locking.await?, batch, effects).await?;
+    let (outcomes, heads) = write_entries_and_events(client, node, locking.await?, batch, effects).await?;
     Ok((outcomes, Some(heads)))
 }
 
@@ -415,7 +415,7 @@ async fn write_claim_end(
 }
 
 /// Writes the entries and events of a batch, with the next numbers. The caller has locked the heads.
-async fn write_log(
+async fn write_entries_and_events(
     client: &ClientWrapper,
     node: &Membership,
     mut heads: Heads,

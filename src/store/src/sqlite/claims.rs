@@ -9,8 +9,8 @@ use countersign_domain::changes::{ChangeState, machine::EventKind};
 /// Takes the target of a change that becomes executing. Called before the rest of the transition is written.
 ///
 /// # Errors
-/// [`WriteError::Busy`] if another change holds the target, or if the plan of the change does not let it run yet; [`WriteError::Conflict`] if the change has another
-/// version.
+/// [`WriteError::Busy`] if another change holds the target, or if the plan of the change does not let it run yet;
+/// [`WriteError::Conflict`] if the change has another version.
 pub(super) fn take_target(conn: &Connection, draft: &Draft) -> Result<(), WriteError> {
     let (EventKind::Executing, Some(expected)) = (draft.kind, draft.expected) else { return Ok(()) };
     let change = &draft.change;

@@ -89,7 +89,8 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens or creates the database of the data directory. Hold [`countersign_runtime::data_dir::lock_data_dir`] while the store is open.
+    /// Opens or creates the database of the data directory. Hold [`countersign_runtime::data_dir::lock_data_dir`] while the
+    /// store is open.
     ///
     /// # Errors
     /// See [`open_writer`].

@@ -33,7 +33,7 @@ pub async fn get<S: Sql>(db: &S, id: &str) -> Result<Option<Body>, StoreError> {
     Body::read(db.first("SELECT body FROM changes WHERE id = ?1", values![id]).await?)
 }
 
-pub async fn find_idempotent<S: Sql>(db: &S, principal: &str, key: &str) -> Result<Option<Body>, StoreError> {
+pub async fn find_by_idempotency_key<S: Sql>(db: &S, principal: &str, key: &str) -> Result<Option<Body>, StoreError> {
     let sql = "SELECT body FROM changes WHERE idempotency_key IS NOT NULL AND principal = ?1 AND idempotency_key = ?2";
     Body::read(db.first(sql, values![principal, key]).await?)
 }

@@ -93,7 +93,7 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     assert_eq!(text(&now), text(&listed));
     let steps = store.plan_states("plan_1").await.unwrap();
     assert_eq!(steps.iter().map(|step| (step.change.as_str(), step.last)).collect::<Vec<_>>(), [("chg_7", true)]);
-    assert_eq!(store.find_idempotent("agent", "key 8").await.unwrap().unwrap().id, "chg_8");
+    assert_eq!(store.find_by_idempotency_key("agent", "key 8").await.unwrap().unwrap().id, "chg_8");
     assert_eq!(store.events_after(38, 9).await.unwrap().len(), 4);
     assert_eq!(store.standing_rules().await.unwrap().len(), 1);
     assert_eq!(store.policies().await.unwrap().newest, Some(policy_snapshot("in force")));

@@ -102,12 +102,12 @@ pub(super) async fn overview_has_transitions_and_waiting_changes(location_of: Lo
 pub(super) async fn bundles_are_found_among_recent_proposals(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
     let store = location_of(dir.path()).open().unwrap();
-    assert_eq!(store.proposals_of_bundles().await.unwrap(), []);
+    assert_eq!(store.bundle_candidates().await.unwrap(), []);
     for id in ["waiting", "approved", "later"] {
         write(&*store, created_draft(id)).await.unwrap();
     }
     write(&*store, updated_draft("approved", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
-    let proposals = store.proposals_of_bundles().await.unwrap();
+    let proposals = store.bundle_candidates().await.unwrap();
     let states: Vec<_> = proposals.iter().map(|proposal| (proposal.id.as_str(), proposal.state)).collect();
     let (pending, approved) = (ChangeState::Pending, ChangeState::Approved);
     assert_eq!(
@@ -240,7 +240,7 @@ pub(super) async fn any_character_is_stored(location_of: LocationOf) {
     let written = Draft { actor: "n\0ul".into(), ..draft_for(odd, None) };
     let body = written.body.clone();
     write(&*store, written).await.unwrap();
-    let found = store.find_idempotent("n\0ul", "k\0").await.unwrap().unwrap();
+    let found = store.find_by_idempotency_key("n\0ul", "k\0").await.unwrap().unwrap();
     assert_eq!(serde_json::to_string(&*found).unwrap(), body);
     let criteria = ChangeCriteria { text: Some("b \u{1f4a9}".into()), ..ChangeCriteria::default() };
     assert_eq!(list_ids(&*store, &[], criteria).await, ["a"]);

@@ -69,9 +69,9 @@ pub(super) async fn ids_and_idempotency_keys_are_unique(location_of: LocationOf)
     write(&*store, keyed("c", "other", "k")).await.unwrap();
     write(&*store, created_draft("d")).await.unwrap();
     write(&*store, created_draft("e")).await.unwrap();
-    assert_eq!(store.find_idempotent("agent", "k").await.unwrap().unwrap().id, "a");
-    assert_eq!(store.find_idempotent("other", "k").await.unwrap().unwrap().id, "c");
-    assert!(store.find_idempotent("agent", "l").await.unwrap().is_none());
+    assert_eq!(store.find_by_idempotency_key("agent", "k").await.unwrap().unwrap().id, "a");
+    assert_eq!(store.find_by_idempotency_key("other", "k").await.unwrap().unwrap().id, "c");
+    assert!(store.find_by_idempotency_key("agent", "l").await.unwrap().is_none());
     assert_eq!(store.heads().await.unwrap().event, 4);
 }
 

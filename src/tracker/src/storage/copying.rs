@@ -52,7 +52,7 @@ fn for_each_page(
 pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> DbResult<u64> {
     match to {
         Db::Sqlite(conn) => conn.pragma_update(None, "defer_foreign_keys", true)?,
-        Db::Postgres(session) => session.batch("SET CONSTRAINTS ALL DEFERRED")?,
+        Db::Postgres(connection) => connection.batch("SET CONSTRAINTS ALL DEFERRED")?,
     }
     let (mut copied, total) = (0, count(from)?);
     for (table, columns) in TABLES {

@@ -16,7 +16,7 @@ use crate::{
 use countersign_protocol::McpError;
 use countersign_store::{
     StoreError,
-    tables::{Session, Tables},
+    tables::{ModuleConnection, Tables},
 };
 
 /// Schema changes in order. Never change one that was released.
@@ -57,9 +57,9 @@ impl PostgresDatabase {
         announce: Arc<Announce>,
         fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>,
     ) -> Result<Self, TrackerError> {
-        let mut session = tables.wait_for_session()?;
-        migrate(&mut session, fill)?;
-        session.commit()?;
+        let mut connection = tables.wait_for_connection()?;
+        migrate(&mut connection, fill)?;
+        connection.commit()?;
         let node = uuid::Uuid::new_v4().simple().to_string();
         let mut follower = Follower { tables: Arc::clone(&tables), announce, node: node.clone(), last_id: 0 };
         follower.last_id = follower.newest_id()?;
@@ -75,15 +75,15 @@ impl PostgresDatabase {
         kind: ReadKind,
         read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        let mut session = self.tables.session().await.map_err(DbError::from)?;
+        let mut connection = self.tables.connection().await.map_err(DbError::from)?;
         let task = tokio::task::spawn_blocking(move || {
             if kind == ReadKind::Statement {
-                return read(Db::Postgres(&session));
+                return read(Db::Postgres(&connection));
             }
-            session.begin(BEGIN_READ).map_err(DbError::from)?;
-            let result = read(Db::Postgres(&session));
+            connection.begin(BEGIN_READ).map_err(DbError::from)?;
+            let result = read(Db::Postgres(&connection));
             // A connection whose transaction could not be ended is closed.
-            let _ = session.commit();
+            let _ = connection.commit();
             result
         });
         task.await.map_err(|_| internal_error())?
@@ -94,11 +94,11 @@ impl PostgresDatabase {
         &self,
         write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError>,
     ) -> Result<(T, ChangedResources), McpError> {
-        let mut session = self.tables.wait_for_session().map_err(unwritten_error)?;
-        session.begin(BEGIN_WRITE).map_err(unwritten_error)?;
-        let (value, changed_resources) = write(Db::Postgres(&session))?;
-        let announcement = self.announce(Db::Postgres(&session), &changed_resources).map_err(unwritten_error)?;
-        if let Err(error) = session.commit() {
+        let mut connection = self.tables.wait_for_connection().map_err(unwritten_error)?;
+        connection.begin(BEGIN_WRITE).map_err(unwritten_error)?;
+        let (value, changed_resources) = write(Db::Postgres(&connection))?;
+        let announcement = self.announce(Db::Postgres(&connection), &changed_resources).map_err(unwritten_error)?;
+        if let Err(error) = connection.commit() {
             // A commit that the server refused was not made. If the connection ended, the outcome must be looked up.
             let StoreError::Unreachable(_) = error else { return Err(unwritten_error(error)) };
             match self.look_up_commit(announcement) {
@@ -112,10 +112,10 @@ impl PostgresDatabase {
 
     /// Runs one transaction of [`super::Storage::with_transaction`].
     pub fn with_transaction<T>(&self, run: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
-        let mut session = self.tables.wait_for_session()?;
-        session.begin(BEGIN_COPY)?;
-        let value = run(Db::Postgres(&session))?;
-        session.commit()?;
+        let mut connection = self.tables.wait_for_connection()?;
+        connection.begin(BEGIN_COPY)?;
+        let value = run(Db::Postgres(&connection))?;
+        connection.commit()?;
         Ok(value)
     }
 
@@ -132,13 +132,13 @@ impl PostgresDatabase {
     /// `None` if the outcome cannot be determined.
     fn look_up_commit(&self, announcement: i64) -> Option<bool> {
         let look_up = || -> DbResult<bool> {
-            let mut session = self.tables.wait_for_session()?;
-            session.begin(BEGIN_WRITE)?;
+            let mut connection = self.tables.wait_for_connection()?;
+            connection.begin(BEGIN_WRITE)?;
             // After a failover, the server may use the id again, but only for another node: this one writes nothing
             // meanwhile.
             let sql = "SELECT 1 FROM tracker_touched WHERE id = ?1 AND gateway = ?2";
-            let found = Db::Postgres(&session).query_optional(sql, values![announcement, &self.node], |_| Ok(()))?;
-            let _ = session.commit();
+            let found = Db::Postgres(&connection).query_optional(sql, values![announcement, &self.node], |_| Ok(()))?;
+            let _ = connection.commit();
             Ok(found.is_some())
         };
         let deadline = Instant::now() + LOOKUP_TIMEOUT;
@@ -156,15 +156,18 @@ impl PostgresDatabase {
 }
 
 /// Migrates the schema in a transaction that the caller commits.
-fn migrate(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>) -> Result<(), TrackerError> {
+fn migrate(
+    connection: &mut ModuleConnection,
+    fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>,
+) -> Result<(), TrackerError> {
     // The transaction is idle while the rows of an imported file are read.
-    session.begin("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s'")?;
-    session.lock_migrations()?;
-    session.batch(
+    connection.begin("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s'")?;
+    connection.lock_migrations()?;
+    connection.batch(
         "SET LOCAL client_min_messages = warning;
          CREATE TABLE IF NOT EXISTS countersign_modules (name TEXT PRIMARY KEY, version BIGINT NOT NULL)",
     )?;
-    let db = Db::Postgres(session);
+    let db = Db::Postgres(connection);
     let known = MIGRATIONS.len();
     let version = "SELECT version FROM countersign_modules WHERE name = ?1";
     let found: Option<usize> = db.query_optional(version, values![MODULE], |row| row.get(0))?;
@@ -173,7 +176,7 @@ fn migrate(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()
         return Err(TrackerError::NewerTables { found, known });
     }
     for sql in MIGRATIONS.iter().skip(found) {
-        session.batch(sql)?;
+        connection.batch(sql)?;
     }
     fill(db, found == 0)?;
     let set_version = "INSERT INTO countersign_modules (name, version) VALUES (?1, ?2)
@@ -193,8 +196,8 @@ struct Follower {
 
 impl Follower {
     fn newest_id(&self) -> DbResult<i64> {
-        let session = self.tables.wait_for_session()?;
-        Db::Postgres(&session).query_one("SELECT COALESCE(MAX(id), 0) FROM tracker_touched", &[], |row| row.get(0))
+        let connection = self.tables.wait_for_connection()?;
+        Db::Postgres(&connection).query_one("SELECT COALESCE(MAX(id), 0) FROM tracker_touched", &[], |row| row.get(0))
     }
 
     fn run(mut self, stopped: &mpsc::Receiver<()>) {
@@ -213,13 +216,13 @@ impl Follower {
     }
 
     fn poll(&mut self) -> DbResult<()> {
-        let session = self.tables.wait_for_session()?;
+        let connection = self.tables.wait_for_connection()?;
         let sql = "SELECT id, gateway, uris, listed FROM tracker_touched WHERE id > ?1 ORDER BY id";
         let announcements: Vec<(i64, String, String, bool)> =
-            Db::Postgres(&session).query_all(sql, values![self.last_id], |row| {
+            Db::Postgres(&connection).query_all(sql, values![self.last_id], |row| {
                 Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
             })?;
-        drop(session);
+        drop(connection);
         for (id, node, uris, list_changed) in announcements {
             self.last_id = id;
             if node != self.node {

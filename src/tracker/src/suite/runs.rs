@@ -325,13 +325,13 @@ async fn withdrawn_permit_stops_the_write() {
     let location = location_of(t.dir.path());
     let store = location.open().unwrap();
     if let ModuleStorage::Postgres { tables, .. } = location.module_storage().unwrap() {
-        let session = tables.wait_for_session().unwrap();
+        let connection = tables.wait_for_connection().unwrap();
         let changes = "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body, votes, title)
                        SELECT 'chg_' || n, 1, 'executing', 'a', 1, '', '{}', 1, '' FROM generate_series(1, 2) AS n";
-        session.execute(changes, &[]).unwrap();
+        connection.execute(changes, &[]).unwrap();
         let claims = "INSERT INTO claims (change_id, target, node, epoch, lapsed_until)
                       VALUES ('chg_1', 'a', 'n', 1, NULL), ('chg_2', 'b', 'n', 1, now())";
-        session.execute(claims, &[]).unwrap();
+        connection.execute(claims, &[]).unwrap();
     }
     let before = t.dump().await;
     let refused = run("chg_1", false).await.unwrap_err();

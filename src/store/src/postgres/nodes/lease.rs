@@ -17,7 +17,7 @@ use super::{
         rows::{Value, execute, query_opt},
         schema::{self, JOINING_LOCK},
     },
-    Membership, NodeEpoch, SERVERS_CHANGED, continues_known_logs, raise_counters,
+    Membership, NodeEpoch, SERVERS_CHANGED, is_continuation, raise_counters,
 };
 use crate::{
     Heads, StoreError,
@@ -61,7 +61,7 @@ impl Membership {
                     return;
                 }
                 Err(error @ (StoreError::Superseded | StoreError::WritesLost)) => {
-                    self.replaced.store(true, Ordering::Release);
+                    self.stopped.store(true, Ordering::Release);
                     self.connector.health.record_failure(&error);
                     tracing::error!(%error, "this gateway stops serving the store");
                     return;
@@ -231,11 +231,11 @@ impl Membership {
                           (SELECT joined FROM renewed) AS joined, (SELECT process FROM nodes WHERE id = $1) AS process,
                           EXISTS (SELECT FROM others, renewed
                                   WHERE live AND NOT resigned AND others.joined < renewed.joined) AS has_senior,
-                          EXISTS (SELECT FROM words WHERE node = $1) AS words,
+                          EXISTS (SELECT FROM words WHERE node = $1) AS has_messages,
                           (SELECT count(*) FROM others WHERE live AND differs) AS differing,
                           ARRAY(SELECT id FROM others WHERE live ORDER BY id) AS live,
                           ARRAY(SELECT servers_no FROM others WHERE live ORDER BY id) AS report_numbers,
-                          ARRAY(SELECT id FROM others WHERE live AND url <> '' ORDER BY id) AS reached,
+                          ARRAY(SELECT id FROM others WHERE live AND url <> '' ORDER BY id) AS peer_ids,
                           ARRAY(SELECT url FROM others WHERE live AND url <> '' ORDER BY id) AS urls,
                           ARRAY(SELECT certificate FROM others WHERE live AND url <> '' ORDER BY id) AS certificates,
                           ARRAY(SELECT lease FROM others WHERE live AND url <> '' ORDER BY id) AS leases
@@ -274,20 +274,20 @@ impl Membership {
         self.load_peer_servers(client, live.into_iter().zip(report_numbers).collect()).await?;
         let audit = AuditHead { seq: unsigned(row.get("audit"))?, hash: parse_hash(row.get("hash"))? };
         let heads = Heads { event: unsigned(row.get("event"))?, audit };
-        if !continues_known_logs(known, heads, row.get::<_, Option<&[u8]>>("entry").map(parse_hash).transpose()?) {
+        if !is_continuation(known, heads, row.get::<_, Option<&[u8]>>("entry").map(parse_hash).transpose()?) {
             return Err(StoreError::WritesLost);
         }
         self.remember_heads(heads);
-        raise_counters(&self.updates, heads.event, unsigned(row.get("records"))?, row.get("words"));
+        raise_counters(&self.updates, heads.event, unsigned(row.get("records"))?, row.get("has_messages"));
         self.live_nodes.store(others + 1, Ordering::Release);
         self.differing_nodes.store(usize::try_from(row.get::<_, i64>("differing")).unwrap_or(0), Ordering::Release);
-        let (reached, urls): (Vec<String>, Vec<String>) = (row.get("reached"), row.get("urls"));
+        let (peer_ids, urls): (Vec<String>, Vec<String>) = (row.get("peer_ids"), row.get("urls"));
         let (certificates, leases): (Vec<String>, Vec<i64>) = (row.get("certificates"), row.get("leases"));
         let peers = urls.into_iter().zip(certificates).zip(leases).map(|((url, certificate), lease)| {
             let remaining = Duration::from_micros(u64::try_from(lease).unwrap_or(0));
             (PeerAddress { url, certificate }, received + remaining)
         });
-        *self.peers.lock() = reached.into_iter().zip(peers).collect();
+        *self.peers.lock() = peer_ids.into_iter().zip(peers).collect();
         let Some(joined) = row.get::<_, Option<i64>>("joined") else {
             let is_replaced = row.get::<_, Option<&str>>("process").is_some_and(|process| process != self.process);
             return Ok(if is_replaced { RenewalOutcome::Replaced } else { RenewalOutcome::Lapsed });
