@@ -2,7 +2,8 @@
 //! answers with a welcome or a refusal. All further lines are MCP messages.
 //!
 //! Programs and gateways may have different versions. Both sides therefore ignore members that they do not know, and a
-//! member never changes its meaning. A gateway sends newer members only to a program whose own line has newer ones, too.
+//! member never changes its meaning. A gateway sends members that the first programs did not know (`leaving`, `background`)
+//! only to a program whose own line has such a member (`replace`).
 
 use std::{io, time::Duration};
 
@@ -48,8 +49,8 @@ pub struct Hello {
     /// The key from the first of [`KEY_VARIABLES`] that is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// `true` asks a detached gateway to end if it is older than this program. A program that does not know
-    /// replacement has no such member.
+    /// `true` asks a detached gateway to end if it is older than this program. Programs from before this was possible omit
+    /// the member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replace: Option<bool>,
 }
@@ -178,7 +179,7 @@ where
     }
 }
 
-/// Reads a line without its terminator. Returns `None` if the stream ended before one.
+/// Reads a line without its terminator. Returns `None` if the stream ends within the line, or if the line is too long.
 async fn read_line<R: AsyncBufRead + Unpin>(reader: &mut R) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     reader.take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await?;

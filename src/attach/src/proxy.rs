@@ -229,8 +229,8 @@ impl<I: AsyncRead + Unpin> AgentInput<I> {
         Ok(true)
     }
 
-    /// Waits for a line that can be sent, or for the end of the input if one is ready already. Returns `false` at the end.
-    /// Never returns if further lines follow the one that is ready. Cancel-safe.
+    /// Waits for a line that can be sent, or, if there is one already, for the end of the input. Returns `false` at the end.
+    /// Never returns if further lines follow the one that can be sent. Cancel-safe.
     async fn wait_for_line_or_end(&mut self) -> io::Result<bool> {
         if !self.is_ready {
             return self.fill().await;

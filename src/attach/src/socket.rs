@@ -158,7 +158,7 @@ pub fn check_peer(stream: &UnixStream, path: &Path) -> Result<(), SocketError> {
 /// Connects to the socket. Returns `None` if nobody listens.
 ///
 /// # Errors
-/// All errors except that nobody listens.
+/// Fails if the socket cannot be reached for another reason, or if its peer runs as another user.
 pub async fn connect(data: &Path) -> Result<Option<UnixStream>, SocketError> {
     let path = path(data);
     if !path.exists() {

@@ -31,7 +31,7 @@ use super::{
 use countersign_runtime::data_dir::{ensure_data_dir, is_locked};
 use countersign_telemetry::logs::open_log;
 
-/// The lock file of a starter. It is not the lock of the gateway.
+/// The file that a program locks while it starts a gateway. The gateway itself locks the data directory.
 const START_LOCK_FILE: &str = "start.lock";
 /// The file for stderr of the detached gateway.
 pub const LOG_FILE: &str = "gateway.log";
@@ -56,7 +56,7 @@ const NOTIFY_VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG
 pub type SocketConnection = GatewayConnection<BufReader<OwnedReadHalf>, OwnedWriteHalf>;
 
 /// A gateway that has answered the hello.
-enum RunningGateway {
+enum ContactedGateway {
     Current(SocketConnection),
     /// A detached gateway of an older program. It serves nevertheless.
     Older(SocketConnection),
@@ -86,7 +86,7 @@ pub async fn connect_or_start(
     ensure_data_dir(data)?;
     let deadline = Instant::now() + DATA_DIR_HELD_TIMEOUT + START_TIMEOUT;
     loop {
-        if let Some(RunningGateway::Current(connection)) = try_connect(data, hello).await? {
+        if let Some(ContactedGateway::Current(connection)) = try_connect(data, hello).await? {
             return Ok(connection);
         }
         let Some(_lock) = try_acquire_start_lock(data)? else {
@@ -102,8 +102,8 @@ pub async fn connect_or_start(
         // Another process may have started a gateway before the lock was taken. An older one is now asked to end.
         let replacing = Hello { replace: Some(true), ..hello.clone() };
         match try_connect(data, &replacing).await? {
-            Some(RunningGateway::Current(connection) | RunningGateway::Older(connection)) => return Ok(connection),
-            Some(RunningGateway::Leaving) => {
+            Some(ContactedGateway::Current(connection) | ContactedGateway::Older(connection)) => return Ok(connection),
+            Some(ContactedGateway::Leaving) => {
                 tracing::info!(data = %data.display(), "an older gateway ends for this program")
             }
             None => {}
@@ -118,14 +118,14 @@ pub async fn connect_or_start(
 /// See [`AttachError`].
 pub async fn connect(data: &Path, hello: &Hello) -> Result<Option<SocketConnection>, AttachError> {
     Ok(match try_connect(data, hello).await? {
-        Some(RunningGateway::Current(connection) | RunningGateway::Older(connection)) => Some(connection),
-        Some(RunningGateway::Leaving) | None => None,
+        Some(ContactedGateway::Current(connection) | ContactedGateway::Older(connection)) => Some(connection),
+        Some(ContactedGateway::Leaving) | None => None,
     })
 }
 
 /// Connects and performs the handshake. Returns `None` if nobody listens, or if the gateway closes the connection because it
 /// is ending.
-async fn try_connect(data: &Path, hello: &Hello) -> Result<Option<RunningGateway>, AttachError> {
+async fn try_connect(data: &Path, hello: &Hello) -> Result<Option<ContactedGateway>, AttachError> {
     let no_answer = || AttachError::NoAnswer { socket: socket::path(data), within: WELCOME_TIMEOUT };
     let stream = timeout(WELCOME_TIMEOUT, socket::connect(data)).await.map_err(|_| no_answer())??;
     let Some(stream) = stream else { return Ok(None) };
@@ -136,9 +136,9 @@ async fn try_connect(data: &Path, hello: &Hello) -> Result<Option<RunningGateway
         Ok(Ok(Some(HelloAnswer::Welcome { version, is_detached }))) => {
             let connection = SocketConnection { reader, writer, is_detached };
             let is_older = is_detached && is_newer(OWN_VERSION, &version);
-            Ok(Some(if is_older { RunningGateway::Older(connection) } else { RunningGateway::Current(connection) }))
+            Ok(Some(if is_older { ContactedGateway::Older(connection) } else { ContactedGateway::Current(connection) }))
         }
-        Ok(Ok(Some(HelloAnswer::Leaving))) => Ok(Some(RunningGateway::Leaving)),
+        Ok(Ok(Some(HelloAnswer::Leaving))) => Ok(Some(ContactedGateway::Leaving)),
         Ok(Ok(Some(HelloAnswer::Refused(reason)))) => Err(AttachError::Refused(reason)),
         Ok(Ok(None)) => Ok(None),
         Ok(Err(error))
@@ -167,14 +167,14 @@ pub fn try_acquire_start_lock(data: &Path) -> Result<Option<File>, AttachError> 
 
 async fn start_gateway(data: &Path, hello: &Hello, command: &GatewayCommand) -> Result<SocketConnection, AttachError> {
     let log = data.join(LOG_FILE);
-    let held_until = Instant::now() + DATA_DIR_HELD_TIMEOUT;
+    let lock_deadline = Instant::now() + DATA_DIR_HELD_TIMEOUT;
     loop {
         // A gateway that is ending, or that is starting without this lock, holds the data directory.
         while is_locked(data)? {
             if let Some(connection) = connect(data, hello).await? {
                 return Ok(connection);
             }
-            if Instant::now() > held_until {
+            if Instant::now() > lock_deadline {
                 let reason = "another gateway holds the data directory but does not open its socket".to_owned();
                 return Err(AttachError::StartFailed { reason, log_tail: String::new(), log });
             }
@@ -183,7 +183,7 @@ async fn start_gateway(data: &Path, hello: &Hello, command: &GatewayCommand) -> 
         let stderr = open_log(&log).map_err(AttachError::Spawn)?;
         let log_start = stderr.metadata().map_or(0, |meta| meta.len());
         let mut child = spawn(command, stderr)?;
-        let deadline = Instant::now() + START_TIMEOUT;
+        let start_deadline = Instant::now() + START_TIMEOUT;
         loop {
             if let Some(connection) = connect(data, hello).await? {
                 return Ok(connection);
@@ -196,12 +196,12 @@ async fn start_gateway(data: &Path, hello: &Hello, command: &GatewayCommand) -> 
             match child.try_wait().map_err(AttachError::Spawn)? {
                 // Another gateway has taken the data directory meanwhile.
                 Some(status)
-                    if status.code() == Some(i32::from(DATA_DIR_TAKEN_EXIT_CODE)) && Instant::now() < held_until =>
+                    if status.code() == Some(i32::from(DATA_DIR_TAKEN_EXIT_CODE)) && Instant::now() < lock_deadline =>
                 {
                     break;
                 }
                 Some(status) => return Err(failed(status.to_string())),
-                None if Instant::now() > deadline => {
+                None if Instant::now() > start_deadline => {
                     return Err(failed(format!("it did not open its socket within {}s", START_TIMEOUT.as_secs())));
                 }
                 None => sleep(POLL_INTERVAL).await,
