@@ -105,8 +105,8 @@ impl StatusTracker {
 }
 
 impl ReportedStatus {
-    /// Records if the server was up at a poll. Returns the new state if it must be reported, which the first connection
-    /// to a server is not.
+    /// Records whether the server was up at a poll. Returns the new state if it must be reported. The first connection to
+    /// a server is not reported.
     fn record_poll(&mut self, is_up: Option<bool>) -> Option<bool> {
         let is_now_up = match (self.is_up, is_up) {
             // A single `connecting` poll proves nothing, but a server that keeps connecting is down.

@@ -181,7 +181,7 @@ impl RunningGateway {
             () = self.users.wait_until_idle(linger), if self.options.detached => tracing::info!("the gateway ends because nobody uses it"),
             () = endpoint.shutdown.cancelled() => {}
             _ = &mut self.http_task => tracing::error!("the HTTP server ended"),
-            // A supervisor would not survive the panic, so the process ends, and the store recovers at the next start.
+            // Nothing restarts an actor that has panicked, so the process ends, and the store recovers at the next start.
             () = core_failure => return Err(ServeError::CoreEnded),
         }
         Ok(())

@@ -32,7 +32,7 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 pub struct ServiceManager {
     socket: Option<UnixDatagram>,
     /// The interval of watchdog messages: half of the time after which the manager ends a silent process.
-    watchdog: Option<Duration>,
+    watchdog_interval: Option<Duration>,
 }
 
 impl ServiceManager {
@@ -47,8 +47,8 @@ impl ServiceManager {
         // The variables may be those of another process, which this one has inherited.
         let is_watched =
             variable("WATCHDOG_PID").is_none() || number("WATCHDOG_PID") == Some(std::process::id().into());
-        let watchdog = number("WATCHDOG_USEC").filter(|timeout| socket.is_some() && is_watched && *timeout > 0);
-        Self { socket, watchdog: watchdog.map(|timeout| Duration::from_micros(timeout) / 2) }
+        let watchdog_timeout = number("WATCHDOG_USEC").filter(|timeout| socket.is_some() && is_watched && *timeout > 0);
+        Self { socket, watchdog_interval: watchdog_timeout.map(|timeout| Duration::from_micros(timeout) / 2) }
     }
 
     /// Reports that the gateway serves, after its start or a reload.
@@ -86,13 +86,13 @@ pub async fn run(manager: Arc<ServiceManager>, endpoint: Arc<McpEndpoint>, threa
     if manager.socket.is_none() {
         return;
     }
-    let interval = manager.watchdog.map_or(STATUS_INTERVAL, |watchdog| watchdog.min(STATUS_INTERVAL));
+    let interval = manager.watchdog_interval.map_or(STATUS_INTERVAL, |interval| interval.min(STATUS_INTERVAL));
     let mut reported = describe(&endpoint.server);
     loop {
         tokio::time::sleep(interval).await;
         wait_for_threads(&threads).await;
         let is_ending = endpoint.shutdown.is_cancelled();
-        if manager.watchdog.is_some() && (is_ending || is_working(&endpoint.server)) {
+        if manager.watchdog_interval.is_some() && (is_ending || is_working(&endpoint.server)) {
             manager.send("WATCHDOG=1");
         }
         let status = describe(&endpoint.server);

@@ -8,7 +8,7 @@ use countersign_config::{Config, Secret};
 use countersign_runtime::sealing::{Sealer, parse_key, read_key_file};
 use countersign_store::Store;
 
-/// The sealers of the gateway, and the salt that comes from the same secret.
+/// The sealers of the gateway, with what else is derived from their secrets.
 pub(super) struct Sealers {
     /// Seals the state of requests.
     pub state: StateSealer,
@@ -40,7 +40,7 @@ impl Sealers {
     /// its place for stored tokens.
     ///
     /// # Errors
-    /// [`ServeError::StateKey`]; the errors of [`token_key::claim`].
+    /// [`ServeError::StateKey`]; the errors of [`token_key::record`].
     pub(super) async fn open(
         config: &Config,
         token_secret: Option<[u8; 32]>,
@@ -62,7 +62,7 @@ impl Sealers {
             sign_in: Sealer::new(&keys::sign_in_token_key(&token_secret)),
             account: Sealer::new(&keys::account_token_key(&token_secret)),
             consent_salt: keys::consent_salt(&secret),
-            token_key_fingerprint: token_key::claim(&token_secret, credentials, &*store.nodes()).await?,
+            token_key_fingerprint: token_key::record(&token_secret, credentials, &*store.nodes()).await?,
         })
     }
 }

@@ -11,7 +11,7 @@ use countersign_store::{Nodes, nodes::Node};
 ///
 /// # Errors
 /// [`ServeError::OtherTokenKey`] if another node serves with another key; errors of the store.
-pub(super) async fn claim(
+pub(super) async fn record(
     secret: &[u8; 32],
     credentials: &StoredCredentials,
     nodes: &dyn Nodes,
@@ -38,7 +38,7 @@ pub(super) async fn claim(
 /// replaced it.
 ///
 /// # Errors
-/// As [`claim`].
+/// As [`record`].
 pub(super) fn check_again(fingerprint: &str, credentials: &StoredCredentials) -> Result<(), ServeError> {
     let recorded = credentials.writer().ensure_token_key(fingerprint)?;
     if recorded == fingerprint { Ok(()) } else { Err(ServeError::OtherTokenKey) }
