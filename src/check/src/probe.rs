@@ -275,7 +275,8 @@ impl ProbeConnection {
         Ok(received)
     }
 
-    /// Receives the next message before the deadline, which calls may share if the server never stops sending.
+    /// Receives the next message before the deadline. A caller that waits for a certain message passes the same deadline each
+    /// time, so that a server that never stops sending cannot hold it up.
     async fn receive_until(&mut self, deadline: Instant) -> Result<Option<ReceivedMessage>, ProbeError> {
         match deadline.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Ok(None),

@@ -13,7 +13,8 @@ const MASK: &str = "[secret]";
 const ELLIPSIS: char = '…';
 
 /// Masks the values of headers and environment variables, and the credentials and query of the URL. A user name counts as a
-/// credential if it has no password, because some services take a token there. It is not `Debug`, so that no log shows it.
+/// credential if it has no password, because some services take a token there. The type is not `Debug`, so that no log shows
+/// the secrets.
 #[derive(Default)]
 pub(crate) struct Redactor {
     /// Longest first, so that a secret that contains another one is masked as a whole.

@@ -51,7 +51,7 @@ pub(super) const CHECKS: &[Check] = &[
 /// The time limit for the answer to a text that is not a message. Some servers never answer it.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(2);
 
-/// Sends a text that is not a message, and expects that error code or another kind of refusal.
+/// Sends a text that is not a message. Fails unless the answer has the error code `expected` or only refuses the text.
 async fn check_refusal(probe: Probe, text: &str, expected: i64) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     conn.send(text).await?;
@@ -107,7 +107,7 @@ async fn check_internal_error(probe: Probe) -> Outcome {
 }
 
 async fn check_reserved(probe: Probe) -> Outcome {
-    // -32000 to -32019 are left to older implementations, except for a code of older revisions, which is not reused.
+    // -32000 to -32019 are left to older implementations. Only -32002 among them is reserved: older revisions define it.
     let is_reserved = |code: &i64| *code == -32002 || (-32099..=-32023).contains(code);
     for (method, response) in collect_responses(&probe).await? {
         if let Some(code) = error_code(&response).filter(is_reserved) {

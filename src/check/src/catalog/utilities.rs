@@ -75,7 +75,7 @@ async fn gather_call(conn: &mut ProbeConnection, probe: &Probe, params: Value) -
     Ok(conn.gather(&probe.message(Some(&id), "tools/call", params), probe.answer_timeout()).await?)
 }
 
-/// Fails if the messages of a call do not include its response, because others may then have followed.
+/// Fails if the messages of a call do not include its response, because they may then be incomplete.
 fn ensure_call_answered(tool: &Value, messages: &[Value]) -> Outcome {
     ensure(messages.iter().any(is_response), || format!("the call of {} gets no answer", tools::quote_name(tool)))
 }

@@ -85,7 +85,7 @@ impl ReceivedMessage {
         parse(&self.text)
     }
 
-    /// Returns `true` for an error response, also one with an HTTP status alone.
+    /// Returns `true` for a JSON-RPC error, and for an HTTP response with an error status.
     pub fn is_refusal(&self) -> bool {
         let is_error = self.json().is_some_and(|message| message.get("error").is_some());
         is_error || self.status.is_some_and(|status| status >= 400)
