@@ -24,7 +24,7 @@ fn main() -> Result<(), String> {
     }
     let is_date = date.len() == 10 && date.chars().all(|c| c.is_ascii_digit() || c == '-');
     if !date.is_empty() && !is_date {
-        return Err(format!("the date {date:?} (COUNTERSIGN_COMMIT_DATE) has another form than 2026-11-26"));
+        return Err(format!("the date {date:?} (COUNTERSIGN_COMMIT_DATE) is not in the form YYYY-MM-DD"));
     }
     let commit: String = commit.chars().take(SHOWN_HASH_CHARS).collect();
     let origin: Vec<&str> = [commit.as_str(), date.as_str()].into_iter().filter(|text| !text.is_empty()).collect();

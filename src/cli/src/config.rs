@@ -126,7 +126,7 @@ fn print_active(config: &ActiveConfig, json: bool, out: &mut Output) -> Result<E
         out.write_json(&serde_json::to_string(&all).unwrap_or_default())?;
         return Ok(Exit::Ok);
     }
-    let shown: Vec<ListedSetting> = config.settings.iter().map(to_shown).collect();
+    let shown: Vec<ListedSetting> = config.settings.iter().map(to_listed).collect();
     // Escaped line by line, because the gateway's text is not trusted.
     for line in show::listing(&shown).lines() {
         out.write_line(&one_line(line))?;
@@ -144,7 +144,7 @@ fn print_active(config: &ActiveConfig, json: bool, out: &mut Output) -> Result<E
     Ok(Exit::Ok)
 }
 
-fn to_shown(setting: &Setting) -> ListedSetting {
+fn to_listed(setting: &Setting) -> ListedSetting {
     let mut notes: Vec<String> = Vec::new();
     for Loosening { key, from, to } in &setting.waiting {
         notes.push(format!("waits for consent: {key}: {from} is in force, the file says {to}"));

@@ -65,7 +65,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Every bare I/O error comes from writing output.
+/// A bare I/O error comes from the terminal or from writing output. Commands convert all others where they occur.
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         let output_closed = error.kind() == std::io::ErrorKind::BrokenPipe;

@@ -1,4 +1,4 @@
-//! `serve` and `stdio`: set up logs and metrics, then run the gateway or attach to one that runs. (`main.rs` sets the
+//! `serve` and `stdio`: set up logs and metrics, then run the gateway or attach to one that runs. (`src/program` sets the
 //! allocator.)
 
 use std::{

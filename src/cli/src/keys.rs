@@ -1,4 +1,4 @@
-//! `keys create|list|revoke`: works directly on the data directory, also while its gateway runs.
+//! `keys create|list|revoke|sign-out`: works directly on the data directory, also while its gateway runs.
 
 use jiff::Timestamp;
 
@@ -79,8 +79,8 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
     }
 }
 
-/// Refuses an issuer that the configuration does not name: a key of another spelling could approve what its owner's agent
-/// proposed. Without a readable configuration, nothing is known.
+/// Refuses an issuer that the configuration does not name: if it is spelled differently, the key could approve what its owner's
+/// agent proposed. Without a readable configuration, every issuer is accepted.
 fn check_issuer(settings: &StoreSettings, issuer: &str) -> Result<(), Failure> {
     let flags = Flags { config: settings.file.clone(), ..Flags::default() };
     let Ok(loaded) = load(&flags, &Environment::from_process()) else { return Ok(()) };
@@ -128,8 +128,8 @@ fn print_keys(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
         let state = key.revoked_at.map_or("active".to_owned(), |at| format!("revoked {}", date(at)));
         let used = key.last_used_at.map_or("never".to_owned(), date);
         let owner = key.owner.as_deref().unwrap_or(&key.name);
-        // Names are validated when keys are created, but the database may have been edited.
         let creator = key.created_by.first().map_or("-", String::as_str);
+        // Names are validated when keys are created, but the database may have been edited, so the cells escape them.
         [&key.id, &key.name, owner, key.role.as_str(), &date(key.created_at), creator, &used, &state]
             .map(|text| cell(Style::Plain, text))
     };

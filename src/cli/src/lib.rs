@@ -70,9 +70,9 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let checks = std::env::args_os().nth(1).is_some_and(|first| first == "check");
+            let is_check = std::env::args_os().nth(1).is_some_and(|first| first == "check");
             // clap itself prints --help, --version and usage errors (exit code 2).
-            let exit = if checks && error.use_stderr() {
+            let exit = if is_check && error.use_stderr() {
                 Exit::CheckUsage.into()
             } else {
                 ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
@@ -148,19 +148,19 @@ fn data_dir(args: &DataArgs) -> Result<PathBuf, Failure> {
 /// gateway that last served the data directory, else the defaults.
 fn store_settings(args: &DataArgs) -> Result<StoreSettings, Failure> {
     let env = Environment::from_process();
-    let located = load::store_settings(&args.flags(), &env)?;
+    let settings = load::store_settings(&args.flags(), &env)?;
     if load::is_store_named(&args.flags(), &env) {
-        return Ok(located);
+        return Ok(settings);
     }
-    let Some(config) = StoreIdentity::read(&located.data)?.and_then(|known| known.config) else { return Ok(located) };
+    let Some(config) = StoreIdentity::read(&settings.data)?.and_then(|known| known.config) else { return Ok(settings) };
     match std::fs::File::open(&config) {
         Ok(_) => {
-            let flags = Flags { config: Some(config), listen: None, data: Some(located.data) };
+            let flags = Flags { config: Some(config), listen: None, data: Some(settings.data) };
             Ok(load::store_settings(&flags, &env)?)
         }
-        Err(_) if located.server.is_some() => Ok(located),
+        Err(_) if settings.server.is_some() => Ok(settings),
         Err(error) => {
-            let (data, config) = (located.data.display(), config.display());
+            let (data, config) = (settings.data.display(), config.display());
             let message = format!(
                 "the data directory {data} names {config} as the configuration with the address of its store, which cannot \
                  be read: {error}. Name the configuration with --config FILE, or the database with COUNTERSIGN_STORE__URL"

@@ -46,15 +46,16 @@ pub fn parse_end(text: &str) -> Result<Timestamp, String> {
 }
 
 fn resolve_end(text: &str, now: Timestamp) -> Option<Timestamp> {
-    parse_date(text).or_else(|| now.checked_add(signed_duration(text)?).ok())
+    parse_time_or_day(text).or_else(|| now.checked_add(signed_duration(text)?).ok())
 }
 
 /// Resolves a text to a moment, relative to `now`.
 pub fn resolve(text: &str, now: Timestamp) -> Option<Timestamp> {
-    parse_date(text).or_else(|| now.checked_sub(signed_duration(text.strip_suffix(" ago").unwrap_or(text))?).ok())
+    parse_time_or_day(text)
+        .or_else(|| now.checked_sub(signed_duration(text.strip_suffix(" ago").unwrap_or(text))?).ok())
 }
 
-fn parse_date(text: &str) -> Option<Timestamp> {
+fn parse_time_or_day(text: &str) -> Option<Timestamp> {
     if let Ok(time) = text.parse() {
         return Some(time);
     }

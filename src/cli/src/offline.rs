@@ -136,6 +136,7 @@ impl<'a> OfflinePolicy<'a> {
 
     /// Returns the index of the server that may have this tool.
     fn guess_server(&self, tool: &str) -> Result<Option<usize>, Failure> {
+        // `None` if the tool cannot be one of the server.
         let allows_tool =
             |server: &UpstreamConfig| Names::new(server).upstream_name(tool).map(|own| is_tool_allowed(server, own));
         let longest = self.config.upstreams.iter().filter(|s| allows_tool(s).is_some()).map(|s| s.prefix.len()).max();
@@ -174,7 +175,7 @@ fn pinned_definition(text: &str) -> Option<ToolDef> {
     Names::identity().parse_tool(&raw).ok()
 }
 
-/// A server or module with the tools that the store knows.
+/// A server with the tools that are pinned in the store, or a module with its own.
 #[derive(Clone)]
 struct PinnedServer {
     name: String,

@@ -259,13 +259,14 @@ pub fn print_note(message: &str) {
     let _ = writeln!(io::stderr().lock(), "{message}");
 }
 
-/// Returns `true` if a person is there to confirm. Otherwise, `bulk` operations need --yes.
+/// Returns `true` if a person is there to be asked for confirmation. `operation` names an operation that must be confirmed:
+/// where nobody can be asked, it needs --yes.
 ///
 /// # Errors
-/// Fails if a bulk operation lacks --yes.
-pub fn should_ask(json: bool, yes: bool, bulk: Option<&str>) -> Result<bool, Failure> {
+/// Fails if the operation lacks --yes and nobody can be asked.
+pub fn should_ask(json: bool, yes: bool, operation: Option<&str>) -> Result<bool, Failure> {
     let asks = !json && !yes && io::stdin().is_terminal() && io::stdout().is_terminal();
-    match bulk {
+    match operation {
         Some(operation) if !asks && !yes => {
             let message = format!("there is no terminal to ask on, so {operation} needs --yes");
             Err(Failure::new(Exit::Usage, message))

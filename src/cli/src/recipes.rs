@@ -42,14 +42,14 @@ fn server_warnings(server: &UpstreamConfig, pins: &Pins) -> Vec<String> {
     if known_tools.is_empty() {
         return Vec::new();
     }
-    let mut check = RecipeChecker { server: &server.name, known: &known_tools, warnings: Vec::new() };
+    let mut checker = RecipeChecker { server: &server.name, known: &known_tools, warnings: Vec::new() };
     for (tool, recipe) in &*server.previews.by_tool {
         // A server may offer only some of the tools that a shipped set is for.
         if server.previews.written.contains(tool) || known_tools.contains_key(tool) {
-            check.check_recipe(tool, recipe);
+            checker.check_recipe(tool, recipe);
         }
     }
-    check.warnings
+    checker.warnings
 }
 
 struct RecipeChecker<'a> {
@@ -64,14 +64,14 @@ impl RecipeChecker<'_> {
             return;
         }
         let dispatcher = recipe.dispatcher.as_ref();
-        let of_operations = dispatcher.iter().flat_map(|dispatcher| dispatcher.operations.values());
-        let variants = iter::once(recipe).chain(of_operations).flat_map(|recipe| &recipe.variants);
+        let operation_recipes = dispatcher.iter().flat_map(|dispatcher| dispatcher.operations.values());
+        let variants = iter::once(recipe).chain(operation_recipes).flat_map(|recipe| &recipe.variants);
         for condition in dispatcher.map(|dispatcher| &dispatcher.argument).into_iter().chain(variants.map(|v| &v.when))
         {
             self.check_condition(tool, condition);
         }
         for recipe in recipe.alternatives() {
-            self.check_methods(tool, recipe);
+            self.check_alternative(tool, recipe);
         }
         if let Some(sql) = &recipe.sql {
             self.check_condition(tool, &sql.statement);
@@ -88,7 +88,7 @@ impl RecipeChecker<'_> {
         }
     }
 
-    fn check_methods(&mut self, tool: &str, recipe: &Recipe) {
+    fn check_alternative(&mut self, tool: &str, recipe: &Recipe) {
         let Recipe { operation, target, summary, label, dry_run, before, after, reads, verify, confirm, .. } = recipe;
         for text in [operation, target, summary, label].into_iter().flatten() {
             self.check_template(tool, text);

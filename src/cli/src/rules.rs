@@ -42,7 +42,7 @@ async fn list(client: &Client, all: bool, out: &mut Output) -> Result<Exit, Fail
     })
 }
 
-/// Prints two or three lines about a rule.
+/// Prints a rule on three lines, and more if it has a comment or has lost its reviewer.
 fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
     out.write_styled(Style::Bold, &one_line(&rule.id))?;
     let (style, word) = match rule.verdict {

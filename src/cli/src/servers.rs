@@ -95,7 +95,7 @@ struct Server {
 
 #[derive(Default, Deserialize)]
 struct Previews {
-    /// The set of recipes for servers that give themselves the name of this one.
+    /// The set of recipes for the name that the server gives itself.
     suggested: Option<String>,
 }
 
@@ -104,8 +104,8 @@ impl Server {
         self.status == "up"
     }
 
-    /// Returns a hint to the recipes for servers that give themselves the name of this one.
-    fn suggestion(&self) -> Option<String> {
+    /// Returns a hint to the recipes for the name that the server gives itself.
+    fn recipe_hint(&self) -> Option<String> {
         let set = one_line(self.previews.suggested.as_deref()?);
         Some(format!(
             "By its own name it is the {set} server, which anybody can claim: if you know that it is, write `previews: {set}` below mcpServers.{}",
@@ -270,7 +270,7 @@ fn print_server(
     }
     if let Some(known) = known_reads {
         print_known_reads(name, tools, known, out)?;
-    } else if let Some(hint) = server.and_then(Server::suggestion) {
+    } else if let Some(hint) = server.and_then(Server::recipe_hint) {
         print_note(&format!("\n{hint}."));
     }
     if tools.iter().any(Tool::needs_acceptance) {
@@ -285,7 +285,7 @@ fn print_server(
     Ok(())
 }
 
-/// Prints the known reads that the list does not cover, and the effect of accepting the others.
+/// Prints the tools whose definitions differ from those on the list of known reads, and the effect of accepting the others.
 fn print_known_reads(name: &str, tools: &[Tool], known: &KnownReads, out: &mut Output) -> Result<(), Failure> {
     let uncovered: Vec<&Tool> = tools.iter().filter(|tool| tool.is_uncovered()).collect();
     if !uncovered.is_empty() {

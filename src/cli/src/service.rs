@@ -39,7 +39,7 @@ const MARK: &str = "# Written by `countersign service install`. `countersign ser
 const FOLDER_COMMENT: &str = "# Created folder: ";
 const COPY_COMMENT: &str = "# Copied program: ";
 /// The time that a detached gateway may take to end.
-const MAX_WAIT: Duration = Duration::from_secs(60);
+const MAX_END_WAIT: Duration = Duration::from_secs(60);
 /// The time that the service may take to listen.
 const MAX_START_WAIT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -128,7 +128,7 @@ impl Service {
             return Ok(Exit::Ok);
         }
         // Agents that lose the detached gateway must not start another one before the service runs.
-        let lock = end_background_gateway(&data)?;
+        let lock = end_detached_gateway(&data)?;
         let enable = match (is_changed, before.is_some()) {
             (true, true) => systemctl(&["enable", UNIT]).and_then(|_| systemctl(&["restart", UNIT])),
             _ => systemctl(&["enable", "--now", UNIT]),
@@ -173,7 +173,7 @@ impl Service {
             _ => {}
         }
         create_folders(&folder, created)?;
-        // A program that runs under this name is not written to, but replaced.
+        // The file is replaced, because a program that runs cannot be written to.
         replace_file(&copy, &bytes, 0o755).map_err(|error| path_failure("write", &copy, &error))?;
         created.copy = Some((copy.clone(), digest));
         Ok(copy)
@@ -236,9 +236,9 @@ impl Service {
 }
 
 /// Ends the detached gateway, and returns the lock that keeps others from starting one.
-fn end_background_gateway(data: &Path) -> Result<Option<fs::File>, Failure> {
+fn end_detached_gateway(data: &Path) -> Result<Option<fs::File>, Failure> {
     let Some(file) = GatewayFile::read(data).filter(|file| file.detached) else { return Ok(None) };
-    let deadline = Instant::now() + MAX_WAIT;
+    let deadline = Instant::now() + MAX_END_WAIT;
     let is_held = || is_locked(data).map_err(|error| Failure::new(Exit::Unavailable, error.to_string()));
     let lock = loop {
         if let Some(lock) = start::try_acquire_start_lock(data)? {

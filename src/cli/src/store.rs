@@ -22,14 +22,14 @@ pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output)
     let bar = RefCell::new(ProgressBar { terminal: stderr().is_terminal(), shown: None });
     let (from, to) = (location(from)?, location(to)?);
     let mut rows = 0;
-    let mut tracker = |may_replace: bool| {
+    let mut copy_tracker = |may_replace: bool| {
         let progress = &mut |copied, total| bar.borrow_mut().show("of the tracker", Progress { copied, total });
         let moved = copy_data(&from.module_storage()?, &to.module_storage()?, may_replace, progress)
             .map_err(|error| MoveError::MoveModules(error.to_string()))?;
         rows = moved.ok_or(MoveError::NotEmpty)?;
         Ok(())
     };
-    let moved = from.move_to(&to, &mut tracker, &mut |progress| bar.borrow_mut().show("of the store", progress));
+    let moved = from.move_to(&to, &mut copy_tracker, &mut |progress| bar.borrow_mut().show("of the store", progress));
     bar.borrow_mut().end();
     let moved = moved.map_err(|error| match error {
         MoveError::NotEmpty | MoveError::Moved => Failure::new(Exit::Usage, error.to_string()),

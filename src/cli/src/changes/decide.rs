@@ -40,12 +40,12 @@ pub async fn run(
             "--version applies to one change; name only one change, or omit --version",
         ));
     }
-    let bulk = if several {
+    let operation = if several {
         Some("a decision on several changes")
     } else {
         without_preview.then_some("an approval without a preview")
     };
-    let should_confirm = should_ask(client.json, args.yes, bulk)?;
+    let should_confirm = should_ask(client.json, args.yes, operation)?;
     let decider = Decider { client, verdict, args, without_preview, should_confirm };
     let mut exit = Exit::Ok;
     for id in &args.ids {

@@ -1,4 +1,5 @@
-//! `changes list|show|approve|reject|edit|undo|refresh|settle|watch`: a gateway's changes, for people and scripts.
+//! `changes list|show|approve|reject|edit|undo|refresh|settle|watch`: a gateway's changes, for people and scripts. `rules.rs`
+//! has `changes rule`.
 
 mod arguments;
 mod decide;

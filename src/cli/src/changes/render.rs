@@ -40,7 +40,7 @@ pub const fn operation_style(operation: Operation) -> Style {
 
 /// Splits a title into its verb and the rest. A title is a sentence that begins with its verb; one that only names the
 /// tool (`server / tool: …`) gets the operation as its verb.
-pub fn title(operation: Operation, summary: &str) -> (&str, &str) {
+pub fn split_title(operation: Operation, summary: &str) -> (&str, &str) {
     match summary.split_once(' ') {
         Some((_, rest)) if rest.starts_with("/ ") => (operation.as_str(), summary),
         Some((verb, rest)) => (verb, rest),
@@ -66,7 +66,7 @@ const MAX_CLIENT_COLUMNS: usize = 24;
 pub fn print_list(changes: &[Change], now: Timestamp, out: &mut Output) -> Result<(), Failure> {
     let row = |change: &Change| {
         let client = one_line(change.proposer.client_name.as_deref().unwrap_or("-"));
-        let (verb, rest) = title(change.operation, &change.summary);
+        let (verb, rest) = split_title(change.operation, &change.summary);
         let waits =
             change.waits_for.as_ref().map_or_else(String::new, |waits| format!(" (waits for {})", waits.change));
         let mut title_cell = cell(operation_style(change.operation), verb);
@@ -282,7 +282,8 @@ fn print_marked(mark: char, style: Style, text: &str, out: &mut Output) -> Resul
 fn print_redacted(redacted: &Redaction, out: &mut Output) -> Result<(), Failure> {
     out.write_line("")?;
     out.write_styled_line(Style::Dim, &format!("  Its arguments, diff and result were removed at {}.", redacted.at))?;
-    Ok(out.write_styled_line(Style::Dim, &format!("  The arguments were {}.", one_line(&redacted.arguments)))?)
+    Ok(out
+        .write_styled_line(Style::Dim, &format!("  The hash of the arguments is {}.", one_line(&redacted.arguments)))?)
 }
 
 /// Prints the arguments that will run.
@@ -486,9 +487,12 @@ The target has changed since this was proposed; the diff below is the new one.
 
     #[test]
     fn title_is_split_after_its_verb() {
-        assert_eq!(title(Operation::Create, "Create the branch feat in /srv"), ("Create", "the branch feat in /srv"));
-        assert_eq!(title(Operation::Update, "Write /srv/a.txt"), ("Write", "/srv/a.txt"));
-        assert_eq!(title(Operation::Call, "fs / note: Buy milk"), ("CALL", "fs / note: Buy milk"));
-        assert_eq!(title(Operation::Update, "Renumber"), ("Renumber", ""));
+        assert_eq!(
+            split_title(Operation::Create, "Create the branch feat in /srv"),
+            ("Create", "the branch feat in /srv")
+        );
+        assert_eq!(split_title(Operation::Update, "Write /srv/a.txt"), ("Write", "/srv/a.txt"));
+        assert_eq!(split_title(Operation::Call, "fs / note: Buy milk"), ("CALL", "fs / note: Buy milk"));
+        assert_eq!(split_title(Operation::Update, "Renumber"), ("Renumber", ""));
     }
 }

@@ -130,7 +130,7 @@ fn print_event(data: &EventData, out: &mut Output) -> Result<(), Failure> {
     out.write_text("  ")?;
     out.write_styled(event_style(kind), &format!("{:<16}", one_line(kind)))?;
     if let Some(change) = &data.change {
-        let (verb, rest) = render::title(change.operation, &change.summary);
+        let (verb, rest) = render::split_title(change.operation, &change.summary);
         out.write_text(&format!("{}  {} {}", one_line(&change.id), one_line(verb), one_line(rest)))?;
         let by = data.actor.as_deref().unwrap_or(&change.proposer.principal);
         let origin = format!("  ({} v{}, by {by})", route(&change.provider, &change.tool), change.version);

@@ -15,7 +15,7 @@ use serde::{
 };
 use url::Url;
 
-use self::stored_logins::{StoredLogin, StoredLogins};
+use self::stored_logins::{LoginFile, StoredLogin};
 use crate::{
     args::ConnectArgs,
     data_dir,
@@ -44,7 +44,7 @@ enum Credential {
     /// A key or an access token.
     Bearer(String),
     /// The tokens of `countersign login` for this gateway.
-    StoredLogin(StoredLogins),
+    StoredLogin(LoginFile),
 }
 
 /// Finds the gateway that the arguments name, and runs requests to it.
@@ -61,9 +61,10 @@ struct Problem {
     code: String,
 }
 
-/// A response that is not a success.
+/// The reason why a request has no result: an error response, or no response at all.
 #[derive(Debug)]
 pub struct Refusal {
+    /// The HTTP status; 0 if there is no response.
     status: u16,
     problem: Problem,
 }
@@ -143,7 +144,7 @@ impl Client {
         let env = Environment::from_process();
         let key = variable(&env, "COUNTERSIGN_KEY")?.map(str::trim).filter(|key| !key.is_empty());
         let Some(key) = key else {
-            return Self::with_stored_login(args, StoredLogins::locate(&env).ok());
+            return Self::with_stored_login(args, LoginFile::locate(&env).ok());
         };
         if key.bytes().any(|b| !b.is_ascii_graphic()) {
             return Err(Failure::new(
@@ -154,7 +155,7 @@ impl Client {
         Ok(Self { credential: Credential::Bearer(key.to_owned()), ..Self::without_credential(args)? })
     }
 
-    fn with_stored_login(args: &ConnectArgs, logins: Option<StoredLogins>) -> Result<Self, Failure> {
+    fn with_stored_login(args: &ConnectArgs, logins: Option<LoginFile>) -> Result<Self, Failure> {
         if let Some(logins) = logins
             && !logins.is_empty()?
         {
@@ -223,8 +224,8 @@ impl Client {
     }
 
     /// Returns the file with the tokens of this user.
-    pub fn logins(&self) -> Result<StoredLogins, Failure> {
-        StoredLogins::locate(&Environment::from_process())
+    pub fn logins(&self) -> Result<LoginFile, Failure> {
+        LoginFile::locate(&Environment::from_process())
     }
 
     /// Returns the tokens with which requests are authenticated, unless that is done with a key.
@@ -289,12 +290,12 @@ impl Client {
 
     pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<ResponseBody, Refusal> {
         let (base, request) = self.request(Method::GET, path, query).await?;
-        finish(&base, request.send()).await
+        read_response(&base, request.send()).await
     }
 
     pub async fn delete(&self, path: &[&str]) -> Result<ResponseBody, Refusal> {
         let (base, request) = self.request(Method::DELETE, path, &[]).await?;
-        finish(&base, request.send()).await
+        read_response(&base, request.send()).await
     }
 
     /// Returns the link to a page of the dashboard.
@@ -310,13 +311,13 @@ impl Client {
     /// Posts a body that is JSON already, like [`Self::post`].
     pub async fn post_text(&self, path: &[&str], body: String) -> Result<ResponseBody, Refusal> {
         let (base, request) = self.request(Method::POST, path, &[]).await?;
-        finish(&base, request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body)).await
+        read_response(&base, request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body)).await
     }
 
     pub async fn put(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, Refusal> {
         let (base, request) = self.request(Method::PUT, path, &[]).await?;
         let request = request.insert_header((header::CONTENT_TYPE, "application/json"));
-        finish(&base, request.send_body(body.to_string())).await
+        read_response(&base, request.send_body(body.to_string())).await
     }
 
     /// Opens the event feed after `since`; the body of the response has no end.
@@ -337,7 +338,7 @@ impl Client {
     }
 }
 
-async fn finish(base: &Url, request: awc::SendClientRequest) -> Result<ResponseBody, Refusal> {
+async fn read_response(base: &Url, request: awc::SendClientRequest) -> Result<ResponseBody, Refusal> {
     let exchange = async {
         let mut response = request.await.map_err(|error| connection_refusal(base, &error))?;
         let body = response.body().limit(MAX_RESPONSE_BYTES).await;

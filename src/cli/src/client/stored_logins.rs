@@ -54,13 +54,13 @@ impl StoredLogin {
 
 type Entries = BTreeMap<String, StoredLogin>;
 
-/// The file with the tokens.
+/// The file with the tokens for all gateways.
 #[derive(Clone)]
-pub struct StoredLogins {
+pub struct LoginFile {
     path: PathBuf,
 }
 
-impl StoredLogins {
+impl LoginFile {
     /// Returns the file of this user, which may not exist yet.
     pub fn locate(env: &Environment) -> Result<Self, Failure> {
         let no_folder = || Failure::new(Exit::Config, "neither HOME nor XDG_CONFIG_HOME is set to an absolute path");
@@ -200,10 +200,10 @@ mod tests {
 
     const GATEWAY: &str = "https://gw.example";
 
-    fn logins() -> (tempfile::TempDir, StoredLogins) {
+    fn logins() -> (tempfile::TempDir, LoginFile) {
         let home = tempfile::tempdir().unwrap();
         let env = Environment::new(home.path(), &[("XDG_CONFIG_HOME", home.path().to_str().unwrap())]);
-        let logins = StoredLogins::locate(&env).unwrap();
+        let logins = LoginFile::locate(&env).unwrap();
         (home, logins)
     }
 

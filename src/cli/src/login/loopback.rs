@@ -73,7 +73,8 @@ pub async fn sign_in(client: &PublicClient) -> Result<TokenResponse, Failure> {
     result.map_err(failure)
 }
 
-/// Waits for the answer to the request. Others are told so and ignored, because any page can send the browser here.
+/// Waits for the answer to the request. Other callbacks get a page that says so and are ignored, because any page can send the
+/// browser here.
 async fn wait_for_answer(
     client: &PublicClient,
     request: &AuthorizationRequest,

@@ -60,7 +60,7 @@ async fn accept_known_reads(client: &Client, args: &AcceptArgs, out: &mut Output
     let Tools { tools, known_reads } = fetch_tools(client, &args.name, args.wait.limit()).await?;
     let Some(known) = known_reads else {
         let server = find_server(client, &args.name).await?;
-        let hint = server.and_then(|server| server.suggestion()).map_or(String::new(), |hint| format!(". {hint}"));
+        let hint = server.and_then(|server| server.recipe_hint()).map_or(String::new(), |hint| format!(". {hint}"));
         let message = "there is no list of known reads for this server: its command or address identifies none";
         return Err(Failure::new(Exit::NotFound, format!("{message}{hint}")));
     };
@@ -94,20 +94,23 @@ async fn accept_known_reads(client: &Client, args: &AcceptArgs, out: &mut Output
 /// Returns the sentence about tools whose definitions are not on the list of known reads.
 pub(super) fn uncovered_note(tools: &[&Tool], known: &KnownReads) -> String {
     let packages = known.packages.iter().map(|package| one_line(package)).collect::<Vec<_>>().join(", ");
-    let verb = name_list(
+    let names = name_list(
         tools,
         "is not covered, because its definition differs",
         "are not covered, because their definitions differ",
     );
-    format!("{verb} from the known ones ({packages}).")
+    format!("{names} from the known ones ({packages}).")
 }
 
 /// Prints the tools that were accepted, and whether they run without review from now on.
 fn print_accepted(server: &str, chosen: &[Tool], after: &Tools, out: &mut Output) -> Result<(), Failure> {
     out.write_styled_line(Style::Green, &format!("Accepted {}.", plural(chosen.len(), "definition")))?;
-    let now = |tool: &Tool| after.tools.iter().find(|now| now.name == tool.name);
-    let (unreviewed, reviewed): (Vec<&Tool>, Vec<&Tool>) =
-        chosen.iter().filter_map(now).filter(|tool| tool.verdict != "deny").partition(|tool| tool.verdict == "allow");
+    let updated = |tool: &Tool| after.tools.iter().find(|updated| updated.name == tool.name);
+    let (unreviewed, reviewed): (Vec<&Tool>, Vec<&Tool>) = chosen
+        .iter()
+        .filter_map(updated)
+        .filter(|tool| tool.verdict != "deny")
+        .partition(|tool| tool.verdict == "allow");
     if !unreviewed.is_empty() {
         out.write_line(&format!("{} now without review.", name_list(&unreviewed, "runs", "run")))?;
     }
@@ -122,10 +125,11 @@ fn print_accepted(server: &str, chosen: &[Tool], after: &Tools, out: &mut Output
         let rest = "without review if the SQL only reads, as far as parsing it tells; everything else is reviewed";
         out.write_line(&format!("{} now {rest}.", name_list(&sql_tools, "runs", "run")))?;
     }
-    let (ruled, reviewed): (Vec<&Tool>, Vec<&Tool>) = reviewed.into_iter().partition(|tool| tool.accepted_as_read);
-    if !ruled.is_empty() {
+    let (reviewed_reads, reviewed): (Vec<&Tool>, Vec<&Tool>) =
+        reviewed.into_iter().partition(|tool| tool.accepted_as_read);
+    if !reviewed_reads.is_empty() {
         let show = format!("`countersign servers show {}` says what decides on their calls", one_line(server));
-        out.write_line(&format!("{} still reviewed: {show}.", name_list(&ruled, "is", "are")))?;
+        out.write_line(&format!("{} still reviewed: {show}.", name_list(&reviewed_reads, "is", "are")))?;
     }
     if !reviewed.is_empty() {
         let reason = "accepting a definition only confirms that it is known; without review runs only a tool that declares itself read-only";

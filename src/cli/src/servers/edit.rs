@@ -134,8 +134,8 @@ pub(super) struct Edit {
 }
 
 impl Edit {
-    /// Adds servers, with references in place of their secrets.
-    pub(super) fn add(editor: &Editor, servers: Vec<PastedServer>) -> Self {
+    /// Plans the addition of servers, with references in place of their secrets.
+    pub(super) fn for_new_servers(editor: &Editor, servers: Vec<PastedServer>) -> Self {
         let mut edit = Self::default();
         let mut taken = variables_in(editor.file.text());
         for mut server in servers {
@@ -166,7 +166,7 @@ impl Edit {
 pub(super) fn add(args: &AddArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     let editor = Editor::open(connect)?;
     let servers = read_target(&args.target, args.name.as_deref())?;
-    let edit = Edit::add(&editor, servers);
+    let edit = Edit::for_new_servers(&editor, servers);
     let asks =
         args.target.from_json.is_some() && should_ask(connect.json, args.yes, Some("adding the servers of a text"))?;
     editor.save(&edit, asks, out)

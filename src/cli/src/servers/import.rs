@@ -49,7 +49,7 @@ pub(super) fn import(args: &ImportArgs, connect: &ConnectArgs, out: &mut Output)
         return Ok(Exit::Failed);
     }
     let servers = chosen.into_iter().filter_map(|index| new.get(index)).map(|found| found.server.clone());
-    let edit = Edit::add(&editor, servers.collect());
+    let edit = Edit::for_new_servers(&editor, servers.collect());
     editor.save(&edit, asks, out)
 }
 

@@ -50,6 +50,7 @@ pub(super) struct Tool {
     pub accepted_sql_reads: bool,
     /// The entry of the tool on the server's list of known reads: `read`, `dry_run`, `sql_read` or `other_definition`.
     pub known: Option<String>,
+    /// `true` if `servers accept --known-reads` accepts the tool.
     #[serde(default)]
     pub offered: bool,
 }
@@ -114,7 +115,7 @@ const MAY_WRITE: &str = "may write";
 pub(super) struct Selection {
     /// Selected tools, in the order of the server's list.
     pub chosen: Vec<Tool>,
-    /// Tools that match a pattern but need no action.
+    /// Tools that match a pattern, but are no candidates.
     pub left_out: Vec<Tool>,
 }
 

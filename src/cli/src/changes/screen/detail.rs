@@ -82,7 +82,7 @@ pub struct DetailView<'a> {
     pub approval_barrier: Option<String>,
 }
 
-/// Renders the lines, and returns how many of them precede the end of the diff.
+/// Renders the lines, and returns how many of them must be seen before a decision (`Detail::required_lines`).
 pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: Theme) -> (Vec<Line<'static>>, usize) {
     let &DetailView { change, timeline, ref approval_barrier } = view;
     let mut out = DetailWriter { theme, width: layout.width, lines: Vec::new() };
@@ -112,14 +112,14 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
         }
         None => out.lines.extend(diff::render(&change.diff, layout, theme)),
     }
-    let mut end = out.lines.len();
+    let mut required_lines = out.lines.len();
     if !has_no_diff {
         write_arguments(&mut out, change);
     }
     // If the diff does not show everything, the decision rests on the arguments.
     let is_shown = !change.diff.truncated && change.diff.fields.iter().all(is_shown_in_full);
     if !is_shown || !change.preview.is_live() {
-        end = out.lines.len();
+        required_lines = out.lines.len();
     }
     write_decisions(&mut out, change);
     write_result(&mut out, change);
@@ -135,7 +135,7 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
             out.text(3, &[(label, Style::new()), (theme.visible(actor), theme.dim())]);
         }
     }
-    (out.lines, end)
+    (out.lines, required_lines)
 }
 
 fn write_arguments(out: &mut DetailWriter, change: &Change) {
@@ -224,13 +224,13 @@ fn write_notes(out: &mut DetailWriter, change: &Change) {
 }
 
 /// Adds the previous diff and the current one.
-fn write_both_diffs(out: &mut DetailWriter, previous: &Diff, now: &Diff, layout: DiffLayout) {
+fn write_both_diffs(out: &mut DetailWriter, previous: &Diff, current: &Diff, layout: DiffLayout) {
     let (theme, before, after) = (out.theme, "Before the target changed:", "Now:");
     if !layout.split {
         out.message(theme.dim(), before.to_owned());
         out.lines.extend(diff::render(previous, layout, theme));
         out.message(theme.warn(), after.to_owned());
-        out.lines.extend(diff::render(now, layout, theme));
+        out.lines.extend(diff::render(current, layout, theme));
         return;
     }
     let half = layout.width.saturating_sub(3) / 2;
@@ -240,7 +240,7 @@ fn write_both_diffs(out: &mut DetailWriter, previous: &Diff, now: &Diff, layout:
         lines.extend(diff::render(diff, half_layout, theme));
         lines
     };
-    let (left, right) = (side(before, theme.dim(), previous), side(after, theme.warn(), now));
+    let (left, right) = (side(before, theme.dim(), previous), side(after, theme.warn(), current));
     for at in 0..left.len().max(right.len()) {
         let mut row = Line::default();
         if let Some(line) = left.get(at) {

@@ -154,9 +154,9 @@ fn change_row(app: &App, entry: &ListedChange, width: u16) -> Line<'static> {
     let theme = app.theme;
     let wide = width >= 70;
     let selected = if app.selected.contains(&entry.id) { "x" } else { " " };
-    let opened = if app.is_fully_seen(entry) { theme.symbol("·", ".") } else { " " };
+    let seen = if app.is_fully_seen(entry) { theme.symbol("·", ".") } else { " " };
     let mut pieces = vec![
-        (format!("{selected}{opened}"), theme.info()),
+        (format!("{selected}{seen}"), theme.info()),
         (format!("{:<8} ", truncate(entry.state.as_str(), 8, theme)), theme.style(render::state_style(entry.state))),
         (format!("{:>4} ", format_duration(app.now.duration_since(entry.created_at))), theme.dim()),
     ];
@@ -181,17 +181,17 @@ fn change_row(app: &App, entry: &ListedChange, width: u16) -> Line<'static> {
     if let Some(mark) = entry.review.as_ref().and_then(|review| review.mark.as_deref()) {
         pieces.push((format!("{} ", theme.visible(mark)), theme.warn()));
     }
-    let (verb, rest) = render::title(entry.operation, &entry.summary);
+    let (verb, rest) = render::split_title(entry.operation, &entry.summary);
     pieces.push((format!("{} ", theme.visible(verb)), theme.style(render::operation_style(entry.operation))));
     pieces.push((theme.visible(rest), Style::new()));
     fit(pieces, width, theme)
 }
 
 fn result_lines(app: &App) -> Vec<Line<'static>> {
-    let lines = app.results.iter().map(|(name, how, worked)| {
-        let style = if *worked { app.theme.good() } else { app.theme.bad() };
-        let outcome = Span::styled(format!(" {}", app.theme.visible(how)), style);
-        Line::from(vec![outcome, Span::raw("  "), Span::raw(app.theme.visible(name))])
+    let lines = app.results.iter().map(|(summary, outcome, succeeded)| {
+        let style = if *succeeded { app.theme.good() } else { app.theme.bad() };
+        let outcome = Span::styled(format!(" {}", app.theme.visible(outcome)), style);
+        Line::from(vec![outcome, Span::raw("  "), Span::raw(app.theme.visible(summary))])
     });
     lines.collect()
 }

@@ -43,7 +43,7 @@ impl App {
             }
         }
         if self.prompt.is_some() {
-            return self.prompt_key(key);
+            return self.handle_prompt_key(key);
         }
         if self.help || !self.results.is_empty() {
             self.help = false;
@@ -179,7 +179,8 @@ impl App {
         self.me.may_decide
     }
 
-    /// Returns the change on the screen; from the list, returns the action that opens it first.
+    /// Returns the change on the screen if the user may decide on it as it is shown. Otherwise reports why not, and returns
+    /// the action to take instead: from the list, the one that opens the change first.
     pub(super) fn shown_change(&mut self) -> Result<Change, Option<Action>> {
         if !self.check_may_decide() {
             return Err(None);
@@ -327,8 +328,8 @@ impl App {
         Some(Action::for_change(&change.id, "refresh", &json!({ "version": change.version }), done_message))
     }
 
-    /// Selects the waiting changes of the bundle at the cursor, and opens the first that was not read to its end. A press in a
-    /// change goes on to the next one.
+    /// Selects the waiting changes of the bundle at the cursor, and opens the first that was not read to its end. While a change
+    /// is open, the same key goes on to the next unread one.
     fn review_bundle(&mut self) -> Option<Action> {
         let current = self.detail.as_ref().map(|detail| detail.change.id.as_str());
         let current = current.or_else(|| self.at_cursor().map(|entry| entry.id.as_str()))?.to_owned();
@@ -336,7 +337,7 @@ impl App {
             return self.report_problem("This change is in no bundle.");
         };
         let members = bundle.waiting.clone();
-        // What was taken out of a bundle that is being reviewed stays out.
+        // Changes that the user has deselected while reviewing the bundle stay deselected.
         if !members.iter().any(|id| self.selected.contains(id)) {
             self.selected.clear();
             self.selected.extend(members.iter().cloned());

@@ -60,13 +60,14 @@ struct Inbox {
     app: App,
     net: Net,
     screen: Screen,
-    /// Terminal events; `None` while an editor or the shell has the keyboard.
-    keys: Option<EventStream>,
-    /// The last request of the list, and its number.
-    list: Option<JoinHandle<()>>,
-    request: u64,
+    /// `None` while an editor or the shell has the keyboard.
+    terminal_events: Option<EventStream>,
+    /// The task that fetches the list.
+    list_task: Option<JoinHandle<()>>,
+    /// The number of the last request for the list. Answers to earlier ones are ignored.
+    list_request: u64,
     updated_ids: BTreeSet<String>,
-    reload_list: bool,
+    must_reload_list: bool,
 }
 
 /// Runs the inbox until the user quits.
@@ -83,11 +84,11 @@ pub async fn run(client: Client) -> Result<Exit, Failure> {
         app: App::new(me, Theme::from_env(), Timestamp::now()),
         net,
         screen: Screen::new()?,
-        keys: Some(EventStream::new()),
-        list: None,
-        request: 0,
+        terminal_events: Some(EventStream::new()),
+        list_task: None,
+        list_request: 0,
         updated_ids: BTreeSet::new(),
-        reload_list: false,
+        must_reload_list: false,
     };
     let result = inbox.run_until_quit(&mut received).await;
     feed.abort();
@@ -104,7 +105,7 @@ impl Inbox {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.draw()?;
-            let has_reloads = !self.updated_ids.is_empty() || self.reload_list;
+            let has_reloads = !self.updated_ids.is_empty() || self.must_reload_list;
             let action = tokio::select! {
                 biased;
                 _ = terminations.recv() => return Ok(Exit::Ok),
@@ -114,7 +115,7 @@ impl Inbox {
                     self.screen.resume()?;
                     None
                 }
-                event = next_terminal_event(&mut self.keys) => match event {
+                event = next_terminal_event(&mut self.terminal_events) => match event {
                     Some(Ok(event)) => self.handle_terminal_event(event),
                     // The terminal is gone.
                     Some(Err(_)) | None => return Ok(Exit::Ok),
@@ -173,13 +174,13 @@ impl Inbox {
     }
 
     fn load(&mut self) {
-        if let Some(before) = self.list.take() {
+        if let Some(before) = self.list_task.take() {
             before.abort();
         }
-        self.request += 1;
-        (self.reload_list, self.app.loading) = (false, true);
+        self.list_request += 1;
+        (self.must_reload_list, self.app.loading) = (false, true);
         self.net.load_bundles();
-        self.list = Some(self.net.load_list(self.request, self.app.query()));
+        self.list_task = Some(self.net.load_list(self.list_request, self.app.query()));
     }
 
     /// Fetches the changes that were updated.
@@ -189,7 +190,7 @@ impl Inbox {
         // With a search, only the gateway knows whether a new change matches.
         let may_match_search = !self.app.search.is_empty() && !updated_ids.iter().all(is_listed);
         let shown_id = self.app.detail.as_ref().map(|detail| detail.change.id.clone());
-        if self.reload_list || may_match_search || updated_ids.len() > MAX_SINGLE_RELOADS {
+        if self.must_reload_list || may_match_search || updated_ids.len() > MAX_SINGLE_RELOADS {
             if let Some(shown) = shown_id {
                 self.net.load_change(shown, false, true);
             }
@@ -206,10 +207,10 @@ impl Inbox {
     fn handle_event(&mut self, event: GatewayEvent) -> Result<(), Failure> {
         let app = &mut self.app;
         match event {
-            GatewayEvent::Listed { request, first, page, counts, has_more } if request == self.request => {
+            GatewayEvent::Listed { request, first, page, counts, has_more } if request == self.list_request => {
                 app.add_page(first, page, counts, has_more);
             }
-            GatewayEvent::ListFailed { request, reason } if request == self.request => {
+            GatewayEvent::ListFailed { request, reason } if request == self.list_request => {
                 app.loading = false;
                 app.set_status(Tone::Bad, reason);
             }
@@ -242,7 +243,7 @@ impl Inbox {
             }
             GatewayEvent::Live => {
                 app.is_feed_connected = true;
-                self.reload_list = true;
+                self.must_reload_list = true;
             }
             GatewayEvent::Lost => app.is_feed_connected = false,
             GatewayEvent::Updated(id) => {
@@ -255,12 +256,12 @@ impl Inbox {
 
     /// Handles Ctrl-Z: restores the terminal and stops, like any other program.
     fn suspend(&mut self) -> Result<(), Failure> {
-        self.keys = None;
+        self.terminal_events = None;
         self.screen.suspend();
         let _ = kill_current_process_group(Signal::TSTP);
         // Execution continues here after `fg`.
         self.screen.resume()?;
-        self.keys = Some(EventStream::new());
+        self.terminal_events = Some(EventStream::new());
         Ok(())
     }
 
@@ -273,7 +274,7 @@ impl Inbox {
         terminations: &mut tokio::signal::unix::Signal,
         hangups: &mut tokio::signal::unix::Signal,
     ) -> Result<bool, Failure> {
-        self.keys = None;
+        self.terminal_events = None;
         self.screen.suspend();
         let edited = async {
             let draft = Draft::new(text)?;
@@ -285,7 +286,7 @@ impl Inbox {
             edited = edited => edited,
         };
         self.screen.resume()?;
-        self.keys = Some(EventStream::new());
+        self.terminal_events = Some(EventStream::new());
         match edited {
             Ok(after) => {
                 let original = self.app.detail.as_ref().filter(|d| d.change.id == id);
@@ -299,9 +300,9 @@ impl Inbox {
 }
 
 /// Returns the next event of the terminal; never resolves while the keyboard is given away.
-async fn next_terminal_event(keys: &mut Option<EventStream>) -> Option<std::io::Result<Event>> {
-    match keys {
-        Some(keys) => keys.next().await,
+async fn next_terminal_event(events: &mut Option<EventStream>) -> Option<std::io::Result<Event>> {
+    match events {
+        Some(events) => events.next().await,
         None => std::future::pending().await,
     }
 }

@@ -37,7 +37,7 @@ pub struct App {
     /// The index of the first row on the screen.
     pub first_row: usize,
     pub selected: BTreeSet<String>,
-    /// Changes that were shown down to the end of their diff: id, version and digest.
+    /// Changes whose required lines ([`Detail::required_lines`]) were all shown: id, version and digest.
     pub fully_seen: HashMap<String, (u64, String)>,
     pub detail: Option<Detail>,
     /// Shows diffs side by side, or not; `None` lets the width of the screen decide.
@@ -247,7 +247,7 @@ impl App {
                     change,
                     timeline: Vec::new(),
                     lines: Vec::new(),
-                    diff_end: 0,
+                    required_lines: 0,
                     scroll: 0,
                     lines_seen: 0,
                     changed_while_shown: false,
@@ -285,12 +285,12 @@ impl App {
             if detail.layout_key != Some((layout, minute)) {
                 let approval_barrier = self.me.current_approval_barrier(&detail.change, self.now);
                 let view = detail::DetailView { change: &detail.change, timeline: &detail.timeline, approval_barrier };
-                let (lines, end) = detail::render(&view, self.now, layout, self.theme);
-                if detail.diff_end != 0 && detail.diff_end != end {
+                let (lines, required_lines) = detail::render(&view, self.now, layout, self.theme);
+                if detail.required_lines != 0 && detail.required_lines != required_lines {
                     // The lines are new, so the reading position in the old ones does not count, unless all were read.
-                    detail.lines_seen = if detail.lines_seen >= detail.diff_end { end } else { 0 };
+                    detail.lines_seen = if detail.lines_seen >= detail.required_lines { required_lines } else { 0 };
                 }
-                (detail.lines, detail.diff_end) = (lines, end);
+                (detail.lines, detail.required_lines) = (lines, required_lines);
                 detail.layout_key = Some((layout, minute));
             }
             let last = detail.lines.len().saturating_sub(rows);
@@ -300,7 +300,7 @@ impl App {
                 detail.lines_seen = detail.lines_seen.max(detail.scroll + rows);
             }
             let covered = self.help || !self.results.is_empty();
-            if !covered && detail.lines_seen >= detail.diff_end {
+            if !covered && detail.lines_seen >= detail.required_lines {
                 let change = &detail.change;
                 self.fully_seen.insert(change.id.clone(), (change.version, change.digest.clone()));
             }

@@ -20,7 +20,7 @@ const PAGE_SIZE: &str = "100";
 
 /// Events about the gateway that are sent to the loop of the inbox.
 pub enum GatewayEvent {
-    /// A page of the list, of the request with this number.
+    /// A page of the list, from the request for the list with the number `request`.
     Listed {
         request: u64,
         first: bool,
@@ -45,12 +45,12 @@ pub enum GatewayEvent {
         done_message: &'static str,
         is_bulk: bool,
     },
-    /// A request was refused. `id` is set if it was a request about one change.
+    /// A request was refused. `id` is the change that it was to alter, or `None` if it only read, or decided on several.
     Refused {
         message: String,
         id: Option<String>,
     },
-    /// A request of the list failed.
+    /// A request for the list failed.
     ListFailed {
         request: u64,
         reason: String,

@@ -124,14 +124,14 @@ pub fn wrap(
     for (text, style) in pieces {
         let mut run = String::new();
         for c in text.chars() {
-            let wide = char_width(c);
-            if used + wide > row_columns && used > 0 {
+            let char_columns = char_width(c);
+            if used + char_columns > row_columns && used > 0 {
                 row.push(Span::styled(std::mem::take(&mut run), *style));
                 rows.push(Line::from(std::mem::replace(&mut row, vec![next.clone()])));
                 used = 0;
             }
             run.push(c);
-            used += wide;
+            used += char_columns;
         }
         if !run.is_empty() {
             row.push(Span::styled(run, *style));

@@ -6,12 +6,14 @@ use serde_json::json;
 use super::model::{Action, App, Prompt, Question, Tone};
 use countersign_domain::changes::{ReviewVerdict, visible::has_visible_text};
 
-/// The size limit of a typed line, in bytes. The gateway accepts no longer comments.
+/// The size limit of a typed line, in bytes. The gateway accepts longer comments, too.
 const MAX_TYPED_BYTES: usize = 2000;
+/// Maximum number of decisions in one request. The gateway accepts no more.
+const MAX_DECISIONS: usize = 100;
 
 impl App {
     /// Handles a key while a prompt is open.
-    pub(super) fn prompt_key(&mut self, key: KeyEvent) -> Option<Action> {
+    pub(super) fn handle_prompt_key(&mut self, key: KeyEvent) -> Option<Action> {
         let prompt = self.prompt.as_mut()?;
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match (&prompt.question, key.code) {
@@ -111,7 +113,7 @@ impl App {
         }
         let changes: Vec<_> = selected
             .iter()
-            .take(100)
+            .take(MAX_DECISIONS)
             .map(|entry| json!({ "id": entry.id, "version": entry.version, "digest": entry.digest }))
             .collect();
         if changes.is_empty() {

@@ -66,7 +66,7 @@ impl Screen {
         self.redraw()
     }
 
-    /// Redraws everything next time, whatever is on the screen.
+    /// Clears the screen, so that the next draw writes every cell.
     ///
     /// # Errors
     /// Fails if the terminal cannot be written to.

@@ -51,9 +51,9 @@ impl CurrentUser {
         }
     }
 
-    /// Returns `true` if this person is one of the reviewers, directly or through a role or a group, or is the deputy of one who did
-    /// not propose the change.
-    fn is_asked(&self, reviewers: &[&str], proposer: Person<'_>) -> bool {
+    /// Returns `true` if this person has one of the roles or groups `reviewers`, or is the deputy of one who has it and did not
+    /// propose the change. An empty list means every reviewer.
+    fn is_reviewer(&self, reviewers: &[&str], proposer: Person<'_>) -> bool {
         let is_deputy = |absent: &AbsentColleague| {
             absent.groups.iter().any(|group| reviewers.contains(&group.as_str())) && !proposer.is_named(&absent.name)
         };
@@ -76,7 +76,7 @@ impl CurrentUser {
     pub fn approval_barrier(&self, entry: &ListedChange, now: Timestamp) -> Option<String> {
         let terms = &entry.terms;
         let reviewers = terms.reviewers_at(entry.created_at, now);
-        if !self.is_asked(&reviewers, Person::from_proposer(&entry.proposer)) {
+        if !self.is_reviewer(&reviewers, Person::from_proposer(&entry.proposer)) {
             let reviewers = reviewers.join(", ");
             return Some(format!("Under this rule only {reviewers} can decide, and you are not one of them."));
         }
@@ -178,7 +178,7 @@ pub enum View {
     Pending,
     Stale,
     Unknown,
-    History,
+    All,
 }
 
 impl View {
@@ -188,7 +188,7 @@ impl View {
             Self::Pending => "pending",
             Self::Stale => "stale",
             Self::Unknown => "outcome unknown",
-            Self::History => "all",
+            Self::All => "all",
         }
     }
 
@@ -197,8 +197,8 @@ impl View {
             Self::Inbox => Self::Pending,
             Self::Pending => Self::Stale,
             Self::Stale => Self::Unknown,
-            Self::Unknown => Self::History,
-            Self::History => Self::Inbox,
+            Self::Unknown => Self::All,
+            Self::All => Self::Inbox,
         }
     }
 
@@ -209,7 +209,7 @@ impl View {
             Self::Pending => Some("pending"),
             Self::Stale => Some("stale"),
             Self::Unknown => Some("outcome_unknown"),
-            Self::History => None,
+            Self::All => None,
         }
     }
 
@@ -219,7 +219,7 @@ impl View {
             Self::Pending => matches!(state, ChangeState::Pending),
             Self::Stale => matches!(state, ChangeState::Stale),
             Self::Unknown => matches!(state, ChangeState::OutcomeUnknown),
-            Self::History => true,
+            Self::All => true,
         }
     }
 }
@@ -287,6 +287,7 @@ impl ListedBundle {
 /// A row of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row {
+    /// The head of a group: its label, and the number of its changes.
     Group(String, usize),
     /// Index in [`App::changes`].
     Change(usize),
@@ -365,8 +366,9 @@ pub struct Detail {
     pub change: Change,
     pub timeline: Vec<(Timestamp, String, String)>,
     pub lines: Vec<Line<'static>>,
-    /// The number of lines up to the end of the diff.
-    pub diff_end: usize,
+    /// The number of lines that must be seen before a decision: up to the end of the diff, or of the arguments if the diff does
+    /// not show everything.
+    pub required_lines: usize,
     pub scroll: usize,
     /// The number of lines, from the first, that have been on the screen.
     pub lines_seen: usize,
