@@ -263,7 +263,7 @@ impl Module for Docs {
         Box::pin(resources::read(&self.reader.library, uri, ctx))
     }
 
-    fn may_subscribe<'a>(&'a self, uri: &'a str, ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
+    fn check_subscription<'a>(&'a self, uri: &'a str, ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
         Box::pin(async move { resources::parse_for_session(&self.reader.library, uri, ctx).map(drop) })
     }
 

@@ -325,7 +325,7 @@ async fn session_sees_only_its_project_and_branch() {
     for (project, branch) in [("other", "main"), ("handbook", "dev")] {
         tenant::ActiveTenant { project: project.into(), branch: branch.into() }.save(&notes);
         let read = bench.docs.read_resource(uri, &ctx).await.unwrap_err();
-        let subscribed = bench.docs.may_subscribe(uri, &ctx).await.unwrap_err();
+        let subscribed = bench.docs.check_subscription(uri, &ctx).await.unwrap_err();
         assert_eq!((read.kind, subscribed.kind), (ErrorKind::ProjectMismatch, ErrorKind::ProjectMismatch), "{project}");
         assert!(bench.docs.resources(&ctx).await.unwrap().is_empty());
         let known = serde_json::from_value(json!({ "project": "handbook", "type": "tool" })).unwrap();
@@ -335,7 +335,9 @@ async fn session_sees_only_its_project_and_branch() {
         assert_eq!((completed.kind, prompted.kind), (ErrorKind::ProjectMismatch, ErrorKind::ProjectMismatch));
     }
     tenant::ActiveTenant { project: "handbook".into(), branch: "main".into() }.save(&notes);
-    assert!(bench.docs.read_resource(uri, &ctx).await.is_ok() && bench.docs.may_subscribe(uri, &ctx).await.is_ok());
+    assert!(
+        bench.docs.read_resource(uri, &ctx).await.is_ok() && bench.docs.check_subscription(uri, &ctx).await.is_ok()
+    );
     assert_eq!(bench.docs.resources(&ctx).await.unwrap().len(), 2);
     assert!(bench.docs.read_resource(uri, &context()).await.is_ok(), "a call without a session has no active project");
 }

@@ -406,7 +406,7 @@ pub trait Module: Provider {
     ///
     /// # Errors
     /// As [`Module::read_resource`] if reading is refused.
-    fn may_subscribe<'a>(&'a self, _uri: &'a str, _ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
+    fn check_subscription<'a>(&'a self, _uri: &'a str, _ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
         Box::pin(ready(Ok(())))
     }
 
@@ -456,9 +456,9 @@ pub trait ProviderDirectory: Send + Sync + 'static {
     fn validate(&self, _provider: &str, tool: &str, _arguments: &RawValue) -> Result<(), McpError> {
         Err(McpError::new(ErrorKind::ToolNotFound, format!("The gateway cannot check arguments for {tool}")))
     }
-    /// Returns the policy's decision on the change with edited arguments, for the same proposer and the same kind of
-    /// session. `None` if there is no policy.
-    fn judge_edited_arguments(&self, _change: &Change, _arguments: &RawValue) -> Option<Decision> {
+    /// Returns the policy's decision on the change with these arguments, for the same proposer and the same kind of session.
+    /// `None` if there is no policy, or the provider does not offer the tool now.
+    fn judge_change(&self, _change: &Change, _arguments: &RawValue) -> Option<Decision> {
         None
     }
     /// Returns `true` if the provider's tools are known. An upstream that was not reached since the start has none yet.

@@ -253,7 +253,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Nullable<T> {
 
 impl<T: JsonSchema> JsonSchema for Nullable<T> {
     fn schema_name() -> std::borrow::Cow<'static, str> {
-        format!("Update_{}", T::schema_name()).into()
+        format!("Nullable_{}", T::schema_name()).into()
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {

@@ -94,13 +94,13 @@ pub struct FakeProvider {
     pub verdict: Mutex<Verdict>,
     /// Principals for which a verdict was requested.
     pub judged_principals: Mutex<Vec<Principal>>,
-    /// The policy's decision on edited arguments.
-    pub edit_decision: Mutex<Option<Decision>>,
+    /// The policy's decision on a change with other arguments.
+    pub policy_decision: Mutex<Option<Decision>>,
     pub pinned: AtomicBool,
     pub accepted: AtomicBool,
     pub known_reads: OnceLock<KnownReads>,
     /// A file to which calls are appended, so that they survive a crash of the process.
-    pub ledger: Mutex<Option<PathBuf>>,
+    pub call_log: Mutex<Option<PathBuf>>,
 }
 
 impl FakeProvider {
@@ -136,11 +136,11 @@ impl FakeProvider {
             served_by: Mutex::default(),
             verdict: Mutex::new(Verdict::Allow),
             judged_principals: Mutex::default(),
-            edit_decision: Mutex::new(None),
+            policy_decision: Mutex::new(None),
             pinned: AtomicBool::new(true),
             accepted: AtomicBool::new(true),
             known_reads: OnceLock::new(),
-            ledger: Mutex::new(None),
+            call_log: Mutex::new(None),
         }
     }
 
@@ -208,7 +208,7 @@ impl Module for FakeProvider {
             false => Err(McpError::new(ErrorKind::ResourceNotFound, "the fake has no such resource")),
         }))
     }
-    fn may_subscribe<'a>(&'a self, uri: &'a str, _: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
+    fn check_subscription<'a>(&'a self, uri: &'a str, _: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
         let hidden = self.resources.lock().unwrap().iter().any(|def| def.uri == uri && def.name == "private");
         Box::pin(ready(match hidden {
             true => Err(McpError::new(ErrorKind::ResourceNotFound, "the fake has no such resource")),
@@ -279,7 +279,7 @@ impl Provider for FakeProvider {
         Box::pin(async move {
             self.received_calls.lock().unwrap().push((tool.into(), arguments.get().into()));
             self.callers.lock().unwrap().push(Arc::clone(&ctx.principal));
-            if let Some(path) = &*self.ledger.lock().unwrap() {
+            if let Some(path) = &*self.call_log.lock().unwrap() {
                 let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
                 writeln!(file, "{tool}").unwrap();
             }
@@ -362,8 +362,8 @@ impl ProviderDirectory for FakeDirectory {
             json!({ "errors": [{ "pointer": "/wrong", "rule": "additionalProperties", "message": "not that" }] });
         Err(McpError::new(ErrorKind::ValidationFailed, "the fake does not like it").with("details", details))
     }
-    fn judge_edited_arguments(&self, _: &Change, _: &RawValue) -> Option<Decision> {
-        self.0.edit_decision.lock().unwrap().clone()
+    fn judge_change(&self, _: &Change, _: &RawValue) -> Option<Decision> {
+        self.0.policy_decision.lock().unwrap().clone()
     }
     fn has_tools(&self, _: &str) -> bool {
         !self.0.tools_unknown.load(Ordering::SeqCst)

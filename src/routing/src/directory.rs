@@ -60,7 +60,7 @@ impl ProviderDirectory for RouteDirectory {
         validate::check_arguments(&route, arguments)
     }
 
-    fn judge_edited_arguments(&self, change: &Change, arguments: &RawValue) -> Option<Decision> {
+    fn judge_change(&self, change: &Change, arguments: &RawValue) -> Option<Decision> {
         let proposer = change.proposer.to_agent();
         let requester = Requester::for_proposer(&change.proposer, &proposer);
         let route = self.tool(&change.provider, &change.tool)?;

@@ -335,7 +335,7 @@ async fn unfitting_recipe_fails_with_reason() {
     let seen = preview(&server, WRITE_RECIPE, &json!({ "path": "p", "text": 1.5e300, "n": u64::MAX })).await;
     assert!(seen.note.is_live(), "{:?}", seen.note);
     let raw = "{\"path\":\"p\",\"text\":\"t\",\"n\":123456789012345678901234567890}";
-    assert!(countersign_provider::previews::answers::parse_arguments(raw).is_err());
+    assert!(countersign_provider::previews::expressions::parse_arguments(raw).is_err());
 }
 
 #[tokio::test]
@@ -360,13 +360,13 @@ async fn memory_graphs_are_compared_in_server_format() {
     assert_eq!(recipes.sets, ["memory"]);
     let after = |tool: &str, arguments: Value, before: Value| {
         let recipe = recipes.get(tool).unwrap().clone();
-        let arguments = countersign_provider::previews::answers::parse_arguments(&arguments.to_string())
+        let arguments = countersign_provider::previews::expressions::parse_arguments(&arguments.to_string())
             .unwrap_or_else(|f| panic!("{f:?}"));
-        let before = countersign_provider::previews::answers::to_cel_value("before", &before)
+        let before = countersign_provider::previews::expressions::to_cel_value("before", &before)
             .unwrap_or_else(|f| panic!("{f:?}"));
         let known = [("arguments", &arguments), ("before", &before)];
         let Some(StateAfter::Expression(after)) = &recipe.after else { panic!("{tool}") };
-        countersign_provider::previews::answers::evaluate("after", after, &known).map_err(|fault| fault.reason)
+        countersign_provider::previews::expressions::evaluate("after", after, &known).map_err(|fault| fault.reason)
     };
     let ada = |observations: Value| json!({ "entityType": "person", "name": "Ada", "observations": observations });
     let entities =

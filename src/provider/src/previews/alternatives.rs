@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{answers, fault::Fault};
+use super::{expressions, fault::Fault};
 use countersign_domain::{
     policy::{Condition, ConditionFault},
     recipes::Recipe,
@@ -40,7 +40,7 @@ pub(super) fn select_alternative<'r>(
         return Ok(SelectedAlternative { position: 0, recipe, conditions: Vec::new() });
     }
     for (position, variant) in recipe.variants.iter().enumerate() {
-        match answers::evaluate("when", &variant.when, &[("arguments", arguments)])? {
+        match expressions::evaluate("when", &variant.when, &[("arguments", arguments)])? {
             Value::Bool(true) => {
                 return Ok(SelectedAlternative { position, recipe: &variant.recipe, conditions: vec![&variant.when] });
             }
@@ -77,7 +77,7 @@ mod tests {
             (r#"{"call":"c"}"#, Some(3)),
             (r#"{"call":"d"}"#, None),
         ] {
-            let parsed = answers::parse_arguments(arguments).unwrap_or_else(|fault| panic!("{}", fault.reason));
+            let parsed = expressions::parse_arguments(arguments).unwrap_or_else(|fault| panic!("{}", fault.reason));
             let selected = select_alternative(&recipe, &parsed).ok();
             assert_eq!(selected.as_ref().map(|selected| selected.position), expected, "{arguments}");
             assert!(

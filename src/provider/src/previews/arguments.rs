@@ -1,4 +1,4 @@
-//! The preview that shows the arguments of a call to an upstream's tool, with the tool's own description.
+//! The preview that shows only the arguments of a call, with the tool's own description.
 
 use std::borrow::Cow;
 
@@ -14,9 +14,9 @@ use countersign_domain::changes::{
 };
 use countersign_protocol::{arguments::canonical_text_hash, json};
 
-/// Returns a preview with the arguments of the call, because only the upstream knows its effect.
+/// Returns a preview that shows the arguments of the call, and nothing of its effect.
 #[must_use]
-pub fn preview_arguments(upstream: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> Preview {
+pub fn preview_arguments(provider: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> Preview {
     let mut diff = DiffBuilder::new();
     for json::Member { key, value, .. } in json::members(arguments.get()) {
         let title = def.input_schema.pointer("/properties").and_then(|p| p.get(&*key)).and_then(|p| p.get("title"));
@@ -33,10 +33,10 @@ pub fn preview_arguments(upstream: &str, tool: &str, def: &ToolDef, arguments: &
         target: Target {
             entity_type: "tool".into(),
             id: None,
-            label: format!("{upstream} / {tool}"),
-            lock_key: upstream.to_owned(),
+            label: format!("{provider} / {tool}"),
+            lock_key: provider.to_owned(),
         },
-        summary: summary(upstream, tool, def, arguments),
+        summary: summary(provider, tool, def, arguments),
         diff,
         fingerprint: definition_fingerprint(def),
         state_effect: StateEffect::Dependent,
@@ -118,12 +118,12 @@ const MAX_CONTEXT: usize = 3;
 /// Maximum characters of each of them.
 const MAX_CONTEXT_CHARS: usize = 40;
 
-/// Returns `server / tool: argument (name further argument, …)` with the most descriptive arguments.
-fn summary(upstream: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> String {
+/// Returns `provider / tool: argument (name further argument, …)` with the most descriptive arguments.
+fn summary(provider: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> String {
     let all: Vec<json::Member<'_>> = json::members(arguments.get()).collect();
     let members: Vec<(String, String)> =
         all.iter().filter_map(|member| Some((member.key.clone().into_owned(), title_text(member.value)?))).collect();
-    let Some((title_key, title)) = title_argument(def, &members) else { return format!("{upstream} / {tool}") };
+    let Some((title_key, title)) = title_argument(def, &members) else { return format!("{provider} / {tool}") };
     let context = CONTEXT_ARGUMENTS.iter().filter(|name| !title_key.eq_ignore_ascii_case(name)).filter_map(|name| {
         let mut found = all.iter().filter(|member| member.key.eq_ignore_ascii_case(name));
         let value = found.next().filter(|_| found.next().is_none())?.value;
@@ -133,9 +133,9 @@ fn summary(upstream: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> S
     });
     let context: Vec<String> = context.take(MAX_CONTEXT).collect();
     if context.is_empty() {
-        return format!("{upstream} / {tool}: {title}");
+        return format!("{provider} / {tool}: {title}");
     }
-    format!("{upstream} / {tool}: {title} ({})", context.join(", "))
+    format!("{provider} / {tool}: {title} ({})", context.join(", "))
 }
 
 /// Chooses an argument by its name (`file_path` and `filePath` count as `path`), or else the first required text.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::{answers, compose::Observation, fault::Fault};
+use super::{compose::Observation, expressions, fault::Fault};
 use countersign_domain::{
     changes::{FieldFormat, LineOp, MISSING_FIELD_SUFFIX, diff::DiffBuilder},
     recipes::{DisplayFormat, Recipe, ResultSelector, StateAfter},
@@ -14,7 +14,7 @@ use countersign_domain::{
 const MAX_DEPTH: usize = 6;
 /// The label of a compared text if the recipe names none.
 const DEFAULT_LABEL: &str = "Content";
-/// The fields by which records are called. Reviewers see one of them even if it stays as it is.
+/// Fields that hold the name of a record. Reviewers see one of them even if it stays as it is.
 const NAME_FIELDS: [&str; 4] = ["title", "name", "summary", "subject"];
 
 /// The fields of a JSON object.
@@ -28,7 +28,7 @@ pub(super) fn add_comparison(
     arguments: &cel::Value,
     observation: Observation,
 ) -> Result<(), Fault> {
-    let variables = answers::variables(arguments, observation.element.as_ref());
+    let variables = expressions::variables(arguments, observation.element.as_ref());
     let label = label_of(recipe, &variables)?;
     let pick = recipe.before.as_ref().map(|before| &before.pick);
     let after = match &recipe.after {
@@ -69,8 +69,8 @@ pub(super) fn add_difference(
 
 /// Returns the label that the recipe gives to what it compares.
 pub(super) fn label_of(recipe: &Recipe, variables: &[(&str, &cel::Value)]) -> Result<Option<String>, Fault> {
-    let label = recipe.label.as_ref().map(|label| answers::render("label", label, variables)).transpose()?;
-    Ok(label.and_then(answers::display_text))
+    let label = recipe.label.as_ref().map(|label| expressions::render("label", label, variables)).transpose()?;
+    Ok(label.and_then(expressions::display_text))
 }
 
 /// Computes the state after the call in this format, with the fields that the recipe shows. `None` means that nothing
@@ -82,13 +82,13 @@ pub(super) fn state_after(
     variables: &[(&'static str, &cel::Value)],
 ) -> Result<Option<Value>, Fault> {
     let before_value = match before {
-        Some(value) if after.uses("before") => answers::to_cel_value("before", value)?,
+        Some(value) if after.uses("before") => expressions::to_cel_value("before", value)?,
         _ => cel::Value::Null,
     };
     let mut variables = variables.to_vec();
     variables.push(("before", &before_value));
     let value = match after {
-        StateAfter::Expression(after) => answers::evaluate("after", after, &variables)?,
+        StateAfter::Expression(after) => expressions::evaluate("after", after, &variables)?,
         StateAfter::Fields(fields) => {
             let mut record = match before {
                 Some(Value::Object(record)) => record.clone(),
@@ -97,17 +97,17 @@ pub(super) fn state_after(
                     return Err(Fault::new("after", "`after` sets fields, but what `before` reads has none"));
                 }
             };
-            record.extend(answers::render_fields(fields, &variables)?);
+            record.extend(expressions::render_fields(fields, &variables)?);
             Value::Object(record)
         }
     };
     // An expression `keep` selects a part of a parsed document. `after` then gives such a part, too, which is not parsed
     // again.
     let is_document = pick.is_none_or(|pick| pick.keep.is_none());
-    let value = answers::parse_document(value, if is_document { format } else { DisplayFormat::Text })
-        .map_err(|fault| Fault::new("format", format!("`after` {}", answers::document_problem(&fault))))?;
+    let value = expressions::parse_document(value, if is_document { format } else { DisplayFormat::Text })
+        .map_err(|fault| Fault::new("format", format!("`after` {}", expressions::document_problem(&fault))))?;
     let value = match pick {
-        Some(pick) => answers::select_fields(value, &pick.fields),
+        Some(pick) => expressions::select_fields(value, &pick.fields),
         None => Some(value),
     };
     let mut value = value.ok_or_else(|| Fault::new("fields", "`after` has no fields, but `before` selects some"))?;
@@ -169,7 +169,7 @@ impl ComparisonWriter<'_> {
 
     fn add_value(&mut self, field: &str, label: &str, before: Option<&Value>, after: Option<&Value>) {
         let text =
-            |value: Option<&Value>| value.cloned().and_then(|value| answers::display_text_as(value, self.format));
+            |value: Option<&Value>| value.cloned().and_then(|value| expressions::display_text_as(value, self.format));
         let (before, after) = (text(before), text(after));
         let fields = self.builder.len();
         if self.hides_values {

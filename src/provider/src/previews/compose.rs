@@ -6,9 +6,8 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::{
-    answers,
     arguments::{add_argument, field_name},
-    comparison, confirmation,
+    comparison, confirmation, expressions,
     fault::Fault,
     formats::set_formats_of_recipe,
     labels,
@@ -37,7 +36,7 @@ pub struct ComputedPreview {
 /// The part of a preview that the verification needs after the run.
 #[derive(Clone, Debug, Default)]
 pub struct StateBefore {
-    /// The position of the recipe that made the preview in [`Recipe::alternatives`].
+    /// The position in [`Recipe::alternatives`] of the recipe that made the preview.
     pub alternative: usize,
     /// The state that the recipe has read: one value, or one for each element of its list. A value is `None` if the target did
     /// not exist.
@@ -90,7 +89,7 @@ pub struct Observations {
     pub before: Vec<Observation>,
     pub reads: Vec<Observation>,
     pub failed_dry_run: Option<Fault>,
-    /// The recipe may answer a question of the server.
+    /// Set if the recipe may answer a question of the server.
     pub may_confirm: bool,
 }
 
@@ -231,7 +230,7 @@ fn hash_observation(hasher: &mut PartHasher, role: &str, observation: &Observati
 /// Adds a value to the preview as it was read.
 fn add_observation(builder: &mut DiffBuilder, field: &str, observation: Observation) {
     let fields = builder.len();
-    let text = observation.value.and_then(|value| answers::display_text_as(value, observation.display_format));
+    let text = observation.value.and_then(|value| expressions::display_text_as(value, observation.display_format));
     match (&text, observation.display_format) {
         (None, _) => builder.add_lines(field, &observation.label, [(LineOp::Note, "(nothing is there)".into())]),
         (Some(text), _) if text.trim().is_empty() => {
@@ -268,7 +267,7 @@ mod tests {
         let fingerprint = |kind: Option<&'static str>| {
             let failed_dry_run = kind.map(|kind| Fault::new(kind, "it failed"));
             let observations = Observations { failed_dry_run, ..Observations::default() };
-            let arguments = answers::parse_arguments("{}").unwrap_or_else(|fault| panic!("{}", fault.reason));
+            let arguments = expressions::parse_arguments("{}").unwrap_or_else(|fault| panic!("{}", fault.reason));
             let call = ProposedCall { text: "{}", arguments: &arguments, arguments_preview: &arguments_preview };
             match compose(&Recipe::default(), &[], call, observations) {
                 Ok(preview) => preview.fingerprint,

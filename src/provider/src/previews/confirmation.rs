@@ -1,4 +1,4 @@
-//! Answers the question with which a server confirms a call, if the recipe of the approved change says so.
+//! Answers the question by which a server asks to confirm a call, if the recipe of the approved change says so.
 
 use std::sync::{
     Arc, OnceLock,
@@ -10,7 +10,7 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 
-use super::{alternatives::select_alternative, answers, fault::Fault};
+use super::{alternatives::select_alternative, expressions, fault::Fault};
 use crate::{Inquirer, request::UpstreamRequest};
 use countersign_domain::{
     changes::visible::escape_hidden,
@@ -42,7 +42,7 @@ impl ConfirmingInquirer {
     /// none.
     #[must_use]
     pub fn for_call(recipe: &Recipe, arguments: &RawValue, next: Option<Arc<dyn Inquirer>>) -> Option<Self> {
-        let parsed = answers::parse_arguments(arguments.get()).ok()?;
+        let parsed = expressions::parse_arguments(arguments.get()).ok()?;
         let confirmation = select_alternative(recipe, &parsed).ok()?.recipe.confirm.as_ref()?;
         let answer = to_raw_value(&answer_to(confirmation, &parsed).ok()?).ok()?;
         let capabilities = next.as_ref().map(|next| next.capabilities().clone()).unwrap_or_default();
@@ -87,7 +87,7 @@ impl Inquirer for ConfirmingInquirer {
 
 /// Returns the answer to the server's question.
 fn answer_to(confirmation: &Confirmation, arguments: &cel::Value) -> Result<Value, Fault> {
-    let content = answers::render_fields(&confirmation.answer, &[("arguments", arguments)])?;
+    let content = expressions::render_fields(&confirmation.answer, &[("arguments", arguments)])?;
     Ok(json!({ "action": "accept", "content": content }))
 }
 
@@ -103,7 +103,7 @@ pub(super) fn describe(
             "A question that matches /{question}/ is not answered: accept the tool, or name its recipe in `previews`"
         ));
     }
-    let content = answers::render_fields(&confirmation.answer, &[("arguments", arguments)])?;
+    let content = expressions::render_fields(&confirmation.answer, &[("arguments", arguments)])?;
     Ok(format!(
         "If the server asks a question that matches /{question}/, the answer is: accept {}",
         Value::Object(content)

@@ -94,7 +94,7 @@ pub(super) fn set_formats_of_recipe(diff: &mut Diff, arguments: &Diff, target: &
     }
 }
 
-/// Returns `true` for a field of a record, or for a whole text with a label, that is called like one of [`MARKDOWN_FIELDS`].
+/// Returns `true` if the name of a record's field, or the label of a whole text, is one of [`MARKDOWN_FIELDS`].
 fn is_markdown_field(field: &FieldDiff) -> bool {
     match field.field.rsplit_once('.') {
         Some((_, name)) => MARKDOWN_FIELDS.contains(&name),

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::answers;
+use super::expressions;
 use countersign_domain::{
     changes::{Operation, Preview},
     recipes::{Recipe, TextTemplate},
@@ -19,8 +19,8 @@ const MAX_SUMMARY_CHARS: usize = 300;
 /// Sets what the recipe says of the target, operation and summary.
 pub(super) fn apply_recipe_labels(recipe: &Recipe, arguments: &cel::Value, arguments_preview: &mut Preview) {
     let text = |name: &str, template: &Option<TextTemplate>| {
-        let value = answers::render(name, template.as_ref()?, &[("arguments", arguments)]).ok()?;
-        answers::display_text(value).filter(|text| !text.is_empty())
+        let value = expressions::render(name, template.as_ref()?, &[("arguments", arguments)]).ok()?;
+        expressions::display_text(value).filter(|text| !text.is_empty())
     };
     if let Some(operation) = operation_of(recipe, arguments) {
         arguments_preview.operation = operation;
@@ -42,7 +42,7 @@ pub(super) fn operation_of(recipe: &Recipe, arguments: &cel::Value) -> Option<Op
     if recipe.dispatcher.is_some() {
         return None;
     }
-    let value = answers::render("operation", recipe.operation.as_ref()?, &[("arguments", arguments)]);
+    let value = expressions::render("operation", recipe.operation.as_ref()?, &[("arguments", arguments)]);
     let name = value.as_ref().ok().and_then(Value::as_str).unwrap_or_default();
     let operation = Operation::VARIANTS.iter().find(|operation| name.eq_ignore_ascii_case(operation.as_str()));
     Some(operation.copied().unwrap_or(Operation::Call))
@@ -51,7 +51,8 @@ pub(super) fn operation_of(recipe: &Recipe, arguments: &cel::Value) -> Option<Op
 /// Returns `true` if the recipe's summary is shown as it is, without being cut.
 pub(super) fn is_summary_whole(recipe: &Recipe, arguments: &cel::Value) -> bool {
     let Some(summary) = &recipe.summary else { return true };
-    let text = answers::render(SUMMARY, summary, &[("arguments", arguments)]).ok().and_then(answers::display_text);
+    let text =
+        expressions::render(SUMMARY, summary, &[("arguments", arguments)]).ok().and_then(expressions::display_text);
     text.is_some_and(|text| summary_line(&text) == text.trim_end())
 }
 

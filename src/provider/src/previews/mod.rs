@@ -5,12 +5,12 @@
 //! and says why.
 
 mod alternatives;
-pub mod answers;
 pub mod arguments;
 mod comparison;
 pub mod compose;
 pub mod confirmation;
 mod dry_run;
+pub mod expressions;
 pub mod fault;
 mod formats;
 mod labels;

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     alternatives::{SelectedAlternative, select_alternative},
-    answers,
     compose::{self, ComputedPreview, Observation, Observations, ProposedCall, StateBefore},
+    expressions,
     fault::Fault,
     labels::apply_recipe_labels,
     sql::{self, ObservedStatement, QueryAnswer},
@@ -83,7 +83,7 @@ impl<'a> RecipeRunner<'a> {
         mut arguments_preview: Preview,
     ) -> ComputedPreview {
         let text = raw_arguments.get().to_owned();
-        let arguments = match run_blocking(move || answers::parse_arguments(&text)).await {
+        let arguments = match run_blocking(move || expressions::parse_arguments(&text)).await {
             Ok(arguments) => arguments,
             Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
         };
@@ -193,7 +193,7 @@ impl<'a> RecipeRunner<'a> {
         let tool = self.provider.exposed_name(&sql.query.tool);
         let definition = self.pinned_tool(&tool, &tools)?;
         let server = self.provider.name();
-        let mut fields = answers::render_fields(&sql.query.arguments, &[("arguments", arguments)])?;
+        let mut fields = expressions::render_fields(&sql.query.arguments, &[("arguments", arguments)])?;
         fields.retain(|_, value| !value.is_null());
         fields.insert(sql.query.argument.clone(), query.into());
         let call = raw_json(Value::Object(fields).to_string())?;
@@ -302,8 +302,9 @@ impl<'a> RecipeRunner<'a> {
             };
             return Err(Fault { must_fail, ..Fault::from_error_result("the dry run", &text) });
         }
-        let variables = answers::variables(arguments, None);
-        let value = answers::pick_value("the dry run", &result, (&dry_run.pick, dry_run.display_format), &variables)?;
+        let variables = expressions::variables(arguments, None);
+        let value =
+            expressions::pick_value("the dry run", &result, (&dry_run.pick, dry_run.display_format), &variables)?;
         let label = dry_run.label.clone().unwrap_or_else(|| "Dry run".to_owned());
         let state_key = dry_run.reads_as.as_ref().and_then(|read| {
             let (tool, call) = self.read_call(read, &variables).ok()?;
@@ -317,7 +318,7 @@ impl<'a> RecipeRunner<'a> {
     /// recipe names a read that shows the same state.
     fn dry_run_failure(&self, dry_run: &DryRun, arguments: &cel::Value) -> Result<CertainFailure, Fault> {
         let Some(read) = &dry_run.reads_as else { return Ok(CertainFailure::Restricted) };
-        let (tool, call) = self.read_call(read, &answers::variables(arguments, None))?;
+        let (tool, call) = self.read_call(read, &expressions::variables(arguments, None))?;
         let verdict = self.directory.verdict(self.provider.name(), &tool, &self.principal, &call);
         let is_readable = verdict == Verdict::Allow && self.pinned_tool(&tool, &self.provider.tools()).is_ok();
         Ok(CertainFailure::new(is_readable))
@@ -329,7 +330,7 @@ impl<'a> RecipeRunner<'a> {
         read: &PreviewRead,
         variables: &[(&str, &cel::Value)],
     ) -> Result<(String, Box<RawValue>), Fault> {
-        let mut fields = answers::render_fields(&read.arguments, variables)?;
+        let mut fields = expressions::render_fields(&read.arguments, variables)?;
         fields.retain(|_, value| !value.is_null());
         Ok((self.provider.exposed_name(&read.tool), raw_json(Value::Object(fields).to_string())?))
     }
@@ -340,11 +341,11 @@ impl<'a> RecipeRunner<'a> {
         read: &PreviewRead,
         arguments: &cel::Value,
     ) -> Result<Vec<Observation>, Fault> {
-        let elements = answers::elements(read.for_each.as_ref(), arguments)?;
+        let elements = expressions::elements(read.for_each.as_ref(), arguments)?;
         let mut observations = Vec::with_capacity(elements.len());
         for chunk in elements.chunks(MAX_CONCURRENT_READS) {
             let reads = chunk.iter().map(|element| async move {
-                let variables = answers::variables(arguments, element.as_ref());
+                let variables = expressions::variables(arguments, element.as_ref());
                 Ok(Observation { element: element.clone(), ..self.read(read, &variables).await? })
             });
             observations.extend(try_join_all(reads).await?);
@@ -361,7 +362,8 @@ impl<'a> RecipeRunner<'a> {
         let (tool, call) = self.read_call(read, variables)?;
         let state_key = state_keys::key_of_read(read, &tool, &call);
         self.pinned_tool(&tool, &self.provider.tools())?;
-        let label = answers::display_text(answers::render("label", &read.label, variables)?).unwrap_or_default();
+        let label =
+            expressions::display_text(expressions::render("label", &read.label, variables)?).unwrap_or_default();
         let restricted = self.is_restricted(&tool, &call)?;
         let missing = |text: &str| read.missing.as_ref().is_some_and(|pattern| pattern.0.is_match(text));
         let value = match self.call(&tool, &call).await {
@@ -377,7 +379,7 @@ impl<'a> RecipeRunner<'a> {
                 }
                 None
             }
-            Ok(result) => Some(answers::pick_value(&tool, &result, (&read.pick, read.display_format), variables)?),
+            Ok(result) => Some(expressions::pick_value(&tool, &result, (&read.pick, read.display_format), variables)?),
         };
         // A selection that leaves null means that there is nothing, too.
         let value = value.filter(|value| !value.is_null());

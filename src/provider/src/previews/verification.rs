@@ -8,8 +8,9 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, value::RawValue};
 
 use super::{
-    answers, comparison,
+    comparison,
     compose::StateBefore,
+    expressions,
     fault::{Fault, redacted_line},
     recipe_runner::{MAX_PREVIEW_TIME, RecipeRunner, run_blocking},
     sql,
@@ -28,8 +29,8 @@ pub(super) fn diff_limits() -> DiffLimits {
     DiffLimits { fields: 50, value_bytes: 16 << 10, total_bytes: 64 << 10, lines: 400, ..DiffLimits::default() }
 }
 
-/// Prepares to read the target of a change again, whose call has returned this result. `before` is the state that the
-/// last preview has read. Returns `None` if nothing says what to expect.
+/// Prepares to read again the target of a change whose call returned this result. `before` is the state that the last preview
+/// has read. Returns `None` if nothing says what to expect.
 pub fn read_back<'a>(
     directory: &'a dyn ProviderDirectory,
     provider: &'a Arc<dyn Provider>,
@@ -132,16 +133,16 @@ impl<'a> Expectation<'a> {
     /// Reads the target, and returns the differences from what was expected.
     async fn compare(&self, runner: &RecipeRunner<'_>, change: &Change, result: &RawValue) -> Result<Diff, Fault> {
         let text = change.arguments.get().to_owned();
-        let arguments = run_blocking(move || answers::parse_arguments(&text)).await?;
+        let arguments = run_blocking(move || expressions::parse_arguments(&text)).await?;
         let result = if self.read.uses("result") || self.after.is_some_and(|after| after.uses("result")) {
             let text = result.get().to_owned();
-            run_blocking(move || answers::parse_variable("result", &text)).await?
+            run_blocking(move || expressions::parse_variable("result", &text)).await?
         } else {
             cel::Value::Null
         };
         let observations = if self.recipe.verify.is_some() {
             let before = match self.before.first().and_then(Option::as_ref) {
-                Some(before) if self.read.uses("before") => answers::to_cel_value("before", before)?,
+                Some(before) if self.read.uses("before") => expressions::to_cel_value("before", before)?,
                 _ => cel::Value::Null,
             };
             let variables = [("arguments", &arguments), ("before", &before), ("result", &result)];
@@ -155,18 +156,19 @@ impl<'a> Expectation<'a> {
         run_blocking(move || {
             let mut builder = DiffBuilder::with_limits(diff_limits());
             for (n, observation) in observations.iter().enumerate() {
-                let mut variables = answers::variables(&arguments, observation.element.as_ref());
+                let mut variables = expressions::variables(&arguments, observation.element.as_ref());
                 let label = comparison::label_of(&recipe, &variables)?;
                 variables.push(("result", &result));
                 let before = before.get(n).and_then(Option::as_ref);
-                let form = (Some(&pick), observation.display_format);
+                let pick_and_format = (Some(&pick), observation.display_format);
                 let expected = match &after {
-                    Some(after) => comparison::state_after(after, before, form, &variables)?,
+                    Some(after) => comparison::state_after(after, before, pick_and_format, &variables)?,
                     None => None,
                 };
-                let shown = (observation.display_format, is_restricted || observation.restricted);
+                let format_and_restriction = (observation.display_format, is_restricted || observation.restricted);
                 let values = (expected.as_ref(), observation.value.as_ref());
-                comparison::add_difference(&mut builder, (&format!("$content{n}"), label.as_deref()), shown, values);
+                let field = format!("$content{n}");
+                comparison::add_difference(&mut builder, (&field, label.as_deref()), format_and_restriction, values);
             }
             Ok(builder.finish())
         })

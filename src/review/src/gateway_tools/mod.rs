@@ -169,7 +169,7 @@ impl Module for GatewayTools {
         Box::pin(async move { self.read(uri, ctx).await.map(|text| vec![text]) })
     }
 
-    fn may_subscribe<'a>(&'a self, uri: &'a str, ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
+    fn check_subscription<'a>(&'a self, uri: &'a str, ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
         Box::pin(self.check_access(uri, ctx))
     }
 

@@ -117,7 +117,7 @@ pub(crate) async fn terms_after_edit(
 ) -> Result<Terms, McpError> {
     let (directory, proposed, arguments) = (Arc::clone(&inner.directory), Arc::clone(change), Arc::clone(edited));
     // Evaluating a condition may take long.
-    let decision = tokio::task::spawn_blocking(move || directory.judge_edited_arguments(&proposed, &arguments)).await;
+    let decision = tokio::task::spawn_blocking(move || directory.judge_change(&proposed, &arguments)).await;
     let decision = decision.map_err(|_| McpError::new(ErrorKind::Internal, "The policy could not be evaluated"))?;
     let Some(Decision { verdict, reason, terms: current_terms, .. }) = decision else {
         return Ok(change.terms.clone());

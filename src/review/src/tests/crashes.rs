@@ -23,7 +23,7 @@ const CHILD: &str = "tests::crashes::child";
 async fn child() {
     let Ok(dir) = std::env::var(CRASH_DIR_VARIABLE) else { return };
     let fake = fake_with_read_back();
-    *fake.ledger.lock().unwrap() = Some(Path::new(&dir).join("calls"));
+    *fake.call_log.lock().unwrap() = Some(Path::new(&dir).join("calls"));
     let skew = Arc::new(AtomicI64::new(0));
     let data = Path::new(&dir).join("data");
     let bench = TestBench::at_path(&data, fake, Arc::clone(&skew), config(&skew)).await;
@@ -65,7 +65,7 @@ fn calls(dir: &Path) -> usize {
 /// Restarts on the child's data directory, and returns the change after it has stopped moving.
 async fn restart(dir: &Path) -> (TestBench, Option<Arc<Change>>) {
     let fake = fake_with_read_back();
-    *fake.ledger.lock().unwrap() = Some(dir.join("calls"));
+    *fake.call_log.lock().unwrap() = Some(dir.join("calls"));
     let skew = Arc::new(AtomicI64::new(0));
     let bench = TestBench::at_path(&dir.join("data"), fake, Arc::clone(&skew), config(&skew)).await;
     let page = bench.changes.list(crate::ChangeFilter::default(), 10, None).await.unwrap();

@@ -117,7 +117,7 @@ async fn edit_cannot_bypass_a_rule() {
             simulated: None,
             counts: None,
         };
-        *bench.fake.edit_decision.lock().unwrap() = Some(decision);
+        *bench.fake.policy_decision.lock().unwrap() = Some(decision);
     };
     let change = bench.propose(r#"{"db":"staging"}"#).await;
     judge(policy::Verdict::Deny, Terms::default());

@@ -24,7 +24,7 @@ fn recording_fake(dir: &Path) -> Arc<FakeProvider> {
         Ok(ToolResult { is_error: tool == "fail", ..ToolResult::text("done", None) })
     };
     let fake = FakeProvider { call_script: Some(Box::new(call)), ..FakeProvider::new("fake") };
-    *fake.ledger.lock().unwrap() = Some(dir.join("calls"));
+    *fake.call_log.lock().unwrap() = Some(dir.join("calls"));
     Arc::new(fake)
 }
 

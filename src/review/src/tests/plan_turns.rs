@@ -50,11 +50,11 @@ async fn policy_is_asked_again_about_an_allowed_step() {
         simulated: None,
         counts: None,
     };
-    *bench.fake.edit_decision.lock().unwrap() = Some(decision(Verdict::Review));
+    *bench.fake.policy_decision.lock().unwrap() = Some(decision(Verdict::Review));
     let steps = propose_with(&bench, &ABC[..2], |_, proposal| proposal.terms.quorum = 0).await;
     let first = bench.wait_for_state(&steps[0].id, ChangeState::Pending).await;
     assert_eq!(first.terms.quorum, 1);
-    *bench.fake.edit_decision.lock().unwrap() = Some(decision(Verdict::Deny));
+    *bench.fake.policy_decision.lock().unwrap() = Some(decision(Verdict::Deny));
     bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&steps[1].id, ChangeState::Withdrawn).await;
     assert_eq!(bench.get(&steps[0].id).await.state, ChangeState::Applied, "the reviewer approved the first step");

@@ -156,7 +156,7 @@ async fn remove_unreadable(
     let mut refused = Vec::new();
     for uri in uris.iter() {
         if let Some(RouteTarget::Module(module)) = table.provider_for_uri(uri)
-            && limits.with_timeout(module.may_subscribe(uri, &context)).await.is_err()
+            && limits.with_timeout(module.check_subscription(uri, &context)).await.is_err()
         {
             refused.push(uri.clone());
         }

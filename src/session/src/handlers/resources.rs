@@ -210,7 +210,7 @@ pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<Memory>) -> Result<Re
     match provider {
         Some(RouteTarget::Module(module)) => {
             let context = exchange.call_context(cancel, None);
-            limits.with_timeout(module.may_subscribe(&params.uri, &context)).await?;
+            limits.with_timeout(module.check_subscription(&params.uri, &context)).await?;
         }
         // The server of an upstream checks access itself.
         Some(RouteTarget::Upstream(upstream)) => upstream.check_subscribable()?,

@@ -334,7 +334,7 @@ fn value_text(value: &Value) -> String {
     }
 }
 
-/// Returns a row of a definition: names and texts, without the names of the columns.
+/// Returns a row of a definition: names and texts, without the names of the columns. The column `number` only orders the rows.
 pub(super) fn definition_text(row: &Row) -> String {
     let texts =
         row.iter().filter(|(name, value)| *name != "number" && !value.is_null()).map(|(_, value)| match value {

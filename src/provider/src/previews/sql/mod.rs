@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::{answers, fault::Fault, recipe_runner::run_blocking};
+use super::{expressions, fault::Fault, recipe_runner::run_blocking};
 use countersign_domain::{
     changes::{Operation, Preview},
     recipes::{Recipe, SqlRecipe},
@@ -53,7 +53,7 @@ pub(super) async fn parse_statements(
     let Some(dialect) = sql.dialect_of(title) else {
         return Err(Fault::new("dialect", "the title of the tool names no known dialect of SQL"));
     };
-    let Value::String(text) = answers::evaluate("statement", &sql.statement, &[("arguments", arguments)])? else {
+    let Value::String(text) = expressions::evaluate("statement", &sql.statement, &[("arguments", arguments)])? else {
         return Err(Fault::new("statement", "`statement` does not give a text"));
     };
     let max_rows = sql.rows;

@@ -9,7 +9,7 @@ use super::{
     },
 };
 use crate::previews::{
-    answers,
+    expressions,
     fault::Fault,
     recipe_runner::{RecipeRunner, run_blocking},
     verification::diff_limits,
@@ -51,7 +51,7 @@ pub(in crate::previews) async fn verify_statements(
     change: &Change,
 ) -> Result<Verification, Fault> {
     let text = change.arguments.get().to_owned();
-    let arguments = run_blocking(move || answers::parse_arguments(&text)).await?;
+    let arguments = run_blocking(move || expressions::parse_arguments(&text)).await?;
     let mut verifier = Verifier {
         runner,
         sql,
@@ -220,14 +220,14 @@ impl Verifier<'_> {
                 continue;
             }
             let text: String = found.rows.iter().map(|row| format!("{}\n", definition_text(row))).collect();
-            let differs = match change {
+            let approved_and_present = match change {
                 DefinitionChange::Creation if found.rows.is_empty() => (Some("(exists)"), None),
                 DefinitionChange::Removal if !found.rows.is_empty() => (None, Some(text.as_str())),
                 _ => return Err(Fault::new("definition", "the definition that was shown did not change")),
             };
             let name = write.targets.get(n).map_or("the object", String::as_str);
             let label = statement_label(self.is_single, index, &format!("Definition of {name}"));
-            self.add(&format!("$definition{index}.{n}"), &label, differs, &found);
+            self.add(&format!("$definition{index}.{n}"), &label, approved_and_present, &found);
         }
         Ok(())
     }
