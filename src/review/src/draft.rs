@@ -145,7 +145,7 @@ struct EventTail<'a> {
     change: ChangeSummary<'a>,
 }
 
-/// Returns a live event about a change that no transition has modified, by the system.
+/// Returns a live event by the system about a change, without a transition.
 pub(super) fn live_event(kind: &str, change: &Change, at: Timestamp) -> serde_json::Value {
     serde_json::json!({
         "type": kind, "at": at, "actor": SYSTEM, "comment": null, "change": ChangeSummary::new(change),

@@ -12,7 +12,7 @@ use countersign_store::StoreError;
 
 /// Events read at a time.
 const PAGE_SIZE: usize = 256;
-/// The delay before the store is read again if it had fewer events than it had notified.
+/// The delay before the store is read again if it had fewer events than its notification said.
 const REREAD_DELAY: Duration = Duration::from_secs(1);
 /// The delay after a failed read.
 const FAILURE_DELAY: Duration = Duration::from_millis(100);
@@ -47,7 +47,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         }
         match read_new_events(&inner, &mut read_to).await {
             Ok(true) => {}
-            // The store has fewer events than it notified: it is read again after a delay, or at the next notification.
+            // The store has fewer events than its notification said: it is read again after a delay, or at the next notification.
             Ok(false) if is_behind => {
                 tokio::select! {
                     () = stop.cancelled() => return,

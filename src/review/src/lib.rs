@@ -35,7 +35,7 @@ use jiff::{Timestamp, Unit};
 use serde_json::value::{RawValue, Value};
 
 use self::dialogue_channels::{CONFIRMATION_TIMEOUT, DialogueAnswer, DialogueMessage};
-pub use self::upkeep::escalation::EVENT as ESCALATED_EVENT;
+pub use self::upkeep::escalation::AUDIT_EVENT as ESCALATED_EVENT;
 use countersign_config::{ChangesConfig, RetentionConfig};
 use countersign_domain::{
     changes::{

@@ -7,27 +7,27 @@ use countersign_domain::changes::{
 };
 use countersign_store::StoreError;
 
-/// Tells whether earlier steps of the plan write what the preview of a step has read.
+/// The dependency of a step on what earlier steps of its plan write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PlanState {
-    /// No earlier step does, or the change is no step.
+pub(super) enum StepDependency {
+    /// No earlier step writes what the preview has read, or the change is not a step.
     Independent,
-    /// Earlier steps do, and none of them has run.
+    /// Earlier steps write it, and none of them has run.
     BeforeEarlierSteps,
-    /// Earlier steps do, and some have run, so that the target has moved.
+    /// Earlier steps write it, and some of them have run, so that the target has moved.
     AfterEarlierSteps,
-    /// No earlier step that does has run, but the arguments of one were edited, so that the step may show what other calls
-    /// would have left.
+    /// No step that writes it has run, but the arguments of an earlier step were edited. The step may have been shown as the
+    /// original calls would leave it.
     AfterEdits,
 }
 
-/// Shows the preview of a step as it will be after the earlier steps that have not run yet.
+/// Updates the preview of a step to what it will show after the earlier steps that have not run yet.
 pub(super) async fn compose_over_plan(
     inner: &Inner,
     change: &Change,
     preview: &mut Preview,
-) -> Result<PlanState, StoreError> {
-    let Some(plan) = change.plan.as_ref().filter(|plan| plan.index > 0) else { return Ok(PlanState::Independent) };
+) -> Result<StepDependency, StoreError> {
+    let Some(plan) = change.plan.as_ref().filter(|plan| plan.index > 0) else { return Ok(StepDependency::Independent) };
     let mut writers = inner.store.plan(&plan.id).await?;
     writers.retain(|step| step.plan.as_ref().is_some_and(|earlier| earlier.index < plan.index));
     let is_edited = writers.iter().any(|step| !step.edits.is_empty());
@@ -35,9 +35,9 @@ pub(super) async fn compose_over_plan(
     let has_run = |step: &Change| step.state == ChangeState::Applied;
     compose_over(preview, writers.iter().filter(|step| !has_run(step)).map(|step| &**step));
     Ok(match writers.iter().any(|step| has_run(step)) {
-        true => PlanState::AfterEarlierSteps,
-        false if is_edited => PlanState::AfterEdits,
-        false if writers.is_empty() => PlanState::Independent,
-        false => PlanState::BeforeEarlierSteps,
+        true => StepDependency::AfterEarlierSteps,
+        false if is_edited => StepDependency::AfterEdits,
+        false if writers.is_empty() => StepDependency::Independent,
+        false => StepDependency::BeforeEarlierSteps,
     })
 }

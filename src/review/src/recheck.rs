@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     inner::Inner,
-    plan_steps::{self, PlanState},
+    plan_steps::{self, StepDependency},
     store_error,
 };
 use countersign_domain::changes::{Change, ChangeFault, Preview, ServerIdentity};
@@ -38,7 +38,7 @@ pub(super) enum Recheck {
     Unavailable(McpError),
 }
 
-/// A change that shows what its target and its server are.
+/// A target that is as the change shows it, with the provider that would run the call.
 pub(super) struct SameTarget {
     pub provider: Arc<dyn Provider>,
     /// The state that the provider's recipe has read, if any. It serves the verification.
@@ -117,8 +117,8 @@ impl Inner {
         match self.preview_as_proposer(change, &change.arguments).await {
             Ok((provider, ComputedPreview { preview, before, .. })) => {
                 let mut preview = truncate_headlines(preview);
-                let plan_state = match plan_steps::compose_over_plan(self, change, &mut preview).await {
-                    Ok(plan_state) => plan_state,
+                let dependency = match plan_steps::compose_over_plan(self, change, &mut preview).await {
+                    Ok(dependency) => dependency,
                     Err(error) => return Recheck::Unavailable(store_error(&error)),
                 };
                 let served_by = provider.server_identity();
@@ -127,11 +127,11 @@ impl Inner {
                     preview.fingerprint == change.fingerprint && preview.target.lock_key == change.target.lock_key;
                 // What a truncated diff leaves out may have changed if the fingerprint has.
                 let is_as_shown = || (is_unmoved || !preview.diff.truncated) && change.shows(&preview);
-                let same_target = match plan_state {
-                    PlanState::Independent => is_unmoved,
-                    PlanState::BeforeEarlierSteps => is_unmoved || is_as_shown(),
-                    PlanState::AfterEarlierSteps => is_as_shown(),
-                    PlanState::AfterEdits => is_unmoved && change.shows(&preview),
+                let same_target = match dependency {
+                    StepDependency::Independent => is_unmoved,
+                    StepDependency::BeforeEarlierSteps => is_unmoved || is_as_shown(),
+                    StepDependency::AfterEarlierSteps => is_as_shown(),
+                    StepDependency::AfterEdits => is_unmoved && change.shows(&preview),
                 };
                 // The message names no addresses, because the proposer reads it.
                 let message = match (same_server, same_target) {

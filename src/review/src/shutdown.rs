@@ -1,4 +1,4 @@
-//! The signals that end the review of changes in order.
+//! The signals by which the Executor, the endpoints and the reading of the feed stop, one after another.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

@@ -139,7 +139,7 @@ impl Counts {
             return;
         }
         if let Some(from) = from {
-            self.record_deletion(from);
+            self.decrement(from);
         }
         if let Some((n, gauge)) = self.states.get(to as usize) {
             n.fetch_add(1, Ordering::Relaxed);
@@ -157,8 +157,8 @@ impl Counts {
         }
     }
 
-    /// Records that a change in this state was deleted.
-    pub(crate) fn record_deletion(&self, state: ChangeState) {
+    /// Counts one change less in this state, because it was deleted or is in another state now.
+    pub(crate) fn decrement(&self, state: ChangeState) {
         if let Some((n, gauge)) = self.states.get(state as usize)
             && n.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
         {

@@ -44,7 +44,7 @@ pub(crate) enum TransitionError {
     Conflict,
     /// A new change has an id or idempotency key that already exists.
     Duplicate,
-    /// Another change to the same target is running.
+    /// See [`WriteError::Busy`]. For an undo of an approval: a step of the plan is running.
     Busy,
     /// The claim is not valid: this node's lease has expired, or the lease of the change's node has not expired yet.
     Fenced,
@@ -111,7 +111,8 @@ pub(crate) struct ApprovedChange {
     pub id: String,
     /// The version after its approval.
     pub version: u64,
-    pub lock_key: String,
+    /// See [`queue_key`].
+    pub queue_key: String,
     /// The delay before this node tries to run it, in which its approval can be undone or another node may run it.
     pub delay: Duration,
     /// Set if another node approved it and should run it: the delay before this node checks again.
@@ -126,13 +127,13 @@ impl ApprovedChange {
         Self {
             id: change.id.clone(),
             version: change.version,
-            lock_key: lock_key(&change.provider, &change.target),
+            queue_key: queue_key(&change.provider, &change.target),
             delay: remaining_grace(change.run_after, &change.terms, now),
             handover_backoff: None,
         }
     }
 
-    /// Returns a step of a plan, to be run at `at` at the earliest.
+    /// Returns a step of a plan, to be run no earlier than `at`.
     pub(crate) fn for_step(step: &Change, at: Option<Timestamp>, now: Timestamp) -> Self {
         let delay = at.and_then(|at| Duration::try_from(at.duration_since(now)).ok()).unwrap_or_default();
         Self { delay, ..Self::new(step, now) }
@@ -145,9 +146,9 @@ impl ApprovedChange {
     }
 }
 
-/// Returns the key by which the Executor serializes changes to one target. It contains the provider, because two providers may
-/// use the same key for different targets.
-pub(super) fn lock_key(provider: &str, target: &Target) -> String {
+/// Returns the key of the queue in which the Executor puts the changes to one target. It contains the provider, because two
+/// providers may use the same lock key for different targets.
+pub(super) fn queue_key(provider: &str, target: &Target) -> String {
     format!("{provider}\0{}", target.lock_key)
 }
 

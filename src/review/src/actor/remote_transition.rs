@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{ApprovedChange, lock_key, order::TransitionId, remaining_grace};
+use super::{ApprovedChange, order::TransitionId, queue_key, remaining_grace};
 use countersign_domain::changes::{ChangeState, PlanStep, Target, Terms, machine::EventKind};
 use countersign_feed::{FeedChange, FeedEvent};
 use countersign_store::{RemoteEvent, StoreError};
@@ -77,7 +77,7 @@ impl RemoteTransition {
         let approved = ApprovedChange {
             id: change.id.clone(),
             version: change.version,
-            lock_key: lock_key(&change.provider, &change.target),
+            queue_key: queue_key(&change.provider, &change.target),
             delay: remaining_grace(change.run_after, &change.terms, now),
             handover_backoff: None,
         };

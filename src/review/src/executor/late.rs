@@ -26,7 +26,7 @@ pub(super) async fn record_late_result(inner: &Inner, claimed: &Change, event: &
             Ok(Some(current)) => break current,
             Ok(None) | Err(StoreError::Closed) => return false,
             Err(error) => {
-                tracing::warn!(%error, change = %claimed.id, "a late result cannot be recorded; trying again")
+                tracing::warn!(%error, change = %claimed.id, "a change whose result may be late cannot be read; trying again")
             }
         }
         if !wait_for_retry(inner).await {

@@ -63,7 +63,7 @@ const MAX_HANDOVER_WAIT: Duration = Duration::from_secs(30);
 /// Runs approved changes until the gateway closes, then waits for the running ones and drops the guard.
 pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<ApprovedChange>, _ended: DropGuard) {
     let slots = Arc::new(Semaphore::new(inner.config.concurrency.max(1)));
-    // A lock key is present while one of its changes is running; its other changes wait in the queue.
+    // A queue key is present while one of its changes is running; its other changes wait in the queue.
     let mut queues: HashMap<String, VecDeque<ApprovedChange>> = HashMap::new();
     // Changes whose delay has not passed.
     let mut delayed = FuturesUnordered::new();
@@ -91,10 +91,10 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
                 continue;
             }
         };
-        match queues.get_mut(&due.lock_key) {
+        match queues.get_mut(&due.queue_key) {
             Some(queue) => queue.push_back(due),
             None => {
-                queues.insert(due.lock_key.clone(), VecDeque::new());
+                queues.insert(due.queue_key.clone(), VecDeque::new());
                 spawn_attempt(&inner, &slots, &mut running, due);
             }
         }
@@ -123,8 +123,8 @@ fn spawn_attempt(
 ) {
     let (inner, slots) = (Arc::clone(inner), Arc::clone(slots));
     running.spawn(async move {
-        // The lock key must be released in any case, or its target would be blocked until the next start.
-        let key = approved.lock_key.clone();
+        // The key must be returned in any case, or its target would be blocked until the next start.
+        let key = approved.queue_key.clone();
         let retry = AssertUnwindSafe(run_change(&inner, &approved, &slots)).catch_unwind().await.unwrap_or_else(|_| {
             tracing::error!(change = %approved.id, "the Executor panicked while it ran a change");
             None
@@ -185,7 +185,8 @@ enum RetryReason {
     ProviderStarting,
     /// The proposer must connect an account at the server.
     AccountNeeded,
-    /// Another change occupies the target: it runs on another node, or its outcome is unknown and its call may still run.
+    /// Another change occupies the target: it runs on another node, or its outcome is unknown and its call may still run. Also
+    /// if the plan of the change does not let it run yet.
     TargetOccupied,
 }
 
@@ -222,9 +223,9 @@ async fn attempt(
     let mut reading = None;
     if let ChangeEvent::Succeed { result, reads_back } = &mut event {
         answer = Arc::clone(result);
-        let prepare = || read_back(&*inner.directory, &provider, &latest, before.as_ref(), &answer, &context);
+        let start_read = || read_back(&*inner.directory, &provider, &latest, before.as_ref(), &answer, &context);
         // The outcome is recorded whatever happens here.
-        reading = std::panic::catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_default();
+        reading = std::panic::catch_unwind(AssertUnwindSafe(start_read)).unwrap_or_default();
         *reads_back = reading.is_some();
     }
     crash_point("before_result");
@@ -416,8 +417,8 @@ async fn call_provider(
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
     let mut work = std::pin::pin!(work);
     let mut deadline = tokio::time::Instant::now() + inner.config.run_timeout;
-    let unknown_outcome = |code: ErrorKind, message: &str, last_sent_at| ChangeEvent::LoseTrack {
-        fault: ChangeFault::new(code, message),
+    let unknown_outcome = |kind: ErrorKind, message: &str, last_sent_at| ChangeEvent::LoseTrack {
+        fault: ChangeFault::new(kind, message),
         last_sent_at,
     };
     let event = loop {

@@ -9,7 +9,7 @@ use super::{RetryReason, commit_transition};
 use crate::{
     inner::Inner,
     recheck::{PreviewFailure, to_fault, truncate_headlines},
-    requests::{edit::terms_after_edit, propose::check_reviewable},
+    requests::{edit::terms_for_arguments, propose::check_reviewable},
     store_error,
     upkeep::votes,
 };
@@ -122,7 +122,7 @@ async fn fill_in_results(inner: &Inner, change: &Arc<Change>) -> Result<Option<C
     let arguments: Arc<RawValue> = RawValue::from_string(filled).map_err(|e| invalid(e.to_string()))?.into();
     check_reviewable(&arguments, inner.config.max_change_bytes, ErrorKind::ValidationFailed)?;
     inner.directory.validate(&change.provider, &change.tool, &arguments)?;
-    let terms = terms_after_edit(inner, change, &arguments).await?;
+    let terms = terms_for_arguments(inner, change, &arguments).await?;
     let comment = "Filled in the results of earlier steps of its plan";
     preview_again(inner, change, comment, arguments, terms).await.map(Some)
 }
@@ -136,7 +136,7 @@ async fn check_policy(inner: &Inner, change: &Arc<Change>) -> Result<Option<Chan
             "The provider of this step does not offer its tool now",
         ));
     }
-    let terms = terms_after_edit(inner, change, &change.arguments).await?;
+    let terms = terms_for_arguments(inner, change, &change.arguments).await?;
     if terms.quorum == 0 {
         return Ok(None);
     }

@@ -68,7 +68,7 @@ async fn edit_now(inner: &Inner, edit: ChangeEdit) -> RequestResult {
     let bytes = change.arguments.get().len() + arguments.get().len();
     let prepared = async {
         offload(bytes, move || check_arguments(&*directory, max, &edited_change, &edited_arguments)).await??;
-        let terms = terms_after_edit(inner, &change, &arguments).await?;
+        let terms = terms_for_arguments(inner, &change, &arguments).await?;
         let (provider, ComputedPreview { preview, .. }) =
             inner.preview_as_proposer(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
         let mut preview = truncate_headlines(preview);
@@ -108,14 +108,14 @@ fn check_arguments(
     directory.validate(&change.provider, &change.tool, edited)
 }
 
-/// Returns the review terms of the edited call: those of the proposal combined with those that policy sets for the edited
-/// call now, so that an edit cannot avoid a rule.
-pub(crate) async fn terms_after_edit(
+/// Returns the review terms of a change with these arguments, which were edited or filled in, or are its own: the terms of the
+/// proposal combined with those that policy sets now, so that new arguments cannot avoid a rule.
+pub(crate) async fn terms_for_arguments(
     inner: &Inner,
     change: &Arc<Change>,
-    edited: &Arc<RawValue>,
+    arguments: &Arc<RawValue>,
 ) -> Result<Terms, McpError> {
-    let (directory, proposed, arguments) = (Arc::clone(&inner.directory), Arc::clone(change), Arc::clone(edited));
+    let (directory, proposed, arguments) = (Arc::clone(&inner.directory), Arc::clone(change), Arc::clone(arguments));
     // Evaluating a condition may take long.
     let decision = tokio::task::spawn_blocking(move || directory.judge_change(&proposed, &arguments)).await;
     let decision = decision.map_err(|_| McpError::new(ErrorKind::Internal, "The policy could not be evaluated"))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     checks::shutting_down_error,
     propose::{
-        CallIdentity, answer_repeat, find_by_key, into_client_error, key_conflict_error, prepare, write_new_change,
+        CallIdentity, answer_repeat, draft_change, find_by_key, into_client_error, key_conflict_error, write_new_change,
     },
 };
 use crate::{Changes, Proposal, actor::TransitionError, inner::Inner, store_error};
@@ -61,7 +61,7 @@ impl Changes {
         crash_point("before_propose");
         let mut is_counted = false;
         for _ in 0..MAX_ATTEMPTS {
-            let stored = match find_repeated(inner, &proposals[0]).await? {
+            let stored = match find_existing(inner, &proposals[0]).await? {
                 Some(first) => {
                     let calls: Vec<_> = proposals.iter().map(CallIdentity::from_proposal).collect();
                     find_repeated_steps(inner, &first, &calls).await?
@@ -118,7 +118,7 @@ impl Changes {
         check_texts(&announcement.title, None)?;
         crash_point("before_propose");
         let principal = proposal.proposer.principal.clone();
-        if let Some(existing) = find_repeated(inner, &proposal).await? {
+        if let Some(existing) = find_existing(inner, &proposal).await? {
             return answer_repeat(existing, CallIdentity::from_proposal(&proposal));
         }
         inner.proposal_rate.admit(&principal, 1, inner.nodes.live_count())?;
@@ -138,10 +138,10 @@ impl Changes {
             proposal.preview = original_preview.clone();
             compose_preview(&mut proposal, steps.iter().map(|step| &**step));
             proposal.plan = Some(PlanStep { id: id.clone(), title: title.clone(), reason: None, index, last });
-            match write_new_change(inner, prepare(inner, proposal.clone())?).await {
+            match write_new_change(inner, draft_change(inner, proposal.clone())?).await {
                 Err(TransitionError::Duplicate) => {
                     // Another call of the plan took the place, unless it was this call.
-                    if let Some(existing) = find_repeated(inner, &proposal).await? {
+                    if let Some(existing) = find_existing(inner, &proposal).await? {
                         return answer_repeat(existing, CallIdentity::from_proposal(&proposal));
                     }
                 }
@@ -195,7 +195,7 @@ fn prepare_missing_steps(
             index: u32::try_from(position).unwrap_or(u32::MAX),
             last: position + 1 == proposals.len(),
         });
-        match prepare(inner, proposal) {
+        match draft_change(inner, proposal) {
             Ok(draft) => drafts.push(draft),
             Err(error) => {
                 drafts.iter().for_each(|draft| inner.shared.duplicates.remove(&draft.change.id));
@@ -234,13 +234,13 @@ async fn store_missing_steps(
 }
 
 /// Returns the change that the same principal proposed with the same idempotency key.
-async fn find_repeated(inner: &Inner, proposal: &Proposal) -> Result<Option<Arc<Change>>, McpError> {
+async fn find_existing(inner: &Inner, proposal: &Proposal) -> Result<Option<Arc<Change>>, McpError> {
     let Some(key) = &proposal.idempotency_key else { return Ok(None) };
     find_by_key(inner, &proposal.proposer.principal, key).await
 }
 
-/// Returns the steps that were stored for the same idempotency key, if they are the first ones of these calls. Fewer steps than
-/// calls are those of a plan that goes on.
+/// Returns the steps that were stored for the same idempotency key, if they are the first ones of these calls. If there
+/// are fewer steps than calls, the plan can still continue.
 async fn find_repeated_steps(
     inner: &Inner,
     first: &Change,

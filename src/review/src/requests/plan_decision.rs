@@ -125,19 +125,19 @@ async fn decide_now(inner: &Inner, decision: PlanDecision) -> Result<Plan, Chang
     }
     let is_open = |step: &Change| step.state.awaits_decision() || (!approves && step.is_approved_step());
     let waiting: Vec<&Arc<Change>> = plan.changes.iter().filter(|step| is_open(step)).collect();
-    let mut own: Vec<&Arc<Change>> = Vec::new();
+    let mut to_decide: Vec<&Arc<Change>> = Vec::new();
     for step in waiting.iter().copied() {
-        if waits_for(inner, step, &reviewer, approves)? {
-            own.push(step);
+        if awaits_reviewer(inner, step, &reviewer, approves)? {
+            to_decide.push(step);
         }
     }
-    if own.is_empty() {
+    if to_decide.is_empty() {
         let Some(step) = waiting.first() else { return not_pending("No step of the plan waits for a decision".into()) };
         let message = "No step of the plan waits for you: the rest is for other reviewers, or has your vote";
         return Err(refusal_error(ErrorKind::Forbidden, message, step));
     }
-    let mut checked = Vec::with_capacity(own.len());
-    for step in own {
+    let mut checked = Vec::with_capacity(to_decide.len());
+    for step in to_decide {
         let decision = ChangeDecision {
             id: step.id.clone(),
             reviewer: Arc::clone(&reviewer),
@@ -184,7 +184,7 @@ fn check_shown(
 }
 
 /// Returns `true` if this reviewer may still decide on the step. An approval counts only once for each person.
-fn waits_for(inner: &Inner, step: &Change, reviewer: &Principal, approves: bool) -> Result<bool, McpError> {
+fn awaits_reviewer(inner: &Inner, step: &Change, reviewer: &Principal, approves: bool) -> Result<bool, McpError> {
     let person = Person::from_principal(reviewer);
     let mut approvals = step.decisions.iter().filter(|vote| vote.verdict == ReviewVerdict::Approve);
     if approves && approvals.any(|vote| vote.voters().any(|voter| voter.is_same_as(person))) {

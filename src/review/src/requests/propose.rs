@@ -43,7 +43,7 @@ impl Changes {
         inner.proposal_rate.admit(&proposal.proposer.principal, 1, inner.nodes.live_count())?;
         // The proposal is consumed here, so that many waiting requests do not keep its preview and arguments in memory
         // twice.
-        let draft = prepare(inner, proposal)?;
+        let draft = draft_change(inner, proposal)?;
         write_new_change(inner, draft).await.map_err(into_client_error)
     }
 }
@@ -132,7 +132,7 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     if let Some(existing) = find_by_key(inner, &principal, &key).await? {
         return answer_repeat(existing, CallIdentity::from_proposal(&proposal));
     }
-    let draft = prepare(inner, proposal)?;
+    let draft = draft_change(inner, proposal)?;
     let change = Arc::clone(&draft.change);
     inner.proposal_rate.admit(&principal, 1, inner.nodes.live_count())?;
     if let Some(call) = &draft.call_hash {
@@ -150,7 +150,8 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     }
 }
 
-pub(super) fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
+/// Checks a proposal, and drafts its change. A change without an idempotency key is added to the index of duplicates.
+pub(super) fn draft_change(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     check_proposal(inner, &proposal)?;
     let mut change = new_change(inner, proposal);
     let call =

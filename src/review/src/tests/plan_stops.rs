@@ -1,4 +1,4 @@
-//! Reviewers stop plans, also such that are approved or run.
+//! Reviewers stop plans, including those that are approved or running.
 
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use countersign_domain::changes::{Change, machine::SYSTEM};
 use countersign_store::{AuditSearch, Record, StoreError, WriteError, WriteRequest, write};
 
 /// The audit entry of an escalation.
-pub const EVENT: &str = "escalated";
+pub const AUDIT_EVENT: &str = "escalated";
 /// The live event on the feed.
 const FEED_EVENT: &str = "change.escalated";
 
@@ -57,7 +57,8 @@ async fn escalate(inner: &Inner, id: &str) -> Result<(), StoreError> {
 
 /// Returns `true` if the audit trail has the escalation of the change.
 async fn is_recorded(inner: &Inner, id: &str) -> Result<bool, StoreError> {
-    let search = AuditSearch { change: Some(id.to_owned()), events: vec![EVENT.to_owned()], ..AuditSearch::default() };
+    let search =
+        AuditSearch { change: Some(id.to_owned()), events: vec![AUDIT_EVENT.to_owned()], ..AuditSearch::default() };
     let mut before = None;
     loop {
         let found = inner.store.search_audit(search.clone(), before, 1).await?;
@@ -75,7 +76,7 @@ async fn is_recorded(inner: &Inner, id: &str) -> Result<bool, StoreError> {
 async fn record(inner: &Inner, change: &Change, now: Timestamp) -> Result<(), StoreError> {
     let to = change.terms.escalate.as_ref().map(|escalation| &escalation.to);
     let details = json!({ "version": change.version, "to": to }).to_string();
-    let record = Record { change: change.id.clone(), ..Record::new(EVENT, now, SYSTEM, details) };
+    let record = Record { change: change.id.clone(), ..Record::new(AUDIT_EVENT, now, SYSTEM, details) };
     match write(&*inner.store, WriteRequest::Record(record)).await {
         Ok(()) => {}
         Err(WriteError::Store(error)) => return Err(error),

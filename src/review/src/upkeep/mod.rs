@@ -1,6 +1,6 @@
 //! Periodic work on changes: expires, escalates and prunes them, reminds of them, voids invalid votes, advances plans, and marks
-//! the outcome of changes whose node is gone as unknown. The leading node does it until the gateway closes, except that every
-//! node reminds its own dashboards and advances plans.
+//! the outcome of changes whose node is gone as unknown. The leader does it until the gateway closes, except that every node
+//! reminds its own dashboards and advances plans.
 
 pub mod escalation;
 pub mod expiry;

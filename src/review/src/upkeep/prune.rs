@@ -130,7 +130,7 @@ pub(crate) async fn prune_batch(inner: &Inner) -> Result<bool, StoreError> {
         Err(_) => return Ok(prunable.more),
     }
     for (.., state) in &prunable.changes {
-        inner.shared.counts.record_deletion(*state);
+        inner.shared.counts.decrement(*state);
     }
     tracing::info!(redacted, deleted, events_to = prunable.events_to, "old records were pruned");
     Ok(prunable.more)

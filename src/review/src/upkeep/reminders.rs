@@ -1,7 +1,7 @@
-//! Announces changes again that are still undecided after the interval of their terms. The changes stay as they are, and
+//! Reminds of changes that are still undecided after the interval that their terms set. The changes stay as they are, and
 //! reminders that fall due while no node runs are left out.
 //!
-//! Each node reminds the dashboards that are connected to it. Only the leading one sends webhooks.
+//! Each node reminds the dashboards that are connected to it. Only the leader sends webhooks.
 
 use std::sync::Arc;
 
