@@ -135,7 +135,7 @@ impl PolicyTestRequest {
         let decision = route.ruling_for(&arguments).decide(&requester, &arguments);
         let verdict = decision.intended_verdict();
         Ok(PolicyTest {
-            subject: TestSubject::Tool(route.subject_of(&arguments).into_owned()),
+            subject: TestSubject::Tool(route.qualified_name(&arguments).into_owned()),
             server: route.provider.name().to_owned(),
             verdict,
             rule: decision.rule.filter(|_| decision.standing_rule.is_none()),

@@ -35,7 +35,7 @@ impl ProviderDirectory for RouteDirectory {
         let Some(route) = self.tool(provider, tool) else { return Verdict::Deny };
         // There is no session, so conditions on sessions are false.
         let requester = Requester { principal, transport: "", revision: "", client: None };
-        // Calls that simulate mode lets through are hidden too, because the mode may change.
+        // A call that only simulate mode lets through counts as reviewed or denied, because the mode may end.
         route.ruling_for(arguments).decide(&requester, arguments).intended_verdict()
     }
 

@@ -195,8 +195,8 @@ impl ToolAcceptances {
         let mut all: HashMap<String, PendingToolCounts> = HashMap::new();
         for route in self.routes.load().tools().iter().flat_map(ToolRoute::with_operations) {
             let claims = claims_to_read(route);
-            let is_known =
-                matches!(route.known, Some(KnownTool::Read | KnownTool::SqlRead)) && is_acceptable_known_read(route);
+            let is_known = matches!(route.known_tool, Some(KnownTool::Read | KnownTool::SqlRead))
+                && is_acceptable_known_read(route);
             let is_counted = if route.is_operation {
                 // The tool itself already counts for the rest.
                 is_known
@@ -283,7 +283,7 @@ impl ToolAcceptances {
         let table = self.routes.load_full();
         let known: HashMap<(&str, &str), KnownTool> = table
             .definitions(provider)
-            .filter_map(|route| Some(((route.name.as_str(), route.hash.as_str()), route.known?)))
+            .filter_map(|route| Some(((route.name.as_str(), route.hash.as_str()), route.known_tool?)))
             .collect();
         let known_kind = |tool: &Definition| {
             known.get(&(tool.name.as_str(), tool.hash.as_str())).copied().unwrap_or(KnownTool::OtherDefinition)
@@ -435,7 +435,7 @@ impl ToolAcceptances {
             accepted_at: accepted.map(|accepted| accepted.at),
             accepted_as_read: accepted.is_some_and(|accepted| accepted.reads == AcceptedReads::All),
             accepted_sql_reads: accepted.is_some_and(|accepted| accepted.reads == AcceptedReads::Sql),
-            known: route.known,
+            known: route.known_tool,
             is_acceptable_known_read: is_acceptable_known_read(route),
             may_be_permitted: may_be_permitted && run_permission.is_none(),
             run_permission,
@@ -457,7 +457,7 @@ fn is_acceptable_known_read(route: &ToolRoute) -> bool {
     if route.is_operation && route.definition_status.mark().is_some() {
         return false;
     }
-    match route.known {
+    match route.known_tool {
         Some(KnownTool::Read) => !route.is_read_only() && !is_denied(route),
         Some(KnownTool::DryRun) => {
             let recipe = route.provider.as_provider().recipe(&route.name);

@@ -40,7 +40,7 @@ const UNKNOWN_OPERATION: &str = "(unknown)";
 
 impl NamedOperation {
     fn of_call(route: &ToolRoute, arguments: &RawValue) -> Option<Self> {
-        let subject = route.has_operations().then(|| route.subject_of(arguments).into_owned())?;
+        let subject = route.has_operations().then(|| route.qualified_name(arguments).into_owned())?;
         let known = route.known_operations().find(|known| known.name == subject);
         let label = known.and_then(|known| known.name.get(route.name.len() + 1..)).unwrap_or(UNKNOWN_OPERATION);
         Some(Self { label: label.to_owned(), subject })

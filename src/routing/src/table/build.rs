@@ -131,7 +131,7 @@ impl RouteTable {
 
     fn compute_fingerprints(&self) -> [u64; 3] {
         let mut tools = DefaultHasher::new();
-        self.tools.order.iter().for_each(|route| route.hash_identity(&mut tools));
+        self.tools.order.iter().for_each(|route| route.hash_list_entry(&mut tools));
         let (mut prompts, mut resources) = (DefaultHasher::new(), DefaultHasher::new());
         self.prompts().iter().for_each(|route| route.list_entry(Revision::MODERN).hash(&mut prompts));
         self.resources().iter().for_each(|route| route.list_entry(Revision::MODERN).hash(&mut resources));
@@ -215,7 +215,7 @@ fn build_tool_route(
         name: def.name.clone(),
         is_operation: false,
         provider: provider.clone(),
-        known: ruling::known_tool(provider, &def, None),
+        known_tool: ruling::known_tool(provider, &def, None),
         def,
         hash,
         definition_status: facts.definition_status,

@@ -6,7 +6,7 @@ use serde_json::{to_value, value::RawValue};
 
 use super::{
     RouteTarget,
-    module_entries::{entry, prompt_entry},
+    module_entries::{prompt_entry, resource_entry},
     revision_filter::{filter_prompt, filter_resource},
 };
 use countersign_protocol::Revision;
@@ -71,8 +71,9 @@ impl ResourceRoute {
     /// Returns the resource's entry in `resources/list`.
     #[must_use]
     pub fn list_entry(&self, revision: Revision) -> &str {
-        self.rendered
-            .get_or_write(revision, self.def.raw.as_ref(), filter_resource, || entry(to_value(&self.def), revision))
+        self.rendered.get_or_write(revision, self.def.raw.as_ref(), filter_resource, || {
+            resource_entry(to_value(&self.def), revision)
+        })
     }
 }
 
@@ -80,7 +81,8 @@ impl TemplateRoute {
     /// Returns the template's entry in `resources/templates/list`.
     #[must_use]
     pub fn list_entry(&self, revision: Revision) -> &str {
-        self.rendered
-            .get_or_write(revision, self.def.raw.as_ref(), filter_resource, || entry(to_value(&self.def), revision))
+        self.rendered.get_or_write(revision, self.def.raw.as_ref(), filter_resource, || {
+            resource_entry(to_value(&self.def), revision)
+        })
     }
 }

@@ -127,7 +127,7 @@ pub struct ToolRoute {
     /// The reviewers' decision about this definition.
     pub definition_status: DefinitionStatus,
     /// The statement of the server's list of known reads about this definition.
-    pub known: Option<KnownTool>,
+    pub known_tool: Option<KnownTool>,
     is_read_only: bool,
     /// The policy's ruling on calls.
     pub ruling: Ruling,
@@ -166,6 +166,7 @@ impl ToolRoute {
         self.is_in(&mut PersonalLists::new(principal))
     }
 
+    /// See [`Self::is_visible_to`]; for several tools, `lists` looks up the lists of each server once.
     fn is_in(&self, lists: &mut PersonalLists<'_>) -> bool {
         let operations = || self.operations.as_ref().is_some_and(|all| all.are_listed_to(lists.principal));
         (self.ruling.is_listed_to(lists.principal) || operations()) && lists.has_tool(&self.provider, &self.name)
@@ -216,7 +217,7 @@ impl ToolRoute {
     }
 
     /// Hashes the data that decides whether the containing list has changed.
-    fn hash_identity(&self, hasher: &mut DefaultHasher) {
+    fn hash_list_entry(&self, hasher: &mut DefaultHasher) {
         self.name.hash(hasher);
         self.pending_schema.is_some().hash(hasher);
         let rulings = std::iter::once(&self.ruling).chain(self.operations.iter().flat_map(OperationRoutes::rulings));
@@ -422,7 +423,8 @@ impl RouteTable {
         self.providers.iter().filter_map(RouteTarget::upstream)
     }
 
-    /// Returns the server whose tool for connecting has this name while nobody has connected the server.
+    /// Returns the server whose [`CONNECT_TOOL`] has this name. Agents may still call it after the server was connected, when
+    /// it is no longer listed.
     #[must_use]
     pub fn upstream_to_connect(&self, name: &str) -> Option<&Arc<Upstream>> {
         self.upstreams().find(|upstream| upstream.uses_accounts() && upstream.names.expose(CONNECT_TOOL) == name)

@@ -65,7 +65,7 @@ pub fn prompt_entry(def: &PromptDef, revision: Revision) -> String {
 }
 
 /// Renders one resource of `resources/list` or template of `resources/templates/list`. `def` is the definition as a JSON value.
-pub fn entry(def: serde_json::Result<Value>, revision: Revision) -> String {
+pub fn resource_entry(def: serde_json::Result<Value>, revision: Revision) -> String {
     let mut value = def.unwrap_or_default();
     if !revision.rules().structured_content
         && let Some(object) = value.as_object_mut()

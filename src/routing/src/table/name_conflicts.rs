@@ -39,7 +39,7 @@ impl Warnings {
                 tracing::warn!(provider = %provider, "{text}");
             }
             if *more > known.map_or(0, |(_, more)| *more) {
-                tracing::warn!(provider = %provider, "and {}", plural(*more, "more such definition"));
+                tracing::warn!(provider = %provider, "not logged: {} about its definitions", plural(*more, "more warning"));
             }
         }
     }

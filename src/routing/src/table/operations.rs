@@ -23,7 +23,7 @@ use countersign_domain::{
 use countersign_protocol::outline::fold_case;
 use countersign_provider::ToolDef;
 
-/// Selects by the operation that a call names.
+/// Selects the ruling and the route by the operation that a call names.
 impl ToolRoute {
     /// Returns the policy's ruling on a call with these arguments.
     #[must_use]
@@ -60,7 +60,7 @@ impl ToolRoute {
 
     /// Returns the name by which rules refer to a call: that of the tool, or `tool/operation`.
     #[must_use]
-    pub fn subject_of(&self, arguments: &RawValue) -> Cow<'_, str> {
+    pub fn qualified_name(&self, arguments: &RawValue) -> Cow<'_, str> {
         match self.operations.as_ref().map(|operations| operations.find(arguments)) {
             None => Cow::Borrowed(&self.name),
             Some(Ok(route)) => Cow::Borrowed(&route.name),
@@ -118,7 +118,7 @@ impl OperationRoutes {
                 provider: provider.clone(),
                 hash: hash.to_owned(),
                 definition_status: facts.definition_status,
-                known: ruling::known_tool(provider, def, Some(operation)),
+                known_tool: ruling::known_tool(provider, def, Some(operation)),
                 is_read_only: facts.effective_annotations().read_only_hint,
                 pending_schema: ruling.may_review().then(|| Arc::clone(pending_schema)),
                 ruling,
@@ -174,7 +174,7 @@ impl OperationRoutes {
     }
 }
 
-/// Returns `true` if the names of two operations differ only in case, and in spaces and signs at the ends.
+/// Returns `true` if two names are the same apart from case, and from spaces and punctuation at the ends.
 fn are_similar(a: &str, b: &str) -> bool {
     let folded =
         |name: &str| -> String { name.trim_matches(|c: char| !c.is_alphanumeric()).chars().map(fold_case).collect() };

@@ -1,8 +1,8 @@
 //! Finds the provider that serves a URI.
 //!
-//! The schemes of modules and of prefixed upstreams decide first, so that no other server can take them over. Upstreams with
-//! unmodified URIs follow: one that lists the URI, one with a matching template, the only upstream with resources, and finally
-//! one that lists other URIs of the same scheme.
+//! The URI prefixes of modules and of prefixed upstreams (`tracker://`, `fs+`) decide first, so that no other server can take
+//! them over. Upstreams with unmodified URIs follow: one that lists the URI, one with a matching template, the only upstream
+//! with resources, and finally one that lists other URIs of the same scheme.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -18,7 +18,8 @@ use countersign_upstream::Upstream;
 /// The resources and templates of all providers.
 #[derive(Default)]
 pub struct Resources {
-    scheme_owners: Vec<(String, RouteTarget)>,
+    /// The beginnings of URIs that belong to one provider, whatever others list.
+    prefix_owners: Vec<(String, RouteTarget)>,
     unprefixed: Vec<UnprefixedUpstream>,
     pub(super) resources: ResolvedNames<ResourceRoute>,
     pub(super) templates: ResolvedNames<TemplateRoute>,
@@ -47,19 +48,19 @@ impl Resources {
         let mut listed = NameClaims::new("a resource");
         let mut templates = NameClaims::new("a resource template");
         for provider in rules.providers {
-            let schemes = match provider.upstream() {
+            let prefixes = match provider.upstream() {
                 Some(upstream) => vec![upstream.names.uri_prefix().to_owned()],
                 None => provider.as_provider().uri_prefixes(),
             };
-            for scheme in schemes.into_iter().filter(|scheme| !scheme.is_empty()) {
-                match routes.scheme_owner(&scheme) {
-                    None => routes.scheme_owners.push((scheme, provider.clone())),
+            for prefix in prefixes.into_iter().filter(|prefix| !prefix.is_empty()) {
+                match routes.prefix_owner(&prefix) {
+                    None => routes.prefix_owners.push((prefix, provider.clone())),
                     Some(other) if rules.strict => {
                         let (first, second) = (other.name().to_owned(), provider.name().to_owned());
-                        return Err(RouteError::Collision { item: "resources", name: scheme, first, second });
+                        return Err(RouteError::Collision { item: "resources", name: prefix, first, second });
                     }
                     Some(other) => {
-                        let text = format!("{} has the URIs that begin with {scheme:?} already", other.name());
+                        let text = format!("{} has the URIs that begin with {prefix:?} already", other.name());
                         warnings.add(provider.name(), text);
                     }
                 }
@@ -100,9 +101,9 @@ impl Resources {
             templates: Vec::new(),
             schemes: HashSet::new(),
         });
-        // A URI with another provider's scheme can never be reached, even if that provider is absent.
+        // A URI with another provider's prefix can never be reached, even if that provider is absent.
         let conflict_warning = |uri: &str, item: &'static str| {
-            let other = self.scheme_owner(uri).filter(|_| names.is_identity())?;
+            let other = self.prefix_owner(uri).filter(|_| names.is_identity())?;
             Some(format!("{item} {uri:?} is left out: such URIs are reserved for {}", other.name()))
         };
         for raw in &catalog.resources {
@@ -137,13 +138,13 @@ impl Resources {
         self.claimant(uri).or_else(|| self.likeliest_provider(uri))
     }
 
-    /// Returns the provider that owns the URI's scheme, lists the URI or has a template for it.
+    /// Returns the provider that owns the URI's prefix, lists the URI or has a template for it.
     pub(super) fn claimant(&self, uri: &str) -> Option<&RouteTarget> {
         let by_resource = || self.resources.by_name.get(uri).map(|route| &route.provider);
         let by_template = || self.templates.by_name.get(uri).map(|route| &route.provider);
         let has_match = |unprefixed: &&UnprefixedUpstream| unprefixed.templates.iter().any(|t| t.matches(uri));
         let by_match = || self.unprefixed.iter().find(has_match).map(|unprefixed| &unprefixed.provider);
-        self.scheme_owner(uri).or_else(by_resource).or_else(by_template).or_else(by_match)
+        self.prefix_owner(uri).or_else(by_resource).or_else(by_template).or_else(by_match)
     }
 
     /// Returns the provider that most likely serves a URI that no provider lists.
@@ -164,9 +165,10 @@ impl Resources {
         self.unprefixed.iter().map(|unprefixed| &unprefixed.provider)
     }
 
-    fn scheme_owner(&self, uri: &str) -> Option<&RouteTarget> {
-        let has_scheme = |scheme: &str| uri.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
-        self.scheme_owners.iter().find(|(scheme, _)| has_scheme(scheme)).map(|(_, provider)| provider)
+    fn prefix_owner(&self, uri: &str) -> Option<&RouteTarget> {
+        // Schemes are compared without case.
+        let has_prefix = |prefix: &str| uri.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+        self.prefix_owners.iter().find(|(prefix, _)| has_prefix(prefix)).map(|(_, provider)| provider)
     }
 }
 

@@ -132,7 +132,7 @@ impl RouteTable {
         })
     }
 
-    /// Returns the unreached upstream that owns the URI's scheme. For a URI without a known owner, returns one of the
+    /// Returns the unreached upstream that owns the URI's prefix. For a URI without a known owner, returns one of the
     /// upstreams that may turn out to serve it.
     #[must_use]
     pub fn unreached_upstream_of_uri(&self, uri: &str) -> Option<AwaitedUpstream> {

@@ -10,7 +10,7 @@ use countersign_provider::{ToolDef, schema_cost};
 
 /// Maximum number of failures reported.
 const MAX_FAULTS: usize = 10;
-/// Maximum number of characters of a message, and of the list of allowed values in it.
+/// Maximum number of characters of a message from the validator, and of a list of allowed values.
 const MAX_MESSAGE_CHARS: usize = 300;
 const MAX_CHOICES_CHARS: usize = 8000;
 

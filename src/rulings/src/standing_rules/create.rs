@@ -91,7 +91,7 @@ impl StandingRules {
             .and_then(|seconds| i64::try_from(seconds).ok())
             .map(jiff::SignedDuration::from_secs);
         let tool =
-            route.as_ref().map_or(Cow::Borrowed(change.tool.as_str()), |route| route.subject_of(&change.arguments));
+            route.as_ref().map_or(Cow::Borrowed(change.tool.as_str()), |route| route.qualified_name(&change.arguments));
         let is_exact = request.arguments == RuleArguments::Exact;
         let arguments = change.arguments.get();
         let rule = StandingRule {
@@ -151,7 +151,7 @@ impl StandingRules {
         // The rule covers the operation that the recipe now finds in the arguments.
         let shown = change.preview.tool_operation.as_deref().unwrap_or_default();
         let is_shown = |route: &Arc<ToolRoute>| {
-            let subject = route.subject_of(&change.arguments);
+            let subject = route.qualified_name(&change.arguments);
             subject.get(route.name.len() + 1..).unwrap_or_default() == shown
         };
         if !route.is_none_or(is_shown) {

@@ -91,7 +91,8 @@ pub async fn list(
         match limits.with_timeout(provider.as_provider().resources(&context)).await {
             Ok(resources) => {
                 let shown = resources.iter().filter(|r| filter.shows(provider, Subject::Resource(&r.uri)));
-                let entry = |r| ListedResource::Written(module_entries::entry(serde_json::to_value(r), revision));
+                let entry =
+                    |r| ListedResource::Written(module_entries::resource_entry(serde_json::to_value(r), revision));
                 items.extend(shown.map(entry));
             }
             // The failure of one provider must not hide the resources of the others.

@@ -336,7 +336,7 @@ fn operations_have_their_own_rulings() {
         let requester = Requester { principal: &principal, transport: "", revision: "", client: None };
         assert!(route.is_visible_to(&principal) && route.may_review());
         let verdict = route.ruling_for(&arguments(text)).decide(&requester, &arguments(text)).verdict;
-        (verdict, route.subject_of(&arguments(text)).into_owned())
+        (verdict, route.qualified_name(&arguments(text)).into_owned())
     };
     let of = |verdict, subject: &str| (verdict, subject.to_owned());
     let allow = Policy::new(&PolicyDefault::Allow.into());

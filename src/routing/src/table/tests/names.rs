@@ -264,7 +264,7 @@ fn aliases_resolve_to_own_names_of_prefixed_server() {
 }
 
 #[test]
-fn uri_resolves_by_scheme_owner_then_by_lists() {
+fn uri_resolves_by_prefix_owner_then_by_lists() {
     let resources = |uris: &[&str], templates: &[&str]| Catalog {
         resources: raws(&uris.iter().map(|uri| format!(r#"{{"uri":"{uri}","name":"r"}}"#)).collect::<Vec<_>>()),
         templates: raws(
@@ -299,7 +299,7 @@ fn uri_resolves_by_scheme_owner_then_by_lists() {
     // The only upstream with resources serves all URIs without an owner.
     let table = TableFixture::new(&[&fs, &a]).table();
     assert_eq!(provider_of(&table, "nobody://x").as_deref(), Some("a"));
-    // A URI with another server's scheme cannot be offered.
+    // A URI with another server's prefix cannot be offered.
     let thief = UpstreamFixture::new("thief", "", LEGACY, resources(&["fs+file:///b", "own:x"], &[]));
     let table = TableFixture::new(&[&fs, &thief]).table();
     let warning = r#"a resource "fs+file:///b" is left out: such URIs are reserved for fs"#;
