@@ -62,7 +62,7 @@ impl AccountAuthorizer {
         Arc::ptr_eq(&self.server, server)
     }
 
-    /// Reads the tokens again at the next use, because the account was connected or disconnected.
+    /// Forgets the tokens that were read from the store, so that the next use reads them again.
     pub fn forget_tokens(&self) {
         if let TokenSource::Stored(tokens) = &self.source {
             tokens.forget_tokens();
@@ -75,17 +75,17 @@ impl AccountAuthorizer {
         matches!(&self.source, TokenSource::Unattended(tokens) if tokens.has_token())
     }
 
-    /// Returns the tokens for a request, or `None` as long as the server is not known to require any.
-    async fn usable_tokens(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
+    /// Returns the account with the tokens for a request, or `None` as long as the server is not known to require any.
+    async fn usable_account(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
         let cached = match &self.source {
-            TokenSource::Stored(tokens) => tokens.cached_tokens(),
-            TokenSource::Unattended(tokens) => tokens.cached_tokens(),
+            TokenSource::Stored(tokens) => tokens.cached_account(),
+            TokenSource::Unattended(tokens) => tokens.cached_account(),
         };
         match (cached, &self.source) {
             (Some(account), _) => Ok(account),
             // These futures are boxed, so that most requests do not reserve their memory.
-            (None, TokenSource::Stored(tokens)) => Box::pin(tokens.usable_tokens()).await,
-            (None, TokenSource::Unattended(tokens)) => Box::pin(tokens.usable_tokens()).await,
+            (None, TokenSource::Stored(tokens)) => Box::pin(tokens.usable_account()).await,
+            (None, TokenSource::Unattended(tokens)) => Box::pin(tokens.usable_account()).await,
         }
     }
 
@@ -176,7 +176,7 @@ impl Credentials for AccountAuthorizer {
         uri: &'a Uri,
     ) -> LocalBoxFuture<'a, Result<AuthorizationHeaders, AuthorizationFailure>> {
         Box::pin(async move {
-            let account = self.usable_tokens().await?;
+            let account = self.usable_account().await?;
             account.map_or(Ok(Vec::new()), |account| self.authorization_headers(&account, method, uri))
         })
     }
@@ -200,7 +200,7 @@ impl Credentials for AccountAuthorizer {
     fn prepare(&self) -> LocalBoxFuture<'_, Result<(), AuthorizationFailure>> {
         Box::pin(async move {
             match &self.source {
-                TokenSource::Stored(tokens) => tokens.usable_tokens().await.map(drop),
+                TokenSource::Stored(tokens) => tokens.usable_account().await.map(drop),
                 // An approved change is not sent again after a refusal, so its token is obtained first.
                 TokenSource::Unattended(tokens) => tokens.obtain().await.map(drop),
             }

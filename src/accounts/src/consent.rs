@@ -215,7 +215,7 @@ pub async fn connect(
     let old = client.store.read(key, &server.target).await.map_err(|_| ConnectProblem::StoreUnavailable)?;
     let step_up = old.and_then(|old| old.tokens.recent_step_up(now).cloned());
     tokens.step_up = step_up.map(|step_up| StepUp { consents: step_up.consents + 1, ..step_up });
-    client.store.connect(key, &server.target, &tokens, now).await.map_err(|_| ConnectProblem::StoreUnavailable)
+    client.store.connect_account(key, &server.target, &tokens, now).await.map_err(|_| ConnectProblem::StoreUnavailable)
 }
 
 /// Removes the lists that [`redeem`] does not need, because the cookie must be short.

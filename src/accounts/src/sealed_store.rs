@@ -50,7 +50,7 @@ struct ListedAccount {
     issuer: String,
 }
 
-/// An account with its unsealed tokens and the state of its row in the store.
+/// An account with its unsealed tokens, and the state of its row in the store if it has one.
 pub struct UnsealedAccount {
     /// The version of the row, or 0 for tokens that are not stored.
     pub version: i64,
@@ -109,7 +109,7 @@ impl SealedStore {
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`, or `INTERNAL_ERROR` if they cannot be sealed.
-    pub async fn connect(
+    pub async fn connect_account(
         self: &Arc<Self>,
         key: &AccountKey,
         target: &str,

@@ -34,7 +34,7 @@ const MAX_REFRESH_TIME: SignedDuration = SignedDuration::from_secs(60);
 /// The maximum time to wait for a refresh by another node while the token is still valid.
 const MAX_WAIT_WITH_TOKEN: Duration = Duration::from_secs(3);
 /// The maximum time to wait for a refresh by another node without a valid token.
-const MAX_WAIT: Duration = Duration::from_secs(15);
+const MAX_WAIT_WITHOUT_TOKEN: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The time after which a failed refresh is attempted again. It is longer than the time limit of a request.
 const REFRESH_PAUSE: Duration = Duration::from_secs(10);
@@ -81,7 +81,7 @@ impl StoredTokens {
         Self { client, server, key, cache, pause, read_lock, refresh_lock }
     }
 
-    /// Returns the tokens as they were at most [`MAX_CACHE_AGE`] ago. While the store is unavailable, they may be
+    /// Returns the account as it was at most [`MAX_CACHE_AGE`] ago. While the store is unavailable, it may be
     /// [`MAX_STALE_AGE`] old.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl StoredTokens {
         }
     }
 
-    /// Returns the tokens that were read at most `max_age` ago. Returns `None` if they must be read again, and
+    /// Returns the account if it was read at most `max_age` ago. Returns `None` if it must be read again, and
     /// `Some(None)` if there is no account.
     fn cached_within(&self, max_age: Duration) -> Option<Option<Arc<UnsealedAccount>>> {
         let cache = self.cache.lock();
@@ -110,7 +110,7 @@ impl StoredTokens {
         self.cache.lock().account.as_ref().map(|account| account.connected_at)
     }
 
-    /// Reads the tokens from the store. While the store is unavailable, returns those that were read at most
+    /// Reads the account from the store. While the store is unavailable, returns the cached one if it was read at most
     /// [`MAX_STALE_AGE`] ago.
     ///
     /// # Errors
@@ -147,14 +147,14 @@ impl StoredTokens {
         self.pause.end();
     }
 
-    /// Returns the tokens for a request, and first refreshes them if they are about to expire. Returns `None` as long
-    /// as the server is not known to require a token.
+    /// Returns the account with tokens for a request, and first refreshes them if they are about to expire. Returns
+    /// `None` as long as the server is not known to require a token.
     ///
     /// # Errors
     /// [`AuthorizationFailure::ConsentNeeded`] if the person must connect; [`AuthorizationFailure::Unavailable`] if the
     /// store or the authorization server is unavailable; [`AuthorizationFailure::Refused`] if the authorization server
     /// does not accept the gateway.
-    pub async fn usable_tokens(self: &Arc<Self>) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
+    pub async fn usable_account(self: &Arc<Self>) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
         let account = match self.read_cached().await? {
             Some(account) => account,
             None if !self.is_required() => return Ok(None),
@@ -172,9 +172,9 @@ impl StoredTokens {
         }
     }
 
-    /// Returns the result of [`Self::usable_tokens`] if the cache is enough for it: `Some(None)` if no tokens are needed, and `None`
-    /// if they must be read or refreshed first.
-    pub fn cached_tokens(&self) -> Option<Option<Arc<UnsealedAccount>>> {
+    /// Returns the result of [`Self::usable_account`] if the cache is enough for it: `Some(None)` if no tokens are
+    /// needed, and `None` if they must be read or refreshed first.
+    pub fn cached_account(&self) -> Option<Option<Arc<UnsealedAccount>>> {
         match self.cached_within(MAX_CACHE_AGE)? {
             Some(account) => (!account.tokens.needs_refresh(Timestamp::now())).then_some(Some(account)),
             None => (!self.is_required()).then_some(None),
@@ -189,7 +189,7 @@ impl StoredTokens {
     /// Obtains tokens in place of one that the server refused: from the store, or by a refresh.
     ///
     /// # Errors
-    /// As [`Self::usable_tokens`].
+    /// As [`Self::usable_account`].
     pub async fn replace_refused(self: &Arc<Self>, refused: &str) -> Result<(), AuthorizationFailure> {
         let account = self.reload().await?.ok_or(ConsentReason::NotConnected)?;
         if account.tokens.access_token != refused {
@@ -300,7 +300,7 @@ impl StoredTokens {
                     }
                 }
             }
-            let max_wait = if is_usable { MAX_WAIT_WITH_TOKEN } else { MAX_WAIT };
+            let max_wait = if is_usable { MAX_WAIT_WITH_TOKEN } else { MAX_WAIT_WITHOUT_TOKEN };
             // The pause may have begun while this task waited.
             if started.elapsed() >= max_wait || self.pause.failure().is_some() {
                 let text = "cannot be used now, because the refresh of its token has not ended";

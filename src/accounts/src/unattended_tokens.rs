@@ -67,39 +67,39 @@ impl UnattendedTokens {
         self.state.lock().account.is_some()
     }
 
-    /// Returns the token for a request, and first obtains a new one if it is about to expire. Returns `None` as long as
-    /// the server is not known to require a token.
+    /// Returns the account with the token for a request, and first obtains a new token if it is about to expire. Returns
+    /// `None` as long as the server is not known to require a token.
     ///
     /// # Errors
     /// As [`Self::obtain`].
-    pub async fn usable_tokens(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
-        match self.cached_tokens() {
+    pub async fn usable_account(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
+        match self.cached_account() {
             Some(account) => Ok(account),
             None => self.obtain().await.map(Some),
         }
     }
 
-    /// Returns the result of [`Self::usable_tokens`] if that takes no request: `Some(None)` if no tokens are needed, and `None` if they
-    /// must be obtained first.
-    pub fn cached_tokens(&self) -> Option<Option<Arc<UnsealedAccount>>> {
+    /// Returns the result of [`Self::usable_account`] if that takes no request: `Some(None)` if no token is needed, and
+    /// `None` if one must be obtained first.
+    pub fn cached_account(&self) -> Option<Option<Arc<UnsealedAccount>>> {
         if self.state.lock().account.is_none() && !self.server.requires_token() {
             return Some(None);
         }
-        self.unexpired_tokens().map(Some)
+        self.unexpired_account().map(Some)
     }
 
     /// Obtains a token if the last one is about to expire. If that fails, the last one is used while it is valid.
     ///
     /// # Errors
     /// [`AuthorizationFailure::Refused`] if the authorization server refuses the gateway;
-    /// [`AuthorizationFailure::Unavailable`] after an outage and without a subject token. During a pause, the failure
+    /// [`AuthorizationFailure::Unavailable`] after an outage or without a subject token. During a pause, the failure
     /// that began it is repeated.
     pub async fn obtain(&self) -> Result<Arc<UnsealedAccount>, AuthorizationFailure> {
-        if let Some(account) = self.unexpired_tokens() {
+        if let Some(account) = self.unexpired_account() {
             return Ok(account);
         }
         let _guard = self.request_lock.lock().await;
-        if let Some(account) = self.unexpired_tokens() {
+        if let Some(account) = self.unexpired_account() {
             return Ok(account);
         }
         let failure = match self.pause.failure() {
@@ -119,8 +119,8 @@ impl UnattendedTokens {
         old.filter(|old| old.tokens.is_valid(Timestamp::now())).ok_or(failure)
     }
 
-    /// Returns the last token, if it is not about to expire.
-    fn unexpired_tokens(&self) -> Option<Arc<UnsealedAccount>> {
+    /// Returns the account of the last token, unless that is about to expire.
+    fn unexpired_account(&self) -> Option<Arc<UnsealedAccount>> {
         let account = self.state.lock().account.clone();
         account.filter(|account| !account.tokens.needs_refresh(Timestamp::now()))
     }

@@ -47,8 +47,8 @@ impl AllowedAddresses {
         }
         let server = Url::parse(&self.server_origin).ok();
         let range = server.as_ref().and_then(literal_address_range).unwrap_or(AddressRange::Public);
-        // From a server at a link-local address, other such addresses remain out of reach, since cloud platforms serve
-        // credentials there.
+        // `Any` is the range of a server at a link-local or another special address. It does not open the other ones,
+        // because cloud platforms serve credentials at link-local addresses.
         let range = if range == AddressRange::Any { AddressRange::Public } else { range };
         let target = literal_address_range(&url);
         if target.is_some_and(|target| !range.includes(target)) {

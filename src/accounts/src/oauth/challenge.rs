@@ -84,7 +84,7 @@ fn read_challenges(value: &str) -> Vec<SchemeChallenge<'_>> {
                         (token.to_owned(), after)
                     }
                 };
-                // If other text follows before the next comma, this is a `token68` or invalid, and no parameter.
+                // If other text follows before the next comma, this is a `token68` or invalid, and not a parameter.
                 if after.trim_start_matches([' ', '\t']).starts_with(',') || after.trim().is_empty() {
                     challenge.parameters.push((name, text));
                 }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn other_schemes_are_no_challenge() {
+    fn other_schemes_are_ignored() {
         for values in [&[][..], &[""], &["Basic realm=\"Bearer\""], &["scope=a"], &["\"Bearer\" scope=a"], &["=,;@ ="]]
         {
             assert_eq!(parse(values), None, "{values:?}");

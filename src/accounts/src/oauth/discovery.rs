@@ -229,7 +229,7 @@ async fn find_document(
         match get_json(url, allowed_addresses, trusted).await {
             Ok(document) => return Ok(DocumentLookup::Found { url: url.clone(), document }),
             Err(GetError::Failed(error)) => return Err(error),
-            // Servers answer with any status, or with a page, at the URLs that they do not have.
+            // At a URL without a document, servers answer with any status, or with a page.
             Err(GetError::NoDocument { reason, is_transient }) => {
                 failure = format!("{}: {reason}", quote(url));
                 is_unavailable |= is_transient;

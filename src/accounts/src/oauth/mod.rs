@@ -46,8 +46,8 @@ pub enum OAuthError {
 /// Returns the valid scopes among these texts (RFC 6749, section 3.3), each once.
 fn read_scopes<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<String> {
     let is_valid = |text: &&str| {
-        let is_scope = |byte| matches!(byte, b'!' | b'#'..=b'[' | b']'..=b'~');
-        (1..=MAX_SCOPE_LEN).contains(&text.len()) && text.bytes().all(is_scope)
+        let is_scope_byte = |byte| matches!(byte, b'!' | b'#'..=b'[' | b']'..=b'~');
+        (1..=MAX_SCOPE_LEN).contains(&text.len()) && text.bytes().all(is_scope_byte)
     };
     let mut scopes: Vec<String> = Vec::new();
     for text in texts.filter(is_valid) {

@@ -75,7 +75,7 @@ impl Fixture {
         change(&mut tokens);
         let store = SealedStore::new(Arc::clone(&self.store) as _, sealer());
         let target = self.server().target.fingerprint();
-        store.connect(&self.key(person), &target, &tokens, Timestamp::now()).await.unwrap();
+        store.connect_account(&self.key(person), &target, &tokens, Timestamp::now()).await.unwrap();
     }
 
     /// Lets the access token of a person expire in this many seconds.

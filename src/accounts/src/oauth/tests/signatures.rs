@@ -62,7 +62,7 @@ fn assertion_is_signed_with_ed25519_and_rsa_keys() {
 }
 
 #[test]
-fn text_that_is_no_key_is_refused_and_not_shown() {
+fn text_that_is_not_a_key_is_refused_and_not_shown() {
     for text in ["", "hunter2", "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----"] {
         let error = client_assertion(&Secret(text.to_owned()), "own", "aud", now()).unwrap_err();
         assert!(!error.to_string().contains("hunter2"), "{error}");
