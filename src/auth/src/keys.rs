@@ -24,7 +24,7 @@ pub const TEST_AGENT: &str = "countersign-test-agent";
 /// the audit trail.
 pub const RESERVED_NAMES: [&str; 6] = ["local-agent", TEST_AGENT, SYSTEM, GATEWAY, OPERATOR, TERMINAL];
 
-/// The most names of those who created a key, one through another.
+/// The maximum number of names of a key's creators. If a key created it, they include the creators of that key.
 const MAX_CREATOR_NAMES: usize = 32;
 
 /// A newly created key.
@@ -112,7 +112,7 @@ impl NewKey {
     /// Sets the creator, by all names of the principal.
     ///
     /// # Errors
-    /// `INVALID_PARAMS` if keys created keys too often in a row.
+    /// `INVALID_PARAMS` if these are more than `MAX_CREATOR_NAMES`.
     pub fn created_by(mut self, principal: &Principal) -> Result<Self, McpError> {
         self.key.created_by = principal.all_names();
         if self.key.created_by.len() > MAX_CREATOR_NAMES {

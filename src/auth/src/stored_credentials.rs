@@ -30,7 +30,7 @@ impl StoredCredentials {
     /// Errors of opening the database.
     pub fn open(location: &StoreLocation) -> Result<Self, StoreError> {
         let reader: Arc<dyn Credentials> = location.credentials()?;
-        let keyring = Arc::new(Keyring::new(Arc::new(StoredKeys(Arc::clone(&reader)))));
+        let keyring = Arc::new(Keyring::new(Arc::new(StoreKeySource(Arc::clone(&reader)))));
         Ok(Self { reader, writer: location.credentials()?, keyring })
     }
 
@@ -140,10 +140,10 @@ impl KeyStore for StoredCredentials {
     }
 }
 
-/// The source of the keyring.
-struct StoredKeys(Arc<dyn Credentials>);
+/// Reads the valid keys for the keyring from the store.
+struct StoreKeySource(Arc<dyn Credentials>);
 
-impl ValidKeySource for StoredKeys {
+impl ValidKeySource for StoreKeySource {
     fn holders(&self) -> Result<Holders, StoreError> {
         self.0.holders()
     }

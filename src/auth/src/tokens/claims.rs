@@ -111,7 +111,7 @@ impl TokenClaims {
     pub(super) fn check_jwt(&self, audiences: &[String], is_access_token: bool, now: i64) -> Result<i64, Refusal> {
         self.check_use()?;
         if !is_access_token {
-            self.check_is_no_id_token()?;
+            self.check_is_not_id_token()?;
         }
         self.check_audience(audiences)?;
         self.check_start(now)?;
@@ -199,7 +199,7 @@ impl TokenClaims {
 
     /// Rejects ID tokens and logout tokens, which have the same key and form as access tokens. They tell a client who
     /// signed in, and the client must not be able to act as that person.
-    fn check_is_no_id_token(&self) -> Result<(), Refusal> {
+    fn check_is_not_id_token(&self) -> Result<(), Refusal> {
         if ID_TOKEN_CLAIMS.iter().any(|name| self.get(name).is_some()) {
             return Err(Refusal::invalid("the token is an ID token, and an access token is needed"));
         }

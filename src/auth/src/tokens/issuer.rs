@@ -33,7 +33,7 @@ pub(super) const MAX_AGE_MS: i64 = 24 * 3600 * MS_PER_SECOND;
 pub(super) const MIN_READ_INTERVAL_MS: i64 = 10 * MS_PER_SECOND;
 /// The minimum interval while no keys are known, in milliseconds.
 const RETRY_INTERVAL_MS: i64 = 2 * MS_PER_SECOND;
-/// The maximum number of simultaneous introspections of tokens that were valid before, and of other tokens.
+/// The maximum number of simultaneous introspections of each kind: of tokens that were valid before, and of others.
 const MAX_INTROSPECTIONS: usize = 16;
 /// The generation of the keys of an issuer that is no longer configured.
 const RETIRED_GENERATION: u64 = u64::MAX;
@@ -62,7 +62,7 @@ pub(super) struct Issuer {
     pub config: TokenIssuer,
     /// The audiences that denote this gateway.
     pub audiences: Vec<String>,
-    /// A number that no other issuer and no earlier configuration of this issuer has.
+    /// A number that no other issuer of the same verifier has, and no earlier configuration of this one.
     pub version: u64,
     snapshot: ArcSwapOption<IssuerSnapshot>,
     /// Grows when a key disappears, so that earlier verifications are no longer valid.

@@ -1,7 +1,8 @@
 //! The public keys of an issuer (RFC 7517), and the verification of signatures with them.
 //!
-//! `jsonwebtoken` only parses the keys, and `ring` verifies signatures. To verify, `jsonwebtoken` would need a global
-//! of the process and panic without it. It also reads the clock itself, accepts repeated members and ignores `crit`.
+//! `jsonwebtoken` only parses the keys, and `ring` verifies signatures. To verify, `jsonwebtoken` would need a crypto
+//! provider of the whole process, and would panic without it. It also reads the clock itself, accepts repeated members and
+//! ignores `crit`.
 
 use jsonwebtoken::{
     Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind,

@@ -389,7 +389,7 @@ impl<'a> SharedIntrospection<'a> {
 
 impl Drop for SharedIntrospection<'_> {
     fn drop(&mut self) {
-        // The own reference is dropped first, so that the last of several tasks sees only the map's reference.
+        // This task's reference is dropped first, so that the last of several tasks sees only the map's reference.
         self.lock = Arc::default();
         self.introspections.remove_if(&self.hash, |_, lock| Arc::strong_count(lock) == 1);
     }

@@ -77,7 +77,7 @@ fn role_of_scopes(scopes: &[Scope]) -> Option<Role> {
         Scope::ChangesDecide => Role::Reviewer,
         Scope::ToolsRead | Scope::ToolsPropose => Role::Agent,
     };
-    ROLES_BY_STRENGTH.into_iter().find(|strongest| scopes.iter().any(|scope| role_of(scope) == *strongest))
+    ROLES_BY_STRENGTH.into_iter().find(|candidate| scopes.iter().any(|scope| role_of(scope) == *candidate))
 }
 
 /// Returns the groups that a claim lists, up to the limit.
@@ -90,7 +90,7 @@ pub(super) fn role_of_groups(roles: &BTreeMap<String, Role>, groups: &[&str]) ->
     let is_member = |group: &str| group == "*" || groups.contains(&group);
     ROLES_BY_STRENGTH
         .into_iter()
-        .find(|strongest| roles.iter().any(|(group, role)| role == strongest && is_member(group)))
+        .find(|candidate| roles.iter().any(|(group, role)| role == candidate && is_member(group)))
 }
 
 /// Returns the names of the person by the claims that are the same for all clients.

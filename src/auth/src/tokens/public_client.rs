@@ -135,7 +135,7 @@ impl PublicClient {
     /// # Errors
     /// Returns why the identity provider cannot be asked.
     pub fn request_authorization(&self, redirect_uri: &str) -> Result<AuthorizationRequest, GrantProblem> {
-        let endpoint = endpoint(self.metadata.sign_in.authorization.as_deref(), "authorization_endpoint")?;
+        let endpoint = require_endpoint(self.metadata.sign_in.authorization.as_deref(), "authorization_endpoint")?;
         let mut url = Url::parse(endpoint).map_err(|error| GrantProblem::Unusable(error.to_string()))?;
         let random = || secret::generate("").map_err(|error| GrantProblem::Unusable(error.message.to_string()));
         let (state, verifier) = (random()?, random()?);
@@ -143,7 +143,7 @@ impl PublicClient {
         let request =
             CodeRequest { client_id, redirect_uri, scopes, state: &state, verifier: &verifier, needs_login: false };
         request.add_to(&mut url);
-        url.query_pairs_mut().extend_pairs(self.resource());
+        url.query_pairs_mut().extend_pairs(self.resource_parameter());
         Ok(AuthorizationRequest { url: url.into(), redirect_uri: redirect_uri.to_owned(), state, verifier })
     }
 
@@ -175,7 +175,7 @@ impl PublicClient {
     /// Returns why there is no code.
     pub async fn authorize_device(&self) -> Result<DeviceAuthorization, GrantProblem> {
         let device = self.metadata.sign_in.device_authorization.as_deref();
-        let endpoint = endpoint(device, "device_authorization_endpoint")?;
+        let endpoint = require_endpoint(device, "device_authorization_endpoint")?;
         let scope = self.settings.scopes.join(" ");
         parse(&self.send_form_with_resource(endpoint, &[("scope", &scope)]).await?)
     }
@@ -206,18 +206,18 @@ impl PublicClient {
         Ok(true)
     }
 
-    fn resource(&self) -> Option<(&str, &str)> {
+    fn resource_parameter(&self) -> Option<(&str, &str)> {
         self.settings.resource.as_deref().map(|resource| ("resource", resource))
     }
 
     async fn ask_for_tokens(&self, form: &[(&str, &str)]) -> Result<TokenResponse, GrantProblem> {
-        let endpoint = endpoint(self.metadata.sign_in.token.as_deref(), "token_endpoint")?;
+        let endpoint = require_endpoint(self.metadata.sign_in.token.as_deref(), "token_endpoint")?;
         parse(&self.send_form_with_resource(endpoint, form).await?)
     }
 
     /// Sends a form with the resource indicator as this client.
     async fn send_form_with_resource(&self, endpoint: &str, form: &[(&str, &str)]) -> Result<String, GrantProblem> {
-        let form: Vec<(&str, &str)> = form.iter().copied().chain(self.resource()).collect();
+        let form: Vec<(&str, &str)> = form.iter().copied().chain(self.resource_parameter()).collect();
         Ok(self.send_form(endpoint, &form).await?)
     }
 
@@ -227,14 +227,14 @@ impl PublicClient {
     }
 }
 
-fn endpoint<'a>(endpoint: Option<&'a str>, name: &str) -> Result<&'a str, GrantProblem> {
+fn require_endpoint<'a>(endpoint: Option<&'a str>, name: &str) -> Result<&'a str, GrantProblem> {
     endpoint.ok_or_else(|| GrantProblem::Unusable(format!("its metadata has no {name}")))
 }
 
 fn parse<'a, T: Deserialize<'a>>(answer: &'a str) -> Result<T, GrantProblem> {
     // The text of the error could quote a token.
     serde_json::from_str(answer)
-        .map_err(|_| GrantProblem::Unusable("its answer has another form than RFC 6749".to_owned()))
+        .map_err(|_| GrantProblem::Unusable("its answer does not have the form that OAuth prescribes".to_owned()))
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub(super) enum RequestError {
     #[error("{0}")]
     Unusable(String),
     /// The issuer refused the request with this error code (RFC 6749, section 5.2). The code is empty if the answer has
-    /// status 400 and no body, as glewlwyd refuses a refresh token.
+    /// status 400 and no body, which is how the identity provider Glewlwyd refuses a refresh token.
     #[error("the issuer refused the request {}", describe_code(.0))]
     Refused(String),
 }
@@ -58,7 +58,7 @@ pub(super) async fn get_json(url: &str, trusted: Option<&Authorities>) -> Result
     serde_json::from_str(&text).map_err(|_| RequestError::Unusable("the answer is not JSON".to_owned()))
 }
 
-/// Reads a JSON document with an access token, and returns its text.
+/// Sends a request with an access token. Returns the text of the answer.
 pub(super) async fn get_with_token(
     url: &str,
     trusted: Option<&Authorities>,

@@ -48,7 +48,8 @@ impl ConfiguredIdentityProvider {
         let id = claims.string("jti")?.ok_or_else(|| Refusal::invalid("the token has no `jti`"))?;
         let id = secret::hash(format!("{}\n{id}", self.config.issuer).as_bytes());
         let end = claims.check_for_client(&self.config.issuer, &self.config.client_id, now.as_second())?;
-        let expires_at = Timestamp::from_second(end).map_err(|_| Refusal::invalid("the token's `exp` is no time"))?;
+        let expires_at =
+            Timestamp::from_second(end).map_err(|_| Refusal::invalid("the token's `exp` is not a time"))?;
         Ok(LogoutNotice { issuer: self.config.issuer.clone(), subject, sid, id, expires_at })
     }
 }

@@ -113,7 +113,8 @@ impl OidcClient {
         client
     }
 
-    /// Replaces the configuration of the provider. Known keys are kept if they are still those of the issuer.
+    /// Replaces the configuration of the provider. Its known keys are kept if its issuer and its certificate authorities
+    /// are the same as before.
     pub fn set_provider(&self, config: Option<&OidcConfig>) {
         let old = self.provider.load();
         let provider = config.map(|config| {

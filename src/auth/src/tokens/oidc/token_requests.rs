@@ -100,7 +100,7 @@ impl ConfiguredIdentityProvider {
         };
         // OpenID Connect Core 1.0, section 12.2.
         if renewed.session.subject != session.subject {
-            return Err(self.log_unusable("the renewed tokens are of another person"));
+            return Err(self.log_unusable("the renewed tokens belong to another person"));
         }
         renewed.session.ends_at = session.ends_at;
         // A renewal is not an authentication, whatever the renewed token says.

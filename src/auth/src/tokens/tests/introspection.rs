@@ -124,7 +124,7 @@ async fn revoked_token_ends_its_streams_within_ten_seconds() {
     verifier.check_with_issuer_at(credential, after(9)).await.unwrap();
     assert_eq!(verifier.check_with_issuer_at(credential, after(10)).await, Err(Refusal::Expired));
     assert!(verifier.check_at(credential, after(10)).is_err());
-    // However often its client tries, this is no failed attempt to authenticate.
+    // However often its client tries, this is not a failed attempt to authenticate.
     assert_eq!(identify(&verifier, after(30)).await.unwrap_err(), Refusal::Expired);
     provider.stop().await;
 }
