@@ -34,10 +34,13 @@ const LIST: MapList = MapList {
     keeps_null: false,
 };
 
+/// Says who must present a credential (`auth.mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]
 pub enum AuthMode {
+    /// Agents on this machine need no key, and all people count as one. Decisions need a credential all the same.
     Local,
+    /// Everybody needs a key or an access token.
     Keys,
 }
 
@@ -110,14 +113,14 @@ pub(super) fn read(r: &mut Reader) -> AuthConfig {
             fields.report("introspection", message, "Keep it for one issuer, and let the others issue JWTs.");
         }
         if let Some(other) = known.iter().position(|other| *other == issuer.issuer) {
-            fields.report("issuer", format!("the issuers {} and {number} are the same", other + 1), "Join them.");
+            fields.report("issuer", format!("the issuers {} and {number} are the same", other + 1), "Merge them.");
         }
         known.push(issuer.issuer.clone());
         Some(issuer)
     });
-    let Some((issuers, section)) = read else { return AuthConfig { mode, oidc, tokens: Vec::new() } };
+    let Some((issuers, layer_value)) = read else { return AuthConfig { mode, oidc, tokens: Vec::new() } };
     let tokens: Vec<TokenIssuer> = issuers.into_iter().flatten().collect();
-    r.add_setting(KEY, show(&tokens), &section);
+    r.add_setting(KEY, show(&tokens), &layer_value);
     AuthConfig { mode, oidc, tokens }
 }
 
@@ -221,7 +224,7 @@ pub(super) fn check_issuer(text: &str) -> Result<(), ValueError> {
         return wrong("has a query, a fragment or a user name");
     }
     if text.chars().count() > MAX_ISSUER_CHARS || !text.bytes().all(|byte| matches!(byte, b'!'..=b'~')) {
-        return wrong(&format!("has more than {MAX_ISSUER_CHARS} characters, or others than visible ASCII"));
+        return wrong(&format!("has more than {MAX_ISSUER_CHARS} characters, or characters other than visible ASCII"));
     }
     match url.scheme() {
         "https" => Ok(()),

@@ -27,15 +27,15 @@ pub(super) fn status(name: &str) -> Result<(), ValueError> {
 
 /// Checks the name of a person to whom issues can be assigned.
 pub(super) fn person(name: &str) -> Result<(), ValueError> {
-    visible_name(name, "a person's name")
+    check_visible_name(name, "a person's name")
 }
 
 /// Checks the name of a group of reviewers, of a principal or of its owner.
 pub(super) fn member(name: &str) -> Result<(), ValueError> {
-    visible_name(name, "a name")
+    check_visible_name(name, "a name")
 }
 
-fn visible_name(name: &str, noun: &str) -> Result<(), ValueError> {
+fn check_visible_name(name: &str, noun: &str) -> Result<(), ValueError> {
     if is_visible_text(name, MAX_NAME_CHARS) {
         return Ok(());
     }
@@ -169,20 +169,20 @@ pub(super) fn log_filter(text: &str) -> Result<(), ValueError> {
 /// Returns the problems of values that must not be combined.
 pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let mut wrong = |key: &str, message: String, remedy: &str| {
+    let mut report = |key: &str, message: String, remedy: &str| {
         let origin = r.origin(key);
         problems.push(Problem { origin, key: Some(key.to_owned()), message, remedy: remedy.to_owned() });
     };
 
-    let set = |key: &str| r.settings.iter().any(|s| s.key == key && s.value != "null");
-    if set("tls.cert") != set("tls.key") {
-        let (has, lacks) = if set("tls.cert") { ("tls.cert", "tls.key") } else { ("tls.key", "tls.cert") };
-        wrong(has, format!("{lacks} is missing"), "Give both, or neither.");
+    let is_set = |key: &str| r.settings.iter().any(|s| s.key == key && s.value != "null");
+    if is_set("tls.cert") != is_set("tls.key") {
+        let (has, lacks) = if is_set("tls.cert") { ("tls.cert", "tls.key") } else { ("tls.key", "tls.cert") };
+        report(has, format!("{lacks} is missing"), "Give both, or neither.");
     }
     if let Some(tls) = &config.tls {
         for (key, path) in [("tls.cert", &tls.cert), ("tls.key", &tls.key)] {
             if let Err(error) = std::fs::metadata(path) {
-                wrong(key, format!("{} cannot be read: {error}", path.display()), "Name an existing PEM file.");
+                report(key, format!("{} cannot be read: {error}", path.display()), "Name an existing PEM file.");
             }
         }
     }
@@ -190,12 +190,12 @@ pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
     if !config.listen.ip().is_loopback() {
         if config.auth.mode != AuthMode::Keys {
             let message = format!("{} can be reached by other machines, and auth.mode is local", config.listen);
-            wrong("listen", message, "Set auth.mode: keys, or listen on 127.0.0.1.");
+            report("listen", message, "Set auth.mode: keys, or listen on 127.0.0.1.");
         }
         if config.tls.is_none() && !config.behind_tls_proxy {
             let message =
                 format!("{} can be reached by other machines, and the connection is not encrypted", config.listen);
-            wrong(
+            report(
                 "listen",
                 message,
                 "Set tls.cert and tls.key, or behind_tls_proxy: true if a proxy in front does TLS.",
@@ -204,18 +204,18 @@ pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
     }
 
     if config.token_key.is_some() && config.key_file.is_some() {
-        wrong("secrets.key", "secrets.key_file names a key, too".to_owned(), "Take out one of the two.");
+        report("secrets.key", "secrets.key_file names a key, too".to_owned(), "Take out one of the two.");
     }
     if !config.auth.tokens.is_empty() && config.public_url.is_none() {
-        let message = "public_url is missing, under which clients find the issuers".to_owned();
-        wrong("auth.tokens", message, "Set public_url to the address of this gateway.");
+        let message = "public_url is missing, and clients look up the issuers below it".to_owned();
+        report("auth.tokens", message, "Set public_url to the address of this gateway.");
     }
     if config.auth.oidc.is_some() && config.public_url.is_none() {
-        let message = "public_url is missing, to which the provider sends people back".to_owned();
-        wrong("auth.oidc", message, "Set public_url to the address of this gateway.");
+        let message = "public_url is missing, and the identity provider sends people back to it".to_owned();
+        report("auth.oidc", message, "Set public_url to the address of this gateway.");
     }
     for server in &config.upstreams {
-        // The one user of `auth.mode: local` is no person of the provider.
+        // The single user of `auth.mode: local` does not sign in with the identity provider.
         let has_no_token = |oauth: &UpstreamOAuth| {
             let is_signed_in = config.auth.oidc.is_some() && config.auth.mode == AuthMode::Keys;
             oauth.grant == OAuthGrant::Enterprise && oauth.subject_token_file.is_none() && !is_signed_in
@@ -223,7 +223,7 @@ pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
         if server.oauth.as_ref().is_some_and(has_no_token) {
             let message = "nobody signs in with an identity provider that could vouch for them".to_owned();
             let key = format!("mcpServers.{}.oauth.grant", quoted_key(&server.name));
-            wrong(&key, message, "Set auth.oidc and auth.mode: keys, or subject_token_file here.");
+            report(&key, message, "Set auth.oidc and auth.mode: keys, or subject_token_file here.");
         }
     }
     let issuers: BTreeSet<&str> = config.auth.issuers().collect();
@@ -231,22 +231,22 @@ pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
         let is_ambiguous = |member: &GroupMember| matches!(member, GroupMember::ClaimGroup { issuer: None, .. });
         if issuers.len() > 1 && members.iter().any(is_ambiguous) {
             let message = format!("{} names a claim_group without its issuer, and there are several", quoted(name));
-            wrong("policy.groups", message, "Write { claim_group: [ISSUER, GROUP] }.");
+            report("policy.groups", message, "Write { claim_group: [ISSUER, GROUP] }.");
         }
     }
     for name in config.policy.groups.keys().filter(|name| Role::parse(name).is_some()) {
-        wrong("policy.groups", format!("{} is a role", quoted(name)), "Give the group another name.");
+        report("policy.groups", format!("{} is a role", quoted(name)), "Give the group another name.");
     }
     if let Err((message, remedy)) = terms::check_reviewers(&config.policy.review, &config.policy.groups) {
         let quorum = r.origin("policy.review.reviewers") == Origin::Default;
-        wrong(if quorum { "policy.review.quorum" } else { "policy.review.reviewers" }, message, &remedy);
+        report(if quorum { "policy.review.quorum" } else { "policy.review.reviewers" }, message, &remedy);
     }
     if let Err((message, remedy)) = terms::check_escalation(&config.policy.review, &config.policy.groups) {
-        wrong("policy.review.escalate", message, &remedy);
+        report("policy.review.escalate", message, &remedy);
     }
 
-    // Of two conflicting keys, the error names the one that was set.
-    let set_one = |first: &'static str, second: &'static str| {
+    // A problem of two conflicting keys is reported for the one that was set.
+    let choose_set_key = |first: &'static str, second: &'static str| {
         if r.origin(first) == Origin::Default { second } else { first }
     };
     let limits = &config.limits;
@@ -255,8 +255,8 @@ pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
             "limits.batch_concurrency, {}, is more than limits.max_batch, {}",
             limits.batch_concurrency, limits.max_batch
         );
-        let key = set_one("limits.batch_concurrency", "limits.max_batch");
-        wrong(key, message, "Lower the one, or raise the other.");
+        let key = choose_set_key("limits.batch_concurrency", "limits.max_batch");
+        report(key, message, "Lower the one, or raise the other.");
     }
     let transports = &config.transports;
     let sizes = [
@@ -269,7 +269,7 @@ pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
             let show = |bytes: usize| units::show_size(bytes as u64);
             let message =
                 format!("{key}, {}, is more than limits.outbox_bytes, {}", show(size), show(limits.outbox_bytes));
-            wrong(set_one(key, "limits.outbox_bytes"), message, "Lower the one, or raise the other.");
+            report(choose_set_key(key, "limits.outbox_bytes"), message, "Lower the one, or raise the other.");
         }
     }
     problems
@@ -304,7 +304,8 @@ pub(super) fn warnings(config: &Config, r: &Reader) -> Vec<String> {
         }
         if oidc.roles.get("*") == Some(&Role::Admin) {
             warnings.push(format!(
-                "auth.oidc.roles ({origin}) makes everybody an admin who has the claims in `require`: name a group of admins"
+                "auth.oidc.roles ({origin}) makes everybody an admin, as long as they have the claims in `require`: name a \
+                 group of admins"
             ));
         }
     }

@@ -113,15 +113,15 @@ fn parse_subfolder(node: &Node) -> Result<String, ValueError> {
 }
 
 fn read_model(r: &mut Reader, key: &'static str, timeout: Duration) -> Option<ModelEndpoint> {
-    let section = r.section(key)?;
-    let origin = section.origin.clone();
-    match &section.node {
+    let layer_value = r.layer_value(key)?;
+    let origin = layer_value.origin.clone();
+    match &layer_value.node {
         Node::Map(entries) => {
-            r.add_setting(key, format_model(entries), &section);
-            read_endpoint(&mut Fields::new(r, &section, key.to_owned(), origin, entries), timeout)
+            r.add_setting(key, format_model(entries), &layer_value);
+            read_endpoint(&mut Fields::new(r, &layer_value, key.to_owned(), origin, entries), timeout)
         }
         Node::Null => {
-            r.add_setting(key, "null".to_owned(), &section);
+            r.add_setting(key, "null".to_owned(), &layer_value);
             None
         }
         other => {

@@ -215,7 +215,7 @@ pub struct WebSocketConfig {
 pub struct StdioConfig {
     /// Bytes of one message.
     pub max_message_size: usize,
-    /// The time after which a gateway that `stdio` started ends without users.
+    /// The time after which a gateway that `countersign stdio` started ends, once its last user has left.
     pub linger: Duration,
 }
 

@@ -46,20 +46,20 @@ impl OwnPaths {
         // The server's own folder below the data directory is allowed.
         let server_dir = self.data.join("servers").join(&server.name);
         if let Some(cwd) = cwd
-            && let Some(covered) = self.covers(&resolve_path(cwd), &server_dir)
+            && let Some(covered) = self.find_overlap(&resolve_path(cwd), &server_dir)
         {
             return Some(("cwd".to_owned(), covered));
         }
         let base = cwd.as_deref().map_or_else(|| server_dir.clone(), resolve_path);
         if command.contains('/')
-            && let Some(covered) = self.covers(&resolve_path(Path::new(command)), &server_dir)
+            && let Some(covered) = self.find_overlap(&resolve_path(Path::new(command)), &server_dir)
         {
             return Some(("command".to_owned(), covered));
         }
         for (index, arg) in args.iter().enumerate() {
             for text in paths_in(arg) {
                 let path = resolve_path(&base.join(self.expand_tilde(text)));
-                if let Some(covered) = self.covers(&path, &server_dir) {
+                if let Some(covered) = self.find_overlap(&path, &server_dir) {
                     return Some((format!("args[{index}]"), covered));
                 }
             }
@@ -76,7 +76,8 @@ impl OwnPaths {
         }
     }
 
-    fn covers(&self, path: &Path, server_dir: &Path) -> Option<&Path> {
+    /// Returns our path that contains the given one or lies below it, unless that is in the server's own folder.
+    fn find_overlap(&self, path: &Path, server_dir: &Path) -> Option<&Path> {
         if path.starts_with(server_dir) {
             return None;
         }

@@ -2,8 +2,8 @@
 //!
 //! To add a key:
 //! 1. Add the field to its struct in `lib.rs`; the compiler asks for step 2.
-//! 2. Read it here, with its type and bounds. Name a valid value in `every_key_can_be_set_by_its_variable` if 7 is not
-//!    valid.
+//! 2. Read it here, with its type and bounds. The test `every_key_can_be_set_by_its_variable` sets each key to 7: name
+//!    another value there if the key does not accept that.
 //! 3. Add the line with its default and a comment to `config/countersign.yaml`, which is the list of all keys: the check
 //!    for unknown keys and the environment variable follow from it. `every_key_is_documented_in_the_default_file` fails
 //!    otherwise.
@@ -27,8 +27,8 @@ use super::{
     reader::Reader,
     rules, servers, terms,
     values::{
-        address, boolean, choice, count, duration, list, lists, lists_of, pairs, path, seconds, secret, size, text,
-        variant,
+        address, boolean, choice, count, duration, list, lists_by_name, pairs, path, seconds, secret, size, text,
+        text_lists_by_name, variant,
     },
     webhooks,
 };
@@ -126,7 +126,7 @@ fn stdio(r: &mut Reader) -> StdioConfig {
 fn tracker(r: &mut Reader) -> TrackerConfig {
     TrackerConfig {
         enabled: r.read("modules.tracker.enabled", boolean()),
-        workflow: r.read("modules.tracker.workflow", lists(check::status)),
+        workflow: r.read("modules.tracker.workflow", text_lists_by_name(check::status)),
         sample_project: r.read("modules.tracker.sample_project", boolean()),
         people: r.read("modules.tracker.people", list(check::person)),
     }
@@ -143,7 +143,7 @@ fn routes(r: &mut Reader) -> RoutesConfig {
 }
 
 pub(super) fn groups(r: &mut Reader) -> Groups {
-    r.read("policy.groups", lists_of(check::member, groups::read_member, groups::show_member))
+    r.read("policy.groups", lists_by_name(check::member, groups::read_member, groups::show_member))
 }
 
 pub(super) fn policy(r: &mut Reader) -> PolicyConfig {

@@ -65,9 +65,9 @@ pub(super) fn read(r: &mut Reader, review: &Arc<Terms>, groups: &Groups) -> Vec<
         labels.push(Arc::clone(&rule.label));
         (!is_disabled).then_some(rule)
     });
-    let Some((rules, section)) = read else { return Vec::new() };
+    let Some((rules, layer_value)) = read else { return Vec::new() };
     let rules: Vec<Rule> = rules.into_iter().flatten().collect();
-    r.add_setting(KEY, show(&rules, review), &section);
+    r.add_setting(KEY, show(&rules, review), &layer_value);
     let with_identity = |(index, rule): (usize, Rule)| Rule { identity: identity(&rule, index + 1, review), ..rule };
     rules.into_iter().enumerate().map(with_identity).collect()
 }
@@ -110,14 +110,14 @@ fn read_rule(f: &mut Fields<'_>, number: usize, review: &Arc<Terms>, groups: &Gr
         f.report("", format!("rule {number} has no `then`"), "Write then: allow, review or deny.");
     }
     check_non_tool_targets(f, &rule, number);
-    match f.given_of(terms::TERM_KEYS).first() {
+    match f.present_keys(terms::TERM_KEYS).first() {
         Some(term) if f.has("then") && rule.then != Verdict::Review => {
             let message = format!("{term} applies to reviews only, and rule {number} says {}", rule.then.as_str());
             f.report(term, message, "Write then: review, or leave it out.");
         }
         Some(_) => {
             rule.terms = Arc::new(terms::read(f, review));
-            if let Some(key) = f.given_of(["reviewers", "quorum"]).first() {
+            if let Some(key) = f.present_keys(["reviewers", "quorum"]).first() {
                 f.accept(key, terms::check_reviewers(&rule.terms, groups));
             }
             if f.has("escalate") {
@@ -140,11 +140,11 @@ fn check_non_tool_targets(f: &mut Fields<'_>, rule: &Rule, number: usize) {
         f.report("", message, "Write then: allow or then: deny, and a rule of its own for tools.");
     }
     if rule.annotations != AnnotationsMatch::default() {
-        f.report("", format!("{names} and asks for annotations, which only tools have"), "Make two rules of it.");
+        f.report("", format!("{names} and asks for annotations, which only tools have"), "Split it into two rules.");
     }
     if rule.when.as_ref().is_some_and(|when| when.uses("arguments") || when.uses("tool")) {
         let message = format!("{names}, and its condition looks at a tool or its arguments");
-        f.report("", message, "Make two rules of it; here `when` may look at principal and session.");
+        f.report("", message, "Split it into two rules; here `when` may look at principal and session.");
     }
 }
 

@@ -5,7 +5,7 @@ use url::Url;
 use super::{Config, Secret, UpstreamOAuth, UpstreamTarget, environment::Environment, variables::CREDENTIAL_PREFIX};
 
 /// Parts of a name that mark its value as a secret.
-const SECRET_NAME_PARTS: [&str; 9] =
+const SECRET_NAME_HINTS: [&str; 9] =
     ["key", "token", "secret", "pass", "auth", "credential", "cookie", "dsn", "private"];
 /// Variables that never hold secrets: whole names, and suffixes of names.
 const PLAIN_VARIABLES: [&str; 10] =
@@ -23,11 +23,11 @@ pub(super) fn collect_secrets(config: &Config, env: &Environment) -> Vec<Secret>
     for server in &config.upstreams {
         match &server.target {
             UpstreamTarget::Command { env, .. } => {
-                let secrets = env.iter().filter(|(name, _)| is_secret_name(name));
+                let secrets = env.iter().filter(|(name, _)| suggests_secret(name));
                 all.extend(secrets.map(|(_, Secret(value))| value.clone()));
             }
             UpstreamTarget::Url { urls, headers, .. } => {
-                for (_, Secret(value)) in headers.iter().filter(|(name, _)| is_secret_name(name)) {
+                for (_, Secret(value)) in headers.iter().filter(|(name, _)| suggests_secret(name)) {
                     // Also the credential alone, without its scheme (`Bearer`).
                     all.extend(value.split_whitespace().next_back().map(str::to_owned));
                     all.push(value.clone());
@@ -65,15 +65,17 @@ fn is_plain_variable(name: &str) -> bool {
         || PLAIN_VARIABLE_SUFFIXES.iter().any(|end| name.ends_with(end))
 }
 
-fn is_secret_name(name: &str) -> bool {
+/// Returns `true` if the value of this name should be masked. This is not the rule by which servers are displayed
+/// ([`is_secret_name`](super::servers::redaction::is_secret_name)).
+fn suggests_secret(name: &str) -> bool {
     let name = name.to_lowercase();
-    SECRET_NAME_PARTS.iter().any(|word| name.contains(word)) && !name.contains("author_")
+    SECRET_NAME_HINTS.iter().any(|word| name.contains(word)) && !name.contains("author_")
 }
 
 /// Returns the password of a URL, and the values of query parameters with secret names.
 fn secrets_in_url(url: &Url) -> impl Iterator<Item = String> {
     let password = url.password().map(str::to_owned);
-    let query = url.query_pairs().filter(|(name, _)| is_secret_name(name)).map(|(_, value)| value.into_owned());
+    let query = url.query_pairs().filter(|(name, _)| suggests_secret(name)).map(|(_, value)| value.into_owned());
     password.into_iter().chain(query)
 }
 

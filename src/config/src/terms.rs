@@ -1,4 +1,4 @@
-//! The terms of a review (`policy.review`, and the same keys of a rule): their words, bounds and invalid combinations.
+//! The terms of a review (`policy.review`, and the same keys of a rule): their keys, bounds and invalid combinations.
 
 use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 

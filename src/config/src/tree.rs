@@ -108,7 +108,9 @@ impl Node {
                 None => Self::Float(number.as_f64().unwrap_or_default()),
             },
             Value::String(text) => Self::Text(text.clone()),
-            Value::Array(items) => Self::List(items.iter().map(|item| Self::from_json(item).without_place()).collect()),
+            Value::Array(items) => {
+                Self::List(items.iter().map(|item| Self::from_json(item).without_location()).collect())
+            }
             Value::Object(members) => Self::Map(entries_from_json(members)),
         }
     }
@@ -130,18 +132,18 @@ impl Node {
         }
     }
 
-    /// Returns the value as one that is not written anywhere.
+    /// Returns the value without a position, as one that comes from no file.
     #[must_use]
-    pub const fn without_place(self) -> LocatedNode {
+    pub const fn without_location(self) -> LocatedNode {
         LocatedNode { node: self, line: 0, column: 0 }
     }
 }
 
 impl KeyValue {
-    /// Creates an entry that is not written anywhere.
+    /// Creates an entry without a position, as one that comes from no file.
     #[must_use]
     pub fn new(key: &str, node: Node) -> Self {
-        Self { key: key.to_owned(), line: 0, column: 0, value: node.without_place() }
+        Self { key: key.to_owned(), line: 0, column: 0, value: node.without_location() }
     }
 }
 
@@ -163,7 +165,7 @@ pub fn parse(text: &str) -> Result<LocatedNode, SyntaxError> {
     serde_saphyr::from_str_with_options::<LocatedNode>(text, options).map_err(|error| {
         let location = error.location();
         SyntaxError {
-            message: first_line(&error.to_string()),
+            message: shorten_message(&error.to_string()),
             line: location.map_or(0, |l| l.line()),
             column: location.map_or(0, |l| l.column()),
         }
@@ -171,7 +173,7 @@ pub fn parse(text: &str) -> Result<LocatedNode, SyntaxError> {
 }
 
 /// Returns the message of the library without its position, its advice for programmers and its further lines.
-fn first_line(message: &str) -> String {
+fn shorten_message(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default();
     let line = line.strip_prefix("error: ").unwrap_or(line);
     let ends = [" at line ", ", set DuplicateKeyPolicy"].iter().filter_map(|end| line.find(end));

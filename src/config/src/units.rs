@@ -75,7 +75,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| "too large".to_owned())
 }
 
-/// Formats a size as the shortest exact text: `8MiB`, `64KB`, `1000`.
+/// Formats a size as a number of the largest unit that divides it, or of bytes: `8MiB`, `3MB`, `64000`.
 #[must_use]
 pub fn show_size(bytes: u64) -> String {
     for (unit, factor) in

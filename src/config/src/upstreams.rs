@@ -73,8 +73,8 @@ pub struct UpstreamConfig {
     pub authorities: Option<Authorities>,
     /// Passes the server's instructions for models on to clients.
     pub instructions: bool,
-    /// The way in which the gateway gets access tokens for the server; `None` for a command, a configured `Authorization` header, or
-    /// `oauth: off`.
+    /// The way in which the gateway gets access tokens for the server; `None` for a command, a configured `Authorization`
+    /// header, or `oauth: off`.
     pub oauth: Option<UpstreamOAuth>,
 }
 
@@ -102,8 +102,8 @@ pub struct UpstreamOAuth {
 }
 
 impl UpstreamOAuth {
-    /// Returns `true` if each person uses an account of their own. Grants in which the gateway or its platform authenticates know
-    /// no person.
+    /// Returns `true` if each person uses an account of their own. Grants in which the gateway or its platform authenticates
+    /// involve no person.
     #[must_use]
     pub fn is_personal(&self) -> bool {
         let grants_to_person = match self.grant {
@@ -273,7 +273,7 @@ pub enum UrlTransport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]
 pub enum Isolation {
-    /// Clients that the server cannot ask anything share one connection.
+    /// Clients that support no questions of the server share one connection.
     Shared,
     /// Each handshake-era session of a client has its own connection.
     Session,

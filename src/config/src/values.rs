@@ -30,7 +30,7 @@ pub(super) type TextCheck = fn(&str) -> Result<(), ValueError>;
 /// A value of the configuration with the context for reading it.
 pub(super) struct Value<'a> {
     pub node: &'a Node,
-    /// Set if the value comes from a flag or a variable, and is therefore a text of any type.
+    /// Set if the value comes from a flag or a variable, and is therefore a text even if the key has another type.
     pub is_textual: bool,
     pub env: &'a Environment,
     /// The directory that relative paths are resolved against.
@@ -250,12 +250,12 @@ pub(super) fn list(check: TextCheck) -> Kind<Vec<String>> {
 }
 
 /// Returns the kind of maps of lists of texts. `check` is applied to every key and every text.
-pub(super) fn lists(check: TextCheck) -> Kind<BTreeMap<String, Vec<String>>> {
-    lists_of(check, move |node| checked_text(node, check), |text| yaml_text(text))
+pub(super) fn text_lists_by_name(check: TextCheck) -> Kind<BTreeMap<String, Vec<String>>> {
+    lists_by_name(check, move |node| checked_text(node, check), |text| yaml_text(text))
 }
 
 /// Returns the kind of maps of lists. `check` is applied to every key.
-pub(super) fn lists_of<T: 'static>(
+pub(super) fn lists_by_name<T: 'static>(
     check: TextCheck,
     read_item: impl Fn(&Node) -> Result<T, ValueError> + 'static,
     show_item: impl Fn(&T) -> String + 'static,

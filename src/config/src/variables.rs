@@ -149,13 +149,13 @@ fn resolve<'a>(source: Source<'_>, default: Option<&'a str>, env: &'a Environmen
 
 /// Reads a credential of the service manager without the line break at its end.
 fn resolve_credential<'a>(name: &str, default: Option<&'a str>, env: &Environment) -> Result<Cow<'a, str>, ValueError> {
-    let failed = |problem: String, remedy: &str| {
+    let default_or_problem = |problem: String, remedy: &str| {
         default.map(Cow::Borrowed).ok_or((format!("there is no credential {name}: {problem}"), remedy.to_owned()))
     };
     let unusable = |problem: &str| (format!("the credential {name} {problem}"), "Correct its source.".to_owned());
     let Some(folder) = env.credentials_directory() else {
         let remedy = format!("Let systemd start the gateway with LoadCredential={name}:FILE.");
-        return failed("CREDENTIALS_DIRECTORY is not set to an absolute path".to_owned(), &remedy);
+        return default_or_problem("CREDENTIALS_DIRECTORY is not set to an absolute path".to_owned(), &remedy);
     };
     let mut bytes = Vec::new();
     let path = folder.join(name);
@@ -163,7 +163,7 @@ fn resolve_credential<'a>(name: &str, default: Option<&'a str>, env: &Environmen
     match read {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let remedy = format!("Add LoadCredential={name}:FILE to the unit of the gateway.");
-            return failed(format!("{} does not exist", path.display()), &remedy);
+            return default_or_problem(format!("{} does not exist", path.display()), &remedy);
         }
         Err(error) => return Err(unusable(&format!("cannot be read: {error}"))),
         Ok(size) if size as u64 > MAX_CREDENTIAL_BYTES => return Err(unusable("is longer than 1 MiB")),

@@ -25,7 +25,7 @@ use countersign_config::{
         hidden::{hide_secrets, restore_secrets},
         paste::{MAX_PASTE_BYTES, PastedServer, parse_servers},
         references::{replace_secrets, unset_variables, variables_in},
-        set_below, set_key, to_yaml,
+        set_in_section, set_key, to_yaml,
     },
     load::{config_path, load_text},
     tree::{KeyValue, Node},
@@ -239,7 +239,7 @@ pub(super) fn read_target(target: &TargetArgs, name: Option<&str>) -> Result<Vec
     let name = name.ok_or_else(|| usage("name the server"))?;
     let mut settings = Vec::new();
     let words =
-        |words: &[String]| Node::List(words.iter().map(|word| Node::Text(word.clone()).without_place()).collect());
+        |words: &[String]| Node::List(words.iter().map(|word| Node::Text(word.clone()).without_location()).collect());
     match (&target.package, &target.url, target.command.split_first()) {
         (Some(package), None, _) => {
             let (command, mut args) = package_command(package)?;
@@ -274,11 +274,11 @@ fn package_command(package: &str) -> Result<(&'static str, Vec<String>), Failure
     if name.is_empty() || name.starts_with('-') {
         return Err(Failure::new(Exit::Usage, format!("{} is not the name of a package", one_line(package))));
     }
-    let PackageRunner { command, first, .. } = PackageRunner::for_registry(kind).ok_or_else(|| {
+    let PackageRunner { command, leading_args, .. } = PackageRunner::for_registry(kind).ok_or_else(|| {
         let message = format!("say where the package is: npm:{name}, pypi:{name} or docker:{name}");
         Failure::new(Exit::Usage, one_line(&message).into_owned())
     })?;
-    Ok((command, first.iter().copied().chain([name]).map(str::to_owned).collect()))
+    Ok((command, leading_args.iter().copied().chain([name]).map(str::to_owned).collect()))
 }
 
 /// Adds the variables and headers of the arguments.
@@ -287,12 +287,12 @@ fn add_values(settings: &mut Vec<KeyValue>, target: &TargetArgs) -> Result<(), F
         let (key, value) = pair
             .split_once('=')
             .ok_or_else(|| Failure::new(Exit::Usage, "write --env KEY=VALUE, or --env 'KEY=${NAME}' for a secret"))?;
-        set_below(settings, "env", key, Node::Text(value.to_owned()));
+        set_in_section(settings, "env", key, Node::Text(value.to_owned()));
     }
     for pair in &target.header {
         let (key, value) =
             pair.split_once(':').ok_or_else(|| Failure::new(Exit::Usage, "write --header 'NAME: VALUE'"))?;
-        set_below(settings, "headers", key.trim(), Node::Text(value.trim().to_owned()));
+        set_in_section(settings, "headers", key.trim(), Node::Text(value.trim().to_owned()));
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ pub struct OidcConfig {
     /// The public client of the command line, if the operator named one.
     pub cli_client_id: Option<String>,
     pub scopes: Vec<String>,
-    /// Roles by group at the identity provider, where `*` stands for everybody. Whoever has none gets no entry.
+    /// Roles by group at the identity provider, where `*` stands for everybody. Whoever has no role cannot sign in.
     pub roles: BTreeMap<String, Role>,
     /// The claim with the groups.
     pub groups_claim: String,
@@ -48,16 +48,16 @@ pub struct OidcConfig {
 }
 
 pub(super) fn read(r: &mut Reader) -> Option<OidcConfig> {
-    let section = r.section(KEY)?;
-    let origin = section.origin.clone();
-    match &section.node {
+    let layer_value = r.layer_value(KEY)?;
+    let origin = layer_value.origin.clone();
+    match &layer_value.node {
         Node::Map(entries) => {
-            let config = read_provider(&mut Fields::new(r, &section, KEY.to_owned(), origin, entries))?;
-            r.add_setting(KEY, config.show(), &section);
+            let config = read_provider(&mut Fields::new(r, &layer_value, KEY.to_owned(), origin, entries))?;
+            r.add_setting(KEY, config.show(), &layer_value);
             Some(config)
         }
         Node::Null => {
-            r.add_setting(KEY, "null".to_owned(), &section);
+            r.add_setting(KEY, "null".to_owned(), &layer_value);
             None
         }
         other => {

@@ -108,14 +108,14 @@ impl Lines {
         let line = self.line(index);
         let body = line.trim_start_matches(' ');
         let spellings = [key.to_owned(), format!("\"{key}\""), format!("'{key}'"), super::format::format_text(key)];
-        let behind =
+        let after =
             spellings.iter().find_map(|spelling| body.strip_prefix(spelling.as_str())?.trim_start().strip_prefix(':'));
-        let behind = behind.ok_or_else(|| NotEditable(format!("the key {key} is written in an unusual form")))?;
-        let start = line.split_at(line.len() - behind.len()).0;
-        let comment = behind.find(" #").or_else(|| behind.find("\t#")).unwrap_or(behind.trim_end().len());
+        let after = after.ok_or_else(|| NotEditable(format!("the key {key} is written in an unusual form")))?;
+        let start = line.split_at(line.len() - after.len()).0;
+        let comment = after.find(" #").or_else(|| after.find("\t#")).unwrap_or(after.trim_end().len());
         // The spaces before the comment belong to the rest.
-        let value = behind.split_at(comment).0.trim_end();
-        Ok((start, value.trim_start(), behind.split_at(value.len()).1))
+        let value = after.split_at(comment).0.trim_end();
+        Ok((start, value.trim_start(), after.split_at(value.len()).1))
     }
 }
 
@@ -127,7 +127,7 @@ impl Block {
             Some((line, usize::try_from(entry.column).ok()?.checked_sub(1)?))
         };
         let starts: Option<Vec<(usize, usize)>> = map.iter().map(position).collect();
-        let starts = starts.ok_or_else(|| NotEditable::new("the place of a key is unknown"))?;
+        let starts = starts.ok_or_else(|| NotEditable::new("the position of a key is unknown"))?;
         let indent = starts.first().map_or(0, |(_, column)| *column);
         let is_alone = |(line, column): &(usize, usize)| {
             *column == indent && lines.line(*line).get(..indent).is_some_and(|before| before.bytes().all(|b| b == b' '))
@@ -146,7 +146,7 @@ impl Block {
 
     /// Returns the lines of the entry at `index` of the map.
     pub(super) fn find_range(&self, index: usize) -> Result<LineRange, NotEditable> {
-        self.entries.get(index).cloned().ok_or_else(|| NotEditable::new("the place of a key is unknown"))
+        self.entries.get(index).cloned().ok_or_else(|| NotEditable::new("the position of a key is unknown"))
     }
 
     /// Returns the line after the last entry.
@@ -157,13 +157,13 @@ impl Block {
 
 /// Returns the end of an entry without the comments and empty lines after it.
 pub(super) fn content_end(lines: &Lines, start: usize, end: usize, indent: usize) -> usize {
-    let is_behind = |line: &str| {
+    let is_trailing = |line: &str| {
         let body = line.trim_start_matches([' ', '\t']);
         let is_document_end = line.trim_end() == "...";
         body.trim().is_empty() || is_document_end || (body.starts_with('#') && line.len() - body.len() <= indent)
     };
     let mut end = end;
-    while end > start + 1 && is_behind(lines.line(end - 1)) {
+    while end > start + 1 && is_trailing(lines.line(end - 1)) {
         end -= 1;
     }
     end

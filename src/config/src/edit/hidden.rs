@@ -38,11 +38,11 @@ fn hide_value(key: &str, node: &Node) -> Node {
     match (key, node) {
         ("command", Node::Text(text)) => Node::Text(redact_arguments(&[text]).concat()),
         ("args", Node::List(items)) => {
-            // Numbers are no valid arguments, but a file may have them.
+            // Numbers are not valid arguments, but a file may have them.
             let texts: Vec<String> = items.iter().map(|item| item.node.to_scalar_text()).collect();
             let hidden = redact_arguments(&texts.iter().map(String::as_str).collect::<Vec<_>>());
             let hidden = hidden.into_iter().zip(texts).zip(items).map(|((hidden, text), item)| {
-                if hidden == text { item.clone() } else { Node::Text(hidden).without_place() }
+                if hidden == text { item.clone() } else { Node::Text(hidden).without_location() }
             });
             Node::List(hidden.collect())
         }
@@ -51,7 +51,7 @@ fn hide_value(key: &str, node: &Node) -> Node {
         ("url" | "serverUrl" | "httpUrl", Node::Text(text)) => Node::Text(redact_address(text)),
         ("replicas", Node::List(items)) => {
             let hidden = items.iter().map(|item| match &item.node {
-                Node::Text(text) => Node::Text(redact_address(text)).without_place(),
+                Node::Text(text) => Node::Text(redact_address(text)).without_location(),
                 _ => item.clone(),
             });
             Node::List(hidden.collect())

@@ -77,7 +77,7 @@ pub enum EditError {
     NameTaken(String),
     #[error("there is no server {} in the file", quoted(.0))]
     NoSuchServer(String),
-    #[error("the rules of the file are others than those of the edit")]
+    #[error("the rules in the file are not those that were edited")]
     NoSuchRule,
     #[error("{} contains a character that nobody sees", quoted(.0))]
     HiddenCharacter(String),
@@ -117,7 +117,7 @@ pub fn set_key(settings: &mut Vec<KeyValue>, key: &str, node: Node) {
 }
 
 /// Sets a key in a section of a server, such as `env`. The section is added if it is missing or empty.
-pub fn set_below(settings: &mut Vec<KeyValue>, section: &str, key: &str, node: Node) {
+pub fn set_in_section(settings: &mut Vec<KeyValue>, section: &str, key: &str, node: Node) {
     let is_section = |setting: &KeyValue| setting.key == section && setting.value.node != Node::Null;
     if !settings.iter().any(is_section) {
         set_key(settings, section, Node::Map(Vec::new()));

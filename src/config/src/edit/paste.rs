@@ -1,7 +1,7 @@
 //! Reads servers from text that people paste: an `mcpServers` block, a file of another client, or an entry of the MCP registry
 //! (`server.json`). Keys that the gateway does not know are left out, and a note says so.
 
-use super::{registry_entry, set_below, set_key};
+use super::{registry_entry, set_in_section, set_key};
 use crate::{
     error::quoted,
     load::strip_byte_order_mark,
@@ -52,7 +52,7 @@ pub enum PasteError {
     Syntax(String),
     #[error("the text is longer than {MAX_PASTE_BYTES} bytes")]
     TooLarge,
-    #[error("these are more than {MAX_PASTED_SERVERS} servers")]
+    #[error("there are more than {MAX_PASTED_SERVERS} servers")]
     TooMany,
     #[error("no server was found; paste an `mcpServers` block, one server with `command` or `url`, or a `server.json`")]
     NothingFound,
@@ -145,11 +145,11 @@ fn without_trailing_commas(text: &str) -> String {
         let (before, from) = rest.split_at(at);
         out.push_str(before);
         let taken = if from.starts_with('"') { quoted_len(from) } else { 1 };
-        let (taken, behind) = from.split_at(taken);
-        if taken != "," || !behind.trim_start().starts_with(['}', ']']) {
+        let (taken, after) = from.split_at(taken);
+        if taken != "," || !after.trim_start().starts_with(['}', ']']) {
             out.push_str(taken);
         }
-        rest = behind;
+        rest = after;
     }
     out.push_str(rest);
     out
@@ -220,28 +220,32 @@ fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
             ("env" | "envs", Node::Map(variables)) => {
                 variables
                     .iter()
-                    .for_each(|entry| set_below(settings, "env", &entry.key, convert_value(&entry.value.node)));
+                    .for_each(|entry| set_in_section(settings, "env", &entry.key, convert_value(&entry.value.node)));
             }
             ("env_keys" | "env_vars", Node::List(names)) => {
                 for name in names.iter().filter_map(|item| item.node.as_text()) {
-                    set_below(settings, "env", name, Node::Text(format!("${{{name}}}")));
+                    set_in_section(settings, "env", name, Node::Text(format!("${{{name}}}")));
                 }
             }
             ("headers" | "http_headers" | "requestHeaders", Node::Map(headers)) => {
-                headers
-                    .iter()
-                    .for_each(|entry| set_below(settings, "headers", &entry.key, convert_value(&entry.value.node)));
+                headers.iter().for_each(|entry| {
+                    set_in_section(settings, "headers", &entry.key, convert_value(&entry.value.node))
+                });
             }
             ("env_http_headers", Node::Map(headers)) => {
                 for (header, variable) in headers.iter().filter_map(|e| Some((&e.key, e.value.node.as_text()?))) {
-                    set_below(settings, "headers", header, Node::Text(format!("${{{variable}}}")));
+                    set_in_section(settings, "headers", header, Node::Text(format!("${{{variable}}}")));
                 }
             }
             ("bearer_token_env_var", Node::Text(variable)) => {
-                set_below(settings, "headers", "Authorization", Node::Text(format!("Bearer ${{{variable}}}")));
+                set_in_section(settings, "headers", "Authorization", Node::Text(format!("Bearer ${{{variable}}}")));
             }
-            ("includeTools" | "enabled_tools", Node::List(_)) => set_below(settings, "tools", "allow", node.clone()),
-            ("excludeTools" | "disabled_tools", Node::List(_)) => set_below(settings, "tools", "deny", node.clone()),
+            ("includeTools" | "enabled_tools", Node::List(_)) => {
+                set_in_section(settings, "tools", "allow", node.clone())
+            }
+            ("excludeTools" | "disabled_tools", Node::List(_)) => {
+                set_in_section(settings, "tools", "deny", node.clone())
+            }
             (known, _) if KEYS.contains(&known) => set_key(settings, known, convert_value(node)),
             (other, _) => left_out.push(other),
         }
@@ -262,7 +266,7 @@ fn convert_value(node: &Node) -> Node {
                 Node::Int(number) => Node::Text(number.to_string()),
                 other => convert_value(other),
             };
-            Node::List(items.iter().map(|item| text(&item.node).without_place()).collect())
+            Node::List(items.iter().map(|item| text(&item.node).without_location()).collect())
         }
         Node::Map(entries) => {
             Node::Map(entries.iter().map(|entry| KeyValue::new(&entry.key, convert_value(&entry.value.node))).collect())
@@ -277,9 +281,9 @@ fn replace_inputs(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, from)) = rest.split_once("${input:") {
-        let Some((name, behind)) = from.split_once('}') else { break };
+        let Some((name, after)) = from.split_once('}') else { break };
         out.push_str(&format!("{before}${{{}}}", super::references::variable_name(&[name])));
-        rest = behind;
+        rest = after;
     }
     out.push_str(rest);
     out

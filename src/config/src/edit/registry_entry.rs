@@ -69,22 +69,22 @@ pub struct PackageRunner {
     /// The name of the program.
     pub command: &'static str,
     /// The arguments before the package.
-    pub first: &'static [&'static str],
+    pub leading_args: &'static [&'static str],
     /// The text between the identifier of a package and its version.
-    version_sign: &'static str,
+    version_separator: &'static str,
 }
 
 impl PackageRunner {
     /// Returns the runner for packages of `npm`, `pypi` or `docker` (`oci`), or `None` for another registry.
     #[must_use]
     pub fn for_registry(registry: &str) -> Option<Self> {
-        let (command, first, version_sign): (_, &[&str], _) = match registry {
+        let (command, leading_args, version_separator): (_, &[&str], _) = match registry {
             "npm" => ("npx", &["-y"], "@"),
             "pypi" => ("uvx", &[], "=="),
             "oci" | "docker" => ("docker", &["run", "-i", "--rm"], ":"),
             _ => return None,
         };
-        Some(Self { command, first, version_sign })
+        Some(Self { command, leading_args, version_separator })
     }
 
     fn for_package(package: &[KeyValue]) -> Option<Self> {
@@ -97,20 +97,21 @@ fn read_package(package: &[KeyValue], runner: &PackageRunner) -> Result<Vec<KeyV
     let identifier = text_in(package, "identifier").or_else(|| text_in(package, "name"));
     let identifier = identifier.ok_or(PasteError::NothingFound)?;
     let variables = read_variables(&maps_in(package, "environmentVariables"), |name| variable_name(&[name]));
-    let mut args: Vec<String> = runner.first.iter().map(|arg| (*arg).to_owned()).collect();
+    let mut args: Vec<String> = runner.leading_args.iter().map(|arg| (*arg).to_owned()).collect();
     if runner.command == "docker" {
         args.extend(variables.iter().flat_map(|variable| ["-e".to_owned(), variable.key.clone()]));
     }
     args.extend(read_arguments(&maps_in(package, "runtimeArguments"))?);
     args.push(match text_in(package, "version").filter(|version| *version != "latest") {
-        // A host may have a port, and a scope of npm begins with the sign of a version. Neither is in the last part.
+        // The identifier may have a version already. The colon of a host's port and the `@` of an npm scope are not in its
+        // last part.
         Some(version) if !identifier.rsplit('/').next().is_some_and(|name| name.contains([':', '@'])) => {
-            format!("{identifier}{}{version}", runner.version_sign)
+            format!("{identifier}{}{version}", runner.version_separator)
         }
         _ => identifier.to_owned(),
     });
     args.extend(read_arguments(&maps_in(package, "packageArguments"))?);
-    let args = args.into_iter().map(|arg| Node::Text(arg).without_place()).collect();
+    let args = args.into_iter().map(|arg| Node::Text(arg).without_location()).collect();
     let mut settings =
         vec![KeyValue::new("command", Node::Text(runner.command.to_owned())), KeyValue::new("args", Node::List(args))];
     if !variables.is_empty() {

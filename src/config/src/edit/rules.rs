@@ -35,7 +35,7 @@ pub enum RuleEntry {
 /// The text is not YAML.
 pub fn rules_in(text: &str) -> Result<Vec<Vec<KeyValue>>, EditError> {
     let tree = tree::parse(strip_byte_order_mark(text))?;
-    Ok(items_of(&tree.node).iter().map(|item| entries_of(&item.node).to_vec()).collect())
+    Ok(rules_of(&tree.node).iter().map(|item| entries_of(&item.node).to_vec()).collect())
 }
 
 /// Returns the text with these rules in place of the present ones.
@@ -50,7 +50,7 @@ pub fn apply_rules(text: &str, entries: &[RuleEntry]) -> Result<String, EditErro
     }
     let (mark, body) = text.split_at(text.len() - strip_byte_order_mark(text).len());
     let tree = tree::parse(body)?;
-    let nodes = intended_rules(items_of(&tree.node), entries)?;
+    let nodes = intended_rules(rules_of(&tree.node), entries)?;
     let not_editable =
         |NotEditable(reason): NotEditable| EditError::NotEditable { reason, yaml: rules_to_yaml(&nodes) };
     let intended = with_rules(&tree.node, &nodes).map_err(not_editable)?;
@@ -68,7 +68,7 @@ pub fn apply_rules(text: &str, entries: &[RuleEntry]) -> Result<String, EditErro
 /// The text is not YAML, or an index is not that of a rule.
 pub fn to_yaml(text: &str, entries: &[RuleEntry]) -> Result<String, EditError> {
     let tree = tree::parse(strip_byte_order_mark(text))?;
-    Ok(rules_to_yaml(&intended_rules(items_of(&tree.node), entries)?))
+    Ok(rules_to_yaml(&intended_rules(rules_of(&tree.node), entries)?))
 }
 
 fn rules_to_yaml(rules: &[Node]) -> String {
@@ -82,7 +82,7 @@ fn find<'a>(map: &'a [KeyValue], key: &str) -> Option<(usize, &'a KeyValue)> {
 }
 
 /// Returns the rules of a file.
-fn items_of(root: &Node) -> &[LocatedNode] {
+fn rules_of(root: &Node) -> &[LocatedNode] {
     let policy = find(entries_of(root), POLICY).map_or(&[][..], |(_, policy)| entries_of(&policy.value.node));
     match find(policy, RULES).map(|(_, rules)| &rules.value.node) {
         Some(Node::List(items)) => items,
@@ -131,12 +131,12 @@ fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[No
     if sections.indent != 0 {
         return Err(NotEditable::new("its keys are indented"));
     }
-    let written = |indent: usize| -> String {
+    let rule_lines = |indent: usize| -> String {
         nodes.iter().map(|rule| format!("{:indent$}- {}{end_of_line}", "", format_flow(rule))).collect()
     };
     let Some((index, policy)) = find(root, POLICY) else {
         let first = if text.trim().is_empty() { "" } else { end_of_line };
-        let added = format!("{first}{POLICY}:{end_of_line}  {RULES}:{end_of_line}{}", written(4));
+        let added = format!("{first}{POLICY}:{end_of_line}  {RULES}:{end_of_line}{}", rule_lines(4));
         lines.insert(lines.len(), &added, end_of_line);
         return Ok(lines.join());
     };
@@ -147,21 +147,21 @@ fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[No
     let Some((index, rules)) = find(keys, RULES) else {
         let indent = if keys.is_empty() { 2 } else { block.indent };
         let line = if keys.is_empty() { section.start + 1 } else { block.end() };
-        let added = format!("{:indent$}{RULES}:{end_of_line}{}", "", written(indent + 2));
+        let added = format!("{:indent$}{RULES}:{end_of_line}{}", "", rule_lines(indent + 2));
         lines.insert(line, &added, end_of_line);
         return Ok(lines.join());
     };
     let range = block.find_range(index)?;
-    let Some(items) = find_items(&lines, items_of(&tree.node), &range)? else {
+    let Some(items) = find_rule_block(&lines, rules_of(&tree.node), &range)? else {
         // A list on the line of its key has no comments to keep, or is not understood.
-        let first = if items_of(&tree.node).is_empty() { range.start + 1 } else { range.start };
+        let first = if rules_of(&tree.node).is_empty() { range.start + 1 } else { range.start };
         let has_comment = (first..range.end).any(|line| lines.line(line).contains('#'));
         if has_comment || !matches!(rules.value.node, Node::List(_) | Node::Null) {
             return Err(NotEditable::new("the rules are not written as indented lines"));
         }
         let indent = block.indent;
         let list = if nodes.is_empty() { " []" } else { "" };
-        let text = format!("{:indent$}{RULES}:{list}{end_of_line}{}", "", written(indent + 2));
+        let text = format!("{:indent$}{RULES}:{list}{end_of_line}{}", "", rule_lines(indent + 2));
         lines.replace(range.start, range.end, &text);
         return Ok(lines.join());
     };
@@ -177,7 +177,7 @@ fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[No
 }
 
 /// Returns the lines of the new rules. A kept rule keeps its lines, and a replaced one the comments above it.
-fn compose_rules(lines: &Lines, items: &Items, entries: &[RuleEntry], nodes: &[Node], end_of_line: &str) -> String {
+fn compose_rules(lines: &Lines, items: &RuleBlock, entries: &[RuleEntry], nodes: &[Node], end_of_line: &str) -> String {
     let mut text = String::new();
     for (entry, node) in entries.iter().zip(nodes) {
         let (origin, is_kept) = match entry {
@@ -205,7 +205,7 @@ struct RuleLines {
 }
 
 /// The rules of a list in block style.
-struct Items {
+struct RuleBlock {
     /// The number of spaces before each dash.
     indent: usize,
     rules: Vec<RuleLines>,
@@ -214,7 +214,7 @@ struct Items {
 }
 
 /// Finds the lines of rules that each begin with a dash on a line of its own. Returns `None` for another style.
-fn find_items(lines: &Lines, items: &[LocatedNode], range: &LineRange) -> Result<Option<Items>, NotEditable> {
+fn find_rule_block(lines: &Lines, items: &[LocatedNode], range: &LineRange) -> Result<Option<RuleBlock>, NotEditable> {
     if lines.check_block_key(range.start, RULES).is_err() || items.is_empty() {
         return Ok(None);
     }
@@ -250,7 +250,7 @@ fn find_items(lines: &Lines, items: &[LocatedNode], range: &LineRange) -> Result
         rules.push(RuleLines { comments: LineRange { start: before, end: content.start }, content: content.clone() });
         before = content.end;
     }
-    Ok(Some(Items { indent, rules, end: before }))
+    Ok(Some(RuleBlock { indent, rules, end: before }))
 }
 
 #[cfg(test)]

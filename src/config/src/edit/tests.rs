@@ -1,4 +1,4 @@
-//! The edits of `mcpServers` in files of all kinds of writing.
+//! Tests edits of `mcpServers` in files of every YAML style.
 
 use super::{paste::parse_servers, *};
 
@@ -51,7 +51,7 @@ policy:
 fn value_is_set_in_an_empty_section() {
     for text in ["mcpServers: {x: {command: c, env: }}", "mcpServers: {x: {command: c}}"] {
         let mut settings = settings(text);
-        set_below(&mut settings, "env", "LEVEL", Node::Text("warn".to_owned()));
+        set_in_section(&mut settings, "env", "LEVEL", Node::Text("warn".to_owned()));
         assert_eq!(to_yaml("x", &settings), "mcpServers:\n  x:\n    command: c\n    env:\n      LEVEL: warn\n");
     }
 }
@@ -186,7 +186,7 @@ fn texts_of_every_kind_keep_their_value() {
     for value in values {
         let server = vec![
             KeyValue::new("command", Node::Text(value.to_owned())),
-            KeyValue::new("args", Node::List(vec![Node::Text(value.to_owned()).without_place()])),
+            KeyValue::new("args", Node::List(vec![Node::Text(value.to_owned()).without_location()])),
             KeyValue::new("env", Node::Map(vec![KeyValue::new("K", Node::Text(value.to_owned()))])),
         ];
         let change = ServerChange::Add { name: "a".to_owned(), settings: server.clone() };
@@ -240,7 +240,7 @@ fn files_that_are_written_otherwise_are_refused() {
         };
         assert_eq!(yaml, "mcpServers:\n  a:\n    command: x\n", "{file}");
     }
-    // An anchor of a server that another one uses goes nowhere.
+    // A server is not removed while another one uses its anchor.
     let shared = "mcpServers:\n  a: &a\n    command: x\n  b: *a\n";
     assert!(matches!(apply_changes(shared, &[remove("a")]), Err(EditError::NotEditable { .. })));
     assert_eq!(edited(shared, remove("b")), "mcpServers:\n  a: &a\n    command: x\n");

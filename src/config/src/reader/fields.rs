@@ -82,8 +82,8 @@ impl<'a> Fields<'a> {
         self.value_of(name).is_some()
     }
 
-    /// Returns the names that are given out of these.
-    pub(crate) fn given_of<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
+    /// Returns the keys among these that the map has.
+    pub(crate) fn present_keys<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
         names.into_iter().filter(|name| self.has(name)).collect()
     }
 

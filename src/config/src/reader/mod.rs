@@ -85,7 +85,7 @@ pub(super) struct MapList {
     /// The keys of an entry.
     pub keys: &'static [&'static str],
     pub max_entries: usize,
-    /// The meaning of [`Fields::keeps_null`] for the entries.
+    /// The value of [`Fields::keeps_null`] for each entry.
     pub keeps_null: bool,
 }
 
@@ -115,8 +115,9 @@ impl Reader {
         }
     }
 
-    /// Returns the unparsed value of a key. Reports a problem and returns `None` if it is missing or not YAML.
-    pub(super) fn section(&mut self, key: &'static str) -> Option<LayerValue> {
+    /// Returns the value of a key with its origin, for a caller that reads its parts. Reports a problem and returns `None`
+    /// if the value is missing or not YAML.
+    pub(super) fn layer_value(&mut self, key: &'static str) -> Option<LayerValue> {
         let found = self.find(key)?;
         match found.value(&self.env).structured() {
             Ok(node) => Some(LayerValue { node: node.into_owned(), ..found }),
@@ -144,31 +145,31 @@ impl Reader {
         read_entry: impl Fn(&str, &mut Fields<'_>) -> Option<T>,
     ) -> Vec<T> {
         let NamedMap { key, noun, example, max_entries, check_name, show } = map;
-        let Some(section) = self.section(key) else { return Vec::new() };
-        let entries: &[KeyValue] = match &section.node {
+        let Some(layer_value) = self.layer_value(key) else { return Vec::new() };
+        let entries: &[KeyValue] = match &layer_value.node {
             Node::Map(entries) if entries.len() > *max_entries => {
                 let wrong = (format!("{} {noun}s", entries.len()), format!("Keep at most {max_entries}."));
-                self.report(key, section.origin.clone(), wrong);
+                self.report(key, layer_value.origin.clone(), wrong);
                 return Vec::new();
             }
             Node::Map(entries) => entries,
             Node::Null => &[],
             other => {
                 let message = format!("expected a map of {noun}s, found {}", describe(other));
-                self.report(key, section.origin.clone(), (message, format!("Write {{name: {example}}}.")));
+                self.report(key, layer_value.origin.clone(), (message, format!("Write {{name: {example}}}.")));
                 return Vec::new();
             }
         };
-        self.add_setting(key, show(entries), &section);
+        self.add_setting(key, show(entries), &layer_value);
         let mut all = Vec::new();
         for entry in entries {
             let key = format!("{key}.{}", quoted_key(&entry.key));
-            let origin = section.origin_at(entry.line, entry.column);
+            let origin = layer_value.origin_at(entry.line, entry.column);
             self.key_origins.insert(key.clone(), origin.clone());
             if let Err(wrong) = check_name(&entry.key) {
                 self.report(&key, origin, wrong);
             } else if let Node::Map(values) = &entry.value.node {
-                all.extend(read_entry(&entry.key, &mut Fields::new(self, &section, key, origin, values)));
+                all.extend(read_entry(&entry.key, &mut Fields::new(self, &layer_value, key, origin, values)));
             } else {
                 let message = format!("expected a {noun}, found {}", entry.value.node.describe_kind());
                 self.report(&key, origin, (message, format!("Write {example}.")));
@@ -177,16 +178,16 @@ impl Reader {
         all
     }
 
-    /// Reads every entry of a list of maps, each with its number from 1. Returns `None` after reporting a value that is no
-    /// list, and otherwise the entries with the value that they came from.
+    /// Reads every entry of a list of maps, each with its number from 1. Returns `None` after reporting a value that is
+    /// not a list, and otherwise the entries with the value that they came from.
     pub(super) fn read_list<T>(
         &mut self,
         list: &MapList,
         mut read_entry: impl FnMut(usize, &mut Fields<'_>) -> T,
     ) -> Option<(Vec<T>, LayerValue)> {
         let MapList { key, noun, example, keys, max_entries, keeps_null } = list;
-        let section = self.section(key)?;
-        let items: &[LocatedNode] = match &section.node {
+        let layer_value = self.layer_value(key)?;
+        let items: &[LocatedNode] = match &layer_value.node {
             Node::Null => &[],
             Node::List(items) if items.len() <= *max_entries => items,
             other => {
@@ -197,15 +198,15 @@ impl Reader {
                         (message, format!("Write - {example}."))
                     }
                 };
-                self.report(key, section.origin.clone(), (message, remedy));
+                self.report(key, layer_value.origin.clone(), (message, remedy));
                 return None;
             }
         };
         let mut all = Vec::new();
         for (item, number) in items.iter().zip(1..) {
-            let origin = section.origin_of_node(item);
+            let origin = layer_value.origin_of_node(item);
             if let Node::Map(entries) = &item.node {
-                let mut fields = Fields::new(self, &section, (*key).to_owned(), origin, entries);
+                let mut fields = Fields::new(self, &layer_value, (*key).to_owned(), origin, entries);
                 fields.keeps_null = *keeps_null;
                 all.push(read_entry(number, &mut fields));
             } else {
@@ -213,7 +214,7 @@ impl Reader {
                 self.report(key, origin, (message, format!("Keys of a {noun}: {}.", keys.join(", "))));
             }
         }
-        Some((all, section))
+        Some((all, layer_value))
     }
 
     pub(super) fn add_setting(&mut self, key: &'static str, value: String, source: &LayerValue) {

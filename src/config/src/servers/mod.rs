@@ -122,7 +122,7 @@ fn read_server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
         return None;
     }
     f.reject_unknown_keys(&KEYS);
-    for key in f.given_of(["autoApprove", "alwaysAllow"]) {
+    for key in f.present_keys(["autoApprove", "alwaysAllow"]) {
         f.warn(&format!("{key} is ignored: the policy and trust_annotations decide what runs without review"));
     }
     let (target, label) = target::read(f).unzip();

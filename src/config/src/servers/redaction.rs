@@ -79,10 +79,10 @@ pub(crate) fn redact_url(text: &str) -> String {
     match query {
         None => address,
         Some(query) => {
-            let harmless = |pair: &str| {
+            let is_harmless = |pair: &str| {
                 pair.split_once('=').is_some_and(|(_, value)| variables::is_safe_to_show(value) || value.is_empty())
             };
-            let query = if query.split('&').all(harmless) { query } else { SECRET_PLACEHOLDER };
+            let query = if query.split('&').all(is_harmless) { query } else { SECRET_PLACEHOLDER };
             format!("{address}?{query}")
         }
     }
@@ -114,14 +114,14 @@ pub(crate) fn redact_argument(argument: &str, before: &str) -> String {
     {
         return format!("{user}:{SECRET_PLACEHOLDER}");
     }
-    let harmless = |text: &str| {
+    let redact_text = |text: &str| {
         let text = variables::hide_values(text);
         redact_credentials(&redact_password(&if text.contains("://") { redact_url(&text) } else { text }))
     };
-    let addresses = if argument.contains("://") { redact_url(argument) } else { argument.to_owned() };
-    match text_before_secret(&addresses) {
-        Some(start) => format!("{}{SECRET_PLACEHOLDER}", harmless(start)),
-        None => harmless(argument),
+    let without_url_secrets = if argument.contains("://") { redact_url(argument) } else { argument.to_owned() };
+    match text_before_secret(&without_url_secrets) {
+        Some(start) => format!("{}{SECRET_PLACEHOLDER}", redact_text(start)),
+        None => redact_text(argument),
     }
 }
 
@@ -130,8 +130,8 @@ pub(crate) fn redact_argument(argument: &str, before: &str) -> String {
 pub(crate) fn text_before_secret(text: &str) -> Option<&str> {
     let mut from = 0;
     while let Some(start) = text.get(from..)?.find(is_token_char).map(|offset| from + offset) {
-        let behind = text.get(start..)?;
-        let end = behind.find(|c: char| !is_token_char(c)).map_or(text.len(), |offset| start + offset);
+        let after = text.get(start..)?;
+        let end = after.find(|c: char| !is_token_char(c)).map_or(text.len(), |offset| start + offset);
         let (token, before) = (text.get(start..end)?, text.get(..start)?);
         if let Some(value) = find_secret_value(before, token, text.get(end..)?) {
             return text.get(..text.len() - value.len());
@@ -142,11 +142,11 @@ pub(crate) fn text_before_secret(text: &str) -> Option<&str> {
 }
 
 /// Returns the secret and everything after it, if this token names a secret or is a flag for a user with a password.
-fn find_secret_value<'a>(before: &str, token: &str, behind: &'a str) -> Option<&'a str> {
-    let unquoted = behind.trim_start_matches(['"', '\'', '\\']);
-    let spaced = unquoted.trim_start();
+fn find_secret_value<'a>(before: &str, token: &str, after: &'a str) -> Option<&'a str> {
+    let unquoted = after.trim_start_matches(['"', '\'', '\\']);
+    let rest = unquoted.trim_start();
     if USER_FLAGS.contains(&token) {
-        let value = spaced.strip_prefix('=').unwrap_or(spaced).trim_start_matches(['"', '\'', '\\']);
+        let value = rest.strip_prefix('=').unwrap_or(rest).trim_start_matches(['"', '\'', '\\']);
         let end = value.find(char::is_whitespace).unwrap_or(value.len());
         let user = user_before_password(value.get(..end)?)?;
         return value.get(user.len() + 1..);
@@ -155,10 +155,10 @@ fn find_secret_value<'a>(before: &str, token: &str, behind: &'a str) -> Option<&
     if !is_secret_name(token) || before.ends_with(['$', '{']) {
         return None;
     }
-    let value = match spaced.strip_prefix(['=', ':']) {
+    let value = match rest.strip_prefix(['=', ':']) {
         Some(value) => value,
         None if unquoted.starts_with(char::is_whitespace)
-            && !spaced.starts_with(['-', '&', '|', ';', '<', '>'])
+            && !rest.starts_with(['-', '&', '|', ';', '<', '>'])
             && !before.ends_with('/') =>
         {
             unquoted.get(1..)?
@@ -172,8 +172,8 @@ fn find_secret_value<'a>(before: &str, token: &str, behind: &'a str) -> Option<&
 /// Returns `true` if the text begins with a quotation that is empty or holds only variables.
 fn is_harmless_quotation(text: &str) -> bool {
     let unquoted = |quote: char| text.strip_prefix(quote)?.split_once(quote);
-    let Some((inside, behind)) = unquoted('"').or_else(|| unquoted('\'')) else { return false };
-    variables::is_safe_to_show(inside) && !behind.starts_with(|c: char| !matches!(c, ' ' | ',' | '}' | ']'))
+    let Some((inside, after)) = unquoted('"').or_else(|| unquoted('\'')) else { return false };
+    variables::is_safe_to_show(inside) && !after.starts_with(|c: char| !matches!(c, ' ' | ',' | '}' | ']'))
 }
 
 /// Returns the user of `user:password`, but `None` for two numbers, which are the ids of a container user.
@@ -263,8 +263,8 @@ fn shell_quote(text: &str) -> String {
     if text.is_empty() || text.contains(char::is_whitespace) { format!("'{text}'") } else { text }
 }
 
-fn truncate(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
+fn truncate(text: &str, max_chars: usize) -> String {
+    match text.char_indices().nth(max_chars) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
     }

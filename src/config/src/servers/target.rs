@@ -74,9 +74,9 @@ pub(super) fn placeholder() -> UpstreamTarget {
 /// Reads the target and its label for people. Returns `None` after reporting a problem.
 pub(super) fn read(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
     let transport = read_transport(f);
-    match (f.has("command"), f.given_of(URL_KEYS).as_slice()) {
+    match (f.has("command"), f.present_keys(URL_KEYS).as_slice()) {
         (true, []) => {
-            for key in f.given_of(URL_ONLY_KEYS) {
+            for key in f.present_keys(URL_ONLY_KEYS) {
                 f.report(key, "a server with a command does not take this key", "Take it out, or give a url.");
             }
             if let Some((key, Transport::Url(_))) = transport {
@@ -85,7 +85,7 @@ pub(super) fn read(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
             read_command(f)
         }
         (false, &[key]) => {
-            for key in f.given_of(COMMAND_ONLY_KEYS) {
+            for key in f.present_keys(COMMAND_ONLY_KEYS) {
                 f.report(key, "a server with a url does not take this key", "Take it out, or give a command.");
             }
             let transport = match transport {
@@ -191,7 +191,7 @@ fn read_addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Opt
             f.report("replicas", "an address is given twice", "Name each address once, and not that of url.");
         } else if urls.first().is_some_and(|first| is_web_socket(first) != is_web_socket(&url)) {
             let message = "one server cannot mix WebSocket and HTTP addresses";
-            f.report("replicas", message, "Make two servers of them.");
+            f.report("replicas", message, "Configure two servers instead.");
         } else {
             urls.push(url);
         }

@@ -21,7 +21,7 @@ use countersign_domain::recipes::{Recipe, Recipes};
 
 pub(super) const KEY: &str = "previews";
 
-/// The key beside the tools that says what all recipes of the map were tried with.
+/// The key beside the tools that names the packages and versions that all recipes of the map were tried with.
 const TRIED_KEY: &str = "tried";
 const MAX_RECIPES: usize = 500;
 
@@ -38,10 +38,12 @@ pub(super) fn read(f: &mut Fields<'_>, target: Option<&UpstreamTarget>) -> Recip
     layers.finish()
 }
 
+/// The recipes of the layers that were read so far, of which a later one overrides the earlier ones.
 #[derive(Default)]
 struct RecipeLayers {
     sets: Vec<&'static str>,
     by_tool: BTreeMap<String, Recipe>,
+    /// The tools whose recipe the operator wrote.
     written: Vec<String>,
 }
 
@@ -72,11 +74,11 @@ impl RecipeLayers {
 /// none.
 fn recipes_of_set(set: &RecipeSet) -> BTreeMap<String, Recipe> {
     let Ok(LocatedNode { node, .. }) = tree::parse(set.yaml) else { return BTreeMap::new() };
-    let section = LayerValue { node, origin: Origin::Default, base: Path::new("/").into() };
-    let Node::Map(entries) = &section.node else { return BTreeMap::new() };
+    let layer_value = LayerValue { node, origin: Origin::Default, base: Path::new("/").into() };
+    let Node::Map(entries) = &layer_value.node else { return BTreeMap::new() };
     let mut reader = Reader::default();
-    let mut fields = Fields::new(&mut reader, &section, set.name.to_owned(), Origin::Default, entries);
-    let tried = tried_with_all(&mut fields, TRIED_KEY, entries);
+    let mut fields = Fields::new(&mut reader, &layer_value, set.name.to_owned(), Origin::Default, entries);
+    let tried = read_shared_tried_texts(&mut fields, TRIED_KEY, entries);
     let recipes = entries.iter().filter(|entry| !is_tried_key(entry)).filter_map(|entry| {
         let mut fields = fields.section(&entry.key, &RECIPE_KEYS)?;
         Some((entry.key.clone(), read_recipe(&mut fields, &tried)?))
@@ -89,8 +91,8 @@ fn is_tried_key(entry: &KeyValue) -> bool {
     entry.key == TRIED_KEY && matches!(entry.value.node, Node::Text(_) | Node::List(_))
 }
 
-/// Reads what all recipes of a map were tried with. `name` is the path to it.
-fn tried_with_all(f: &mut Fields<'_>, name: &str, entries: &[KeyValue]) -> Vec<String> {
+/// Reads the packages and versions that all recipes of a map were tried with. `name` is the path to them.
+fn read_shared_tried_texts(f: &mut Fields<'_>, name: &str, entries: &[KeyValue]) -> Vec<String> {
     let Some(entry) = entries.iter().find(|entry| is_tried_key(entry)) else { return Vec::new() };
     let result = parse_tried_texts(&entry.value.node);
     result.map_err(|wrong| f.report_at(&entry.value, name, wrong)).unwrap_or_default()
@@ -121,7 +123,7 @@ fn read_layer<'a>(
             f.report_at(located, KEY, (format!("more than {MAX_RECIPES} recipes"), "Take some out.".to_owned()));
         }
         Node::Map(entries) => {
-            let tried = tried_with_all(f, &format!("{KEY}.{TRIED_KEY}"), entries);
+            let tried = read_shared_tried_texts(f, &format!("{KEY}.{TRIED_KEY}"), entries);
             for KeyValue { key, value, .. } in entries.iter().filter(|entry| !is_tried_key(entry)) {
                 if matches!(&value.node, Node::Text(word) if word == "none") {
                     layers.by_tool.remove(key);

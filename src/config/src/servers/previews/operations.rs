@@ -27,7 +27,7 @@ pub(super) fn read_methods(f: &mut Fields<'_>, recipe: &mut Recipe) {
     }
 }
 
-/// Reads `operations`, which inherit the keys outside. `operation` is the argument that names one.
+/// Reads `operations`, each of which inherits the keys beside them. `operation` is the argument that names one.
 pub(super) fn read_dispatcher(f: &mut Fields<'_>, defaults: &Recipe) -> Option<Dispatcher> {
     let argument = defaults.operation.as_ref().and_then(TextTemplate::argument_path).cloned();
     if argument.is_none() && !f.has_problems() {
@@ -56,7 +56,7 @@ pub(super) fn read_dispatcher(f: &mut Fields<'_>, defaults: &Recipe) -> Option<D
         }
         let Some(mut fields) = f.nested(&name, value, &keys) else { continue };
         let mut recipe = with_defaults(read_keys(&mut fields, false), &defaults);
-        // An operation without a method is only known.
+        // An operation without a method shows nothing: the recipe only makes it known to rules.
         if fields.has("variants") || !recipe.has_no_method() {
             read_methods(&mut fields, &mut recipe);
         }
@@ -65,8 +65,8 @@ pub(super) fn read_dispatcher(f: &mut Fields<'_>, defaults: &Recipe) -> Option<D
     Some(Dispatcher { argument: argument?, operations })
 }
 
-/// Returns `true` if rules can name the operation as `tool/operation`, where `*` and the like stand for themselves in no
-/// name.
+/// Returns `true` if rules can name the operation as `tool/operation`, in which `*` and other characters of patterns
+/// cannot be escaped.
 fn can_name_operation(name: &str) -> bool {
     (1..=MAX_OPERATION_CHARS).contains(&name.chars().count())
         && !name.contains(['/', '*', '?', '[', ']', '{', '}'])

@@ -81,7 +81,8 @@ const OPERATIONS: [(&str, Operation); 4] = [
     ("call", Operation::Call),
 ];
 
-/// Reads a recipe. `tried` says what all recipes of its map were tried with. Returns `None` after reporting a problem.
+/// Reads a recipe. `tried` names the packages and versions that all recipes of its map were tried with. Returns `None`
+/// after reporting a problem.
 pub(super) fn read_recipe(f: &mut Fields<'_>, tried: &[String]) -> Option<Recipe> {
     let mut recipe = read_keys(f, false);
     recipe.tried = f.parse("tried", parse_tried_texts).unwrap_or_else(|| tried.to_vec());
@@ -147,7 +148,7 @@ fn read_sql(f: &mut Fields<'_>) -> Option<SqlRecipe> {
         let remedy = "Write postgres, sqlite, mysql, or title if the title of the tool names it in parentheses.";
         found
             .map(|(_, dialect)| *dialect)
-            .ok_or_else(|| (format!("{} is no dialect", describe(node)), remedy.to_owned()))
+            .ok_or_else(|| (format!("{} is not a dialect", describe(node)), remedy.to_owned()))
     });
     let statement = read_expression(f, "statement", ARGUMENT_VARIABLES);
     let query = f.section("query", &SQL_QUERY_KEYS).and_then(|mut query| {
