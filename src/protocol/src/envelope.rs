@@ -121,7 +121,7 @@ pub struct EnvelopeFault {
     pub error: McpError,
     /// The id of the rejected request, if it could be read.
     pub id: Option<RequestId>,
-    /// `true` if the message was a notification, which no message answers. HTTP answers it with a status alone.
+    /// `true` if the message was a notification, which gets no response. HTTP answers it with a status alone.
     pub is_notification: bool,
 }
 
@@ -367,7 +367,7 @@ impl<'a> EnvelopeMembers<'a> {
         members
     }
 
-    /// Returns the place of a member's value, or `None` for members that JSON-RPC does not define.
+    /// Returns the field that holds a member's value, or `None` for members that JSON-RPC does not define.
     fn slot(&mut self, key: &str) -> Option<&mut Option<&'a RawValue>> {
         Some(match key {
             "jsonrpc" => &mut self.jsonrpc,

@@ -99,7 +99,7 @@ error_table! {
     NotBridgeable = -31027, "NOT_BRIDGEABLE", 502;
     /// An approved change needs an answer from a client that is not connected.
     InputRequired = -31028, "INPUT_REQUIRED", 409;
-    /// A server requires the authorization of a person who has not connected to it, or no longer.
+    /// A server requires OAuth, and the person's account there was never connected or no longer is.
     Authorization = -31029, "AUTHORIZATION", 403;
     /// The rule of the change requires a more recent or stronger sign-in.
     SignInRequired = -31030, "SIGN_IN_REQUIRED", 403;
@@ -235,8 +235,8 @@ impl McpError {
     }
 
     /// Returns the `WWW-Authenticate` header of an HTTP response with this error (RFC 6750, section 3), if another
-    /// credential could help. `data` says so: `tokenError` if the client sent a token, the needed `scope`, and `details` of the
-    /// needed sign-in.
+    /// credential could help. Its parameters come from `data`: `tokenError` if the client sent a token, the required `scope`, and
+    /// `details` of the required sign-in.
     #[must_use]
     pub fn challenge(&self) -> Option<Cow<'static, str>> {
         let text = |member: &str| self.data.get(member).and_then(Value::as_str);
@@ -251,12 +251,12 @@ impl McpError {
         }
     }
 
-    /// Returns the challenge for a token of another sign-in (RFC 9470, section 3).
+    /// Returns the challenge that asks for a token from a newer or stronger sign-in (RFC 9470, section 3).
     fn sign_in_challenge(&self, code: &str) -> String {
         let details = |member: &str| self.data.get("details").and_then(|details| details.get(member));
         let max_age = details("maxAge").and_then(Value::as_u64);
         // Another character would end the quoted text, or cannot be sent in a header.
-        let is_quotable = |kind: &&str| kind.bytes().all(|b| matches!(b, b'!'..=b'~') && !matches!(b, b'"' | b'\\'));
+        let is_quotable = |value: &&str| value.bytes().all(|b| matches!(b, b'!'..=b'~') && !matches!(b, b'"' | b'\\'));
         let acr = details("acr").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
         let acr: Vec<&str> = acr.filter(is_quotable).collect();
         let mut challenge = format!(r#"Bearer error="{code}""#);

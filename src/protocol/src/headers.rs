@@ -156,8 +156,8 @@ fn check_notification(
 
 /// Returns the HTTP status for an error on the stateless endpoint.
 ///
-/// The specification fixes it for the errors of these checks. An error from a handler is sent with status 200, because
-/// a client could take another status for a server of the other era.
+/// The specification fixes it for the errors of these checks. An error from a handler is sent with status 200, because from
+/// another status a client could conclude that the server belongs to the other era.
 #[must_use]
 pub fn http_status(error: &McpError) -> u16 {
     match error.kind {

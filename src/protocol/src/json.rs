@@ -203,7 +203,7 @@ pub fn replace_strings(
 ) -> Option<String> {
     edit_members(object, |key, value| {
         let text = if keys.contains(&key) { string(value) } else { None };
-        text.and_then(|text| map(key, &text)).map(|with| quoted(&with)).into()
+        text.and_then(|text| map(key, &text)).map(|replacement| quoted(&replacement)).into()
     })
 }
 
@@ -245,7 +245,7 @@ pub fn edit_into(out: &mut String, object: &str, edits: &[(&str, MemberEdit<'_>)
     edit_object_into(out, object, members(object), edits);
 }
 
-/// Like [`edit_into`], for an object whose members were found before.
+/// Like [`edit_into`], for an object whose members are already known.
 pub(crate) fn edit_object_into<'a>(
     out: &mut String,
     object: &str,

@@ -61,8 +61,9 @@ pub struct ClientCapabilities {
     pub sampling_tools: bool,
     pub sampling_context: bool,
     pub roots: bool,
-    /// `extensions` and `experimental` as JSON objects. They are forwarded without being interpreted.
+    /// A JSON object, which is forwarded without being interpreted.
     pub extensions: Option<Arc<str>>,
+    /// A JSON object, which is forwarded without being interpreted.
     pub experimental: Option<Arc<str>>,
 }
 
@@ -72,7 +73,7 @@ impl ClientCapabilities {
     /// An empty `elicitation` means form mode (2025-11-25/client/elicitation#capabilities).
     #[must_use]
     pub fn from_declaration(capabilities: &str) -> Self {
-        // A fast path: most clients of tools declare nothing, and every call passes here.
+        // A fast path: most clients declare nothing, and every call passes here.
         if capabilities == "{}" {
             return Self::default();
         }

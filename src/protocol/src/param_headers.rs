@@ -120,7 +120,7 @@ fn is_primitive(schema: &Map<String, Value>) -> bool {
     }
 }
 
-/// Runs step 7: each annotated argument must be mirrored by its header, and each header by its argument.
+/// Runs step 7 of the checks in [`super::headers`]: each annotated argument must have its header, and each header its argument.
 ///
 /// `arguments` are the arguments of the call. `None` counts as an empty object.
 ///

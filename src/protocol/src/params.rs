@@ -107,7 +107,7 @@ impl<'a> CallToolParams<'a> {
     }
 }
 
-/// The parameters of the four lists (2026-07-28/server/utilities/pagination).
+/// The parameters of the methods that list something, such as `tools/list` (2026-07-28/server/utilities/pagination).
 #[derive(Debug, Deserialize)]
 pub struct ListParams<'a> {
     #[serde(borrow, default)]
@@ -220,7 +220,7 @@ fn deserialize_object<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Res
     if raw.get().starts_with('{') { Ok(raw) } else { Err(Error::custom("expected an object")) }
 }
 
-/// Reads a JSON object as raw text. Null is refused, because the schema does not allow it.
+/// Reads an optional member that is present. Its value must be a JSON object, because the schema does not allow null.
 fn deserialize_present_object<'de: 'a, 'a, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<&'a RawValue>, D::Error> {

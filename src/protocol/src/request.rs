@@ -1,8 +1,8 @@
 //! The id and the method of a request.
 //!
-//! An id is stored as the JSON text that was received. A method that the table here does not have, or not for the client's
-//! revision, gives `-32601`. The table follows `schema.ts` of each revision; the last three requests are extensions of the
-//! gateway.
+//! An id is stored as the JSON text that was received. A method that is missing from the table below, or that the client's
+//! revision does not have, gives `-32601`. The table follows `schema.ts` of each revision; the last three requests are extensions
+//! of the gateway.
 
 use std::{
     borrow::Cow,

@@ -15,11 +15,11 @@ impl<'a> Scanner<'a> {
         Self { text, position: 0 }
     }
 
-    /// Positions the scanner after the opening `brace`, or at the end of a text that does not begin with `brace`.
-    pub(super) fn inside_container(text: &'a str, brace: u8) -> Self {
+    /// Creates a scanner that stands after the opening bracket, or at the end of a text that does not begin with it.
+    pub(super) fn inside_container(text: &'a str, bracket: u8) -> Self {
         let mut scanner = Self::new(text);
         scanner.skip_space();
-        if scanner.consume(brace).is_none() {
+        if scanner.consume(bracket).is_none() {
             scanner.position = text.len();
         }
         scanner
@@ -356,7 +356,7 @@ enum EscapeError {
 /// Returns `true` if an escape is half of a surrogate pair without the other half (`\ud800`), which is not valid
 /// Unicode.
 ///
-/// `serde_json` rejects these only in strings that it decodes, so they could be forwarded in a payload.
+/// `serde_json` rejects these only in strings that it decodes, so a payload could carry them to the other side.
 pub(crate) fn has_lone_surrogate(text: &str) -> bool {
     let mut scanner = Scanner::new(text);
     while let Some(found) = scanner.bytes().get(scanner.position..).and_then(|rest| memchr::memchr(b'\\', rest)) {
