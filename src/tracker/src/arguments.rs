@@ -184,18 +184,18 @@ impl ListIssues {
         (project_id, status, kind, priority, &assignee_id.0, &parent_id.0, self.search_text())
     }
 
-    /// Returns `true` if one index of the database has exactly these filters, so that only the page itself is read.
+    /// Returns `true` if an index of the database covers exactly these filters, so that only the rows of the page are read.
     pub fn has_index(&self) -> bool {
         let has_unindexed_filter =
             !self.kind.0.is_empty() || !self.priority.0.is_empty() || self.search_text().is_some();
         let (has_project, status_count) = (self.project_id.is_some(), self.status.0.len());
         let (has_assignee, has_parent) = (self.assignee_id.0.is_some(), self.parent_id.0.is_some());
-        let has_index_for_others = match (has_project, status_count, has_assignee, has_parent) {
+        let is_combination_indexed = match (has_project, status_count, has_assignee, has_parent) {
             (_, 0, false, false) | (true, 1, false, false) => true,
             (false, 0, has_assignee, has_parent) => has_assignee != has_parent,
             _ => false,
         };
-        !has_unindexed_filter && has_index_for_others
+        !has_unindexed_filter && is_combination_indexed
     }
 }
 

@@ -112,7 +112,7 @@ pub(super) fn check_ancestors(db: Db<'_>, parent: &Parent, issue: Option<&Issue>
         return Err(invalid_argument("/parentId", "cycle", message));
     }
     if depth >= MAX_DEPTH {
-        return Err(invalid_argument("/parentId", "depth", format!("Issues nest at most {MAX_DEPTH} deep.")));
+        return Err(invalid_argument("/parentId", "depth", format!("Issues nest at most {MAX_DEPTH} levels deep.")));
     }
     Ok(())
 }

@@ -106,7 +106,7 @@ impl Db<'_> {
     }
 }
 
-/// The tables of the embedded database, without those of its full-text search.
+/// The tables of both databases, by their names in SQLite. The full-text tables exist only there.
 const TABLES: [&str; 6] = ["people", "projects", "issues", "comments", "history", "runs"];
 
 /// Returns the statement with `tracker_` before each name of a table that follows a keyword.

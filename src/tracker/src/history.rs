@@ -28,7 +28,7 @@ struct RecordedChange<'a> {
     after: Option<&'a str>,
 }
 
-/// The entity that an entry is about: an issue, given by its id and key, or else its project.
+/// The entity that an entry is about: an issue, given by its id and key, or else the project itself.
 pub(super) struct Subject<'a> {
     pub project: i64,
     pub issue: Option<(&'a Uuid, &'a IssueKey)>,

@@ -1,5 +1,6 @@
 //! The entities of the tracker, as answers show them, and the types of their fields. `row` is the entity's primary key
-//! in the database, which clients never see.
+//! in the database, and `project` that of its project; clients see neither. An empty `description` for schemars keeps the doc
+//! comment out of the schemas that clients see.
 
 use std::{borrow::Cow, ops::Deref};
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::db::{Column, Value};
 use countersign_provider::schema::{ArgumentError, Text};
 
-/// The maximum number of characters of a title, and of a label in a sentence.
+/// The maximum number of characters of a title, and of a name or title in a sentence.
 pub(super) const MAX_TITLE_CHARS: usize = 200;
 
 pub(super) type Title = Text<1, MAX_TITLE_CHARS>;
@@ -335,7 +336,7 @@ impl Issue {
         format!("{} {}", self.key, self.title)
     }
 
-    /// Returns the label with the title as [`display_text`], for a sentence.
+    /// Returns the label for use in a sentence, with the title as [`display_text`].
     pub fn display_label(&self) -> String {
         format!("{} {}", self.key, display_text(&self.title))
     }
@@ -348,7 +349,7 @@ impl Parent {
     }
 }
 
-/// Returns a title or name on one line and with hidden characters escaped, for a sentence. The diff shows the text
+/// Returns a title or name for use in a sentence: on one line, with hidden characters escaped. The diff shows the text
 /// unchanged.
 pub(super) fn display_text(text: &str) -> Cow<'_, str> {
     countersign_provider::text::one_line(text, MAX_TITLE_CHARS)

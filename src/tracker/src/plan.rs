@@ -94,10 +94,10 @@ impl Plan {
     pub fn preview(&self) -> Preview {
         let mut diff = DiffBuilder::new();
         for change in &self.field_changes {
-            let fields = diff.len();
+            let field_count = diff.len();
             diff.add(change.field, change.label, change.before.as_deref(), change.after.as_deref());
             if MARKDOWN_FIELDS.contains(&change.field) {
-                diff.set_format_after(fields, FieldFormat::Markdown);
+                diff.set_format_after(field_count, FieldFormat::Markdown);
             }
         }
         Preview {
@@ -243,7 +243,7 @@ fn plan_issue_creation(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> 
     let project_label = format!("{} {}", project.key, project.name);
     let fields = [
         ("project", "Project", project_label.clone()),
-        ("key", "Key", format!("{}-… (allotted when it is applied)", project.key)),
+        ("key", "Key", format!("{}-… (assigned when it is applied)", project.key)),
         ("type", "Type", new.kind.to_string()),
         ("title", "Title", new.title.to_string()),
         ("status", "Status", Status::Backlog.to_string()),

@@ -13,11 +13,11 @@ use super::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::PresentValues;
 
-/// The compared fields of an issue. Its key is given only when it is created.
+/// The fields of an issue that are compared. The key is left out, because the preview of a creation does not know it yet.
 const ISSUE_FIELDS: [&str; 9] =
     ["type", "title", "status", "priority", "description", "assignee", "estimatedHours", "parent", "comments"];
 
-/// Returns the present values, given the result of the write.
+/// Returns the present values of these fields. The result of the write names what it created.
 ///
 /// # Errors
 /// Fails if the result does not name what was created, and with the errors of the database.

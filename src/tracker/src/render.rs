@@ -1,6 +1,7 @@
 //! Formats the texts of answers for models, as short lines with every id that the next call may need.
 //!
-//! Text of people and agents has its own line or block, so that a model cannot mistake it for text of the tracker.
+//! Titles and names are kept on one line, and comments are quoted, so that a model can tell them from text of the tracker. A
+//! description is a block of its own, but it is not quoted.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -14,7 +15,7 @@ use countersign_provider::{
     text::{one_line, tool_result},
 };
 
-/// The maximum number of characters of a text on one line. A summary has a title of up to 200 and some words.
+/// The maximum number of characters of a text on one line. A summary has a title of up to 200 characters and some words.
 const MAX_LINE_CHARS: usize = 400;
 
 /// Returns the beginning of a text on one line, with hidden characters escaped.

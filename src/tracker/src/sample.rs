@@ -32,7 +32,7 @@ pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
             title,
             status,
             priority,
-            hours,
+            estimated_hours,
             parent,
             reporter,
             assignee,
@@ -49,7 +49,7 @@ pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
             priority: *priority,
             assignee: assignee.map(|index| people[index]),
             parent: parent.map(|number| created_issues[number - 1].0),
-            estimated_hours: hours.map(Hours),
+            estimated_hours: estimated_hours.map(Hours),
         };
         let (row_id, id, key) = insert_issue(db, &new_issue, PEOPLE[*reporter], &ago(*age_hours))?;
         let subject = Subject { project, issue: Some((&id, &key)) };

@@ -169,31 +169,32 @@ fn find_hits(
         "{hits_clause} {listed_issues} WHERE CAST(?2 AS BIGINT) IS NULL OR i.project = ?2 \
          ORDER BY h.score, i.id DESC LIMIT ?3"
     );
-    let text = query.text(match_all);
-    let mut found: Vec<(ListedIssue, i64, i64)> = db.query_all(&sql, values![&text, project, limit + 1], |row| {
-        Ok((read_listed_issue(row)?, row.get(LISTED_ISSUE_COLUMNS)?, row.get(LISTED_ISSUE_COLUMNS + 1)?))
-    })?;
+    let query_text = query.text(match_all);
+    let mut found: Vec<(ListedIssue, i64, i64)> =
+        db.query_all(&sql, values![&query_text, project, limit + 1], |row| {
+            Ok((read_listed_issue(row)?, row.get(LISTED_ISSUE_COLUMNS)?, row.get(LISTED_ISSUE_COLUMNS + 1)?))
+        })?;
     let has_more = found.len() > limit;
     found.truncate(limit);
     let mut hits = Vec::with_capacity(found.len());
     for (issue, origin, source) in found {
         let is_issue = origin == 0;
         // Only hits that are returned get a snippet, which costs more than the search.
-        let snippet = snippet(db, query, &text, is_issue, source)?;
+        let snippet = snippet(db, query, &query_text, is_issue, source)?;
         hits.push(Hit { issue, snippet, matched_in: if is_issue { "text" } else { "comments" } });
     }
     Ok((hits, has_more))
 }
 
-/// Returns an excerpt with matches from an issue or a comment, which is given by its row.
-fn snippet(db: Db<'_>, query: &SearchQuery<'_>, text: &str, is_issue: bool, row: i64) -> DbResult<String> {
+/// Returns an excerpt with matches from the issue or comment in this row. `query_text` is [`SearchQuery::text`].
+fn snippet(db: Db<'_>, query: &SearchQuery<'_>, query_text: &str, is_issue: bool, row: i64) -> DbResult<String> {
     match query {
         SearchQuery::Fts5(_) => {
             let table = if is_issue { "issue_fts" } else { "comment_fts" };
             let sql = format!(
                 "SELECT snippet({table}, -1, '[', ']', '…', 16) FROM {table} WHERE {table} MATCH ?1 AND rowid = ?2"
             );
-            db.query_one(&sql, values![text, row], |row| row.get(0))
+            db.query_one(&sql, values![query_text, row], |row| row.get(0))
         }
         SearchQuery::TsQuery(terms) => {
             let sql = if is_issue {

@@ -35,7 +35,7 @@ const ADD: ToolAnnotations =
 const SET: ToolAnnotations =
     ToolAnnotations { read_only_hint: false, destructive_hint: true, idempotent_hint: true, open_world_hint: false };
 
-/// Returns all tools in the order of the list.
+/// Returns all tools in the order of `tools/list`.
 pub(super) fn tools(workflow: &Workflow) -> Vec<ToolDef> {
     let transitions: String = Status::ALL
         .iter()

@@ -17,12 +17,12 @@ const WORDS_BEFORE_MATCH: usize = 4;
 
 /// Returns the words of a text with their ranges in it.
 fn words(text: &str) -> impl Iterator<Item = (Range<usize>, String)> {
-    let mut rest = 0;
+    let mut offset = 0;
     std::iter::from_fn(move || {
         let is_word_char = |c: char| c.is_alphanumeric() || is_combining_mark(c);
-        let start = rest + text.get(rest..)?.find(char::is_alphanumeric)?;
+        let start = offset + text.get(offset..)?.find(char::is_alphanumeric)?;
         let end = text[start..].find(|c| !is_word_char(c)).map_or(text.len(), |length| start + length);
-        rest = end;
+        offset = end;
         Some((start..end, fold(&text[start..end])))
     })
 }
@@ -92,7 +92,7 @@ impl Terms {
         self.ends_with_prefix && term + 1 == self.terms.len() && position + 1 == self.terms[term].len()
     }
 
-    /// Returns the number of words at the start that match a term, or 0.
+    /// Returns the number of words of the longest term that matches at the start of `words`, or 0.
     fn match_length(&self, words: &[(Range<usize>, String)]) -> usize {
         let is_match = |index: usize, term: &[String]| {
             term.iter().enumerate().all(|(position, term_word)| {
@@ -112,15 +112,15 @@ impl Terms {
         for text in texts {
             let words: Vec<(Range<usize>, String)> = words(text).collect();
             let lengths = self.match_lengths(&words);
-            let matches_after =
+            let matches_from =
                 |first: usize| lengths[first..].iter().take(SNIPPET_WORDS).filter(|length| **length > 0).count();
             let first_words = (0..words.len()).filter(|index| lengths[*index] > 0);
             // Among equal numbers of matches, the first one in the text is chosen.
-            let first_match = first_words.max_by_key(|index| (matches_after(*index), Reverse(*index)));
+            let first_match = first_words.max_by_key(|index| (matches_from(*index), Reverse(*index)));
             if let Some(first_match) = first_match
-                && matches_after(first_match) > most_matches
+                && matches_from(first_match) > most_matches
             {
-                most_matches = matches_after(first_match);
+                most_matches = matches_from(first_match);
                 best_excerpt = excerpt(text, &words, &lengths, first_match.saturating_sub(WORDS_BEFORE_MATCH));
             }
         }

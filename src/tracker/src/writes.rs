@@ -136,7 +136,7 @@ impl PlanRun<'_> {
     }
 
     /// Reads an issue as it is after the write.
-    fn read_back(&self, id: &Uuid) -> DbResult<Issue> {
+    fn reload_issue(&self, id: &Uuid) -> DbResult<Issue> {
         find_issue(self.db, self.workflow, &EntityRef::Id(id.clone()))?.ok_or_else(missing_row)
     }
 
@@ -147,7 +147,7 @@ impl PlanRun<'_> {
 
     /// Returns the result of a write that changed these fields of an issue.
     fn changed_issue_result(&self, issue: &Issue, changed: Vec<&'static str>) -> DbResult<ToolResult> {
-        let issue = self.read_back(&issue.id)?;
+        let issue = self.reload_issue(&issue.id)?;
         let text = self.text(&render::issue(&issue));
         Ok(tool_result(&text, &ChangedIssue { issue, changed })?)
     }
@@ -194,7 +194,7 @@ impl PlanRun<'_> {
         if assignee.is_some() {
             self.changed_resources.add_people();
         }
-        let issue = self.read_back(&id)?;
+        let issue = self.reload_issue(&id)?;
         let text = self.text(&render::issue(&issue));
         Ok(tool_result(&text, &CreatedIssue { issue })?)
     }

@@ -73,7 +73,7 @@ async fn issue_is_created_with_all_fields() {
         diff_fields(&preview),
         [
             ("project", None, Some("CORE Project CORE")),
-            ("key", None, Some("CORE-… (allotted when it is applied)")),
+            ("key", None, Some("CORE-… (assigned when it is applied)")),
             ("type", None, Some("Task")),
             ("title", None, Some("Fix login")),
             ("status", None, Some("Backlog")),
