@@ -2,8 +2,8 @@
 //! that a person approves.
 //!
 //! It previews and runs writes. It knows nothing about policy or reviewers, and of a session only its notes, which hold
-//! the active project. The files are the truth: everything in the index is derived from them. A write replaces one file
-//! as a whole, or removes files, inside its project's folder.
+//! the active project. The files are the source of truth: everything in the index is derived from them. A write replaces
+//! one file as a whole, or removes files, inside its project's folder.
 //!
 //! Each part uses only those before it: `model.rs` has the shared types, `text` parses documents, `index` searches
 //! them, `remote` calls models, `library` manages projects and their folders, `answer` writes answers, and `tools` is
@@ -52,7 +52,8 @@ pub use library::DocsError;
 /// again.
 const EVENT_CAPACITY: usize = 1024;
 
-/// The query of the search that stands for the preview of a deletion. What counts is its tenant, so any text will do.
+/// The query of the search that an agent must be allowed to make to see the preview of a deletion. Only the tenant of this
+/// search matters, so its text is arbitrary.
 const ANY_QUERY: &str = "documents";
 
 /// The knowledge base as a module, named `docs` in routes and changes.
@@ -104,7 +105,7 @@ impl Docs {
 
 fn unknown_tool_error(tool: &str) -> McpError {
     let shown = one_line(tool, 64).into_owned();
-    McpError::new(ErrorKind::ToolNotFound, format!("The documents have no tool `{shown}`.")).with("tool", shown)
+    McpError::new(ErrorKind::ToolNotFound, format!("The knowledge base has no tool `{shown}`.")).with("tool", shown)
 }
 
 impl Provider for Docs {

@@ -49,10 +49,10 @@ fn remove_unknown_numbers(answer: &str, count: usize) -> String {
     let mut out = String::with_capacity(answer.len());
     let mut rest = answer;
     while let Some(start) = rest.find('[') {
-        let (before, from) = rest.split_at(start);
+        let (before, tail) = rest.split_at(start);
         out.push_str(before);
-        let end = from.bytes().take(MAX_CITATION_LIST_BYTES).position(|byte| byte == b']');
-        let inner = end.and_then(|end| from.get(1..end));
+        let end = tail.bytes().take(MAX_CITATION_LIST_BYTES).position(|byte| byte == b']');
+        let inner = end.and_then(|end| tail.get(1..end));
         let parse_numbers = |inner: &str| {
             inner.split([',', ';']).map(|number| number.trim().parse().ok()).collect::<Option<Vec<u64>>>()
         };
@@ -66,11 +66,11 @@ fn remove_unknown_numbers(answer: &str, count: usize) -> String {
                 } else {
                     out.push_str(&format!("[{}]", valid.join(", ")));
                 }
-                rest = from.get(inner.len() + 2..).unwrap_or_default();
+                rest = tail.get(inner.len() + 2..).unwrap_or_default();
             }
             None => {
                 out.push('[');
-                rest = from.get(1..).unwrap_or_default();
+                rest = tail.get(1..).unwrap_or_default();
             }
         }
     }

@@ -9,8 +9,8 @@ use super::{documents::document_of, score, vectors::PassageId, words};
 const COLUMN_WEIGHTS: &str = "4.0, 2.0, 1.0";
 /// The parameter `k1` of BM25, as in FTS5.
 const BM25_K1: f64 = 1.2;
-/// The number of passages from which a term is common. Common terms say little and cost most, so they are used only if
-/// the query has no other terms.
+/// The number of passages above which a term counts as common. Common terms say little and cost most, so they are used only
+/// if the query has no other terms.
 const COMMON_TERM_PASSAGES: usize = 6000;
 
 /// The match of one document (see `score.rs`).
@@ -98,8 +98,8 @@ fn combine_terms(terms: &[Term], total_weight: f64) -> HashMap<i64, DocumentMatc
     let mut found: HashMap<i64, DocumentMatch> = HashMap::new();
     for (passage, sum) in passages {
         let document = document_of(passage);
-        let of_all_passages = documents.get(&document).copied().unwrap_or_default();
-        let word_match = score::document_match(sum / total_weight, of_all_passages / total_weight);
+        let joint_sum = documents.get(&document).copied().unwrap_or_default();
+        let word_match = score::document_match(sum / total_weight, joint_sum / total_weight);
         match found.get_mut(&document) {
             // Of equal passages the first is kept, so that results are deterministic.
             Some(best) if (best.word_match, -best.passage) >= (word_match, -passage) => {}

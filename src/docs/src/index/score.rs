@@ -35,8 +35,8 @@ pub(super) fn term_weight(n: usize, passage_count: usize) -> f64 {
 }
 
 /// Returns the match of a document, from the match of one of its passages and that of all its passages together.
-pub(super) fn document_match(of_passage: f64, of_all_passages: f64) -> f64 {
-    0.7 * of_passage + 0.3 * of_all_passages
+pub(super) fn document_match(passage_match: f64, joint_match: f64) -> f64 {
+    0.7 * passage_match + 0.3 * joint_match
 }
 
 /// Returns the relevance of a match of words.
@@ -55,11 +55,11 @@ pub(super) struct CosineDistribution {
 
 impl CosineDistribution {
     pub fn from_cosines(cosines: impl Iterator<Item = f64> + Clone) -> Self {
-        let all = cosines.clone().count();
-        let count = all.max(1) as f64;
+        let sample_size = cosines.clone().count();
+        let count = sample_size.max(1) as f64;
         let mean = cosines.clone().sum::<f64>() / count;
         let variance = cosines.map(|cosine| (cosine - mean).powi(2)).sum::<f64>() / count;
-        let is_small_sample = all < MIN_SAMPLE;
+        let is_small_sample = sample_size < MIN_SAMPLE;
         Self {
             mean,
             deviation: variance.sqrt().max(if is_small_sample { MIN_DEVIATION } else { 1e-6 }),

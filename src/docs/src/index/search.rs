@@ -112,7 +112,7 @@ impl Index {
         })
     }
 
-    /// Returns the cosine of each passage with the query's vector, if there are vectors of its kind.
+    /// Returns the cosine of each passage with the query's vector, if there are vectors with its dimensions.
     fn cosines(&self, vector: Option<&[f32]>) -> Result<Option<Vec<(PassageId, f32)>>, IndexError> {
         let Some(vector) = vector else { return Ok(None) };
         if let Some(matrix) = &*self.matrix.read() {
@@ -131,6 +131,7 @@ impl Index {
     /// # Errors
     /// Fails as [`Index::search`] does.
     pub fn dimensions(&self) -> Result<usize, IndexError> {
+        // Loads the vectors if they are not loaded yet.
         self.cosines(Some(&[1.0]))?;
         Ok(self.matrix.read().as_ref().map_or(0, Matrix::dimensions))
     }

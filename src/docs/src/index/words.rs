@@ -19,13 +19,13 @@ const STOP_WORDS: [&str; 72] = [
     "where", "which", "who", "why", "will", "with", "would", "you", "your", "s",
 ];
 
-/// Returns `true` for a script written without spaces, whose characters are indexed in pairs.
+/// Returns `true` for a character of a script without spaces, which is indexed in pairs of characters.
 fn is_unspaced(c: char) -> bool {
     matches!(u32::from(c), 0x0E00..=0x0EFF | 0x1000..=0x109F | 0x1780..=0x17FF | 0x2E80..=0x30FF | 0x3130..=0x318F
         | 0x31F0..=0x9FFF | 0xA960..=0xA97F | 0xAC00..=0xD7FF | 0xF900..=0xFAFF | 0x20000..=0x3FFFF)
 }
 
-fn is_word(c: char) -> bool {
+fn is_word_char(c: char) -> bool {
     c.is_alphanumeric() && !is_unspaced(c)
 }
 
@@ -34,7 +34,7 @@ fn for_each_term<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
     let mut word: Option<usize> = None;
     let mut unspaced: Option<(usize, usize)> = None;
     for (offset, c) in text.char_indices().chain(std::iter::once((text.len(), ' '))) {
-        if is_word(c) {
+        if is_word_char(c) {
             word.get_or_insert(offset);
         } else if let Some(start) = word.take() {
             let whole = text.get(start..offset).unwrap_or_default();

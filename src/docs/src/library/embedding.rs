@@ -40,8 +40,8 @@ pub(super) async fn embed_passages(
     Ok(ids.into_iter().zip(embedder.embed_passages(&texts).await?).collect())
 }
 
-/// Embeds the passages of an index in the order of their ids. A passage without a usable vector is passed over and
-/// tried again after the next change of documents.
+/// Embeds the passages of an index in the order of their ids. A passage without a usable vector is skipped and tried again
+/// after the next change of documents.
 async fn embed(project: &Project, index: &Arc<Index>, embedder: &Arc<Embedder>) -> Result<(), String> {
     let mut after = PassageId::MIN;
     while !project.is_stopped() {

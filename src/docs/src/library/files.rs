@@ -2,7 +2,7 @@
 //! in between a check and its use.
 
 use std::{
-    io::{Error, ErrorKind as Io, Read as _, Write as _},
+    io::{Error, ErrorKind as IoErrorKind, Read as _, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -128,7 +128,7 @@ impl Files {
     /// `FILE_SYSTEM_ERROR`
     pub fn read(&self, path: &str) -> Result<Option<Vec<u8>>, McpError> {
         match self.attempt_read(path) {
-            Err(error) if error.kind() == Io::NotFound => Ok(None),
+            Err(error) if error.kind() == IoErrorKind::NotFound => Ok(None),
             Err(error) => Err(file_error("read", path, &error)),
             Ok((bytes, _)) => Ok(Some(bytes)),
         }
@@ -176,8 +176,8 @@ impl Files {
         let parent = if parent_path.is_empty() { folder } else { folder.open_dir(parent_path)? };
         let permissions = match parent.symlink_metadata(name) {
             Ok(metadata) if metadata.is_file() => Some(metadata.permissions()),
-            Ok(_) => return Err(Error::new(Io::InvalidInput, "something other than a file has this name")),
-            Err(error) if error.kind() == Io::NotFound => None,
+            Ok(_) => return Err(Error::new(IoErrorKind::InvalidInput, "something other than a file has this name")),
+            Err(error) if error.kind() == IoErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
         let temporary = format!("{}{}{}", TEMPORARY_NAME.0, nanoid::nanoid!(), TEMPORARY_NAME.1);
@@ -190,7 +190,7 @@ impl Files {
             file.sync_all()?;
             let present = match read_within(&parent, name) {
                 Ok((bytes, _)) => Some(bytes),
-                Err(error) if error.kind() == Io::NotFound => None,
+                Err(error) if error.kind() == IoErrorKind::NotFound => None,
                 Err(error) => return Err(error),
             };
             if !is_expected(present.as_deref()) {
@@ -228,7 +228,7 @@ impl Files {
             Ok(true)
         };
         match attempt() {
-            Err(error) if error.kind() == Io::NotFound => Ok(()),
+            Err(error) if error.kind() == IoErrorKind::NotFound => Ok(()),
             Ok(true) => Ok(()),
             Ok(false) => Err(stale_error(path)),
             Err(error) => Err(file_error("removed", path, &error)),
@@ -242,7 +242,7 @@ impl Files {
         Dir::open_ambient_dir(&self.root, ambient_authority())?;
         match self.open() {
             Ok(folder) => self.walk_into(&folder, "", 0, &mut listing)?,
-            Err(error) if error.kind() == Io::NotFound => {}
+            Err(error) if error.kind() == IoErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
         listing.files.sort_by(|a, b| a.path.cmp(&b.path));
@@ -322,13 +322,13 @@ fn read_within(folder: &Dir, path: &str) -> std::io::Result<(Vec<u8>, Metadata)>
     let file = folder.open_with(path, &read_options())?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(Error::new(Io::InvalidInput, "it is not a regular file"));
+        return Err(Error::new(IoErrorKind::InvalidInput, "it is not a regular file"));
     }
     let mut bytes = Vec::new();
     // The file may grow while it is read.
     file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > MAX_FILE_BYTES {
-        return Err(Error::from(Io::FileTooLarge));
+        return Err(Error::from(IoErrorKind::FileTooLarge));
     }
     Ok((bytes, metadata))
 }
@@ -366,10 +366,10 @@ fn reject_links(folder: &Dir, path: &str) -> std::io::Result<()> {
     for end in ends {
         match folder.symlink_metadata(path.get(..end).unwrap_or(path)) {
             Ok(metadata) if metadata.is_symlink() => {
-                return Err(Error::new(Io::InvalidInput, "a symbolic link is on its path"));
+                return Err(Error::new(IoErrorKind::InvalidInput, "a symbolic link is on its path"));
             }
             Ok(_) => {}
-            Err(error) if error.kind() == Io::NotFound => return Ok(()),
+            Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         }
     }

@@ -48,13 +48,13 @@ pub(super) fn normalize_path(path: &str) -> Result<String, McpError> {
         return invalid("write it relative to the folder of the documents");
     }
     if has_hidden(path) || path.contains(|c: char| c.is_control() || matches!(c, '\\' | ':')) {
-        return invalid("it has characters that no path of a document has");
+        return invalid("it has hidden or control characters, a backslash or a colon");
     }
     let mut parts = Vec::new();
     for (index, part) in path.split('/').enumerate() {
         match part {
             "." if index == 0 => {}
-            "" | "." | ".." => return invalid("it has an empty part, or one of dots"),
+            "" | "." | ".." => return invalid("it has a part that is empty, `.` or `..`"),
             part if part.starts_with('.') => return invalid("a part begins with a dot"),
             part if part.len() > MAX_PART_BYTES => return invalid("a part is too long"),
             part if part.trim() != part || part.ends_with('.') => {

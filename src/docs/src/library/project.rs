@@ -129,11 +129,11 @@ impl Project {
         let thread_builder = |name: &str| std::thread::Builder::new().name(format!("docs-{name}"));
         thread_builder("sync").spawn(move || worker.run()).map_err(DocsError::Thread)?;
         if let Some(embedder) = embedder {
-            let embedded = Arc::clone(&project);
+            let embedded_project = Arc::clone(&project);
             let work = move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 match runtime {
-                    Ok(runtime) => runtime.block_on(embedding::run(embedded, embedder)),
+                    Ok(runtime) => runtime.block_on(embedding::run(embedded_project, embedder)),
                     Err(error) => {
                         tracing::error!(%error, "the thread for embeddings cannot start, so documents are not embedded")
                     }
@@ -189,11 +189,11 @@ impl Project {
         if !self.config.by_branch {
             return known;
         }
-        let now = git::checked_out_branch(&self.root);
-        if now != known {
+        let checked_out = git::checked_out_branch(&self.root);
+        if checked_out != known {
             let _ = self.tasks.lock().send(Task::Scan);
         }
-        now
+        checked_out
     }
 
     /// Returns the types of the project's documents.
@@ -446,7 +446,7 @@ impl Project {
         if before.details != report.details {
             tracing::info!(
                 project = %self.name, branch = %indexed.tenant.branch, documents = docs.documents,
-                without_front_matter = docs.without_front_matter, not_fitting = docs.faulty,
+                without_front_matter = docs.without_front_matter, faulty = docs.faulty,
                 external = external.as_ref().map(|external| external.documents), "documents are indexed"
             );
         }

@@ -66,8 +66,7 @@ pub(super) struct FolderIndex<'a> {
 }
 
 impl FolderIndex<'_> {
-    /// Synchronizes the whole folder. `progress` gets the number of files done and the total, and returns whether to
-    /// continue.
+    /// Synchronizes the whole folder. `progress` gets the number of files done and the total, and returns `false` to stop.
     pub fn synchronize_all(&self, progress: &mut dyn FnMut(usize, usize) -> bool) -> Result<IndexChanges, SyncError> {
         let listing = self.files.walk()?;
         if listing.is_truncated {

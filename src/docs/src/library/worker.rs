@@ -65,7 +65,7 @@ struct WatchedFolder {
     /// Device and inode of the watched folder.
     identity: Option<(u64, u64)>,
     scanned_at: Instant,
-    scan_time: Duration,
+    scan_duration: Duration,
 }
 
 /// The thread of a project.
@@ -147,7 +147,7 @@ impl Worker {
         }
         let outcome = self.walk_folder(collection);
         if let Some(watched) = self.watched.get_mut(position) {
-            (watched.scanned_at, watched.scan_time) = (Instant::now(), started_at.elapsed());
+            (watched.scanned_at, watched.scan_duration) = (Instant::now(), started_at.elapsed());
         }
         match outcome {
             Ok(changes) => self.project.publish_changes(collection, changes),
@@ -247,7 +247,7 @@ impl WatchedFolder {
             watcher: watcher.ok(),
             identity: None,
             scanned_at: Instant::now(),
-            scan_time: Duration::ZERO,
+            scan_duration: Duration::ZERO,
         }
     }
 
@@ -265,7 +265,7 @@ impl WatchedFolder {
         let interval = if self.watcher.is_some() {
             FULL_SCAN_INTERVAL
         } else {
-            POLL_INTERVAL.max(self.scan_time.saturating_mul(POLLING_PAUSE_FACTOR))
+            POLL_INTERVAL.max(self.scan_duration.saturating_mul(POLLING_PAUSE_FACTOR))
         };
         self.scanned_at.elapsed() >= interval
     }

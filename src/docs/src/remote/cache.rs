@@ -24,6 +24,7 @@ pub(super) type VectorKey = [u8; 32];
 /// The cache of vectors, a file of its own.
 pub(super) struct VectorCache {
     conn: Mutex<Connection>,
+    /// The number of vectors written since the last eviction.
     written: Mutex<usize>,
     capacity: usize,
 }

@@ -1,5 +1,4 @@
-//! Parses a document from its file. The only error is a document that takes too long: other parts that cannot be parsed
-//! are left out.
+//! Parses a document from its file. The only error is that this takes too long; parts that cannot be parsed are left out.
 
 use serde_json::{Map, Value};
 

@@ -57,7 +57,7 @@ pub(crate) fn split_document(text: &str) -> DocumentParts {
 /// Returns the fields of a document's front matter in their order; empty if it has none.
 ///
 /// # Errors
-/// Fails if the YAML is invalid, is not a map, repeats a key, or nests or aliases too deeply.
+/// Fails if the YAML is invalid, is not a map, repeats a key, nests too deeply, or has too many aliases.
 pub(crate) fn parse_fields(text: &str) -> Result<Map<String, Value>, FrontMatterError> {
     let Some(yaml) = split_document(text).yaml.and_then(|range| text.get(range)) else { return Ok(Map::new()) };
     match parse_yaml(yaml)? {

@@ -68,16 +68,16 @@ pub(super) fn parse(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow
             Event::Start(tag) => {
                 if depth == 0 && is_unbreakable(tag) {
                     let last = line_of(range.end.saturating_sub(1).max(range.start));
-                    for inner in out.boundaries.iter_mut().take(last + 1).skip(line_of(range.start) + 1) {
+                    for is_boundary in out.boundaries.iter_mut().take(last + 1).skip(line_of(range.start) + 1) {
                         budget.step()?;
-                        *inner = false;
+                        *is_boundary = false;
                     }
                 }
                 match tag {
                     Tag::Heading { level, .. } if depth == 0 => {
                         let line = line_of(range.start);
-                        if let Some(heading_lines) = out.heading_lines.get_mut(line) {
-                            *heading_lines = true;
+                        if let Some(is_heading) = out.heading_lines.get_mut(line) {
+                            *is_heading = true;
                         }
                         heading = Some(Heading { level: heading_number(*level), text: String::new(), line });
                     }

@@ -117,16 +117,16 @@ fn compile(schema: &Value) -> Result<Validator, String> {
 impl DocTypes {
     /// Returns the types that every project has.
     pub fn built_in() -> Self {
-        let all = schemas::built_in().filter_map(|written| {
-            let schemas::TypeDefinition { name, description, folder, schema } = written;
+        let all = schemas::built_in().filter_map(|definition| {
+            let schemas::TypeDefinition { name, description, folder, schema } = definition;
             let validator = compile(&schema).ok()?;
             Some(DocType { name, description, folder, schema_path: None, schema, validator })
         });
         Self { all: all.collect(), untyped: compile(&schemas::untyped_schema()).ok() }
     }
 
-    /// Adds a project's own types, given as paths and texts of their files. Also returns the paths of skipped files
-    /// with the reasons.
+    /// Returns the built-in types and a project's own ones, given as paths and texts of their files. Also returns the paths of
+    /// skipped files with the reasons.
     pub fn with_custom(files: Vec<(String, String)>) -> (Self, Vec<(String, String)>) {
         let mut types = Self::built_in();
         let mut skipped = Vec::new();
@@ -156,7 +156,7 @@ impl DocTypes {
             return Err("its name has other characters than letters, digits, - and _".to_owned());
         }
         if !folder.split('/').all(is_name) {
-            return Err("its folder is not one below the folder of the documents".to_owned());
+            return Err("its folder is not a plain relative path below the folder of the documents".to_owned());
         }
         if folder == "schemas" {
             return Err("its folder is that of the schemas".to_owned());

@@ -238,7 +238,7 @@ impl WritingToolCall {
                 let DeleteDocumentsArgs { project_name: project, branch_name: branch, path_hash, paths, dry_run } =
                     args;
                 if paths.as_ref().is_some_and(|paths| paths.is_empty() || paths.len() > MAX_PATHS) {
-                    let message = format!("`paths` has 1 to {MAX_PATHS} paths.");
+                    let message = format!("`paths` must have 1 to {MAX_PATHS} paths.");
                     return Err(invalid_argument("/paths", "maxItems", message));
                 }
                 for path in paths.iter().flatten() {

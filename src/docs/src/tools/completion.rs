@@ -43,8 +43,8 @@ pub(crate) fn prompts() -> Vec<PromptDef> {
                 "The type of the document: problem, insight, codebase, tool, style, or one of the project's own.",
                 true,
             ),
-            argument("subject", "Subject", "What it is about; what was just found out, where it is left out.", false),
-            argument("project", "Project", "The project; may be left out where there is only one.", false),
+            argument("subject", "Subject", "What the document is about. Default: what was just found out.", false),
+            argument("project", "Project", "The project. Optional if there is only one.", false),
         ],
         raw: None,
     }]

@@ -24,11 +24,11 @@ use super::{
 
 const READ_ONLY: ToolAnnotations =
     ToolAnnotations { read_only_hint: true, destructive_hint: false, idempotent_hint: true, open_world_hint: false };
-/// Replaces a file; repeating the call changes nothing more.
+/// The annotations of a tool that replaces or deletes files. Repeating the call changes nothing more.
 const IDEMPOTENT_WRITE: ToolAnnotations =
     ToolAnnotations { read_only_hint: false, destructive_hint: true, idempotent_hint: true, open_world_hint: false };
 
-/// Returns all tools in the order of the list.
+/// Returns all tools in the order of `tools/list`.
 pub(crate) fn tools() -> Vec<ToolDef> {
     let mut tools = vec![
         ToolDef::for_types::<ActivateArgs, ActivatedProject>(

@@ -152,7 +152,7 @@ fn tenant_state(indexed: &IndexedTenant) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Returns `handbook/problems/pool.md`, with the branch if branches are distinguished.
+/// Returns a label such as `handbook/problems/pool.md`, with the branch if branches are distinguished.
 fn document_label(indexed: &IndexedTenant, path: &str) -> String {
     let tenant = &indexed.tenant;
     let path = one_line(path, MAX_SHOWN_CHARS);

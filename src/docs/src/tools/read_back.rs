@@ -1,5 +1,5 @@
-//! Reads a document again after a write, to compare it with what was approved. A deletion says nothing of the documents
-//! that are there afterwards, so it is not read back.
+//! Reads a document again after a write, to compare it with what was approved. A deletion is not read back, because its
+//! preview lists documents and shows no values to compare.
 
 use super::{args::TenantSelector, tenant::resolve_checked_out};
 use crate::{

@@ -1,4 +1,4 @@
-//! Answers tools that only read, and calls of other tools that only read.
+//! Answers the tools that only read, and those calls of the other tools that only read.
 
 use std::sync::Arc;
 
@@ -263,18 +263,18 @@ impl Reader {
         };
         let (types, file_path) = (project.types(), path.clone());
         let ctx = ctx.clone();
-        let (checked, entry) = run_blocking(move || {
-            let checked = ctx.run_charged(|| types.check_fields(&file_path, &text)).err();
-            Ok((checked, indexed.docs.document(&file_path)?))
+        let (refusal, entry) = run_blocking(move || {
+            let refusal = ctx.run_charged(|| types.check_fields(&file_path, &text)).err();
+            Ok((refusal, indexed.docs.document(&file_path)?))
         })
         .await?;
         let chunks = entry.map_or(0, |entry| entry.chunks);
         let mut line = format!("{} is indexed: {}.", text::one_line(&path, MAX_SHOWN_CHARS), plural(chunks, "chunk"));
-        let faults = match &checked {
+        let faults = match &refusal {
             Some(Refusal::Schema { faults }) => faults.clone(),
             _ => Vec::new(),
         };
-        let note = checked.map(|refusal| refusal::to_error(&path, refusal).message.to_string());
+        let note = refusal.map(|refusal| refusal::to_error(&path, refusal).message.to_string());
         if let Some(note) = &note {
             line = format!("{line} {note}");
         }

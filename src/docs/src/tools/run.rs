@@ -102,7 +102,7 @@ fn remove_documents(deletion: &Deletion, removed: &mut Vec<String>) -> Result<()
     Ok(())
 }
 
-/// Returns the error of a deletion that failed half-way, so that a person has to look.
+/// Returns the error of a deletion that failed half-way. Its outcome is unknown, so that a reviewer settles it.
 fn partial_deletion_error(error: McpError, removed: &[String], document_count: usize) -> McpError {
     if removed.is_empty() {
         return error;

@@ -37,8 +37,12 @@ impl ActiveTenant {
         if project.name != self.project {
             return Err(mismatch_error(self, &format!("this document belongs to {}", project.name)));
         }
-        let now = project.read_branch();
-        if now == self.branch { Ok(()) } else { Err(mismatch_error(self, &format!("{now} is checked out"))) }
+        let checked_out = project.read_branch();
+        if checked_out == self.branch {
+            Ok(())
+        } else {
+            Err(mismatch_error(self, &format!("{checked_out} is checked out")))
+        }
     }
 
     /// Writes the tenant to the notes of a session.
@@ -84,8 +88,8 @@ pub(crate) fn ensure_checked_out(project: &Project, indexed: &IndexedTenant) -> 
         return Ok(());
     }
     let message = format!(
-        "The branch {branch} is not checked out, {checked_out} is: documents are written to the branch that is checked \
-         out alone. Call activate_project again."
+        "The branch {branch} is not checked out, {checked_out} is: documents are written only to the checked-out branch. \
+         Call activate_project again."
     );
     Err(McpError::new(ErrorKind::ProjectMismatch, message)
         .with("branch_name", branch.as_str())
