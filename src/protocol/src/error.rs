@@ -116,7 +116,7 @@ error_table! {
     /// A person has one vote, whichever of their keys they use.
     AlreadyVoted = -31044, "ALREADY_VOTED", 409;
     /// The plan of a step has stopped.
-    PlanStopped = -31055, "PLAN_STOPPED", 409;
+    PlanStopped = -31056, "PLAN_STOPPED", 409;
     /// A call about documents names no project, and its session has no active project.
     ProjectNotActive = -31046, "PROJECT_NOT_ACTIVE", 409;
     /// A project, branch or root is not configured, not checked out or not active.
