@@ -12,7 +12,7 @@ use cap_std::{
 };
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use super::paths::{self, MAX_DEPTH, file_error, stale_error};
+use super::paths::{self, MAX_DEPTH, file_error, stale_error, unsynced_error};
 use crate::text::has_markdown_extension;
 use countersign_protocol::McpError;
 use countersign_provider::text::invalid_argument;
@@ -155,17 +155,18 @@ impl Files {
     /// folders. `is_expected` checks the content that is about to be replaced.
     ///
     /// # Errors
-    /// `FILE_SYSTEM_ERROR`, and `CHANGE_STALE` if the content was not expected; the file is unchanged then.
+    /// `FILE_SYSTEM_ERROR`, and `CHANGE_STALE` if the content was not expected; the file is unchanged then, unless
+    /// `data.outcome` is `unknown`.
     pub fn write(&self, path: &str, bytes: &[u8], is_expected: ContentCheck<'_>) -> Result<(), McpError> {
         match self.attempt_write(path, bytes, is_expected) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(stale_error(path)),
+            Ok(Some(parent)) => sync_folder(&parent).map_err(|error| unsynced_error("written", path, &error)),
+            Ok(None) => Err(stale_error(path)),
             Err(error) => Err(file_error("written", path, &error)),
         }
     }
 
-    /// Writes the file and returns `true`; returns `false` if it had unexpected content.
-    fn attempt_write(&self, path: &str, bytes: &[u8], is_expected: ContentCheck<'_>) -> std::io::Result<bool> {
+    /// Writes the file and returns its folder, which is not synced yet; returns `None` if the file had unexpected content.
+    fn attempt_write(&self, path: &str, bytes: &[u8], is_expected: ContentCheck<'_>) -> std::io::Result<Option<Dir>> {
         let folder = self.open_after(|root| root.create_dir_all(&self.folder))?;
         let (parent_path, name) = path.rsplit_once('/').unwrap_or(("", path));
         if !parent_path.is_empty() {
@@ -198,12 +199,11 @@ impl Files {
             }
             parent.rename(&temporary, &parent, name).map(|()| true)
         };
-        let outcome = write();
-        match outcome {
-            Ok(true) => sync_folder(&parent).map(|()| true),
-            _ => {
+        match write() {
+            Ok(true) => Ok(Some(parent)),
+            outcome => {
                 let _ = parent.remove_file(&temporary);
-                outcome
+                outcome.map(|_| None)
             }
         }
     }
@@ -211,26 +211,25 @@ impl Files {
     /// Removes a document, if it exists. `is_expected` checks its content just before.
     ///
     /// # Errors
-    /// `FILE_SYSTEM_ERROR`, and `CHANGE_STALE` if the content was not expected; the file still exists then.
+    /// `FILE_SYSTEM_ERROR`, and `CHANGE_STALE` if the content was not expected; the file still exists then, unless
+    /// `data.outcome` is `unknown`.
     pub fn remove(&self, path: &str, is_expected: ContentCheck<'_>) -> Result<(), McpError> {
-        let attempt = || -> std::io::Result<bool> {
+        let attempt = || -> std::io::Result<Option<Dir>> {
             let folder = self.open()?;
             reject_links(&folder, path)?;
-            let (bytes, _) = read_within(&folder, path)?;
+            let (parent_path, name) = path.rsplit_once('/').unwrap_or(("", path));
+            let parent = if parent_path.is_empty() { folder } else { folder.open_dir(parent_path)? };
+            let (bytes, _) = read_within(&parent, name)?;
             if !is_expected(Some(&bytes)) {
-                return Ok(false);
+                return Ok(None);
             }
-            folder.remove_file(path)?;
-            match path.rsplit_once('/') {
-                Some((parent, _)) => sync_folder(&folder.open_dir(parent)?)?,
-                None => sync_folder(&folder)?,
-            }
-            Ok(true)
+            parent.remove_file(name)?;
+            Ok(Some(parent))
         };
         match attempt() {
             Err(error) if error.kind() == IoErrorKind::NotFound => Ok(()),
-            Ok(true) => Ok(()),
-            Ok(false) => Err(stale_error(path)),
+            Ok(Some(parent)) => sync_folder(&parent).map_err(|error| unsynced_error("removed", path, &error)),
+            Ok(None) => Err(stale_error(path)),
             Err(error) => Err(file_error("removed", path, &error)),
         }
     }
@@ -378,7 +377,43 @@ fn reject_links(folder: &Dir, path: &str) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
     use super::*;
+    use countersign_protocol::ErrorKind;
+
+    /// Replaces and removes a file whose folder cannot be synced, because nothing more can be opened. This takes a process of
+    /// its own, because the limit applies to all threads.
+    #[test]
+    fn unsynced_change_has_an_unknown_outcome() {
+        const ROOT: &str = "DOCS_UNSYNCED_ROOT";
+        let Some(root) = std::env::var_os(ROOT) else {
+            let root = tempfile::tempdir().unwrap();
+            let child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "library::files::tests::unsynced_change_has_an_unknown_outcome"])
+                .env(ROOT, root.path())
+                .output()
+                .unwrap();
+            assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+            return;
+        };
+        let files = Files::new(Path::new(&root), "know", None);
+        let limit = getrlimit(Resource::Nofile);
+        let forbid_opening = |_: Option<&[u8]>| {
+            setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
+            true
+        };
+        let written = files.write("new/a.md", b"content", &forbid_opening);
+        setrlimit(Resource::Nofile, limit).unwrap();
+        assert_eq!(files.read("new/a.md").unwrap().unwrap(), b"content");
+        let removed = files.remove("new/a.md", &forbid_opening);
+        setrlimit(Resource::Nofile, limit).unwrap();
+        assert_eq!(files.read("new/a.md").unwrap(), None);
+        for outcome in [written, removed] {
+            let error = outcome.unwrap_err();
+            assert_eq!((error.kind, &error.data["outcome"]), (ErrorKind::FileSystem, &"unknown".into()));
+        }
+    }
 
     #[test]
     fn running_write_keeps_its_temporary_file() {

@@ -79,6 +79,16 @@ pub(super) fn file_error(action: &str, path: &str, error: &std::io::Error) -> Mc
     McpError::new(ErrorKind::FileSystem, message).with("path", path)
 }
 
+/// Returns the error for a file that was written or removed, although a crash may still undo that.
+pub(super) fn unsynced_error(action: &str, path: &str, error: &std::io::Error) -> McpError {
+    let message = format!(
+        "{} was {action}, but a crash may undo that, because its folder could not be synced: {}",
+        one_line(path, 200),
+        io_error_reason(error)
+    );
+    McpError::new(ErrorKind::FileSystem, message).with("path", path).with("outcome", "unknown")
+}
+
 /// Returns the error for a file that has changed since its write was planned.
 pub(super) fn stale_error(path: &str) -> McpError {
     let message = format!("{} was changed by somebody else meanwhile, so it was left as it is", one_line(path, 200));
