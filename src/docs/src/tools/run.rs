@@ -129,9 +129,9 @@ async fn write_result(project: &Arc<Project>, path: &str, has_embedder: bool) ->
             .map(Some),
         false => Ok(None),
     };
-    let indexed = project.tenant(None)?;
-    let document_path = path.to_owned();
-    let entry = run_blocking(move || Ok(indexed.docs.document(&document_path)?)).await;
+    let (project, document_path) = (Arc::clone(project), path.to_owned());
+    // The file is written even if another branch was checked out meanwhile and its index cannot be opened.
+    let entry = run_blocking(move || Ok(project.tenant(None)?.docs.document(&document_path)?)).await;
     let chunks = entry.ok().flatten().map_or(0, |entry| entry.chunks);
     let mut line = format!("{} is written and indexed: {}.", one_line(path, MAX_SHOWN_CHARS), plural(chunks, "chunk"));
     let (embedding_dimensions, note) = match dimensions {
@@ -144,4 +144,45 @@ async fn write_result(project: &Arc<Project>, path: &str, has_embedder: bool) ->
     }
     let (path, faults) = (path.to_owned(), Vec::new());
     result(&line, &IndexedDocument { status: "written", path, chunks, embedding_dimensions, faults, note })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::{Value, json};
+    use tokio::sync::broadcast;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use countersign_config::{DocsConfig, DocsProject};
+    use countersign_provider::NoProgress;
+
+    #[tokio::test]
+    async fn written_document_is_reported_without_its_index() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, data) = (dir.path().join("root"), dir.path().join("data"));
+        let head = root.join(".git/HEAD");
+        fs::create_dir_all(root.join(".git")).unwrap();
+        fs::write(&head, "ref: refs/heads/main\n").unwrap();
+        let (name, folder) = ("handbook".to_owned(), "know".to_owned());
+        let projects = vec![DocsProject { name, root, folder, external_docs: None, by_branch: true }];
+        let config = DocsConfig { enabled: true, projects, embeddings: None, generation: None };
+        let library = Library::open(&data, &config, None, &broadcast::channel(1000).0).unwrap();
+        let project = &library.projects()[0];
+        project.wait_until_synchronized(&NoProgress, &CancellationToken::new()).await.unwrap();
+        // The index of the next branch cannot be created.
+        fs::rename(&data, dir.path().join("moved")).unwrap();
+        fs::write(&head, "ref: refs/heads/dev\n").unwrap();
+        let following = async {
+            while project.branch() != "dev" {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), following).await.unwrap();
+        assert!(project.tenant(None).is_err());
+        let result = write_result(project, "a.md", false).await.unwrap();
+        let answer: Value = serde_json::from_str(result.structured_content.unwrap().get()).unwrap();
+        assert_eq!((&answer["status"], &answer["chunks"]), (&json!("written"), &json!(0)));
+    }
 }
