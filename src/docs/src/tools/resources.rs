@@ -85,8 +85,8 @@ fn decode_path_part(part: &str) -> Option<String> {
 }
 
 fn unknown_resource_error(uri: &str) -> McpError {
-    let shown: String = uri.chars().take(200).collect();
-    McpError::new(ErrorKind::ResourceNotFound, format!("There is no resource {shown}.")).with("uri", uri)
+    let shown: String = uri.chars().take(512).collect();
+    McpError::new(ErrorKind::ResourceNotFound, format!("There is no resource {shown}.")).with("uri", shown)
 }
 
 /// Returns the tenant of the session, if it has one.
@@ -114,4 +114,16 @@ pub(crate) async fn read(library: &Library, uri: &str, ctx: &CallContext) -> Res
     let bytes = run_blocking(move || project.files().read(&path)).await?;
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| unknown_resource_error(uri))?;
     Ok(vec![ResourceText { uri: uri.to_owned(), mime_type: MARKDOWN.to_owned(), text }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_resource_error_cuts_a_long_uri() {
+        let error = unknown_resource_error(&format!("{SCHEME}handbook/{}.md", "x".repeat(MAX_URI_BYTES)));
+        let shown = error.data["uri"].as_str().unwrap();
+        assert_eq!((shown.len(), &*error.message), (512, &*format!("There is no resource {shown}.")));
+    }
 }
