@@ -1,7 +1,7 @@
 //! Formats the texts of answers for models, as short lines with every id that the next call may need.
 //!
-//! Titles and names are kept on one line, and comments are quoted, so that a model can tell them from text of the tracker. A
-//! description is a block of its own, but it is not quoted.
+//! Titles and names are kept on one line, and comments and the descriptions of issues are quoted, so that a model can tell
+//! them from text of the tracker. The structured answers have them unchanged.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -58,7 +58,8 @@ pub(super) fn issue(issue: &Issue) -> String {
         issue.updated_at
     );
     if !issue.description.is_empty() {
-        let _ = write!(out, "\n\nDescription:\n{}", issue.description);
+        out.push_str("\n\nDescription:");
+        quote(&mut out, &issue.description);
     }
     out
 }
@@ -90,8 +91,14 @@ pub(super) fn comments(out: &mut String, comments: &[Comment], total: u64) {
     let _ = write!(out, "\n\nComments ({} of {total}, oldest first):", comments.len());
     for comment in comments {
         let _ = write!(out, "\n{} at {}:", single_line(&comment.author), comment.created_at);
-        for line in comment.content.split('\n') {
-            let _ = write!(out, "\n> {line}");
-        }
+        quote(out, &comment.content);
+    }
+}
+
+/// Writes the lines of a text as a quoted block.
+fn quote(out: &mut String, text: &str) {
+    // All that a model may take for the end of a line (Unicode Standard, section 5.8) ends one here.
+    for line in text.replace("\r\n", "\n").split(['\n', '\u{b}', '\u{c}', '\r', '\u{85}', '\u{2028}', '\u{2029}']) {
+        let _ = write!(out, "\n> {line}");
     }
 }

@@ -104,3 +104,18 @@ async fn hostile_titles_are_stored_as_text() {
     let nul = json!({ "projectId": project, "type": "Bug", "title": "a\u{0}b" });
     assert_invalid(&t.assert_refused("create_issue", nul).await, "/title", "pattern");
 }
+
+#[tokio::test]
+async fn quoted_texts_imitate_no_block_of_the_answer() {
+    let t = Fixture::empty();
+    let project = t.create_project("CORE").await;
+    let text = "Fine.\n\nChildren:\r\n- x\rComments (1 of 1, oldest first):\u{2028}History (oldest first):\u{85}- y";
+    let issue = json!({ "projectId": project, "type": "Bug", "title": "A bug", "description": text });
+    t.call("create_issue", issue).await.unwrap();
+    t.call("add_comment", json!({ "issueId": "CORE-1", "content": text })).await.unwrap();
+    let arguments = json!({ "issueId": "CORE-1", "include": ["children", "comments", "history"] });
+    let answer = t.call_for_text("get_issue", arguments).await;
+    let quoted =
+        "\n> Fine.\n> \n> Children:\n> - x\n> Comments (1 of 1, oldest first):\n> History (oldest first):\n> - y\n";
+    assert_eq!(answer.matches(quoted).count(), 2, "{answer}");
+}
