@@ -61,8 +61,8 @@ pub(super) fn check_bounds(text: &str, max_bytes: usize, max_values: usize) -> R
         ));
     }
     // The values are counted before any is built.
-    let values = tokens(text).filter(|token| matches!(token, Token::Open(_) | Token::String(_) | Token::Scalar(_)));
-    if values.take(max_values).count() == max_values {
+    let mut values = tokens(text).filter(|token| matches!(token, Token::Open(_) | Token::String(_) | Token::Scalar(_)));
+    if values.nth(max_values).is_some() {
         return Err(ConditionFault::Arguments("the arguments hold too many values for its condition"));
     }
     Ok(())
@@ -166,8 +166,15 @@ mod tests {
         assert!(read(r#"{"x":[{"b":1,"\u0062":2}]}"#).is_err());
         assert!(read(r#"{"path":"/ok","Path":"/etc"}"#).is_err());
         assert!(read(r#"{"path":"/ok","other":{"Path":"/etc"}}"#).is_ok());
-        let many = format!("[{}]", vec!["1"; MAX_VALUES].join(","));
-        assert_eq!(read(&many), Err(ConditionFault::Arguments("the arguments hold too many values for its condition")));
+    }
+
+    #[test]
+    fn arguments_over_a_maximum_are_refused() {
+        // The array counts, too.
+        let array = |items: usize| format!("[{}]", vec!["1"; items].join(","));
+        assert!(read(&array(MAX_VALUES - 1)).is_ok());
+        let fault = ConditionFault::Arguments("the arguments hold too many values for its condition");
+        assert_eq!(read(&array(MAX_VALUES)), Err(fault));
         assert!(read(&format!("\"{}\"", "x".repeat(MAX_BYTES))).is_err());
     }
 }
