@@ -95,8 +95,8 @@ fn collect_header_secrets(name: &str, value: &str, found: &mut Vec<String>) {
 /// Returns the JSON spellings of a text. Some JSON writers escape `/`, and some escape characters with a meaning in HTML or
 /// scripts.
 fn json_spellings(text: &str) -> Vec<String> {
-    let plain = serde_json::to_string(text).unwrap_or_default();
-    let plain = plain.trim_matches('"');
+    let quoted = serde_json::to_string(text).unwrap_or_default();
+    let plain = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_default();
     let mut all = Vec::new();
     for (escaped, upper) in [("", false), ("&<>", false), ("&<>", true), ("&<>+'`", true)] {
         let spelling: String = plain
@@ -131,6 +131,7 @@ mod tests {
             ("Cookie", "a=1; session=abc-def"),
             ("X-Odd", "a\"b\\c"),
             ("X-Markup", "a/b&c<d>e+f"),
+            ("X-Quoted", "say-\"word\""),
         ]);
         for (text, expected) in [
             ("nothing here", "nothing here"),
@@ -140,6 +141,8 @@ mod tests {
             (r#"a"b\c"#, "[secret]"),
             (r#""a\"b\\c""#, r#""[secret]""#),
             (r#""{\"x\":\"a\\\"b\\\\c\"}""#, r#""{\"x\":\"[secret]\"}""#),
+            (r#"{"x":"say-\"word\""}"#, r#"{"x":"[secret]"}"#),
+            (r#""{\"x\":\"say-\\\"word\\\"\"}""#, r#""{\"x\":\"[secret]\"}""#),
             (r"a/b&c<d>e+f a\/b&c<d>e+f a/b\u0026c\u003cd\u003ee+f", "[secret] [secret] [secret]"),
             (r"a\/b\u0026c\u003cd\u003ee+f a\/b\u0026c\u003Cd\u003Ee+f", "[secret] [secret]"),
             (r"a/b\u0026c\u003Cd\u003Ee\u002Bf a\\/b\\u0026c\\u003cd\\u003ee+f", "[secret] [secret]"),

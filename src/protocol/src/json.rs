@@ -90,7 +90,8 @@ pub fn string(value: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str(value).ok().map(Cow::Owned)
 }
 
-fn inside_quotes(value: &str) -> Option<&str> {
+/// Returns the text between the quotes of a JSON string, with its escapes.
+pub(crate) fn inside_quotes(value: &str) -> Option<&str> {
     value.strip_prefix('"')?.strip_suffix('"')
 }
 

@@ -11,6 +11,8 @@ use std::{
     },
 };
 
+use super::json;
+
 /// The text that replaces a secret.
 pub const MASK: &str = "[secret]";
 /// Minimum bytes of a secret that is masked. Shorter secrets occur in too many words.
@@ -26,9 +28,9 @@ pub fn register_secrets(values: impl IntoIterator<Item = String>) {
     for value in values {
         // Each line of a multi-line secret (a private key) is masked on its own, because texts may show a single line.
         for line in value.lines().map(str::trim).filter(|line| line.len() >= MIN_SECRET_BYTES) {
-            let quoted = crate::json::quoted(line);
+            let quoted = json::quoted(line);
             all.push(line.to_owned());
-            all.extend(json_spellings(quoted.trim_matches('"')));
+            all.extend(json::inside_quotes(&quoted).into_iter().flat_map(json_spellings));
         }
     }
     all.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
@@ -80,11 +82,12 @@ mod tests {
     #[test]
     fn secrets_are_masked_raw_and_json_escaped() {
         register_secrets(["redact-me-1".to_owned(), "redact-me-1-and-more".to_owned(), "quo\"te-me-1".to_owned()]);
-        register_secrets(["a/b&c<d>e+f".to_owned()]);
+        register_secrets(["a/b&c<d>e+f".to_owned(), "end-quote-1\"".to_owned()]);
         register_secrets(["short".to_owned(), "first-line-1\nsecond-line-1".to_owned()]);
         for (text, expected) in [
             ("a redact-me-1 b redact-me-1-and-more", "a [secret] b [secret]"),
             (r#"quo"te-me-1 and {"x":"quo\"te-me-1"}"#, r#"[secret] and {"x":"[secret]"}"#),
+            (r#"end-quote-1" and {"x":"end-quote-1\""}"#, r#"[secret] and {"x":"[secret]"}"#),
             ("short; first-line-1, second-line-1", "short; [secret], [secret]"),
             (r"a/b&c<d>e+f a\/b&c<d>e+f a/b\u0026c\u003cd\u003ee+f", "[secret] [secret] [secret]"),
             (r"a\/b\u0026c\u003cd\u003ee+f a\/b\u0026c\u003Cd\u003Ee+f", "[secret] [secret]"),
