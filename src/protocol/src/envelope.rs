@@ -121,7 +121,9 @@ pub struct EnvelopeFault {
     pub error: McpError,
     /// The id of the rejected request, if it could be read.
     pub id: Option<RequestId>,
-    /// `true` if the message was a notification, which gets no response. HTTP answers it with a status alone.
+    /// `true` for a notification that is refused because it is nested too deep or its `params` are an array. It gets no
+    /// response, except that HTTP answers every fault with a status and the error. A message without `id` that violates JSON-RPC
+    /// itself is not a notification, and gets a response (JSON-RPC 2.0, section 5).
     pub is_notification: bool,
 }
 

@@ -175,7 +175,8 @@ impl MessageSource {
         self.session.legacy_revision().unwrap_or(self.assumed)
     }
 
-    /// Returns the response to an invalid message; `None` for an invalid notification, which is not answered.
+    /// Returns the response to an invalid message; `None` for [a notification](EnvelopeFault::is_notification), which is not
+    /// answered.
     pub fn fault_response(&self, fault: &EnvelopeFault) -> Option<WireResponse> {
         RequestMetrics::get().record_error(fault.error.kind);
         (!fault.is_notification).then(|| WireResponse::error(fault.id.as_ref(), &fault.error, self.revision()))

@@ -136,6 +136,8 @@ fn non_messages_are_invalid_requests() {
         (r#"{"jsonrpc":"2.0","id":1,"method":1}"#, Some("1")),
         (r#"{"jsonrpc":"2.0","id":1,"method":null}"#, Some("1")),
         (r#"{"jsonrpc":"2.0","method":1,"params":"bar"}"#, None),
+        (r#"{"jsonrpc":"2.0","method":"ping","params":"bar"}"#, None),
+        (r#"{"jsonrpc":"1.0","method":"ping"}"#, None),
         (r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":null}"#, Some("1")),
         (r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":"bar"}"#, Some("1")),
         (r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":3}"#, Some("1")),
