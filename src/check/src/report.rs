@@ -151,7 +151,9 @@ fn escape_xml(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
+            '\t' => out.push_str("&#9;"),
             '\n' => out.push_str("&#10;"),
+            '\r' => out.push_str("&#13;"),
             c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -183,7 +185,7 @@ mod tests {
             status,
             requirement: "A response has an id.",
             spec: "2025-11-25/basic/index".into(),
-            reason: "<it> is \"not\"\u{1}".into(),
+            reason: "<it> is \"not\"\t\r\n\u{1}".into(),
             sent: vec!["{}".into()],
             received: Vec::new(),
             advice: None,
@@ -214,7 +216,7 @@ mod tests {
     #[test]
     fn junit_escapes_server_text() {
         let xml = report(Status::Failed, Level::Must).to_junit();
-        for part in ["failures=\"1\"", "x &amp; y", "&lt;it&gt; is &quot;not&quot;"] {
+        for part in ["failures=\"1\"", "x &amp; y", "&lt;it&gt; is &quot;not&quot;&#9;&#13;&#10;\u{fffd}"] {
             assert!(xml.contains(part), "{part}: {xml}");
         }
         assert!(!xml.contains('\u{1}'));
