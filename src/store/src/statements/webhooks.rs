@@ -70,11 +70,15 @@ pub async fn record_attempt<S: Sql>(
     let (status, error) = (attempt.status.map(u32::from), attempt.error.as_deref());
     let values = values![webhook, id, state.as_str(), attempt.attempts, status, error, at.as_millisecond()];
     db.execute(sql, values).await?;
-    // The deletion costs another statement, so it runs after one in 16 deliveries.
+    // The deletion costs further statements, so it runs after one in 16 deliveries. It covers all webhooks, because ids are
+    // numbered over all of them, and those of one webhook may never be multiples of 16.
     if state != DeliveryState::Waiting && id.is_multiple_of(16) {
         let sql = "DELETE FROM webhook_deliveries WHERE webhook = ?1 AND state <> 'waiting' AND id <= (
                        SELECT id FROM webhook_deliveries WHERE webhook = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)";
-        db.execute(sql, values![webhook, MAX_FINISHED_DELIVERIES]).await?;
+        for row in db.rows("SELECT name FROM webhooks", &[]).await? {
+            let name: &str = row.get(0)?;
+            db.execute(sql, values![name, MAX_FINISHED_DELIVERIES]).await?;
+        }
     }
     Ok(())
 }

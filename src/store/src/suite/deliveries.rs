@@ -42,15 +42,27 @@ pub(super) fn deliveries_wait_until_finished(location_of: LocationOf) {
 pub(super) fn old_finished_deliveries_are_deleted(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
     let store = location_of(dir.path()).deliveries().unwrap();
-    store.position("a", 0).unwrap();
-    let last = webhooks::MAX_FINISHED_DELIVERIES + 64;
-    store.enqueue("a", last, &(1..=last).map(feed_delivery).collect::<Vec<_>>()).unwrap();
-    for seq in 2..=last {
-        store.record_attempt("a", seq, DeliveryState::Delivered, &attempt_result(1), time_at(1)).unwrap();
+    for webhook in ["a", "b"] {
+        store.position(webhook, 0).unwrap();
+    }
+    // The ids that are multiples of 16, with which old deliveries are deleted, all belong to the other webhook.
+    let last = webhooks::MAX_FINISHED_DELIVERIES + 65;
+    let events: Vec<_> = (1..=last).map(feed_delivery).collect();
+    let enqueue = |webhook: &'static str, events: &[PendingDelivery]| {
+        store.enqueue(webhook, last, events).unwrap().into_iter().map(move |id| (webhook, id))
+    };
+    let mut queued = Vec::new();
+    for batch in events.chunks(15) {
+        queued.extend(enqueue("a", batch));
+        queued.extend(enqueue("b", &batch[..1]));
+    }
+    for (webhook, id) in queued.into_iter().skip(1) {
+        store.record_attempt(webhook, id, DeliveryState::Delivered, &attempt_result(1), time_at(1)).unwrap();
     }
     let all = store.deliveries("a", None, 5000).unwrap();
     assert!(all.len() as u64 <= webhooks::MAX_FINISHED_DELIVERIES + 17, "{}", all.len());
     assert_eq!(all.last().unwrap().seq, Some(1));
+    assert_eq!(store.deliveries("b", None, 5000).unwrap().len(), 71);
     store.retain_only(&["b".into()]).unwrap();
     assert!(store.deliveries("a", None, 9).unwrap().is_empty());
     assert_eq!(store.position("a", 99).unwrap(), 99, "the webhook counts as new");
