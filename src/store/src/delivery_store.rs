@@ -15,7 +15,7 @@ use countersign_domain::changes::Claimant;
 /// The deliveries of a database.
 pub(crate) struct DeliveryStore<D> {
     db: Arc<D>,
-    /// The node that must be the leader for a write to succeed; `None` does not check.
+    /// The node that must be the leader for a [`Self::transaction`] to succeed; `None` does not check.
     leader: Option<Claimant>,
 }
 

@@ -100,8 +100,9 @@ pub struct Delivery {
 /// The webhooks and deliveries of a store. Calls block for one small write, so they must be made on a thread that may
 /// block.
 pub trait Deliveries: Send + Sync + 'static {
-    /// Returns a handle for the leader `claimant`. Its writes fail with [`StoreError::HandedOver`] once another node
-    /// may lead, and the next leader sees all successful ones. Only stores whose nodes have claimants have such handles.
+    /// Returns a handle for the leader `claimant`. Its [`Self::retain_only`], [`Self::enqueue`] and [`Self::record_attempt`] fail
+    /// with [`StoreError::HandedOver`] once another node may lead, and the next leader sees all that succeeded. The other methods
+    /// do not check this, because any node may call them. Only stores whose nodes have claimants have such handles.
     fn for_leader(&self, claimant: &Claimant) -> Arc<dyn Deliveries>;
 
     /// Deletes all webhooks except the named ones. A webhook that is configured again later counts as new.
@@ -142,7 +143,7 @@ pub trait Deliveries: Send + Sync + 'static {
     ) -> Result<(), StoreError>;
 
     /// Queues at most `limit` given-up deliveries again, oldest first. Returns their number, and all waiting
-    /// deliveries.
+    /// deliveries. Another node than the leader may call this, because the leader looks for them ([`Self::pending`]).
     ///
     /// # Errors
     /// Those of the database.
