@@ -355,7 +355,7 @@ impl StoreBackend for PostgresStore {
 
     fn is_open(&self) -> bool {
         self.queue.is_open()
-            && !self.membership.has_stopped()
+            && self.membership.stop_reason().is_none()
             && self.writer.lock().as_ref().is_some_and(|t| !t.is_finished())
     }
 

@@ -81,9 +81,8 @@ pub(super) struct Membership {
     /// Notified when the thread must renew at once, or end.
     wake: Notify,
     closing: AtomicBool,
-    /// This node has stopped serving, because another process has joined with its id, or because entries that it knows are
-    /// lost.
-    stopped: AtomicBool,
+    /// The reason why this node has stopped serving: another process has joined with its id, or entries that it knows are lost.
+    stop_reason: OnceLock<StoreError>,
     /// The last known heads, from this node's last write or the last renewal.
     known_heads: Mutex<Heads>,
     clock: ServerClock,
@@ -118,7 +117,7 @@ impl Membership {
             peer_servers: Mutex::default(),
             wake: Notify::new(),
             closing: AtomicBool::new(false),
-            stopped: AtomicBool::new(false),
+            stop_reason: OnceLock::new(),
             known_heads: Mutex::default(),
             clock: ServerClock::default(),
         })
@@ -139,8 +138,8 @@ impl Membership {
         self.wake.notify_one();
     }
 
-    pub fn has_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Acquire)
+    pub fn stop_reason(&self) -> Option<&StoreError> {
+        self.stop_reason.get()
     }
 
     /// Remembers newer heads.

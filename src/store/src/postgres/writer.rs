@@ -133,8 +133,8 @@ impl Writer {
 
     /// Returns the connection that marks the database as served, and reconnects if needed.
     async fn client(&mut self) -> Result<&ClientWrapper, StoreError> {
-        if self.membership.has_stopped() {
-            return Err(StoreError::Superseded);
+        if let Some(reason) = self.membership.stop_reason() {
+            return Err(reason.clone());
         }
         if self.client.as_ref().is_none_or(|client| client.is_closed()) {
             self.client = None;

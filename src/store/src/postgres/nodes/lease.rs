@@ -61,7 +61,7 @@ impl Membership {
                     return;
                 }
                 Err(error @ (StoreError::Superseded | StoreError::WritesLost)) => {
-                    self.stopped.store(true, Ordering::Release);
+                    let _ = self.stop_reason.set(error.clone());
                     self.connector.health.record_failure(&error);
                     tracing::error!(%error, "this gateway stops serving the store");
                     return;
