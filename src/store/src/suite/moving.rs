@@ -29,6 +29,7 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     let tool = countersign_domain::policy::pins::Definition { name: "t".into(), hash: "h".into(), text: "{}".into() };
     pins.accept(("fs", "behind"), std::slice::from_ref(&tool), "alice").await.unwrap();
     keys.put_absence(&absence("alice", "k1", "bob")).unwrap();
+    keys.ensure_token_key("first").unwrap();
     let accounts = from.accounts().unwrap();
     let account = connect(&*accounts, account_of("crm", "alice", 1));
     assert!(accounts.begin_refresh(&account.key, account.version, time_at(2)).unwrap());
@@ -106,6 +107,7 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     assert_eq!(keys.find(&[1; 32]).unwrap().unwrap().0, api_key("k1", Role::Viewer));
     assert_eq!(keys.holders().unwrap().keys.len(), 1);
     assert_eq!(keys.absences().unwrap(), [absence("alice", "k1", "bob")]);
+    assert_eq!(keys.ensure_token_key("second").unwrap(), "first", "the moved tokens are encrypted with the first key");
     let accounts = to.accounts().unwrap();
     let moved = StoredAccount { refreshing_since: Some(time_at(2)), ..account };
     assert_eq!(accounts.accounts().unwrap(), [moved]);
