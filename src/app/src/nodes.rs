@@ -215,19 +215,19 @@ impl NodeSync {
     }
 
     /// Applies decisions of reviewers at other nodes on configurations that are pending here too, and announces the escalations
-    /// that the leading node recorded. `last_read_entry` is the number of the last audit entry that was read.
+    /// that the leading node recorded. `last_read_entry` is the number of the last audit entry that was read and applied, so that
+    /// a call after an error continues there.
     async fn follow_trail(&self, last_read_entry: &mut Option<u64>) -> Result<(), StoreError> {
         let end = self.store.heads().await?.audit.seq;
-        let Some(last) = last_read_entry.replace(end) else { return Ok(()) };
+        let Some(last) = *last_read_entry else {
+            *last_read_entry = Some(end);
+            return Ok(());
+        };
         let events = [ACCEPTED_EVENT, REFUSED_EVENT, ESCALATED_EVENT].map(str::to_owned).to_vec();
         let search = AuditSearch { events, ..AuditSearch::default() };
         let (mut entries, mut before) = (Vec::new(), Some(end + 1));
         while let Some(top) = before.filter(|top| *top > last + 1) {
-            let found = self
-                .store
-                .search_audit(search.clone(), Some(top), PAGE_SIZE)
-                .await
-                .inspect_err(|_| *last_read_entry = Some(last))?;
+            let found = self.store.search_audit(search.clone(), Some(top), PAGE_SIZE).await?;
             entries.extend(found.entries.into_iter().map(|found| found.entry).filter(|entry| entry.seq > last));
             before = found.next;
         }
@@ -237,12 +237,14 @@ impl NodeSync {
                 if !self.nodes.is_leader() {
                     self.changes.announce_escalation(&entry.change_id).await?;
                 }
-                continue;
+            } else {
+                let details = serde_json::from_str::<Value>(entry.details.get()).unwrap_or_default();
+                let digest = details["digest"].as_str().unwrap_or_default();
+                self.reloader.apply_remote_decision(digest, entry.event == ACCEPTED_EVENT, &entry.actor).await;
             }
-            let details = serde_json::from_str::<Value>(entry.details.get()).unwrap_or_default();
-            let digest = details["digest"].as_str().unwrap_or_default();
-            self.reloader.apply_remote_decision(digest, entry.event == ACCEPTED_EVENT, &entry.actor).await;
+            *last_read_entry = Some(entry.seq);
         }
+        *last_read_entry = Some(end);
         Ok(())
     }
 
