@@ -107,10 +107,11 @@ impl DailyVolume {
         }
     }
 
-    /// Subtracts the bytes of a write that failed.
-    pub(crate) fn release(&mut self, principal: &str, bytes: u64) {
+    /// Subtracts the bytes of a write that failed, and that was admitted at the time `at`.
+    pub(crate) fn release(&mut self, principal: &str, bytes: u64, at: Timestamp) {
+        let hour = at.as_second().div_euclid(SECONDS_PER_HOUR);
         let Some(hours) = self.by_principal.get_mut(principal) else { return };
-        if let Some((_, sum)) = hours.back_mut() {
+        if let Some((_, sum)) = hours.iter_mut().find(|(counted, _)| *counted == hour) {
             *sum = sum.saturating_sub(bytes);
         }
     }
@@ -139,11 +140,22 @@ mod tests {
         daily.admit("a", 1, time_after(23, 3599)).unwrap_err();
         daily.admit("a", 60, time_after(24, 0)).unwrap();
         daily.admit("a", 1, time_after(24, 0)).unwrap_err();
-        daily.release("a", 10);
+        daily.release("a", 10, time_after(24, 0));
         daily.admit("a", 10, time_after(24, 0)).unwrap();
         assert!(daily.admit("c", 101, time_after(0, 0)).is_err(), "it would never fit");
         assert!(!daily.by_principal.contains_key("c"));
         assert!(DailyVolume::new(0).admit("a", u64::MAX, time_after(0, 0)).is_ok(), "no limit");
+    }
+
+    #[test]
+    fn failed_write_is_released_from_its_own_hour() {
+        let mut daily = DailyVolume::new(100);
+        daily.admit("a", 60, time_after(0, 3599)).unwrap();
+        daily.admit("a", 40, time_after(1, 0)).unwrap();
+        daily.release("a", 60, time_after(0, 3599));
+        // The first hour has left the window, and the bytes of the second one still count.
+        daily.admit("a", 61, time_after(24, 0)).unwrap_err();
+        daily.admit("a", 60, time_after(24, 0)).unwrap();
     }
 
     #[test]

@@ -369,9 +369,10 @@ impl PendingChanges {
             self.feed_gap.notify_one();
         }
         if pending.kind == EventKind::Created {
-            self.ledger.release(&pending.change.proposer.principal, pending.bytes);
-            self.daily.release(&pending.change.proposer.principal, pending.bytes);
-            self.shared.duplicates.remove(&pending.change.id);
+            let change = &pending.change;
+            self.ledger.release(&change.proposer.principal, pending.bytes);
+            self.daily.release(&change.proposer.principal, pending.bytes, change.created_at);
+            self.shared.duplicates.remove(&change.id);
         }
         let _ = pending.reply.send(Err(error.into()));
     }
