@@ -94,7 +94,7 @@ fn has_lost_rights(before: &Holders, now: &Holders) -> bool {
     let groups = |holder: &KeyHolder| holder.claims.as_ref().map(|claims| claims.groups.clone());
     let has_same_rights = |a: &KeyHolder, b: &KeyHolder| a.role == b.role && groups(a) == groups(b);
     before.keys.iter().any(|(id, holder)| !now.keys.get(id).is_some_and(|now| has_same_rights(holder, now)))
-        || before.revoked_people.len() != now.revoked_people.len()
+        || before.revoked_people != now.revoked_people
         || before.people_without_role != now.people_without_role
 }
 
@@ -227,6 +227,7 @@ mod tests {
         assert!(!has_lost_rights(&holders("dba", &[]), &holders("dba", &[])));
         assert!(has_lost_rights(&holders("dba", &[]), &holders("ops", &[])));
         assert!(has_lost_rights(&holders("dba", &[]), &holders("dba", &["b"])));
+        assert!(has_lost_rights(&holders("dba", &["a"]), &holders("dba", &["b"])));
         let one_without_role = Holders { people_without_role: 1, ..holders("dba", &[]) };
         assert!(has_lost_rights(&holders("dba", &[]), &one_without_role));
     }
