@@ -245,22 +245,16 @@ impl DashboardSignIns {
         })
     }
 
-    /// Checks, without asking an issuer, that the credential of an open stream is still valid.
+    /// Checks, without asking an issuer, that the credential of an open stream is still valid, as [`Authenticator::check`] does
+    /// for all credentials but sign-ins.
     ///
     /// # Errors
     /// `UNAUTHORIZED` if it was revoked, signed out or idle for too long; `STORE_UNAVAILABLE` if that cannot be
     /// determined.
-    pub fn check_credential(&self, credential: &Credential, now: Timestamp) -> Result<(), McpError> {
-        match credential {
-            Credential::Loopback => Ok(()),
-            Credential::Key(key) => self.authenticator.recheck_key(key).map(drop),
-            Credential::Token(token) => self.authenticator.tokens().check(token, now),
-            Credential::SignIn(id) => {
-                let sign_in =
-                    self.find_live(id, now)?.ok_or_else(|| McpError::new(ErrorKind::Unauthorized, "signed out"))?;
-                self.check_key(id, sign_in.key)
-            }
-        }
+    pub fn check_credential(&self, identity: &Identity, now: Timestamp) -> Result<(), McpError> {
+        let Credential::SignIn(id) = &identity.credential else { return self.authenticator.check(identity) };
+        let sign_in = self.find_live(id, now)?.ok_or_else(|| McpError::new(ErrorKind::Unauthorized, "signed out"))?;
+        self.check_key(id, sign_in.key)
     }
 
     /// Signs out every tab of the browser that shares the cookie of this sign-in. Returns a cookie that deletes it, and

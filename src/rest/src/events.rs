@@ -18,10 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{Caller, Problem, Query, query::parse_number};
 use countersign_auth::{DashboardSignIns, authenticator::RECHECK_INTERVAL};
-use countersign_domain::{
-    policy::StandingRule,
-    principal::{Credential, Identity},
-};
+use countersign_domain::{policy::StandingRule, principal::Identity};
 use countersign_exchange::{
     memory::Memory,
     slots::{StreamSlot, StreamSlots},
@@ -110,11 +107,11 @@ pub fn read_since(request: &HttpRequest) -> Result<Option<u64>, Problem> {
     seen.map(Some).ok_or_else(|| Problem::new(ErrorKind::InvalidParams, "Last-Event-ID is not an id of this feed"))
 }
 
-/// A position in the feed with the credential of its subscriber, behind either endpoint.
+/// A position in the feed with the identity of its subscriber, behind either endpoint.
 pub struct FeedSubscriber {
     feed: web::Data<FeedAccess>,
     subscription: FeedSubscription,
-    credential: Credential,
+    identity: Identity,
     recheck: Interval,
     /// Completes when the token of the subscriber is revoked or expires, and never for another credential.
     revoked: LocalBoxFuture<'static, McpError>,
@@ -152,7 +149,7 @@ impl FeedSubscriber {
             subscription,
             recheck: interval_from_now(RECHECK_INTERVAL),
             revoked: feed.sign_ins.authenticator().wait_until_token_revoked(&identity),
-            credential: identity.credential,
+            identity,
         };
         Ok((subscriber, hello))
     }
@@ -170,7 +167,7 @@ impl FeedSubscriber {
                     None => return FeedStep::Ended,
                 },
             };
-            if self.feed.sign_ins.check_credential(&self.credential, Timestamp::now()).is_err() {
+            if self.feed.sign_ins.check_credential(&self.identity, Timestamp::now()).is_err() {
                 return FeedStep::Unauthorized;
             }
             if let Some(event) = event {

@@ -1,7 +1,8 @@
+use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::authenticator::tests::MemoryKeys;
+use crate::{authenticator::tests::MemoryKeys, tokens::tests::KnownIssuer};
 use countersign_config::Config;
 use countersign_domain::principal::Role;
 
@@ -139,12 +140,12 @@ fn sign_in_ends_after_twelve_idle_hours() {
     assert_eq!(new.expires_at, now() + MAX_IDLE);
     let at = |hours: i64| {
         let now = now() + SignedDuration::from_hours(hours);
-        sign_ins.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now).map(|i| i.credential)
+        sign_ins.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now)
     };
     at(11).unwrap();
-    let credential = at(22).unwrap();
-    sign_ins.check_credential(&credential, now() + SignedDuration::from_hours(33)).unwrap();
-    sign_ins.check_credential(&credential, now() + SignedDuration::from_hours(34)).unwrap_err();
+    let identity = at(22).unwrap();
+    sign_ins.check_credential(&identity, now() + SignedDuration::from_hours(33)).unwrap();
+    sign_ins.check_credential(&identity, now() + SignedDuration::from_hours(34)).unwrap_err();
     at(34).unwrap_err();
 }
 
@@ -163,16 +164,15 @@ fn used_sign_in_ends_with_its_provider_session() {
     };
     let new = sign_ins.sign_in_person(alice(), session, &[], now()).unwrap();
     let minutes_later = |minutes| now() + SignedDuration::from_mins(minutes);
-    let authenticate =
-        |now| sign_ins.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now).map(|i| i.credential);
+    let authenticate = |now| sign_ins.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now);
     for hours in [8, 16, 23] {
         authenticate(minutes_later(hours * 60)).unwrap();
     }
-    let credential = authenticate(minutes_later(24 * 60 - 1)).unwrap();
-    sign_ins.check_credential(&credential, minutes_later(24 * 60 - 1)).unwrap();
+    let identity = authenticate(minutes_later(24 * 60 - 1)).unwrap();
+    sign_ins.check_credential(&identity, minutes_later(24 * 60 - 1)).unwrap();
     let error = authenticate(minutes_later(24 * 60)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unauthorized);
-    sign_ins.check_credential(&credential, minutes_later(24 * 60)).unwrap_err();
+    sign_ins.check_credential(&identity, minutes_later(24 * 60)).unwrap_err();
     assert!(!sign_ins.is_signed_in(&cookies_of(&new), minutes_later(24 * 60)));
 }
 
@@ -193,6 +193,18 @@ fn sign_in_ends_when_its_key_is_revoked() {
 }
 
 #[test]
+fn stream_with_token_of_revoked_person_is_refused() {
+    let (sign_ins, auth, keys, _dir) = new_sign_ins();
+    let issuer = KnownIssuer::new(auth.tokens());
+    let header = format!("Bearer {}", issuer.token_with(json!({})));
+    let identity = auth.identify(Some(header.as_bytes()), None).unwrap();
+    sign_ins.check_credential(&identity, Timestamp::now()).unwrap();
+    keys.revoked_people.lock().unwrap().insert("https://id.example#alice".to_owned());
+    let error = sign_ins.check_credential(&identity, Timestamp::now()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unauthorized);
+}
+
+#[test]
 fn tabs_share_a_cookie_and_sign_out_together() {
     let (sign_ins, _, _, _dir) = new_sign_ins();
     let one = sign_ins.sign_in(alice(), None, &[], now()).unwrap();
@@ -207,7 +219,7 @@ fn tabs_share_a_cookie_and_sign_out_together() {
     let (cleared, _) = sign_ins.sign_out(&identity.credential).unwrap();
     assert_eq!((cleared.value(), cleared.max_age()), ("", Some(CookieDuration::ZERO)));
     sign_ins.authenticate(&cookies_of(&two), Some(two.secret.as_bytes()), now()).unwrap_err();
-    sign_ins.check_credential(&identity.credential, now()).unwrap_err();
+    sign_ins.check_credential(&identity, now()).unwrap_err();
     sign_ins.authenticate(&cookies_of(&other), Some(other.secret.as_bytes()), now()).unwrap();
 }
 
