@@ -64,6 +64,7 @@ pub struct Authenticator {
     mode: AuthMode,
     /// Set if a peer on loopback needs no key.
     admits_loopback: bool,
+    is_behind_tls_proxy: bool,
     store: Arc<dyn KeyStore>,
     cache: DashMap<SecretHash, CachedKey>,
     wrong_keys: Mutex<WrongKeys>,
@@ -83,6 +84,7 @@ impl Authenticator {
         Self {
             mode: config.auth.mode,
             admits_loopback: config.auth.mode == AuthMode::Local && !config.behind_tls_proxy,
+            is_behind_tls_proxy: config.behind_tls_proxy,
             store,
             cache: DashMap::default(),
             wrong_keys: Mutex::default(),
@@ -91,6 +93,12 @@ impl Authenticator {
             local_agent: Arc::new(Principal::local_agent()),
             tokens: TokenVerifier::new(&config.auth.tokens, config.resource().as_deref()),
         }
+    }
+
+    /// Returns `true` if all requests come from a TLS proxy, which reports the addresses of the clients.
+    #[must_use]
+    pub const fn is_behind_tls_proxy(&self) -> bool {
+        self.is_behind_tls_proxy
     }
 
     #[must_use]
@@ -156,7 +164,8 @@ impl Authenticator {
 
     /// Returns the principal and the credential of a request. [`Self::check`] verifies the credential again later.
     /// `authorization` is the value of the only `Authorization` header ([`authorization_header`]), and `peer` is the
-    /// address of the socket, where `None` does not count as loopback.
+    /// address under which its failures are counted. Without the header, `peer` must be the address of the socket, where `None`
+    /// does not count as loopback.
     ///
     /// # Errors
     /// `UNAUTHORIZED` for a missing, malformed, unknown or revoked key or an invalid token; `FORBIDDEN` for a token

@@ -27,7 +27,6 @@ use countersign_auth::{
     Authenticator, DashboardSignIns, OriginRules, OriginVerdict, authenticator::authorization_header,
     dashboard_sign_ins,
 };
-use countersign_config::Config;
 use countersign_domain::principal::Identity;
 use countersign_protocol::{ErrorKind, McpError};
 
@@ -225,7 +224,7 @@ fn token_identity(request: &HttpRequest) -> Option<Identity> {
     request.extensions().get::<TokenIdentity>().map(|TokenIdentity(identity)| identity.clone())
 }
 
-/// Authenticates an agent by the `Authorization` header and the peer's address.
+/// Authenticates an agent by the `Authorization` header, or else by the address of the socket.
 ///
 /// # Errors
 /// As [`Authenticator::identify`].
@@ -233,9 +232,10 @@ pub fn identify_agent(authenticator: &Authenticator, request: &HttpRequest) -> R
     if let Some(identity) = token_identity(request) {
         return Ok(identity);
     }
-    let socket =
-        Connection::for_request(request).and_then(|connection| connection.peer).or_else(|| request.peer_addr());
-    authenticator.identify(authorization_header(request.headers())?, socket.map(|address| address.ip()))
+    let authorization = authorization_header(request.headers())?;
+    // An address that a header reports makes nobody a local agent.
+    let is_proxied = authorization.is_some() && authenticator.is_behind_tls_proxy();
+    authenticator.identify(authorization, address(request, is_proxied))
 }
 
 /// Returns all values of the dashboard's cookie. There are several if gateways on other ports of this host have set the cookie
@@ -254,7 +254,6 @@ pub struct RequestAuthenticator {
     pub authenticator: Arc<Authenticator>,
     pub sign_ins: Arc<DashboardSignIns>,
     pub origins: Arc<OriginRules>,
-    behind_tls_proxy: bool,
 }
 
 impl RequestAuthenticator {
@@ -263,9 +262,8 @@ impl RequestAuthenticator {
         authenticator: Arc<Authenticator>,
         sign_ins: Arc<DashboardSignIns>,
         origins: Arc<OriginRules>,
-        config: &Config,
     ) -> Self {
-        Self { authenticator, sign_ins, origins, behind_tls_proxy: config.behind_tls_proxy }
+        Self { authenticator, sign_ins, origins }
     }
 
     /// Identifies the principal of a request by a key, or by the dashboard's cookie together with its header.
@@ -304,13 +302,14 @@ impl RequestAuthenticator {
     /// proxy reports.
     #[must_use]
     pub fn address(&self, request: &HttpRequest) -> Option<IpAddr> {
-        address(request, self.behind_tls_proxy)
+        address(request, self.authenticator.is_behind_tls_proxy())
     }
 }
 
-fn address(request: &HttpRequest, behind_tls_proxy: bool) -> Option<IpAddr> {
-    let socket = request.peer_addr().map(|address| address.ip());
-    if !behind_tls_proxy {
+fn address(request: &HttpRequest, is_proxied: bool) -> Option<IpAddr> {
+    let socket = Connection::for_request(request).and_then(|connection| connection.peer);
+    let socket = socket.or_else(|| request.peer_addr()).map(|address| address.ip());
+    if !is_proxied {
         return socket;
     }
     // The proxy added the last address. The client may have invented the addresses before the last one.

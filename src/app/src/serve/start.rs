@@ -259,7 +259,7 @@ pub async fn start(
     let proof = GatewayProof(proof_secret.clone());
     let origins = Arc::new(OriginRules::new(&config));
     let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(&credentials), &origins));
-    let authentication = Arc::new(RequestAuthenticator::new(authenticator, sign_ins, origins, &config));
+    let authentication = Arc::new(RequestAuthenticator::new(authenticator, sign_ins, origins));
     let memory = Arc::clone(&endpoint.server.memory);
     let routed_servers =
         RoutedServers { routes: Arc::clone(&routes), request_timeout: config.transports.http.request_timeout };

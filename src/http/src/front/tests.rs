@@ -65,6 +65,22 @@ async fn identity_of_verified_token_is_kept_for_handlers() {
     assert_eq!(name(identify_agent(&front.authentication.authenticator, request.request())).as_deref(), Ok("ann"));
 }
 
+#[actix::test]
+async fn agents_behind_a_proxy_fail_by_their_own_addresses() {
+    let front = front(&Config { behind_tls_proxy: true, ..Config::default() });
+    let refusal_of = |authorization: Option<&str>, forwarded: &str| {
+        let request = TestRequest::default().peer_addr("127.0.0.1:5".parse().unwrap());
+        let request = request.append_header(("x-forwarded-for", forwarded));
+        let request =
+            authorization.into_iter().fold(request, |r, value| r.append_header((header::AUTHORIZATION, value)));
+        identify_agent(&front.authentication.authenticator, &request.to_http_request()).unwrap_err().kind
+    };
+    let refusals: Vec<_> = (0..11).map(|n| refusal_of(Some(&format!("Bearer csk_{n}")), "192.0.2.1")).collect();
+    assert_eq!(refusals.last(), Some(&ErrorKind::RateLimited));
+    assert_eq!(refusal_of(Some("Bearer csk_11"), "192.0.2.2"), ErrorKind::Unauthorized);
+    assert_eq!(refusal_of(None, "127.0.0.1"), ErrorKind::Unauthorized, "a reported address is not loopback");
+}
+
 async fn compressed(
     request: ServiceRequest,
     next: Next<BoxBody>,
