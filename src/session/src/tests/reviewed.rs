@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
 use super::bench::{Bench, ask, ask_error, pause};
 use crate::{
     RequestScope,
     handlers::reviewed::long_poll::{self, WaitOutcome},
 };
-use countersign_domain::changes::{ChangeState, ReviewVerdict};
+use countersign_domain::changes::{ChangeState, OnReview, ReviewVerdict, Terms};
 use countersign_exchange::testing::take_sent_messages;
 use countersign_protocol::{ErrorKind, RequestId, Revision, envelope::Response};
-use countersign_provider::NoProgress;
+use countersign_provider::{NoProgress, testing::CallOutcome};
+use countersign_review::{Proposal, testing::proposal};
 
 const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::MODERN;
@@ -86,6 +87,33 @@ async fn held_call_is_answered_by_decision() {
     let (result, ()) = tokio::join!(ask(&client, "tools/call", &call), rejecting);
     assert_eq!((&result["isError"], &result["structuredContent"]["status"]), (&json!(true), &json!("rejected")));
     assert_eq!(bench.fake.call_count(), 1);
+}
+
+#[actix::test]
+async fn held_call_ends_in_time_while_its_client_is_asked() {
+    let bench = Bench::new("").await;
+    *bench.fake.outcome.lock().unwrap() = CallOutcome::Ask(vec![("a".into(), "elicitation/create".into())]);
+    let client = bench.client(LEGACY, FORMS);
+    let raw = |json: &str| RawValue::from_string(json.into()).unwrap();
+    let arguments = raw(r#"{"target":"t"}"#);
+    let preview = bench.fake.current_preview(&arguments);
+    let asking_proposal = Proposal {
+        tool_hash: client.table.find_tool("write").unwrap().hash.clone(),
+        client_capabilities: Some(raw(FORMS).into()),
+        terms: Terms { on_review: OnReview::Hold, hold_for: 1, questions: true, ..Terms::default() },
+        idempotency_key: Some("k".into()),
+        ..proposal(client.exchange.proposer(), ("f", "write"), arguments, preview)
+    };
+    let change = bench.server.reviews.changes.propose(asking_proposal).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await;
+    let mut call = write();
+    call["_meta"] = json!({ "dev.countersign/idempotencyKey": "k" });
+    let held = tokio::time::timeout(Duration::from_secs(60), ask(&client, "tools/call", &call)).await;
+    assert_eq!(held.expect("the call ends")["structuredContent"]["changeId"], change.id.as_str());
+    let messages = take_sent_messages(&client.exchange);
+    let question = messages.iter().find(|message| message["method"] == "elicitation/create").unwrap();
+    let cancelled = messages.iter().find(|message| message["method"] == "notifications/cancelled").unwrap();
+    assert_eq!(cancelled["params"]["requestId"], question["id"]);
 }
 
 #[actix::test]

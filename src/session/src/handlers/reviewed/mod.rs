@@ -17,6 +17,7 @@ use std::{
 };
 
 use serde_json::{json, value::RawValue};
+use tokio::time::timeout;
 
 use super::tools::{ToolCall, ToolCallScope, ToolOutcome};
 use crate::{policy::JudgedCall, server::Reviews};
@@ -138,13 +139,13 @@ async fn answer_reviewed_call(
     })
 }
 
-/// Waits until the change is over, or until its stateless client must be asked. A handshake-era client is asked during
-/// the wait.
+/// Waits until the change is over, or until its stateless client must be asked, for `limit` at most. A handshake-era client is
+/// asked during the wait, and a question that it has not answered at the end is cancelled there and stays open in the change.
 async fn wait_while_held(
     exchange: &Exchange,
     reviews: &Reviews,
     mut change: Arc<Change>,
-    mut limit: Duration,
+    limit: Duration,
     progress: &dyn ProgressSink,
 ) -> Result<WaitOutcome, McpError> {
     // A client that cannot be asked only waits.
@@ -154,22 +155,25 @@ async fn wait_while_held(
     } else {
         long_poll::is_over
     };
+    let started_at = Instant::now();
+    let remaining = || limit.saturating_sub(started_at.elapsed());
     loop {
-        let started_at = Instant::now();
-        change =
-            match long_poll::wait(exchange, reviews, Arc::clone(&change), Some(limit), progress, is_reached).await? {
-                WaitOutcome::Reached(change) if ask_client::has_open_questions(&change) => change,
-                waited => return Ok(waited),
-            };
+        let waiting = long_poll::wait(exchange, reviews, change, Some(remaining()), progress, is_reached);
+        change = match waiting.await? {
+            WaitOutcome::Reached(change) if ask_client::has_open_questions(&change) => change,
+            waited => return Ok(waited),
+        };
         if ask_client::answerable_questions(exchange, &change).is_empty() {
-            return long_poll::wait(exchange, reviews, change, Some(limit), progress, long_poll::is_over).await;
+            return long_poll::wait(exchange, reviews, change, Some(remaining()), progress, long_poll::is_over).await;
         }
         if exchange.is_modern() {
             return Ok(WaitOutcome::Reached(change));
         }
-        limit = limit.saturating_sub(started_at.elapsed());
-        ask_client::ask_open_questions(exchange, reviews, &change, None).await;
+        let asked = timeout(remaining(), ask_client::ask_open_questions(exchange, reviews, &change, None)).await;
         change = long_poll::reload(reviews, change).await;
+        if asked.is_err() {
+            return Ok(WaitOutcome::NotReached(change));
+        }
     }
 }
 
