@@ -71,6 +71,15 @@ impl Query {
         parse_number(text).map(Some).ok_or_else(|| refuse(format!("{name} must be a whole number")))
     }
 
+    /// Returns `true` for `true`, and `false` for `false` or without a value.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS`
+    pub fn boolean(&self, name: &str) -> Result<bool, Problem> {
+        let Some(text) = self.get(name) else { return Ok(false) };
+        text.parse().map_err(|_| refuse(format!("{name} must be true or false")))
+    }
+
     /// Returns the items of a comma-separated list, at most [`MAX_LIST_ITEMS`].
     fn items(&self, name: &str) -> impl Iterator<Item = &str> {
         self.get(name)
@@ -141,6 +150,17 @@ mod tests {
         assert_eq!(limit("limit=200").unwrap(), 200);
         for bad in ["0", "201", "-1", "+5", "1.0", "x", "%20 1", "99999999999999999999999", "1e2"] {
             limit(&format!("limit={bad}")).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn booleans_are_true_or_false() {
+        let preview = |text: &str| Query::parse(text, &["preview"]).unwrap().boolean("preview");
+        for (text, expected) in [("", false), ("preview=", false), ("preview=false", false), ("preview=true", true)] {
+            assert_eq!(preview(text).unwrap(), expected, "{text}");
+        }
+        for bad in ["1", "0", "True", "yes", "true%20"] {
+            assert_eq!(preview(&format!("preview={bad}")).unwrap_err().error.kind, ErrorKind::InvalidParams, "{bad}");
         }
     }
 

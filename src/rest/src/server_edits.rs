@@ -257,6 +257,7 @@ pub async fn remove(
     check_editor(&principal, &request, &reloader)?;
     let query = Query::read(&request, &["version", "preview"])?;
     let version = query.get("version").unwrap_or_default();
+    let is_preview = query.boolean("preview")?;
     let name = path_name(&request).to_owned();
     let file = reloader.read_file().await.map_err(to_problem)?;
     let mut draft = Draft::default();
@@ -267,7 +268,7 @@ pub async fn remove(
         reloader: &reloader,
         trials: &trials,
         version,
-        is_preview: query.get("preview") == Some("true"),
+        is_preview,
     };
     draft.finish(context, &file).await
 }

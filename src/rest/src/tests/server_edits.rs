@@ -68,6 +68,11 @@ async fn admin_adds_changes_and_removes_a_server() {
     let removal =
         endpoints.edit("DELETE", &format!("/api/servers/a?version={version}&preview=true"), &key, &json!({})).await;
     assert_eq!(removal.status, 200, "{removal:?}");
+    for unclear in ["1", "True", "yes"] {
+        let path = format!("/api/servers/a?version={version}&preview={unclear}");
+        assert_eq!(endpoints.edit("DELETE", &path, &key, &json!({})).await.problem(400), "INVALID_PARAMS", "{unclear}");
+    }
+    assert!(endpoints.config_file().contains("  a:"));
     for reply in [preview, removal] {
         assert!(!reply.text.contains("hidden-value") && !reply.text.contains("info"), "{reply:?}");
     }
