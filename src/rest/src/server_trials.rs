@@ -103,6 +103,9 @@ struct Trial {
     yaml: String,
     by: String,
     at: Timestamp,
+    /// The time at which the trial came into its state.
+    #[serde(skip)]
+    changed_at: Timestamp,
     state: TrialState,
     /// The person who consented or refused.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,6 +149,7 @@ impl Trial {
             yaml,
             by: requester.name.clone(),
             at: Timestamp::now(),
+            changed_at: Timestamp::now(),
             state: TrialState::Waiting,
             decided_by: None,
             report: None,
@@ -173,7 +177,7 @@ impl ServerTrials {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Trial>> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let oldest = Timestamp::now().checked_sub(MAX_AGE).unwrap_or(Timestamp::MIN);
-        all.retain(|trial| trial.state == TrialState::Running || trial.at > oldest);
+        all.retain(|trial| trial.state == TrialState::Running || trial.changed_at > oldest);
         all
     }
 
@@ -215,7 +219,7 @@ impl ServerTrials {
         let trial = all.iter_mut().find(|trial| trial.id == id && trial.state == TrialState::Waiting);
         let trial =
             trial.ok_or_else(|| Problem::new(ErrorKind::VersionConflict, "the trial does not wait any more"))?;
-        trial.state = state;
+        (trial.state, trial.changed_at) = (state, Timestamp::now());
         trial.decided_by = by.map(|by| by.name.clone());
         Ok(trial.clone())
     }
@@ -223,7 +227,7 @@ impl ServerTrials {
     /// Ends a trial with its report, or with the reason why an edit was not made.
     fn finish(&self, id: &str, report: Option<TrialReport>, error: Option<String>) {
         if let Some(trial) = self.lock().iter_mut().find(|trial| trial.id == id) {
-            trial.state = TrialState::Finished;
+            (trial.state, trial.changed_at) = (TrialState::Finished, Timestamp::now());
             (trial.report, trial.error) = (report, error);
         }
     }
@@ -278,7 +282,7 @@ impl Body for TrialRequest {
     }
 }
 
-/// The trials of the last half hour.
+/// Trials of servers.
 #[derive(Serialize, ToSchema)]
 struct Trials {
     trials: Vec<Trial>,
@@ -358,9 +362,9 @@ pub(super) fn has_same_target(one: &UpstreamConfig, two: &UpstreamConfig) -> boo
     one.target == two.target && one.authorities == two.authorities && one.oauth == two.oauth
 }
 
-/// Lists the trials of the last half hour, and the edits that waited for consent, newest first.
+/// Lists the trials, and the edits that waited for consent, newest first.
 ///
-/// Viewers get neither the lines of the file nor the reports.
+/// Each is listed for half an hour after its request and after its end. Viewers get neither the lines of the file nor reports.
 #[utoipa::path(get, path = "/api/server-trials", operation_id = "listServerTrials", responses(
     (status = 200, description = "The trials", body = Trials)))]
 pub async fn list(caller: Caller, trials: web::Data<ServerTrials>) -> HttpResponse {
@@ -491,3 +495,6 @@ async fn carry_out(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
