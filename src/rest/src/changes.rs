@@ -45,11 +45,12 @@ struct ChangePage {
 /// Lists changes, newest first.
 #[utoipa::path(get, path = "/api/changes", operation_id = "listChanges",
     params(
-        ("status" = Option<String>, Query, description = "Only changes in these states, separated by commas."),
-        ("principal" = Option<String>, Query, description = "Only changes proposed by these principals, separated by commas."),
-        ("tool" = Option<String>, Query, description = "Only calls of these tools, separated by commas."),
+        ("status" = Option<String>, Query, description = "Only changes in these states (up to 64), separated by commas."),
+        ("principal" = Option<String>, Query,
+            description = "Only changes proposed by these principals (up to 64), separated by commas."),
+        ("tool" = Option<String>, Query, description = "Only calls of these tools (up to 64), separated by commas."),
         ("server" = Option<String>, Query,
-            description = "Only calls of these servers and modules (`provider` of a change), separated by commas."),
+            description = "Only calls of these servers and modules (`provider` of a change; up to 64), separated by commas."),
         ("q" = Option<String>, Query, description = "Only changes with this text in the summary, the label of the target, \
             the id, the tool, the server or the principal. Case is ignored."),
         ("since" = Option<Timestamp>, Query, description = "Only changes proposed at or after this time."),
@@ -61,10 +62,10 @@ pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) 
     let query = Query::read(&request, &known)?;
     let filter = ChangeFilter {
         states: query.enum_values("status")?,
-        principals: query.texts("principal"),
+        principals: query.texts("principal")?,
         criteria: ChangeCriteria {
-            providers: query.texts("server"),
-            tools: query.texts("tool"),
+            providers: query.texts("server")?,
+            tools: query.texts("tool")?,
             text: query.get("q").map(str::to_owned),
             since: query.time("since")?,
             until: query.time("until")?,
@@ -271,9 +272,9 @@ struct AuditPage<'a> {
     params(
         ("change" = Option<String>, Query, description = "Only entries of this change."),
         ("event" = Option<String>, Query,
-            description = "Only entries of these kinds (`approved`, `standing_rule_created`), separated by commas."),
+            description = "Only entries of these kinds (`approved`, `standing_rule_created`; up to 64), separated by commas."),
         ("actor" = Option<String>, Query,
-            description = "Only entries by these people, agents or `system`, separated by commas."),
+            description = "Only entries by these people, agents or `system` (up to 64), separated by commas."),
         ("q" = Option<String>, Query, description = "Only entries with this text in the kind, the actor, the details or the \
             searched members of their change. Case is ignored. A page of a long search may be empty and have a `nextCursor`."),
         ("since" = Option<Timestamp>, Query, description = "Only entries at or after this time."),
@@ -284,8 +285,8 @@ pub async fn audit(_: Caller, request: HttpRequest, changes: web::Data<Changes>)
     let query = Query::read(&request, &["change", "event", "actor", "q", "since", "until", "limit", "cursor"])?;
     let search = AuditSearch {
         change: query.get("change").map(str::to_owned),
-        events: query.texts("event"),
-        actors: query.texts("actor"),
+        events: query.texts("event")?,
+        actors: query.texts("actor")?,
         text: query.get("q").map(str::to_owned),
         since: query.time("since")?,
         until: query.time("until")?,

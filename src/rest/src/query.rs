@@ -7,7 +7,7 @@ use super::Problem;
 use countersign_protocol::ErrorKind;
 
 const MAX_VALUE_BYTES: usize = 1024;
-/// Maximum number of items of a list. Further items are ignored.
+/// Maximum number of items of a list.
 const MAX_LIST_ITEMS: usize = 64;
 
 /// The parameters of a request.
@@ -81,19 +81,21 @@ impl Query {
     }
 
     /// Returns the items of a comma-separated list, at most [`MAX_LIST_ITEMS`].
-    fn items(&self, name: &str) -> impl Iterator<Item = &str> {
-        self.get(name)
-            .unwrap_or_default()
-            .split(',')
-            .map(str::trim)
-            .filter(|word| !word.is_empty())
-            .take(MAX_LIST_ITEMS)
+    fn items(&self, name: &str) -> Result<Vec<&str>, Problem> {
+        let words = self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
+        let words: Vec<&str> = words.collect();
+        if words.len() > MAX_LIST_ITEMS {
+            return Err(refuse(format!("{name} has more than {MAX_LIST_ITEMS} values")));
+        }
+        Ok(words)
     }
 
     /// Returns the texts of a comma-separated list.
-    #[must_use]
-    pub fn texts(&self, name: &str) -> Vec<String> {
-        self.items(name).map(str::to_owned).collect()
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS` for too many of them.
+    pub fn texts(&self, name: &str) -> Result<Vec<String>, Problem> {
+        Ok(self.items(name)?.into_iter().map(str::to_owned).collect())
     }
 
     /// Returns a time (RFC 3339).
@@ -110,9 +112,10 @@ impl Query {
     /// Returns the values of a comma-separated list whose items are names of an enumeration.
     ///
     /// # Errors
-    /// `INVALID_PARAMS` with the valid names.
+    /// `INVALID_PARAMS` with the valid names, or for too many of them.
     pub fn enum_values<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>, Problem> {
-        self.items(name)
+        self.items(name)?
+            .into_iter()
             .map(|word| {
                 T::deserialize(word.into_deserializer())
                     .map_err(|error: ValueError| refuse(format!("{name}: {:.300}", error.to_string())))
@@ -172,11 +175,22 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_more_than_64_values_are_refused() {
+        let query = |name: &str, value: &str, count: usize| {
+            Query::parse(&format!("{name}={}", [value].repeat(count).join(",")), &["tool", "status"]).unwrap()
+        };
+        assert_eq!(query("tool", "x", 64).texts("tool").unwrap().len(), 64);
+        assert_eq!(query("tool", "x", 65).texts("tool").unwrap_err().error.kind, ErrorKind::InvalidParams);
+        assert_eq!(query("status", "stale", 64).enum_values::<ChangeState>("status").unwrap().len(), 64);
+        let problem = query("status", "stale", 65).enum_values::<ChangeState>("status").unwrap_err();
+        assert_eq!(problem.error.kind, ErrorKind::InvalidParams);
+    }
+
+    #[test]
     fn lists_and_times_are_parsed_leniently() {
         let query = |text: &str| Query::parse(text, &["tools", "since"]).unwrap();
-        assert_eq!(query("tools=a,%20b,,c%20").texts("tools"), ["a", "b", "c"]);
-        assert_eq!(query("").texts("tools"), Vec::<String>::new());
-        assert_eq!(query(&format!("tools={}", "x,".repeat(100))).texts("tools").len(), 64);
+        assert_eq!(query("tools=a,%20b,,c%20").texts("tools").unwrap(), ["a", "b", "c"]);
+        assert_eq!(query("").texts("tools").unwrap(), Vec::<String>::new());
         let noon = Some("2026-07-28T12:00:00Z".parse().unwrap());
         for same in ["2026-07-28T12:00:00Z", "2026-07-28T14:00:00%2B02:00", "2026-07-28T14:00:00+02:00"] {
             assert_eq!(query(&format!("since={same}")).time("since").unwrap(), noon, "{same}");

@@ -158,7 +158,7 @@ async fn changes_are_filtered_by_principal_tool_text_and_time() {
     let page = endpoints.get("/api/changes?q=thing&limit=2", &key).await.json();
     let cursor = page["nextCursor"].as_str().unwrap();
     assert_eq!(found(&format!("q=thing&limit=2&cursor={cursor}")).await, [a_id]);
-    for bad in ["since=yesterday", "q=a&q=b", "colour=red"] {
+    for bad in ["since=yesterday", "q=a&q=b", "colour=red", &format!("tool=delete{}", ",x".repeat(64))] {
         assert_eq!(endpoints.get(&format!("/api/changes?{bad}"), &key).await.problem(400), "INVALID_PARAMS", "{bad}");
     }
     endpoints.close().await;
