@@ -91,8 +91,7 @@ impl Upstream {
                 None => Box::pin(self.wait_for_common(endpoint, caller)).await,
             };
         }
-        let is_exclusive = kind == LinkKind::SingleStream && matches!(key, PoolKey::Principal(..));
-        self.lease_pooled(endpoint, &key, caller, is_exclusive).await
+        self.lease_pooled(endpoint, &key, caller, kind).await
     }
 
     /// Waits for the common connection and leases it. The actor maintains the one of the current endpoint; those of other
@@ -107,7 +106,7 @@ impl Upstream {
                 return Ok(Lease::unpooled(connection));
             }
             if endpoint.index != self.current_endpoint() {
-                return self.lease_pooled(endpoint, &PoolKey::Common, caller, false).await;
+                return self.lease_pooled(endpoint, &PoolKey::Common, caller, endpoint.kind()).await;
             }
             self.wait_until_reached().await?;
             if endpoint.common_connection().is_none() && endpoint.index == self.current_endpoint() {
@@ -150,11 +149,11 @@ impl Upstream {
         endpoint: &'a Arc<Endpoint>,
         key: &PoolKey,
         caller: &Caller,
-        is_exclusive: bool,
+        kind: LinkKind,
     ) -> Result<Lease<'a>, AttemptError> {
-        match endpoint.pool.lease(key, caller, is_exclusive, None) {
+        match endpoint.pool.lease(key, caller, kind, None) {
             LeaseOutcome::Leased(lease) => Ok(lease),
-            outcome => Box::pin(self.wait_for_pooled(endpoint, key, caller, is_exclusive, outcome)).await,
+            outcome => Box::pin(self.wait_for_pooled(endpoint, key, caller, kind, outcome)).await,
         }
     }
 
@@ -165,7 +164,7 @@ impl Upstream {
         endpoint: &'a Arc<Endpoint>,
         key: &PoolKey,
         caller: &Caller,
-        is_exclusive: bool,
+        kind: LinkKind,
         mut outcome: LeaseOutcome<'a>,
     ) -> Result<Lease<'a>, AttemptError> {
         let (mut waiting, mut opened_id) = (None, None);
@@ -186,7 +185,7 @@ impl Upstream {
                         waiting = Some(place_in_queue);
                     }
                     changed.await;
-                    outcome = endpoint.pool.lease(key, caller, is_exclusive, opened_id);
+                    outcome = endpoint.pool.lease(key, caller, kind, opened_id);
                     continue;
                 }
             };
@@ -198,7 +197,7 @@ impl Upstream {
                     return Err(AttemptError::Link(LinkError::Unreachable("the gateway is shutting down".into())));
                 }
             }
-            outcome = endpoint.pool.lease(key, caller, is_exclusive, opened_id);
+            outcome = endpoint.pool.lease(key, caller, kind, opened_id);
         }
     }
 }

@@ -36,12 +36,11 @@ pub struct Endpoint {
 impl Endpoint {
     #[must_use]
     pub fn new(index: usize, connector: Arc<dyn Connector>, breaker: BreakerConfig) -> Self {
-        let pool = Pool::new(connector.kind());
         Self {
             index,
             connector: ArcSwap::from_pointee(connector),
             breaker: Breaker::new(breaker),
-            pool,
+            pool: Pool::default(),
             common_connection: ArcSwapOption::empty(),
             in_flight: AtomicUsize::new(0),
         }

@@ -83,8 +83,8 @@ pub type OpeningReceiver = watch::Receiver<Option<Result<(), LinkError>>>;
 pub type OpeningSender = watch::Sender<Option<Result<(), LinkError>>>;
 
 /// The pooled links of one endpoint.
+#[derive(Default)]
 pub struct Pool {
-    limits: PoolLimits,
     state: Mutex<PoolState>,
     changed: Notify,
 }
@@ -148,20 +148,10 @@ pub enum RetakeOutcome<'a> {
 }
 
 impl Pool {
-    #[must_use]
-    pub fn new(kind: LinkKind) -> Self {
-        Self { limits: PoolLimits::for_kind(kind), state: Mutex::default(), changed: Notify::new() }
-    }
-
-    /// Leases a link if one is available for the caller. `is_exclusive` excludes other users during the lease, and
-    /// `opened_id` is the link that was opened for this caller.
-    pub fn lease(
-        &self,
-        key: &PoolKey,
-        caller: &Caller,
-        is_exclusive: bool,
-        opened_id: Option<u64>,
-    ) -> LeaseOutcome<'_> {
+    /// Leases a link of this kind if one is available for the caller. The link of a principal with a single stream excludes
+    /// other users during the lease. `opened_id` is the link that was opened for this caller.
+    pub fn lease(&self, key: &PoolKey, caller: &Caller, kind: LinkKind, opened_id: Option<u64>) -> LeaseOutcome<'_> {
+        let is_exclusive = kind == LinkKind::SingleStream && matches!(key, PoolKey::Principal(..));
         // The wait is registered before the check, so that no change is missed.
         let changed = self.changed.notified();
         let mut state = self.state.lock();
@@ -185,7 +175,7 @@ impl Pool {
             }
         }
         let principal: Arc<str> = caller.principal.name.as_str().into();
-        if !state.make_room(self.limits, &principal) {
+        if !state.make_room(PoolLimits::for_kind(kind), &principal) {
             return LeaseOutcome::Full(changed);
         }
         let (result_sender, result_receiver) = watch::channel(None);

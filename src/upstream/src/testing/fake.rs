@@ -54,6 +54,8 @@ pub struct FakeServer {
     pub unreachable: Mutex<bool>,
     /// Set if connections are refused because their account cannot be used.
     pub refusal: Mutex<Option<AuthorizationFailure>>,
+    /// Set if the server does not speak its own transport, but that of this one.
+    pub fallback: Mutex<Option<Arc<FakeServer>>>,
     weak_self: std::sync::Weak<FakeServer>,
 }
 
@@ -71,6 +73,7 @@ impl FakeServer {
             dropped_requests: AtomicUsize::new(0),
             unreachable: Mutex::new(false),
             refusal: Mutex::default(),
+            fallback: Mutex::default(),
             weak_self: weak_self.clone(),
         })
     }
@@ -134,6 +137,9 @@ impl Connector for FakeServer {
                 self.log.lock().push("refused".to_owned());
                 return Err(LinkError::Unauthorized(failure.clone()));
             }
+            if self.fallback.lock().is_some() {
+                return Err(LinkError::Status { status: 404, body: String::new() });
+            }
             let mut links = self.links.lock();
             let link = Arc::new(FakeLink {
                 server: self.weak_self.upgrade().unwrap(),
@@ -156,6 +162,10 @@ impl Connector for FakeServer {
     fn era(&self) -> Option<Era> {
         // The transport determines the era, so that tests of the handshake era need no probe.
         (self.era == Era::Legacy).then_some(Era::Legacy)
+    }
+
+    fn fallback(&self) -> Option<Arc<dyn Connector>> {
+        self.fallback.lock().clone().map(|fallback| fallback as Arc<dyn Connector>)
     }
 
     fn describe(&self) -> String {

@@ -80,6 +80,17 @@ async fn children_and_waiting_calls_are_bounded() {
 }
 
 #[actix::test]
+async fn limits_are_those_of_the_detected_transport() {
+    let (configured, spoken) = (FakeServer::new(Era::Legacy, LinkKind::Streams), legacy());
+    *configured.fallback.lock() = Some(Arc::clone(&spoken));
+    let upstream = start(&configured).await;
+    answer_after_a_second(&spoken);
+    assert!(call_concurrently(&upstream, &vec![askable("a"); 10]).await.iter().all(Result::is_ok));
+    // There are the common link and four links of the principal.
+    assert_eq!((configured.link_count(), spoken.link_count()), (0, 5));
+}
+
+#[actix::test]
 async fn idle_children_are_closed_after_timeout() {
     let fake = legacy();
     let upstream = start(&fake).await;
