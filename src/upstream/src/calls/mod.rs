@@ -227,18 +227,25 @@ impl Upstream {
         // In the stateless era, each request has a stream of its own.
         let _registered = (connection.era == Era::Legacy)
             .then(|| connection.calls.register_call(outgoing.id, Arc::clone(clock) as _, caller.session.clone()));
-        let (_level_request, level) = connection.request_log_level(caller.log_level);
+        let mut level_request = connection.request_log_level(caller.log_level);
         let result = tokio::select! {
             biased;
             result = async {
-                if let Some(level) = level {
-                    Box::pin(self.send_log_level(&connection, level)).await;
+                if let Some(request) = &mut level_request
+                    && let Some(level) = request.to_send
+                    && Box::pin(self.send_log_level(&connection, level)).await
+                {
+                    request.to_send = None;
                 }
                 // Setting the log level may have taken arbitrarily long.
                 OutgoingRequest::check_permit(outgoing.permit.as_ref())?;
                 connection.link.request(outgoing, Arc::clone(clock) as _).await
             } => result.map_err(AttemptError::Link),
-            () = clock.wait_until_expired() => Err(AttemptError::TimedOut),
+            () = clock.wait_until_expired() => {
+                // A server that does not answer `logging/setLevel` must not delay the next call as well.
+                level_request.iter_mut().for_each(|request| request.to_send = None);
+                Err(AttemptError::TimedOut)
+            }
         };
         match &result {
             Ok(_) => connection.timeout_streak.record_answer(),
@@ -250,11 +257,14 @@ impl Upstream {
         result
     }
 
-    async fn send_log_level(&self, connection: &UpstreamConnection, level: LoggingLevel) {
+    /// Sends the level to the server. Returns `false` if the server may not have received it.
+    async fn send_log_level(&self, connection: &UpstreamConnection, level: LoggingLevel) -> bool {
         let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
-        if let Err(error) = self.send_gateway_request(connection, "logging/setLevel", &params).await {
+        let answer = self.send_gateway_request(connection, "logging/setLevel", &params).await;
+        if let Err(error) = &answer {
             tracing::debug!(upstream = %self.config.name, %error, "the log level of the upstream could not be set");
         }
+        !matches!(answer, Err(GatewayRequestError::Link(_)))
     }
 
     /// Records an answer. An HTTP status of 500 or above counts as a failure.

@@ -76,21 +76,15 @@ impl UpstreamConnection {
         self.retired.cancelled().await;
     }
 
-    /// Registers a call that wants log messages. Also returns the level to send to the server, if it differs from the
-    /// last one.
-    pub fn request_log_level(
-        &self,
-        level: Option<LoggingLevel>,
-    ) -> (Option<LogLevelRequest<'_>>, Option<LoggingLevel>) {
-        let Some(level) = level.filter(|_| self.features.logging && self.era == Era::Legacy) else {
-            return (None, None);
-        };
+    /// Registers a call that wants log messages, if the server sends any.
+    pub fn request_log_level(&self, level: Option<LoggingLevel>) -> Option<LogLevelRequest<'_>> {
+        let level = level.filter(|_| self.features.logging && self.era == Era::Legacy)?;
         let mut levels = self.log_levels.lock();
         levels.counts[level as usize] += 1;
         let most_verbose = LoggingLevel::ALL.into_iter().find(|level| levels.counts[*level as usize] > 0);
         let to_send = most_verbose.filter(|_| levels.sent != most_verbose);
         levels.sent = most_verbose;
-        (Some(LogLevelRequest { log_levels: &self.log_levels, level }), to_send)
+        Some(LogLevelRequest { log_levels: &self.log_levels, level, to_send })
     }
 }
 
@@ -108,11 +102,18 @@ struct LogLevels {
 pub struct LogLevelRequest<'a> {
     log_levels: &'a Mutex<LogLevels>,
     level: LoggingLevel,
+    /// The level to send to the server before the call, if it differs from the last one. `None` once it was sent.
+    pub to_send: Option<LoggingLevel>,
 }
 
 impl Drop for LogLevelRequest<'_> {
     fn drop(&mut self) {
-        self.log_levels.lock().counts[self.level as usize] -= 1;
+        let mut levels = self.log_levels.lock();
+        levels.counts[self.level as usize] -= 1;
+        if self.to_send.is_some() && levels.sent == self.to_send {
+            // It may not have reached the server, so the next call sends it again.
+            levels.sent = None;
+        }
     }
 }
 

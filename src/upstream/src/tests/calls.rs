@@ -240,6 +240,51 @@ async fn log_level_follows_most_verbose_call() {
     assert_eq!(*sent_levels.lock(), ["debug", "warning"]);
 }
 
+#[actix::test]
+async fn log_level_that_got_lost_is_sent_again() {
+    let fake = legacy();
+    *fake.capabilities.lock() = json!({ "tools": {}, "logging": {} });
+    let upstream = start(&fake).await;
+    let attempts = AtomicUsize::new(0);
+    fake.answer_with(move |request| {
+        if request.method != "logging/setLevel" {
+            return Box::pin(ready(fake::ok(json!({ "content": [] }))));
+        }
+        match attempts.fetch_add(1, Ordering::SeqCst) {
+            0 => Box::pin(ready(Err(LinkError::Lost("x".into())))),
+            1 => Box::pin(pending()),
+            _ => Box::pin(ready(fake::ok(json!({})))),
+        }
+    });
+    let caller = Caller { log_level: Some(countersign_protocol::params::LoggingLevel::Debug), ..agent("a") };
+    call(&upstream, &caller).await.unwrap();
+    let dropped = tokio::time::timeout(Duration::from_secs(1), call(&upstream, &caller)).await;
+    assert!(dropped.is_err());
+    for _ in 0..2 {
+        call(&upstream, &caller).await.unwrap();
+    }
+    assert_eq!(fake.request_count("logging/setLevel"), 3);
+}
+
+#[actix::test]
+async fn unanswered_log_level_delays_only_one_call() {
+    let fake = legacy();
+    *fake.capabilities.lock() = json!({ "tools": {}, "logging": {} });
+    let upstream = start_with(
+        UpstreamConfig { tool_timeouts: vec![("*".into(), Duration::from_secs(5))], ..config("fake") },
+        &[&fake],
+    );
+    upstream.wait_until_settled().await;
+    fake.answer_with(|request| match request.method.as_str() {
+        "logging/setLevel" => Box::pin(pending()),
+        _ => Box::pin(ready(fake::ok(json!({ "content": [] })))),
+    });
+    let caller = Caller { log_level: Some(countersign_protocol::params::LoggingLevel::Debug), ..agent("a") };
+    assert_eq!(call(&upstream, &caller).await.unwrap_err().kind, ErrorKind::Timeout);
+    call(&upstream, &caller).await.unwrap();
+    assert_eq!(fake.request_count("logging/setLevel"), 1);
+}
+
 fn context() -> CallContext {
     let context = CallContext::new(Arc::new(Principal::local_agent()));
     CallContext { change_id: Some("chg_1".into()), ..context }
