@@ -214,7 +214,9 @@ impl Listener for CallClock {
     fn handle_notification(&self, notification: UpstreamNotification) {
         if notification.method == "notifications/progress" {
             let mut state = self.state.lock();
-            state.deadline = (Instant::now() + self.timeout).min(state.latest_deadline).max(state.deadline);
+            // The answer to an open question adds the time of the suspension.
+            let now = if state.open_questions > 0 { state.suspended_at } else { Instant::now() };
+            state.deadline = (now + self.timeout).min(state.latest_deadline).max(state.deadline);
         } else if self.upstream.upgrade().is_some_and(|upstream| upstream.handle_notification(&notification, false)) {
             return;
         }

@@ -79,6 +79,21 @@ async fn clock_is_suspended_while_question_is_open() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn progress_during_suspension_restarts_clock_after_it() {
+    let keeper = Arc::new(QuestionKeeper::default());
+    let clock = CallClock::new(Weak::new(), keeper.clone(), Duration::from_secs(10));
+    let (elapsed_secs, ()) = tokio::join!(seconds_until_expired(&clock), async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        clock.handle_request(question());
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        clock.handle_notification(UpstreamNotification { method: "notifications/progress".into(), params: None });
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        keeper.0.lock().clear();
+    });
+    assert_eq!(elapsed_secs, 115);
+}
+
+#[tokio::test(start_paused = true)]
 async fn progress_extends_deadline_up_to_maximum() {
     let clock = CallClock::new(Weak::new(), Arc::new(QuestionKeeper::default()), Duration::from_secs(10));
     let progress = async {
