@@ -2,11 +2,13 @@
 
 use url::Url;
 
-use super::{Config, Secret, UpstreamOAuth, UpstreamTarget, environment::Environment, variables::CREDENTIAL_PREFIX};
+use super::{
+    Config, Secret, UpstreamOAuth, UpstreamTarget, environment::Environment, servers::redaction::has_secret_part,
+    variables::CREDENTIAL_PREFIX,
+};
 
-/// Parts of a name that mark its value as a secret.
-const SECRET_NAME_HINTS: [&str; 9] =
-    ["key", "token", "secret", "pass", "auth", "credential", "cookie", "dsn", "private"];
+/// Parts of a name that mark its value as a secret, besides those of [`has_secret_part`].
+const SECRET_NAME_HINTS: [&str; 4] = ["key", "pass", "auth", "private"];
 /// Variables that never hold secrets: whole names, and suffixes of names.
 const PLAIN_VARIABLES: [&str; 10] =
     ["HOME", "USER", "LOGNAME", "PATH", "PWD", "SHELL", "TMPDIR", "HOSTNAME", "LANG", "TERM"];
@@ -65,11 +67,12 @@ fn is_plain_variable(name: &str) -> bool {
         || PLAIN_VARIABLE_SUFFIXES.iter().any(|end| name.ends_with(end))
 }
 
-/// Returns `true` if the value of this name should be masked. This is not the rule by which servers are displayed
-/// ([`is_secret_name`](super::servers::redaction::is_secret_name)).
+/// Returns `true` if the value of this name should be masked. All values that are hidden where servers are displayed are masked.
 fn suggests_secret(name: &str) -> bool {
-    let name = name.to_lowercase();
-    SECRET_NAME_HINTS.iter().any(|word| name.contains(word)) && !name.contains("author_")
+    // The name of an author, as in `GIT_AUTHOR_NAME`, is no secret.
+    let words = name.to_lowercase().replace("author_", "");
+    !PLAIN_VARIABLES.contains(&name)
+        && (has_secret_part(name) || SECRET_NAME_HINTS.iter().any(|hint| words.contains(hint)))
 }
 
 /// Returns the password of a URL, and the values of query parameters with secret names.
@@ -83,6 +86,7 @@ fn secrets_in_url(url: &Url) -> impl Iterator<Item = String> {
 mod tests {
     use std::path::Path;
 
+    use super::suggests_secret;
     use crate::{Environment, Flags, Secret, load, load::load_text};
     use countersign_protocol::redact::redact;
 
@@ -105,6 +109,26 @@ mod tests {
         found.dedup();
         let expected = ["Bearer key-one", "key-one", "literal-one", "pass-one", "query-one", "where-one"];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn values_of_names_with_secret_parts_are_masked() {
+        for name in [
+            "API_KEY_2",
+            "Authorization",
+            "AUTHOR_TOKEN",
+            "BEARER",
+            "DB_PWD",
+            "GIT_AUTHOR_KEY_ID",
+            "PRIVATE_PEM",
+            "X-Hub-Signature",
+            "token[]",
+        ] {
+            assert!(suggests_secret(name), "{name}");
+        }
+        for name in ["GIT_AUTHOR_NAME", "MODE", "PWD", "X-Tenant"] {
+            assert!(!suggests_secret(name), "{name}");
+        }
     }
 
     #[test]

@@ -212,11 +212,15 @@ pub(crate) fn is_secret_flag(text: &str) -> bool {
 }
 
 pub(crate) fn is_secret_name(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
     let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-    is_name
-        && (SECRET_NAME_PARTS.iter().any(|part| name.contains(part))
-            || SECRET_NAME_SUFFIXES.iter().any(|end| name.ends_with(end)))
+    is_name && has_secret_part(name)
+}
+
+/// Returns `true` if a part of a name says that its value is secret.
+pub(crate) fn has_secret_part(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRET_NAME_PARTS.iter().any(|part| name.contains(part))
+        || SECRET_NAME_SUFFIXES.iter().any(|end| name.ends_with(end))
 }
 
 /// Redacts words that look like credentials.
