@@ -10,6 +10,7 @@ use url::Url;
 
 use super::{
     error::quoted,
+    loopback::is_loopback,
     reader::fields::Fields,
     reader::{NamedMap, Reader, check_plain_name},
     servers::listing,
@@ -226,15 +227,6 @@ fn parse_url(text: &str, allow_http: bool) -> Result<WebhookUrl, ValueError> {
     Ok(WebhookUrl(url))
 }
 
-fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
-        Some(url::Host::Domain(name)) => name == "localhost",
-        None => false,
-    }
-}
-
 fn format_value(key: &str, node: &Node) -> String {
     match (key, node) {
         ("secret" | "previous_secret", Node::Text(text)) => yaml_secret(text),
@@ -323,7 +315,7 @@ mod tests {
             assert!(!error.contains("c2hvcnQ"), "{error}");
         }
         assert!(read_yaml("webhooks: { 'a b': { url: 'https://x', format: text } }").is_err());
-        for fine in ["http://127.0.0.1:9/", "http://localhost/x", "http://[::1]:9/"] {
+        for fine in ["http://127.0.0.1:9/", "http://localhost/x", "http://a.localhost/x", "http://[::1]:9/"] {
             read_yaml(&format!("webhooks: {{ a: {{ url: '{fine}', format: text }} }}")).unwrap();
         }
         read_yaml("webhooks: { a: { url: 'http://x.example', format: text, allow_http: true } }").unwrap();
