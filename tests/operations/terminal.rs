@@ -225,6 +225,27 @@ fn inbox_decides_changes() {
 }
 
 #[test]
+fn inbox_stops_waiting_after_a_refused_bulk_decision() {
+    let gateway = Gateway::start();
+    gateway.propose("A story");
+    let mut inbox = gateway.inbox(&gateway.key, &[], 120, 24);
+    inbox.wait_for_text("A story");
+    inbox.wait_for_text("● live");
+    inbox.keys("x");
+    inbox.wait_for_text("selected 1");
+    signal(i32::try_from(gateway.child.id()).unwrap(), Signal::KILL);
+    inbox.wait_for_text("not connected");
+    inbox.keys("r");
+    inbox.wait_for_text("Comment for 1 x rejection");
+    inbox.keys("\r");
+    inbox.wait_for_screen("nothing is awaited", |screen| {
+        // The foot line says that the gateway does not answer.
+        let head = screen.lines().next().unwrap_or_default();
+        screen.contains("gateway ") && head.contains("alice (reviewer)") && !head.contains('…')
+    });
+}
+
+#[test]
 fn arguments_are_edited_in_the_users_editor() {
     let gateway = Gateway::start();
     let id = gateway.propose("A stroy");

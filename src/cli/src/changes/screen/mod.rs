@@ -235,12 +235,13 @@ impl Inbox {
                 }
             }
             GatewayEvent::Refused { message, id } => {
-                app.requests_in_flight = app.requests_in_flight.saturating_sub(usize::from(id.is_some()));
+                app.requests_in_flight = app.requests_in_flight.saturating_sub(1);
                 app.set_status(Tone::Bad, message);
                 // The request was refused because the change differs from what was shown.
                 app.expected_change.clone_from(&id);
                 self.updated_ids.extend(id);
             }
+            GatewayEvent::ReadFailed(message) => app.set_status(Tone::Bad, message),
             GatewayEvent::Live => {
                 app.is_feed_connected = true;
                 self.must_reload_list = true;

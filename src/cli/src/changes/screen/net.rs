@@ -45,11 +45,13 @@ pub enum GatewayEvent {
         done_message: &'static str,
         is_bulk: bool,
     },
-    /// A request was refused. `id` is the change that it was to alter, or `None` if it only read, or decided on several.
+    /// A request that was to change something was refused. `id` is the change, or `None` if it decided on several.
     Refused {
         message: String,
         id: Option<String>,
     },
+    /// A change could not be fetched.
+    ReadFailed(String),
     /// A request for the list failed.
     ListFailed {
         request: u64,
@@ -156,7 +158,7 @@ impl Net {
             };
             match change {
                 Ok(change) => net.send(GatewayEvent::Change { change: Box::new(change), show }).await,
-                Err(failure) => return net.send(GatewayEvent::Refused { message: failure.message, id: None }).await,
+                Err(failure) => return net.send(GatewayEvent::ReadFailed(failure.message)).await,
             }
             if with_timeline {
                 net.load_timeline(&id).await;
