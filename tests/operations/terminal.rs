@@ -225,6 +225,22 @@ fn inbox_decides_changes() {
 }
 
 #[test]
+fn inbox_is_updated_while_keys_are_pressed() {
+    let gateway = Gateway::start();
+    let mut inbox = gateway.inbox(&gateway.key, &[], 100, 24);
+    inbox.wait_for_text("You're all caught up");
+    inbox.wait_for_text("● live");
+    let is_updated = std::thread::scope(|scope| {
+        scope.spawn(|| gateway.propose("A story"));
+        (0..200).any(|_| {
+            inbox.keys("z");
+            inbox.shows_within(Duration::from_millis(50), "A story")
+        })
+    });
+    assert!(is_updated, "{}", inbox.raw());
+}
+
+#[test]
 fn inbox_stops_waiting_after_a_refused_bulk_decision() {
     let gateway = Gateway::start();
     gateway.propose("A story");

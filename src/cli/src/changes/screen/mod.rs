@@ -27,7 +27,7 @@ use rustix::process::{Signal, kill_current_process_group};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
-    time::MissedTickBehavior,
+    time::{Instant, MissedTickBehavior},
 };
 
 use self::{
@@ -103,9 +103,12 @@ impl Inbox {
         let mut continuations = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut reload_at = None;
         loop {
             self.draw()?;
             let has_reloads = !self.updated_ids.is_empty() || self.must_reload_list;
+            // Events that arrive meanwhile do not postpone the reload.
+            reload_at = has_reloads.then(|| reload_at.unwrap_or_else(|| Instant::now() + RELOAD_DELAY));
             let action = tokio::select! {
                 biased;
                 _ = terminations.recv() => return Ok(Exit::Ok),
@@ -115,6 +118,10 @@ impl Inbox {
                     self.screen.resume()?;
                     None
                 }
+                () = sleep_until(reload_at) => {
+                    self.reload_updated();
+                    None
+                }
                 event = next_terminal_event(&mut self.terminal_events) => match event {
                     Some(Ok(event)) => self.handle_terminal_event(event),
                     // The terminal is gone.
@@ -122,10 +129,6 @@ impl Inbox {
                 },
                 Some(event) = received.recv() => {
                     self.handle_event(event)?;
-                    None
-                }
-                () = tokio::time::sleep(RELOAD_DELAY), if has_reloads => {
-                    self.reload_updated();
                     None
                 }
                 _ = ticks.tick() => None,
@@ -304,6 +307,14 @@ impl Inbox {
 async fn next_terminal_event(events: &mut Option<EventStream>) -> Option<std::io::Result<Event>> {
     match events {
         Some(events) => events.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until this time; never resolves without one.
+async fn sleep_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
         None => std::future::pending().await,
     }
 }
