@@ -140,9 +140,9 @@ impl Inbox {
                 Some(Action::Suspend) => self.suspend()?,
                 Some(Action::Load) => self.load(),
                 Some(Action::Open(id)) => self.net.load_change(id, true, true),
-                Some(Action::Post { path, body, done_message }) => {
-                    self.app.requests_in_flight += 1;
-                    self.net.post(path, body, done_message);
+                Some(Action::Post { path, body, done_message }) => self.post(path, body, done_message),
+                Some(Action::Decide(bodies)) => {
+                    bodies.into_iter().for_each(|body| self.post(vec!["decisions".into()], body, "Decided"));
                 }
                 Some(Action::Editor { id, version, text }) => {
                     if self.edit(id, version, &text, &mut terminations, &mut hangups).await? {
@@ -174,6 +174,11 @@ impl Inbox {
             }
             _ => None,
         }
+    }
+
+    fn post(&mut self, path: Vec<String>, body: String, done_message: &'static str) {
+        self.app.requests_in_flight += 1;
+        self.net.post(path, body, done_message);
     }
 
     fn load(&mut self) {

@@ -113,14 +113,15 @@ impl App {
         }
         let changes: Vec<_> = selected
             .iter()
-            .take(MAX_DECISIONS)
             .map(|entry| json!({ "id": entry.id, "version": entry.version, "digest": entry.digest }))
             .collect();
         if changes.is_empty() {
             return None;
         }
-        let body = json!({ "decision": verdict, "comment": comment, "changes": changes }).to_string();
-        Some(Action::Post { path: vec!["decisions".into()], body, done_message: "Decided" })
+        let bodies = changes
+            .chunks(MAX_DECISIONS)
+            .map(|changes| json!({ "decision": verdict, "comment": comment, "changes": changes }).to_string());
+        Some(Action::Decide(bodies.collect()))
     }
 }
 

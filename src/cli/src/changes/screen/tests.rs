@@ -3,6 +3,7 @@
 mod bundles;
 mod deputies;
 mod plans;
+mod selection;
 
 use std::collections::BTreeMap;
 
@@ -98,6 +99,7 @@ fn type_keys(app: &mut App, text: &str) -> Option<Action> {
 fn post(action: Option<Action>) -> (String, Value) {
     match action {
         Some(Action::Post { path, body, .. }) => (path.join("/"), serde_json::from_str(&body).unwrap()),
+        Some(Action::Decide(bodies)) => ("decisions".to_owned(), serde_json::from_str(&bodies[0]).unwrap()),
         other => panic!("{other:?}"),
     }
 }

@@ -341,6 +341,8 @@ pub enum Action {
         body: String,
         done_message: &'static str,
     },
+    /// Sends requests that decide on the selected changes. Contains the body of each.
+    Decide(Vec<String>),
     /// Opens the user's editor.
     Editor {
         id: String,
