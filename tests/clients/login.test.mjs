@@ -62,6 +62,8 @@ describe('people with a browser on this machine', () => {
         assert.deepEqual(me.credential, { source: alice.file, issuer: provider.issuer, expiresAt: me.credential.expiresAt, isRenewed: true });
         const shown = (await alice.run('whoami')).stdout;
         assert.match(shown, /Alice Ärmel[^]*reviewer[^]*dba[^]*credentials\.json[^]*no longer renews it/);
+        const config = await run(binary, ['config', 'show'], { env: { ...alice.env, COUNTERSIGN_URL: gateway.url } });
+        assert.match(config.stderr, /what the gateway has in force/);
         const id = await propose(gateway, 'Approved with a stored sign-in');
         await alice.run('changes', 'approve', id);
         const change = await gateway.reached(id, 'applied');

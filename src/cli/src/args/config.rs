@@ -12,8 +12,9 @@ pub enum ConfigCommand {
     Check(ServeArgs),
     /// Print the configuration in force as YAML, with the source of each value
     ///
-    /// Asks the gateway that serves the data directory (with the key in COUNTERSIGN_KEY), and marks values in the file that
-    /// wait for a reviewer's consent. If the gateway cannot be asked, reads the file instead, and says so.
+    /// Asks the gateway that serves the data directory (with the key in COUNTERSIGN_KEY, or else as `countersign login` signed
+    /// you in), and marks values in the file that wait for a reviewer's consent. If the gateway cannot be asked, reads the file
+    /// instead, and says so.
     Show(ShowArgs),
     /// Show the changes of the configuration that wait for a reviewer's consent, value by value
     Pending(ConnectArgs),
