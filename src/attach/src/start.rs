@@ -11,13 +11,14 @@ use std::{
     net::SocketAddr,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Stdio,
     time::{Duration, Instant},
 };
 
 use tokio::{
     io::BufReader,
     net::unix::{OwnedReadHalf, OwnedWriteHalf},
+    process::{Child, Command},
     time::{sleep, timeout},
 };
 
@@ -186,6 +187,8 @@ async fn start_gateway(data: &Path, hello: &Hello, command: &GatewayCommand) -> 
         let start_deadline = Instant::now() + START_TIMEOUT;
         loop {
             if let Some(connection) = connect(data, hello).await? {
+                // This process may outlive the gateway, which must not stay a zombie then.
+                tokio::spawn(async move { child.wait().await });
                 return Ok(connection);
             }
             let failed = |reason: String| AttachError::StartFailed {
@@ -302,6 +305,41 @@ mod tests {
         let command = GatewayCommand { program: "/nonexistent".into(), arguments: vec![] };
         let error = connect_or_start(dir.path(), &Hello::from_process(None), &command).await.unwrap_err();
         assert!(matches!(error, AttachError::Spawn(_)), "{error}");
+    }
+
+    #[tokio::test]
+    async fn started_gateway_is_reaped_when_it_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pid_file, end_file) = (dir.path().join("pid"), dir.path().join("end"));
+        let script = r#"echo $$ > "$0"; until [ -e "$1" ]; do sleep 0.05; done"#;
+        let arguments = vec!["-c".into(), script.into(), pid_file.clone().into(), end_file.clone().into()];
+        let command = GatewayCommand { program: "/bin/sh".into(), arguments };
+        // The test listens in place of the program.
+        let serve = async {
+            let pid = loop {
+                let text = fs::read_to_string(&pid_file).unwrap_or_default();
+                match text.strip_suffix('\n') {
+                    Some(pid) => break pid.parse().unwrap(),
+                    None => sleep(POLL_INTERVAL).await,
+                }
+            };
+            let lock = countersign_runtime::data_dir::lock_data_dir(dir.path()).unwrap();
+            let listener = socket::Listener::bind(dir.path(), &lock).unwrap();
+            let (reader, mut writer) = listener.accept().await.unwrap().into_split();
+            let admit = |_: &Hello| Ok(());
+            hello::accept_handshake(&mut BufReader::new(reader), &mut writer, true, admit).await.unwrap();
+            rustix::process::Pid::from_raw(pid).unwrap()
+        };
+        let hello = Hello::from_process(None);
+        let (pid, connected) = tokio::join!(serve, connect_or_start(dir.path(), &hello, &command));
+        connected.unwrap();
+        fs::write(&end_file, "").unwrap();
+        let reaped = async {
+            while rustix::process::test_kill_process(pid).is_ok() {
+                sleep(POLL_INTERVAL).await;
+            }
+        };
+        timeout(START_TIMEOUT, reaped).await.expect("the process was waited for");
     }
 
     #[tokio::test]
