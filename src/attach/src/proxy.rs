@@ -30,6 +30,8 @@ const MAX_KEPT_LINE_BYTES: usize = 64 << 20;
 /// The time in which a person or a service may restart a gateway that they started, before the proxy starts a
 /// detached one.
 const RESTART_GRACE: Duration = Duration::from_secs(10);
+/// The time that the next gateway may take to answer the handshake of the session that goes on.
+const RESUME_TIMEOUT: Duration = Duration::from_secs(30);
 /// The first and the longest interval between attempts to find a gateway.
 const FIRST_SEARCH_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_SEARCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -163,6 +165,10 @@ async fn carry(
         (writer, result) = &mut upload => match result {
             Ok(()) => Some(writer),
             Err(UploadError::Input(error)) => return ProxyOutcome::Failed(error),
+            Err(UploadError::NotResumed) => {
+                let reason = format!("it does not answer within {}s", RESUME_TIMEOUT.as_secs());
+                return ProxyOutcome::NoGateway(AttachError::NotResumed(reason));
+            }
             // The gateway stopped reading; its remaining output is still forwarded.
             Err(UploadError::Gateway) => {
                 return match timeout(DRAIN_TIMEOUT, &mut download).await {
@@ -241,6 +247,12 @@ impl<I: AsyncRead + Unpin> AgentInput<I> {
         pending().await
     }
 
+    /// Waits for the end of the input. Never returns if further lines follow the one that can be sent. Cancel-safe.
+    async fn wait_for_end(&mut self) -> io::Result<()> {
+        while self.wait_for_line_or_end().await? {}
+        Ok(())
+    }
+
     /// Sends the line, which must be ready, and clears it.
     async fn send(
         &mut self,
@@ -273,6 +285,8 @@ enum UploadError {
     Input(io::Error),
     /// The gateway no longer reads.
     Gateway,
+    /// The gateway does not answer the handshake of the session that goes on.
+    NotResumed,
 }
 
 /// Sends the agent's lines to the gateway until the input ends. Returns the writer, so that the caller can close it.
@@ -292,7 +306,12 @@ where
             return (gateway, Err(UploadError::Gateway));
         }
         // A new gateway accepts other requests only after the handshake.
-        resumed.notified().await;
+        tokio::select! {
+            biased;
+            () = resumed.notified() => {}
+            ended = input.wait_for_end() => return (gateway, ended.map_err(UploadError::Input)),
+            () = sleep(RESUME_TIMEOUT) => return (gateway, Err(UploadError::NotResumed)),
+        }
     }
     let lines = conversation.borrow_mut().resuming_lines();
     for line in lines {

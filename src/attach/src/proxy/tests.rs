@@ -136,3 +136,46 @@ async fn session_goes_on_with_next_gateway() {
     let (ended, ()) = tokio::join!(proxy, client);
     assert!(matches!(ended, ProxyOutcome::Done), "{ended:?}");
 }
+
+/// Lets the next gateway accept a session and never answer. Returns how the proxy ends, and after how many seconds.
+async fn run_with_silent_next_gateway(closes_input: bool) -> (ProxyOutcome, u64) {
+    let (agent, mut input) = duplex(4096);
+    let (agent_read, _agent_write) = split(agent);
+    let (near, far) = duplex(4096);
+    let (next_near, next_far) = duplex(4096);
+    let mut next = Some(next_near);
+    let connect = async |_| Ok(next.take().map(|near| connection(split(near))));
+    let mut output = Vec::new();
+    let proxy = run(agent_read, &mut output, connection(split(near)), connect, pending());
+    let client = async {
+        let (mut far, mut next_far) = (BufReader::new(far), BufReader::new(next_far));
+        let mut line = String::new();
+        input.write_all(b"{\"id\":1,\"method\":\"initialize\",\"params\":{}}\n").await.unwrap();
+        far.read_line(&mut line).await.unwrap();
+        far.write_all(b"{\"id\":1,\"result\":{\"protocolVersion\":\"2025-11-25\"}}\n").await.unwrap();
+        drop(far);
+        line.clear();
+        next_far.read_line(&mut line).await.unwrap();
+        assert!(line.contains("countersign-replay-initialize"), "{line}");
+        input.write_all(b"{\"id\":2,\"method\":\"ping\"}\n").await.unwrap();
+        // The halves that are returned stay open.
+        (next_far, (!closes_input).then_some(input), tokio::time::Instant::now())
+    };
+    let both = async { tokio::join!(proxy, client) };
+    let (ended, (_next_far, _input, last_input_at)) =
+        timeout(Duration::from_secs(60), both).await.expect("the proxy ends");
+    (ended, last_input_at.elapsed().as_secs())
+}
+
+#[tokio::test(start_paused = true)]
+async fn end_of_stdin_is_noticed_before_session_is_resumed() {
+    let (ended, seconds) = run_with_silent_next_gateway(true).await;
+    assert!(matches!(ended, ProxyOutcome::Done) && seconds < 1, "{ended:?} after {seconds}s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn gateway_that_never_resumes_session_ends_proxy() {
+    let (ended, seconds) = run_with_silent_next_gateway(false).await;
+    let is_refused = matches!(ended, ProxyOutcome::NoGateway(AttachError::NotResumed(_)));
+    assert!(is_refused && seconds == RESUME_TIMEOUT.as_secs(), "{ended:?} after {seconds}s");
+}
