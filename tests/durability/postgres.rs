@@ -249,7 +249,7 @@ fn copied_store_is_served_and_old_one_is_closed() {
     let status = Gateway::spawn(home.path(), &Options::default()).wait_for_exit();
     let log = std::fs::read_to_string(home.path().join("log")).unwrap();
     assert_eq!(status.code(), Some(78), "{log}");
-    assert!(log.contains("belongs to a store in PostgreSQL"), "{log}");
+    assert!(log.contains("belongs to another store: a store in PostgreSQL"), "{log}");
     let gateway = Gateway::on_home(home, &options(&url));
     let state = |id: &str| gateway.api_as(&key, "GET", &format!("/api/changes/{id}"), None).1["state"].clone();
     assert_eq!((state(&ids[0]), state(&ids[19])), (json!("applied"), json!("pending")));
