@@ -378,14 +378,14 @@ pub(super) fn is_plain(text: &str) -> bool {
 
 /// Returns `true` if the text between the quotes of a JSON string has escapes.
 pub(super) fn has_escapes(inner: &str) -> bool {
-    find_quote_or_backslash(inner.as_bytes()).is_some()
+    find_special::<false>(inner.as_bytes()).is_some()
 }
 
 /// Returns the offset after the closing quote of the string that opens at `start`.
 fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     let mut position = start + 1;
     loop {
-        position += find_quote_or_backslash(bytes.get(position..)?)?;
+        position += find_special::<false>(bytes.get(position..)?)?;
         if bytes.get(position) == Some(&b'"') {
             return Some(position + 1);
         }
@@ -393,15 +393,7 @@ fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-// If this were inlined, the members of an object would cost 15 % more instructions. If [`find_special`] were not inlined, an
-// envelope would cost 7 % more (counted with valgrind, as `scripts/bench instructions` does).
-#[inline(never)]
-fn find_quote_or_backslash(bytes: &[u8]) -> Option<usize> {
-    find_special::<false>(bytes)
-}
-
 /// Returns the offset of the first quote or backslash, or of a control character if `CONTROL` is set.
-#[inline(always)]
 fn find_special<const CONTROL: bool>(bytes: &[u8]) -> Option<usize> {
     let mut rest = bytes;
     loop {

@@ -7,7 +7,7 @@
 //!
 //! That is why the gateway has its own client. By `scripts/bench client`, a request and its answer cost 6,700 to 8,900
 //! instructions here, 19,400 with `hyper::client::conn` and a pool of a few lines, 25,900 with awc and 27,500 with the
-//! client of `hyper_util`, and 5 µs more CPU with the leanest of them. A whole proxied call costs 56,000 to 61,000
+//! client of `hyper_util`, and 5 µs more CPU with the leanest of them. A whole proxied call costs 55,000 to 60,000
 //! instructions (`scripts/bench instructions`), so another client would add about 20 %.
 
 use std::{
