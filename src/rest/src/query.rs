@@ -80,7 +80,7 @@ impl Query {
         text.parse().map_err(|_| refuse(format!("{name} must be true or false")))
     }
 
-    /// Returns the items of a comma-separated list, at most [`MAX_LIST_ITEMS`].
+    /// Returns the items of a comma-separated list, and refuses one with more than [`MAX_LIST_ITEMS`].
     fn items(&self, name: &str) -> Result<Vec<&str>, Problem> {
         let words = self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
         let words: Vec<&str> = words.collect();

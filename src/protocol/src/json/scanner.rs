@@ -397,10 +397,11 @@ fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
 fn find_special<const CONTROL: bool>(bytes: &[u8]) -> Option<usize> {
     let mut rest = bytes;
     loop {
-        let (block, next) = match rest.split_first_chunk::<16>() {
-            Some((block, next)) => (*block, next),
+        let (block, following) = match rest.split_first_chunk::<16>() {
+            Some((block, following)) => (*block, following),
             None if rest.is_empty() => return None,
             None => {
+                // Spaces, which are not special, fill up the last block.
                 let mut block = [b' '; 16];
                 block[..rest.len()].copy_from_slice(rest);
                 (block, &[][..])
@@ -410,14 +411,14 @@ fn find_special<const CONTROL: bool>(bytes: &[u8]) -> Option<usize> {
         let equals = |byte: u8| block.simd_eq(u8x16::splat(byte));
         let mut special = equals(b'"') | equals(b'\\');
         if CONTROL {
-            const LAST: u8 = 0x1f;
-            special |= block.max(u8x16::splat(LAST)).simd_eq(u8x16::splat(LAST));
+            let last_control = u8x16::splat(0x1f);
+            special |= block.max(last_control).simd_eq(last_control);
         }
         let mask = special.to_bitmask();
         if mask != 0 {
             return Some(bytes.len() - rest.len() + mask.trailing_zeros() as usize);
         }
-        rest = next;
+        rest = following;
     }
 }
 
