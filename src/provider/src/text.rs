@@ -32,6 +32,12 @@ pub fn one_line(text: &str, max: usize) -> Cow<'_, str> {
     shown
 }
 
+/// Returns the start of a URI, for an error about a resource that does not exist.
+#[must_use]
+pub fn cut_uri(uri: &str) -> String {
+    uri.chars().take(512).collect()
+}
+
 /// Returns the error for an invalid argument. Like a failed check of the input schema, it lists in `details.errors` the
 /// JSON pointer and the rule that is broken.
 #[must_use]

@@ -16,7 +16,7 @@ use super::{
     workflow::Workflow,
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{ResourceDef, ResourceTemplateDef, ResourceText};
+use countersign_provider::{ResourceDef, ResourceTemplateDef, ResourceText, text::cut_uri};
 
 const JSON: &str = "application/json";
 /// The maximum numbers of entities in one resource.
@@ -92,8 +92,7 @@ pub(super) fn templates() -> Vec<ResourceTemplateDef> {
 
 /// Returns the error for a URI that names no resource (2026-07-28/server/resources: `data.uri`).
 pub(super) fn unknown_resource(uri: &str) -> McpError {
-    let shown: String = uri.chars().take(512).collect();
-    McpError::new(ErrorKind::ResourceNotFound, "The tracker has no such resource.").with("uri", shown)
+    McpError::new(ErrorKind::ResourceNotFound, "The tracker has no such resource.").with("uri", cut_uri(uri))
 }
 
 /// Reads one resource.

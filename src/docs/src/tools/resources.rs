@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 use super::{run_blocking, tenant::ActiveTenant};
 use crate::library::{Library, Project};
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{CallContext, ResourceDef, ResourceTemplateDef, ResourceText};
+use countersign_provider::{CallContext, ResourceDef, ResourceTemplateDef, ResourceText, text::cut_uri};
 
 pub(crate) const SCHEME: &str = "docs://";
 pub(crate) const TEMPLATE: &str = "docs://{project}/{+path}";
@@ -85,7 +85,7 @@ fn decode_path_part(part: &str) -> Option<String> {
 }
 
 fn unknown_resource_error(uri: &str) -> McpError {
-    let shown: String = uri.chars().take(512).collect();
+    let shown = cut_uri(uri);
     McpError::new(ErrorKind::ResourceNotFound, format!("There is no resource {shown}.")).with("uri", shown)
 }
 

@@ -12,7 +12,9 @@ use super::{
 use crate::{ChangeFilter, MAX_ID_BYTES};
 use countersign_domain::changes::Change;
 use countersign_protocol::{ErrorKind, McpError, Revision};
-use countersign_provider::{CallContext, Completion, CompletionRef, ResourceDef, ResourceTemplateDef, ResourceText};
+use countersign_provider::{
+    CallContext, Completion, CompletionRef, ResourceDef, ResourceTemplateDef, ResourceText, text::cut_uri,
+};
 
 pub(super) const CHANGE_SCHEME: &str = "change://";
 pub(super) const GATEWAY_SCHEME: &str = "countersign://";
@@ -66,8 +68,7 @@ pub(super) fn change_uri(id: &str) -> String {
 }
 
 fn unknown_resource(uri: &str) -> McpError {
-    let shown: String = uri.chars().take(512).collect();
-    McpError::new(ErrorKind::ResourceNotFound, "The gateway has no such resource.").with("uri", shown)
+    McpError::new(ErrorKind::ResourceNotFound, "The gateway has no such resource.").with("uri", cut_uri(uri))
 }
 
 fn json_text(uri: &str, value: &impl Serialize) -> Result<ResourceText, McpError> {
