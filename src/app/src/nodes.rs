@@ -13,7 +13,7 @@ use countersign_reload::Reloader;
 use countersign_review::{Changes, ESCALATED_EVENT};
 use countersign_routing::table::{PublishedTable, RouteTable};
 use countersign_rulings::{
-    standing_rules::StandingRules,
+    standing_rules::StandingRuleService,
     tool_acceptance::{AcceptanceAction, RouteRebuilder, acceptance_event},
 };
 use countersign_store::{
@@ -101,7 +101,7 @@ pub struct NodeSync {
     pub store: Arc<dyn Store>,
     pub routes: Arc<PublishedTable>,
     pub pins: Arc<PinStore>,
-    pub standing_rules: Arc<StandingRules>,
+    pub standing_rules: Arc<StandingRuleService>,
     pub rebuild_routes: RouteRebuilder,
     pub changes: Changes,
     pub reloader: Arc<Reloader>,

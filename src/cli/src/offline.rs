@@ -15,7 +15,7 @@ use countersign_docs::Docs;
 use countersign_domain::{
     changes::{Absence, Preview},
     policy::{
-        PinSource, Pins, Policy, Reviewers, StandingRule, StandingSource,
+        PinSource, Pins, Policy, Reviewers, StandingRule, StandingRuleSource,
         pins::{Definition, ToolPin},
     },
 };
@@ -255,7 +255,7 @@ impl PinSource for StoredSource<Arc<Pins>> {
     fn observe(&self, _: &str, _: &[Definition]) {}
 }
 
-impl StandingSource for StoredSource<Rules> {
+impl StandingRuleSource for StoredSource<Rules> {
     fn find_rules(&self, provider: &str, concerns: &dyn Fn(&str) -> bool) -> Rules {
         let applies =
             |rule: &&Arc<StandingRule>| !rule.has_ended() && rule.provider == provider && concerns(&rule.tool);

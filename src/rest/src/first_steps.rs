@@ -21,7 +21,7 @@ use countersign_provider::{CallContext, ProviderDirectory as _, previews};
 use countersign_reload::Reloader;
 use countersign_review::{ChangeFilter, Changes, Proposal};
 use countersign_routing::RouteDirectory;
-use countersign_rulings::standing_rules::StandingRules;
+use countersign_rulings::standing_rules::StandingRuleService;
 use countersign_session::handlers::reviewed::new_proposal;
 
 /// The module of the test change.
@@ -68,7 +68,7 @@ pub async fn get(
     command: web::Data<AgentCommand>,
     sessions: web::Data<dyn SessionsView>,
     servers: web::Data<dyn ServersView>,
-    standing_rules: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRuleService>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
     let newest = changes.list(ChangeFilter::default(), INSPECTED_CHANGES, None).await?.items;
@@ -104,7 +104,7 @@ const fn can_be_decided(state: ChangeState) -> bool {
     (status = 200, description = "The pending change", body = Change), (status = 404), (status = 429)))]
 pub async fn propose_test_change(
     caller: Caller,
-    standing_rules: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRuleService>,
     changes: web::Data<Changes>,
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {

@@ -75,7 +75,9 @@ use countersign_http::problem::Problem;
 use countersign_protocol::ErrorKind;
 use countersign_reload::Reloader;
 use countersign_review::Changes;
-use countersign_rulings::{rule_counts::RuleCounts, standing_rules::StandingRules, tool_acceptance::ToolAcceptances};
+use countersign_rulings::{
+    rule_counts::RuleCounts, standing_rules::StandingRuleService, tool_acceptance::ToolAcceptances,
+};
 use countersign_runtime::large_messages::offload;
 use countersign_webhooks::Webhooks;
 
@@ -93,7 +95,7 @@ pub struct RestData {
     pub servers: web::Data<dyn ServersView>,
     pub reloader: web::Data<Reloader>,
     pub acceptances: web::Data<ToolAcceptances>,
-    pub standing_rules: web::Data<StandingRules>,
+    pub standing_rules: web::Data<StandingRuleService>,
     pub rule_counts: web::Data<RuleCounts>,
     pub trials: web::Data<ServerTrials>,
     pub webhooks: web::Data<Webhooks>,

@@ -20,7 +20,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError, suggest};
 use countersign_routing::{RouteTable, ToolRoute};
-use countersign_rulings::standing_rules::StandingRules;
+use countersign_rulings::standing_rules::StandingRuleService;
 use countersign_session::policy::find_refusal;
 
 #[derive(Deserialize, ToSchema)]
@@ -232,7 +232,7 @@ const CLOSED_METHOD_REASON: &str = "calls of this server may be reviewed or deni
     responses((status = 200, description = "The verdict and its reason", body = PolicyTest), (status = 404)))]
 pub async fn test(
     submission: Submission<PolicyTestRequest>,
-    standing_rules: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
     let table = standing_rules.routes().load_full();
     // The test runs on the blocking pool, because conditions may be slow.

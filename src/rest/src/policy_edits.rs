@@ -28,7 +28,7 @@ use countersign_reload::{
 };
 use countersign_rulings::{
     dry_run::{DifferingCall, PolicyDryRun, VerdictWithRule},
-    standing_rules::StandingRules,
+    standing_rules::StandingRuleService,
 };
 
 /// Maximum size in bytes of a body with rules.
@@ -182,7 +182,7 @@ pub async fn replace(
     submission: Submission<PolicyEditRequest>,
     request: HttpRequest,
     reloader: web::Data<Reloader>,
-    standing_rules: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body: PolicyEditRequest { version, rules, preview }, .. } = submission;
     check_editor(&principal, &request, &reloader)?;

@@ -11,7 +11,7 @@ use countersign_config::show::rule_settings;
 use countersign_domain::policy::{DEFAULT_IDENTITY, Policy, Verdict};
 use countersign_protocol::ErrorKind;
 use countersign_routing::RouteTable;
-use countersign_rulings::{rule_counts::RuleCounts, standing_rules::StandingRules};
+use countersign_rulings::{rule_counts::RuleCounts, standing_rules::StandingRuleService};
 use countersign_store::rule_counts::VerdictTotals;
 
 /// The maximum number of tools that are listed for a rule.
@@ -87,7 +87,7 @@ struct PolicyInForce {
     responses((status = 200, description = "The policy in force", body = PolicyInForce)))]
 pub async fn get(
     _: Caller,
-    standing_rules: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRuleService>,
     counts: web::Data<RuleCounts>,
 ) -> Result<HttpResponse, Problem> {
     let totals = counts.totals().await?;

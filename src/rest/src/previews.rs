@@ -18,7 +18,7 @@ use countersign_domain::changes::{Diff, Operation, Preview, PreviewNote, Target,
 use countersign_protocol::ErrorKind;
 use countersign_provider::{CallContext, ProviderDirectory as _, previews};
 use countersign_routing::RouteDirectory;
-use countersign_rulings::standing_rules::StandingRules;
+use countersign_rulings::standing_rules::StandingRuleService;
 
 /// Time limit of the preview, which is longer than that of a recipe's calls.
 const MAX_PREVIEW_TIME: Duration = Duration::from_secs(15);
@@ -61,7 +61,7 @@ pub struct PreviewTest {
     responses((status = 200, description = "The preview", body = PreviewTest), (status = 404)))]
 pub async fn test(
     submission: Submission<PreviewTestRequest>,
-    standing_rules: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body: PreviewTestRequest { server, tool, arguments }, .. } = submission;
     let arguments = body::arguments_or_empty(arguments)?;

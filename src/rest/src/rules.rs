@@ -17,11 +17,11 @@ use super::{
 };
 use countersign_domain::{
     changes::{Change, ChangeState},
-    policy::{ArgumentPattern, StandingRule, StandingVerdict, suggestions::SuggestedRule},
+    policy::{ArgumentPattern, StandingRule, suggestions::SuggestedRule},
 };
 use countersign_protocol::ErrorKind;
 use countersign_review::Changes;
-use countersign_rulings::standing_rules::{RuleArguments, RuleCallers, StandingRuleRequest, StandingRules};
+use countersign_rulings::standing_rules::{RuleRequest, StandingRuleService};
 
 /// The maximum number of changes that a suggestion links to.
 const MAX_LINKS: usize = 50;
@@ -44,29 +44,11 @@ struct Rules {
 pub async fn list(
     _: Caller,
     request: HttpRequest,
-    standing_rules: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
     let page = page::by_name(&query, standing_rules.list(), |rule| &rule.id)?;
     Ok(json_ok(&Rules { rules: page.items, next_cursor: page.next_cursor }))
-}
-
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RuleRequest {
-    verdict: StandingVerdict,
-    arguments: RuleArguments,
-    /// The conditions on single arguments, for `arguments: matching`. All of them must hold.
-    #[serde(default)]
-    #[schema(max_items = 16)]
-    matching: Vec<ArgumentPattern>,
-    principal: RuleCallers,
-    /// The duration in seconds. An `allow` rule requires it, with at most 30 days.
-    #[serde(rename = "for")]
-    #[schema(minimum = 1, maximum = 31622400)]
-    valid_for_seconds: Option<u64>,
-    #[schema(max_length = 4096)]
-    comment: Option<String>,
 }
 
 impl Body for RuleRequest {}
@@ -81,17 +63,10 @@ impl Body for RuleRequest {}
 pub async fn create(
     submission: Submission<RuleRequest>,
     changes: web::Data<Changes>,
-    standing_rules: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: id, body } = submission;
-    let request = StandingRuleRequest {
-        verdict: body.verdict,
-        arguments: body.arguments,
-        matching: body.matching,
-        callers: body.principal,
-        valid_for_seconds: body.valid_for_seconds,
-        comment: body::normalize_comment(body.comment)?,
-    };
+    let request = RuleRequest { comment: body::normalize_comment(body.comment)?, ..body };
     let change = changes.get(&id).await?.ok_or_else(change_not_found)?;
     Ok(json_ok(&standing_rules.create(&change, &principal, request).await?))
 }
@@ -164,7 +139,7 @@ pub async fn suggest(
     caller: Caller,
     request: HttpRequest,
     changes: web::Data<Changes>,
-    standing_rules: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
     let id = path_id(&request).ok_or_else(change_not_found)?;
     let change = changes.get(id).await?.ok_or_else(change_not_found)?;
@@ -199,7 +174,7 @@ impl Body for RevokeRequest {
     responses((status = 200, description = "The revoked rule", body = StandingRule), (status = 409)))]
 pub async fn revoke(
     submission: Submission<RevokeRequest>,
-    standing_rules: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: id, body } = submission;
     let comment = body::normalize_comment(body.comment)?;

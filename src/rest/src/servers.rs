@@ -18,7 +18,7 @@ use countersign_config::HttpConfig;
 use countersign_protocol::ErrorKind;
 use countersign_review::Page;
 use countersign_rulings::{
-    standing_rules::{MAX_RULES_PER_OWNER, StandingRules},
+    standing_rules::{MAX_RULES_PER_OWNER, StandingRuleService},
     tool_acceptance::{
         KnownReadsInfo, MAX_TOOLS_PER_ACCEPTANCE, PendingToolCounts, ShownDefinition, ToolAcceptances, ToolInfo,
         ToolVerdictCounts,
@@ -165,7 +165,7 @@ impl Body for AllowRequest {}
     responses((status = 200, description = "The current tools", body = ServerTools), (status = 409), (status = 429)))]
 pub async fn allow(
     submission: Submission<AllowRequest>,
-    standing_rules: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRuleService>,
     acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: server, body } = submission;

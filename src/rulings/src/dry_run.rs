@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::standing_rules::StandingRules;
+use crate::standing_rules::StandingRuleService;
 use countersign_domain::{
     changes::Change,
     policy::{Decision, Policy, PolicyConfig, Requester, Verdict},
@@ -43,7 +43,7 @@ pub struct PolicyDryRun {
     pub differences: Vec<DifferingCall>,
 }
 
-impl StandingRules {
+impl StandingRuleService {
     /// Compares the policy in force with another one on the calls that became changes in the last 30 days. Standing rules and
     /// acceptances count as they are now.
     ///

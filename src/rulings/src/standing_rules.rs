@@ -1,6 +1,9 @@
 //! Standing rules of a running gateway: created from a change ([`create`]) or for a tool ([`allow`]), listed, revoked and
 //! expired. Each step is recorded before it takes effect, and is announced on the feed.
 //!
+//! A [`StandingRule`] is one decision of a reviewer. [`StandingRuleService`] changes the rules, and [`StandingRuleCache`] holds
+//! them in memory as the [`StandingRuleSource`] from which the route table reads them.
+//!
 //! Each use of a rule is counted in the rule and logged with its call. The audit trail gets at most one entry a minute for
 //! each used rule, so that a flood of calls does not fill it. All entries of a rule belong to the timeline of the
 //! change from which it was created, if any.
@@ -13,7 +16,7 @@ mod suggest;
 mod tests;
 
 pub use self::{
-    create::{RuleArguments, RuleCallers, StandingRuleRequest},
+    create::{RuleArguments, RuleCallers, RuleRequest},
     suggest::Suggestions,
 };
 
@@ -35,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{completion::run_to_completion, tool_acceptance::RouteRebuilder};
 use countersign_domain::{
     changes::{machine::SYSTEM, person::Person},
-    policy::{Reviewers, StandingRule, StandingSource, StandingVerdict},
+    policy::{Reviewers, StandingRule, StandingRuleSource, StandingVerdict},
     principal::Principal,
 };
 use countersign_feed::Feed;
@@ -67,7 +70,7 @@ pub struct StandingRuleCache {
     nodes: Arc<dyn Nodes>,
 }
 
-impl StandingSource for StandingRuleCache {
+impl StandingRuleSource for StandingRuleCache {
     fn find_rules(&self, provider: &str, concerns: &dyn Fn(&str) -> bool) -> Vec<Arc<StandingRule>> {
         let rules = self.rules.load();
         let is_cut_off = self.is_cut_off.load(Ordering::Acquire);
@@ -135,8 +138,8 @@ fn now(nodes: &dyn Nodes) -> Timestamp {
     now.round(jiff::Unit::Millisecond).unwrap_or(now)
 }
 
-/// The dependencies of [`StandingRules`].
-pub struct StandingRulesDeps {
+/// The dependencies of [`StandingRuleService`].
+pub struct StandingRuleServiceDeps {
     pub store: Arc<dyn Store>,
     pub cache: Arc<StandingRuleCache>,
     pub reviewers: Arc<Reviewers>,
@@ -146,21 +149,21 @@ pub struct StandingRulesDeps {
 }
 
 /// Creates, revokes, expires and counts standing rules.
-pub struct StandingRules {
-    deps: StandingRulesDeps,
+pub struct StandingRuleService {
+    deps: StandingRuleServiceDeps,
     /// Held during each change of the rules, so that concurrent requests cannot exceed the limits.
     rules_lock: tokio::sync::Mutex<()>,
     /// The recorded use counts by rule id.
     recorded_uses: Mutex<HashMap<String, u64>>,
 }
 
-impl StandingRules {
+impl StandingRuleService {
     fn now(&self) -> Timestamp {
         now(&*self.deps.cache.nodes)
     }
 
     #[must_use]
-    pub fn new(deps: StandingRulesDeps) -> Self {
+    pub fn new(deps: StandingRuleServiceDeps) -> Self {
         let recorded_uses = deps.cache.rules().iter().map(|rule| (rule.id.clone(), rule.uses.get())).collect();
         Self { deps, rules_lock: tokio::sync::Mutex::new(()), recorded_uses: Mutex::new(recorded_uses) }
     }

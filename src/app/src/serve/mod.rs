@@ -35,7 +35,7 @@ use countersign_protocol::McpError;
 use countersign_reload::{ConfigSource, ReloadCause, Reloader, watch};
 use countersign_review::StartError;
 use countersign_routing::table::RouteError;
-use countersign_rulings::{rule_counts::RuleCounts, standing_rules::StandingRules};
+use countersign_rulings::{rule_counts::RuleCounts, standing_rules::StandingRuleService};
 use countersign_runtime::data_dir::{DataLock, LockError};
 use countersign_session::McpServer;
 use countersign_store::StoreError;
@@ -112,7 +112,7 @@ pub struct RunningGateway {
     pub config: Arc<Config>,
     pub endpoint: Arc<McpEndpoint>,
     pub credentials: Arc<StoredCredentials>,
-    pub standing_rules: Arc<StandingRules>,
+    pub standing_rules: Arc<StandingRuleService>,
     pub rule_counts: Arc<RuleCounts>,
     pub reloader: Arc<Reloader>,
     pub users: Users,

@@ -54,7 +54,7 @@ use countersign_routing::{
 };
 use countersign_rulings::{
     rule_counts::RuleCounts,
-    standing_rules::{self, StandingRuleCache, StandingRules},
+    standing_rules::{self, StandingRuleCache, StandingRuleService},
     tool_acceptance::ToolAcceptances,
 };
 use countersign_runtime::{
@@ -209,7 +209,7 @@ pub async fn start(
         holders: Arc::clone(credentials.keyring()) as _,
         store: Arc::clone(&store),
     });
-    let standing_rules = Arc::new(StandingRules::new(standing_rules::StandingRulesDeps {
+    let standing_rules = Arc::new(StandingRuleService::new(standing_rules::StandingRuleServiceDeps {
         store: Arc::clone(&store),
         cache: rule_cache,
         reviewers: Arc::clone(&reviewers) as _,

@@ -54,7 +54,7 @@ pub use reviewers::{Deputyship, GroupMember, Groups, KeyHolder, KeyHolders, Revi
 pub use rule::{AnnotationsMatch, Rule};
 pub use ruling::Ruling;
 pub use settings::{PolicyConfig, PolicyDefault, PolicyMode};
-pub use standing_rules::{StandingRule, StandingSource, StandingVerdict};
+pub use standing_rules::{StandingRule, StandingRuleSource, StandingVerdict};
 pub use subjects::{AccessDecision, Requester, Subject};
 
 use pins::{Definition, NoPins};
@@ -269,7 +269,7 @@ pub struct Policy {
     /// The terms of a review if no rule sets others.
     review: Arc<Terms>,
     pins: Arc<dyn PinSource>,
-    standing_rules: Arc<dyn StandingSource>,
+    standing_rules: Arc<dyn StandingRuleSource>,
     reviewers: Arc<Reviewers>,
 }
 
@@ -297,7 +297,7 @@ impl Policy {
 
     /// Adds standing rules, each of which counts as long as its creator may decide.
     #[must_use]
-    pub fn with_standing_rules(self, standing_rules: Arc<dyn StandingSource>, reviewers: Arc<Reviewers>) -> Self {
+    pub fn with_standing_rules(self, standing_rules: Arc<dyn StandingRuleSource>, reviewers: Arc<Reviewers>) -> Self {
         Self { standing_rules, reviewers, ..self }
     }
 

@@ -236,7 +236,7 @@ impl StandingRule {
 }
 
 /// The source of standing rules.
-pub trait StandingSource: Send + Sync + 'static {
+pub trait StandingRuleSource: Send + Sync + 'static {
     /// Returns the rules of a provider that have not ended and whose tool `concerns` accepts.
     fn find_rules(&self, provider: &str, concerns: &dyn Fn(&str) -> bool) -> Vec<Arc<StandingRule>>;
 }
@@ -245,7 +245,7 @@ pub trait StandingSource: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoStandingRules;
 
-impl StandingSource for NoStandingRules {
+impl StandingRuleSource for NoStandingRules {
     fn find_rules(&self, _: &str, _: &dyn Fn(&str) -> bool) -> Vec<Arc<StandingRule>> {
         Vec::new()
     }

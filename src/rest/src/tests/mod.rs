@@ -60,7 +60,7 @@ use countersign_routing::{
     PublishedTable, RouteTable,
     table::{Aliases, TableInputs},
 };
-use countersign_rulings::standing_rules::{StandingRuleCache, StandingRules, StandingRulesDeps};
+use countersign_rulings::standing_rules::{StandingRuleCache, StandingRuleService, StandingRuleServiceDeps};
 use countersign_session::registry::SessionInfo;
 use countersign_store::{PinStore, Store, StoreLocation};
 
@@ -231,7 +231,7 @@ impl Endpoints {
             store.nodes(),
             Arc::clone(&routes),
         );
-        let standing_rules = StandingRules::new(StandingRulesDeps {
+        let standing_rules = StandingRuleService::new(StandingRuleServiceDeps {
             store,
             cache: rule_cache,
             reviewers: Arc::clone(&people) as _,

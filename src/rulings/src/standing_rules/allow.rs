@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{StandingRules, unrestricted_rule};
+use super::{StandingRuleService, unrestricted_rule};
 use crate::{
     completion::run_to_completion,
     tool_acceptance::{ShownDefinition, shorten_name},
@@ -20,7 +20,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::table::ToolRoute;
 use countersign_runtime::crash::crash_point;
 
-impl StandingRules {
+impl StandingRuleService {
     /// Creates rules, on behalf of a reviewer, that let tools of a server run without review. Tools that this reviewer has
     /// already allowed in their present form are skipped.
     ///

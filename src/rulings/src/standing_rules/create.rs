@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::{StandingRules, unrestricted_rule};
+use super::{StandingRuleService, unrestricted_rule};
 use crate::completion::run_to_completion;
 use countersign_domain::{
     changes::{Change, person::Person},
@@ -45,20 +45,27 @@ pub enum RuleCallers {
     Any,
 }
 
-/// A request to create a rule.
-#[derive(Clone, Debug)]
-pub struct StandingRuleRequest {
+/// A request to create a standing rule from a change.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RuleRequest {
     pub verdict: StandingVerdict,
     pub arguments: RuleArguments,
-    /// The conditions on the arguments, for [`RuleArguments::Matching`].
+    /// The conditions on single arguments, for `arguments: matching`. All of them must hold.
+    #[serde(default)]
+    #[schema(max_items = 16)]
     pub matching: Vec<ArgumentPattern>,
+    #[serde(rename = "principal")]
     pub callers: RuleCallers,
-    /// Seconds from now; `None` means no end.
+    /// The duration in seconds. An `allow` rule requires it, with at most 30 days.
+    #[serde(rename = "for")]
+    #[schema(minimum = 1, maximum = 31622400)]
     pub valid_for_seconds: Option<u64>,
+    #[schema(max_length = 4096)]
     pub comment: Option<String>,
 }
 
-impl StandingRules {
+impl StandingRuleService {
     /// Creates a rule from a change, on behalf of a reviewer.
     ///
     /// # Errors
@@ -69,7 +76,7 @@ impl StandingRules {
         self: &Arc<Self>,
         change: &Arc<Change>,
         by: &Principal,
-        request: StandingRuleRequest,
+        request: RuleRequest,
     ) -> Result<Arc<StandingRule>, McpError> {
         let (rules, change, by) = (Arc::clone(self), Arc::clone(change), by.clone());
         run_to_completion(async move { rules.create_now(&change, &by, request).await }).await
@@ -79,7 +86,7 @@ impl StandingRules {
         &self,
         change: &Arc<Change>,
         by: &Principal,
-        request: StandingRuleRequest,
+        request: RuleRequest,
     ) -> Result<Arc<StandingRule>, McpError> {
         let _one_at_a_time = self.rules_lock.lock().await;
         let route = self.deps.routes.load().tool_of_provider(&change.tool, &change.provider);
@@ -125,7 +132,7 @@ impl StandingRules {
         change: &Arc<Change>,
         route: Option<&Arc<ToolRoute>>,
         by: &Principal,
-        request: &StandingRuleRequest,
+        request: &RuleRequest,
     ) -> Result<(), McpError> {
         let invalid = |message: String| Err(McpError::new(ErrorKind::ValidationFailed, message));
         let forbidden = |message: &'static str| Err(McpError::new(ErrorKind::Forbidden, message));
@@ -208,7 +215,7 @@ impl StandingRules {
 }
 
 /// Checks the conditions on the arguments. They must cover the change itself, which the reviewer sees.
-fn check_patterns(change: &Change, request: &StandingRuleRequest) -> Result<(), &'static str> {
+fn check_patterns(change: &Change, request: &RuleRequest) -> Result<(), &'static str> {
     if (request.arguments == RuleArguments::Matching) == request.matching.is_empty() {
         return Err("`matching` belongs to `arguments: matching`, and needs at least one condition there");
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::{StandingRuleCache, StandingRules, now};
+use super::{StandingRuleCache, StandingRuleService, now};
 use countersign_domain::{
     changes::machine::SYSTEM,
     policy::{StandingRule, StandingVerdict},
@@ -68,7 +68,7 @@ impl StandingRuleCache {
     }
 }
 
-impl StandingRules {
+impl StandingRuleService {
     /// Reads what other nodes did with rules, and announces it once it is in force.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use super::{RuleArguments, RuleCallers, StandingRuleRequest, StandingRules, create::current_decision};
+use super::{RuleArguments, RuleCallers, RuleRequest, StandingRuleService, create::current_decision};
 use countersign_domain::{
     changes::{Change, Operation},
     policy::{
@@ -31,7 +31,7 @@ pub struct Suggestions {
     pub is_complete: bool,
 }
 
-impl StandingRules {
+impl StandingRuleService {
     /// Returns rules that would allow calls like this change, the narrowest first. There are none if this reviewer could not
     /// create them, or if a rule could not replace the approval.
     ///
@@ -64,7 +64,7 @@ impl StandingRules {
             return false;
         };
         // The narrowest rule, with the comment that the form asks for.
-        let request = StandingRuleRequest {
+        let request = RuleRequest {
             verdict: StandingVerdict::Allow,
             arguments: RuleArguments::Exact,
             matching: Vec::new(),

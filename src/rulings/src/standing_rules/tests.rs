@@ -9,10 +9,10 @@ use tokio::sync::Notify;
 use super::*;
 
 /// Returns the rules of the store, and a signal that the routes were rebuilt.
-async fn open_rules(store: &Arc<dyn Store>) -> (Arc<StandingRules>, Arc<Notify>) {
+async fn open_rules(store: &Arc<dyn Store>) -> (Arc<StandingRuleService>, Arc<Notify>) {
     let rebuilt = Arc::new(Notify::new());
     let rebuilding = Arc::clone(&rebuilt);
-    let rules = StandingRules::new(StandingRulesDeps {
+    let rules = StandingRuleService::new(StandingRuleServiceDeps {
         store: Arc::clone(store),
         cache: StandingRuleCache::open(store).await.unwrap(),
         reviewers: Arc::default(),

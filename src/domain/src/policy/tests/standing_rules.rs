@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     changes::Terms,
     policy::{
-        ArgumentPattern, PolicyMode, Reviewers, StandingRule, StandingSource, StandingVerdict,
+        ArgumentPattern, PolicyMode, Reviewers, StandingRule, StandingRuleSource, StandingVerdict,
         standing_rules::UseCounter,
     },
 };
@@ -12,7 +12,7 @@ use countersign_protocol::arguments::canonical_text_hash;
 
 struct FixedRules(Vec<StandingRule>);
 
-impl StandingSource for FixedRules {
+impl StandingRuleSource for FixedRules {
     fn find_rules(&self, _: &str, concerns: &dyn Fn(&str) -> bool) -> Vec<Arc<StandingRule>> {
         self.0.iter().filter(|rule| concerns(&rule.tool)).cloned().map(Arc::new).collect()
     }
