@@ -50,17 +50,17 @@ impl<'a> ReservedNames<'a> {
         if provider.is_module() {
             return None;
         }
-        let claimant = provider.name();
+        let candidate = provider.name();
         let kind = if is_tool { "tool" } else { "prompt" };
         if let Some((prefix, owner)) = self.prefixes.iter().find(|(prefix, _)| name.starts_with(prefix.as_str())) {
             let mut same_prefix = self.prefixes.iter().filter(|(other, _)| other == prefix);
-            if !same_prefix.any(|(_, owner)| *owner == claimant) && !self.are_ranked(owner, claimant) {
+            if !same_prefix.any(|(_, owner)| *owner == candidate) && !self.are_ranked(owner, candidate) {
                 return Some(format!(
                     "the {kind} {name:?} is left out: names that begin with {prefix:?} are reserved for {owner}"
                 ));
             }
         }
-        if self.module_names[usize::from(!is_tool)].contains(name) && self.aliases.rank(claimant).is_none() {
+        if self.module_names[usize::from(!is_tool)].contains(name) && self.aliases.rank(candidate).is_none() {
             return Some(format!("the {kind} {name:?} is left out: the gateway itself has one of that name"));
         }
         if !is_tool || self.unreached.servers.is_empty() {
@@ -71,8 +71,8 @@ impl<'a> ReservedNames<'a> {
         let unreached = self.providers.iter().filter(|provider| self.unreached.contains(provider));
         let first = unreached.map(|other| other.name()).find(|other| {
             // If the name is pinned for two servers, the first in the configuration gets it.
-            let takes_precedence = !has_tool_pinned(claimant) || config_index(other) < config_index(claimant);
-            *other != claimant && has_tool_pinned(other) && takes_precedence && !self.are_ranked(other, claimant)
+            let takes_precedence = !has_tool_pinned(candidate) || config_index(other) < config_index(candidate);
+            *other != candidate && has_tool_pinned(other) && takes_precedence && !self.are_ranked(other, candidate)
         })?;
         Some(format!("the {kind} {name:?} is left out: {first} offered it before, and was not reached yet"))
     }

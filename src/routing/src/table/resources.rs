@@ -135,11 +135,11 @@ impl Resources {
     /// Returns the provider that serves a URI or a URI template.
     #[must_use]
     pub fn find(&self, uri: &str) -> Option<&RouteTarget> {
-        self.claimant(uri).or_else(|| self.likeliest_provider(uri))
+        self.known_provider(uri).or_else(|| self.likeliest_provider(uri))
     }
 
     /// Returns the provider that owns the URI's prefix, lists the URI or has a template for it.
-    pub(super) fn claimant(&self, uri: &str) -> Option<&RouteTarget> {
+    pub(super) fn known_provider(&self, uri: &str) -> Option<&RouteTarget> {
         let by_resource = || self.resources.by_name.get(uri).map(|route| &route.provider);
         let by_template = || self.templates.by_name.get(uri).map(|route| &route.provider);
         let has_match = |unprefixed: &&UnprefixedUpstream| unprefixed.templates.iter().any(|t| t.matches(uri));

@@ -139,7 +139,7 @@ impl RouteTable {
         if self.was_complete_when_built() {
             return None;
         }
-        match self.resources.claimant(uri) {
+        match self.resources.known_provider(uri) {
             Some(provider) => AwaitedUpstream::certain(provider).filter(|_| self.unreached.contains(provider)),
             None => AwaitedUpstream::likeliest(
                 self.resources
