@@ -22,7 +22,7 @@ pub use dispatcher::{Dispatcher, MAX_OPERATION_CHARS};
 pub use fields::{FieldFilter, FieldPath};
 pub use named_arguments::{NamedArguments, UnnamedArgument};
 pub use sql::{SqlDialect, SqlQuery, SqlRecipe};
-pub use template::{RecordField, TemplateError, TextPart, TextTemplate};
+pub use template::{RecordField, TextPart, TextTemplate, TextTemplateError};
 
 /// Variables of most expressions in a recipe.
 pub const ARGUMENT_VARIABLES: &Variables = &[("arguments", &[])];

@@ -43,7 +43,7 @@ pub struct RecordField {
 
 /// The reason why a text cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TemplateError {
+pub enum TextTemplateError {
     #[error("the expression cannot be used: {}{}", .0.message, .0.position_suffix())]
     Expression(#[from] ConditionError),
     #[error("the brace in it is never closed")]
@@ -56,7 +56,7 @@ pub enum TemplateError {
     Quoted,
 }
 
-impl TemplateError {
+impl TextTemplateError {
     /// Says how to correct the text.
     #[must_use]
     pub const fn remedy(&self) -> &'static str {
@@ -73,24 +73,24 @@ impl TextTemplate {
     /// Compiles a text over these variables.
     ///
     /// # Errors
-    /// [`TemplateError`]
-    pub fn compile(source: &str, variables: &'static Variables) -> Result<Self, TemplateError> {
+    /// [`TextTemplateError`]
+    pub fn compile(source: &str, variables: &'static Variables) -> Result<Self, TextTemplateError> {
         let is_variable = |name: &str| variables.iter().any(|(variable, _)| *variable == name);
         // The member of a variable that is not available here is an error, but its bare name is a word like others.
         if root_of_path(source).is_some_and(|root| is_variable(root) || root != source) {
             return Ok(Self::Expression(Condition::compile_for(source, variables)?));
         }
         if source.len() > 1 && (source.starts_with('"') && source.ends_with('"')) {
-            return Err(TemplateError::Quoted);
+            return Err(TextTemplateError::Quoted);
         }
         let mut parts = Vec::new();
         let mut rest = source;
         while let Some(start) = rest.find(['{', '}']) {
             let (literal, braced) = rest.split_at(start);
             if braced.starts_with('}') {
-                return Err(TemplateError::Unopened);
+                return Err(TextTemplateError::Unopened);
             }
-            let end = expression_end(braced).ok_or(TemplateError::Unclosed)?;
+            let end = expression_end(braced).ok_or(TextTemplateError::Unclosed)?;
             push_literal(&mut parts, literal)?;
             parts.push(TextPart::Expression(Condition::compile_for(&braced[1..end], variables)?));
             rest = &braced[end + 1..];
@@ -144,14 +144,14 @@ impl TextPart {
 }
 
 /// Adds a literal part. An expression outside of braces is an error, because it would be shown as it is written.
-fn push_literal(parts: &mut Vec<TextPart>, literal: &str) -> Result<(), TemplateError> {
+fn push_literal(parts: &mut Vec<TextPart>, literal: &str) -> Result<(), TextTemplateError> {
     let follows_word = |at: usize| literal[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '.'));
     let is_used = |name: &str| {
         let mut places = literal.match_indices(name);
         places.any(|(at, _)| !follows_word(at) && is_member_access(&literal[at + name.len()..]))
     };
     if VARIABLE_NAMES.into_iter().any(is_used) {
-        return Err(TemplateError::WithoutBraces);
+        return Err(TextTemplateError::WithoutBraces);
     }
     if !literal.is_empty() {
         parts.push(TextPart::Literal(literal.to_owned()));
@@ -273,13 +273,13 @@ mod tests {
     fn misplaced_expressions_are_reported() {
         let error = |source: &str| TextTemplate::compile(source, VARIABLES).expect_err(source);
         for source in [r#""Write " + arguments.path"#, "size(arguments.files)", "-arguments['x']", "arguments.a + 1"] {
-            assert_eq!(error(source), TemplateError::WithoutBraces, "{source}");
+            assert_eq!(error(source), TextTemplateError::WithoutBraces, "{source}");
         }
-        assert_eq!(error(r#""local""#), TemplateError::Quoted);
-        assert_eq!(error("{arguments.a"), TemplateError::Unclosed);
-        assert_eq!(error("a}"), TemplateError::Unopened);
-        assert!(matches!(error("{argument.a}"), TemplateError::Expression(_)));
-        assert!(matches!(error("before.a"), TemplateError::Expression(_)), "it is not available here");
-        assert_eq!(error("a before.a"), TemplateError::WithoutBraces);
+        assert_eq!(error(r#""local""#), TextTemplateError::Quoted);
+        assert_eq!(error("{arguments.a"), TextTemplateError::Unclosed);
+        assert_eq!(error("a}"), TextTemplateError::Unopened);
+        assert!(matches!(error("{argument.a}"), TextTemplateError::Expression(_)));
+        assert!(matches!(error("before.a"), TextTemplateError::Expression(_)), "it is not available here");
+        assert_eq!(error("a before.a"), TextTemplateError::WithoutBraces);
     }
 }

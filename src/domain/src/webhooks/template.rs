@@ -57,7 +57,7 @@ enum TemplatePart {
 
 /// The reason why a template is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TemplateError {
+pub enum MessageTemplateError {
     #[error("{} is not a known name", quoted(.0))]
     Unknown(String),
     #[error("the template is empty, or longer than 4 KiB")]
@@ -66,7 +66,7 @@ pub enum TemplateError {
     NotJson(String),
 }
 
-impl TemplateError {
+impl MessageTemplateError {
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
@@ -84,10 +84,10 @@ impl MessageTemplate {
     /// Parses a template. A `{` that does not start a placeholder is literal.
     ///
     /// # Errors
-    /// See [`TemplateError`].
-    pub fn new(text: &str, format: Format) -> Result<Self, TemplateError> {
+    /// See [`MessageTemplateError`].
+    pub fn new(text: &str, format: Format) -> Result<Self, MessageTemplateError> {
         if text.trim().is_empty() || text.len() > MAX_TEMPLATE_BYTES {
-            return Err(TemplateError::Length);
+            return Err(MessageTemplateError::Length);
         }
         let mut parts = Vec::new();
         let mut rest = text;
@@ -98,7 +98,7 @@ impl MessageTemplate {
             match name {
                 Some((name, after)) if is_name(name) => {
                     let found = PLACEHOLDERS.iter().find(|(known, _)| *known == name);
-                    let (name, _) = found.ok_or_else(|| TemplateError::Unknown(name.to_owned()))?;
+                    let (name, _) = found.ok_or_else(|| MessageTemplateError::Unknown(name.to_owned()))?;
                     parts.push(TemplatePart::Text(std::mem::take(&mut plain)));
                     parts.push(TemplatePart::Placeholder(name));
                     rest = after;
@@ -114,7 +114,7 @@ impl MessageTemplate {
         let template = Self(parts);
         if format == Format::Json {
             let sample = template.fill(&TemplateValues::new(&Value::Null, "https://x/"), escape_json);
-            serde_json::from_str::<Value>(&sample).map_err(|error| TemplateError::NotJson(error.to_string()))?;
+            serde_json::from_str::<Value>(&sample).map_err(|error| MessageTemplateError::NotJson(error.to_string()))?;
         }
         Ok(template)
     }
@@ -240,9 +240,9 @@ mod tests {
         assert_eq!(fill("{what}; {change.approvals} of {change.quorum}", &voted), expected);
         assert_eq!(
             MessageTemplate::new("{change.sumary}", Format::Text),
-            Err(TemplateError::Unknown("change.sumary".into()))
+            Err(MessageTemplateError::Unknown("change.sumary".into()))
         );
-        assert_eq!(MessageTemplate::new(" ", Format::Text), Err(TemplateError::Length));
+        assert_eq!(MessageTemplate::new(" ", Format::Text), Err(MessageTemplateError::Length));
     }
 
     #[test]
@@ -258,6 +258,9 @@ mod tests {
         let event = json!({ "change": { "summary": r#"","x":"\"# } });
         let text = template.fill(&TemplateValues::new(&event, ""), escape_json);
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["text"], r#"","x":"\"#);
-        assert!(matches!(MessageTemplate::new("{change.summary}", Format::Json), Err(TemplateError::NotJson(_))));
+        assert!(matches!(
+            MessageTemplate::new("{change.summary}", Format::Json),
+            Err(MessageTemplateError::NotJson(_))
+        ));
     }
 }
