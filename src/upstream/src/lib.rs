@@ -6,14 +6,14 @@
 //! Each part uses only those before it. [`credentials`]: access tokens. [`link`]: connections over each transport,
 //! their eras, and the attribution of messages. [`catalog`]: lists, and names as clients see them. [`server`]: the
 //! endpoints, pools, circuit breakers and limits of one [`Upstream`]. `calls`: sending calls, retries, and approved
-//! changes. `upkeep`: staying connected and keeping lists fresh. `accounts`: an [`Upstream`] for each person, where
+//! changes. `upkeep`: staying connected and keeping lists fresh. `principal_upstreams`: an [`Upstream`] for each person, where
 //! each uses an account of their own. [`trial`]: trying a server that is not in use.
 
-mod accounts;
 mod calls;
 pub mod catalog;
 pub mod credentials;
 pub mod link;
+mod principal_upstreams;
 pub(crate) mod provider;
 mod registry;
 pub mod server;

@@ -147,7 +147,7 @@ async fn read_tools(config: &UpstreamConfig, connector: &Arc<dyn Connector>) -> 
             Era::Modern => "stateless",
             Era::Legacy => "handshake",
         }),
-        own_name: own_name(&detected.negotiated),
+        own_name: name_and_version(&detected.negotiated),
         tools,
         notes,
         ..TrialReport::default()
@@ -211,7 +211,7 @@ async fn list_tools(
 }
 
 /// Returns the name and version that the server gives itself.
-fn own_name(negotiated: &NegotiatedSession) -> Option<String> {
+fn name_and_version(negotiated: &NegotiatedSession) -> Option<String> {
     let info = negotiated.server_info.as_ref()?;
     let text = |key| member(info.get(), key).and_then(string);
     let name = text("name")?;

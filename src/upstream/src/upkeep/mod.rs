@@ -39,6 +39,8 @@ const SETTLE_TIME: Duration = Duration::from_millis(100);
 /// The number of announcements in a row after which the delay doubles with each further one, to at most 32 times
 /// [`SETTLE_TIME`], because every new list makes the gateway build a route table for all clients.
 const CHANGES_BEFORE_SLOWDOWN: u32 = 5;
+/// The delay before the next attempt after [`refresh`] failed.
+const FAILED_REFRESH_DELAY: Duration = Duration::from_secs(1);
 /// A pause of this length ends a series of announcements.
 const QUIET_TIME: Duration = Duration::from_secs(5);
 /// The interval at which idle links are closed.
@@ -314,7 +316,7 @@ async fn maintain_connection(
                     upstream.mark_stale(lists);
                     if current.is_some() {
                         lists_connection.discard();
-                        tokio::time::sleep(SETTLE_TIME * 10).await;
+                        tokio::time::sleep(FAILED_REFRESH_DELAY).await;
                         continue;
                     }
                     let is_over = matches!(error, LinkError::SessionGone | LinkError::Unauthorized(_));
@@ -325,7 +327,7 @@ async fn maintain_connection(
                     // A broken connection becomes unusable by itself. The next attempt is delayed until then.
                     tokio::select! {
                         () = connection.wait_until_unusable() => return Some(error),
-                        () = tokio::time::sleep(SETTLE_TIME * 10) => {}
+                        () = tokio::time::sleep(FAILED_REFRESH_DELAY) => {}
                     }
                 }
             }
