@@ -10,7 +10,7 @@ use super::{
     values::{ValueError, boolean, read_visible_text, variant},
 };
 use countersign_domain::{
-    changes::{Terms, digest::body_hash},
+    changes::{Terms, digest::PartHasher},
     policy::{AnnotationsMatch, Condition, Globs, Groups, Rule, Verdict},
     principal::Role,
 };
@@ -78,7 +78,9 @@ fn identity(rule: &Rule, number: usize, review: &Terms) -> Arc<str> {
         return format!("rule {}", rule.label).into();
     }
     let unnamed = Rule { label: "rule 1".into(), ..rule.clone() };
-    body_hash(&show(&[unnamed], review)).into()
+    let mut hasher = PartHasher::new("countersign.rule.1");
+    hasher.add_part(show(&[unnamed], review).as_bytes());
+    hasher.finish().into()
 }
 
 fn read_rule(f: &mut Fields<'_>, number: usize, review: &Arc<Terms>, groups: &Groups) -> Rule {
@@ -227,4 +229,19 @@ pub(super) fn format_settings(rule: &Rule, number: usize, review: &Terms) -> Vec
 /// Returns `true` if the rule with this number has a name of its own.
 fn is_named(rule: &Rule, number: usize) -> bool {
     *rule.label != *format!("rule {number}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_domain::changes::digest::body_hash;
+
+    #[test]
+    fn unnamed_rule_has_own_identity_wherever_it_stands() {
+        let review = Terms::default();
+        let rule = |number| Rule::new(format!("rule {number}"), Verdict::Deny);
+        let first = identity(&rule(1), 1, &review);
+        assert_eq!(first, identity(&rule(2), 2, &review));
+        assert_ne!(*first, *body_hash(&show(&[rule(1)], &review)), "that hash is for changes");
+    }
 }

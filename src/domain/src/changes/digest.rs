@@ -78,7 +78,7 @@ pub fn arguments_hash(arguments: &RawValue) -> String {
     bytes_hash(arguments.get())
 }
 
-/// Hashes a stored text as a whole: the JSON of a change for the audit trail, or a rule of the policy for its identity.
+/// Hashes the stored JSON of a change for the audit trail.
 #[must_use]
 pub fn body_hash(text: &str) -> String {
     let mut hasher = PartHasher::new("countersign.change.1");
