@@ -62,7 +62,7 @@ fn print(node: &Node, out: &mut Output) -> Result<(), Failure> {
     let here = if node.here { "  (this one)" } else { "" };
     out.write_line(&format!("{leads}  {} running  {}{here}", node.running, one_line(&node.url)))?;
     out.write_line(&format!(
-        "  version {}  life {}  since {}{}",
+        "  version {}  epoch {}  since {}{}",
         one_line(&node.version),
         node.epoch,
         one_line(&node.started_at),

@@ -16,6 +16,7 @@ fn differing_config_is_shown_and_dead_node_leaves_unknown() {
     let listed = list.args(["nodes", "--url", &url]).output().unwrap();
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     assert!(listed.contains("leads") && listed.contains("(this one)"), "{listed}");
+    assert!(listed.contains("  epoch 1  since "), "{listed}");
     assert!(listed.contains("its configuration differs from this node's"), "{listed}");
 
     // Its answer never comes: it is running when its node dies.
