@@ -127,16 +127,16 @@ impl Trial {
         matches!(self.state, TrialState::Waiting | TrialState::Running)
     }
 
+    fn set_state(&mut self, state: TrialState) {
+        (self.state, self.changed_at) = (state, Timestamp::now());
+    }
+
     /// Returns the trial for a viewer, without the input of the requester and the output of the server.
     fn for_viewer(self) -> Self {
         Self { target: String::new(), yaml: String::new(), report: None, error: None, ..self }
     }
 
-    fn new(
-        requester: &Arc<Principal>,
-        work: TrialWork,
-        (server, target, yaml): (String, String, String),
-    ) -> Result<Self, Problem> {
+    fn new(requester: &Arc<Principal>, work: TrialWork, [server, target, yaml]: [String; 3]) -> Result<Self, Problem> {
         let purpose = match work {
             TrialWork::Test(_) => TrialPurpose::Test,
             TrialWork::Save { .. } => TrialPurpose::Save,
@@ -219,7 +219,7 @@ impl ServerTrials {
         let trial = all.iter_mut().find(|trial| trial.id == id && trial.state == TrialState::Waiting);
         let trial =
             trial.ok_or_else(|| Problem::new(ErrorKind::VersionConflict, "the trial does not wait any more"))?;
-        (trial.state, trial.changed_at) = (state, Timestamp::now());
+        trial.set_state(state);
         trial.decided_by = by.map(|by| by.name.clone());
         Ok(trial.clone())
     }
@@ -227,7 +227,7 @@ impl ServerTrials {
     /// Ends a trial with its report, or with the reason why an edit was not made.
     fn finish(&self, id: &str, report: Option<TrialReport>, error: Option<String>) {
         if let Some(trial) = self.lock().iter_mut().find(|trial| trial.id == id) {
-            (trial.state, trial.changed_at) = (TrialState::Finished, Timestamp::now());
+            trial.set_state(TrialState::Finished);
             (trial.report, trial.error) = (report, error);
         }
     }
@@ -245,7 +245,7 @@ impl ServerTrials {
         let names: Vec<&str> = changes.unmasked.iter().map(ServerChange::name).collect();
         let names = names.join(", ");
         let work = TrialWork::Save { changes: Arc::new(changes), version };
-        let trial = Trial::new(requester, work, (names.clone(), names, yaml))?;
+        let trial = Trial::new(requester, work, [names.clone(), names, yaml])?;
         let id = trial.id.clone();
         self.add(trial)?;
         record(reloader, "server_edit_requested", requester, &id, self).await
@@ -346,7 +346,7 @@ pub async fn start(
         check_consent_size(&yaml)?;
     }
     let target = config.label.clone();
-    let trial = Trial::new(&principal, TrialWork::Test(Arc::new(config)), (body.name, target, yaml))?;
+    let trial = Trial::new(&principal, TrialWork::Test(Arc::new(config)), [body.name, target, yaml])?;
     let id = trial.id.clone();
     trials.add(trial)?;
     if needs_consent {

@@ -6,7 +6,7 @@ fn report_is_kept_although_consent_came_late() {
     let trials = ServerTrials::new(1);
     let requester = Arc::new(Principal::new("root", Role::Admin));
     let work = TrialWork::Save { changes: Arc::default(), version: String::new() };
-    let mut trial = Trial::new(&requester, work, (String::new(), String::new(), String::new())).unwrap();
+    let mut trial = Trial::new(&requester, work, <[String; 3]>::default()).unwrap();
     let past = Timestamp::now() - MAX_AGE - SignedDuration::from_secs(1);
     (trial.at, trial.changed_at, trial.state) = (past, past, TrialState::Running);
     let id = trial.id.clone();
