@@ -15,7 +15,7 @@ use crate::{
     link::{LinkError, LinkKind, Listener, OutgoingRequest, Response},
     server::{
         CallOutcome, Caller, Upstream,
-        connection::UpstreamConnection,
+        connection::{LogLevelRequest, UpstreamConnection},
         endpoint::{CallPass, Endpoint, choose_endpoint},
         gateway_requests::GatewayRequestError,
         limits::{CallClock, SlotError},
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 use countersign_net::Backoff;
-use countersign_protocol::{Era, ErrorKind, McpError, Method, params::LoggingLevel};
+use countersign_protocol::{Era, ErrorKind, McpError, Method};
 use countersign_provider::Permit;
 
 /// The maximum number of retries of a call.
@@ -232,20 +232,15 @@ impl Upstream {
             biased;
             result = async {
                 if let Some(request) = &mut level_request
-                    && let Some(level) = request.to_send
-                    && Box::pin(self.send_log_level(&connection, level)).await
+                    && request.to_send.is_some()
                 {
-                    request.to_send = None;
+                    Box::pin(self.send_log_level(&connection, request, clock)).await?;
                 }
                 // Setting the log level may have taken arbitrarily long.
-                OutgoingRequest::check_permit(outgoing.permit.as_ref())?;
-                connection.link.request(outgoing, Arc::clone(clock) as _).await
-            } => result.map_err(AttemptError::Link),
-            () = clock.wait_until_expired() => {
-                // A server that does not answer `logging/setLevel` must not delay the next call as well.
-                level_request.iter_mut().for_each(|request| request.to_send = None);
-                Err(AttemptError::TimedOut)
-            }
+                OutgoingRequest::check_permit(outgoing.permit.as_ref()).map_err(AttemptError::Link)?;
+                connection.link.request(outgoing, Arc::clone(clock) as _).await.map_err(AttemptError::Link)
+            } => result,
+            () = clock.wait_until_expired() => Err(AttemptError::TimedOut),
         };
         match &result {
             Ok(_) => connection.timeout_streak.record_answer(),
@@ -257,14 +252,31 @@ impl Upstream {
         result
     }
 
-    /// Sends the level to the server. Returns `false` if the server may not have received it.
-    async fn send_log_level(&self, connection: &UpstreamConnection, level: LoggingLevel) -> bool {
+    /// Sends the level that a call wants to the server, before the call.
+    ///
+    /// # Errors
+    /// [`AttemptError::TimedOut`] if the time limit of the call is reached first.
+    async fn send_log_level(
+        &self,
+        connection: &UpstreamConnection,
+        request: &mut LogLevelRequest<'_>,
+        clock: &CallClock,
+    ) -> Result<(), AttemptError> {
+        let Some(level) = request.to_send else { return Ok(()) };
         let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
-        let answer = self.send_gateway_request(connection, "logging/setLevel", &params).await;
-        if let Err(error) = &answer {
+        let answer = tokio::select! {
+            biased;
+            answer = self.send_gateway_request(connection, "logging/setLevel", &params) => Some(answer),
+            () = clock.wait_until_expired() => None,
+        };
+        if let Some(Err(error)) = &answer {
             tracing::debug!(upstream = %self.config.name, %error, "the log level of the upstream could not be set");
         }
-        !matches!(answer, Err(GatewayRequestError::Link(_)))
+        // A server that does not answer must not delay the next call as well.
+        if !matches!(answer, Some(Err(GatewayRequestError::Link(_)))) {
+            request.to_send = None;
+        }
+        answer.map(drop).ok_or(AttemptError::TimedOut)
     }
 
     /// Records an answer. An HTTP status of 500 or above counts as a failure.

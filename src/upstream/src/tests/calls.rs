@@ -285,6 +285,29 @@ async fn unanswered_log_level_delays_only_one_call() {
     assert_eq!(fake.request_count("logging/setLevel"), 1);
 }
 
+#[actix::test]
+async fn log_level_lost_by_timed_out_call_is_sent_again() {
+    let fake = legacy();
+    *fake.capabilities.lock() = json!({ "tools": {}, "logging": {} });
+    let upstream = start_with(
+        UpstreamConfig { tool_timeouts: vec![("*".into(), Duration::from_secs(5))], ..config("fake") },
+        &[&fake],
+    );
+    upstream.wait_until_settled().await;
+    let (levels, calls) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    fake.answer_with(move |request| match request.method.as_str() {
+        "logging/setLevel" if levels.fetch_add(1, Ordering::SeqCst) == 0 => {
+            Box::pin(ready(Err(LinkError::Lost("x".into()))))
+        }
+        "tools/call" if calls.fetch_add(1, Ordering::SeqCst) == 0 => Box::pin(pending()),
+        _ => Box::pin(ready(fake::ok(json!({ "content": [] })))),
+    });
+    let caller = Caller { log_level: Some(countersign_protocol::params::LoggingLevel::Debug), ..agent("a") };
+    assert_eq!(call(&upstream, &caller).await.unwrap_err().kind, ErrorKind::Timeout);
+    call(&upstream, &caller).await.unwrap();
+    assert_eq!(fake.request_count("logging/setLevel"), 2);
+}
+
 fn context() -> CallContext {
     let context = CallContext::new(Arc::new(Principal::local_agent()));
     CallContext { change_id: Some("chg_1".into()), ..context }
