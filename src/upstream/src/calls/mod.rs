@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use self::lease::AttemptError;
 use crate::{
-    link::{LinkError, LinkKind, Listener, OutgoingRequest, Response},
+    link::{LinkError, LinkKind, Listener, OutgoingRequest, Response, detect::is_client_error},
     server::{
         CallOutcome, Caller, Upstream,
         connection::{LogLevelRequest, UpstreamConnection},
@@ -272,10 +272,12 @@ impl Upstream {
         if let Some(Err(error)) = &answer {
             tracing::debug!(upstream = %self.config.name, %error, "the log level of the upstream could not be set");
         }
-        // A server that does not answer must not delay the next call as well.
-        if !matches!(answer, Some(Err(GatewayRequestError::Link(_)))) {
-            request.to_send = None;
-        }
+        // A server that refuses the level or does not answer must not delay the next call as well.
+        request.to_send = match &answer {
+            Some(Err(GatewayRequestError::Link(LinkError::Status { status, .. }))) if is_client_error(*status) => None,
+            Some(Err(GatewayRequestError::Link(_))) => Some(level),
+            _ => None,
+        };
         answer.map(drop).ok_or(AttemptError::TimedOut)
     }
 

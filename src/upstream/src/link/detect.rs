@@ -156,7 +156,7 @@ async fn probe(link: &dyn Link, connector: &dyn Connector) -> Result<ProbeOutcom
 }
 
 /// Returns `true` for a client error that is not about access, so that the server has examined the request.
-fn is_client_error(status: u16) -> bool {
+pub(crate) fn is_client_error(status: u16) -> bool {
     (400..500).contains(&status) && !matches!(status, 401 | 403 | 407 | 429)
 }
 

@@ -102,7 +102,7 @@ struct LogLevels {
 pub struct LogLevelRequest<'a> {
     log_levels: &'a Mutex<LogLevels>,
     level: LoggingLevel,
-    /// The level to send to the server before the call, if it differs from the last one. `None` once it was sent.
+    /// The level to send to the server before the call, if it differs from the last one. `None` once it was sent or refused.
     pub to_send: Option<LoggingLevel>,
 }
 

@@ -241,11 +241,13 @@ async fn log_level_follows_most_verbose_call() {
 }
 
 #[actix::test]
-async fn log_level_that_got_lost_is_sent_again() {
+async fn log_level_is_sent_until_accepted_or_refused() {
     let fake = legacy();
     *fake.capabilities.lock() = json!({ "tools": {}, "logging": {} });
     let upstream = start(&fake).await;
     let attempts = AtomicUsize::new(0);
+    let refuse =
+        |status| -> fake::FakeReply { Box::pin(ready(Err(LinkError::Status { status, body: String::new() }))) };
     fake.answer_with(move |request| {
         if request.method != "logging/setLevel" {
             return Box::pin(ready(fake::ok(json!({ "content": [] }))));
@@ -253,17 +255,18 @@ async fn log_level_that_got_lost_is_sent_again() {
         match attempts.fetch_add(1, Ordering::SeqCst) {
             0 => Box::pin(ready(Err(LinkError::Lost("x".into())))),
             1 => Box::pin(pending()),
-            _ => Box::pin(ready(fake::ok(json!({})))),
+            2 => refuse(503),
+            _ => refuse(400),
         }
     });
     let caller = Caller { log_level: Some(countersign_protocol::params::LoggingLevel::Debug), ..agent("a") };
     call(&upstream, &caller).await.unwrap();
     let dropped = tokio::time::timeout(Duration::from_secs(1), call(&upstream, &caller)).await;
     assert!(dropped.is_err());
-    for _ in 0..2 {
+    for _ in 0..3 {
         call(&upstream, &caller).await.unwrap();
     }
-    assert_eq!(fake.request_count("logging/setLevel"), 3);
+    assert_eq!(fake.request_count("logging/setLevel"), 4);
 }
 
 #[actix::test]
