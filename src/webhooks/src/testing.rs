@@ -2,7 +2,7 @@
 
 use std::sync::{
     Mutex,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use jiff::Timestamp;
@@ -13,10 +13,12 @@ use countersign_store::{
     nodes::{Introduction, Node, ServerStates, StoreUpdates},
 };
 
-/// A fake view of a store with two nodes, in which the test controls the leadership.
+/// A fake view of a store, in which the test controls the leadership and the other nodes.
 #[derive(Default)]
 pub struct FakeNodes {
     pub leads: AtomicBool,
+    /// The number of other live nodes.
+    pub other_count: AtomicUsize,
     /// The store's time; `None` uses the clock of this machine.
     pub now: Mutex<Option<Timestamp>>,
     pub list: Mutex<Vec<Node>>,
@@ -30,7 +32,7 @@ impl Nodes for FakeNodes {
         self.leads.load(Ordering::SeqCst)
     }
     fn live_count(&self) -> usize {
-        2
+        1 + self.other_count.load(Ordering::SeqCst)
     }
     fn subscribe_updates(&self) -> watch::Receiver<StoreUpdates> {
         watch::channel(StoreUpdates::default()).1

@@ -6,6 +6,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    mem,
     sync::Arc,
     task::Poll,
     time::Duration,
@@ -154,6 +155,7 @@ impl Worker {
     /// Sends deliveries with `sender` while this node is the leader, and test events with `test_sender`. Returns `None`
     /// early if the worker is to stop.
     async fn serve(&mut self, sender: &DeliverySender, test_sender: &DeliverySender) -> Option<()> {
+        let mut had_peers = self.nodes.live_count() > 1;
         let (position, lanes) = self.load_position().await?;
         let (filter, feed) = (EventFilter::new(&self.config), self.feed.subscribe(Some(position)));
         let mut progress = Progress { filter, feed, position, recorded: position, lanes };
@@ -187,10 +189,13 @@ impl Worker {
                     }
                 },
                 Some(()) = OptionFuture::from(lanes.next_due().map(sleep_until)) => {}
-                () = sleep(LEADER_CHECK_INTERVAL) => if next_poll <= Instant::now() && self.nodes.live_count() > 1 {
-                    // Another node may have requeued deliveries.
-                    let name = self.config.name.clone();
-                    lanes.extend(self.run_on_store(move |store| store.pending(&name)).await?);
+                () = sleep(LEADER_CHECK_INTERVAL) => if next_poll <= Instant::now() {
+                    // Another node may have requeued deliveries, and may have left since.
+                    let has_peers = self.nodes.live_count() > 1;
+                    if mem::replace(&mut had_peers, has_peers) || has_peers {
+                        let name = self.config.name.clone();
+                        lanes.extend(self.run_on_store(move |store| store.pending(&name)).await?);
+                    }
                     next_poll = Instant::now() + STORE_POLL_INTERVAL;
                 },
             }
@@ -456,12 +461,4 @@ fn new_unnumbered_key() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_of_live_events_have_no_dashes() {
-        let id = || new_unnumbered_key().trim_start_matches("live_").to_owned();
-        assert!((0..200).all(|_| id().bytes().all(|byte| byte.is_ascii_alphanumeric())));
-    }
-}
+mod tests;

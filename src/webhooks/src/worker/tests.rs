@@ -1,0 +1,63 @@
+use std::sync::atomic::Ordering;
+
+use jiff::Timestamp;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::testing::FakeNodes;
+use countersign_store::StoreLocation;
+
+#[test]
+fn keys_of_live_events_have_no_dashes() {
+    let id = || new_unnumbered_key().trim_start_matches("live_").to_owned();
+    assert!((0..200).all(|_| id().bytes().all(|byte| byte.is_ascii_alphanumeric())));
+}
+
+#[actix::test]
+async fn delivery_requeued_by_node_that_left_is_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let location = StoreLocation::directory(dir.path());
+    let (store, deliveries) = (location.open().unwrap(), location.deliveries().unwrap());
+    deliveries.position("hook", 0).unwrap();
+    let delivery = PendingDelivery {
+        id: 0,
+        key: "1".into(),
+        seq: Some(1),
+        kind: "change.created".into(),
+        subject: "a".into(),
+        event: "{}".into(),
+        attempts: 0,
+        since: Timestamp::UNIX_EPOCH,
+    };
+    let id = deliveries.enqueue("hook", 0, &[delivery]).unwrap()[0];
+    let attempt = AttemptResult::default();
+    deliveries.record_attempt("hook", id, DeliveryState::GivenUp, &attempt, Timestamp::UNIX_EPOCH).unwrap();
+
+    let receiver = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut config = WebhookConfig::sample("hook");
+    config.url.0 = format!("http://{}", receiver.local_addr().unwrap()).parse().unwrap();
+    let nodes = Arc::new(FakeNodes::default());
+    nodes.leads.store(true, Ordering::SeqCst);
+    nodes.other_count.store(1, Ordering::SeqCst);
+    let feed = Feed::new(store, 0, 1);
+    let worker = Worker {
+        config: Arc::new(config),
+        store: Arc::clone(&deliveries),
+        feed: feed.clone(),
+        nodes: Arc::clone(&nodes) as _,
+        dashboard_url: "".into(),
+        status: Arc::default(),
+        commands: mpsc::channel(1).1,
+        stop: CancellationToken::new(),
+        _ended: CancellationToken::new().drop_guard(),
+    };
+    tokio::time::pause();
+    actix::spawn(worker.run());
+    while feed.subscriber_count() == 0 {
+        sleep(LEADER_CHECK_INTERVAL).await;
+    }
+    // The worker has read the store. The other node requeues the delivery and leaves before the next read.
+    assert_eq!(deliveries.requeue_given_up("hook", 1, Timestamp::now()).unwrap().0, 1);
+    nodes.other_count.store(0, Ordering::SeqCst);
+    assert!(timeout(STORE_POLL_INTERVAL * 10, receiver.accept()).await.is_ok(), "the delivery is not sent");
+}
