@@ -74,11 +74,12 @@ impl Router {
         self.subscribers.move_sources(|uri| find_source(&table, uri));
         let varies_by_principal = old.varies_by_principal || table.varies_by_principal;
         let may_refuse = old.refusing_policy().is_some() || table.refusing_policy().is_some();
-        if old.generation > 0 {
+        if old.version.generation > 0 {
+            let (old_lists, lists) = (old.version.lists, table.version.lists);
             for (list, before, after) in [
-                (List::Tools, old.versions.tools, table.versions.tools),
-                (List::Prompts, old.versions.prompts, table.versions.prompts),
-                (List::Resources, old.versions.resources, table.versions.resources),
+                (List::Tools, old_lists.tools, lists.tools),
+                (List::Prompts, old_lists.prompts, lists.prompts),
+                (List::Resources, old_lists.resources, lists.resources),
             ] {
                 let depends_on_principal = if list == List::Tools { varies_by_principal } else { may_refuse };
                 if before != after || (rulings_changed && depends_on_principal) {

@@ -1,11 +1,16 @@
 //! Aliases of tools, and the priority among providers of the same name.
 
-use std::{cmp::Reverse, sync::Arc};
+use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 
+use parking_lot::RwLock;
 use regex::Regex;
 
 use super::{RouteError, RouteTable, ToolRoute};
 use countersign_config::RoutesConfig;
+
+/// Maximum number, and maximum length, of aliases whose resolution is cached.
+const MAX_CACHED_ALIASES: usize = 4096;
+const MAX_CACHED_ALIAS_LEN: usize = 256;
 
 /// A configured regular expression that rewrites matching names, using its captures.
 #[derive(Clone, Debug)]
@@ -99,9 +104,40 @@ impl Aliases {
     }
 }
 
+/// The aliases of a table, and the tools to which names have been resolved.
+#[derive(Default)]
+pub struct CachedAliases {
+    pub configured: Aliases,
+    pub(super) cache: RwLock<HashMap<String, Arc<ToolRoute>>>,
+}
+
+impl CachedAliases {
+    #[must_use]
+    pub fn new(configured: Aliases) -> Self {
+        Self { configured, cache: RwLock::default() }
+    }
+
+    /// Returns the tool to which the name was resolved before.
+    #[must_use]
+    pub fn find_cached(&self, name: &str) -> Option<Arc<ToolRoute>> {
+        self.cache.read().get(name).cloned()
+    }
+
+    /// Caches the tool that a name was resolved to, unless the name is too long or the cache is full.
+    pub fn add_to_cache(&self, name: &str, route: &Arc<ToolRoute>) {
+        if name.len() <= MAX_CACHED_ALIAS_LEN {
+            let mut cache = self.cache.write();
+            if cache.len() < MAX_CACHED_ALIASES {
+                cache.insert(name.to_owned(), Arc::clone(route));
+            }
+        }
+    }
+}
+
 impl RouteTable {
     /// Resolves a name that is not the exact name of a tool.
     pub(super) fn resolve_alias(&self, name: &str) -> Option<Arc<ToolRoute>> {
+        let aliases = &self.aliases.configured;
         let by_provider = || {
             self.providers.iter().find_map(|provider| {
                 let own = name.strip_prefix(provider.name())?.strip_prefix('.')?;
@@ -109,26 +145,26 @@ impl RouteTable {
             })
         };
         let by_prefix = || {
-            self.aliases.prefixes.iter().find_map(|(prefix, provider)| {
+            aliases.prefixes.iter().find_map(|(prefix, provider)| {
                 let own = name.strip_prefix(prefix.as_str())?;
                 self.tool_by_own_name(self.provider(provider)?, own)
             })
         };
         let by_category = || {
-            self.aliases.categories.iter().find_map(|category| {
+            aliases.categories.iter().find_map(|category| {
                 let own = category.own_name(name)?;
                 self.tool_by_own_name(self.provider(&category.provider)?, &own)
             })
         };
         let by_pattern = || {
-            self.aliases.patterns.iter().find_map(|pattern| {
+            aliases.patterns.iter().find_map(|pattern| {
                 let captures = pattern.pattern.captures(name)?;
                 let mut target = String::new();
                 captures.expand(&pattern.to, &mut target);
                 self.tools.by_name.get(&target).cloned()
             })
         };
-        let by_fallback = || self.tool_by_own_name(self.provider(self.aliases.fallback.as_deref()?)?, name);
+        let by_fallback = || self.tool_by_own_name(self.provider(aliases.fallback.as_deref()?)?, name);
         by_provider().or_else(by_prefix).or_else(by_category).or_else(by_pattern).or_else(by_fallback)
     }
 }

@@ -8,7 +8,8 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Aliases, ListVersions, PromptRoute, RouteTable, RouteTarget, ToolRoute,
+    Aliases, PromptRoute, RouteTable, RouteTarget, ToolRoute, UsedHeaders,
+    aliases::CachedAliases,
     list_entries::RenderedEntry,
     name_conflicts::{ConflictRules, NameClaims, Warnings},
     operations::OperationRoutes,
@@ -48,6 +49,42 @@ pub struct TableInputs<'a> {
     pub strict: bool,
 }
 
+/// The version of a table and those of its lists. The default is that of the empty table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TableVersion {
+    /// Increases with every table.
+    pub generation: u64,
+    pub lists: ListVersions,
+    /// A hash of the tools, of the prompts and of the resources, to detect changes.
+    fingerprints: [u64; 3],
+}
+
+/// The generations in which each list last changed. Cursors contain them, so that a page never continues another
+/// version of a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListVersions {
+    pub tools: u64,
+    pub prompts: u64,
+    /// Covers the resources of upstreams, and all resource templates.
+    pub resources: u64,
+}
+
+impl TableVersion {
+    /// Returns the version of the next table, whose lists have these fingerprints.
+    fn successor(self, fingerprints: [u64; 3]) -> Self {
+        let generation = self.generation + 1;
+        let version = |list: usize, before: u64| {
+            if fingerprints[list] == self.fingerprints[list] { before } else { generation }
+        };
+        let lists = ListVersions {
+            tools: version(0, self.lists.tools),
+            prompts: version(1, self.lists.prompts),
+            resources: version(2, self.lists.resources),
+        };
+        Self { generation, lists, fingerprints }
+    }
+}
+
 impl RouteTable {
     /// Builds the table that follows the previous one.
     ///
@@ -58,7 +95,7 @@ impl RouteTable {
         let rules = ConflictRules { providers, aliases, strict };
         let mut warnings = Warnings::default();
         let (mut tools, mut prompts) = (NameClaims::new("a tool"), NameClaims::new("a prompt"));
-        let mut mirrors_arguments = false;
+        let mut mirror_arguments = false;
         // This is determined before the lists are read. An upstream that connects meanwhile counts as unreached until the next
         // table.
         let unreached = UnreachedUpstreams::new(providers, policy.pins());
@@ -71,7 +108,7 @@ impl RouteTable {
                 let Some(route) = build_tool_route(provider, def, policy, pending_schema, &mut warnings)? else {
                     continue;
                 };
-                mirrors_arguments |= !route.param_headers.is_empty();
+                mirror_arguments |= !route.param_headers.is_empty();
                 let name = route.name.clone();
                 if !tools.add(index, name.clone(), route) {
                     warnings.add(provider.name(), format!("the tool {name:?} is listed twice: the first one counts"));
@@ -98,34 +135,23 @@ impl RouteTable {
         let prompts = prompts.resolve(&rules, current_holder, &mut warnings)?;
         let resources = Resources::build(&rules, previous, &mut warnings)?;
         let mut table = Self {
-            generation: previous.map_or(1, |table| table.generation + 1),
             providers: providers.to_vec(),
             tools,
             prompts,
             resources,
-            aliases: aliases.clone(),
+            aliases: CachedAliases::new(aliases.clone()),
             policy: Some(policy.clone()),
             warnings,
-            mirrors_arguments,
-            forwarded_headers: collect_forwarded_headers(providers),
+            headers: UsedHeaders { mirror_arguments, forwarded: collect_forwarded_headers(providers) },
             unreached,
             ..Self::default()
         };
         table.warnings.log_new(previous.map_or(&Warnings::default(), |table| &table.warnings));
-        table.list_fingerprints = table.compute_fingerprints();
+        let previous_version = previous.map(|table| table.version).unwrap_or_default();
+        table.version = previous_version.successor(table.compute_fingerprints());
         table.server_instructions = ServerInstructions::for_table(&table);
         table.varies_by_principal =
             table.has_personal_lists() || table.tools().iter().any(|route| route.ruling.fixed_decision().is_none());
-        let old = previous.map_or([0; 3], |table| table.list_fingerprints);
-        let versions = previous.map(|table| table.versions).unwrap_or_default();
-        let version = |list: usize, before: u64| {
-            if table.list_fingerprints[list] == old[list] { before } else { table.generation }
-        };
-        table.versions = ListVersions {
-            tools: version(0, versions.tools),
-            prompts: version(1, versions.prompts),
-            resources: version(2, versions.resources),
-        };
         Ok(table)
     }
 

@@ -17,16 +17,15 @@ pub mod unreached_upstreams;
 pub mod validate;
 
 use std::{
-    collections::HashMap,
     hash::{DefaultHasher, Hash},
     sync::{Arc, OnceLock},
 };
 
-use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use self::{
+    aliases::CachedAliases,
     list_entries::{RenderedEntry, ResourceRoute, TemplateRoute},
     name_conflicts::{ResolvedNames, Warnings},
     operations::OperationRoutes,
@@ -47,7 +46,7 @@ use countersign_upstream::{CONNECT_TOOL, Upstream, server::Phase};
 
 pub use self::{
     aliases::Aliases,
-    build::{RouteError, TableInputs},
+    build::{ListVersions, RouteError, TableInputs, TableVersion},
     list_entries::PromptRoute,
 };
 
@@ -231,46 +230,34 @@ impl ToolRoute {
     }
 }
 
-/// Maximum number, and maximum length, of aliases whose resolution is cached.
-const MAX_CACHED_ALIASES: usize = 4096;
-const MAX_CACHED_ALIAS_LEN: usize = 256;
 /// Maximum number of tools whose names are compared with an unknown one.
 const MAX_COMPARED_TOOLS: usize = 2000;
 
-/// The generations in which each list last changed. Cursors contain them, so that a page never continues another
-/// version of a list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ListVersions {
-    pub tools: u64,
-    pub prompts: u64,
-    /// Covers the resources of upstreams, and all resource templates.
-    pub resources: u64,
+/// The headers of requests that the tools and servers of a table use.
+#[derive(Default)]
+pub struct UsedHeaders {
+    /// `true` if some tool wants arguments mirrored into headers ([`ToolRoute::param_headers`]).
+    pub mirror_arguments: bool,
+    /// Names of request headers that are forwarded to some upstream, without duplicates.
+    pub forwarded: Vec<String>,
 }
 
 /// An immutable table of all tools, prompts, resources and their providers. The default is an empty one.
 #[derive(Default)]
 pub struct RouteTable {
-    /// Increases with every table.
-    pub generation: u64,
-    pub versions: ListVersions,
+    pub version: TableVersion,
     providers: Vec<RouteTarget>,
     tools: ResolvedNames<ToolRoute>,
     prompts: ResolvedNames<PromptRoute>,
     pub(super) resources: Resources,
-    aliases: Aliases,
+    aliases: CachedAliases,
     /// `None` in an empty table.
     pub policy: Option<Policy>,
     warnings: Warnings,
     server_instructions: ServerInstructions,
-    /// A hash of the tools, of the prompts and of the resources, to detect changes.
-    list_fingerprints: [u64; 3],
     /// `true` if principals may see different lists of tools ([`ToolRoute::is_visible_to`]).
     pub varies_by_principal: bool,
-    /// `true` if some tool wants arguments mirrored into headers ([`ToolRoute::param_headers`]).
-    pub mirrors_arguments: bool,
-    /// Names of request headers that are forwarded to some upstream, without duplicates.
-    pub forwarded_headers: Vec<String>,
-    alias_cache: RwLock<HashMap<String, Arc<ToolRoute>>>,
+    pub headers: UsedHeaders,
     pub(super) unreached: UnreachedUpstreams,
     /// Cancelled when another table has replaced this one.
     pub superseded: CancellationToken,
@@ -291,17 +278,12 @@ impl RouteTable {
             return Some(self.first_available(route));
         }
         // Failover does not apply to aliases: an alias names its provider, or must always lead to the same one.
-        if let Some(route) = self.alias_cache.read().get(name) {
-            return Some(route.clone());
+        if let Some(route) = self.aliases.find_cached(name) {
+            return Some(route);
         }
         let route = self.resolve_alias(name)?;
         // Unresolved names are not cached, because clients could fill the cache with invented names.
-        if name.len() <= MAX_CACHED_ALIAS_LEN {
-            let mut alias_cache = self.alias_cache.write();
-            if alias_cache.len() < MAX_CACHED_ALIASES {
-                alias_cache.insert(name.to_owned(), route.clone());
-            }
-        }
+        self.aliases.add_to_cache(name, &route);
         Some(route)
     }
 

@@ -106,7 +106,7 @@ pub async fn list(
         &items,
         |item| item.text(revision),
         params.cursor.as_deref(),
-        table.versions.resources,
+        table.version.lists.resources,
     )?;
     Ok(Reply::new(json).with_cache_hint(CacheHint::LIVE))
 }
@@ -170,7 +170,7 @@ pub fn list_templates(exchange: &Exchange, table: &RouteTable, request: &Request
         &templates,
         |route| route.list_entry(revision),
         cursor,
-        table.versions.resources,
+        table.version.lists.resources,
     )?;
     Ok(Reply::new(json).with_cache_hint(lists::hint_for_filtered_list(table)))
 }

@@ -56,7 +56,7 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
         &tools,
         |route| route.list_entry(revision),
         params.cursor.as_deref(),
-        table.versions.tools,
+        table.version.lists.tools,
     )?;
     Ok(Reply::new(json).with_cache_hint(hint_for_tools(table)))
 }

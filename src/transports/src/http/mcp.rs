@@ -123,7 +123,8 @@ async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpRe
 async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpError> {
     let (endpoint, text) = (post.endpoint.clone(), body.clone());
     let table = endpoint.server.routing.routes.load_full();
-    let headers = (table.mirrors_arguments || !table.was_complete_when_built()).then(|| post.request.headers().clone());
+    let headers =
+        (table.headers.mirror_arguments || !table.was_complete_when_built()).then(|| post.request.headers().clone());
     let large_messages = Arc::clone(&endpoint.server.large_messages);
     let checked_table = Arc::clone(&table);
     let parse = move || async move {
@@ -231,7 +232,7 @@ pub async fn delete(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> H
 /// Returns the headers of the request that the configuration forwards to upstreams, or `None` if it forwards none.
 #[must_use]
 pub fn forwarded_headers(table: &RouteTable, request: &HttpRequest) -> Option<Arc<ForwardedHeaders>> {
-    let names = &table.forwarded_headers;
+    let names = &table.headers.forwarded;
     if names.is_empty() {
         return None;
     }

@@ -188,7 +188,7 @@ pub fn check_param_headers(
     view: &HeaderView<'_>,
     request: &Request<'_>,
 ) -> Result<MirrorCheck, McpError> {
-    if request.method != "tools/call" || !table.mirrors_arguments && table.was_complete_when_built() {
+    if request.method != "tools/call" || !table.headers.mirror_arguments && table.was_complete_when_built() {
         return Ok(MirrorCheck::Passed);
     }
     let params = request.outlined_params().object;

@@ -255,19 +255,20 @@ fn list_version_changes_only_with_its_list() {
         TableFixture { previous: Some(previous), ..TableFixture::new(&[&a]) }.build(false).unwrap()
     };
     let second = next(&first);
-    assert_eq!((second.generation, second.versions), (first.generation + 1, first.versions));
+    assert_eq!(second.version.generation, first.version.generation + 1);
+    assert_eq!(second.version.lists, first.version.lists);
     testing::replace_catalog(
         &a.0,
         Catalog { resources: raws(&[r#"{"uri":"a:b","name":"r"}"#.to_owned()]), ..tools(&[&tool("t")]) },
     );
     let third = next(&second);
-    assert_eq!(third.versions, ListVersions { resources: third.generation, ..first.versions });
+    assert_eq!(third.version.lists, ListVersions { resources: third.version.generation, ..first.version.lists });
     testing::replace_catalog(
         &a.0,
         Catalog { resources: raws(&[r#"{"uri":"a:b","name":"r"}"#.to_owned()]), ..tools(&[&tool("u")]) },
     );
     let fourth = next(&third);
-    assert_eq!(fourth.versions, ListVersions { tools: fourth.generation, ..third.versions });
+    assert_eq!(fourth.version.lists, ListVersions { tools: fourth.version.generation, ..third.version.lists });
 }
 
 #[test]
