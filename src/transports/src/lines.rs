@@ -129,8 +129,8 @@ where
         let _ = tokio::time::timeout(FLUSH_TIMEOUT, refused).await;
         return;
     }
-    let shared = Arc::new(endpoint.sessions.create_outbox_session(Transport::Stdio, identity, (0, 0)));
-    let session = Session::open(&endpoint.sessions, Arc::clone(&shared), None);
+    let session = Arc::new(endpoint.sessions.create_outbox_session(Transport::Stdio, identity, (0, 0)));
+    let actor = Session::open(&endpoint.sessions, Arc::clone(&session), None);
     let wake_up = Arc::new(Notify::new());
     let pump_id = next_pump_id();
     let wake = {
@@ -138,23 +138,23 @@ where
         Arc::new(move || wake_up.notify_one())
     };
     let cut = {
-        let shared = Arc::clone(&shared);
-        Arc::new(move || shared.end())
+        let session = Arc::clone(&session);
+        Arc::new(move || session.end())
     };
-    if session.send(Attach(AttachedConnection { id: pump_id, generation: 0, wake, cut })).await.is_err() {
+    if actor.send(Attach(AttachedConnection { id: pump_id, generation: 0, wake, cut })).await.is_err() {
         return;
     }
     let space_freed = Arc::new(Notify::new());
-    let writing = actix::spawn(write(Arc::clone(&shared), Arc::clone(&wake_up), Arc::clone(&space_freed), writer));
+    let writing = actix::spawn(write(Arc::clone(&session), Arc::clone(&wake_up), Arc::clone(&space_freed), writer));
     let max = endpoint.transports.stdio.max_message_size;
     tokio::select! {
-        () = read(&session, &shared, &space_freed, reader, (max, endpoint.connections.new_budget())) => {
-            wait_for_last_answers(&shared).await;
+        () = read(&actor, &session, &space_freed, reader, (max, endpoint.connections.new_budget())) => {
+            wait_for_last_answers(&session).await;
         }
-        () = shared.ended.cancelled() => {}
-        () = wait_for_drain(&endpoint, &shared) => {}
+        () = session.ended.cancelled() => {}
+        () = wait_for_drain(&endpoint, &session) => {}
     }
-    let _ = session.send(Disconnected { pump_id, closed_by_peer: true }).await;
+    let _ = actor.send(Disconnected { pump_id, closed_by_peer: true }).await;
     if tokio::time::timeout(FLUSH_TIMEOUT, writing).await.is_err() {
         tracing::debug!("the peer of a line transport did not read its last answers");
     }
@@ -162,25 +162,25 @@ where
 
 /// Waits until the gateway drains and has answered the session's requests. The session ends at the latest when the drain
 /// does (`limits.drain`). Until then the input is read, because a running call may wait for an answer of its client.
-async fn wait_for_drain(endpoint: &McpEndpoint, shared: &SessionState) {
+async fn wait_for_drain(endpoint: &McpEndpoint, session: &SessionState) {
     endpoint.shutdown.cancelled().await;
-    wait_for_answers(shared).await;
+    wait_for_answers(session).await;
 }
 
-async fn wait_for_last_answers(shared: &SessionState) {
-    let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, wait_for_answers(shared)).await;
+async fn wait_for_last_answers(session: &SessionState) {
+    let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, wait_for_answers(session)).await;
 }
 
 /// Waits until no request of the session is in flight.
-async fn wait_for_answers(shared: &SessionState) {
-    while shared.in_flight() > 0 {
+async fn wait_for_answers(session: &SessionState) {
+    while session.in_flight() > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 async fn read<R: AsyncRead + Unpin>(
-    session: &actix::Addr<Session>,
-    shared: &Arc<SessionState>,
+    actor: &actix::Addr<Session>,
+    session: &Arc<SessionState>,
     space_freed: &Notify,
     mut reader: R,
     (max, budget): (usize, Arc<ConnectionBudget>),
@@ -203,58 +203,58 @@ async fn read<R: AsyncRead + Unpin>(
             if let Err(error) = counted {
                 reservation = None;
                 framer.skip();
-                refuse(shared, &error);
+                refuse(session, &error);
             }
         }
         framer.push(chunk.get(..read).unwrap_or_default());
         while let Some(line) = framer.next_line() {
             // A peer is not served faster than it reads answers. The rest of its input stays in the pipe.
-            while matches!(&shared.channel, Channel::Outbox(outbox) if outbox.is_half_full()) {
+            while matches!(&session.channel, Channel::Outbox(outbox) if outbox.is_half_full()) {
                 space_freed.notified().await;
             }
-            if !handle_line(session, shared, line, max, reservation.take()).await {
+            if !handle_line(actor, session, line, max, reservation.take()).await {
                 return;
             }
         }
     }
     if let Some(line) = framer.rest() {
-        handle_line(session, shared, line, max, reservation).await;
+        handle_line(actor, session, line, max, reservation).await;
     }
 }
 
 /// Hands a line to the session. Returns `false` if the session has ended.
 async fn handle_line(
-    session: &actix::Addr<Session>,
-    shared: &SessionState,
+    actor: &actix::Addr<Session>,
+    session: &SessionState,
     line: Line,
     max: usize,
     reservation: Option<Reservation>,
 ) -> bool {
     match line {
         Line::Message(frame) => {
-            deliver(session, InboundMessage { identity: shared.identity(), frame, reservation }).await.is_ok()
+            deliver(actor, InboundMessage { identity: session.identity(), frame, reservation }).await.is_ok()
         }
         Line::TooLong => {
             let error = McpError::new(ErrorKind::InvalidRequest, "the message is too large").with("limit", max as u64);
-            refuse(shared, &error);
+            refuse(session, &error);
             true
         }
     }
 }
 
 /// Sends the error for a line that was skipped.
-fn refuse(shared: &SessionState, error: &McpError) {
-    let revision = shared.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
-    shared.send_unsolicited(encode::error(None, error, revision));
+fn refuse(session: &SessionState, error: &McpError) {
+    let revision = session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
+    session.send_unsolicited(encode::error(None, error, revision));
 }
 
 async fn write<W: AsyncWrite + Unpin>(
-    shared: Arc<SessionState>,
+    session: Arc<SessionState>,
     wake_up: Arc<Notify>,
     space_freed: Arc<Notify>,
     mut writer: W,
 ) {
-    let Channel::Outbox(outbox) = &shared.channel else { return };
+    let Channel::Outbox(outbox) = &session.channel else { return };
     let mut buffer = BytesMut::new();
     loop {
         let Some(drained) = outbox.drain(0, CHUNK_BYTES) else {
@@ -272,7 +272,7 @@ async fn write<W: AsyncWrite + Unpin>(
         };
         if let Err(error) = written.await {
             tracing::debug!(%error, "the output of a line transport failed");
-            shared.end();
+            session.end();
             return;
         }
         buffer.clear();

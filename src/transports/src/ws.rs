@@ -100,34 +100,34 @@ async fn try_upgrade(
     };
     let permit = web_socket_permit(endpoint, connection.as_deref())?;
     // This step comes last, because the session's previous connection receives nothing more after it.
-    let (entry, generation) = match resumed {
-        Some((entry, received)) => {
-            let generation = rewind(&entry, received)?;
-            entry.shared.set_authorization(authorization(endpoint, request));
-            entry.shared.set_identity(identity.clone());
-            (entry, generation)
+    let (SessionWithActor { session, actor }, generation) = match resumed {
+        Some((found, received)) => {
+            let generation = rewind(&found.session, received)?;
+            found.session.set_authorization(authorization(endpoint, request));
+            found.session.set_identity(identity.clone());
+            (found, generation)
         }
         None => (open_session(endpoint, identity.clone(), authorization(endpoint, request)), 0),
     };
     if let (Some(connection), Some(permit)) = (&connection, permit) {
         connection.upgrade(permit);
-        connection.bind_session(&entry.shared);
+        connection.bind_session(&session);
     }
     let budget = connection.as_ref().map_or_else(|| endpoint.connections.new_budget(), |own| own.budget());
     let max = endpoint.transports.websocket.max_message_size;
     let agent = AgentConnection {
-        session: entry.addr.clone(),
-        shared: Arc::clone(&entry.shared),
+        actor,
+        session: Arc::clone(&session),
         identity,
         pump_id: next_pump_id(),
         generation,
         cut: cutter(request),
     };
     let mut response = pump::start(request, payload, agent, max, Some(budget)).map_err(|e| {
-        entry.shared.end();
+        session.end();
         invalid(e.to_string())
     })?;
-    if let Ok(id) = HeaderValue::from_str(&entry.shared.id) {
+    if let Ok(id) = HeaderValue::from_str(&session.id) {
         response.headers_mut().insert(HeaderName::from_static("mcp-session-id"), id);
     }
     Ok(response)
@@ -154,10 +154,10 @@ fn authorization(endpoint: &McpEndpoint, request: &HttpRequest) -> Option<Box<st
 fn open_session(endpoint: &Arc<McpEndpoint>, identity: Identity, authorization: Option<Box<str>>) -> SessionWithActor {
     let websocket = &endpoint.transports.websocket;
     let replay = (websocket.replay_frames, websocket.replay_bytes);
-    let shared = Arc::new(endpoint.sessions.create_outbox_session(Transport::WebSocket, identity, replay));
-    shared.set_authorization(authorization);
-    let addr = Session::open(&endpoint.sessions, Arc::clone(&shared), Some(websocket.ping_interval));
-    SessionWithActor { shared, addr }
+    let session = Arc::new(endpoint.sessions.create_outbox_session(Transport::WebSocket, identity, replay));
+    session.set_authorization(authorization);
+    let actor = Session::open(&endpoint.sessions, Arc::clone(&session), Some(websocket.ping_interval));
+    SessionWithActor { session, actor }
 }
 
 /// Returns the session that a client resumes.
@@ -175,8 +175,8 @@ fn find_session(endpoint: &McpEndpoint, identity: &Identity, id: &str) -> Result
 }
 
 /// Rewinds the outbox to the last frame that the client has received. Returns the generation of the new connection.
-fn rewind(entry: &SessionWithActor, received: u64) -> Result<u64, McpError> {
-    let Channel::Outbox(outbox) = &entry.shared.channel else { return Ok(0) };
+fn rewind(session: &SessionState, received: u64) -> Result<u64, McpError> {
+    let Channel::Outbox(outbox) = &session.channel else { return Ok(0) };
     outbox.rewind(received).map_err(|fault| match fault {
         ResumeFault::TooLate => McpError::new(
             ErrorKind::ResumeTooLate,
@@ -191,8 +191,8 @@ fn rewind(entry: &SessionWithActor, received: u64) -> Result<u64, McpError> {
 
 /// A connection of a session. Received messages are passed to the session, and the frames in its outbox are sent.
 struct AgentConnection {
-    session: Addr<Session>,
-    shared: Arc<SessionState>,
+    actor: Addr<Session>,
+    session: Arc<SessionState>,
     /// The identity of the request that opened the connection, with whose scopes its messages run.
     identity: Identity,
     pump_id: u64,
@@ -207,7 +207,7 @@ impl Backend for AgentConnection {
     const UNSUPPORTED_REASON: &'static str = "text frames only";
 
     fn on_open(&mut self, wake: Wake) {
-        self.session.do_send(Attach(AttachedConnection {
+        self.actor.do_send(Attach(AttachedConnection {
             id: self.pump_id,
             generation: self.generation,
             wake,
@@ -216,12 +216,12 @@ impl Backend for AgentConnection {
     }
 
     fn drain(&mut self, budget: usize) -> Option<DrainedFrames> {
-        let Channel::Outbox(outbox) = &self.shared.channel else { return None };
+        let Channel::Outbox(outbox) = &self.session.channel else { return None };
         outbox.drain(self.generation, budget)
     }
 
     fn on_flushed(&mut self) {
-        if let Channel::Outbox(outbox) = &self.shared.channel {
+        if let Channel::Outbox(outbox) = &self.session.channel {
             outbox.confirm_taken(self.generation);
         }
     }
@@ -229,21 +229,21 @@ impl Backend for AgentConnection {
     fn on_message(&mut self, text: Bytes, reservation: Option<Reservation>) -> MessageOutcome {
         let message = InboundMessage { identity: self.identity.clone(), frame: text, reservation };
         if !is_large(message.frame.len()) {
-            self.session.do_send(message);
+            self.actor.do_send(message);
             return MessageOutcome::Accepted;
         }
-        let session = self.session.clone();
+        let actor = self.actor.clone();
         MessageOutcome::Pending(Box::pin(async move {
             // The result does not matter: a session that has ended also ends this connection.
-            let _ = deliver(&session, message).await;
+            let _ = deliver(&actor, message).await;
         }))
     }
 
     fn on_heartbeat(&mut self) {
-        self.session.do_send(Heartbeat);
+        self.actor.do_send(Heartbeat);
     }
 
     fn on_close(&mut self, closed_by_peer: bool) {
-        self.session.do_send(Disconnected { pump_id: self.pump_id, closed_by_peer });
+        self.actor.do_send(Disconnected { pump_id: self.pump_id, closed_by_peer });
     }
 }

@@ -46,7 +46,7 @@ pub struct AttachedConnection {
 
 /// The actor of one session.
 pub struct Session {
-    shared: Arc<SessionState>,
+    state: Arc<SessionState>,
     sessions: Arc<Sessions>,
     /// The interval of pings; `None` if the transport itself detects a dead peer.
     heartbeat: Option<Duration>,
@@ -71,35 +71,35 @@ const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 impl Session {
     /// Starts the actor on this thread and enters it in the registry.
-    pub fn open(sessions: &Arc<Sessions>, shared: Arc<SessionState>, heartbeat: Option<Duration>) -> actix::Addr<Self> {
+    pub fn open(sessions: &Arc<Sessions>, state: Arc<SessionState>, heartbeat: Option<Duration>) -> actix::Addr<Self> {
         let session = Self {
-            shared: shared.clone(),
+            state: state.clone(),
             sessions: sessions.clone(),
             heartbeat,
             is_alive: true,
             connection: None,
-            _gauge: GaugeGuard::session(shared.transport),
+            _gauge: GaugeGuard::session(state.transport),
             end_timer: None,
             waiting_permit: None,
         };
-        let addr = session.start();
-        sessions.insert(&shared, addr.clone());
-        sessions.announce("session.opened", &shared);
-        addr
+        let actor = session.start();
+        sessions.insert(&state, actor.clone());
+        sessions.announce("session.opened", &state);
+        actor
     }
 
     fn end(&mut self, ctx: &mut Context<Self>, code: u16, reason: &'static str) {
-        tracing::debug!(session = %self.shared.short_id(), reason, "session ends");
-        if let Channel::Outbox(outbox) = &self.shared.channel {
+        tracing::debug!(session = %self.state.short_id(), reason, "session ends");
+        if let Channel::Outbox(outbox) = &self.state.channel {
             if outbox.has_overflowed() || is_large(outbox.bytes()) {
                 reclaim::collect_after_large();
             }
             outbox.close(code, reason);
         }
-        self.shared.end();
+        self.state.end();
         if let Some(connection) = self.connection.take() {
             // A peer that reads gets the close frame. The connection of a peer that does not read is cut at once.
-            let has_overflowed = matches!(&self.shared.channel, Channel::Outbox(outbox) if outbox.has_overflowed());
+            let has_overflowed = matches!(&self.state.channel, Channel::Outbox(outbox) if outbox.has_overflowed());
             let grace = if has_overflowed || code == close::TIMEOUT { Duration::ZERO } else { CLOSE_GRACE };
             actix::spawn(async move {
                 tokio::time::sleep(grace).await;
@@ -114,11 +114,11 @@ impl Session {
             return;
         }
         if !self.is_alive {
-            tracing::info!(session = %self.shared.short_id(), "the session ends because its peer does not answer pings");
+            tracing::info!(session = %self.state.short_id(), "the session ends because its peer does not answer pings");
             return self.end(ctx, close::TIMEOUT, "no sign of life");
         }
         self.is_alive = false;
-        if let Channel::Outbox(outbox) = &self.shared.channel {
+        if let Channel::Outbox(outbox) = &self.state.channel {
             outbox.ping();
         }
     }
@@ -126,8 +126,8 @@ impl Session {
     fn check_key(&mut self, ctx: &mut Context<Self>) {
         // A store that cannot be asked at the moment must not end sessions.
         let authenticator = &self.sessions.server.long_requests.authenticator;
-        if authenticator.check(&self.shared.identity()).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
-            tracing::info!(session = %self.shared.short_id(), "the session ends because its key was revoked");
+        if authenticator.check(&self.state.identity()).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
+            tracing::info!(session = %self.state.short_id(), "the session ends because its key was revoked");
             self.end(ctx, close::POLICY_VIOLATION, "the key was revoked");
         }
     }
@@ -135,27 +135,27 @@ impl Session {
     /// Ends the session when its token has expired or was revoked, unless its client has presented a newer one.
     fn watch_token(&self, ctx: &mut Context<Self>) {
         let authenticator = Arc::clone(&self.sessions.server.long_requests.authenticator);
-        let shared = Arc::clone(&self.shared);
+        let state = Arc::clone(&self.state);
         let ended = async move {
-            while let Credential::Token(token) = shared.identity().credential {
+            while let Credential::Token(token) = state.identity().credential {
                 tokio::time::sleep(RECHECK_INTERVAL).await;
                 let checked = authenticator.tokens().check_with_issuer(&token).await;
-                let is_newest = shared.identity().credential == Credential::Token(token);
+                let is_newest = state.identity().credential == Credential::Token(token);
                 if is_newest && checked.is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
                     break;
                 }
             }
         };
         ctx.spawn(ended.into_actor(self).map(|(), session, ctx| {
-            tracing::info!(session = %session.shared.short_id(), "the session ends because its token is no longer valid");
+            tracing::info!(session = %session.state.short_id(), "the session ends because its token is no longer valid");
             session.end(ctx, close::POLICY_VIOLATION, "the token is no longer valid");
         }));
     }
 
     fn check_idle(&mut self, ctx: &mut Context<Self>) {
         let limit = self.sessions.limits.idle_timeout;
-        let is_read = matches!(&self.shared.channel, Channel::Streams(streams) if streams.is_read());
-        if self.shared.in_flight() == 0 && !is_read && self.shared.idle() >= limit {
+        let is_read = matches!(&self.state.channel, Channel::Streams(streams) if streams.is_read());
+        if self.state.in_flight() == 0 && !is_read && self.state.idle() >= limit {
             self.end(ctx, close::GOING_AWAY, "idle");
         }
     }
@@ -165,14 +165,14 @@ impl Actor for Session {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        if matches!(self.shared.channel, Channel::Outbox(_)) {
+        if matches!(self.state.channel, Channel::Outbox(_)) {
             // A connection that breaks during its opening never reports its end.
             self.end_timer = Some(ctx.run_later(MAX_OPENING_TIME, |session, ctx| {
                 session.end(ctx, close::GOING_AWAY, "its connection never came");
             }));
         }
-        if !matches!(self.shared.channel, Channel::None) {
-            match self.shared.identity().credential {
+        if !matches!(self.state.channel, Channel::None) {
+            match self.state.identity().credential {
                 Credential::Key(_) => _ = ctx.run_interval(RECHECK_INTERVAL, Self::check_key),
                 Credential::Token(_) => self.watch_token(ctx),
                 Credential::Loopback | Credential::SignIn(_) => {}
@@ -181,30 +181,30 @@ impl Actor for Session {
         if let Some(interval) = self.heartbeat {
             ctx.run_interval(interval, Self::check_heartbeat);
         }
-        if matches!(self.shared.channel, Channel::Streams(_)) {
+        if matches!(self.state.channel, Channel::Streams(_)) {
             let interval = self.sessions.limits.idle_timeout / 4;
             ctx.run_interval(interval.clamp(Duration::from_secs(1), Duration::from_secs(60)), Self::check_idle);
         }
-        let ended = self.shared.ended.clone();
-        let addr = ctx.address();
+        let ended = self.state.ended.clone();
+        let actor = ctx.address();
         // Other threads can end a session only by its token: after an overflow, a DELETE or the shutdown.
-        if !matches!(self.shared.channel, Channel::None) {
+        if !matches!(self.state.channel, Channel::None) {
             actix::spawn(async move {
                 ended.cancelled().await;
-                let _ = addr.send(EndSession { code: close::GOING_AWAY, reason: "session ended" }).await;
+                let _ = actor.send(EndSession { code: close::GOING_AWAY, reason: "session ended" }).await;
             });
         }
     }
 
     fn stopped(&mut self, _: &mut Self::Context) {
-        self.shared.end();
-        self.sessions.remove(&self.shared.id);
-        self.sessions.server.routing.upstreams.close_session(&self.shared.id);
-        let uris = self.shared.take_subscriptions();
+        self.state.end();
+        self.sessions.remove(&self.state.id);
+        self.sessions.server.routing.upstreams.close_session(&self.state.id);
+        let uris = self.state.take_subscriptions();
         if !uris.is_empty() {
-            self.sessions.server.routing.router.do_send(Unsubscribe { session: self.shared.id.clone(), uris });
+            self.sessions.server.routing.router.do_send(Unsubscribe { session: self.state.id.clone(), uris });
         }
-        self.sessions.announce("session.closed", &self.shared);
+        self.sessions.announce("session.closed", &self.state);
     }
 }
 
@@ -229,12 +229,12 @@ impl Handler<InboundMessage> for Session {
         _: &mut Self::Context,
     ) -> Self::Result {
         self.is_alive = true;
-        self.shared.touch();
+        self.state.touch();
         let server = &self.sessions.server;
         if is_large(frame.len()) {
-            return Response::fut(inbound::process_large_frame(server, &self.shared, identity, frame, reservation));
+            return Response::fut(inbound::process_large_frame(server, &self.state, identity, frame, reservation));
         }
-        inbound::process_frame(server, &self.shared, identity, frame, reservation);
+        inbound::process_frame(server, &self.state, identity, frame, reservation);
         Response::reply(())
     }
 }
@@ -244,11 +244,11 @@ impl Handler<InboundMessage> for Session {
 ///
 /// # Errors
 /// Fails if the session has ended.
-pub async fn deliver(session: &actix::Addr<Session>, message: InboundMessage) -> Result<(), actix::MailboxError> {
+pub async fn deliver(actor: &actix::Addr<Session>, message: InboundMessage) -> Result<(), actix::MailboxError> {
     if is_large(message.frame.len()) {
         reclaim::collect_after_large();
     }
-    session.send(message).await
+    actor.send(message).await
 }
 
 /// Sent by a pump when the peer has sent a ping or a pong.
@@ -284,16 +284,16 @@ impl Handler<Disconnected> for Session {
         }
         self.connection = None;
         let can_resume = !closed_by_peer
-            && self.shared.transport == Transport::WebSocket
-            && self.shared.legacy_revision().is_some()
-            && !self.shared.ended.is_cancelled();
+            && self.state.transport == Transport::WebSocket
+            && self.state.legacy_revision().is_some()
+            && !self.state.ended.is_cancelled();
         if can_resume {
             self.waiting_permit = Arc::clone(&self.sessions.waiting_permits).try_acquire_owned().ok();
         }
         if self.waiting_permit.is_none() {
             return self.end(ctx, close::GOING_AWAY, "disconnected");
         }
-        if let Channel::Outbox(outbox) = &self.shared.channel {
+        if let Channel::Outbox(outbox) = &self.state.channel {
             if is_large(outbox.bytes()) {
                 reclaim::collect_after_large();
             }
@@ -315,7 +315,7 @@ impl Handler<Attach> for Session {
     type Result = ();
 
     fn handle(&mut self, Attach(connection): Attach, ctx: &mut Self::Context) {
-        if let Channel::Outbox(outbox) = &self.shared.channel
+        if let Channel::Outbox(outbox) = &self.state.channel
             && !outbox.attach(connection.generation, connection.wake.clone())
         {
             // Two connections resumed the session at the same time, and the later one serves it.
@@ -326,7 +326,7 @@ impl Handler<Attach> for Session {
             ctx.cancel_future(handle);
         }
         self.is_alive = true;
-        self.shared.touch();
+        self.state.touch();
         if let Some(old) = self.connection.replace(connection) {
             (old.cut)();
         }

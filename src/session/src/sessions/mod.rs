@@ -27,8 +27,8 @@ use countersign_telemetry::metrics::Transport;
 
 /// A session and the address of its actor.
 pub struct SessionWithActor {
-    pub shared: Arc<SessionState>,
-    pub addr: Addr<Session>,
+    pub session: Arc<SessionState>,
+    pub actor: Addr<Session>,
 }
 
 /// The live sessions and their actors.
@@ -85,11 +85,11 @@ impl Sessions {
     /// session. From then on the token of this request keeps the session valid, unless it is a WebSocket session.
     #[must_use]
     pub fn find(&self, identity: &Identity, transport: Transport, id: &str) -> Option<Arc<SessionState>> {
-        let found = self.registry.get(id).filter(|shared| {
-            shared.transport == transport
-                && !matches!(shared.channel, Channel::None)
-                && !shared.ended.is_cancelled()
-                && shared.principal().name == identity.principal.name
+        let found = self.registry.get(id).filter(|session| {
+            session.transport == transport
+                && !matches!(session.channel, Channel::None)
+                && !session.ended.is_cancelled()
+                && session.principal().name == identity.principal.name
         })?;
         // The open connection of a WebSocket session must not outlive its own token.
         if transport != Transport::WebSocket {
@@ -116,11 +116,11 @@ impl Sessions {
         self.server.reviews.changes.feed().publish_live(&event);
     }
 
-    fn insert(&self, shared: &Arc<SessionState>, addr: Addr<Session>) {
-        if !matches!(shared.channel, Channel::None) {
-            self.addresses.insert(Arc::clone(&shared.id), addr);
+    fn insert(&self, session: &Arc<SessionState>, actor: Addr<Session>) {
+        if !matches!(session.channel, Channel::None) {
+            self.addresses.insert(Arc::clone(&session.id), actor);
         }
-        self.registry.insert(Arc::clone(shared));
+        self.registry.insert(Arc::clone(session));
     }
 
     fn remove(&self, id: &str) {
@@ -130,9 +130,9 @@ impl Sessions {
 
     /// Returns the session with the address of its actor, or `None` once the actor has ended.
     #[must_use]
-    pub fn find_actor(&self, shared: Arc<SessionState>) -> Option<SessionWithActor> {
-        let addr = self.addresses.get(&shared.id)?.clone();
-        Some(SessionWithActor { shared, addr })
+    pub fn find_actor(&self, session: Arc<SessionState>) -> Option<SessionWithActor> {
+        let actor = self.addresses.get(&session.id)?.clone();
+        Some(SessionWithActor { session, actor })
     }
 
     /// Makes room for one more session of a principal that holds state. Beyond `limits.max_sessions`, another session
@@ -154,8 +154,8 @@ impl Sessions {
         let Some(session) = self.registry.evict_one(principal) else { return false };
         tracing::debug!(session = %session.short_id(), "the session is evicted to make room for another one");
         session.end();
-        if let Some(addr) = self.addresses.get(&session.id) {
-            addr.do_send(EndSession { code: close::GOING_AWAY, reason: "its place was needed" });
+        if let Some(actor) = self.addresses.get(&session.id) {
+            actor.do_send(EndSession { code: close::GOING_AWAY, reason: "its place was needed" });
         }
         true
     }

@@ -56,13 +56,13 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
         return Ok(answer::error_with_status(406, None, &error, REVISION));
     }
     endpoint.sessions.check_lease_and_make_room(&identity.principal)?;
-    let shared = Arc::new(endpoint.sessions.create_outbox_session(Transport::Sse, identity, (0, 0)));
-    let stream = shared.evictable(shared.ended.clone());
-    let slot = endpoint.server.long_requests.admit_stream(shared.principal(), stream)?;
+    let session = Arc::new(endpoint.sessions.create_outbox_session(Transport::Sse, identity, (0, 0)));
+    let stream = session.evictable(session.ended.clone());
+    let slot = endpoint.server.long_requests.admit_stream(session.principal(), stream)?;
     if let Some(connection) = Connection::for_request(request) {
-        connection.bind_session(&shared);
+        connection.bind_session(&session);
     }
-    let session = Session::open(&endpoint.sessions, Arc::clone(&shared), None);
+    let actor = Session::open(&endpoint.sessions, Arc::clone(&session), None);
     let wake_up = Arc::new(Notify::new());
     let pump_id = next_pump_id();
     let wake = {
@@ -70,13 +70,13 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
         Arc::new(move || wake_up.notify_one())
     };
     let attached =
-        session.send(Attach(AttachedConnection { id: pump_id, generation: 0, wake, cut: cutter(request) })).await;
+        actor.send(Attach(AttachedConnection { id: pump_id, generation: 0, wake, cut: cutter(request) })).await;
     attached.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?;
-    let url = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", shared.id);
+    let url = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", session.id);
     let ticks = sse::interval_from_now(endpoint.transports.http.sse_keep_alive);
     let stream = OutboxStream {
-        shared,
         session,
+        actor,
         pump_id,
         wake_up,
         ticks,
@@ -89,8 +89,8 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
 
 /// Moves the messages of the session's outbox into the stream.
 struct OutboxStream {
-    shared: Arc<SessionState>,
-    session: Addr<Session>,
+    session: Arc<SessionState>,
+    actor: Addr<Session>,
     pump_id: u64,
     wake_up: Arc<Notify>,
     ticks: Interval,
@@ -108,7 +108,7 @@ impl OutboxStream {
         if let Some(event) = self.endpoint_event.take() {
             return Some(event);
         }
-        let Channel::Outbox(outbox) = &self.shared.channel else { return None };
+        let Channel::Outbox(outbox) = &self.session.channel else { return None };
         while !self.is_closed {
             let Some(drained) = outbox.drain(0, DRAIN_BYTES) else {
                 tokio::select! {
@@ -129,7 +129,7 @@ impl OutboxStream {
 
 impl Drop for OutboxStream {
     fn drop(&mut self) {
-        self.session.do_send(Disconnected { pump_id: self.pump_id, closed_by_peer: false });
+        self.actor.do_send(Disconnected { pump_id: self.pump_id, closed_by_peer: false });
     }
 }
 
@@ -168,12 +168,12 @@ async fn try_message(
         return Ok(owner.forward(request, Some(unread_body(payload))).await);
     }
     let not_found = || McpError::new(ErrorKind::SessionNotFound, "no such session");
-    let entry = session
+    let found = session
         .and_then(|session| endpoint.sessions.find(&identity, Transport::Sse, session))
         .and_then(|session| endpoint.sessions.find_actor(session))
         .ok_or_else(not_found)?;
     let http = &endpoint.transports.http;
     let (frame, reservation) = read_body(request, payload, endpoint, http.max_body, http.request_timeout).await?;
-    deliver(&entry.addr, InboundMessage { identity, frame, reservation }).await.map_err(|_| not_found())?;
+    deliver(&found.actor, InboundMessage { identity, frame, reservation }).await.map_err(|_| not_found())?;
     Ok(HttpResponse::Accepted().finish())
 }

@@ -134,11 +134,11 @@ fn build_scope(
         Some(connection) => Arc::clone(connection.session(|| {
             let session = sessions.create_stateless_session(Transport::Http, post.identity.clone());
             sessions.server.publish_facts(&session, &facts);
-            let addr = Session::open(sessions, Arc::clone(&session), None);
+            let actor = Session::open(sessions, Arc::clone(&session), None);
             let ended = Arc::clone(&session);
             let end = move || {
                 ended.end();
-                addr.do_send(EndSession { code: close::GOING_AWAY, reason: "connection closed" });
+                actor.do_send(EndSession { code: close::GOING_AWAY, reason: "connection closed" });
             };
             (session, Box::new(end) as _)
         })),

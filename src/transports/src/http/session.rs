@@ -404,8 +404,8 @@ pub async fn delete(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, id
         return refuse(&session_not_found(), Revision::NEWEST_LEGACY);
     };
     session.end();
-    if let Some(entry) = endpoint.sessions.find_actor(session) {
-        let _ = entry.addr.send(EndSession { code: close::GOING_AWAY, reason: "deleted by its client" }).await;
+    if let Some(found) = endpoint.sessions.find_actor(session) {
+        let _ = found.actor.send(EndSession { code: close::GOING_AWAY, reason: "deleted by its client" }).await;
     }
     HttpResponse::NoContent().finish()
 }
