@@ -269,7 +269,7 @@ pub struct Retry {
 pub async fn run_parked(
     mut running_call: RunningCall,
     relay: Arc<Relay>,
-    mut slot: Slot,
+    mut slot: ParkedCallSlot,
     mut retries: mpsc::Receiver<Retry>,
 ) {
     loop {
@@ -406,7 +406,7 @@ impl ParkedCalls {
         principal: &str,
         upstream: &str,
         limit: usize,
-    ) -> Result<(Slot, mpsc::Receiver<Retry>), McpError> {
+    ) -> Result<(ParkedCallSlot, mpsc::Receiver<Retry>), McpError> {
         let call = *uuid::Uuid::new_v4().as_bytes();
         let mut calls = self.calls.lock();
         let is_same = |parked: &ParkedCall| parked.principal == principal && parked.upstream == upstream;
@@ -433,7 +433,7 @@ impl ParkedCalls {
         };
         calls.insert(call, parked);
         let (reference, deadline) = (ParkedCallRef { call, ticket: 1 }, tokio::time::Instant::now() + MAX_CLIENT_WAIT);
-        Ok((Slot { parked_calls: Arc::clone(self), reference, deadline, evicted }, receiver))
+        Ok((ParkedCallSlot { parked_calls: Arc::clone(self), reference, deadline, evicted }, receiver))
     }
 
     /// Redeems a ticket, which is valid only once.
@@ -452,7 +452,7 @@ impl ParkedCalls {
 }
 
 /// The slot of a parked call in [`ParkedCalls`], which is released when it is dropped.
-pub struct Slot {
+pub struct ParkedCallSlot {
     parked_calls: Arc<ParkedCalls>,
     pub reference: ParkedCallRef,
     deadline: tokio::time::Instant,
@@ -460,7 +460,7 @@ pub struct Slot {
     evicted: CancellationToken,
 }
 
-impl Slot {
+impl ParkedCallSlot {
     /// Issues the next ticket. The client's time starts again if its retry has brought the call forward.
     fn renew(&mut self, has_progressed: bool) {
         self.reference.ticket += 1;
@@ -473,7 +473,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for ParkedCallSlot {
     fn drop(&mut self) {
         self.parked_calls.calls.lock().remove(&self.reference.call);
     }

@@ -1,6 +1,6 @@
 //! Classifies calls and passes them through the bridge. The eras of client and upstream determine how.
 
-mod park;
+mod parking;
 mod prepared_call;
 mod reply;
 mod rounds;
@@ -179,7 +179,7 @@ async fn send(call: Call<'_>) -> Result<Reply, McpError> {
         (Era::Modern, true) => rounds::pass_through(&prepared).await,
         (Era::Modern, false) => rounds::ask_in_rounds(&prepared).await,
         (Era::Legacy, false) => prepared.reply(call_in_handshake_era(&prepared).await?),
-        (Era::Legacy, true) => park::call(&prepared).await,
+        (Era::Legacy, true) => parking::call_or_resume(&prepared).await,
     }
 }
 

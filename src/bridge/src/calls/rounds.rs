@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
 
-use super::{park::binding, prepared_call::PreparedCall, reply::reply_for_legacy_client};
+use super::{parking::binding, prepared_call::PreparedCall, reply::reply_for_legacy_client};
 use crate::{
     questions::{self, Relay, notify_url_completed},
     request_state::{StateKind, invalid_state},

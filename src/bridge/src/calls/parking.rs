@@ -28,12 +28,12 @@ const MAX_PARKED_ON_EXCLUSIVE_LINKS: usize = 3;
 /// The bytes that a parked call takes in addition to its parameters.
 const PARKED_CALL_BYTES: usize = 4096;
 
-/// Calls a handshake-era upstream for a stateless client.
+/// Calls a handshake-era upstream for a stateless client, or resumes the parked call that its `requestState` names.
 ///
 /// # Errors
 /// The errors of [`super::call`]; `-32602` for a `requestState` of another request; `OVERLOADED` if the principal has
 /// too many parked calls.
-pub async fn call(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
+pub async fn call_or_resume(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
     let retry_params = RetryParams::parse(prepared.params())?;
     if let Some(state) = retry_params.state {
         return resume(prepared, &state, retry_params.answers).await;
