@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{
     arguments::EntityRef,
     db::{Db, DbResult, values},
-    model::{Issue, IssueType, Parent, Person, Project, Uuid},
+    model::{Issue, IssueType, Parent, Person, Project, ProjectKey, Uuid},
     rows::{find_issue, find_parent, find_person, find_project, people},
     workflow::Workflow,
 };
@@ -69,8 +69,13 @@ pub(super) fn require_parent(db: Db<'_>, id: Option<&Uuid>) -> Result<Option<Par
     parent.map(Some).ok_or_else(|| not_found("issue", id, "/parentId"))
 }
 
-/// Checks that an issue of this type in this project, given by row and key, may have this parent.
-pub(super) fn check_parent(kind: IssueType, project: (i64, &str), parent: Option<&Parent>) -> Result<(), McpError> {
+/// Checks that an issue of this type may have this parent. `project` is the row of the issue's project.
+pub(super) fn check_parent(
+    kind: IssueType,
+    project: i64,
+    project_key: &ProjectKey,
+    parent: Option<&Parent>,
+) -> Result<(), McpError> {
     let allowed: Vec<&str> = kind.allowed_parent_types().iter().map(|kind| kind.as_str()).collect();
     let invalid_parent = |message: String| invalid_argument("/parentId", "parent", message);
     let Some(parent) = parent else {
@@ -87,8 +92,8 @@ pub(super) fn check_parent(kind: IssueType, project: (i64, &str), parent: Option
             format!("The parent of {child_type} must be {}; {} is {parent_type}.", allowed.join(" or "), parent.key);
         return Err(invalid_parent(message).with("allowed", allowed));
     }
-    if parent.project != project.0 {
-        return Err(invalid_parent(format!("{} belongs to another project than {}.", parent.key, project.1)));
+    if parent.project != project {
+        return Err(invalid_parent(format!("{} belongs to another project than {project_key}.", parent.key)));
     }
     Ok(())
 }

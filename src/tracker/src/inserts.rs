@@ -39,8 +39,9 @@ pub(super) fn ensure_named_person(db: Db<'_>, name: &str, at: &Time) -> DbResult
 
 /// The fields of an issue to be inserted.
 pub(super) struct NewIssue<'a> {
-    /// The row and the key of the project.
-    pub project: (i64, &'a ProjectKey),
+    /// The row of the project.
+    pub project: i64,
+    pub project_key: &'a ProjectKey,
     pub kind: IssueType,
     pub title: &'a str,
     pub description: &'a str,
@@ -51,24 +52,25 @@ pub(super) struct NewIssue<'a> {
     pub estimated_hours: Option<Hours>,
 }
 
-/// Inserts an issue with the next number of the project. Returns its row, id and key.
-pub(super) fn insert_issue(
-    db: Db<'_>,
-    issue: &NewIssue<'_>,
-    creator: &str,
-    at: &Time,
-) -> DbResult<(i64, Uuid, IssueKey)> {
-    let (project, project_key) = issue.project;
+/// An issue that was inserted.
+pub(super) struct InsertedIssue {
+    pub row: i64,
+    pub id: Uuid,
+    pub key: IssueKey,
+}
+
+/// Inserts an issue with the next number of the project.
+pub(super) fn insert_issue(db: Db<'_>, issue: &NewIssue<'_>, creator: &str, at: &Time) -> DbResult<InsertedIssue> {
     let sql = "UPDATE projects SET next_number = next_number + 1 WHERE id = ?1 RETURNING next_number - 1";
-    let number: i64 = db.query_one(sql, values![project], |row| row.get(0))?;
-    let (id, key) = (Uuid::new(), IssueKey(format!("{project_key}-{number}")));
+    let number: i64 = db.query_one(sql, values![issue.project], |row| row.get(0))?;
+    let (id, key) = (Uuid::new(), IssueKey(format!("{}-{number}", issue.project_key)));
     let row = db.query_one(
         "INSERT INTO issues (uuid, project, number, key, type, title, description, status, priority, assignee, parent, \
          estimated_hours, created_at, created_by, updated_at) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?13) RETURNING id",
         values![
             &id,
-            project,
+            issue.project,
             number,
             &key,
             issue.kind,
@@ -85,7 +87,7 @@ pub(super) fn insert_issue(
         |row| row.get(0),
     )?;
     db.index_issue(row, &key, issue.title, issue.description)?;
-    Ok((row, id, key))
+    Ok(InsertedIssue { row, id, key })
 }
 
 /// Inserts a project, and returns its row.

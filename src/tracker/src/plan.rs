@@ -235,7 +235,7 @@ fn plan_project_creation(db: Db<'_>, new: &CreateProject) -> Result<Plan, McpErr
 fn plan_issue_creation(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> {
     let project = require_project(db, &new.project_id)?;
     let parent = require_parent(db, new.parent_id.as_ref())?;
-    check_parent(new.kind, (project.row, &project.key), parent.as_ref())?;
+    check_parent(new.kind, project.row, &project.key, parent.as_ref())?;
     if let Some(parent) = &parent {
         check_ancestors(db, parent, None)?;
     }
@@ -281,7 +281,7 @@ fn plan_issue_update(db: Db<'_>, issue: Issue, update: &UpdateIssue) -> Result<P
     let kind = update.kind.unwrap_or(issue.kind);
     if kind != issue.kind || new_parent.is_some() {
         let parent = new_parent.as_ref().unwrap_or(&issue.parent);
-        check_parent(kind, (issue.project, &issue.project_key), parent.as_ref())?;
+        check_parent(kind, issue.project, &issue.project_key, parent.as_ref())?;
     }
     if let Some(Some(parent)) = &new_parent {
         check_ancestors(db, parent, Some(&issue))?;

@@ -3,9 +3,9 @@
 use super::{
     db::{Db, DbResult, values},
     history::{Actor, Subject, record},
-    inserts::{NewIssue, insert_comment, insert_issue, insert_project},
-    model::{FieldChange, Hours, IssueKey, IssueType, Priority, ProjectKey, Status, Time, Uuid},
-    sample_data::{COMMENTS, ISSUES, PEOPLE, PROJECT, SampleIssue},
+    inserts::{InsertedIssue, NewIssue, insert_comment, insert_issue, insert_project},
+    model::{FieldChange, Hours, IssueType, Priority, ProjectKey, Status, Time, Uuid},
+    sample_data::{COMMENTS, ISSUES, PEOPLE, PROJECT, SampleComment, SampleIssue},
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -25,7 +25,7 @@ pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
     let changes = vec![FieldChange::new("name", "Name", None, Some(name.to_owned()))];
     record(db, &Subject { project, issue: None }, &actor(PEOPLE[0], 24 * 30), "created", &changes)?;
 
-    let mut created_issues: Vec<(i64, Uuid, IssueKey)> = Vec::new();
+    let mut created_issues: Vec<InsertedIssue> = Vec::new();
     for sample in ISSUES {
         let SampleIssue {
             kind,
@@ -41,18 +41,19 @@ pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
             description,
         } = sample;
         let new_issue = NewIssue {
-            project: (project, &project_key),
+            project,
+            project_key: &project_key,
             kind: *kind,
             title,
             description,
             status: *status,
             priority: *priority,
             assignee: assignee.map(|index| people[index]),
-            parent: parent.map(|number| created_issues[number - 1].0),
+            parent: parent.map(|number| created_issues[number - 1].row),
             estimated_hours: estimated_hours.map(Hours),
         };
-        let (row_id, id, key) = insert_issue(db, &new_issue, PEOPLE[*reporter], &ago(*age_hours))?;
-        let subject = Subject { project, issue: Some((&id, &key)) };
+        let issue = insert_issue(db, &new_issue, PEOPLE[*reporter], &ago(*age_hours))?;
+        let subject = Subject { project, issue: Some((&issue.id, &issue.key)) };
         record(
             db,
             &subject,
@@ -69,15 +70,15 @@ pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
             let before = Some(previous_status(*status).to_string());
             let change = FieldChange::new("status", "Status", before, Some(status.to_string()));
             record(db, &subject, &actor(PEOPLE[actor_index], *moved_hours_ago), "status", &[change])?;
-            db.execute("UPDATE issues SET updated_at = ?2 WHERE id = ?1", values![row_id, &ago(*moved_hours_ago)])?;
+            db.execute("UPDATE issues SET updated_at = ?2 WHERE id = ?1", values![issue.row, &ago(*moved_hours_ago)])?;
         }
-        created_issues.push((row_id, id, key));
+        created_issues.push(issue);
     }
-    for (number, author, hours_ago, content) in COMMENTS {
-        let (row_id, id, key) = &created_issues[number - 1];
-        let comment_actor = actor(PEOPLE[*author], *hours_ago);
-        insert_comment(db, *row_id, people[*author], content, &comment_actor)?;
-        let subject = Subject { project, issue: Some((id, key)) };
+    for SampleComment { issue, author, age_hours, content } in COMMENTS {
+        let issue = &created_issues[issue - 1];
+        let comment_actor = actor(PEOPLE[*author], *age_hours);
+        insert_comment(db, issue.row, people[*author], content, &comment_actor)?;
+        let subject = Subject { project, issue: Some((&issue.id, &issue.key)) };
         let change = FieldChange::new("content", "Comment", None, Some((*content).to_owned()));
         record(db, &subject, &comment_actor, "commented", &[change])?;
     }

@@ -207,24 +207,52 @@ About 40 people a day, since release 4.12.",
     },
 ];
 
-/// The comments, each with the number of its issue, the index of its author in [`PEOPLE`], its age in hours, and its
-/// content.
-pub(super) const COMMENTS: &[(usize, usize, i64, &str)] = &[
-    (
-        2,
-        0,
-        31,
-        "Works for me in Firefox and Chrome. In Safari the name field loses focus when the dialog closes, see the recording.",
-    ),
-    (2, 2, 29, "Fixed the focus in Safari. The rest can wait for its own issue."),
-    (7, 3, 48, "Support has 12 tickets about this since Monday. Can we take it before anything else?"),
-    (
-        7,
-        1,
-        25,
-        "Found it: `return_to` is dropped when the cookie is renewed. The check was added in 4.12:\n\n\
+/// A comment of the sample project.
+pub(super) struct SampleComment {
+    /// The number of its issue.
+    pub issue: usize,
+    /// The index of its author in [`PEOPLE`].
+    pub author: usize,
+    pub age_hours: i64,
+    pub content: &'static str,
+}
+
+pub(super) const COMMENTS: &[SampleComment] = &[
+    SampleComment {
+        issue: 2,
+        author: 0,
+        age_hours: 31,
+        content: "Works for me in Firefox and Chrome. In Safari the name field loses focus when the dialog closes, see the recording.",
+    },
+    SampleComment {
+        issue: 2,
+        author: 2,
+        age_hours: 29,
+        content: "Fixed the focus in Safari. The rest can wait for its own issue.",
+    },
+    SampleComment {
+        issue: 7,
+        author: 3,
+        age_hours: 48,
+        content: "Support has 12 tickets about this since Monday. Can we take it before anything else?",
+    },
+    SampleComment {
+        issue: 7,
+        author: 1,
+        age_hours: 25,
+        content: "Found it: `return_to` is dropped when the cookie is renewed. The check was added in 4.12:\n\n\
 ```\nif session.renewed { params.clear() }\n```\n\nA fix is on its way, with a test for the renewal.",
-    ),
-    (8, 3, 100, "The adviser of one customer has noticed. We need a note for those whose invoices are wrong."),
-    (12, 1, 430, "Cannot be reproduced. Closing; reopen it if it comes back."),
+    },
+    SampleComment {
+        issue: 8,
+        author: 3,
+        age_hours: 100,
+        content: "The adviser of one customer has noticed. We need a note for those whose invoices are wrong.",
+    },
+    SampleComment {
+        issue: 12,
+        author: 1,
+        age_hours: 430,
+        content: "Cannot be reproduced. Closing; reopen it if it comes back.",
+    },
 ];

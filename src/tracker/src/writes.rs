@@ -11,7 +11,7 @@ use super::{
     arguments::{CreateIssue, CreateProject, EntityRef, UpdateIssue},
     db::{Db, DbResult, missing_row, unwritten_error, values},
     history::{Actor, Subject, record},
-    inserts::{NewIssue, ensure_person, insert_comment, insert_issue, insert_project},
+    inserts::{InsertedIssue, NewIssue, ensure_person, insert_comment, insert_issue, insert_project},
     model::{Comment, Issue, IssueKey, Parent, Person, Project, ProjectKey, Status, Uuid},
     plan::{Action, Plan},
     render,
@@ -170,7 +170,8 @@ impl PlanRun<'_> {
         parent: Option<&Parent>,
     ) -> DbResult<ToolResult> {
         let new_issue = NewIssue {
-            project: (project.row, &project.key),
+            project: project.row,
+            project_key: &project.key,
             kind: new.kind,
             title: &new.title,
             description: &new.description,
@@ -180,7 +181,7 @@ impl PlanRun<'_> {
             parent: parent.map(|parent| parent.row),
             estimated_hours: new.estimated_hours,
         };
-        let (_, id, key) = insert_issue(self.db, &new_issue, &self.actor.name, &self.actor.at)?;
+        let InsertedIssue { id, key, .. } = insert_issue(self.db, &new_issue, &self.actor.name, &self.actor.at)?;
         let mut changes = self.plan.field_changes.clone();
         // The plan could not know the key yet.
         if let Some(change) = changes.iter_mut().find(|change| change.field == "key") {

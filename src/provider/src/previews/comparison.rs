@@ -32,7 +32,7 @@ pub(super) fn add_comparison(
     let label = label_of(recipe, &variables)?;
     let pick = recipe.before.as_ref().map(|before| &before.pick);
     let after = match &recipe.after {
-        Some(after) => state_after(after, observation.value.as_ref(), (pick, observation.display_format), &variables)?,
+        Some(after) => state_after(after, observation.value.as_ref(), pick, observation.display_format, &variables)?,
         None => None,
     };
     let uses_before = recipe.after.as_ref().is_some_and(|after| after.uses("before"));
@@ -56,15 +56,18 @@ pub(super) fn add_comparison(
     Ok(())
 }
 
-/// Adds the fields in which two states of one target differ, such as the approved one and the one that was read back.
+/// Adds the fields in which the expected state of a target and the one that was read back differ.
 pub(super) fn add_difference(
     builder: &mut DiffBuilder,
-    (field, label): (&str, Option<&str>),
-    (format, restricted): (DisplayFormat, bool),
-    (approved, found): (Option<&Value>, Option<&Value>),
+    field: &str,
+    label: Option<&str>,
+    expected: Option<&Value>,
+    found: &Observation,
+    is_restricted: bool,
 ) {
-    let mut writer = ComparisonWriter { builder, format, restricted, hides_values: false };
-    writer.add_values(field, label, approved, found);
+    let restricted = is_restricted || found.restricted;
+    let mut writer = ComparisonWriter { builder, format: found.display_format, restricted, hides_values: false };
+    writer.add_values(field, label, expected, found.value.as_ref());
 }
 
 /// Returns the label that the recipe gives to what it compares.
@@ -78,7 +81,8 @@ pub(super) fn label_of(recipe: &Recipe, variables: &[(&str, &cel::Value)]) -> Re
 pub(super) fn state_after(
     after: &StateAfter,
     before: Option<&Value>,
-    (pick, format): (Option<&ResultSelector>, DisplayFormat),
+    pick: Option<&ResultSelector>,
+    format: DisplayFormat,
     variables: &[(&'static str, &cel::Value)],
 ) -> Result<Option<Value>, Fault> {
     let before_value = match before {

@@ -124,7 +124,8 @@ pub fn to_cel_value(name: &str, json: &Value) -> Result<cel::Value, Fault> {
 pub fn pick_value(
     tool: &str,
     result: &ToolResult,
-    (pick, format): (&ResultSelector, DisplayFormat),
+    pick: &ResultSelector,
+    format: DisplayFormat,
     variables: &[(&str, &cel::Value)],
 ) -> Result<Value, Fault> {
     let pointer = if pick.pointer.is_empty() { FIRST_TEXT } else { &pick.pointer };

@@ -95,7 +95,7 @@ impl<'a> RecipeRunner<'a> {
         let SelectedAlternative { position: alternative, recipe, .. } = selected;
         apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
         if let Some(sql) = &recipe.sql {
-            return self.run_sql((&selected, sql), tool, raw_arguments, &arguments, arguments_preview).await;
+            return self.run_sql(&selected, sql, tool, raw_arguments, &arguments, arguments_preview).await;
         }
         if recipe.has_no_method() {
             return ComputedPreview { preview: arguments_preview, transient_error: None, before: None };
@@ -126,7 +126,8 @@ impl<'a> RecipeRunner<'a> {
     /// Shows what the SQL statements of the call change.
     async fn run_sql(
         &self,
-        (selected, sql): (&SelectedAlternative<'_>, &SqlRecipe),
+        selected: &SelectedAlternative<'_>,
+        sql: &SqlRecipe,
         tool: &str,
         raw_arguments: &RawValue,
         arguments: &cel::Value,
@@ -143,7 +144,7 @@ impl<'a> RecipeRunner<'a> {
         let may_confirm = self.may_confirm(recipe, tool, raw_arguments);
         let composed = observed.and_then(|statements| {
             let call = ProposedCall { text: raw_arguments.get(), arguments, arguments_preview: &arguments_preview };
-            let preview = sql::compose_statements((recipe, sql, may_confirm), &selected.conditions, call, &statements)?;
+            let preview = sql::compose_statements(recipe, sql, may_confirm, &selected.conditions, call, &statements)?;
             Ok((preview, StateBefore { alternative: selected.position, values: Vec::new(), statements }))
         });
         match composed {
@@ -303,8 +304,7 @@ impl<'a> RecipeRunner<'a> {
             return Err(Fault { must_fail, ..Fault::from_error_result("the dry run", &text) });
         }
         let variables = expressions::variables(arguments, None);
-        let value =
-            expressions::pick_value("the dry run", &result, (&dry_run.pick, dry_run.display_format), &variables)?;
+        let value = expressions::pick_value("the dry run", &result, &dry_run.pick, dry_run.display_format, &variables)?;
         let label = dry_run.label.clone().unwrap_or_else(|| "Dry run".to_owned());
         let state_key = dry_run.reads_as.as_ref().and_then(|read| {
             let (tool, call) = self.read_call(read, &variables).ok()?;
@@ -379,7 +379,7 @@ impl<'a> RecipeRunner<'a> {
                 }
                 None
             }
-            Ok(result) => Some(expressions::pick_value(&tool, &result, (&read.pick, read.display_format), variables)?),
+            Ok(result) => Some(expressions::pick_value(&tool, &result, &read.pick, read.display_format, variables)?),
         };
         // A selection that leaves null means that there is nothing, too.
         let value = value.filter(|value| !value.is_null());

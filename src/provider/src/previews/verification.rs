@@ -160,15 +160,21 @@ impl<'a> Expectation<'a> {
                 let label = comparison::label_of(&recipe, &variables)?;
                 variables.push(("result", &result));
                 let before = before.get(n).and_then(Option::as_ref);
-                let pick_and_format = (Some(&pick), observation.display_format);
                 let expected = match &after {
-                    Some(after) => comparison::state_after(after, before, pick_and_format, &variables)?,
+                    Some(after) => {
+                        comparison::state_after(after, before, Some(&pick), observation.display_format, &variables)?
+                    }
                     None => None,
                 };
-                let format_and_restriction = (observation.display_format, is_restricted || observation.restricted);
-                let values = (expected.as_ref(), observation.value.as_ref());
                 let field = format!("$content{n}");
-                comparison::add_difference(&mut builder, (&field, label.as_deref()), format_and_restriction, values);
+                comparison::add_difference(
+                    &mut builder,
+                    &field,
+                    label.as_deref(),
+                    expected.as_ref(),
+                    observation,
+                    is_restricted,
+                );
             }
             Ok(builder.finish())
         })

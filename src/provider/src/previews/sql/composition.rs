@@ -26,7 +26,9 @@ use countersign_sql::{ALIAS_PREFIX, ColumnAssignment, Effect, PreviewSource, Row
 /// # Errors
 /// Fails if no statement has a preview, with the reason of the first one.
 pub(in crate::previews) fn compose_statements(
-    (recipe, sql, may_confirm): (&Recipe, &SqlRecipe, bool),
+    recipe: &Recipe,
+    sql: &SqlRecipe,
+    may_confirm: bool,
     conditions: &[&Condition],
     call: ProposedCall<'_>,
     statements: &[ObservedStatement],
@@ -112,7 +114,7 @@ impl Composer {
                 self.add_rows(index, write, queries, selected, counted)
             }
             (PreviewSource::GivenRows { columns, rows, .. }, answers) => {
-                self.add_given_rows(index, write, (columns.as_slice(), rows.as_slice()), answers.first())
+                self.add_given_rows(index, write, columns, rows, answers.first())
             }
             (PreviewSource::Definitions(_), answers) => {
                 self.add_definitions(index, write, answers);
@@ -157,7 +159,7 @@ impl Composer {
         if count > 0 {
             let label = self.label(index, &write.targets.join(", "));
             let fields = self.builder.len();
-            add_row_diff(&mut self.builder, (&format!("$rows{index}"), &label), before.as_deref(), after.as_deref());
+            add_row_diff(&mut self.builder, &format!("$rows{index}"), &label, before.as_deref(), after.as_deref());
             if self.builder.len() == fields {
                 self.add_note(index, "Values", "(nothing would change)");
             }
@@ -172,7 +174,8 @@ impl Composer {
         &mut self,
         index: usize,
         write: &Write,
-        (columns, rows): (&[String], &[Vec<String>]),
+        columns: &[String],
+        rows: &[Vec<String>],
         equal_count: Option<&QueryAnswer>,
     ) -> Result<(), Fault> {
         let given_row = |values: &Vec<String>| -> Row {
@@ -197,7 +200,7 @@ impl Composer {
             self.builder.restrict_after(first_field);
         }
         let label = self.label(index, &write.targets.join(", "));
-        add_row_diff(&mut self.builder, (&format!("$rows{index}"), &label), None, Some(&after));
+        add_row_diff(&mut self.builder, &format!("$rows{index}"), &label, None, Some(&after));
         Ok(())
     }
 
@@ -310,7 +313,8 @@ pub(super) fn rows_text(rows: impl IntoIterator<Item = Row>) -> String {
 /// Adds a field with the rows before and after, unless both are the same.
 pub(super) fn add_row_diff(
     builder: &mut DiffBuilder,
-    (field, label): (&str, &str),
+    field: &str,
+    label: &str,
     before: Option<&str>,
     after: Option<&str>,
 ) {

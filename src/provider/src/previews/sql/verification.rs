@@ -104,8 +104,8 @@ impl Verifier<'_> {
                 let shown = &selected.rows[..selected.rows.len().min(self.sql.rows)];
                 let keys = self.key_columns(table).await?;
                 match write.kind {
-                    WriteKind::Update => self.verify_update(index, write, (table, &keys), queries, shown).await,
-                    _ => self.verify_deletion(index, write, (table, &keys), queries, shown).await,
+                    WriteKind::Update => self.verify_update(index, write, table, &keys, queries, shown).await,
+                    _ => self.verify_deletion(index, write, table, &keys, queries, shown).await,
                 }
             }
             (ReadBack::Rows(_), PreviewSource::GivenRows { rows, equal_count_query: Some(query), .. }, [counted]) => {
@@ -130,7 +130,8 @@ impl Verifier<'_> {
         &mut self,
         index: usize,
         write: &Write,
-        (table, keys): (&TableRows, &[String]),
+        table: &TableRows,
+        keys: &[String],
         queries: &RowQueries,
         shown: &[Row],
     ) -> Result<(), Fault> {
@@ -189,7 +190,8 @@ impl Verifier<'_> {
         &mut self,
         index: usize,
         write: &Write,
-        (table, keys): (&TableRows, &[String]),
+        table: &TableRows,
+        keys: &[String],
         queries: &RowQueries,
         shown: &[Row],
     ) -> Result<(), Fault> {
@@ -241,7 +243,7 @@ impl Verifier<'_> {
         found: &QueryAnswer,
     ) {
         let fields = self.builder.len();
-        add_row_diff(&mut self.builder, (field, label), approved, present);
+        add_row_diff(&mut self.builder, field, label, approved, present);
         if self.is_restricted || found.restricted {
             self.builder.restrict_after(fields);
         }
