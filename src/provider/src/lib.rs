@@ -243,7 +243,7 @@ pub trait Subscriber: Send + Sync + 'static {
 ///    (`crates_follow_the_order_of_the_architecture_page`).
 /// 2. Read its section of `modules` in `src/config/src/read.rs`, and describe the keys in `config/countersign.yaml`
 ///    (`documented_keys_are_in_the_default_file`).
-/// 3. Open it in `src/app/src/serve/start.rs`, beside the other modules.
+/// 3. Open it in `src/app/src/serve/providers.rs`, beside the other modules.
 pub trait Provider: Send + Sync + 'static {
     /// Returns the name: `tracker`, `gateway`, or the configured name of an upstream.
     fn name(&self) -> &str;

@@ -3,11 +3,15 @@
 //! At the end, another node takes the lead, no new work is accepted, streams get their final event, and running calls
 //! get a deadline. Then the store, the connections to servers and at last the sessions are closed.
 
+mod endpoints;
 mod notify;
+mod providers;
 mod rebuilding;
+mod review;
 mod sealers;
 mod start;
 mod stdio;
+mod storage;
 mod token_key;
 
 use std::{
@@ -23,10 +27,7 @@ use jiff::Timestamp;
 use tokio::signal::unix::SignalKind;
 
 pub use self::notify::unready_reasons;
-use self::{
-    notify::ServiceManager,
-    start::{HttpTask, start},
-};
+use self::{endpoints::HttpTask, notify::ServiceManager, start::start};
 use countersign_attach::{Users, gateway_file, hello, socket};
 use countersign_auth::{codes, stored_credentials::StoredCredentials};
 use countersign_config::{Config, Environment, Flags, LoadedConfig};

@@ -1,0 +1,150 @@
+//! Builds the endpoint of agents, and serves all endpoints over HTTP.
+
+use std::sync::Arc;
+
+use actix_web::{App, dev::ServerHandle, web};
+use tokio_util::sync::CancellationToken;
+
+use super::providers::Providers;
+use countersign_attach::Users;
+use countersign_auth::DashboardSignIns;
+use countersign_bridge::{Bridge, StateSealer};
+use countersign_cluster::StoreCluster;
+use countersign_config::Config;
+use countersign_exchange::memory::Memory;
+use countersign_http::{
+    connections::Connections,
+    front::Front,
+    proof::{self, GatewayProof},
+    server,
+};
+use countersign_rest::{FeedAccess, RestData, dashboard};
+use countersign_review::Changes;
+use countersign_session::{
+    McpServer, Sessions,
+    address::GatewayAddress,
+    cluster::Cluster,
+    lifetimes::SessionLifetimes,
+    limits::SessionLimits,
+    long_requests::LongRequests,
+    server::{Reviews, Routing},
+    status::GatewayStatus,
+};
+use countersign_transports::{endpoint::McpEndpoint, http, ws};
+
+/// Builds the endpoint of agents, with the server that answers their requests and the sessions.
+pub(super) fn build_endpoint(
+    config: &Config,
+    changes: &Changes,
+    providers: &Providers,
+    status: GatewayStatus,
+    long_requests: LongRequests,
+    state_sealer: StateSealer,
+    users: Users,
+) -> Arc<McpEndpoint> {
+    let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(changes.nodes())));
+    let memory = Memory::new(config.limits.principal_memory, config.limits.total_memory);
+    let bridge = Bridge::new(state_sealer, Arc::clone(&memory), lifetimes.node());
+    let routing = Routing {
+        routes: Arc::clone(&providers.routes),
+        router: providers.router.clone(),
+        upstreams: Arc::clone(&providers.upstreams),
+        long_requests,
+        first_connection: config.limits.first_connection,
+        started_at: status.started_at,
+    };
+    let reviews = Reviews::new(config, changes.clone(), Arc::new(GatewayAddress::new(config)), &routing);
+    let mut server = McpServer::new(config, memory, routing, reviews, bridge, Arc::new(status));
+    server.cluster = build_cluster(config, &lifetimes, &server.status.shutdown);
+    let registry = Arc::clone(&providers.registry);
+    let sessions = Arc::new(Sessions::new(Arc::new(server), registry, lifetimes, SessionLimits::new(config)));
+    let body_budget = Arc::clone(&sessions.server.status.body_budget);
+    let connections = Arc::new(Connections::new(&config.transports, body_budget, users));
+    Arc::new(McpEndpoint::new(&config.transports, sessions, connections))
+}
+
+/// Returns the client that forwards requests to other nodes, or `None` if the store admits only one node.
+fn build_cluster(
+    config: &Config,
+    lifetimes: &Arc<SessionLifetimes>,
+    shutdown: &CancellationToken,
+) -> Option<Box<dyn Cluster>> {
+    let nodes = Arc::clone(&lifetimes.nodes);
+    nodes.claimant()?;
+    let lifetimes = Arc::clone(lifetimes);
+    let check_own_lease = move || {
+        // A session of an epoch whose lease has lapsed must not be found any more.
+        lifetimes.end_lapsed_epoch();
+        if lifetimes.nodes.live_count() > 1 { lifetimes.check_lease() } else { Ok(()) }
+    };
+    Some(Box::new(StoreCluster {
+        nodes,
+        max_streams: config.transports.http.max_concurrent_streams,
+        check_own_lease: Box::new(check_own_lease),
+        shutdown: shutdown.clone(),
+    }))
+}
+
+/// Returns what the endpoints of the feed use, which share the limits of agents' streams and WebSockets.
+pub(super) fn feed_access(config: &Config, endpoint: &McpEndpoint, sign_ins: &Arc<DashboardSignIns>) -> FeedAccess {
+    let McpEndpoint { server, connections, .. } = endpoint;
+    FeedAccess {
+        feed: server.reviews.changes.feed().clone(),
+        sign_ins: Arc::clone(sign_ins),
+        shutdown: endpoint.shutdown.child_token(),
+        streams: Arc::clone(&server.long_requests.slots),
+        memory: Arc::clone(&server.memory),
+        web_sockets: Arc::clone(&connections.web_socket_permits),
+        reserved_web_sockets: Arc::clone(&connections.reserved_permits),
+        outbox_messages: config.limits.outbox_messages,
+        outbox_bytes: config.limits.outbox_bytes,
+        ping_interval: config.transports.websocket.ping_interval,
+        sse_keep_alive: config.transports.http.sse_keep_alive,
+    }
+}
+
+/// The task of the HTTP server, which ends with the server.
+pub type HttpTask = tokio::task::JoinHandle<std::io::Result<()>>;
+
+/// Starts the HTTP server with all endpoints.
+pub(super) fn open_endpoints(
+    config: &Config,
+    endpoint: &Arc<McpEndpoint>,
+    rest: RestData,
+    proof: GatewayProof,
+    front: Front,
+    (socket, tls): (std::net::TcpListener, Option<rustls::ServerConfig>),
+) -> std::io::Result<(ServerHandle, HttpTask)> {
+    let (data, proof) = (web::Data::from(Arc::clone(endpoint)), web::Data::new(proof));
+    let http = config.transports.http.clone();
+    let settings = server::ServerSettings {
+        workers: worker_count(http.workers),
+        http,
+        connections: Arc::clone(&endpoint.connections),
+        drain: config.limits.drain,
+        has_peers: endpoint.sessions.lifetimes.nodes.claimant().is_some(),
+    };
+    let app = move || {
+        App::new()
+            .app_data(data.clone())
+            .app_data(proof.clone())
+            .configure(http::routes)
+            .configure(proof::routes)
+            .service(web::resource("/ws").route(web::get().to(ws::upgrade)))
+            .configure(|config| countersign_rest::routes(&rest, config))
+            .configure(dashboard::routes)
+            .default_service(web::to(countersign_rest::not_found))
+            .wrap(front.clone())
+    };
+    let server = server::serve(app, settings, socket, tls)?;
+    let handle = server.handle();
+    Ok((handle, tokio::spawn(server)))
+}
+
+/// Returns the configured number of workers, or half the number of cores, which leaves the rest to other programs.
+fn worker_count(configured: usize) -> usize {
+    if configured > 0 {
+        return configured;
+    }
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
+}
