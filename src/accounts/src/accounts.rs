@@ -233,7 +233,7 @@ impl Accounts {
         match self.mode {
             _ if !oauth.is_personal() => AccountHolder::Gateway,
             AuthMode::Local => AccountHolder::Person(LOCAL_USER.into()),
-            AuthMode::Keys => AccountHolder::Person(principal.owner().into()),
+            AuthMode::Keys => AccountHolder::Person(principal.person_name().into()),
         }
     }
 

@@ -206,7 +206,7 @@ impl Authenticator {
 
     /// Checks that the person of an access token was not revoked.
     fn check_person(&self, principal: &Principal) -> Result<(), McpError> {
-        if self.store.is_person_revoked(principal.owner())? {
+        if self.store.is_person_revoked(principal.person_name())? {
             return Err(McpError::new(ErrorKind::Unauthorized, "the person's access to this gateway was revoked")
                 .with("tokenError", "invalid_token"));
         }

@@ -214,8 +214,8 @@ mod tests {
             let NewKey { key, hash, .. } = key(owner).unwrap();
             StoredKey { key, hash }.principal()
         };
-        assert_eq!(owner(Some("Alice Ärmel")).owner(), "Alice Ärmel");
-        assert_eq!((owner(None).owner, owner(None).owner()), (None, "laptop"));
+        assert_eq!(owner(Some("Alice Ärmel")).person_name(), "Alice Ärmel");
+        assert_eq!((owner(None).owner, owner(None).person_name()), (None, "laptop"));
         assert_eq!(owner(Some("laptop")).owner, None);
         let of_subject = key(None).unwrap().owned_by_subject("https://id.example", "a b").unwrap();
         assert_eq!(of_subject.key.owner.as_deref(), Some("https://id.example#a%20b"));

@@ -196,7 +196,8 @@ fn is_due(sign_in: &SignIn, interval: SignedDuration, now: Timestamp) -> bool {
 
 /// Returns the session of a person that was begun or renewed last, if its sign-in has not ended.
 fn find_newest_session(sign_ins: Vec<SignIn>, person: &str, now: Timestamp) -> Option<ProviderSession> {
-    let live = sign_ins.into_iter().filter(|sign_in| sign_in.principal.owner() == person && is_live(sign_in, now));
+    let live =
+        sign_ins.into_iter().filter(|sign_in| sign_in.principal.person_name() == person && is_live(sign_in, now));
     let sessions = live.filter_map(|sign_in| Some((sign_in.refreshed_at, sign_in.session?)));
     let newest = sessions.max_by_key(|(refreshed_at, session)| {
         // A session without a refresh token is never renewed.

@@ -11,7 +11,7 @@ use countersign_domain::{
         audit::AuditHead,
         export::{ExportFormat, TimeRange},
     },
-    text::{plural, plurals},
+    text::{irregular_plural, plural},
 };
 use countersign_store::VerifyError;
 
@@ -40,7 +40,7 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
             super::output::print_note(&format!(
                 "The trail is intact: {}, {}, {}, {} and {} are as they were \
                  written{policy}{head_note}. The line above is its head; keep it elsewhere and give it to --head later.",
-                plurals(verified.entries, "entry", "entries"),
+                irregular_plural(verified.entries, "entry", "entries"),
                 plural(verified.changes, "change"),
                 plural(verified.covered.keys, "key"),
                 plural(verified.covered.pins, "definition"),

@@ -8,7 +8,7 @@ use super::{
     output::{Output, print_note},
     store_location,
 };
-use countersign_domain::text::{plural, plurals};
+use countersign_domain::text::{irregular_plural, plural};
 use countersign_store::sqlite::backup::BackupError;
 
 pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
@@ -31,7 +31,7 @@ pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
          restore, copy it as countersign.db{} into an empty data directory and start a gateway on that.",
         plural(backup.bytes, "byte"),
         plural(backup.trail.changes, "change"),
-        plurals(backup.trail.entries, "audit entry", "audit entries"),
+        irregular_plural(backup.trail.entries, "audit entry", "audit entries"),
         backup.trail.head.export(),
         if backup.tracker.is_some() { " (and the other as tracker.db)" } else { "" },
     ));

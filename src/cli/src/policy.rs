@@ -234,7 +234,7 @@ fn describe_terms(terms: &Terms) -> Vec<String> {
         (terms.require_comment, "with a comment".to_owned()),
         (terms.preview_required, "with a preview".to_owned()),
         (terms.edit == Editing::Forbidden, "arguments may not be edited".to_owned()),
-        (terms.edit == Editing::Other, "whoever edits the arguments may not approve them".to_owned()),
+        (terms.edit == Editing::NeedsOtherApprover, "whoever edits the arguments may not approve them".to_owned()),
         (terms.on_review == OnReview::Hold, format!("the call is held for {}", time(terms.hold_for))),
         (terms.on_review == OnReview::Task, "only clients that support tasks may propose it".to_owned()),
         (terms.undo_for > 0, format!("may be undone for {}", time(terms.undo_for))),

@@ -45,7 +45,7 @@ fn server_warnings(server: &UpstreamConfig, pins: &Pins) -> Vec<String> {
     let mut checker = RecipeChecker { server: &server.name, known: &known_tools, warnings: Vec::new() };
     for (tool, recipe) in &*server.previews.by_tool {
         // A server may offer only some of the tools that a shipped set is for.
-        if server.previews.written.contains(tool) || known_tools.contains_key(tool) {
+        if server.previews.tools_with_own_recipe.contains(tool) || known_tools.contains_key(tool) {
             checker.check_recipe(tool, recipe);
         }
     }

@@ -10,7 +10,7 @@ use super::{
     exit::{Exit, Failure},
     output::{Output, print_note},
 };
-use countersign_domain::text::{plural, plurals};
+use countersign_domain::text::{irregular_plural, plural};
 use countersign_store::{MoveError, Progress, StoreLocation};
 use countersign_tracker::copy_data;
 
@@ -45,7 +45,7 @@ pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output)
     print_note(&format!(
         "Moved: {} and {} are in the new store, its trail is intact, and {} of the tracker. The line above is its head. The old store is closed; keep it as long as you would keep a backup.",
         plural(moved.changes, "change"),
-        plurals(moved.entries, "audit entry", "audit entries"),
+        irregular_plural(moved.entries, "audit entry", "audit entries"),
         plural(rows, "row"),
     ));
     Ok(Exit::Ok)

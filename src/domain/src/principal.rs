@@ -108,9 +108,9 @@ impl Principal {
         scopes.is_none_or(|scopes| scopes.iter().any(|granted| granted.includes(scope)))
     }
 
-    /// Returns the person whose decisions are counted: the owner, or else the principal's name.
+    /// Returns the name of the person who has one vote: the owner, or else the principal's own name.
     #[must_use]
-    pub fn owner(&self) -> &str {
+    pub fn person_name(&self) -> &str {
         self.owner.as_deref().unwrap_or(&self.name)
     }
 

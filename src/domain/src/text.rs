@@ -5,12 +5,12 @@ use std::fmt::Display;
 /// Formats a count with a regular plural: `1 chunk`, `2 chunks`.
 #[must_use]
 pub fn plural(n: impl Display + From<u8> + PartialEq, singular: &str) -> String {
-    plurals(n, singular, &format!("{singular}s"))
+    irregular_plural(n, singular, &format!("{singular}s"))
 }
 
 /// Formats a count with an irregular plural: `1 entry`, `2 entries`.
 #[must_use]
-pub fn plurals<N: Display + From<u8> + PartialEq>(n: N, singular: &str, plural: &str) -> String {
+pub fn irregular_plural<N: Display + From<u8> + PartialEq>(n: N, singular: &str, plural: &str) -> String {
     let word = if n == N::from(1) { singular } else { plural };
     format!("{n} {word}")
 }
@@ -22,6 +22,6 @@ mod tests {
     #[test]
     fn plural_counts_one_and_many() {
         assert_eq!([0, 1, 2].map(|n| plural(n, "chunk")), ["0 chunks", "1 chunk", "2 chunks"]);
-        assert_eq!([1_u64, 2].map(|n| plurals(n, "entry", "entries")), ["1 entry", "2 entries"]);
+        assert_eq!([1_u64, 2].map(|n| irregular_plural(n, "entry", "entries")), ["1 entry", "2 entries"]);
     }
 }

@@ -152,7 +152,7 @@ fn describe_recipes(recipes: &Recipes, before: Option<&Recipes>) -> String {
 
 /// Returns the tools with a recipe that the operator wrote, or for whose calls the operator vouches by naming a set.
 fn tools_that_need_consent(recipes: &Recipes) -> BTreeSet<String> {
-    recipes.written.iter().cloned().chain(recipes.trusted_tools()).collect()
+    recipes.tools_with_own_recipe.iter().cloned().chain(recipes.trusted_tools()).collect()
 }
 
 /// Returns `true` if `new` may let a tool through that `old` does not. An empty list lets all through.
@@ -330,7 +330,7 @@ mod tests {
                     .map(|tool| (tool.to_owned(), Recipe { entity: entity.map(str::to_owned), ..Recipe::default() }))
                     .into(),
             ),
-            written: texts(written),
+            tools_with_own_recipe: texts(written),
         };
         let with = |previews: &Recipes| server(|s| s.previews = previews.clone());
         let key = "mcpServers.a.previews".to_owned();

@@ -172,7 +172,7 @@ fn snapshot_server(config: &UpstreamConfig, salt: &[u8; 16]) -> SavedServer {
         allow_own_files: config.allow_own_files,
         serialize_by_tool: config.serialize == Serialization::Tool,
         previews: hash_recipes(config),
-        tools_with_own_recipe: config.previews.written.clone(),
+        tools_with_own_recipe: config.previews.tools_with_own_recipe.clone(),
         trusted_tools: Some(config.previews.trusted_tools()),
         dispatchers: snapshot_dispatchers(&config.previews),
     }
@@ -219,7 +219,7 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
             previous = UpstreamConfig { previews, target: previous.target, ..new.clone() };
         }
         // Of the operator's earlier recipes, only the names are restored, so that changed ones wait again.
-        previous.previews.written = old.tools_with_own_recipe;
+        previous.previews.tools_with_own_recipe = old.tools_with_own_recipe;
         if let Some(trusted) = old.trusted_tools {
             previous.previews.trust_only(&trusted);
         }

@@ -72,13 +72,15 @@ pub(super) async fn read_absences(caller: &Caller, data: &SignInData) -> Absence
 /// Describes an absence to the deputy.
 fn describe(Deputyship { absence, groups }: Deputyship) -> AbsentColleague {
     let Absence { person, until, .. } = absence;
-    AbsentColleague { name: person.person().to_owned(), display_name: person.display_name, groups, until }
+    AbsentColleague { name: person.person_name().to_owned(), display_name: person.display_name, groups, until }
 }
 
 /// Returns the caller's absence, unless it is over.
 fn find_own(store: &dyn Credentials, principal: &Principal, now: Timestamp) -> Result<Option<OwnAbsence>, Problem> {
     let absences = store.absences().map_err(|error| unavailable(&error))?;
-    let is_own = |absence: &Absence| absence.is_current(now) && names_match(absence.person.person(), principal.owner());
+    let is_own = |absence: &Absence| {
+        absence.is_current(now) && names_match(absence.person.person_name(), principal.person_name())
+    };
     let own = absences.into_iter().find(is_own);
     Ok(own.map(|Absence { deputy, since, until, .. }| OwnAbsence { deputy, since, until }))
 }
@@ -160,7 +162,7 @@ pub async fn set(
 pub async fn end(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
     let (principal, reviewers) = (caller.principal.clone(), data.reviewers.clone());
     let state = use_store(&data, move |store| {
-        if !store.end_absence(principal.owner(), &principal.name).map_err(|error| unavailable(&error))? {
+        if !store.end_absence(principal.person_name(), &principal.name).map_err(|error| unavailable(&error))? {
             return Err(Problem::new(ErrorKind::NotFound, "you are not away"));
         }
         tracing::info!(person = principal.name, "a person is back");
@@ -174,7 +176,7 @@ fn read_state(store: &dyn Credentials, reviewers: &Reviewers, principal: &Princi
     let absence = find_own(store, principal, Timestamp::now())?;
     let mut deputies: Vec<PossibleDeputy> = Vec::new();
     for colleague in deciding_colleagues(store, principal)? {
-        let name = colleague.owner();
+        let name = colleague.person_name();
         let display_name = colleague.display_name().map(str::to_owned);
         match deputies.iter_mut().find(|known| names_match(&known.name, name)) {
             Some(known) => known.display_name = known.display_name.take().or(display_name),
@@ -217,10 +219,10 @@ fn find_deputy(store: &dyn Credentials, principal: &Principal, name: &str) -> Re
             "the deputy must be somebody else who has a key that may decide on changes, or who has signed in",
         ));
     };
-    if named.any(|other| !names_match(other.owner(), first.owner())) {
+    if named.any(|other| !names_match(other.person_name(), first.person_name())) {
         return Err(invalid("several people have keys with this name; give the owner of the key"));
     }
-    Ok(first.owner().to_owned())
+    Ok(first.person_name().to_owned())
 }
 
 fn invalid(message: &'static str) -> Problem {

@@ -197,7 +197,7 @@ pub async fn me(caller: Caller, data: web::Data<SignInData>) -> HttpResponse {
         name,
         display_name: principal.display_name(),
         role: *role,
-        owner: principal.owner(),
+        owner: principal.person_name(),
         key_id: key_id.as_deref(),
         other_names: principal.other_names().to_vec(),
         groups: data.reviewers.groups_of(principal),

@@ -203,7 +203,7 @@ pub(super) fn to_draft(transition: Transition) -> Result<Draft, McpError> {
             previous_arguments_hash: edit.map(|edit| edit.from.as_str()),
             change_hash: &body_hash(&body),
             verified: verification.map(|verification| verification.verified),
-            deputy_for: decision.and_then(|d| d.deputy_for.as_ref()).map(AbsentPerson::person),
+            deputy_for: decision.and_then(|d| d.deputy_for.as_ref()).map(AbsentPerson::person_name),
             comment: comment.as_deref(),
             key_id: key_id.as_deref(),
         },

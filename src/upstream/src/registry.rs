@@ -89,7 +89,8 @@ impl Upstreams {
             let config = Arc::new(config.clone());
             if !config.previews.is_empty() {
                 let previews = &config.previews;
-                let (recipe_sets, configured_tools) = (previews.sets.join(", "), previews.written.join(", "));
+                let (recipe_sets, configured_tools) =
+                    (previews.sets.join(", "), previews.tools_with_own_recipe.join(", "));
                 let text = "previews are made from recipes";
                 tracing::info!(upstream = %config.name, recipe_sets, configured_tools, "{text}");
             }

@@ -247,7 +247,7 @@ fn checked_token_is_identified_or_needs_its_issuer() {
     let (auth, store) = new_authenticator(AuthMode::Keys);
     let issuer = KnownIssuer::new(&auth.tokens);
     let check = |token: &str| match auth.check_token(&bearer(token)) {
-        Some(TokenCheck::Identified(identity)) => identity.principal.owner().to_owned(),
+        Some(TokenCheck::Identified(identity)) => identity.principal.person_name().to_owned(),
         Some(TokenCheck::NeedsIssuer(asked)) if asked == token => "needs issuer".to_owned(),
         Some(TokenCheck::NeedsIssuer(other)) => panic!("{other}"),
         None => "refused".to_owned(),

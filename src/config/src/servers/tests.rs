@@ -150,7 +150,7 @@ fn documented_server_block_loads_and_names_every_key() {
     assert_eq!(shown, plain);
     let previews = &all[0].previews;
     assert_eq!(previews.sets, ["filesystem"]);
-    assert_eq!(previews.written, ["call", "edit_page", "run_sql", "update_page"]);
+    assert_eq!(previews.tools_with_own_recipe, ["call", "edit_page", "run_sql", "update_page"]);
     let UpstreamTarget::Url { urls, .. } = &all[1].target else { panic!("no url") };
     assert_eq!(urls.len(), 2);
 }

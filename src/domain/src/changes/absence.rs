@@ -45,16 +45,16 @@ impl AbsentPerson {
         }
     }
 
-    /// Returns the person: the owner of the account, or else its name.
+    /// Returns the name of the person: the owner of the account, or else the account's own name.
     #[must_use]
-    pub fn person(&self) -> &str {
+    pub fn person_name(&self) -> &str {
         self.owner.as_deref().unwrap_or(&self.name)
     }
 
     /// Returns the name for people.
     #[must_use]
     pub fn shown_name(&self) -> &str {
-        self.display_name.as_deref().unwrap_or_else(|| self.person())
+        self.display_name.as_deref().unwrap_or_else(|| self.person_name())
     }
 
     /// Returns only the names, for those who must not learn about the account.

@@ -127,6 +127,7 @@ pub enum TrailError {
     RecordUnknown { record: String },
     #[error("{record} of audit entry {seq} is gone")]
     RecordGone { record: String, seq: u64 },
+    /// An anchor accepts existing rows without proof, so only the first entry that covers rows may be one.
     #[error("entry {seq} anchors keys and definitions a second time")]
     AnchoredAgain { seq: u64 },
 }

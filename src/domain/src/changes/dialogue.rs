@@ -100,7 +100,7 @@ impl Dialogue {
         self.size().saturating_add(bytes) <= MAX_DIALOGUE_BYTES
     }
 
-    /// Iterates over the questions without an answer.
+    /// Iterates over the questions that are still open.
     pub fn open_questions(&self) -> impl Iterator<Item = &Question> {
         self.questions.iter().filter(|question| question.is_open())
     }
@@ -111,7 +111,7 @@ impl Dialogue {
         self.questions.iter().any(|question| question.key == key)
     }
 
-    /// Closes the questions that are still open, and returns their number.
+    /// Closes each question in `closed` that is still open, and returns their number.
     pub(super) fn close(&mut self, closed: Vec<ClosedQuestion>, now: Timestamp) -> usize {
         let mut count = 0;
         for ClosedQuestion { key, answer } in closed {

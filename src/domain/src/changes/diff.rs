@@ -147,6 +147,7 @@ impl DiffBuilder {
         self.diff.fields.push(FieldDiff { field, label, before, after, lines, ..FieldDiff::default() });
     }
 
+    /// Returns `true` if no further field fits, and then marks the diff as truncated.
     fn is_full(&mut self) -> bool {
         let full = self.diff.fields.len() >= self.limits.fields || self.bytes >= self.limits.total_bytes;
         self.diff.truncated |= full;
@@ -194,7 +195,7 @@ impl DiffBuilder {
         format!("{prefix_text}…")
     }
 
-    /// Compares two texts line by line. A final line break begins no empty line. If only one text ends with a line
+    /// Compares two texts line by line. A final line break starts no further line. If only one text ends with a line
     /// break, its last line differs from the other's, and a note says so.
     fn diff_lines(&mut self, before: Option<&str>, after: Option<&str>) -> Vec<DiffLine> {
         let max = self.limits.input_lines;
@@ -290,8 +291,7 @@ pub fn compare_words<'a>(before: &'a str, after: &'a str, deadline: Instant) -> 
 /// Shown after a last line without a line break, if the other text ends with a line break.
 const NO_FINAL_NEWLINE: &str = "\\ No line break at the end";
 
-/// Iterates over the lines of a text without line breaks. A final line break begins no line, and an empty text is one
-/// empty line.
+/// Iterates over the lines of a text without their breaks. A final line break starts no line, and an empty text is one empty line.
 pub fn text_lines(text: &str) -> impl Iterator<Item = &str> {
     text.strip_suffix('\n').unwrap_or(text).split('\n')
 }

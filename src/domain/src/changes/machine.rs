@@ -135,7 +135,7 @@ pub enum IllegalTransition {
     Version { decided: u64, current: u64 },
     #[error("only its proposer can withdraw a change")]
     NotProposer,
-    #[error("the change has no open question of that name, or nobody to ask")]
+    #[error("there is nobody to ask, the question was asked before, or it is no longer open")]
     NoOpenQuestion,
     #[error("the change does not wait to be read back")]
     NotReadBack,
@@ -255,6 +255,7 @@ impl Change {
         sent.saturating_add(SignedDuration::from_millis(timeout)).unwrap_or(Timestamp::MAX)
     }
 
+    /// Sets what reviewers see, and drops the decisions and the fault, which concerned the earlier preview.
     fn set_preview(&mut self, preview: Preview, served_by: ServerIdentity) {
         let Preview { note, operation, target, summary, diff, fingerprint, state_effect: _ } = preview;
         self.preview = note;
@@ -282,9 +283,9 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
     if !from.contains(&change.state) {
         return Err(IllegalTransition::State { from: change.state, event: kind });
     }
-    let is_of_plan =
+    let needs_plan =
         matches!(event, ChangeEvent::ClaimStep { .. } | ChangeEvent::Fill { .. } | ChangeEvent::StopPlan { .. });
-    if is_of_plan && change.plan.is_none() {
+    if needs_plan && change.plan.is_none() {
         return Err(IllegalTransition::NotInPlan);
     }
     let mut after = change.clone();

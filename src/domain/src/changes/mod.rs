@@ -311,7 +311,7 @@ pub struct Edit {
     pub to: String,
 }
 
-/// A node in one of its epochs. A node whose lease has expired rejoins with the next epoch.
+/// The node that claimed a change, in one of its epochs. A node whose lease has expired rejoins with the next epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Claimant {

@@ -30,7 +30,7 @@ pub const MAX_CLIENT_ID_BYTES: usize = 128;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanStep {
-    /// `plan_` and 24 characters.
+    /// The id of the plan: `plan_` and 24 characters.
     pub id: String,
     /// The agent's name for the plan.
     pub title: String,

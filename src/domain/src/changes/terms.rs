@@ -75,7 +75,7 @@ impl OnFailedPreview {
     }
 }
 
-/// Selects the reviewers who may approve arguments that a reviewer has edited.
+/// States whether reviewers may edit the arguments, and who may then approve them.
 #[derive(
     Clone,
     Copy,
@@ -98,7 +98,9 @@ pub enum Editing {
     #[default]
     Allowed,
     /// Every reviewer except the editors may approve.
-    Other,
+    #[serde(rename = "other")]
+    #[strum(serialize = "other")]
+    NeedsOtherApprover,
     /// Nobody may edit the arguments.
     Forbidden,
 }
@@ -173,7 +175,6 @@ pub struct Terms {
     /// A decision requires a comment.
     #[schema(required)]
     pub require_comment: bool,
-    /// Tells whether reviewers may edit the arguments, and whether editors may then approve.
     #[schema(required)]
     pub edit: Editing,
     #[schema(required)]
@@ -296,6 +297,6 @@ mod tests {
     #[test]
     fn editors_may_approve_only_alone_and_if_allowed() {
         let counts = |edit, quorum| Terms { edit, quorum, ..Terms::default() }.editors_may_approve();
-        assert!(counts(Editing::Allowed, 1) && !counts(Editing::Allowed, 2) && !counts(Editing::Other, 1));
+        assert!(counts(Editing::Allowed, 1) && !counts(Editing::Allowed, 2) && !counts(Editing::NeedsOtherApprover, 1));
     }
 }

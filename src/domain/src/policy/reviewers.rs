@@ -214,7 +214,7 @@ impl Reviewers {
         let Some(keys) = &self.keys else { return Ok(Some(decided_as.clone())) };
         let Some(key) = &decided_as.key_id else {
             // A decision with an access token.
-            let person = decided_as.owner();
+            let person = decided_as.person_name();
             let is_revoked = is_subject_name(person) && keys.is_person_revoked(person)?;
             return Ok((!is_revoked).then(|| decided_as.clone()));
         };
@@ -277,11 +277,11 @@ impl Reviewers {
         let Some(now) = self.current_reviewer(reviewer, owner.as_ref(), key_id.as_ref(), token.as_ref())? else {
             return Ok(false);
         };
-        let is_checked = key_id.is_some() || token.is_some();
-        let Some(absent) = &vote.deputy_for else { return Ok(!is_checked || self.may_decide(reviewers, &now)) };
+        let is_revocable = key_id.is_some() || token.is_some();
+        let Some(absent) = &vote.deputy_for else { return Ok(!is_revocable || self.may_decide(reviewers, &now)) };
         let groups = self.groups_of_absent(absent)?;
         let is_in_group = reviewers.iter().any(|name| groups.iter().any(|group| group == name.as_ref()));
-        Ok(is_in_group && (!is_checked || now.role.may_decide()))
+        Ok(is_in_group && (!is_revocable || now.role.may_decide()))
     }
 
     /// Returns the current principal for an account that decided earlier, or `None` if it was revoked since, or if its access

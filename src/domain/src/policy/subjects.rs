@@ -115,12 +115,12 @@ impl Policy {
             SubjectProvider::Module("gateway") => return AccessDecision::NoRule,
             SubjectProvider::Upstream(name) | SubjectProvider::Module(name) => name,
         };
-        let upstream = matches!(provider, SubjectProvider::Upstream(_));
+        let is_upstream = matches!(provider, SubjectProvider::Upstream(_));
         let spellings = SubjectSpellings::for_subject(subject);
         for rule in self.rules.iter() {
             let covers = rule.servers.admits(server)
                 && rule.applies_to(requester.principal.role, &requester.principal.name)
-                && spellings.match_rule(rule, subject, upstream);
+                && spellings.match_rule(rule, subject, is_upstream);
             if !covers {
                 continue;
             }
@@ -134,7 +134,7 @@ impl Policy {
                 _ => {}
             }
         }
-        if upstream && self.default == PolicyDefault::Deny {
+        if is_upstream && self.default == PolicyDefault::Deny {
             let reason = "policy.default is deny, and no rule allows it".into();
             return AccessDecision::Refused(Refusal { rule: None, reason });
         }
@@ -218,7 +218,7 @@ impl<'a> SubjectSpellings<'a> {
         Self { resolved: (resolved != written).then_some(resolved), written }
     }
 
-    fn match_rule(&self, rule: &Rule, subject: Subject<'_>, upstream: bool) -> bool {
+    fn match_rule(&self, rule: &Rule, subject: Subject<'_>, is_upstream: bool) -> bool {
         let patterns = match subject {
             Subject::Resource(_) => &rule.resources,
             Subject::Prompt(_) => &rule.prompts,
@@ -228,7 +228,7 @@ impl<'a> SubjectSpellings<'a> {
             // An allow rule must name a method to cover it.
             let is_relevant =
                 rule.then == Verdict::Deny || (rule.then == Verdict::Allow && !matches!(subject, Subject::Method(_)));
-            return upstream && is_relevant && is_general(rule);
+            return is_upstream && is_relevant && is_general(rule);
         }
         let mut matches =
             std::iter::once(&*self.written).chain(self.resolved.as_deref()).map(|spelling| patterns.matches(spelling));

@@ -90,7 +90,7 @@ pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     add_if(old.require_comment && !new.require_comment, "a comment".into(), "no comment".into());
     let edits = |terms: &Terms| match terms.edit {
         Editing::Allowed => "edits".to_owned(),
-        Editing::Other => "edits that another reviewer approves".to_owned(),
+        Editing::NeedsOtherApprover => "edits that another reviewer approves".to_owned(),
         Editing::Forbidden => "no edits".to_owned(),
     };
     add_if(new.edit < old.edit, edits(old), edits(new));

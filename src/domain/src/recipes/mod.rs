@@ -339,7 +339,7 @@ pub struct Recipes {
     /// Recipes by the server's own names of its tools.
     pub by_tool: Arc<BTreeMap<String, Recipe>>,
     /// The tools whose recipe the operator wrote.
-    pub written: Vec<String>,
+    pub tools_with_own_recipe: Vec<String>,
 }
 
 impl Recipes {
@@ -372,8 +372,9 @@ impl Recipes {
     /// unknown.
     #[must_use]
     pub fn permits_more_than(&self, old: &Self) -> bool {
-        let is_unconditional =
-            |(tool, recipe): &(&String, &Recipe)| self.written.contains(tool) || recipe.has_trusted_calls();
+        let is_unconditional = |(tool, recipe): &(&String, &Recipe)| {
+            self.tools_with_own_recipe.contains(tool) || recipe.has_trusted_calls()
+        };
         let knows_more = |(tool, recipe): (&String, &Recipe)| {
             let new = self.get(tool).and_then(|recipe| recipe.dispatcher.as_ref());
             let old = recipe.dispatcher.as_ref();

@@ -19,7 +19,7 @@ impl ServerAccounts for FakeAccounts {
         &'a self,
         principal: &'a Principal,
     ) -> LocalBoxFuture<'a, Result<Vec<AccountStatus>, McpError>> {
-        let is_connected = self.connected.lock().unwrap().iter().any(|owner| owner == principal.owner());
+        let is_connected = self.connected.lock().unwrap().iter().any(|owner| owner == principal.person_name());
         let status = AccountStatus {
             server: "pretend".to_owned(),
             kind: AccountKind::Person,
@@ -41,7 +41,7 @@ impl ServerAccounts for FakeAccounts {
         let started = match server {
             "pretend" => Ok(StartedConsent {
                 url: "https://id.example/authorize?state=1".to_owned(),
-                cookie: principal.owner().to_owned(),
+                cookie: principal.person_name().to_owned(),
             }),
             "shared" => Err(ConnectProblem::AdminOnly),
             "away" => Err(ConnectProblem::AuthorizationServerUnreachable),
@@ -69,7 +69,7 @@ impl ServerAccounts for FakeAccounts {
     fn disconnect<'a>(&'a self, _: &'a str, principal: &'a Principal) -> LocalBoxFuture<'a, Result<bool, McpError>> {
         let mut connected = self.connected.lock().unwrap();
         let before = connected.len();
-        connected.retain(|owner| owner != principal.owner());
+        connected.retain(|owner| owner != principal.person_name());
         let removed = connected.len() < before;
         Box::pin(async move { Ok(removed) })
     }

@@ -33,7 +33,7 @@ pub async fn list<S: Sql>(db: &S) -> Result<Vec<Absence>, StoreError> {
 
 /// Stores an absence in place of an earlier one of the person, with an audit entry.
 pub async fn put<S: Sql>(db: &S, absence: &Absence) -> Result<(), StoreError> {
-    let (person, body) = (row_key(absence.person.person()), to_json(absence)?);
+    let (person, body) = (row_key(absence.person.person_name()), to_json(absence)?);
     let sql =
         "INSERT INTO absences (person, body) VALUES (?1, ?2) ON CONFLICT (person) DO UPDATE SET body = excluded.body";
     db.execute(sql, values![&person, &body]).await?;
@@ -59,9 +59,9 @@ pub async fn end_all_of<S: Sql>(db: &S, key_id: Option<&str>, person: Option<&st
     let mut ended = Vec::new();
     for absence in list(db).await? {
         let of_person =
-            |person: &str| names_match(absence.person.person(), person) || names_match(&absence.deputy, person);
+            |person: &str| names_match(absence.person.person_name(), person) || names_match(&absence.deputy, person);
         if (key_id.is_some() && absence.person.key_id.as_deref() == key_id) || person.is_some_and(of_person) {
-            let row = row_key(absence.person.person());
+            let row = row_key(absence.person.person_name());
             db.execute("DELETE FROM absences WHERE person = ?1", values![&row]).await?;
             ended.push(row);
         }

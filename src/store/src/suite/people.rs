@@ -216,7 +216,7 @@ pub(super) fn revocation_ends_absences_and_deputyships(location_of: LocationOf) 
             keys.put_absence(&absence(owner, key, deputy)).unwrap();
         }
     };
-    let absent = || keys.absences().unwrap().iter().map(|row| row.person.person().to_owned()).collect::<Vec<_>>();
+    let absent = || keys.absences().unwrap().iter().map(|row| row.person.person_name().to_owned()).collect::<Vec<_>>();
     set_absences();
     assert!(keys.revoke("key_1", time_at(5)).unwrap());
     assert_eq!(absent(), ["bob", "carol", NAME], "only the absence that the key set has ended");

@@ -137,7 +137,7 @@ impl CredentialSource for FakeAccounts {
     }
 
     fn holder(&self, _: &UpstreamConfig, principal: &Principal) -> AccountHolder {
-        person(principal.owner())
+        person(principal.person_name())
     }
 
     fn known_holders(&self, _: &UpstreamConfig) -> Vec<AccountHolder> {

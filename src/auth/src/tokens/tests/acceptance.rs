@@ -47,7 +47,7 @@ fn principal_has_the_names_scopes_and_claims_of_its_token() {
     let identity = verifier.identify(&key.sign(&key.header(), &all), now()).unwrap();
     let principal = &identity.principal;
     assert_eq!(principal.name, "https://id.example#alice#agent");
-    assert_eq!(principal.owner(), "https://id.example#alice");
+    assert_eq!(principal.person_name(), "https://id.example#alice");
     assert_eq!((principal.role, principal.key_id.as_deref()), (Role::Agent, None));
     let claims = principal.claims.as_ref().unwrap();
     assert_eq!(claims.display_name.as_deref(), Some("Alice\\u{202e}  A. (alice at id.example)"));

@@ -194,7 +194,7 @@ fn write_summary(out: &mut DetailWriter, change: &Change, now: Timestamp) {
     }
     match terms.edit {
         Editing::Forbidden => conditions.push("cannot be edited".to_owned()),
-        Editing::Other => conditions.push("whoever edits it cannot approve it".to_owned()),
+        Editing::NeedsOtherApprover => conditions.push("whoever edits it cannot approve it".to_owned()),
         Editing::Allowed => {}
     }
     if terms.undo_for > 0 {

@@ -44,7 +44,7 @@ struct RecipeLayers {
     sets: Vec<&'static str>,
     by_tool: BTreeMap<String, Recipe>,
     /// The tools whose recipe the operator wrote.
-    written: Vec<String>,
+    tools_with_own_recipe: Vec<String>,
 }
 
 impl RecipeLayers {
@@ -64,9 +64,9 @@ impl RecipeLayers {
     }
 
     fn finish(mut self) -> Recipes {
-        self.written.sort();
-        self.written.dedup();
-        Recipes { sets: self.sets, by_tool: Arc::new(self.by_tool), written: self.written }
+        self.tools_with_own_recipe.sort();
+        self.tools_with_own_recipe.dedup();
+        Recipes { sets: self.sets, by_tool: Arc::new(self.by_tool), tools_with_own_recipe: self.tools_with_own_recipe }
     }
 }
 
@@ -132,7 +132,7 @@ fn read_layer<'a>(
                 let fields = f.nested(&format!("{KEY}.{}", quoted_key(key)), value, &RECIPE_KEYS);
                 if let Some(recipe) = fields.and_then(|mut fields| read_recipe(&mut fields, &tried)) {
                     layers.by_tool.insert(key.clone(), recipe);
-                    layers.written.push(key.clone());
+                    layers.tools_with_own_recipe.push(key.clone());
                 }
             }
         }

@@ -60,13 +60,13 @@ fn later_preview_layers_override_earlier_ones() {
     let (recipes, faults) = parsed("auto");
     assert!(faults.is_empty());
     assert_eq!(recipes.sets, ["memory"]);
-    assert!(recipes.get("delete_entities").is_some() && recipes.written.is_empty());
+    assert!(recipes.get("delete_entities").is_some() && recipes.tools_with_own_recipe.is_empty());
     let (recipes, faults) = parsed(
         "[auto, git, {delete_entities: none, mine: {reads: [{tool: look, arguments: {a: 1, b: arguments.x}}]}}]",
     );
     assert!(faults.is_empty(), "{faults:?}");
     assert_eq!(
-        (recipes.sets.as_slice(), recipes.written.as_slice()),
+        (recipes.sets.as_slice(), recipes.tools_with_own_recipe.as_slice()),
         (&["memory", "git"][..], &["mine".to_owned()][..])
     );
     assert!(recipes.get("delete_entities").is_none() && recipes.get("git_add").is_some());
@@ -87,7 +87,7 @@ fn only_written_recipes_count_as_more_calls() {
     let (named, _) = parsed("filesystem");
     let (both, _) = parsed("[filesystem, auto]");
     let (mut confirms, _) = parsed("{mine: {reads: [{tool: look}], confirm: {question: Sure, answer: {}}}}");
-    confirms.written.clear();
+    confirms.tools_with_own_recipe.clear();
     assert!(confirms.permits_more_than(&none), "an answer to a question waits for consent");
     confirms.trust_only(&[]);
     assert!(!confirms.permits_more_than(&none));

@@ -5,7 +5,7 @@ use crate::changes::{
     StateEffect, diff::DiffBuilder,
 };
 
-/// The field of a note in a diff.
+/// The diff field of the note about an earlier step.
 const NOTE_FIELD: &str = "$plan";
 /// The fields that name the target.
 const NAME_FIELDS: [&str; 2] = ["title", "name"];
@@ -112,7 +112,8 @@ fn compose_comparison(preview: &Preview, step: &Change) -> Option<Vec<FieldDiff>
     if written.is_empty() {
         return Some(later.clone());
     }
-    // A field that the diff leaves out gets the value that it has now, so it is shown once the earlier step has changed it.
+    // Such a call also sets the fields that its diff leaves out, to their present values. If the earlier step writes one of them,
+    // the call would set it back, which the diff does not show.
     let sets_all = preview.state_effect == StateEffect::Whole || later.iter().any(is_missing_note);
     let is_set = |written: &&FieldDiff| later.iter().any(|field| field.field == written.field && has_values(field));
     if sets_all && !written.iter().all(is_set) {

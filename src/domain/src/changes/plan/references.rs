@@ -108,27 +108,27 @@ pub fn fill_references<'a>(
     Ok(filled)
 }
 
-/// Calls `found` with the text and the offset of each object that has the member `$from`, in the order of the text.
+/// Calls `handle` with the text and the offset of each object that has the member `$from`, in the order of the text.
 fn visit(
     value: &str,
     offset: usize,
     depth: usize,
-    found: &mut impl FnMut(&str, usize) -> Result<(), ReferenceError>,
+    handle: &mut impl FnMut(&str, usize) -> Result<(), ReferenceError>,
 ) -> Result<(), ReferenceError> {
     if depth > MAX_DEPTH {
         return Err(ReferenceError::Malformed);
     }
     if value.starts_with('{') {
         if json::members(value).any(|member| member.key == STEP_MEMBER) {
-            return found(value, offset);
+            return handle(value, offset);
         }
         for member in json::members(value) {
             let start = offset + member.end - member.value.len();
-            visit(member.value, start, depth + 1, found)?;
+            visit(member.value, start, depth + 1, handle)?;
         }
     } else if value.starts_with('[') {
         for (start, element) in json::elements(value) {
-            visit(element, offset + start, depth + 1, found)?;
+            visit(element, offset + start, depth + 1, handle)?;
         }
     }
     Ok(())

@@ -91,24 +91,24 @@ pub(super) fn spend_for_text(bytes: usize) -> Result<(), ExecutionError> {
     spend(1 + bytes as u64 / 64)
 }
 
-/// Returns the cost of visiting a whole value, counting to `most`.
-fn cost_of(value: &dyn Val, most: u64) -> u64 {
+/// Returns the cost of visiting a whole value. Stops counting beyond `max`.
+fn cost_of(value: &dyn Val, max: u64) -> u64 {
     let mut total = 1;
     if let Some(text) = value.downcast_ref::<CelString<'_>>() {
         total += text.inner().len() as u64 / 256;
     } else if let Some(list) = value.downcast_ref::<CelList<'_>>() {
         for element in list.inner() {
-            if total > most {
+            if total > max {
                 break;
             }
-            total += cost_of(element.as_ref(), most - total);
+            total += cost_of(element.as_ref(), max - total);
         }
     } else if let Some(map) = value.downcast_ref::<CelMap<'_>>() {
         for element in map.inner().values() {
-            if total > most {
+            if total > max {
                 break;
             }
-            total += 1 + cost_of(element.as_ref(), most.saturating_sub(total));
+            total += 1 + cost_of(element.as_ref(), max.saturating_sub(total));
         }
     }
     total

@@ -113,7 +113,7 @@ impl Compiler {
                 charge(&mut comprehension.iter_range, CHARGE_ELEMENTS);
                 self.visit(&mut comprehension.accu_init)?;
                 let (before, paths_before) = (self.loop_variables.len(), self.path_variables.len());
-                if paths::path_expression(&comprehension.iter_range, &self.path_variables).is_some() {
+                if paths::path_source_text(&comprehension.iter_range, &self.path_variables).is_some() {
                     self.path_variables.push(comprehension.iter_var.clone());
                 }
                 // With two variables, the first one is a key or the position.

@@ -1,4 +1,4 @@
-//! `apply_update`: a document after an update of MongoDB.
+//! The function `apply_update`, which returns a document as an update of MongoDB leaves it.
 
 use cel::ExecutionError;
 use jiff::Timestamp;
@@ -75,8 +75,8 @@ fn apply_operator(document: &mut Json, operator: &str, path: &str, value: Json) 
         ("$set", _) | ("$min" | "$max", None) => value,
         ("$inc", None) if value.is_number() => value,
         ("$mul", None) if value.is_number() => 0.into(),
-        ("$inc", Some(present)) => calculated(&present, &value, i64::checked_add, |a, b| a + b)?,
-        ("$mul", Some(present)) => calculated(&present, &value, i64::checked_mul, |a, b| a * b)?,
+        ("$inc", Some(present)) => calculate(&present, &value, i64::checked_add, |a, b| a + b)?,
+        ("$mul", Some(present)) => calculate(&present, &value, i64::checked_mul, |a, b| a * b)?,
         ("$min" | "$max", Some(present)) => {
             let is_less = value.as_f64()? < present.as_f64()?;
             if is_less == (operator == "$min") { value } else { present }
@@ -124,7 +124,8 @@ fn member_or_new<'v>(value: &'v mut Json, name: &str, new: impl FnOnce() -> Json
     }
 }
 
-fn with_elements(mut elements: Vec<Json>, value: Json, is_set: bool) -> Option<Json> {
+/// Returns the list with the added elements. `skips_present` leaves out those that the list already has.
+fn with_elements(mut elements: Vec<Json>, value: Json, skips_present: bool) -> Option<Json> {
     let added = match value {
         Json::Object(mut modifiers) if modifiers.contains_key("$each") => {
             match (modifiers.len(), modifiers.remove("$each")) {
@@ -135,7 +136,7 @@ fn with_elements(mut elements: Vec<Json>, value: Json, is_set: bool) -> Option<J
         value => vec![value],
     };
     for element in added {
-        if is_set {
+        if skips_present {
             let steps = 1 + element.to_string().len() / 256;
             // The evaluation fails with an exhausted budget, whatever this returns.
             budget::spend(1 + (steps * elements.len()) as u64).ok()?;
@@ -148,7 +149,7 @@ fn with_elements(mut elements: Vec<Json>, value: Json, is_set: bool) -> Option<J
     Some(elements.into())
 }
 
-fn calculated(
+fn calculate(
     a: &Json,
     b: &Json,
     whole: impl Fn(i64, i64) -> Option<i64>,

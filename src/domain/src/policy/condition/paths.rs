@@ -85,11 +85,11 @@ pub(super) fn path_compared_as_text(call: &CallExpr, paths: &[String]) -> Option
     if call.func_name != "startsWith" {
         return None;
     }
-    path_expression(call.target.as_deref()?, paths)
+    path_source_text(call.target.as_deref()?, paths)
 }
 
 /// Returns the source text of an operand that holds a path or a list of paths.
-pub(super) fn path_expression(operand: &IdedExpr, paths: &[String]) -> Option<String> {
+pub(super) fn path_source_text(operand: &IdedExpr, paths: &[String]) -> Option<String> {
     match &operand.expr {
         Expr::Ident(name) => paths.contains(name).then(|| name.clone()),
         Expr::Select(select) if is_from_arguments(&select.operand) => {
@@ -101,12 +101,12 @@ pub(super) fn path_expression(operand: &IdedExpr, paths: &[String]) -> Option<St
                     is_path_name(key.inner()).then(|| format!("{}[{:?}]", source_text(holder), key.inner()))
                 }
                 // An element of a list of paths.
-                _ => path_expression(holder, paths).map(|holder| format!("{holder}[…]")),
+                _ => path_source_text(holder, paths).map(|holder| format!("{holder}[…]")),
             },
             _ => None,
         },
         // A charging call wraps the operand that was written.
-        Expr::Call(call) if call.func_name.starts_with('@') => path_expression(call.args.first()?, paths),
+        Expr::Call(call) if call.func_name.starts_with('@') => path_source_text(call.args.first()?, paths),
         _ => None,
     }
 }

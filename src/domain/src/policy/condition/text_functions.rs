@@ -1,5 +1,5 @@
-//! Functions for texts, lists and patches that recipes put together: `sort`, `join`, `split`, `replace_in`, `atx_headings`,
-//! `merge_patch` and `includes`.
+//! Functions with which recipes build and compare texts, lists and patches: `sort`, `join`, `split`, `replace_in`,
+//! `atx_headings`, `merge_patch`, `includes`, and `apply_update` of `document_update.rs`.
 
 use std::{cmp::Ordering, collections::HashMap, sync::Arc};
 
@@ -115,8 +115,8 @@ fn replace_in<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
         };
         budget::spend_for_text(edited.len())?;
         let count = if old.is_empty() { 0 } else { edited.matches(old).count() };
-        let is_all = matches!(part("all"), Some(Value::Bool(true)));
-        if count == 0 || count > 1 && !is_all {
+        let replaces_all = matches!(part("all"), Some(Value::Bool(true)));
+        if count == 0 || count > 1 && !replaces_all {
             return Err(ExecutionError::FunctionError { function: REPLACE_IN.to_owned(), message: String::new() });
         }
         edited = edited.replace(old, new);
@@ -149,10 +149,10 @@ fn atx_headings<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
 /// Applies a merge patch (RFC 7386): a null removes a field, and lists are replaced.
 fn merge_patch<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let (base, patch) = two_values(args)?;
-    to_answer(patched(base, patch, MAX_DEPTH))
+    to_answer(apply_patch(base, patch, MAX_DEPTH))
 }
 
-fn patched(base: Value, patch: Value, depth: usize) -> Value {
+fn apply_patch(base: Value, patch: Value, depth: usize) -> Value {
     let Value::Map(patch) = patch else { return patch };
     let mut merged: HashMap<Key, Value> = match base {
         Value::Map(base) if depth > 0 => Arc::unwrap_or_clone(base.map),
@@ -161,7 +161,7 @@ fn patched(base: Value, patch: Value, depth: usize) -> Value {
     for (key, change) in Arc::unwrap_or_clone(patch.map) {
         let old = merged.remove(&key).unwrap_or(Value::Null);
         if change != Value::Null {
-            merged.insert(key, patched(old, change, depth.saturating_sub(1)));
+            merged.insert(key, apply_patch(old, change, depth.saturating_sub(1)));
         }
     }
     Value::Map(Map { map: Arc::new(merged) })

@@ -22,7 +22,7 @@ fn editor_cannot_approve_if_other_required() {
     };
     let allowed = edited_under(Terms::default());
     assert_eq!(approve(&allowed, "phone", Some("alice")), Ok(ChangeState::Approved));
-    let other = edited_under(Terms { edit: Editing::Other, ..Terms::default() });
+    let other = edited_under(Terms { edit: Editing::NeedsOtherApprover, ..Terms::default() });
     let two = edited_under(Terms { quorum: 2, ..Terms::default() });
     for change in [&other, &two] {
         for (name, owner) in [("phone", Some("alice")), ("ALICE", None), ("desk", Some("Alice"))] {
@@ -181,7 +181,7 @@ fn deputy_of_the_proposer_or_of_a_barred_editor_cannot_approve() {
     let edited = apply(&change(ChangeState::Pending), edit_by("phone", Some("alice"), r#"{"a":1}"#), time_at(1));
     let mut edited = edited.unwrap().after;
     assert_eq!(approve(&edited, absent("alice")), Ok(ChangeState::Approved));
-    edited.terms.edit = Editing::Other;
+    edited.terms.edit = Editing::NeedsOtherApprover;
     assert_eq!(approve(&edited, absent("alice")), Err(IllegalTransition::EditedByApprover));
 }
 
