@@ -25,15 +25,15 @@ pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
-    let mut table = Table { out, quiet: args.json, write_error: None };
+    let mut printer = CheckPrinter { out, quiet: args.json, write_error: None };
     let checked = runtime.block_on(async {
         tokio::select! {
-            checked = countersign_check::check(&target, &options, &mut table) => Some(checked),
+            checked = countersign_check::check(&target, &options, &mut printer) => Some(checked),
             // Dropping the run kills its child processes, because Ctrl-C does not reach their process groups.
             _ = tokio::signal::ctrl_c() => None,
         }
     });
-    if let Some(error) = table.write_error.take() {
+    if let Some(error) = printer.write_error.take() {
         return Err(error.into());
     }
     let checked = checked.ok_or_else(|| Failure::new(Exit::Interrupted, "stopped before all checks were run"))?;
@@ -161,15 +161,15 @@ fn target_from_config(args: &CheckArgs, name: &str, more_headers: Vec<(String, S
 }
 
 /// Prints a line for each check when it ends.
-struct Table<'a> {
+struct CheckPrinter<'a> {
     out: &'a mut Output,
     quiet: bool,
     /// The first error of writing the output.
     write_error: Option<std::io::Error>,
 }
 
-impl Table<'_> {
-    fn row(&mut self, checked: &CheckResult) -> std::io::Result<()> {
+impl CheckPrinter<'_> {
+    fn print_check(&mut self, checked: &CheckResult) -> std::io::Result<()> {
         let (style, mark) = match (checked.status, checked.level) {
             (Status::Passed, _) => (Style::Green, "✓"),
             (Status::Failed, Level::Must) => (Style::Red, "✗"),
@@ -204,7 +204,7 @@ impl Table<'_> {
     }
 }
 
-impl Progress for Table<'_> {
+impl Progress for CheckPrinter<'_> {
     fn run_started(&mut self, server: &str, revision: &str, checks: usize) {
         if !self.quiet {
             let line = format!(
@@ -219,7 +219,7 @@ impl Progress for Table<'_> {
 
     fn check_finished(&mut self, checked: &CheckResult) {
         if !self.quiet {
-            let written = self.row(checked);
+            let written = self.print_check(checked);
             self.write_error = self.write_error.take().or(written.err());
         }
     }

@@ -30,11 +30,11 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
                 _ => new.owned_by(owner.as_deref())?,
             };
             let keys = location.credentials()?;
-            let principals = load_principals(&settings, &*keys)?;
+            let known_names = load_known_names(&settings, &*keys)?;
             for text in std::iter::once(name).chain(owner) {
                 countersign_auth::confusable_names::check_is_distinguishable(
                     text,
-                    principals.iter().map(String::as_str),
+                    known_names.iter().map(String::as_str),
                 )?;
             }
             keys.insert(&new.key, &new.hash)?;
@@ -94,7 +94,7 @@ fn check_issuer(settings: &StoreSettings, issuer: &str) -> Result<(), Failure> {
 
 /// Returns the names and owners of all keys and the members of all groups. Revoked keys count, since the audit trail
 /// names them.
-fn load_principals(settings: &StoreSettings, keys: &dyn Credentials) -> Result<Vec<String>, Failure> {
+fn load_known_names(settings: &StoreSettings, keys: &dyn Credentials) -> Result<Vec<String>, Failure> {
     let flags = Flags { config: settings.file.clone(), ..Flags::default() };
     let members = group_members(&flags, &Environment::from_process())?;
     let names_of = |key: ApiKey| std::iter::once(key.name).chain(key.owner);
@@ -133,6 +133,6 @@ fn print_keys(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
         [&key.id, &key.name, owner, key.role.as_str(), &date(key.created_at), creator, &used, &state]
             .map(|text| cell(Style::Plain, text))
     };
-    let heads = ["ID", "NAME", "OWNER", "ROLE", "CREATED", "CREATED BY", "LAST USED", "STATE"];
-    Ok(print_table(heads, keys.iter().map(row).collect(), None, out)?)
+    let headings = ["ID", "NAME", "OWNER", "ROLE", "CREATED", "CREATED BY", "LAST USED", "STATE"];
+    Ok(print_table(headings, keys.iter().map(row).collect(), None, out)?)
 }

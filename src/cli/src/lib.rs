@@ -2,7 +2,8 @@
 //!
 //! Results go to stdout and everything else to stderr, except for `stdio`, whose stdout belongs to the protocol. Each
 //! failure is one clear paragraph and one exit code ([`exit`]). No command decides on a change by itself: commands ask
-//! a running gateway over REST, or work on the data directory if none runs (`offline.rs`).
+//! a running gateway over REST, or work directly on the store or the configuration file. `policy test` also answers
+//! while no gateway runs (`offline.rs`).
 //!
 //! `args` defines the commands, `gateway.rs` runs the gateway, `client` talks to a running one, `changes` is the
 //! inbox in the terminal, and each other command has a file of its name.

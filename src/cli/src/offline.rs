@@ -72,11 +72,11 @@ impl<'a> OfflinePolicy<'a> {
         let pins = Arc::new(pins);
         let now = jiff::Timestamp::now();
         let rules = rules.into_iter().map(|rule| Arc::new(rule.with_deadline(now))).collect();
-        let people =
+        let reviewers =
             Reviewers::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::new(StoredSource(holders)))));
         let policy = Policy::new(&config.policy)
             .with_pins(Arc::new(StoredSource(Arc::clone(&pins))))
-            .with_standing_rules(Arc::new(StoredSource::<Rules>(rules)), Arc::new(people));
+            .with_standing_rules(Arc::new(StoredSource::<Rules>(rules)), Arc::new(reviewers));
         Self { config, pins, policy }
     }
 

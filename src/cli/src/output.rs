@@ -157,30 +157,30 @@ pub fn cell(style: Style, text: &str) -> Cell {
 
 /// Prints rows under headings, with the last cell cut so that a row has at most `width` columns.
 pub fn print_table<const N: usize>(
-    heads: [&str; N],
+    headings: [&str; N],
     rows: Vec<[Cell; N]>,
     width: Option<usize>,
     out: &mut Output,
 ) -> io::Result<()> {
     /// The minimum width of the last cell.
     const MIN_LAST_CELL_COLUMNS: usize = 20;
-    let heads = heads.map(|head| vec![(Style::Bold, head.to_owned())]);
+    let headings = headings.map(|heading| vec![(Style::Bold, heading.to_owned())]);
     let cell_width = |cell: &Cell| cell.iter().map(|(_, text)| columns(text)).sum::<usize>();
     let mut widths = [0; N];
-    for row in rows.iter().chain([&heads]) {
+    for row in rows.iter().chain([&headings]) {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell_width(cell).max(*width);
         }
     }
     let used: usize = widths.iter().rev().skip(1).map(|width| width + 2).sum();
     let last_width = width.map_or(usize::MAX, |all| all.saturating_sub(used).max(MIN_LAST_CELL_COLUMNS));
-    for row in [heads].into_iter().chain(rows) {
+    for row in [headings].into_iter().chain(rows) {
         for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
             let is_last = column + 1 == N;
-            let mut left = if is_last { last_width } else { usize::MAX };
+            let mut remaining = if is_last { last_width } else { usize::MAX };
             for (style, text) in cell {
-                out.write_styled(*style, &cut(text, left))?;
-                left = left.saturating_sub(columns(text));
+                out.write_styled(*style, &cut(text, remaining))?;
+                remaining = remaining.saturating_sub(columns(text));
             }
             if !is_last {
                 out.write_text(&" ".repeat(width + 2 - cell_width(cell)))?;
@@ -200,7 +200,7 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
 }
 
 /// Formats a tool as `server / tool`, without the server's prefix in the tool's name.
-pub fn route(server: &str, tool: &str) -> String {
+pub fn format_tool(server: &str, tool: &str) -> String {
     let own_name = tool.strip_prefix(server).and_then(|rest| rest.strip_prefix("__")).unwrap_or(tool);
     format!("{server} / {own_name}")
 }

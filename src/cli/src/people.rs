@@ -81,6 +81,6 @@ fn print_people(people: &[StoredPerson], out: &mut Output) -> Result<(), Failure
         [&person.name, display_name, role, &groups, &date(person.updated_at), &state]
             .map(|text| cell(Style::Plain, text))
     };
-    let heads = ["NAME", "PERSON", "ROLE", "GROUPS", "LAST SEEN", "STATE"];
-    Ok(print_table(heads, people.iter().map(row).collect(), None, out)?)
+    let headings = ["NAME", "PERSON", "ROLE", "GROUPS", "LAST SEEN", "STATE"];
+    Ok(print_table(headings, people.iter().map(row).collect(), None, out)?)
 }

@@ -10,7 +10,7 @@ use super::{
     },
     client::{self, Client},
     exit::{Exit, Failure},
-    output::{Output, Style, one_line, print_note, route},
+    output::{Output, Style, format_tool, one_line, print_note},
 };
 use countersign_config::units::parse_duration;
 use countersign_domain::policy::{StandingRule, StandingVerdict};
@@ -52,7 +52,7 @@ fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
     };
     out.write_styled(style, &format!("  {word}"))?;
     let caller = rule.principal.as_deref().map_or("by anybody".to_owned(), |name| format!("by {}", one_line(name)));
-    out.write_line(&format!("  {}, {caller}", one_line(&route(&rule.provider, &rule.tool))))?;
+    out.write_line(&format!("  {}, {caller}", one_line(&format_tool(&rule.provider, &rule.tool))))?;
     let arguments = match (&rule.arguments_hash, &rule.arguments) {
         (None, _) if rule.matching.is_empty() => "any arguments".to_owned(),
         (None, _) => {

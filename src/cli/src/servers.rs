@@ -207,8 +207,8 @@ fn print_servers(ServerList { servers }: ServerList, out: &mut Output) -> Result
             cell(Style::Plain, &server.target),
         ]
     };
-    let heads = ["NAME", "THROUGH", "STATUS", "RESTARTS", "TOOLS", "NOT ACCEPTED", "COMMAND OR ADDRESS"];
-    print_table(heads, servers.iter().map(row).collect(), out.width(), out)?;
+    let headings = ["NAME", "THROUGH", "STATUS", "RESTARTS", "TOOLS", "NOT ACCEPTED", "COMMAND OR ADDRESS"];
+    print_table(headings, servers.iter().map(row).collect(), out.width(), out)?;
     for server in &servers {
         let advice = server.account.as_ref().and_then(|account| account.advice(&server.name));
         for problem in server.problems().into_iter().chain(advice) {

@@ -16,8 +16,8 @@ use countersign_tracker::copy_data;
 
 pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output) -> Result<Exit, Failure> {
     let location = |text: &str| -> Result<StoreLocation, Failure> {
-        let server = ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme));
-        Ok(if server { StoreLocation::server(text, ca.clone())? } else { StoreLocation::directory(text.as_ref()) })
+        let is_server = ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme));
+        Ok(if is_server { StoreLocation::server(text, ca.clone())? } else { StoreLocation::directory(text.as_ref()) })
     };
     let bar = RefCell::new(ProgressBar { terminal: stderr().is_terminal(), shown: None });
     let (from, to) = (location(from)?, location(to)?);

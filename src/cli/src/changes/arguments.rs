@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use super::{forms::is_shown_in_full, rows::RowTable};
-use crate::output::{indented, route};
+use crate::output::{format_tool, indented};
 use countersign_domain::{
     changes::{Change, Diff, FieldDiff, FieldFormat, LineOp, PreviewKind, diff::text_lines, image::ImageFacts},
     text::plural,
@@ -93,7 +93,7 @@ pub fn tool_notes(change: &Change) -> Vec<(&str, String)> {
 pub fn call_route(change: &Change) -> String {
     let served_by = &change.served_by;
     let upstream = if served_by.fingerprint.is_empty() { String::new() } else { format!(", {}", served_by.label) };
-    route(&change.provider, &change.preview.subject(&change.tool)) + &upstream
+    format_tool(&change.provider, &change.preview.subject(&change.tool)) + &upstream
 }
 
 /// Returns the message that an approved change still needs more approvals.

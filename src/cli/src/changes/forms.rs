@@ -62,10 +62,10 @@ fn recipients(text: Option<&str>) -> Option<Vec<String>> {
     Some(text.split([',', ';', '\n']).map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
-/// Returns each item of an array of single values as unchanged, added or removed, without the marks of JSON.
+/// Returns each item of an array of scalars as unchanged, added or removed, without JSON syntax.
 fn item_lines(before: Option<&str>, after: Option<&str>) -> Option<Vec<DiffLine>> {
     let (old, new) = (items(before)?, items(after)?);
-    // Where everything is a text, its quotes tell nothing.
+    // If all items are strings, their quotes distinguish nothing.
     let are_texts = old.iter().chain(&new).all(|source| source.starts_with('"'));
     let texts = |sources: Vec<&str>| sources.into_iter().map(|source| item_text(source, are_texts)).collect::<Vec<_>>();
     let (old, new) = (texts(old), texts(new));
@@ -87,12 +87,12 @@ fn item_lines(before: Option<&str>, after: Option<&str>) -> Option<Vec<DiffLine>
     Some(lines.concat()).filter(|lines| !lines.is_empty())
 }
 
-/// Returns the JSON of each element of an array of single values.
+/// Returns the JSON of each element of an array of scalars.
 fn items(text: Option<&str>) -> Option<Vec<&str>> {
     let Some(text) = text else { return Some(Vec::new()) };
     let values: Vec<serde_json::Value> = serde_json::from_str(text).ok()?;
-    let are_single = values.iter().all(|value| !value.is_object() && !value.is_array());
-    are_single.then(|| json::elements(text.trim()).map(|(_, source)| source).collect())
+    let are_scalars = values.iter().all(|value| !value.is_object() && !value.is_array());
+    are_scalars.then(|| json::elements(text.trim()).map(|(_, source)| source).collect())
 }
 
 /// Returns a text without its quotes if it has no escapes, and everything else as its JSON.
@@ -101,7 +101,7 @@ fn item_text(source: &str, is_text: bool) -> String {
     plain.filter(|text| is_text && !text.is_empty() && !text.contains('\\')).unwrap_or(source).to_owned()
 }
 
-/// Returns what was read beside a change without the marks of JSON: an array item by item, a record by its fields.
+/// Returns what was read beside a change without JSON syntax: an array item by item, a record by its fields.
 fn description_lines(lines: &[DiffLine]) -> Option<Vec<DiffLine>> {
     let texts: Option<Vec<&str>> =
         lines.iter().map(|line| (line.op == LineOp::Equal).then_some(line.text.as_str())).collect();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_has_no_marks_of_json() {
+    fn what_was_read_has_no_json_syntax() {
         let shown = |text: &str| {
             let lines: Vec<DiffLine> =
                 text.lines().map(|line| DiffLine { op: LineOp::Equal, text: line.to_owned() }).collect();

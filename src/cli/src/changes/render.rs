@@ -38,9 +38,9 @@ pub const fn operation_style(operation: Operation) -> Style {
     }
 }
 
-/// Splits a title into its verb and the rest. A title is a sentence that begins with its verb; one that only names the
+/// Splits a summary into its verb and the rest. A summary is a sentence that begins with its verb; one that only names the
 /// tool (`server / tool: …`) gets the operation as its verb.
-pub fn split_title(operation: Operation, summary: &str) -> (&str, &str) {
+pub fn split_summary(operation: Operation, summary: &str) -> (&str, &str) {
     match summary.split_once(' ') {
         Some((_, rest)) if rest.starts_with("/ ") => (operation.as_str(), summary),
         Some((verb, rest)) => (verb, rest),
@@ -66,13 +66,13 @@ const MAX_CLIENT_COLUMNS: usize = 24;
 pub fn print_list(changes: &[Change], now: Timestamp, out: &mut Output) -> Result<(), Failure> {
     let row = |change: &Change| {
         let client = one_line(change.proposer.client_name.as_deref().unwrap_or("-"));
-        let (verb, rest) = split_title(change.operation, &change.summary);
+        let (verb, rest) = split_summary(change.operation, &change.summary);
         let waits =
             change.waits_for.as_ref().map_or_else(String::new, |waits| format!(" (waits for {})", waits.change));
-        let mut title_cell = cell(operation_style(change.operation), verb);
-        title_cell.extend(cell(Style::Plain, &format!("{waits} {rest}")));
+        let mut summary_cell = cell(operation_style(change.operation), verb);
+        summary_cell.extend(cell(Style::Plain, &format!("{waits} {rest}")));
         if change.differs_from_approval() {
-            title_cell.splice(0..0, cell(Style::Red, "(differs) "));
+            summary_cell.splice(0..0, cell(Style::Red, "(differs) "));
         }
         [
             cell(Style::Plain, &change.id),
@@ -80,11 +80,11 @@ pub fn print_list(changes: &[Change], now: Timestamp, out: &mut Output) -> Resul
             cell(Style::Plain, &format_duration(now.duration_since(change.created_at))),
             cell(Style::Plain, change.proposer.shown_name()),
             vec![(Style::Plain, cut(&client, MAX_CLIENT_COLUMNS).into_owned())],
-            title_cell,
+            summary_cell,
         ]
     };
-    let heads = ["ID", "STATE", "AGE", "PROPOSED BY", "CLIENT", "WHAT"];
-    Ok(print_table(heads, changes.iter().map(row).collect(), out.width(), out)?)
+    let headings = ["ID", "STATE", "AGE", "PROPOSED BY", "CLIENT", "WHAT"];
+    Ok(print_table(headings, changes.iter().map(row).collect(), out.width(), out)?)
 }
 
 /// Prints one change in full.
@@ -486,13 +486,13 @@ The target has changed since this was proposed; the diff below is the new one.
     }
 
     #[test]
-    fn title_is_split_after_its_verb() {
+    fn summary_is_split_after_its_verb() {
         assert_eq!(
-            split_title(Operation::Create, "Create the branch feat in /srv"),
+            split_summary(Operation::Create, "Create the branch feat in /srv"),
             ("Create", "the branch feat in /srv")
         );
-        assert_eq!(split_title(Operation::Update, "Write /srv/a.txt"), ("Write", "/srv/a.txt"));
-        assert_eq!(split_title(Operation::Call, "fs / note: Buy milk"), ("CALL", "fs / note: Buy milk"));
-        assert_eq!(split_title(Operation::Update, "Renumber"), ("Renumber", ""));
+        assert_eq!(split_summary(Operation::Update, "Write /srv/a.txt"), ("Write", "/srv/a.txt"));
+        assert_eq!(split_summary(Operation::Call, "fs / note: Buy milk"), ("CALL", "fs / note: Buy milk"));
+        assert_eq!(split_summary(Operation::Update, "Renumber"), ("Renumber", ""));
     }
 }

@@ -46,13 +46,13 @@ impl<'a> RowTable<'a> {
         Some(Self { names, rows, uncompared_rows })
     }
 
-    /// Returns the lines of the table: its head, then each row as unchanged, removed or added. A row that differs is both.
+    /// Returns the lines of the table: its headings, then each row as unchanged, removed or added. A row that differs is both.
     pub fn lines(&self) -> Vec<DiffLine> {
         let cells = |row: &Row<'_>| -> Vec<String> {
             self.names.iter().map(|name| value_of(row, name).map_or_else(|| "-".to_owned(), cell_text)).collect()
         };
-        let head: Vec<String> = self.names.iter().map(|name| one_line(name).into_owned()).collect();
-        let mut table = vec![(LineOp::Note, head)];
+        let headings: Vec<String> = self.names.iter().map(|name| one_line(name).into_owned()).collect();
+        let mut table = vec![(LineOp::Note, headings)];
         for (before, after) in &self.rows {
             match (before, after) {
                 (Some(old), Some(new)) if self.names.iter().all(|name| value_of(old, name) == value_of(new, name)) => {

@@ -13,14 +13,14 @@ use crate::{
     client::Client,
     exit::{Exit, Failure},
     moment::Since,
-    output::{Output, Style, one_line, print_note, route},
+    output::{Output, Style, format_tool, one_line, print_note},
 };
 use countersign_domain::changes::{ChangeState, Operation, Proposer, Verification};
 
 /// Prints the events after `since`, including past ones; without it, those from now on.
 pub async fn run(client: &Client, since: Option<Since>, out: &mut Output) -> Result<Exit, Failure> {
     // The feed can only be read from a number on, so events since a moment are searched from the beginning.
-    let (seen, moment) = match since {
+    let (seen, since_time) = match since {
         None => (None, None),
         Some(Since::Event(seq)) => (Some(seq), None),
         Some(Since::Moment(moment)) => (Some(0), Some(moment)),
@@ -36,7 +36,7 @@ pub async fn run(client: &Client, since: Option<Since>, out: &mut Output) -> Res
                 }
             }
             FeedUpdate::Event(event) => {
-                handle_event(&event, seen, moment, client.json, out)?;
+                handle_event(&event, seen, since_time, client.json, out)?;
             }
             FeedUpdate::Lost => print_note("The connection to the gateway was lost; trying again."),
         }
@@ -89,7 +89,7 @@ impl EventChange {
 fn handle_event(
     event: &Event,
     seen: &mut Option<u64>,
-    moment: Option<Timestamp>,
+    since_time: Option<Timestamp>,
     json: bool,
     out: &mut Output,
 ) -> Result<(), Failure> {
@@ -108,7 +108,7 @@ fn handle_event(
     }
     // An event without a time marks the beginning of the feed.
     let at = data.as_ref().and_then(|data| data.at);
-    if moment.is_some_and(|moment| at.is_none_or(|at| at < moment)) {
+    if since_time.is_some_and(|since| at.is_none_or(|at| at < since)) {
         return Ok(());
     }
     if json {
@@ -130,10 +130,10 @@ fn print_event(data: &EventData, out: &mut Output) -> Result<(), Failure> {
     out.write_text("  ")?;
     out.write_styled(event_style(kind), &format!("{:<16}", one_line(kind)))?;
     if let Some(change) = &data.change {
-        let (verb, rest) = render::split_title(change.operation, &change.summary);
+        let (verb, rest) = render::split_summary(change.operation, &change.summary);
         out.write_text(&format!("{}  {} {}", one_line(&change.id), one_line(verb), one_line(rest)))?;
         let by = data.actor.as_deref().unwrap_or(&change.proposer.principal);
-        let origin = format!("  ({} v{}, by {by})", route(&change.provider, &change.tool), change.version);
+        let origin = format!("  ({} v{}, by {by})", format_tool(&change.provider, &change.tool), change.version);
         out.write_styled(Style::Dim, &one_line(&origin))?;
         if let Some(progress) = change.approval_progress() {
             out.write_styled(Style::Cyan, &progress)?;

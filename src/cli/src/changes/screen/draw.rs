@@ -1,4 +1,4 @@
-//! Draws the screen: a head line with counts, the list or one change, and a foot line with the prompt, status or hints.
+//! Draws the screen: a header with counts, the list or one change, and a footer with the prompt, status or hints.
 
 use ratatui::{
     Frame,
@@ -26,10 +26,10 @@ use countersign_domain::{
 /// Draws the whole screen; call [`App::layout`] first.
 pub fn screen(app: &App, frame: &mut Frame<'_>) {
     let area = frame.area();
-    let [head, body, foot] =
+    let [header, body, footer] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)]).areas(area);
     let buffer = frame.buffer_mut();
-    head_line(app, head.width).render(head, buffer);
+    header_line(app, header.width).render(header, buffer);
     match &app.detail {
         Some(detail) => {
             let lines: Vec<Line<'_>> =
@@ -46,10 +46,10 @@ pub fn screen(app: &App, frame: &mut Frame<'_>) {
     } else if !app.results.is_empty() {
         draw_panel(app, "Results", result_lines(app), body, buffer);
     }
-    let cursor = draw_foot_line(app, foot, buffer);
+    let cursor = draw_footer(app, footer, buffer);
     sanitize(buffer, app.theme);
     if let Some(column) = cursor {
-        frame.set_cursor_position((column, foot.y));
+        frame.set_cursor_position((column, footer.y));
     }
 }
 
@@ -63,7 +63,7 @@ fn sanitize(buffer: &mut Buffer, theme: Theme) {
     }
 }
 
-fn head_line(app: &App, width: u16) -> Line<'static> {
+fn header_line(app: &App, width: u16) -> Line<'static> {
     let theme = app.theme;
     let (dot, style) = if app.is_feed_connected {
         (theme.symbol("● live", "live"), theme.good())
@@ -181,7 +181,7 @@ fn change_row(app: &App, entry: &ListedChange, width: u16) -> Line<'static> {
     if let Some(mark) = entry.review.as_ref().and_then(|review| review.mark.as_deref()) {
         pieces.push((format!("{} ", theme.visible(mark)), theme.warn()));
     }
-    let (verb, rest) = render::split_title(entry.operation, &entry.summary);
+    let (verb, rest) = render::split_summary(entry.operation, &entry.summary);
     pieces.push((format!("{} ", theme.visible(verb)), theme.style(render::operation_style(entry.operation))));
     pieces.push((theme.visible(rest), Style::new()));
     fit(pieces, width, theme)
@@ -209,8 +209,8 @@ fn draw_panel(app: &App, title: &str, lines: Vec<Line<'static>>, area: Rect, buf
     Paragraph::new(all).render(area, buffer);
 }
 
-/// Draws the foot line, and returns the cursor's column if a prompt is open.
-fn draw_foot_line(app: &App, area: Rect, buffer: &mut Buffer) -> Option<u16> {
+/// Draws the footer, and returns the cursor's column if a prompt is open.
+fn draw_footer(app: &App, area: Rect, buffer: &mut Buffer) -> Option<u16> {
     let theme = app.theme;
     let width = usize::from(area.width);
     let (text, style) = match &app.prompt {

@@ -32,7 +32,7 @@ use tokio::{
 
 use self::{
     model::{Action, App, CurrentUser, Tone},
-    net::{GatewayEvent, Net},
+    net::{GatewayConnection, GatewayEvent},
     paint::Theme,
     terminal::Screen,
 };
@@ -58,7 +58,7 @@ pub fn is_possible() -> bool {
 
 struct Inbox {
     app: App,
-    net: Net,
+    net: GatewayConnection,
     screen: Screen,
     /// `None` while an editor or the shell has the keyboard.
     terminal_events: Option<EventStream>,
@@ -78,7 +78,7 @@ pub async fn run(client: Client) -> Result<Exit, Failure> {
     // The user is fetched before the screen is taken over, so that a wrong key or address is reported as plain text.
     let me: CurrentUser = client.get(&["me"], &[]).await?.read()?;
     let (events, mut received) = mpsc::channel(EVENT_QUEUE_LENGTH);
-    let net = Net { client: Rc::new(client), events };
+    let net = GatewayConnection { client: Rc::new(client), events };
     let feed = actix_web::rt::spawn(net.clone().follow());
     let mut inbox = Inbox {
         app: App::new(me, Theme::from_env(), Timestamp::now()),
@@ -250,15 +250,15 @@ impl Inbox {
                 self.updated_ids.extend(id);
             }
             GatewayEvent::ReadFailed(message) => app.set_status(Tone::Bad, message),
-            GatewayEvent::Live => {
+            GatewayEvent::FeedConnected => {
                 app.is_feed_connected = true;
                 self.must_reload_list = true;
             }
-            GatewayEvent::Lost => app.is_feed_connected = false,
+            GatewayEvent::FeedLost => app.is_feed_connected = false,
             GatewayEvent::Updated(id) => {
                 self.updated_ids.insert(id);
             }
-            GatewayEvent::Ended(failure) => return Err(failure),
+            GatewayEvent::FeedRefused(failure) => return Err(failure),
         }
         Ok(())
     }

@@ -173,7 +173,7 @@ impl App {
             (0..self.rows.len()).filter(|at| matches!(self.rows.get(*at), Some(Row::Change(_)))).collect();
         let index = change_rows.partition_point(|at| *at < self.cursor);
         let exact = change_rows.get(index) == Some(&self.cursor);
-        // From the head of a group, one step down is its first change.
+        // From the heading of a group, one step down is its first change.
         let to = index.saturating_add_signed(if delta > 0 && !exact { delta - 1 } else { delta });
         if let Some(at) = change_rows.get(to.min(change_rows.len().saturating_sub(1))) {
             self.cursor = *at;
@@ -271,7 +271,7 @@ impl App {
         self.prefers_split.unwrap_or(self.size.0 >= MIN_SPLIT_COLUMNS)
     }
 
-    /// Returns the number of rows between the head and the foot of the screen.
+    /// Returns the number of rows between the header and the footer of the screen.
     pub fn body_rows(&self) -> usize {
         usize::from(self.size.1.saturating_sub(2)).max(1)
     }
@@ -309,7 +309,7 @@ impl App {
         if self.cursor >= self.first_row + rows {
             self.first_row = self.cursor + 1 - rows;
         }
-        // The head of a group stays visible with its first change.
+        // The heading of a group stays visible with its first change.
         if self.first_row == self.cursor
             && self.first_row > 0
             && matches!(self.rows.get(self.first_row - 1), Some(Row::Group(..)))

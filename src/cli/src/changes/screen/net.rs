@@ -57,14 +57,14 @@ pub enum GatewayEvent {
         request: u64,
         reason: String,
     },
-    /// The feed is connected, so everything must be fetched again.
-    Live,
-    /// The feed was lost.
-    Lost,
+    /// The feed is connected, or has lost events, so everything must be fetched again.
+    FeedConnected,
+    /// The connection to the feed was lost.
+    FeedLost,
     /// The feed reported an update of the change with this id.
     Updated(String),
-    /// The feed is not available: no key, or no right.
-    Ended(Failure),
+    /// The gateway refuses the feed, so the inbox ends.
+    FeedRefused(Failure),
 }
 
 #[derive(Deserialize)]
@@ -78,12 +78,12 @@ struct Page {
 
 /// Sends requests; clones share the connection.
 #[derive(Clone)]
-pub struct Net {
+pub struct GatewayConnection {
     pub client: Rc<Client>,
     pub events: Sender<GatewayEvent>,
 }
 
-impl Net {
+impl GatewayConnection {
     async fn send(&self, event: GatewayEvent) {
         let _ = self.events.send(event).await;
     }
@@ -207,14 +207,14 @@ impl Net {
     pub async fn follow(self) {
         let ended = feed::follow(&self.client, None, async |update, seen: &mut Option<u64>| {
             match update {
-                FeedUpdate::Connected => self.send(GatewayEvent::Live).await,
+                FeedUpdate::Connected => self.send(GatewayEvent::FeedConnected).await,
                 FeedUpdate::Event(event) => self.handle_event(&event, seen).await,
-                FeedUpdate::Lost => self.send(GatewayEvent::Lost).await,
+                FeedUpdate::Lost => self.send(GatewayEvent::FeedLost).await,
             }
             Ok(())
         });
         if let Err(failure) = ended.await {
-            self.send(GatewayEvent::Ended(failure)).await;
+            self.send(GatewayEvent::FeedRefused(failure)).await;
         }
     }
 
@@ -223,7 +223,7 @@ impl Net {
         *seen = event.id.or_else(|| data.get("seq").and_then(Value::as_u64)).or(*seen);
         match (event.kind.as_str(), data.pointer("/change/id").and_then(Value::as_str)) {
             // Events were lost, so only the whole list tells the current state.
-            ("reset", _) => self.send(GatewayEvent::Live).await,
+            ("reset", _) => self.send(GatewayEvent::FeedConnected).await,
             (_, Some(id)) => self.send(GatewayEvent::Updated(id.to_owned())).await,
             _ => {}
         }

@@ -438,7 +438,7 @@ fn next_change_is_not_skipped() {
 }
 
 #[test]
-fn cursor_skips_group_heads() {
+fn cursor_skips_group_headings() {
     let call_of = |id: &str, tool: &str| change_with(id, 1, "pending", &json!({"tool": tool}));
     let mut app = app("reviewer", &[call_of("a", "x"), call_of("b", "y"), call_of("c", "x")], (80, 24));
     type_keys(&mut app, "gg");

@@ -287,7 +287,7 @@ impl ListedBundle {
 /// A row of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row {
-    /// The head of a group: its label, and the number of its changes.
+    /// The heading of a group: its label, and the number of its changes.
     Group(String, usize),
     /// Index in [`App::changes`].
     Change(usize),
