@@ -166,8 +166,8 @@ pub(super) fn log_filter(text: &str) -> Result<(), ValueError> {
     }
 }
 
-/// Returns the problems of values that must not be combined.
-pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
+/// Returns the problems that values have only together, and those of files that cannot be read.
+pub(super) fn find_conflicts(config: &Config, r: &Reader) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut report = |key: &str, message: String, remedy: &str| {
         let origin = r.origin(key);
@@ -238,8 +238,12 @@ pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
         report("policy.groups", format!("{} is a role", quoted(name)), "Give the group another name.");
     }
     if let Err((message, remedy)) = terms::check_reviewers(&config.policy.review, &config.policy.groups) {
-        let quorum = r.origin("policy.review.reviewers") == Origin::Default;
-        report(if quorum { "policy.review.quorum" } else { "policy.review.reviewers" }, message, &remedy);
+        let has_default_reviewers = r.origin("policy.review.reviewers") == Origin::Default;
+        report(
+            if has_default_reviewers { "policy.review.quorum" } else { "policy.review.reviewers" },
+            message,
+            &remedy,
+        );
     }
     if let Err((message, remedy)) = terms::check_escalation(&config.policy.review, &config.policy.groups) {
         report("policy.review.escalate", message, &remedy);

@@ -119,7 +119,7 @@ impl Environment {
     ///
     /// # Errors
     /// A message and a remedy.
-    pub fn expand(&self, text: &str, base: &Path) -> Result<PathBuf, (String, String)> {
+    pub fn expand_path(&self, text: &str, base: &Path) -> Result<PathBuf, (String, String)> {
         if text.is_empty() {
             return Err(("the path is empty".to_owned(), "Name a file or folder.".to_owned()));
         }
@@ -182,20 +182,20 @@ mod tests {
             ("rel/x", "/base/rel/x"),
         ];
         for (text, path) in cases {
-            assert_eq!(env.expand(text, Path::new("/base")), Ok(PathBuf::from(path)), "{text}");
+            assert_eq!(env.expand_path(text, Path::new("/base")), Ok(PathBuf::from(path)), "{text}");
         }
         for text in ["", "~bob/x", "$OTHER/x", "a\0b"] {
-            assert!(env.expand(text, Path::new("/base")).is_err(), "{text}");
+            assert!(env.expand_path(text, Path::new("/base")).is_err(), "{text}");
         }
         let service = Environment::new(Path::new("/w"), &[("CREDENTIALS_DIRECTORY", "/run/c")]);
         assert_eq!(
-            service.expand("$CREDENTIALS_DIRECTORY/key.pem", Path::new("/")),
+            service.expand_path("$CREDENTIALS_DIRECTORY/key.pem", Path::new("/")),
             Ok(PathBuf::from("/run/c/key.pem"))
         );
-        assert!(env.expand("$CREDENTIALS_DIRECTORY/x", Path::new("/")).unwrap_err().1.contains("LoadCredential"));
+        assert!(env.expand_path("$CREDENTIALS_DIRECTORY/x", Path::new("/")).unwrap_err().1.contains("LoadCredential"));
         let bare = Environment::new(Path::new("/w"), &[("XDG_STATE_HOME", "/state")]);
-        assert_eq!(bare.expand("$XDG_STATE_HOME/c", Path::new("/")), Ok(PathBuf::from("/state/c")));
-        assert!(bare.expand("~/c", Path::new("/")).unwrap_err().1.contains("--data"));
+        assert_eq!(bare.expand_path("$XDG_STATE_HOME/c", Path::new("/")), Ok(PathBuf::from("/state/c")));
+        assert!(bare.expand_path("~/c", Path::new("/")).unwrap_err().1.contains("--data"));
     }
 
     #[test]

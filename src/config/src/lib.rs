@@ -1,12 +1,12 @@
 //! Loads the configuration as one typed tree, and validates it as a whole before any port, child process or database
 //! opens.
 //!
-//! The crate opens only the configuration file and the certificates that it names. It never shows a secret: no message
-//! contains the value of a variable.
+//! The crate reads only the configuration file, and the certificates and credentials that it names. It never shows a secret: no
+//! message contains the value of a variable.
 //!
 //! `config/countersign.yaml` documents every key and is the source of the defaults, and `read.rs` maps keys to fields.
 //! [`load`] merges file, environment and flags, [`upstreams`] and `servers` hold `mcpServers`, `rules.rs` reads the
-//! rules of the policy, and [`show`] prints the effective configuration. [`edit`] changes servers in the text of a file.
+//! rules of the policy, and [`show`] prints the effective configuration. [`edit`] changes servers and rules in the text of a file.
 
 mod auth;
 mod authorities;

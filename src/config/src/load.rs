@@ -28,7 +28,7 @@ use countersign_telemetry::logs::LogConfig;
 pub const DEFAULT_YAML: &str = include_str!("../../../config/countersign.yaml");
 /// The prefix of all environment variables.
 pub const VARIABLE_PREFIX: &str = "COUNTERSIGN_";
-/// Variables with our prefix that set no key: the configuration file, and the connection of `countersign changes`.
+/// Variables with our prefix that set no key: they name the configuration file, and the gateway and the keys of commands.
 pub const NON_KEY_VARIABLES: [&str; 4] =
     ["COUNTERSIGN_CONFIG", "COUNTERSIGN_KEY", "COUNTERSIGN_AGENT_KEY", "COUNTERSIGN_URL"];
 /// The largest configuration file in bytes.
@@ -57,7 +57,7 @@ pub struct LoadedConfig {
     pub settings: Vec<Setting>,
     /// Settings that are allowed but probably unintended.
     pub warnings: Vec<String>,
-    /// Values that no text may repeat. [`load`] has registered them for redaction in errors and logs.
+    /// Values that no text may repeat. [`load`] registers them for redaction in errors and logs, and [`load_text`] does not.
     pub secrets: Vec<Secret>,
 }
 
@@ -155,7 +155,7 @@ pub fn is_store_named(flags: &Flags, env: &Environment) -> bool {
     flags.config.is_some() || is_set("COUNTERSIGN_CONFIG") || is_set(&variable_name("store.url"))
 }
 
-/// Returns the names of the members of all groups of the policy without reading the rest of the configuration.
+/// Returns the members that groups of the policy list by name, without reading the rest of the configuration.
 ///
 /// # Errors
 /// The problems of `policy.groups`, or of the file.
@@ -265,7 +265,8 @@ pub fn policy_from_values(values: &BTreeMap<String, String>) -> Result<(PolicyCo
     if problems.is_empty() { Ok((policy, reader.settings)) } else { Err(ConfigError { problems }) }
 }
 
-/// Loads and validates the whole configuration. Opens only the configuration file and the certificates that it names.
+/// Loads and validates the whole configuration. Reads only the configuration file, and the certificates and credentials that it
+/// names.
 ///
 /// # Errors
 /// All problems, each with its origin, key and remedy.
@@ -304,7 +305,7 @@ fn load_file(file: Option<(PathBuf, String)>, flags: &Flags, env: &Environment) 
     let mut problems = layers.problems;
     problems.append(&mut reader.problems);
     if problems.is_empty() {
-        problems = check::combinations(&config, &reader);
+        problems = check::find_conflicts(&config, &reader);
         problems.extend(own_files::find_problems(&config, lookup_path.as_deref(), &reader));
     }
     if !problems.is_empty() {
@@ -331,7 +332,7 @@ fn find_file(flags: &Flags, env: &Environment) -> Result<Option<(PathBuf, Origin
     let origin = Origin::Env("COUNTERSIGN_CONFIG".to_owned());
     match env.var("COUNTERSIGN_CONFIG") {
         Ok(Some(text)) => {
-            let path = env.expand(text, &env.cwd).map_err(|(message, remedy)| {
+            let path = env.expand_path(text, &env.cwd).map_err(|(message, remedy)| {
                 ConfigError::from(Problem { origin: origin.clone(), key: None, message, remedy })
             })?;
             return Ok(Some((path, origin)));

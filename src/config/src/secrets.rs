@@ -67,7 +67,7 @@ fn is_plain_variable(name: &str) -> bool {
         || PLAIN_VARIABLE_SUFFIXES.iter().any(|end| name.ends_with(end))
 }
 
-/// Returns `true` if the value of this name should be masked. All values that are hidden where servers are displayed are masked.
+/// Returns `true` if the value of this name should be masked. That includes all values that listings of servers hide.
 fn suggests_secret(name: &str) -> bool {
     // The name of an author, as in `GIT_AUTHOR_NAME`, is no secret.
     let words = name.to_lowercase().replace("author_", "");

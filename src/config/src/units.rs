@@ -54,12 +54,12 @@ const UNITS: [(&str, u64); 9] = [
 /// # Errors
 /// A message with a correct example.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    const SHAPE: &str = "not a size such as 8MiB, 64KB or a number of bytes";
+    const NOT_A_SIZE: &str = "not a size such as 8MiB, 64KB or a number of bytes";
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     if number.is_empty() {
-        return Err(SHAPE.to_owned());
+        return Err(NOT_A_SIZE.to_owned());
     }
     let unit = unit.trim().to_ascii_lowercase();
     let factor = match unit.as_str() {
@@ -69,7 +69,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
             let binary = if unit == "K" { "KiB" } else { &format!("{unit}iB") };
             return Err(format!("the unit {unit} is ambiguous: {number}{binary} or {number}{unit}B?"));
         }
-        unit => UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor).ok_or(SHAPE)?,
+        unit => UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor).ok_or(NOT_A_SIZE)?,
     };
     let number: u64 = number.parse().map_err(|_| "too large".to_owned())?;
     number.checked_mul(factor).ok_or_else(|| "too large".to_owned())

@@ -42,18 +42,21 @@ pub struct UpstreamConfig {
     pub timeout: Duration,
     /// Time limits by glob of the tool's own name; the first match applies.
     pub tool_timeouts: Vec<(String, Duration)>,
-    /// Concurrent calls, and calls that may wait in the queue.
+    /// Calls that run at a time.
     pub max_in_flight: usize,
+    /// Calls that may wait in the queue.
     pub max_queue: usize,
     /// Set if the gateway is not ready while this server is unavailable.
     pub required: bool,
-    /// Globs of the tool's own name. A tool is offered if it matches none of `deny`, and one of `allow` unless that is empty.
+    /// Globs of the tool's own name, of which an offered tool matches one. An empty list allows all.
     pub tools_allow: Vec<String>,
+    /// Globs of the tool's own name, of which an offered tool matches none.
     pub tools_deny: Vec<String>,
     /// Trusts the server's `readOnlyHint` annotations.
     pub trust_annotations: bool,
-    /// Requests that the server may send to clients that support them.
+    /// The server may send sampling requests to clients that support them.
     pub sampling: bool,
+    /// The server may send elicitation requests to clients that support them.
     pub elicitation: bool,
     pub allow_own_files: bool,
     pub breaker: BreakerConfig,

@@ -230,7 +230,7 @@ pub(super) fn address() -> Kind<SocketAddr> {
 }
 
 pub(super) fn path() -> Kind<PathBuf> {
-    let read = |value: &Value<'_>| value.env.expand(&read_text(value.node)?, value.base);
+    let read = |value: &Value<'_>| value.env.expand_path(&read_text(value.node)?, value.base);
     Kind::new(read, |path| yaml_text(&path.to_string_lossy()))
 }
 

@@ -60,8 +60,9 @@ pub struct WebhookConfig {
     pub keys: Vec<SigningKey>,
     /// Globs of feed event types, such as `change.*`.
     pub events: Vec<String>,
-    /// Globs of tool names as clients see them, and of server names. An empty list matches all.
+    /// Globs of tool names as clients see them. An empty list matches all.
     pub tools: Vec<String>,
+    /// Globs of server names. An empty list matches all.
     pub servers: Vec<String>,
     /// States of changes. An empty list matches all.
     pub states: Vec<ChangeState>,

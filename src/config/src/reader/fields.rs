@@ -87,22 +87,22 @@ impl<'a> Fields<'a> {
         names.into_iter().filter(|name| self.has(name)).collect()
     }
 
-    fn push_problem(&mut self, origin: Origin, name: &str, wrong: ValueError) {
+    fn push_problem(&mut self, origin: Origin, name: &str, error: ValueError) {
         let key = if name.is_empty() { self.key.clone() } else { format!("{}.{name}", self.key) };
-        self.reader.report(&key, origin, wrong);
+        self.reader.report(&key, origin, error);
     }
 
     /// Reports a problem with a part of a value, to which `name` is the path.
-    pub(crate) fn report_at(&mut self, located: &LocatedNode, name: &str, wrong: ValueError) {
-        self.push_problem(self.layer_value.origin_of_node(located), name, wrong);
+    pub(crate) fn report_at(&mut self, located: &LocatedNode, name: &str, error: ValueError) {
+        self.push_problem(self.layer_value.origin_of_node(located), name, error);
     }
 
     /// Reports a problem with the value of a key, or with the whole map if `name` is empty.
     pub(crate) fn report(&mut self, name: &str, message: impl Into<String>, remedy: impl Into<String>) {
-        let wrong = (message.into(), remedy.into());
+        let error = (message.into(), remedy.into());
         match self.value_of(name) {
-            Some(value) => self.report_at(value, name, wrong),
-            None => self.push_problem(self.origin.clone(), name, wrong),
+            Some(value) => self.report_at(value, name, error),
+            None => self.push_problem(self.origin.clone(), name, error),
         }
     }
 
@@ -173,7 +173,7 @@ impl<'a> Fields<'a> {
         for entry in self.map(name) {
             match parse(self, entry) {
                 Ok(value) => all.push(value),
-                Err(wrong) => self.report_at(&entry.value, &format!("{name}.{}", quoted_key(&entry.key)), wrong),
+                Err(error) => self.report_at(&entry.value, &format!("{name}.{}", quoted_key(&entry.key)), error),
             }
         }
         all
@@ -228,7 +228,7 @@ impl<'a> Fields<'a> {
         for item in items {
             match parse(self, &item.node) {
                 Ok(value) => all.push(value),
-                Err(wrong) => self.report_at(item, name, wrong),
+                Err(error) => self.report_at(item, name, error),
             }
         }
         all
@@ -268,7 +268,7 @@ impl<'a> Fields<'a> {
             return Err(("the path is empty".to_owned(), "Name a file or a folder, or take the line out.".to_owned()));
         }
         let symbolic = source.starts_with('~') || (source.starts_with('$') && !source.starts_with("${"));
-        if symbolic { self.env().expand(value, base) } else { Ok(base.join(value)) }
+        if symbolic { self.env().expand_path(value, base) } else { Ok(base.join(value)) }
     }
 
     /// Reads a text and expands its variables.

@@ -108,8 +108,8 @@ impl Reader {
                 self.add_setting(key, kind.show(&value), &found);
                 value
             }
-            Err(wrong) => {
-                self.report(key, found.origin, wrong);
+            Err(error) => {
+                self.report(key, found.origin, error);
                 filler
             }
         }
@@ -121,8 +121,8 @@ impl Reader {
         let found = self.find(key)?;
         match found.value(&self.env).structured() {
             Ok(node) => Some(LayerValue { node: node.into_owned(), ..found }),
-            Err(wrong) => {
-                self.report(key, found.origin, wrong);
+            Err(error) => {
+                self.report(key, found.origin, error);
                 None
             }
         }
@@ -148,8 +148,8 @@ impl Reader {
         let Some(layer_value) = self.layer_value(key) else { return Vec::new() };
         let entries: &[KeyValue] = match &layer_value.node {
             Node::Map(entries) if entries.len() > *max_entries => {
-                let wrong = (format!("{} {noun}s", entries.len()), format!("Keep at most {max_entries}."));
-                self.report(key, layer_value.origin.clone(), wrong);
+                let error = (format!("{} {noun}s", entries.len()), format!("Keep at most {max_entries}."));
+                self.report(key, layer_value.origin.clone(), error);
                 return Vec::new();
             }
             Node::Map(entries) => entries,
@@ -166,8 +166,8 @@ impl Reader {
             let key = format!("{key}.{}", quoted_key(&entry.key));
             let origin = layer_value.origin_at(entry.line, entry.column);
             self.key_origins.insert(key.clone(), origin.clone());
-            if let Err(wrong) = check_name(&entry.key) {
-                self.report(&key, origin, wrong);
+            if let Err(error) = check_name(&entry.key) {
+                self.report(&key, origin, error);
             } else if let Node::Map(values) = &entry.value.node {
                 all.extend(read_entry(&entry.key, &mut Fields::new(self, &layer_value, key, origin, values)));
             } else {

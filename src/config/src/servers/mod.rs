@@ -81,8 +81,8 @@ const TOOLS_KEYS: [&str; 2] = ["allow", "deny"];
 const MS: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const PERMISSIONS: [(&str, bool); 2] = [("allow", true), ("deny", false)];
-const MAX_NAME: usize = 64;
-const MAX_FALLBACK_TEXT: usize = 64 << 10;
+const MAX_NAME_CHARS: usize = 64;
+const MAX_FALLBACK_TEXT_BYTES: usize = 64 << 10;
 
 const MAP: NamedMap = NamedMap {
     key: KEY,
@@ -107,8 +107,8 @@ pub(super) fn read(r: &mut Reader) -> Vec<UpstreamConfig> {
 }
 
 fn check_name(name: &str) -> Result<(), ValueError> {
-    if !is_visible_text(name, MAX_NAME) || name.trim() != name || name.contains(['\n', '\t']) {
-        let remedy = format!("Choose 1 to {MAX_NAME} visible characters.");
+    if !is_visible_text(name, MAX_NAME_CHARS) || name.trim() != name || name.contains(['\n', '\t']) {
+        let remedy = format!("Choose 1 to {MAX_NAME_CHARS} visible characters.");
         return Err((format!("{} cannot be a server's name", quoted(name)), remedy));
     }
     if BUILT_IN_PROVIDERS.contains(&name.to_lowercase().as_str()) {
@@ -183,7 +183,7 @@ fn read_server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     server.forward_headers = target::read_forwarded_headers(f);
     server.fallback = f.text("fallback");
     server.fallback_text = f.text("fallback_text");
-    if server.fallback_text.as_ref().is_some_and(|text| text.len() > MAX_FALLBACK_TEXT) {
+    if server.fallback_text.as_ref().is_some_and(|text| text.len() > MAX_FALLBACK_TEXT_BYTES) {
         f.report("fallback_text", "the text is too long", "Write at most 64 KiB.");
     }
     (!f.has_problems()).then_some(server)

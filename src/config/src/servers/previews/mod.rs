@@ -95,7 +95,7 @@ fn is_tried_key(entry: &KeyValue) -> bool {
 fn read_shared_tried_texts(f: &mut Fields<'_>, name: &str, entries: &[KeyValue]) -> Vec<String> {
     let Some(entry) = entries.iter().find(|entry| is_tried_key(entry)) else { return Vec::new() };
     let result = parse_tried_texts(&entry.value.node);
-    result.map_err(|wrong| f.report_at(&entry.value, name, wrong)).unwrap_or_default()
+    result.map_err(|error| f.report_at(&entry.value, name, error)).unwrap_or_default()
 }
 
 fn read_layer<'a>(

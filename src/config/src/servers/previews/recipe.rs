@@ -113,7 +113,7 @@ pub(super) fn parse_tried_texts(node: &Node) -> Result<Vec<String>, ValueError> 
 /// Reads the keys that recipes and variants share. `is_per_element` tells whether an inherited `before` reads for each element.
 pub(super) fn read_keys(f: &mut Fields<'_>, is_per_element: bool) -> Recipe {
     let before =
-        f.section("before", &BEFORE_KEYS).and_then(|mut before| read_preview_read(&mut before, Moment::Review));
+        f.section("before", &BEFORE_KEYS).and_then(|mut before| read_preview_read(&mut before, ReadPhase::Review));
     let is_per_element = before.as_ref().map_or(is_per_element, |before| before.for_each.is_some());
     let (label_variables, after_variables) = if is_per_element {
         (ELEMENT_VARIABLES, ELEMENT_AFTER_VARIABLES)
@@ -219,9 +219,9 @@ pub(super) fn check_methods(f: &mut Fields<'_>, recipe: &Recipe) {
     }
 }
 
-/// The time of a read, which decides on the variables of its expressions.
+/// The phase in which a read is made, which decides on the variables of its expressions.
 #[derive(Clone, Copy)]
-enum Moment {
+enum ReadPhase {
     /// Before the run, once or for each element of a list.
     Review,
     /// After the run, when the tool's result is known.
@@ -230,7 +230,7 @@ enum Moment {
 
 fn read_verification(f: &mut Fields<'_>) -> Option<RecipeVerification> {
     let after = read_state_after(f, RESULT_AFTER_VARIABLES);
-    let read = read_preview_read(f, Moment::Verification)?;
+    let read = read_preview_read(f, ReadPhase::Verification)?;
     Some(RecipeVerification { read, after })
 }
 
@@ -270,7 +270,7 @@ fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
     let (pick, display_format) = (read_selector(f, ARGUMENT_VARIABLES, SELECTOR_VARIABLES), read_display_format(f));
     let must_fail = f.parse("must_fail", parse_pattern);
     let reads_as =
-        f.section("reads_as", &READS_AS_KEYS).and_then(|mut read| read_preview_read(&mut read, Moment::Review));
+        f.section("reads_as", &READS_AS_KEYS).and_then(|mut read| read_preview_read(&mut read, ReadPhase::Review));
     Some(DryRun { arguments, label, pick, display_format, must_fail, reads_as, is_trusted: true })
 }
 
@@ -292,15 +292,15 @@ fn read_preview_reads(f: &mut Fields<'_>) -> Vec<PreviewRead> {
         }
     });
     let items = items.unwrap_or_default().iter();
-    items.filter_map(|item| read_preview_read(&mut f.nested("reads", item, &READ_KEYS)?, Moment::Review)).collect()
+    items.filter_map(|item| read_preview_read(&mut f.nested("reads", item, &READ_KEYS)?, ReadPhase::Review)).collect()
 }
 
-fn read_preview_read(f: &mut Fields<'_>, moment: Moment) -> Option<PreviewRead> {
+fn read_preview_read(f: &mut Fields<'_>, phase: ReadPhase) -> Option<PreviewRead> {
     let for_each = read_expression(f, "for_each", ARGUMENT_VARIABLES);
-    let (variables, keep_variables) = match moment {
-        Moment::Review if f.has("for_each") => (ELEMENT_VARIABLES, ELEMENT_SELECTOR_VARIABLES),
-        Moment::Review => (ARGUMENT_VARIABLES, SELECTOR_VARIABLES),
-        Moment::Verification => (RESULT_VARIABLES, RESULT_SELECTOR_VARIABLES),
+    let (variables, keep_variables) = match phase {
+        ReadPhase::Review if f.has("for_each") => (ELEMENT_VARIABLES, ELEMENT_SELECTOR_VARIABLES),
+        ReadPhase::Review => (ARGUMENT_VARIABLES, SELECTOR_VARIABLES),
+        ReadPhase::Verification => (RESULT_VARIABLES, RESULT_SELECTOR_VARIABLES),
     };
     let arguments = read_record(f, "arguments", variables);
     let (missing, must_fail) = (f.parse("missing", parse_pattern), f.parse("must_fail", parse_pattern));
