@@ -54,7 +54,7 @@ use countersign_exchange::{
     memory::{EXEMPT_MESSAGE_BYTES, Memory, Share, UnreadConnection, WeakConnection},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
-use countersign_runtime::{large_messages::is_large, reclaim};
+use countersign_runtime::reclaim;
 
 /// The size in bytes below which a response fits into one packet and is not compressed. Compressing 200 bytes costs
 /// more than sending them, and actix-web's own middleware compresses everything.
@@ -351,8 +351,8 @@ struct PendingState {
     /// The time at which the connection last took a slice, by [`now`].
     since: u64,
     is_closed: bool,
-    /// `true` if a piece was large enough that its memory is returned to the system at the end.
-    was_large: bool,
+    /// The size of the largest piece. The memory of a large one is returned to the system at the end.
+    largest_piece: usize,
     /// Covers the whole piece until its last slice is taken, because the slice keeps all of it.
     share: Share,
     /// Breaks the connection; `None` if other requests share it.
@@ -367,7 +367,7 @@ const fn estimate_memory(bytes: usize) -> usize {
 
 impl PendingBody {
     fn new(share: Share, cut: Option<Arc<dyn Fn() + Send + Sync>>) -> Arc<Self> {
-        let state = PendingState { rest: Bytes::new(), since: now(), is_closed: false, was_large: false, share, cut };
+        let state = PendingState { rest: Bytes::new(), since: now(), is_closed: false, largest_piece: 0, share, cut };
         Arc::new(Self(Mutex::new(state)))
     }
 
@@ -381,11 +381,9 @@ impl PendingBody {
             return false;
         }
         state.rest = piece.clone();
-        if is_large(piece.len()) {
-            state.was_large = true;
-            // The values that the piece was serialized from are free by now.
-            reclaim::collect_after_large();
-        }
+        state.largest_piece = state.largest_piece.max(piece.len());
+        // The values that the piece was serialized from are free by now.
+        reclaim::collect_if_large(piece.len());
         true
     }
 }
@@ -414,9 +412,8 @@ impl UnreadConnection for PendingBody {
 impl Drop for CountedBody {
     fn drop(&mut self) {
         // This drop runs on the thread that created the body, whose memory is collected.
-        if self.pending.0.lock().was_large {
-            reclaim::collect_after_large();
-        }
+        let largest_piece = self.pending.0.lock().largest_piece;
+        reclaim::collect_if_large(largest_piece);
     }
 }
 

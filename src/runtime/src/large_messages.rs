@@ -16,18 +16,8 @@ use actix::Arbiter;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::reclaim;
+use crate::{is_large, reclaim};
 use countersign_protocol::{ErrorKind, McpError};
-
-/// Size in bytes above which a message, a body or a change is large. A smaller one takes about a millisecond at most,
-/// so moving it to another thread would cost more than it saves.
-const LARGE_MESSAGE_BYTES: usize = 64 * 1024;
-
-/// Returns `true` if a message, a body or a change of this size is large.
-#[must_use]
-pub const fn is_large(bytes: usize) -> bool {
-    bytes > LARGE_MESSAGE_BYTES
-}
 
 thread_local! {
     /// `true` on the threads of this pool.
@@ -148,6 +138,25 @@ impl LargeMessageThreads {
         }
         receiver.await.map_err(|_| shutting_down())
     }
+
+    /// Runs the future that `make_work` returns for a message of this size: in place if the message is small, and otherwise
+    /// as [`Self::run`] does.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`].
+    pub async fn run_sized<F, W>(
+        self: &Arc<Self>,
+        bytes: usize,
+        principal: &str,
+        make_work: F,
+    ) -> Result<W::Output, McpError>
+    where
+        F: FnOnce() -> W + Send + 'static,
+        W: Future + 'static,
+        W::Output: Send + 'static,
+    {
+        if is_large(bytes) { self.run(principal, make_work).await } else { Ok(make_work().await) }
+    }
 }
 
 /// Runs work of the size `bytes` where it delays no connection: in place if it is small or this thread handles large
@@ -182,6 +191,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::LARGE_MESSAGE_BYTES;
 
     async fn thread_of(threads: &Arc<LargeMessageThreads>, principal: &str) -> thread::ThreadId {
         threads.run(principal, || async { thread::current().id() }).await.unwrap()
@@ -226,8 +236,13 @@ mod tests {
     #[actix::test]
     async fn small_work_runs_on_current_thread() {
         let current = thread::current().id();
-        assert_eq!(offload(LARGE_MESSAGE_BYTES, || thread::current().id()).await.unwrap(), current);
-        assert_ne!(offload(LARGE_MESSAGE_BYTES + 1, || thread::current().id()).await.unwrap(), current);
+        let threads = LargeMessageThreads::new(1);
+        for (bytes, is_in_place) in [(LARGE_MESSAGE_BYTES, true), (LARGE_MESSAGE_BYTES + 1, false)] {
+            let offloaded = offload(bytes, || thread::current().id()).await.unwrap();
+            assert_eq!(offloaded == current, is_in_place);
+            let run = threads.run_sized(bytes, "a", || async { thread::current().id() }).await.unwrap();
+            assert_eq!(run == current, is_in_place);
+        }
     }
 
     #[actix::test]

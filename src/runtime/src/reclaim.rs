@@ -3,12 +3,14 @@
 //! If one thread frees memory of another, the program's allocator (mimalloc) collects it when the owning thread
 //! allocates again, and returns it to the system at a still later allocation. An idle thread does neither: after 35
 //! proposals of 7 MiB, their threads kept 500 MB (`scripts/memory proposals`). Code that creates large values therefore
-//! calls [`collect_after_large`]. On a thread without tasks it calls [`note_allocation`], and then [`run_round`] after
-//! each [`time_to_next_round`].
+//! calls [`collect_after_large`], or [`collect_if_large`] if their size varies. On a thread without tasks it calls
+//! [`note_allocation`], and then [`run_round`] after each [`time_to_next_round`].
 
 use std::{cell::Cell, hint::black_box, time::Duration};
 
 use actix::Arbiter;
+
+use crate::is_large;
 
 /// The time between two rounds. It is about the lifetime of large values, and longer than the allocator waits before it
 /// returns memory.
@@ -68,6 +70,13 @@ pub fn collect_after_large() {
             tokio::time::sleep(POOL_THREAD_LIFETIME).await;
             collect();
         });
+    }
+}
+
+/// Calls [`collect_after_large`] if what this thread created or freed is large by its size.
+pub fn collect_if_large(bytes: usize) {
+    if is_large(bytes) {
+        collect_after_large();
     }
 }
 

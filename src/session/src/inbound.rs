@@ -31,6 +31,7 @@ use countersign_protocol::{
     params::{self, LoggingLevel, Meta},
 };
 use countersign_routing::RouteTable;
+use countersign_runtime::is_large;
 use countersign_telemetry::{
     RequestMetrics,
     metrics::{Cache, CacheMetrics, Transport},
@@ -54,28 +55,24 @@ pub struct MessageSource {
 
 /// Processes one frame of a connection with an outbox. It never waits: work that cannot finish at once goes on in the
 /// background.
+///
+/// For a large frame ([`countersign_runtime::large_messages`]), it returns a future that processes the frame and resolves
+/// once the message was parsed and run to its first wait. A caller that waits for it before reading the next frame
+/// preserves the order of messages and holds at most one unparsed message.
+#[must_use]
 pub fn process_frame(
     server: &Arc<McpServer>,
     session: &Arc<SessionState>,
     identity: Identity,
     frame: Bytes,
     reservation: Option<Reservation>,
-) {
-    poll_then_spawn(answer_frame(server, session, identity, frame, reservation));
-}
-
-/// Processes one large frame ([`countersign_runtime::large_messages`]). The future resolves once the message was parsed
-/// and run to its first wait. A caller that waits for it before reading the next frame preserves the order of messages
-/// and holds at most one unparsed message.
-pub fn process_large_frame(
-    server: &Arc<McpServer>,
-    session: &Arc<SessionState>,
-    identity: Identity,
-    frame: Bytes,
-    reservation: Option<Reservation>,
-) -> impl Future<Output = ()> + use<> {
+) -> Option<impl Future<Output = ()> + use<>> {
+    if !is_large(frame.len()) {
+        poll_then_spawn(answer_frame(server, session, identity, frame, reservation));
+        return None;
+    }
     let (server, session) = (Arc::clone(server), Arc::clone(session));
-    async move {
+    Some(async move {
         let large_messages = Arc::clone(&server.large_messages);
         let principal = Arc::clone(session.principal());
         let work =
@@ -83,7 +80,7 @@ pub fn process_large_frame(
         if let Err(error) = large_messages.run(&principal.name, work).await {
             tracing::debug!(%error, "a large message was not processed");
         }
-    }
+    })
 }
 
 /// Answers one frame over its connection.

@@ -33,7 +33,7 @@ use countersign_http::{
     problem::shutting_down,
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
-use countersign_runtime::large_messages::is_large;
+use countersign_runtime::is_large;
 use countersign_session::{
     Session,
     actor::{Attach, AttachedConnection, Disconnected, Heartbeat, InboundMessage, deliver},

@@ -23,7 +23,7 @@ use countersign_exchange::{
 };
 use countersign_protocol::ErrorKind;
 use countersign_routing::actor::Unsubscribe;
-use countersign_runtime::{large_messages::is_large, reclaim};
+use countersign_runtime::reclaim;
 use countersign_telemetry::{GaugeGuard, metrics::Transport};
 
 /// The close codes of connections (RFC 6455).
@@ -91,9 +91,11 @@ impl Session {
     fn end(&mut self, ctx: &mut Context<Self>, code: u16, reason: &'static str) {
         tracing::debug!(session = %self.state.short_id(), reason, "session ends");
         if let Channel::Outbox(outbox) = &self.state.channel {
-            if outbox.has_overflowed() || is_large(outbox.bytes()) {
+            if outbox.has_overflowed() {
+                // All its frames were dropped.
                 reclaim::collect_after_large();
             }
+            reclaim::collect_if_large(outbox.bytes());
             outbox.close(code, reason);
         }
         self.state.end();
@@ -208,7 +210,7 @@ impl Actor for Session {
     }
 }
 
-/// Sent by a pump for one received message. The answer to a large one ([`is_large`]) comes once the message was parsed on
+/// Sent by a pump for one received message. The answer to a large one comes once the message was parsed on
 /// another thread; until then, the pump reads nothing more.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -231,11 +233,10 @@ impl Handler<InboundMessage> for Session {
         self.is_alive = true;
         self.state.touch();
         let server = &self.sessions.server;
-        if is_large(frame.len()) {
-            return Response::fut(inbound::process_large_frame(server, &self.state, identity, frame, reservation));
+        match inbound::process_frame(server, &self.state, identity, frame, reservation) {
+            Some(work) => Response::fut(work),
+            None => Response::reply(()),
         }
-        inbound::process_frame(server, &self.state, identity, frame, reservation);
-        Response::reply(())
     }
 }
 
@@ -245,9 +246,7 @@ impl Handler<InboundMessage> for Session {
 /// # Errors
 /// Fails if the session has ended.
 pub async fn deliver(actor: &actix::Addr<Session>, message: InboundMessage) -> Result<(), actix::MailboxError> {
-    if is_large(message.frame.len()) {
-        reclaim::collect_after_large();
-    }
+    reclaim::collect_if_large(message.frame.len());
     actor.send(message).await
 }
 
@@ -294,9 +293,7 @@ impl Handler<Disconnected> for Session {
             return self.end(ctx, close::GOING_AWAY, "disconnected");
         }
         if let Channel::Outbox(outbox) = &self.state.channel {
-            if is_large(outbox.bytes()) {
-                reclaim::collect_after_large();
-            }
+            reclaim::collect_if_large(outbox.bytes());
             outbox.detach();
         }
         let window = RESUME_WINDOW.min(self.sessions.limits.idle_timeout);

@@ -33,7 +33,7 @@ use countersign_protocol::{
     headers, params,
 };
 use countersign_routing::RouteTable;
-use countersign_runtime::large_messages::is_large;
+use countersign_runtime::is_large;
 use countersign_session::{
     cluster::{Body, Cluster, FORWARDED_HEADER, ForwardTarget, whole_body},
     middleware::check_access,

@@ -40,7 +40,7 @@ use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision,
     headers::{HeaderField, Headers},
 };
-use countersign_runtime::{large_messages::is_large, reclaim};
+use countersign_runtime::reclaim;
 use countersign_telemetry::RequestMetrics;
 
 /// Adds the endpoints of Streamable HTTP, of the 2024-11-05 pair and of plain HTTP.
@@ -218,8 +218,6 @@ struct UnfinishedBody(BytesMut);
 
 impl Drop for UnfinishedBody {
     fn drop(&mut self) {
-        if is_large(self.0.capacity()) {
-            reclaim::collect_after_large();
-        }
+        reclaim::collect_if_large(self.0.capacity());
     }
 }

@@ -27,7 +27,6 @@ use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision, envelope::Request, json::quoted, outline::Outline, params::keys,
 };
 use countersign_provider::{AnswerFault, ToolResult, text::content_text};
-use countersign_runtime::large_messages::is_large;
 use countersign_session::{RequestScope, middleware};
 use countersign_telemetry::metrics::Transport;
 
@@ -98,15 +97,10 @@ pub async fn call(
         return Err(Problem::unsupported_media_type());
     }
     let meta = read_meta(&request);
-    let reply = if is_large(body.len()) {
-        let (large_messages, principal) =
-            (Arc::clone(&endpoint.server.large_messages), Arc::clone(&identity.principal));
-        let work = move || async move { call_tool(&endpoint, identity, &name, &body, &meta).await };
-        large_messages.run(&principal.name, work).await?
-    } else {
-        call_tool(&endpoint, identity, &name, &body, &meta).await
-    };
-    match reply {
+    let (large_messages, principal) = (Arc::clone(&endpoint.server.large_messages), Arc::clone(&identity.principal));
+    let bytes = body.len();
+    let work = move || async move { call_tool(&endpoint, identity, &name, &body, &meta).await };
+    match large_messages.run_sized(bytes, &principal.name, work).await? {
         Ok(reply) => response(&reply),
         Err(error) => match &error.passthrough {
             Some(foreign) => {

@@ -40,7 +40,6 @@ use countersign_protocol::{
     envelope::{self, Incoming, Message},
 };
 use countersign_routing::RouteTable;
-use countersign_runtime::large_messages::is_large;
 use countersign_session::{
     Session,
     actor::{EndSession, close},
@@ -129,7 +128,9 @@ pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
     let source = message_source(&post, post.endpoint.server.routing.routes.load_full(), &session, &stream, assumed);
     let limits = post.endpoint.server.limits.envelope;
     let reservation = post.reservation.take();
-    let answer_batch = move |body: Bytes| async move {
+    let large_messages = Arc::clone(&post.endpoint.server.large_messages);
+    let (bytes, principal) = (body.len(), Arc::clone(&post.identity.principal));
+    let answer_batch = move || async move {
         let _reservation = reservation;
         match envelope::parse(&body, &limits) {
             Ok(Incoming::Batch(members)) => source.answer_batch(members).await,
@@ -137,14 +138,8 @@ pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
             Ok(Incoming::Single(_)) | Err(_) => None,
         }
     };
-    let work: AnswerFuture = if is_large(body.len()) {
-        let (large_messages, principal) =
-            (Arc::clone(&post.endpoint.server.large_messages), Arc::clone(&post.identity.principal));
-        Box::pin(async move { large_messages.run(&principal.name, move || answer_batch(body)).await.unwrap_or(None) })
-    } else {
-        Box::pin(answer_batch(body))
-    };
-    respond(&post, &stream, work).await
+    let work = async move { large_messages.run_sized(bytes, &principal.name, answer_batch).await.unwrap_or(None) };
+    respond(&post, &stream, Box::pin(work)).await
 }
 
 fn message_source(

@@ -19,7 +19,7 @@ use crate::link::{
     mux::{Mux, SingleStreamLink},
 };
 use countersign_child::{RunningChild, guard::GuardReport};
-use countersign_runtime::{large_messages::is_large, reclaim};
+use countersign_runtime::reclaim;
 
 /// The time for a server to exit after its stdin is closed (2025-11-25/basic/lifecycle#stdio). After it, the guard
 /// sends SIGTERM, and later SIGKILL.
@@ -157,10 +157,8 @@ async fn read(mux: &Mux, stdout: pipe::Receiver, max: usize, log: &ServerLog) ->
     let mut throttle = Throttle::default();
     while let Some(line) = lines.next().await {
         let Line::Whole(line) = line else { return EndOfOutput::TooLong };
-        if is_large(line.len()) {
-            // The receiver of the message drops it on another thread.
-            reclaim::collect_after_large();
-        }
+        // The receiver of the message drops it on another thread.
+        reclaim::collect_if_large(line.len());
         if !line.trim_ascii().is_empty()
             && let Err(reason) = mux.receive(line)
         {
