@@ -54,8 +54,6 @@ pub struct Post<'a> {
 /// A large request, which is answered on a thread for large messages ([`countersign_runtime::large_messages`]).
 pub struct LargeRequest {
     pub request: Arc<OwnedRequest>,
-    /// The table by which its headers were checked, and by which it is answered.
-    pub table: Arc<RouteTable>,
     /// The check of the headers that mirror its arguments.
     pub mirror_check: Result<modern::MirrorCheck, McpError>,
 }
@@ -105,24 +103,24 @@ async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpRe
     let (body, reservation) =
         read_body(request, payload.into_inner(), endpoint, http.max_body, http.request_timeout).await?;
     post.reservation = reservation;
+    let table = endpoint.server.routing.routes.load_full();
     if is_large(body.len()) {
         // Boxed, so that other requests do not reserve its memory.
-        return Box::pin(answer_large(post, body)).await;
+        return Box::pin(answer_large(post, table, body)).await;
     }
     Ok(match envelope::parse(&body, &endpoint.server.limits.envelope) {
         Ok(Incoming::Single(message)) => match owner_of_message(endpoint, request, &message).await? {
             Some(owner) => owner.forward(request, Some(whole_body(body.clone()))).await,
-            None => handle(post, &message, None).await,
+            None => handle(post, table, &message, None).await,
         },
-        Ok(Incoming::Batch(_)) => session::batch(post, body).await,
+        Ok(Incoming::Batch(_)) => session::batch(post, table, body).await,
         Err(fault) => refuse_body(&post, &fault),
     })
 }
 
 /// Answers a large body, which is parsed on a thread that serves no connections.
-async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpError> {
+async fn answer_large(post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> Result<HttpResponse, McpError> {
     let (endpoint, text) = (post.endpoint.clone(), body.clone());
-    let table = endpoint.server.routing.routes.load_full();
     let headers =
         (table.headers.mirror_arguments || !table.was_complete_when_built()).then(|| post.request.headers().clone());
     let large_messages = Arc::clone(&endpoint.server.large_messages);
@@ -142,7 +140,7 @@ async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpEr
     };
     let (message, mirror_check) = match large_messages.run(&post.identity.principal.name, parse).await? {
         Ok(Some(parsed)) => parsed,
-        Ok(None) => return Ok(session::batch(post, body).await),
+        Ok(None) => return Ok(session::batch(post, table, body).await),
         Err(fault) => return Ok(refuse_body(&post, &fault)),
     };
     if let Some(owner) = owner_of_message(post.endpoint, post.request, &message.as_message()).await? {
@@ -150,10 +148,10 @@ async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpEr
     }
     drop(body);
     let large = match &message {
-        OwnedMessage::Request(request) => Some(LargeRequest { request: Arc::clone(request), table, mirror_check }),
+        OwnedMessage::Request(request) => Some(LargeRequest { request: Arc::clone(request), mirror_check }),
         OwnedMessage::Notification { .. } | OwnedMessage::Response { .. } => None,
     };
-    Ok(handle(post, &message.as_message(), large).await)
+    Ok(handle(post, table, &message.as_message(), large).await)
 }
 
 /// Refuses a body that is not a message.
@@ -161,13 +159,13 @@ fn refuse_body(post: &Post<'_>, fault: &EnvelopeFault) -> HttpResponse {
     refuse_message(400, fault.id.as_ref(), &fault.error, assumed_revision(post.request))
 }
 
-/// Answers a message in its era. Its route table is loaded here, except for a large request, which keeps the table by
-/// which its headers were checked.
-async fn handle(post: Post<'_>, message: &Message<'_>, large: Option<LargeRequest>) -> HttpResponse {
-    let table = match &large {
-        Some(large) => Arc::clone(&large.table),
-        None => post.endpoint.server.routing.routes.load_full(),
-    };
+/// Answers a message in its era.
+async fn handle(
+    post: Post<'_>,
+    table: Arc<RouteTable>,
+    message: &Message<'_>,
+    large: Option<LargeRequest>,
+) -> HttpResponse {
     let meta = match message {
         Message::Request(request) => request.meta(),
         message => params::parse_meta(message.params()),

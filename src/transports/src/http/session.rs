@@ -106,7 +106,7 @@ pub async fn message(
 }
 
 /// Handles a batch, in the revisions that have batches.
-pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
+pub async fn batch(mut post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> HttpResponse {
     let found = header_revision(post.request).and_then(|assumed| {
         let session = match session_id(post.request) {
             Some(id) => existing_session(&post, id)?,
@@ -125,7 +125,7 @@ pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
         return refuse(&error, revision);
     }
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
-    let source = message_source(&post, post.endpoint.server.routing.routes.load_full(), &session, &stream, assumed);
+    let source = message_source(&post, table, &session, &stream, assumed);
     let limits = post.endpoint.server.limits.envelope;
     let reservation = post.reservation.take();
     let large_messages = Arc::clone(&post.endpoint.server.large_messages);

@@ -110,7 +110,8 @@ async fn missing_scope_is_a_challenge_in_both_eras() {
         let accepts = AcceptedMedia { json: true, sse: true };
         let identity = identity.clone();
         let post = Post { endpoint: &data, request: &request, identity, accepts, reservation: None };
-        let response = handle(post, &message, None).await;
+        let table = endpoint.endpoint.server.routing.routes.load_full();
+        let response = handle(post, table, &message, None).await;
         assert_eq!(response.status().as_u16(), 403, "{body}");
         let challenge = response.headers().get(WWW_AUTHENTICATE).unwrap();
         assert_eq!(challenge, r#"Bearer error="insufficient_scope", scope="tools:read""#, "{body}");
@@ -118,12 +119,13 @@ async fn missing_scope_is_a_challenge_in_both_eras() {
 }
 
 #[actix::test]
-async fn large_request_keeps_the_table_of_its_parsing() {
+async fn request_keeps_the_table_of_its_parsing() {
     let endpoint = TestEndpoint::open("").await;
     let table = endpoint.endpoint.server.routing.routes.load_full();
     let fake = FakeProvider::new("f");
     fake.tools.lock().unwrap().push(tool("read", &serde_json::json!({})));
     endpoint.gateway.offer_module(fake).await;
+    let newer_table = endpoint.endpoint.server.routing.routes.load_full();
     let identity = endpoint.identity(&endpoint.key("ann"));
     let data = web::Data::from(Arc::clone(&endpoint.endpoint));
     for (params, headers) in LISTS {
@@ -133,15 +135,14 @@ async fn large_request_keeps_the_table_of_its_parsing() {
         let Message::Request(call) = &message else { panic!("{body}") };
         let large = LargeRequest {
             request: Arc::new(OwnedRequest::from_request(call)),
-            table: Arc::clone(&table),
             mirror_check: Ok(modern::MirrorCheck::Passed),
         };
-        for (large, tools) in [(None, 1), (Some(large), 0)] {
+        for (table, large, tools) in [(&newer_table, None, 1), (&table, None, 0), (&table, Some(large), 0)] {
             let request = request(headers).to_http_request();
             let accepts = AcceptedMedia { json: true, sse: true };
             let identity = identity.clone();
             let post = Post { endpoint: &data, request: &request, identity, accepts, reservation: None };
-            let response = handle(post, &message, large).await;
+            let response = handle(post, Arc::clone(table), &message, large).await;
             let answer = to_bytes(response.into_body()).await.unwrap();
             let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
             assert_eq!(answer["result"]["tools"].as_array().unwrap().len(), tools, "{body}");
