@@ -26,7 +26,7 @@ pub fn interrupted_wait_error() -> McpError {
 #[derive(Clone)]
 pub struct LongRequests {
     pub slots: Arc<StreamSlots>,
-    /// Checks credentials, also those of ordinary requests and of sessions.
+    /// Checks credentials, also those of ordinary requests.
     pub authenticator: Arc<Authenticator>,
     /// Cancelled when the gateway begins to drain, after which it refuses ordinary requests, too.
     pub shutdown: CancellationToken,

@@ -29,7 +29,7 @@ use countersign_exchange::{
     shared::SessionState,
 };
 use countersign_review::Changes;
-use countersign_routing::{PublishedTable, RouteDirectory, RouteTable, Router};
+use countersign_routing::{PublishedTable, RouteDirectory, RouteTable, Router, actor::Unsubscribe};
 use countersign_runtime::large_messages::LargeMessageThreads;
 use countersign_upstream::Upstreams;
 
@@ -149,6 +149,15 @@ impl McpServer {
     pub fn publish_facts(&self, session: &SessionState, facts: &Arc<ClientFacts>) {
         if let Ok(share) = self.memory.take(&session.principal().name, facts.size()) {
             session.set_facts(Arc::clone(facts), share);
+        }
+    }
+
+    /// Ends the subscriptions of a session, and what upstreams hold for it.
+    pub fn release_session(&self, session: &SessionState) {
+        self.routing.upstreams.close_session(&session.id);
+        let uris = session.take_subscriptions();
+        if !uris.is_empty() {
+            self.routing.router.do_send(Unsubscribe { session: session.id.clone(), uris });
         }
     }
 }

@@ -59,14 +59,14 @@ impl TestEndpoint {
 
     /// Returns the identity of a key.
     pub fn identity(&self, key: &str) -> Identity {
-        self.endpoint.server.long_requests.authenticator.identify(Some(key.as_bytes()), None).unwrap()
+        self.endpoint.sessions.authenticator.identify(Some(key.as_bytes()), None).unwrap()
     }
 
     /// Revokes a key.
     pub fn revoke(&self, key: &str) {
         let Identity { principal, credential: Credential::Key(hash) } = self.identity(key) else { panic!("no key") };
         self.gateway.keys.writer().revoke(principal.key_id.as_deref().unwrap(), Timestamp::now()).unwrap();
-        self.endpoint.server.long_requests.authenticator.forget_key(&hash);
+        self.endpoint.sessions.authenticator.forget_key(&hash);
     }
 
     /// Sends a request from this machine to the MCP and plain endpoints.

@@ -163,7 +163,7 @@ impl RunningGateway {
             }
             let unreadable = |name| ServeError::Stdio(format!("environment variable {name} is not Unicode"));
             let key = hello::agent_key(&Environment::from_process()).map_err(unreadable)?;
-            let identity = stdio::stdio_identity(&endpoint.server.long_requests.authenticator, key.as_deref())
+            let identity = stdio::stdio_identity(&endpoint.sessions.authenticator, key.as_deref())
                 .map_err(|error| ServeError::Stdio(error.message.to_string()))?;
             lines::serve(Arc::clone(&endpoint), identity, tokio::io::stdin(), tokio::io::stdout()).await;
             Ok::<(), ServeError>(())

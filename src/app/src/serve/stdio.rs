@@ -43,8 +43,7 @@ pub fn serve_socket(
                 let (reader, mut writer) = stream.into_split();
                 let mut reader = tokio::io::BufReader::with_capacity(64 << 10, reader);
                 let admit = |hello: &hello::Hello| {
-                    stdio_identity(&endpoint.server.long_requests.authenticator, hello.key.as_deref())
-                        .map_err(|e| e.to_string())
+                    stdio_identity(&endpoint.sessions.authenticator, hello.key.as_deref()).map_err(|e| e.to_string())
                 };
                 match hello::accept_handshake(&mut reader, &mut writer, is_detached, admit).await {
                     Ok(Some(Admission::Serve(identity))) => {

@@ -22,7 +22,6 @@ use countersign_exchange::{
     shared::{Channel, SessionState},
 };
 use countersign_protocol::ErrorKind;
-use countersign_routing::actor::Unsubscribe;
 use countersign_runtime::reclaim;
 use countersign_telemetry::{GaugeGuard, metrics::Transport};
 
@@ -127,7 +126,7 @@ impl Session {
 
     fn check_key(&mut self, ctx: &mut Context<Self>) {
         // A store that cannot be asked at the moment must not end sessions.
-        let authenticator = &self.sessions.server.long_requests.authenticator;
+        let authenticator = &self.sessions.authenticator;
         if authenticator.check(&self.state.identity()).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
             tracing::info!(session = %self.state.short_id(), "the session ends because its key was revoked");
             self.end(ctx, close::POLICY_VIOLATION, "the key was revoked");
@@ -136,7 +135,7 @@ impl Session {
 
     /// Ends the session when its token has expired or was revoked, unless its client has presented a newer one.
     fn watch_token(&self, ctx: &mut Context<Self>) {
-        let authenticator = Arc::clone(&self.sessions.server.long_requests.authenticator);
+        let authenticator = Arc::clone(&self.sessions.authenticator);
         let state = Arc::clone(&self.state);
         let ended = async move {
             while let Credential::Token(token) = state.identity().credential {
@@ -201,11 +200,7 @@ impl Actor for Session {
     fn stopped(&mut self, _: &mut Self::Context) {
         self.state.end();
         self.sessions.remove(&self.state.id);
-        self.sessions.server.routing.upstreams.close_session(&self.state.id);
-        let uris = self.state.take_subscriptions();
-        if !uris.is_empty() {
-            self.sessions.server.routing.router.do_send(Unsubscribe { session: self.state.id.clone(), uris });
-        }
+        self.sessions.server.release_session(&self.state);
         self.sessions.announce("session.closed", &self.state);
     }
 }

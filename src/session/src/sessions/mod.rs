@@ -17,11 +17,13 @@ use crate::{
     server::McpServer,
 };
 use actor::{EndSession, Session, close};
+use countersign_auth::Authenticator;
 use countersign_domain::principal::{Identity, Principal};
 use countersign_exchange::{
     outbox::{Outbox, OutboxLimits},
     shared::{Channel, SessionState},
 };
+use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_telemetry::metrics::Transport;
 
@@ -38,6 +40,10 @@ pub struct Sessions {
     pub registry: Arc<Registry>,
     pub lifetimes: Arc<SessionLifetimes>,
     pub limits: SessionLimits,
+    /// Checks the credentials of requests and of sessions.
+    pub authenticator: Arc<Authenticator>,
+    /// Announces that sessions were opened or closed.
+    feed: Feed,
     /// The addresses of the actors of sessions that hold state.
     addresses: DashMap<Arc<str>, Addr<Session>, foldhash::fast::RandomState>,
     /// One permit for each WebSocket session that waits for its client to come back. There are as many permits as there
@@ -54,7 +60,16 @@ impl Sessions {
         limits: SessionLimits,
     ) -> Self {
         let waiting_permits = Arc::new(Semaphore::new(limits.max_waiting));
-        Self { server, registry, lifetimes, limits, addresses: DashMap::default(), waiting_permits }
+        Self {
+            authenticator: Arc::clone(&server.long_requests.authenticator),
+            feed: server.reviews.changes.feed().clone(),
+            server,
+            registry,
+            lifetimes,
+            limits,
+            addresses: DashMap::default(),
+            waiting_permits,
+        }
     }
 
     /// Creates the session of a connection with an outbox. `replay` is the number of frames and bytes that are kept for
@@ -113,7 +128,7 @@ impl Sessions {
             return;
         }
         let event = json!({ "type": kind, "at": Timestamp::now().to_string(), "session": SessionInfo::new(session) });
-        self.server.reviews.changes.feed().publish_live(&event);
+        self.feed.publish_live(&event);
     }
 
     fn insert(&self, session: &Arc<SessionState>, actor: Addr<Session>) {

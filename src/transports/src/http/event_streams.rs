@@ -118,7 +118,7 @@ pub fn stream_events(
         must_prime: session.legacy_revision().is_some_and(|r| r.rules().sse_priming),
         ticks: interval_from_now(endpoint.transports.http.sse_keep_alive),
         identity: identity.clone(),
-        revoked: endpoint.server.long_requests.authenticator.wait_until_token_revoked(identity),
+        revoked: endpoint.sessions.authenticator.wait_until_token_revoked(identity),
         slot,
     };
     Ok(stream_response(state, EventStreamReader::next))
@@ -132,7 +132,7 @@ impl EventStreamReader {
         }
         let session = Arc::clone(&self.session);
         let Channel::Streams(streams) = &session.channel else { return None };
-        let authenticator = Arc::clone(&self.endpoint.server.long_requests.authenticator);
+        let authenticator = Arc::clone(&self.endpoint.sessions.authenticator);
         loop {
             if authenticator.check(&self.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
                 return None;

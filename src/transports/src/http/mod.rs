@@ -72,7 +72,7 @@ pub fn routes(cfg: &mut web::ServiceConfig) {
 /// # Errors
 /// `UNAUTHORIZED`.
 pub fn identify(endpoint: &McpEndpoint, request: &HttpRequest) -> Result<Identity, McpError> {
-    identify_agent(&endpoint.server.long_requests.authenticator, request)
+    identify_agent(&endpoint.sessions.authenticator, request)
 }
 
 /// Refuses a request with the status of its error, and counts the error.

@@ -61,7 +61,7 @@ pub async fn resource_metadata(
     endpoint: web::Data<McpEndpoint>,
 ) -> Result<HttpResponse, Problem> {
     let path = request.path().strip_prefix(METADATA_PATH).filter(|path| !path.is_empty()).unwrap_or("/mcp");
-    let metadata = protected_resource::metadata(endpoint.server.long_requests.authenticator.tokens(), path);
+    let metadata = protected_resource::metadata(endpoint.sessions.authenticator.tokens(), path);
     let metadata = metadata.ok_or_else(|| Problem::not_found(request.path()))?;
     Ok(HttpResponse::Ok().insert_header((header::CACHE_CONTROL, "no-cache")).json(metadata))
 }
