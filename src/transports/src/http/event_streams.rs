@@ -15,7 +15,7 @@ use futures_util::{Stream, future::LocalBoxFuture};
 use tokio::{sync::watch, time::Interval};
 use tokio_util::sync::CancellationToken;
 
-use super::modern::AnswerFuture;
+use super::post::AnswerFuture;
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{

@@ -18,10 +18,12 @@ use actix_web::{
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 
-use super::{HeaderView, identify, modern, names, read_body, refuse, refuse_message, session};
+use super::{
+    HeaderView, identify, modern, names,
+    post::{LargeRequest, MirrorCheck, Post, request_id, session_id},
+    read_body, refuse, refuse_message, session,
+};
 use crate::endpoint::McpEndpoint;
-use countersign_domain::principal::Identity;
-use countersign_exchange::{body_budget::Reservation, context::ForwardedHeaders};
 use countersign_http::{
     answer::{self, AcceptedMedia},
     connections::Connection,
@@ -37,26 +39,9 @@ use countersign_runtime::is_large;
 use countersign_session::{
     cluster::{Body, Cluster, FORWARDED_HEADER, ForwardTarget, whole_body},
     middleware::check_access,
-    owned::{OwnedMessage, OwnedRequest},
+    owned::OwnedMessage,
 };
 use countersign_telemetry::RequestMetrics;
-
-/// A POST request whose headers were checked.
-pub struct Post<'a> {
-    pub endpoint: &'a web::Data<McpEndpoint>,
-    pub request: &'a HttpRequest,
-    pub identity: Identity,
-    pub accepts: AcceptedMedia,
-    /// The part of the budget for bodies that its body holds.
-    pub reservation: Option<Reservation>,
-}
-
-/// A large request, which is answered on a thread for large messages ([`countersign_runtime::large_messages`]).
-pub struct LargeRequest {
-    pub request: Arc<OwnedRequest>,
-    /// The check of the headers that mirror its arguments.
-    pub mirror_check: Result<modern::MirrorCheck, McpError>,
-}
 
 /// `POST /mcp` (2026-07-28/basic/transports/streamable-http; 2025-11-25/basic/transports).
 pub async fn post(request: HttpRequest, payload: web::Payload, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
@@ -134,7 +119,7 @@ async fn answer_large(post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> Re
             (Message::Request(request), Some(headers)) => {
                 modern::check_param_headers(&checked_table, &HeaderView(headers), request)
             }
-            _ => Ok(modern::MirrorCheck::Passed),
+            _ => Ok(MirrorCheck::Passed),
         };
         Ok(Some((OwnedMessage::from_message(&message), mirror_check)))
     };
@@ -225,35 +210,6 @@ pub async fn delete(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> H
         })
     };
     deleted.await.unwrap_or_else(|error: McpError| refuse(&error, assumed_revision(&request)))
-}
-
-/// Returns the headers of the request that the configuration forwards to upstreams, or `None` if it forwards none.
-#[must_use]
-pub fn forwarded_headers(table: &RouteTable, request: &HttpRequest) -> Option<Arc<ForwardedHeaders>> {
-    let names = &table.headers.forwarded;
-    if names.is_empty() {
-        return None;
-    }
-    let value = |name: &String| request.headers().get(name.as_str())?.to_str().ok();
-    Some(Arc::new(names.iter().filter_map(|name| Some((name.as_str().into(), value(name)?.into()))).collect()))
-}
-
-/// Returns the `Mcp-Session-Id` header, or `Some("")` if it is not text.
-#[must_use]
-pub fn session_id(request: &HttpRequest) -> Option<&str> {
-    request.headers().get(&names::SESSION_ID).map(|v| v.to_str().unwrap_or_default())
-}
-
-/// Returns the `Last-Event-ID` header of a client that resumes a stream, or `Some("")` if it is not text.
-#[must_use]
-pub fn last_event_id(request: &HttpRequest) -> Option<&str> {
-    request.headers().get(HeaderName::from_static("last-event-id")).map(|v| v.to_str().unwrap_or_default())
-}
-
-/// Returns the id of a request.
-#[must_use]
-pub const fn request_id<'a>(message: &'a Message<'_>) -> Option<&'a countersign_protocol::RequestId> {
-    if let Message::Request(request) = message { Some(&request.id) } else { None }
 }
 
 /// Another node, which owns the session, call or task of a request.

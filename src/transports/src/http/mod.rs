@@ -6,6 +6,7 @@ pub mod legacy_pair;
 pub mod mcp;
 pub mod modern;
 pub mod plain;
+pub mod post;
 pub mod session;
 #[cfg(test)]
 mod tests;

@@ -1,14 +1,14 @@
 //! The stateless era on HTTP: each POST is answered by itself, and nothing is remembered
 //! (2026-07-28/basic/transports/streamable-http).
 
-use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll};
+use std::{future::poll_fn, sync::Arc, task::Poll};
 
 use actix_web::{HttpResponse, http::StatusCode};
 
 use super::{
     HeaderView,
     event_streams::QueueBody,
-    mcp::{LargeRequest, Post, forwarded_headers},
+    post::{AnswerFuture, LargeRequest, MirrorCheck, Post, forwarded_headers},
     refuse_message,
 };
 use countersign_exchange::{
@@ -34,9 +34,6 @@ use countersign_session::{
     owned::OwnedRequest,
 };
 use countersign_telemetry::metrics::Transport;
-
-/// A request being handled. Resolves to its answer, or to `None` if it was cancelled.
-pub type AnswerFuture = Pin<Box<dyn Future<Output = Option<WireResponse>>>>;
 
 /// Checks a message and, if it is a request, answers it. All checks and the call use the same route table, unless the
 /// request waits for a server that has not connected yet.
@@ -172,14 +169,6 @@ fn check_method(
         return extension::find_upstream(table, &facts, &requester, &request.method).map(drop);
     }
     Method::parse_request(&request.method, revision).map(drop)
-}
-
-/// The outcome of comparing the arguments of a call with the headers that mirror them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MirrorCheck {
-    Passed,
-    /// The tool may belong to a server whose definitions have not arrived yet.
-    UnknownTool,
 }
 
 /// Checks the headers that mirror arguments, for the tools that require them.

@@ -13,17 +13,16 @@ use actix_web::{
     HttpRequest, HttpResponse,
     http::{
         StatusCode,
-        header::{ALLOW, HeaderValue},
+        header::{ALLOW, HeaderName, HeaderValue},
     },
     web,
 };
 use bytes::Bytes;
 
 use super::{
-    event_streams,
-    mcp::{LargeRequest, Post, forwarded_headers, last_event_id, request_id, session_id},
-    modern::AnswerFuture,
-    names, refuse, refuse_message,
+    event_streams, names,
+    post::{AnswerFuture, LargeRequest, Post, forwarded_headers, request_id, session_id},
+    refuse, refuse_message,
 };
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
@@ -390,6 +389,11 @@ fn open_stream(
         }
         ResumeFault::Ahead => invalid("Last-Event-ID names an event that this session has not sent yet"),
     })
+}
+
+/// Returns the `Last-Event-ID` header of a client that resumes a stream, or `Some("")` if it is not text.
+fn last_event_id(request: &HttpRequest) -> Option<&str> {
+    request.headers().get(HeaderName::from_static("last-event-id")).map(|v| v.to_str().unwrap_or_default())
 }
 
 /// `DELETE /mcp`: ends the session.

@@ -12,6 +12,7 @@ use countersign_domain::principal::{Credential, Role, Scope};
 use countersign_exchange::testing::token_identity;
 use countersign_http::protected_resource::METADATA_PATH;
 use countersign_provider::testing::{FakeProvider, tool};
+use countersign_session::owned::OwnedRequest;
 
 /// The parameters and the headers of `tools/list` in each era.
 const LISTS: [(&str, &[(&str, &str)]); 2] = [
@@ -133,10 +134,8 @@ async fn request_keeps_the_table_of_its_parsing() {
         let limits = envelope::Limits { max_depth: 10, max_batch: 10 };
         let Ok(Incoming::Single(message)) = envelope::parse(body.as_bytes(), &limits) else { panic!("{body}") };
         let Message::Request(call) = &message else { panic!("{body}") };
-        let large = LargeRequest {
-            request: Arc::new(OwnedRequest::from_request(call)),
-            mirror_check: Ok(modern::MirrorCheck::Passed),
-        };
+        let large =
+            LargeRequest { request: Arc::new(OwnedRequest::from_request(call)), mirror_check: Ok(MirrorCheck::Passed) };
         for (table, large, tools) in [(&newer_table, None, 1), (&table, None, 0), (&table, Some(large), 0)] {
             let request = request(headers).to_http_request();
             let accepts = AcceptedMedia { json: true, sse: true };

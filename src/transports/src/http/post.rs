@@ -1,0 +1,68 @@
+//! A POST to the MCP endpoint, in the form that both eras share.
+
+use std::{pin::Pin, sync::Arc};
+
+use actix_web::{HttpRequest, web};
+
+use super::names;
+use crate::endpoint::McpEndpoint;
+use countersign_domain::principal::Identity;
+use countersign_exchange::{
+    body_budget::Reservation,
+    context::{ForwardedHeaders, WireResponse},
+};
+use countersign_http::answer::AcceptedMedia;
+use countersign_protocol::{McpError, RequestId, envelope::Message};
+use countersign_routing::RouteTable;
+use countersign_session::owned::OwnedRequest;
+
+/// A POST request whose headers were checked.
+pub struct Post<'a> {
+    pub endpoint: &'a web::Data<McpEndpoint>,
+    pub request: &'a HttpRequest,
+    pub identity: Identity,
+    pub accepts: AcceptedMedia,
+    /// The part of the budget for bodies that its body holds.
+    pub reservation: Option<Reservation>,
+}
+
+/// A large request, which is answered on a thread for large messages ([`countersign_runtime::large_messages`]).
+pub struct LargeRequest {
+    pub request: Arc<OwnedRequest>,
+    /// The check of the headers that mirror its arguments.
+    pub mirror_check: Result<MirrorCheck, McpError>,
+}
+
+/// The outcome of comparing the arguments of a call with the headers that mirror them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MirrorCheck {
+    Passed,
+    /// The tool may belong to a server whose definitions have not arrived yet.
+    UnknownTool,
+}
+
+/// A request being handled. Resolves to its answer, or to `None` if it was cancelled.
+pub type AnswerFuture = Pin<Box<dyn Future<Output = Option<WireResponse>>>>;
+
+/// Returns the headers of the request that the configuration forwards to upstreams, or `None` if it forwards none.
+#[must_use]
+pub fn forwarded_headers(table: &RouteTable, request: &HttpRequest) -> Option<Arc<ForwardedHeaders>> {
+    let names = &table.headers.forwarded;
+    if names.is_empty() {
+        return None;
+    }
+    let value = |name: &String| request.headers().get(name.as_str())?.to_str().ok();
+    Some(Arc::new(names.iter().filter_map(|name| Some((name.as_str().into(), value(name)?.into()))).collect()))
+}
+
+/// Returns the `Mcp-Session-Id` header, or `Some("")` if it is not text.
+#[must_use]
+pub fn session_id(request: &HttpRequest) -> Option<&str> {
+    request.headers().get(&names::SESSION_ID).map(|v| v.to_str().unwrap_or_default())
+}
+
+/// Returns the id of a request.
+#[must_use]
+pub const fn request_id<'a>(message: &'a Message<'_>) -> Option<&'a RequestId> {
+    if let Message::Request(request) = message { Some(&request.id) } else { None }
+}
