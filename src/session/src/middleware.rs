@@ -13,7 +13,8 @@ use crate::{
     handlers::{
         ItemRequest, lifecycle, listen, prompts, resources,
         tasks::{self, TaskSources},
-        tools::{self, ToolCallScope},
+        tool_call::ToolCallScope,
+        tools,
         upstream_wait::RouteFinder,
     },
     long_requests::{LongRequests, shutdown_error},

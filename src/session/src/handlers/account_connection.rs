@@ -10,10 +10,9 @@ use serde_json::{Value, json};
 
 use super::{
     reviewed::approval_page::{notify_when, page_params, supports_url_elicitation},
-    tools::{self, ToolCallScope},
-    upstream_wait::RouteFinder,
+    tool_call::ToolCallScope,
 };
-use crate::{owned::OwnedRequest, state::local_tasks::LocalTasks};
+use crate::owned::OwnedRequest;
 use countersign_bridge::{URL_ELICITATION_REQUIRED, result::input_required_result, tasks};
 use countersign_config::AccountKind;
 use countersign_domain::questions::ELICITATION;
@@ -79,23 +78,20 @@ pub(super) async fn answer_connect_tool(exchange: &Exchange, upstream: &Arc<Upst
     Ok(Reply::new(ToolResult::text(&text, None).to_json(exchange.revision(), false)))
 }
 
-/// Continues a call whose client was asked to open the page. `answer` is the client's answer as JSON. The client is not asked
-/// again.
-pub(super) async fn continue_call(
+/// Waits for the connection if the client has accepted to open the page. `answer` is the client's answer as JSON. Returns the
+/// request without that answer.
+pub(super) async fn await_connection(
     scope: ToolCallScope<'_>,
-    finder: RouteFinder<'_>,
-    local_tasks: &LocalTasks,
     request: &Request<'_>,
     answer: &str,
-) -> Result<Reply, McpError> {
+) -> Result<OwnedRequest, McpError> {
     let is_accepted = member(answer, "action").and_then(string).is_some_and(|action| action == "accept");
     // The gateway asked and not the server, so the server must not get the answer.
     let request = OwnedRequest::with_edits(request, &[("inputResponses", MemberEdit::Drop)])?;
-    let request = request.as_request();
-    if is_accepted && let Some(upstream) = upstream_of_tool(scope.table, &request.tool_call()?.name) {
+    if is_accepted && let Some(upstream) = upstream_of_tool(scope.table, &request.as_request().tool_call()?.name) {
         hold_until_connected(scope, upstream).await?;
     }
-    tools::call_or_ask_for_account(scope, finder, local_tasks, &request, false).await
+    Ok(request)
 }
 
 fn upstream_of_tool(table: &RouteTable, name: &str) -> Option<Arc<Upstream>> {

@@ -15,6 +15,7 @@ pub mod prompts;
 pub mod resources;
 pub mod reviewed;
 pub mod tasks;
+pub mod tool_call;
 pub mod tools;
 pub mod upstream_wait;
 

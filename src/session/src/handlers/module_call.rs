@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use super::{
     client_questions::ClientQuestions,
     reviewed::finished_call::FinishedCall,
-    tools::{ToolCall, ToolOutcome},
+    tool_call::{ToolCall, ToolOutcome},
 };
 use crate::{long_requests::interrupted_wait_error, policy::AdmittedCall, server::CallRunner};
 use countersign_exchange::{context::Exchange, shared::Cancellation};

@@ -1,6 +1,6 @@
 //! `tools/list` and `tools/call`. A call runs, or it becomes a pending change.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
@@ -16,32 +16,28 @@ use super::{
         plans,
     },
     tasks,
+    tool_call::{ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, find_route, pending_reply},
     upstream_wait::RouteFinder,
 };
 use crate::{
     owned::OwnedRequest,
     policy::{self, Admission, AdmittedCall, Counting, JudgedCall},
-    server::{CallRunner, Reviews},
+    server::CallRunner,
     state::local_tasks::LocalTasks,
 };
 use countersign_bridge::{
     self, CallPlan,
     request::{RequestKind, RequestedItem},
-    tasks as upstream_tasks,
 };
-use countersign_domain::{changes::Change, policy::Verdict};
+use countersign_domain::policy::Verdict;
 use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancellation};
 use countersign_protocol::{
-    ErrorKind, McpError, Revision,
+    McpError,
     envelope::Request,
-    json::{MemberEdit, member, string, trusted_raw_value},
+    json::{MemberEdit, member},
     params,
 };
-use countersign_provider::ToolResult;
-use countersign_review::{
-    PlanAnnouncement,
-    gateway_tools::{change_result, change_result_with_hint},
-};
+use countersign_review::gateway_tools::{change_result, change_result_with_hint};
 use countersign_routing::{RouteTable, ToolRoute, validate};
 use countersign_telemetry::metrics::Transport;
 
@@ -61,71 +57,6 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
     Ok(Reply::new(json).with_cache_hint(hint_for_tools(table)))
 }
 
-/// A call whose arguments the gateway checks.
-pub(super) struct ToolCall<'a> {
-    /// A JSON object. An absent one counts as empty.
-    pub arguments: Option<&'a RawValue>,
-    pub idempotency_key: Option<Cow<'a, str>>,
-    /// The agent's reason for the call.
-    pub reason: Option<Cow<'a, str>>,
-    /// The token as JSON text.
-    pub progress_token: Option<&'a str>,
-    /// `true` if the client accepts a task as the answer.
-    pub accepts_task: bool,
-    /// `requestState` of a call that its client has repeated.
-    pub state: Option<Cow<'a, str>>,
-    /// `inputResponses` of a repeated call, as JSON.
-    pub responses: Option<&'a str>,
-    /// The plan of which the call is a step.
-    pub plan: Option<PlanAnnouncement>,
-}
-
-impl<'a> ToolCall<'a> {
-    fn new(exchange: &Exchange, request: &'a Request<'_>, arguments: Option<&'a RawValue>) -> Result<Self, McpError> {
-        let object = request.outlined_params().object;
-        let is_modern = exchange.is_modern();
-        let retry_member = |key: &str| if is_modern { object.member(key) } else { None };
-        let accepts_task = match is_modern {
-            true => upstream_tasks::is_extension_declared(&exchange.facts.capabilities),
-            false => upstream_tasks::is_requested(exchange, &object),
-        };
-        let meta = request.meta()?;
-        Ok(Self {
-            arguments,
-            idempotency_key: meta.idempotency_key,
-            reason: meta.reason,
-            progress_token: meta.progress_token,
-            accepts_task,
-            state: retry_member("requestState").and_then(string),
-            responses: retry_member("inputResponses").filter(|responses| responses.starts_with('{')),
-            plan: meta.plan.map(|plan| plans::parse_announcement(exchange, plan)).transpose()?,
-        })
-    }
-}
-
-/// One `tools/call` and the parts of the gateway that carry it out.
-#[derive(Clone, Copy)]
-pub struct ToolCallScope<'a> {
-    pub exchange: &'a Exchange,
-    pub cancel: &'a Cancellation,
-    /// See [`crate::RequestScope::table`].
-    pub table: &'a RouteTable,
-    pub runner: &'a CallRunner,
-    pub reviews: &'a Arc<Reviews>,
-}
-
-/// The outcome of a call that the gateway runs or puts under review.
-pub(super) enum ToolOutcome {
-    /// The call ran, or its change has ended. The id of that change is included.
-    Finished(FinishedCall, Option<String>),
-    /// The call waits for a person's decision.
-    Pending(Arc<Change>),
-    /// The change ran, and the call ended with a protocol error.
-    Failed(McpError),
-    /// The result that asks a stateless client for input. `pending` is `true` if a person also has to approve the call.
-    NeedsInput { result: String, pending: bool },
-}
-
 /// Answers `tools/call`. If the person of the caller must connect an account first, the client is asked for that.
 ///
 /// # Errors
@@ -137,7 +68,11 @@ pub async fn call_tool(
     request: &Request<'_>,
 ) -> Result<Reply, McpError> {
     if let Some(answer) = answer_about_account(scope.exchange, request) {
-        return Box::pin(account_connection::continue_call(scope, finder, local_tasks, request, answer)).await;
+        let continued = async {
+            let request = account_connection::await_connection(scope, request, answer).await?;
+            call_or_ask_for_account(scope, finder, local_tasks, &request.as_request(), false).await
+        };
+        return Box::pin(continued).await;
     }
     call_or_ask_for_account(scope, finder, local_tasks, request, true).await
 }
@@ -152,7 +87,7 @@ fn answer_about_account<'a>(exchange: &Exchange, request: &'a Request<'_>) -> Op
 
 /// Makes a call. If the person of the caller must connect an account first, the client is asked for that, unless it was
 /// asked already (`may_ask`).
-pub(super) async fn call_or_ask_for_account(
+async fn call_or_ask_for_account(
     scope: ToolCallScope<'_>,
     finder: RouteFinder<'_>,
     local_tasks: &LocalTasks,
@@ -334,32 +269,9 @@ async fn run_or_review(
     }
 }
 
-fn pending_reply(change: &Change, result: &ToolResult, revision: Revision) -> Reply {
-    Reply { is_pending: true, change_id: Some(change.id.clone()), ..Reply::new(result.to_json(revision, true)) }
-}
-
-impl ToolOutcome {
-    fn into_reply(self, revision: Revision) -> Result<Reply, McpError> {
-        let to_reply =
-            |result: &ToolResult, includes_structure| Reply::new(result.to_json(revision, includes_structure));
-        Ok(match self {
-            Self::Finished(FinishedCall { result, failure, fits_output_schema }, change_id) => {
-                Reply { failure, change_id, ..to_reply(&result, fits_output_schema) }
-            }
-            Self::Pending(change) => pending_reply(&change, &change_result(&change), revision),
-            Self::NeedsInput { result, pending } => Reply { is_pending: pending, ..Reply::verbatim(result) },
-            Self::Failed(error) => return Err(error),
-        })
-    }
-}
-
 /// Returns the outcome of a call with invalid arguments. They are a protocol error in old revisions and for plain HTTP
 /// clients. In newer revisions they are a result that a model can read (2025-11-25/server/tools#error-handling).
-pub(super) fn invalid_arguments(
-    exchange: &Exchange,
-    route: &ToolRoute,
-    error: McpError,
-) -> Result<ToolOutcome, McpError> {
+fn invalid_arguments(exchange: &Exchange, route: &ToolRoute, error: McpError) -> Result<ToolOutcome, McpError> {
     let is_result =
         exchange.transport != Transport::Rest && exchange.revision().rules().invalid_arguments_are_tool_errors;
     if is_result { to_tool_failure(Err(error), route) } else { Err(error) }
@@ -395,30 +307,6 @@ async fn judge_with_fallback(
         return Ok(judged_fallback);
     }
     Ok(judged)
-}
-
-/// Returns the arguments of a call. They may be omitted, which counts as an empty object.
-pub(super) fn arguments_or_empty(arguments: Option<&RawValue>) -> Result<&RawValue, McpError> {
-    arguments
-        .or_else(|| trusted_raw_value("{}"))
-        .ok_or_else(|| McpError::new(ErrorKind::Internal, "an empty object is not JSON"))
-}
-
-pub(super) async fn find_route(finder: &mut RouteFinder<'_>, name: &str) -> Result<Arc<ToolRoute>, McpError> {
-    if let Some(route) = finder.table.find_tool(name) {
-        return Ok(route);
-    }
-    Box::pin(finder.find_tool(name)).await?.ok_or_else(|| {
-        let nearest = finder.table.nearest_tool(name, finder.principal);
-        let name: String = name.chars().take(128).collect();
-        let suggestion = nearest.as_ref().map(|nearest| format!(". Did you mean {nearest}?")).unwrap_or_default();
-        let error =
-            McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}{suggestion}")).with("tool", name);
-        match nearest {
-            Some(nearest) => error.with("didYouMean", nearest),
-            None => error,
-        }
-    })
 }
 
 /// Checks the arguments of a call, decides on it unless that was done before, and runs it or puts it under review.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::super::tools::ToolCall;
+use super::super::tool_call::ToolCall;
 use crate::{
     long_requests::LongRequests,
     policy::{self, JudgedCall},

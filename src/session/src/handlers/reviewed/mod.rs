@@ -19,7 +19,7 @@ use std::{
 use serde_json::{json, value::RawValue};
 use tokio::time::timeout;
 
-use super::tools::{ToolCall, ToolCallScope, ToolOutcome};
+use super::tool_call::{ToolCall, ToolCallScope, ToolOutcome};
 use crate::{policy::JudgedCall, server::Reviews};
 use countersign_bridge::tasks;
 use countersign_domain::{
@@ -31,7 +31,7 @@ use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::Log
 use countersign_provider::{CallContext, ProgressSink, previews};
 use countersign_review::{CallIdentity, Proposal};
 use countersign_routing::ToolRoute;
-use finished_call::{ChangeOutcome, outcome_of};
+use finished_call::outcome_of;
 use long_poll::WaitOutcome;
 
 /// Proposes a call, or finds the change that its `requestState` names, and answers in a form that its client supports.
@@ -173,17 +173,6 @@ async fn wait_while_held(
         change = long_poll::reload(reviews, change).await;
         if asked.is_err() {
             return Ok(WaitOutcome::NotReached(change));
-        }
-    }
-}
-
-impl ToolOutcome {
-    /// Returns the outcome of a call from the current state of its change.
-    fn from_change(change: Arc<Change>) -> Self {
-        match outcome_of(&change) {
-            Some(ChangeOutcome::Result(finished)) => Self::Finished(finished, Some(change.id.clone())),
-            Some(ChangeOutcome::Error(error)) => Self::Failed(error),
-            None => Self::Pending(change),
         }
     }
 }

@@ -3,13 +3,12 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
 use super::{
     super::{
         account_connection,
-        tools::{ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, find_route, invalid_arguments},
+        tool_call::{ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, find_route},
         upstream_wait::RouteFinder,
     },
     find_repeated,
@@ -20,7 +19,7 @@ use crate::policy::{self, Counting, JudgedCall};
 use countersign_domain::{
     changes::{
         Change, ReviewNote, Terms,
-        plan::{MAX_CLIENT_ID_BYTES, MAX_STEPS, MAX_TITLE_BYTES, find_references, is_written_by, plan_id},
+        plan::{MAX_STEPS, find_references, is_written_by},
     },
     policy::{Decision, Verdict},
     principal::Scope,
@@ -35,19 +34,6 @@ use countersign_review::{
 };
 use countersign_routing::{ToolRoute, validate};
 
-/// The plan that a call names in its `_meta`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PlanMeta<'a> {
-    /// The id that the agent gives the plan.
-    #[serde(borrow)]
-    id: Cow<'a, str>,
-    #[serde(borrow)]
-    title: Cow<'a, str>,
-    #[serde(default)]
-    last: bool,
-}
-
 /// Returns `true` for the tool that proposes a whole plan.
 pub fn is_plan_tool(route: &ToolRoute) -> bool {
     route.def.self_service && route.def.name == PROPOSE_PLAN && route.provider.is_module()
@@ -56,26 +42,6 @@ pub fn is_plan_tool(route: &ToolRoute) -> bool {
 /// Returns `true` if the call names a plan, valid or not.
 pub fn is_step(request: &Request<'_>) -> bool {
     request.outlined_params().meta.is_some_and(|meta| meta.member(keys::PLAN).is_some())
-}
-
-/// Parses the plan that a call names. `json` is an object.
-///
-/// # Errors
-/// `INVALID_PARAMS` if it has another form, or a text in it is empty or too long.
-pub fn parse_announcement(exchange: &Exchange, json: &str) -> Result<PlanAnnouncement, McpError> {
-    let invalid = |problem: String| {
-        let member = format!("_meta.{}", keys::PLAN);
-        McpError::new(ErrorKind::InvalidParams, format!("`params.{member}` {problem}")).with("member", member)
-    };
-    let plan: PlanMeta<'_> = serde_json::from_str(json)
-        .map_err(|_| invalid("must have `id` and `title`, both strings, and may have `last`, a boolean".into()))?;
-    for (name, text, max) in [("id", &plan.id, MAX_CLIENT_ID_BYTES), ("title", &plan.title, MAX_TITLE_BYTES)] {
-        if !(1..=max).contains(&text.len()) {
-            return Err(invalid(format!("must have a `{name}` of 1 to {max} bytes")));
-        }
-    }
-    let id = plan_id(&exchange.identity.principal.name, &plan.id);
-    Ok(PlanAnnouncement { id, title: plan.title.into_owned(), last: plan.last })
 }
 
 /// Proposes all calls of a plan. If one of them is refused, nothing is stored. The idempotency key becomes that of the first step.
@@ -92,9 +58,7 @@ pub(in crate::handlers) async fn propose_plan(
 ) -> Result<ToolOutcome, McpError> {
     let ToolCallScope { exchange, reviews, .. } = scope;
     let arguments = arguments_or_empty(arguments)?;
-    if let Err(error) = validate::check_arguments(route, arguments) {
-        return invalid_arguments(exchange, route, error);
-    }
+    validate::check_arguments(route, arguments)?;
     policy::judge(exchange, route, arguments).await?.apply_decision(exchange, Counting::Count)?;
     require_scope(&exchange.identity.principal, Scope::ToolsPropose)?;
     let plan: ProposePlanArgs = countersign_provider::schema::parse_arguments(arguments)?;

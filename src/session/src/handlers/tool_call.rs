@@ -1,0 +1,194 @@
+//! One `tools/call`: what it states, the parts of the gateway that carry it out, and its outcome.
+
+use std::{borrow::Cow, sync::Arc};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{
+    reviewed::finished_call::{ChangeOutcome, FinishedCall, outcome_of},
+    upstream_wait::RouteFinder,
+};
+use crate::server::{CallRunner, Reviews};
+use countersign_bridge::tasks;
+use countersign_domain::changes::{
+    Change,
+    plan::{MAX_CLIENT_ID_BYTES, MAX_TITLE_BYTES, plan_id},
+};
+use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancellation};
+use countersign_protocol::{
+    ErrorKind, McpError, Revision,
+    envelope::Request,
+    json::{string, trusted_raw_value},
+    params::keys,
+};
+use countersign_provider::ToolResult;
+use countersign_review::{PlanAnnouncement, gateway_tools::change_result};
+use countersign_routing::{RouteTable, ToolRoute};
+
+/// A call whose arguments the gateway checks.
+pub(super) struct ToolCall<'a> {
+    /// A JSON object. An absent one counts as empty.
+    pub arguments: Option<&'a RawValue>,
+    pub idempotency_key: Option<Cow<'a, str>>,
+    /// The agent's reason for the call.
+    pub reason: Option<Cow<'a, str>>,
+    /// The token as JSON text.
+    pub progress_token: Option<&'a str>,
+    /// `true` if the client accepts a task as the answer.
+    pub accepts_task: bool,
+    /// `requestState` of a call that its client has repeated.
+    pub state: Option<Cow<'a, str>>,
+    /// `inputResponses` of a repeated call, as JSON.
+    pub responses: Option<&'a str>,
+    /// The plan of which the call is a step.
+    pub plan: Option<PlanAnnouncement>,
+}
+
+impl<'a> ToolCall<'a> {
+    /// Reads a call from its request. `arguments` are those of the request, completed by the module of the tool.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS`.
+    pub fn new(
+        exchange: &Exchange,
+        request: &'a Request<'_>,
+        arguments: Option<&'a RawValue>,
+    ) -> Result<Self, McpError> {
+        let object = request.outlined_params().object;
+        let is_modern = exchange.is_modern();
+        let retry_member = |key: &str| if is_modern { object.member(key) } else { None };
+        let accepts_task = match is_modern {
+            true => tasks::is_extension_declared(&exchange.facts.capabilities),
+            false => tasks::is_requested(exchange, &object),
+        };
+        let meta = request.meta()?;
+        Ok(Self {
+            arguments,
+            idempotency_key: meta.idempotency_key,
+            reason: meta.reason,
+            progress_token: meta.progress_token,
+            accepts_task,
+            state: retry_member("requestState").and_then(string),
+            responses: retry_member("inputResponses").filter(|responses| responses.starts_with('{')),
+            plan: meta.plan.map(|plan| parse_announcement(exchange, plan)).transpose()?,
+        })
+    }
+}
+
+/// The plan that a call names in its `_meta`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlanMeta<'a> {
+    /// The id that the agent gives the plan.
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+    #[serde(borrow)]
+    title: Cow<'a, str>,
+    #[serde(default)]
+    last: bool,
+}
+
+/// Parses the plan that a call names. `json` is an object.
+///
+/// # Errors
+/// `INVALID_PARAMS` if it has another form, or a text in it is empty or too long.
+fn parse_announcement(exchange: &Exchange, json: &str) -> Result<PlanAnnouncement, McpError> {
+    let invalid = |problem: String| {
+        let member = format!("_meta.{}", keys::PLAN);
+        McpError::new(ErrorKind::InvalidParams, format!("`params.{member}` {problem}")).with("member", member)
+    };
+    let plan: PlanMeta<'_> = serde_json::from_str(json)
+        .map_err(|_| invalid("must have `id` and `title`, both strings, and may have `last`, a boolean".into()))?;
+    for (name, text, max) in [("id", &plan.id, MAX_CLIENT_ID_BYTES), ("title", &plan.title, MAX_TITLE_BYTES)] {
+        if !(1..=max).contains(&text.len()) {
+            return Err(invalid(format!("must have a `{name}` of 1 to {max} bytes")));
+        }
+    }
+    let id = plan_id(&exchange.identity.principal.name, &plan.id);
+    Ok(PlanAnnouncement { id, title: plan.title.into_owned(), last: plan.last })
+}
+
+/// One `tools/call` and the parts of the gateway that carry it out.
+#[derive(Clone, Copy)]
+pub struct ToolCallScope<'a> {
+    pub exchange: &'a Exchange,
+    pub cancel: &'a Cancellation,
+    /// See [`crate::RequestScope::table`].
+    pub table: &'a RouteTable,
+    pub runner: &'a CallRunner,
+    pub reviews: &'a Arc<Reviews>,
+}
+
+/// The outcome of a call that the gateway runs or puts under review.
+pub(super) enum ToolOutcome {
+    /// The call ran, or its change has ended. The id of that change is included.
+    Finished(FinishedCall, Option<String>),
+    /// The call waits for a person's decision.
+    Pending(Arc<Change>),
+    /// The change ran, and the call ended with a protocol error.
+    Failed(McpError),
+    /// The result that asks a stateless client for input. `pending` is `true` if a person also has to approve the call.
+    NeedsInput { result: String, pending: bool },
+}
+
+impl ToolOutcome {
+    /// Returns the outcome of a call from the current state of its change.
+    pub fn from_change(change: Arc<Change>) -> Self {
+        match outcome_of(&change) {
+            Some(ChangeOutcome::Result(finished)) => Self::Finished(finished, Some(change.id.clone())),
+            Some(ChangeOutcome::Error(error)) => Self::Failed(error),
+            None => Self::Pending(change),
+        }
+    }
+
+    /// Returns the answer to the call, in the form of the revision.
+    ///
+    /// # Errors
+    /// The protocol error of a call that failed with one.
+    pub fn into_reply(self, revision: Revision) -> Result<Reply, McpError> {
+        let to_reply =
+            |result: &ToolResult, includes_structure| Reply::new(result.to_json(revision, includes_structure));
+        Ok(match self {
+            Self::Finished(FinishedCall { result, failure, fits_output_schema }, change_id) => {
+                Reply { failure, change_id, ..to_reply(&result, fits_output_schema) }
+            }
+            Self::Pending(change) => pending_reply(&change, &change_result(&change), revision),
+            Self::NeedsInput { result, pending } => Reply { is_pending: pending, ..Reply::verbatim(result) },
+            Self::Failed(error) => return Err(error),
+        })
+    }
+}
+
+/// Returns the answer to a call whose change is pending.
+pub(super) fn pending_reply(change: &Change, result: &ToolResult, revision: Revision) -> Reply {
+    Reply { is_pending: true, change_id: Some(change.id.clone()), ..Reply::new(result.to_json(revision, true)) }
+}
+
+/// Returns the arguments of a call. They may be omitted, which counts as an empty object.
+pub(super) fn arguments_or_empty(arguments: Option<&RawValue>) -> Result<&RawValue, McpError> {
+    arguments
+        .or_else(|| trusted_raw_value("{}"))
+        .ok_or_else(|| McpError::new(ErrorKind::Internal, "an empty object is not JSON"))
+}
+
+/// Finds the tool of a call, if need be after a wait for its server.
+///
+/// # Errors
+/// `TOOL_NOT_FOUND` with the nearest name; the errors of [`RouteFinder::find_tool`].
+pub(super) async fn find_route(finder: &mut RouteFinder<'_>, name: &str) -> Result<Arc<ToolRoute>, McpError> {
+    if let Some(route) = finder.table.find_tool(name) {
+        return Ok(route);
+    }
+    Box::pin(finder.find_tool(name)).await?.ok_or_else(|| {
+        let nearest = finder.table.nearest_tool(name, finder.principal);
+        let name: String = name.chars().take(128).collect();
+        let suggestion = nearest.as_ref().map(|nearest| format!(". Did you mean {nearest}?")).unwrap_or_default();
+        let error =
+            McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}{suggestion}")).with("tool", name);
+        match nearest {
+            Some(nearest) => error.with("didYouMean", nearest),
+            None => error,
+        }
+    })
+}
