@@ -1,7 +1,9 @@
-//! Outbound connections: the HTTP client, TLS and backoff that every part of the gateway uses.
+//! Outbound connections: the HTTP client, TLS and backoff that the parts of the gateway share.
 //!
 //! This crate knows no protocol above HTTP, and its client never follows a redirect, which would take configured credentials
-//! elsewhere. `upstream` has another HTTP/1.1 client for calls, which a benchmark justifies.
+//! elsewhere. Where the client does not fit, a crate uses only the TLS: `upstream` has another HTTP/1.1 client for calls, which
+//! a benchmark justifies; `cluster` forwards requests to other nodes over HTTP/2 connections whose streams stay open for hours;
+//! and `check` writes every byte of a request itself.
 
 mod addresses;
 mod backoff;
