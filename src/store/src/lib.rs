@@ -40,8 +40,6 @@ mod statements;
 mod stored_keys;
 #[cfg(test)]
 mod suite;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
 mod verify;
 pub mod webhooks;
 

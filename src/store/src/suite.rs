@@ -45,13 +45,14 @@ use countersign_domain::{
     policy::KeyHolder,
     principal::{Claims, Principal, Role, SecretHash, person_key_id},
 };
+use countersign_postgres::url_of;
 
 /// Returns the location of the store that belongs to a directory. The same directory always has the same store.
 type LocationOf = fn(&Path) -> StoreLocation;
 
 /// Returns the location of the PostgreSQL database that belongs to a directory.
 fn server_database(dir: &Path) -> StoreLocation {
-    StoreLocation::server(&testing::url_of(dir), None).unwrap()
+    StoreLocation::server(&url_of(dir), None).unwrap()
 }
 
 fn time_at(second: i64) -> Timestamp {

@@ -9,9 +9,9 @@ use crate::{
     Draft, LateCall, Record, WriteError, WriteRequest,
     drafts::{UndoRace, claim_draft, create_approved, created_draft, transition_draft, write},
     nodes::Node,
-    testing::proxy::{PASS, REFUSE},
 };
 use countersign_domain::changes::{ChangeState, Claimant, machine::EventKind};
+use countersign_postgres::proxy::{PASS, REFUSE};
 
 pub(super) fn applied_draft(id: &str, by: Option<Claimant>) -> Draft {
     transition_draft(id, 4, ChangeState::Executing, ChangeState::Applied, by, "")

@@ -7,16 +7,16 @@ use crate::{
     accounts::{AccountKey, StoredAccount},
     drafts::{created_draft, updated_draft, write},
     keys::{ApiKey, CodeOutcome, SignIn},
-    testing::{
-        proxy::{CUT_BEFORE_ANSWER, CUT_BEFORE_AUDIT, CUT_BEFORE_MESSAGE, DELAY_MESSAGE, PASS, Proxy, REFUSE, SILENT},
-        url_of,
-    },
     webhooks::{AttemptResult, DeliveryState, PendingDelivery},
 };
 
 use countersign_domain::{
     changes::ChangeState,
     principal::{Principal, Role},
+};
+use countersign_postgres::{
+    proxy::{CUT_BEFORE_ANSWER, CUT_BEFORE_AUDIT, CUT_BEFORE_MESSAGE, DELAY_MESSAGE, PASS, Proxy, REFUSE, SILENT},
+    url_of,
 };
 
 pub(super) fn server_for(dir: &std::path::Path) -> PostgresDatabase {

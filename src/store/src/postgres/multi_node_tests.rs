@@ -10,12 +10,12 @@ use super::{
 use crate::{
     Draft, PinStore, WriteError,
     drafts::{claim_draft, create_approved, created_draft, submit, transition_draft, updated_draft, write},
-    testing::proxy::SILENT,
 };
 use countersign_domain::{
     changes::{ChangeState, testing::change},
     policy::pins::{Definition, PinSource as _},
 };
+use countersign_postgres::{proxy::SILENT, url_of};
 
 /// The timeout of all waits, which no successful test reaches.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -86,7 +86,7 @@ async fn frozen_transaction_delays_others_briefly() {
     let dir = tempfile::tempdir().unwrap();
     let store = server_for(dir.path()).open().unwrap();
     write(&*store, created_draft("a")).await.unwrap();
-    let connector = PgConnector::start(&connect::parse(&crate::testing::url_of(dir.path())).unwrap(), None).unwrap();
+    let connector = PgConnector::start(&connect::parse(&url_of(dir.path())).unwrap(), None).unwrap();
     let frozen = connector.connect().await.unwrap();
     frozen.batch_execute("BEGIN").await.unwrap();
     rows::take_heads(&frozen).await.unwrap();
@@ -316,7 +316,7 @@ async fn older_schema_is_migrated_after_its_gateway_ends() {
     )
     .await;
     // The lock that the older gateway holds.
-    let config = connect::parse(&crate::testing::url_of(dir.path())).unwrap();
+    let config = connect::parse(&url_of(dir.path())).unwrap();
     let older_gateway = PgConnector::start(&config, None).unwrap();
     let lock = older_gateway.block_on(older_gateway.serve(Duration::ZERO, true)).unwrap();
     assert!(matches!(server_for(dir.path()).open().err(), Some(StoreError::AlreadyServed)));

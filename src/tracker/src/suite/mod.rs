@@ -24,9 +24,10 @@ use countersign_domain::{
     changes::Preview,
     principal::{Principal, Role},
 };
+use countersign_postgres::url_of;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Module as _, PresentValues, Provider, ProviderEvent};
-use countersign_store::{StoreLocation, testing::url_of};
+use countersign_store::StoreLocation;
 
 /// A tracker on a database of its own.
 pub(super) struct Fixture {

@@ -6,15 +6,13 @@ use serde_json::json;
 
 use super::{Fixture, config, context, drain_events, location_of, to_text};
 use crate::{Tracker, copy_data};
+use countersign_postgres::{
+    proxy::{CUT_BEFORE_ANSWER, CUT_BEFORE_MESSAGE, PASS, Proxy, REFUSE},
+    url_of,
+};
 use countersign_protocol::ErrorKind;
 use countersign_provider::{CallContext, Permit, Provider};
-use countersign_store::{
-    ModuleStorage, StoreLocation,
-    testing::{
-        proxy::{CUT_BEFORE_ANSWER, CUT_BEFORE_MESSAGE, PASS, Proxy, REFUSE},
-        url_of,
-    },
-};
+use countersign_store::{ModuleStorage, StoreLocation};
 
 #[tokio::test]
 async fn history_records_actor_change_and_time() {

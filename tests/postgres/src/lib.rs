@@ -1,12 +1,6 @@
-//! A PostgreSQL server for tests, which `scripts/postgres` starts from Debian's package. The server ends with the test
-//! process.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    reason = "the module is built only for tests"
-)]
+//! A PostgreSQL server for unit tests, which `scripts/postgres` starts from Debian's package, and a proxy to it. The server ends
+//! with the test process.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 
 pub mod proxy;
 
