@@ -3,10 +3,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::sync::Notify;
+
 use crate::{
     actor::{AnnounceRemote, remote_transition::RemoteTransition},
     dialogue_channels::DialogueMessage,
     inner::Inner,
+    stored_changes::StoredChanges,
 };
 use countersign_store::StoreError;
 
@@ -20,17 +23,17 @@ const FAILURE_DELAY: Duration = Duration::from_millis(100);
 const RECOUNT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Passes new transitions to the actor until the gateway closes.
-pub(crate) async fn run(inner: Arc<Inner>) {
-    let (mut updates, stop) = (inner.nodes.subscribe_updates(), &inner.shutdown.stop_following);
-    let mut read_to = inner.feed.head();
+pub(crate) async fn run(changes: Arc<StoredChanges>, feed_gap: Arc<Notify>) {
+    let (mut updates, stop) = (changes.nodes.subscribe_updates(), &changes.shutdown.stop_following);
+    let mut read_to = changes.feed.head();
     let mut recount = tokio::time::interval(RECOUNT_INTERVAL);
     recount.tick().await;
     loop {
-        let is_behind = updates.borrow_and_update().event > read_to.max(inner.feed.head());
+        let is_behind = updates.borrow_and_update().event > read_to.max(changes.feed.head());
         if !is_behind {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = inner.feed_gap.notified() => {}
+                () = feed_gap.notified() => {}
                 changed = updates.changed() => {
                     if changed.is_err() {
                         return;
@@ -38,20 +41,20 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                     continue;
                 }
                 _ = recount.tick() => {
-                    if inner.nodes.live_count() > 1 && let Ok(counts) = inner.store.count_by_state().await {
-                        inner.shared.counts.recount(&counts);
+                    if changes.nodes.live_count() > 1 && let Ok(counts) = changes.store.count_by_state().await {
+                        changes.shared.counts.recount(&counts);
                     }
                     continue;
                 }
             }
         }
-        match read_new_events(&inner, &mut read_to).await {
+        match read_new_events(&changes, &mut read_to).await {
             Ok(true) => {}
             // The store has fewer events than its notification said: it is read again after a delay, or at the next notification.
             Ok(false) if is_behind => {
                 tokio::select! {
                     () = stop.cancelled() => return,
-                    () = inner.feed_gap.notified() => {}
+                    () = feed_gap.notified() => {}
                     _ = updates.changed() => {}
                     () = tokio::time::sleep(REREAD_DELAY) => {}
                 }
@@ -60,7 +63,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             Err(StoreError::Closed) => return,
             Err(error) => {
                 tracing::warn!(%error, "the events of other nodes cannot be read; trying again");
-                inner.feed_gap.notify_one();
+                feed_gap.notify_one();
                 if stop.run_until_cancelled(tokio::time::sleep(FAILURE_DELAY)).await.is_none() {
                     return;
                 }
@@ -71,14 +74,14 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 
 /// Delivers messages of other nodes to the changes that run here, until the gateway closes.
 pub(crate) async fn receive_messages(inner: Arc<Inner>) {
-    let mut updates = inner.nodes.subscribe_updates();
+    let mut updates = inner.changes.nodes.subscribe_updates();
     let mut received_count = 0;
-    while let Some(Ok(())) = inner.shutdown.stop_following.run_until_cancelled(updates.changed()).await {
+    while let Some(Ok(())) = inner.changes.shutdown.stop_following.run_until_cancelled(updates.changed()).await {
         let message_count = updates.borrow_and_update().messages;
         if message_count == received_count {
             continue;
         }
-        match inner.store.receive_messages().await {
+        match inner.changes.store.receive_messages().await {
             Ok(messages) => {
                 received_count = message_count;
                 for (id, body) in messages {
@@ -99,17 +102,17 @@ pub(crate) async fn receive_messages(inner: Arc<Inner>) {
 }
 
 /// Reads all new events. Returns `true` if there were any.
-async fn read_new_events(inner: &Inner, read_to: &mut u64) -> Result<bool, StoreError> {
+async fn read_new_events(changes: &StoredChanges, read_to: &mut u64) -> Result<bool, StoreError> {
     let mut found_events = false;
     loop {
-        let after = inner.feed.head().max(*read_to);
-        let page = inner.store.remote_events_after(after, PAGE_SIZE).await?;
+        let after = changes.feed.head().max(*read_to);
+        let page = changes.store.remote_events_after(after, PAGE_SIZE).await?;
         let more = page.len() == PAGE_SIZE;
         let transitions = page.into_iter().map(RemoteTransition::parse).collect::<Result<Vec<_>, _>>()?;
         let Some(last) = transitions.last() else { return Ok(found_events) };
         *read_to = last.seq;
         found_events = true;
-        inner.transitions.addr.do_send(AnnounceRemote { transitions });
+        changes.transitions.addr.do_send(AnnounceRemote { transitions });
         if !more {
             return Ok(found_events);
         }

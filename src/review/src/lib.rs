@@ -21,6 +21,7 @@ mod recheck;
 mod requests;
 mod shutdown;
 mod start;
+mod stored_changes;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
@@ -263,7 +264,7 @@ impl Changes {
         if id.len() > MAX_ID_BYTES {
             return Ok(None);
         }
-        let found = self.inner.store.get(id).await.map_err(|e| store_error(&e))?;
+        let found = self.inner.changes.store.get(id).await.map_err(|e| store_error(&e))?;
         Ok(found.map(|change| self.inner.waiting_reasons.add_to(change)))
     }
 
@@ -281,7 +282,7 @@ impl Changes {
         let before = parse_cursor(cursor.as_deref())?;
         let ChangeFilter { states, principals, criteria } = filter;
         let query = ListQuery { states, principals, criteria, before, limit };
-        let found = self.inner.store.list(query).await.map_err(|e| store_error(&e))?;
+        let found = self.inner.changes.store.list(query).await.map_err(|e| store_error(&e))?;
         let next_cursor = found.items.last().filter(|_| found.more).map(|(number, _)| number.to_string());
         let items = found.items.into_iter().map(|(_, change)| self.inner.waiting_reasons.add_to(change)).collect();
         Ok(Page { items, next_cursor })
@@ -307,7 +308,7 @@ impl Changes {
 
     /// Delivers a message to the node on which the change runs.
     async fn send_dialogue_message(&self, id: &str, message: DialogueMessage) -> Result<(), McpError> {
-        let Some(own_claimant) = self.inner.nodes.claimant() else {
+        let Some(own_claimant) = self.inner.changes.nodes.claimant() else {
             return self.inner.dialogue_channels.send(id, message).await;
         };
         let running = self.get(id).await?.filter(|change| change.state == ChangeState::Executing);
@@ -317,7 +318,8 @@ impl Changes {
             return self.inner.dialogue_channels.send(id, message).await;
         };
         let needs_confirmation = message.closes_question(&change);
-        self.inner.store.send_to_node(&claimant.node, id, message.to_json()?).await.map_err(|e| store_error(&e))?;
+        let store = &self.inner.changes.store;
+        store.send_to_node(&claimant.node, id, message.to_json()?).await.map_err(|e| store_error(&e))?;
         // The next version of the change confirms the delivery; a change without open questions may ignore it.
         let current = self.wait(id, change.version, CONFIRMATION_TIMEOUT).await?;
         if needs_confirmation && current.is_some_and(|current| current.version == change.version) {
@@ -343,7 +345,7 @@ impl Changes {
     /// # Errors
     /// `OVERLOADED` if too many requests wait already; the errors of the store.
     pub async fn wait(&self, id: &str, version: u64, timeout: Duration) -> Result<Option<Arc<Change>>, McpError> {
-        let watch = self.inner.shared.watchers.watch(id);
+        let watch = self.inner.changes.shared.watchers.watch(id);
         let mut watch = watch.ok_or_else(|| {
             McpError::new(ErrorKind::Overloaded, "Too many requests wait for changes; ask again with get_change")
         })?;
@@ -373,8 +375,8 @@ impl Changes {
         if targets.is_empty() {
             return Ok(());
         }
-        let occupants =
-            self.inner.store.occupants(targets, self.inner.config.now()).await.map_err(|e| store_error(&e))?;
+        let occupants = self.inner.changes.store.occupants(targets, self.inner.config.now()).await;
+        let occupants = occupants.map_err(|e| store_error(&e))?;
         for change in changes.iter_mut().filter(|change| approved(change)) {
             let target = change.target_hash();
             if let Some(occupant) = occupants.iter().find(|occupant| occupant.target == target) {
@@ -388,7 +390,7 @@ impl Changes {
     /// Returns the nodes that serve the store, including this one.
     #[must_use]
     pub fn nodes(&self) -> &Arc<dyn Nodes> {
-        &self.inner.nodes
+        &self.inner.changes.nodes
     }
 
     /// Announces on the feed of this node that another node recorded the escalation of a change ([`ESCALATED_EVENT`]).
@@ -396,19 +398,19 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn announce_escalation(&self, id: &str) -> Result<(), StoreError> {
-        upkeep::escalation::announce_recorded(&self.inner, id).await
+        upkeep::escalation::announce_recorded(&self.inner.changes, id).await
     }
 
     /// Returns the feed of change events and live events.
     #[must_use]
     pub fn feed(&self) -> &Feed {
-        &self.inner.feed
+        &self.inner.changes.feed
     }
 
     /// Counts the changes in each state, including states without changes.
     #[must_use]
     pub fn counts(&self) -> Vec<(ChangeState, u64)> {
-        self.inner.shared.counts.read()
+        self.inner.changes.shared.counts.read()
     }
 
     /// Returns a page of the audit trail of one change or of all, newest first; `limit` is clamped to 1..=500.
@@ -424,7 +426,7 @@ impl Changes {
         let limit = limit.clamp(1, MAX_PAGE_SIZE);
         let before = parse_cursor(cursor)?;
         // One more entry is read, to know whether there is a next page.
-        let page = self.inner.store.audit_page(change.map(ToOwned::to_owned), before, limit + 1);
+        let page = self.inner.changes.store.audit_page(change.map(ToOwned::to_owned), before, limit + 1);
         let mut items = page.await.map_err(|e| store_error(&e))?;
         let more = items.len() > limit;
         items.truncate(limit);
@@ -444,7 +446,7 @@ impl Changes {
         cursor: Option<&str>,
     ) -> Result<Page<FoundEntry>, McpError> {
         let before = parse_cursor(cursor)?;
-        let found = self.inner.store.search_audit(search, before, limit.clamp(1, MAX_PAGE_SIZE));
+        let found = self.inner.changes.store.search_audit(search, before, limit.clamp(1, MAX_PAGE_SIZE));
         let FoundEntries { entries, next } = found.await.map_err(|e| store_error(&e))?;
         Ok(Page { items: entries, next_cursor: next.map(|next| next.to_string()) })
     }
@@ -454,7 +456,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn overview(&self, since: Timestamp) -> Result<OverviewRecords, McpError> {
-        self.inner.store.overview(since).await.map_err(|e| store_error(&e))
+        self.inner.changes.store.overview(since).await.map_err(|e| store_error(&e))
     }
 
     /// Returns the head of the audit trail, for export.
@@ -462,7 +464,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn audit_head(&self) -> Result<AuditHead, McpError> {
-        self.inner.store.heads().await.map(|heads| heads.audit).map_err(|e| store_error(&e))
+        self.inner.changes.store.heads().await.map(|heads| heads.audit).map_err(|e| store_error(&e))
     }
 }
 

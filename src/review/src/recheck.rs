@@ -117,7 +117,7 @@ impl Inner {
         match self.preview_as_proposer(change, &change.arguments).await {
             Ok((provider, ComputedPreview { preview, before, .. })) => {
                 let mut preview = truncate_headlines(preview);
-                let dependency = match plan_steps::compose_over_plan(self, change, &mut preview).await {
+                let dependency = match plan_steps::compose_over_plan(&self.changes, change, &mut preview).await {
                     Ok(dependency) => dependency,
                     Err(error) => return Recheck::Unavailable(store_error(&error)),
                 };

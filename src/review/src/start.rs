@@ -23,6 +23,7 @@ use super::{
     executor, follow,
     inner::Inner,
     shutdown::Shutdown,
+    stored_changes::StoredChanges,
     transition_writer::TransitionWriter,
     upkeep::{escalation, expiry, orphans, plans, prune, reminders, votes},
     waiting_reasons::WaitingReasons,
@@ -101,38 +102,41 @@ impl Changes {
             actor
         });
         let config = Arc::new(config);
-        let inner = Arc::new(Inner {
+        let changes = Arc::new(StoredChanges {
             nodes: store.nodes(),
             store,
-            directory,
             transitions: TransitionWriter::new(&config, addr),
             shared,
             feed,
-            feed_gap,
+            shutdown: Shutdown::default(),
+            config: Arc::clone(&config),
+        });
+        let inner = Arc::new(Inner {
+            proposal_rate: ProposalRate::new(config.max_proposals_per_minute),
+            config,
+            changes: Arc::clone(&changes),
+            directory,
             dialogue_channels: DialogueChannels::default(),
             waiting_reasons: WaitingReasons::default(),
-            proposal_rate: ProposalRate::new(config.max_proposals_per_minute),
             started: Instant::now(),
             executor_thread,
             actor_thread,
-            shutdown: Shutdown::default(),
-            config,
         });
         let executor_thread = &inner.executor_thread;
         // Must run before the first write of this node: its announcement waits for earlier events of other nodes, which only
         // this task reads.
-        executor_thread.spawn(follow::run(Arc::clone(&inner)));
-        handle_restored_backup(&inner, &live).await?;
-        recover(&inner, &live, &approved_sender).await?;
-        let ended = inner.shutdown.executor_ended.clone().drop_guard();
+        executor_thread.spawn(follow::run(Arc::clone(&changes), feed_gap));
+        handle_restored_backup(&changes, &live).await?;
+        recover(&changes, &live, &approved_sender).await?;
+        let ended = changes.shutdown.executor_ended.clone().drop_guard();
         executor_thread.spawn(executor::run(Arc::clone(&inner), approved, ended));
-        executor_thread.spawn(plans::run(Arc::clone(&inner), moved_plans, approved_sender));
-        executor_thread.spawn(expiry::run(Arc::clone(&inner)));
-        executor_thread.spawn(escalation::run(Arc::clone(&inner)));
-        executor_thread.spawn(reminders::run(Arc::clone(&inner)));
-        executor_thread.spawn(prune::run(Arc::clone(&inner)));
-        executor_thread.spawn(votes::run(Arc::clone(&inner)));
-        executor_thread.spawn(orphans::run(Arc::clone(&inner)));
+        executor_thread.spawn(plans::run(Arc::clone(&changes), moved_plans, approved_sender));
+        executor_thread.spawn(expiry::run(Arc::clone(&changes)));
+        executor_thread.spawn(escalation::run(Arc::clone(&changes)));
+        executor_thread.spawn(reminders::run(Arc::clone(&changes)));
+        executor_thread.spawn(prune::run(Arc::clone(&changes)));
+        executor_thread.spawn(votes::run(Arc::clone(&changes)));
+        executor_thread.spawn(orphans::run(changes));
         executor_thread.spawn(follow::receive_messages(Arc::clone(&inner)));
         Ok(Self { inner })
     }
@@ -140,7 +144,7 @@ impl Changes {
     /// Returns `true` if the actor, the Executor and the store are alive. If not, only a restart of the process helps.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        let Inner { transitions, shutdown, store, .. } = &*self.inner;
+        let StoredChanges { transitions, shutdown, store, .. } = &*self.inner.changes;
         transitions.addr.connected() && !shutdown.executor_ended.is_cancelled() && store.is_open()
     }
 
@@ -153,7 +157,7 @@ impl Changes {
     /// Returns the error that currently keeps the store from working, if any. The store recovers by itself if it can.
     #[must_use]
     pub fn current_store_error(&self) -> Option<StoreError> {
-        self.inner.store.current_error()
+        self.inner.changes.store.current_error()
     }
 
     /// Shuts down in order: ends waiters at once, accepts no new work, gives running calls until the deadline (their outcome
@@ -162,14 +166,14 @@ impl Changes {
     ///
     /// Waiters end first, because their requests would otherwise stay open for as long as calls are running.
     pub async fn shutdown(&self, deadline: Duration) {
-        let inner = &self.inner;
-        inner.shared.watchers.close();
-        inner.shutdown.end_work(deadline).await;
+        let Inner { changes, executor_thread, actor_thread, .. } = &*self.inner;
+        changes.shared.watchers.close();
+        changes.shutdown.end_work(deadline).await;
         // Transitions of endpoints are still written and announced.
-        inner.transitions.drain().await;
-        inner.shutdown.stop_following.cancel();
-        inner.feed.close();
-        let store = Arc::clone(&inner.store);
+        changes.transitions.drain().await;
+        changes.shutdown.stop_following.cancel();
+        changes.feed.close();
+        let store = Arc::clone(&changes.store);
         // Closing joins the store's threads, so it must not block a thread that is needed elsewhere.
         let closed = std::thread::Builder::new().name("store-close".into()).spawn(move || store.close());
         match closed {
@@ -178,25 +182,25 @@ impl Changes {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             }
-            Err(_) => inner.store.close(),
+            Err(_) => changes.store.close(),
         }
-        inner.executor_thread.stop();
-        inner.actor_thread.stop();
+        executor_thread.stop();
+        actor_thread.stop();
     }
 }
 
 /// Handles the first start on a restored backup. Changes that were approved in the backup may have run since, so they
 /// become stale and wait for a person. The audit trail records the restoration.
-async fn handle_restored_backup(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartError> {
-    let Some(backup_time) = inner.store.backup_time().await? else { return Ok(()) };
+async fn handle_restored_backup(changes: &StoredChanges, live: &[LiveChange]) -> Result<(), StartError> {
+    let Some(backup_time) = changes.store.backup_time().await? else { return Ok(()) };
     tracing::warn!(taken = %backup_time, "this store was restored from a backup; changes that were approved in the backup need a new approval");
     for live_change in live.iter().filter(|change| change.state == ChangeState::Approved) {
-        let Some(change) = inner.store.get(&live_change.id).await? else { continue };
+        let Some(change) = changes.store.get(&live_change.id).await? else { continue };
         let message = format!(
             "Restored from a backup of {backup_time}: the change may have run since; look at its target before you approve it again"
         );
         let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
-        match inner.transitions.apply_event(&change, ChangeEvent::MarkStale { fault }).await {
+        match changes.transitions.apply_event(&change, ChangeEvent::MarkStale { fault }).await {
             Ok(_) => {}
             Err(TransitionError::Store(error)) => return Err(error.into()),
             Err(error) => return Err(StoreError::BadRecord(format!("{}: {error:?}", live_change.id)).into()),
@@ -204,8 +208,8 @@ async fn handle_restored_backup(inner: &Arc<Inner>, live: &[LiveChange]) -> Resu
     }
     // Recorded last, so that a crash before this point starts over.
     let details = serde_json::json!({ "backupOf": backup_time }).to_string();
-    let record = Record::new("restored", inner.config.now(), SYSTEM, details);
-    match write(&*inner.store, WriteRequest::Restored(record)).await {
+    let record = Record::new("restored", changes.config.now(), SYSTEM, details);
+    match write(&*changes.store, WriteRequest::Restored(record)).await {
         Ok(()) => Ok(()),
         Err(WriteError::Store(error)) => Err(error.into()),
         Err(_) => Err(StoreError::Closed.into()),
@@ -215,18 +219,18 @@ async fn handle_restored_backup(inner: &Arc<Inner>, live: &[LiveChange]) -> Resu
 /// Recovers the changes of the last process and of nodes that are gone: executing ones get an unknown outcome, and
 /// approved ones are queued, with a delay if other nodes are alive.
 async fn recover(
-    inner: &Arc<Inner>,
+    changes: &StoredChanges,
     live: &[LiveChange],
     approved: &mpsc::UnboundedSender<ApprovedChange>,
 ) -> Result<(), StartError> {
-    orphans::mark_orphans_unknown(inner).await?;
-    let has_other_nodes = inner.nodes.live_count() > 1;
+    orphans::mark_orphans_unknown(changes).await?;
+    let has_other_nodes = changes.nodes.live_count() > 1;
     // `plans` finds the steps of plans that may run.
     let approved_changes = live.iter().filter(|change| change.state == ChangeState::Approved && change.plan.is_none());
     for live_change in approved_changes {
         // A change from a restored backup is no longer approved.
-        if let Some(change) = inner.store.get(&live_change.id).await?.filter(|c| c.state == ChangeState::Approved) {
-            let queued = ApprovedChange::new(&change, inner.config.now());
+        if let Some(change) = changes.store.get(&live_change.id).await?.filter(|c| c.state == ChangeState::Approved) {
+            let queued = ApprovedChange::new(&change, changes.config.now());
             // Another node may have approved it and should run it.
             let _ = approved.send(if has_other_nodes { queued.with_handover_delay() } else { queued });
         }

@@ -141,7 +141,7 @@ impl<'a> RunningDialogue<'a> {
             Some(message) = self.messages.recv() => DialogueEvent::Message(message),
             () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => DialogueEvent::TimedOut,
             () = withdrawn => DialogueEvent::Withdrawn,
-            () = self.inner.shutdown.stop.cancelled(), if !self.is_stopping => DialogueEvent::Stopping,
+            () = self.inner.changes.shutdown.stop.cancelled(), if !self.is_stopping => DialogueEvent::Stopping,
         }
     }
 
@@ -286,14 +286,14 @@ impl<'a> RunningDialogue<'a> {
             ChangeEvent::Answer { is_cancelled: true, .. } => "cancellation",
             _ => "answer",
         };
-        match self.inner.transitions.apply_event(&self.change, event).await {
+        match self.inner.changes.transitions.apply_event(&self.change, event).await {
             Ok(change) => {
                 self.change = change;
                 Ok(())
             }
             Err(error) => {
                 tracing::error!(?error, change = %self.change.id, "the {subject} in the dialogue of a running change could not be stored");
-                if let Ok(Some(change)) = self.inner.store.get(&self.change.id).await {
+                if let Ok(Some(change)) = self.inner.changes.store.get(&self.change.id).await {
                     self.change = change;
                 }
                 let message = format!("The {subject} could not be stored; it was not used");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::inner::Inner;
+use crate::stored_changes::StoredChanges;
 use countersign_domain::changes::{
     Change, ChangeState,
     machine::{ChangeEvent, SYSTEM},
@@ -19,17 +19,17 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Records the result beside the change if it is late. Returns `true` for a late result, even if the gateway ends before it
 /// is recorded.
-pub(super) async fn record_late_result(inner: &Inner, claimed: &Change, event: &ChangeEvent) -> bool {
+pub(super) async fn record_late_result(changes: &StoredChanges, claimed: &Change, event: &ChangeEvent) -> bool {
     let Some(claimant) = &claimed.claimed_by else { return false };
     let current = loop {
-        match inner.store.get(&claimed.id).await {
+        match changes.store.get(&claimed.id).await {
             Ok(Some(current)) => break current,
             Ok(None) | Err(StoreError::Closed) => return false,
             Err(error) => {
                 tracing::warn!(%error, change = %claimed.id, "a change whose result may be late cannot be read; trying again")
             }
         }
-        if !wait_for_retry(inner).await {
+        if !wait_for_retry(changes).await {
             return true;
         }
     };
@@ -65,21 +65,21 @@ pub(super) async fn record_late_result(inner: &Inner, claimed: &Change, event: &
         let record = Record {
             change: claimed.id.clone(),
             late: Some(LateCall { claimant: claimant.clone(), taken_until }),
-            ..Record::new("late_result", inner.config.now(), SYSTEM, details.to_string())
+            ..Record::new("late_result", changes.config.now(), SYSTEM, details.to_string())
         };
-        match write(&*inner.store, WriteRequest::Record(record)).await {
+        match write(&*changes.store, WriteRequest::Record(record)).await {
             Ok(()) | Err(WriteError::Store(StoreError::Closed)) => return true,
             Err(error) => {
                 tracing::error!(%error, change = %claimed.id, "a late result cannot be recorded; trying again")
             }
         }
-        if !wait_for_retry(inner).await {
+        if !wait_for_retry(changes).await {
             return true;
         }
     }
 }
 
 /// Waits before the next attempt. Returns `false` if the gateway is ending.
-async fn wait_for_retry(inner: &Inner) -> bool {
-    inner.shutdown.abandon.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_some()
+async fn wait_for_retry(changes: &StoredChanges) -> bool {
+    changes.shutdown.abandon.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_some()
 }

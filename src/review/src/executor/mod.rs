@@ -70,7 +70,7 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
     let mut running: JoinSet<AttemptResult> = JoinSet::new();
     loop {
         let due = tokio::select! {
-            () = inner.shutdown.stop.cancelled() => break,
+            () = inner.changes.shutdown.stop.cancelled() => break,
             Some(due) = delayed.next(), if !delayed.is_empty() => due,
             next = approved.recv() => match next {
                 Some(next) if next.delay.is_zero() => next,
@@ -139,7 +139,7 @@ type Slot = Option<OwnedSemaphorePermit>;
 
 /// Waits for a permit. Returns `None` once the gateway ends.
 async fn acquire_slot(inner: &Inner, slots: &Arc<Semaphore>) -> Slot {
-    inner.shutdown.stop.run_until_cancelled(Arc::clone(slots).acquire_owned()).await?.ok()
+    inner.changes.shutdown.stop.run_until_cancelled(Arc::clone(slots).acquire_owned()).await?.ok()
 }
 
 /// Takes one approved change as far as possible, so that the queue can move on. Returns the change if it must be checked
@@ -148,7 +148,7 @@ async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaph
     let mut failed_rechecks = 0;
     let mut short_delay = FIRST_RETRY_DELAY;
     let mut slot = None;
-    while !inner.shutdown.stop.is_cancelled() {
+    while !inner.changes.shutdown.stop.is_cancelled() {
         if slot.is_none() {
             slot = acquire_slot(inner, slots).await;
             continue;
@@ -203,8 +203,8 @@ async fn attempt(
         return Ok(());
     };
     crash_point("before_claim");
-    let claimant = inner.nodes.claimant();
-    if !inner.nodes.holds_claim(claimant.as_ref()) {
+    let claimant = inner.changes.nodes.claimant();
+    if !inner.changes.nodes.holds_claim(claimant.as_ref()) {
         return Err(RetryReason::Unavailable);
     }
     let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(inner.config.run_timeout);
@@ -229,11 +229,11 @@ async fn attempt(
         *reads_back = reading.is_some();
     }
     crash_point("before_result");
-    let recorded = record_outcome(inner, Arc::clone(&latest), event).await;
+    let recorded = record_outcome(&inner.changes, Arc::clone(&latest), event).await;
     crash_point("after_result");
     // The changes that wait for the target would alter what is read, so they run afterwards.
     if let Some((applied, reading)) = recorded.zip(reading) {
-        verify(inner, &applied, reading).await;
+        verify(&inner.changes, &applied, reading).await;
     }
     Ok(())
 }
@@ -252,7 +252,7 @@ async fn check_readiness(
     failed_rechecks: &mut u32,
 ) -> Result<Option<ReadyChange>, RetryReason> {
     let id = approved.id.as_str();
-    let change = match inner.store.get(id).await {
+    let change = match inner.changes.store.get(id).await {
         // An approval that was undone and given again is another approval with its own grace period.
         Ok(Some(change)) if change.state == ChangeState::Approved && change.version == approved.version => change,
         Ok(_) | Err(StoreError::Closed) => {
@@ -265,7 +265,7 @@ async fn check_readiness(
         }
     };
     let is_own = approved.handover_backoff.is_none();
-    let is_expired = expiry::is_expired(inner, &change).await.map_err(|error| {
+    let is_expired = expiry::is_expired(&inner.changes, &change).await.map_err(|error| {
         tracing::error!(%error, change = id, "the plan of an approved change cannot be read; trying again");
         RetryReason::Unavailable
     })?;
@@ -278,7 +278,7 @@ async fn check_readiness(
     }
     // The provider is not asked while another change occupies the target, because that change would alter the target
     // anyway.
-    match inner.store.occupants(vec![change.target_hash()], inner.config.now()).await {
+    match inner.changes.store.occupants(vec![change.target_hash()], inner.config.now()).await {
         Ok(occupants) if occupants.is_empty() => {}
         Ok(_) => return Err(RetryReason::TargetOccupied),
         Err(error) => {
@@ -302,10 +302,10 @@ async fn check_readiness(
     let needs_account = reason_to_wait.is_some();
     inner.waiting_reasons.update(&change, reason_to_wait);
     let event = match recheck {
-        Recheck::Same(same) => match votes::void_event(inner, &change) {
+        Recheck::Same(same) => match votes::void_event(&inner.changes, &change) {
             Ok(None) => return Ok(Some((change, same))),
             // Keys are the same on all nodes. Another node that is alive does this itself.
-            Ok(Some(void)) if is_own || inner.nodes.live_count() == 1 => void,
+            Ok(Some(void)) if is_own || inner.changes.nodes.live_count() == 1 => void,
             Ok(Some(_)) => return Err(RetryReason::Unavailable),
             Err(error) => {
                 tracing::error!(%error, change = id, "the validity of an approval cannot be checked; trying again");
@@ -356,7 +356,7 @@ async fn commit_transition(
     change: &Arc<Change>,
     event: ChangeEvent,
 ) -> Result<Option<Arc<Change>>, RetryReason> {
-    match inner.transitions.apply_event(change, event).await {
+    match inner.changes.transitions.apply_event(change, event).await {
         Ok(change) => Ok(Some(change)),
         Err(TransitionError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {
             tracing::error!(%error, change = %change.id, "a transition of an approved change could not be stored; trying again");
@@ -375,7 +375,7 @@ async fn commit_transition(
 }
 
 async fn pause(inner: &Inner, delay: Duration) {
-    inner.shutdown.stop.run_until_cancelled(tokio::time::sleep(delay)).await;
+    inner.changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(delay)).await;
 }
 
 /// Calls the provider once with exactly the approved bytes. The timeout is paused while the tool waits for an answer.
@@ -387,7 +387,7 @@ async fn call_provider(
     slot: &mut Slot,
 ) -> (Arc<Change>, ChangeEvent) {
     let (nodes, claimant, clock) =
-        (Arc::clone(&inner.nodes), change.claimed_by.clone(), Arc::clone(&inner.config.clock));
+        (Arc::clone(&inner.changes.nodes), change.claimed_by.clone(), Arc::clone(&inner.config.clock));
     let last_sent_at = Arc::new(AtomicI64::new(inner.config.now().as_millisecond()));
     // Checked just before the first byte of a call is sent.
     let permit_sent_at = Arc::clone(&last_sent_at);
@@ -396,14 +396,17 @@ async fn call_provider(
         nodes.holds_claim(claimant.as_ref())
     }));
     // A late renewal is fine as long as the node did not lose its lease in between.
-    while !permit.is_valid() && inner.nodes.claimant() == change.claimed_by && !inner.shutdown.kill.is_cancelled() {
+    while !permit.is_valid()
+        && inner.changes.nodes.claimant() == change.claimed_by
+        && !inner.changes.shutdown.kill.is_cancelled()
+    {
         tokio::time::sleep(LEASE_CHECK_INTERVAL).await;
     }
     if !permit.is_valid() {
         return (Arc::clone(change), ChangeEvent::Fail { fault: to_fault(&Permit::expired_error()), result: None });
     }
     let (inquirer, mut dialogue) = RunningDialogue::start(inner, change).unzip();
-    let cancel = inner.shutdown.kill.child_token();
+    let cancel = inner.changes.shutdown.kill.child_token();
     let context = CallContext {
         cancel: cancel.clone(),
         change_id: Some(change.id.clone()),
@@ -432,7 +435,7 @@ async fn call_provider(
         let run_event = tokio::select! {
             biased;
             answer = &mut work => break match answer {
-                Ok(answer) => outcome_event(inner, answer, last_sent(&last_sent_at)),
+                Ok(answer) => outcome_event(&inner.changes, answer, last_sent(&last_sent_at)),
                 Err(_panic) => {
                     tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
                     let message = "The tool failed in a way that leaves open whether the change was applied";
@@ -442,7 +445,7 @@ async fn call_provider(
             () = tokio::time::sleep_until(deadline), if !is_waiting => {
                 break unknown_outcome(ErrorKind::Timeout, "The tool did not answer in time", last_sent(&last_sent_at));
             }
-            () = inner.shutdown.kill.cancelled() => {
+            () = inner.changes.shutdown.kill.cancelled() => {
                 break unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", inner.config.now());
             }
             event = next_event => event,

@@ -8,8 +8,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::late::record_late_result;
 use crate::{
     actor::TransitionError,
-    inner::Inner,
     recheck::{MAX_FAULT_CHARS, to_fault},
+    stored_changes::StoredChanges,
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError, redact::redact};
@@ -18,7 +18,7 @@ use countersign_store::StoreError;
 
 /// Returns the event for an answer; `last_sent_at` is the time at which a request of the call was last sent.
 pub(super) fn outcome_event(
-    inner: &Inner,
+    changes: &StoredChanges,
     answer: Result<ToolResult, McpError>,
     last_sent_at: Timestamp,
 ) -> ChangeEvent {
@@ -26,17 +26,17 @@ pub(super) fn outcome_event(
         Ok(result) if result.is_error => {
             let message = first_text(&result).unwrap_or_else(|| "The tool answered with an error".into());
             let fault = ChangeFault::new(ErrorKind::ToolExecution, message);
-            ChangeEvent::Fail { fault, result: Some(result_to_store(inner, &result)) }
+            ChangeEvent::Fail { fault, result: Some(result_to_store(changes, &result)) }
         }
-        Ok(result) => ChangeEvent::Succeed { result: result_to_store(inner, &result), reads_back: false },
+        Ok(result) => ChangeEvent::Succeed { result: result_to_store(changes, &result), reads_back: false },
         Err(error) if is_certainly_not_applied(&error) => {
-            let result = result_to_store(inner, &ToolResult::error(&error));
+            let result = result_to_store(changes, &ToolResult::error(&error));
             ChangeEvent::Fail { fault: to_fault(&error), result: Some(result) }
         }
         Err(error) => {
             // After a timeout, the deadline of the call counts from its last request. Another error may come later, because
             // progress and questions extend the timeout, so the deadline counts from now.
-            let last_sent_at = if error.kind == ErrorKind::Timeout { last_sent_at } else { inner.config.now() };
+            let last_sent_at = if error.kind == ErrorKind::Timeout { last_sent_at } else { changes.config.now() };
             ChangeEvent::LoseTrack { fault: to_fault(&error), last_sent_at }
         }
     }
@@ -56,8 +56,8 @@ fn is_certainly_not_applied(error: &McpError) -> bool {
 }
 
 /// Returns the result to store: the whole result, or a note in its place if it is too large.
-fn result_to_store(inner: &Inner, result: &ToolResult) -> Arc<RawValue> {
-    let whole = to_raw_value(result).ok().filter(|raw| raw.get().len() <= inner.config.max_result_bytes);
+fn result_to_store(changes: &StoredChanges, result: &ToolResult) -> Arc<RawValue> {
+    let whole = to_raw_value(result).ok().filter(|raw| raw.get().len() <= changes.config.max_result_bytes);
     let raw = whole.or_else(|| {
         let note = ToolResult::text("The tool's answer was too large to be kept.", None);
         to_raw_value(&ToolResult { is_error: result.is_error, ..note }).ok()
@@ -78,14 +78,18 @@ fn first_text(result: &ToolResult) -> Option<String> {
 
 /// Records the outcome and retries until that succeeds: the call is over and is never made again.
 /// Returns the change as it was recorded, or `None` if it was not recorded as the outcome.
-pub(super) async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) -> Option<Arc<Change>> {
+pub(super) async fn record_outcome(
+    changes: &StoredChanges,
+    mut claimed: Arc<Change>,
+    event: ChangeEvent,
+) -> Option<Arc<Change>> {
     let mut retry_delay = Duration::from_millis(50);
     loop {
-        match inner.transitions.apply_event(&claimed, event.clone()).await {
+        match changes.transitions.apply_event(&claimed, event.clone()).await {
             Ok(recorded) => return Some(recorded),
             Err(TransitionError::Conflict | TransitionError::Illegal(_) | TransitionError::Fenced) => {
                 // A question was stored although storing it seemed to fail.
-                let current = inner.store.get(&claimed.id).await.ok().flatten();
+                let current = changes.store.get(&claimed.id).await.ok().flatten();
                 if let Some(current) = &current
                     && current.state == ChangeState::Executing
                     && current.version > claimed.version
@@ -93,7 +97,7 @@ pub(super) async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, even
                     claimed = Arc::clone(current);
                     continue;
                 }
-                if record_late_result(inner, &claimed, &event).await {
+                if record_late_result(changes, &claimed, &event).await {
                     return None;
                 }
                 // An earlier attempt was written although its outcome was unknown at the time.
@@ -108,7 +112,7 @@ pub(super) async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, even
                 tracing::error!(?error, change = %claimed.id, "the outcome of a change cannot be recorded; trying again");
             }
         }
-        if inner.shutdown.abandon.run_until_cancelled(tokio::time::sleep(retry_delay)).await.is_none() {
+        if changes.shutdown.abandon.run_until_cancelled(tokio::time::sleep(retry_delay)).await.is_none() {
             tracing::error!(change = %claimed.id, "gave up recording the outcome of a change");
             return None;
         }

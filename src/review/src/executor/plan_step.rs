@@ -36,7 +36,7 @@ pub(super) enum Preparation {
 /// change; otherwise it stands in for a node that may be gone.
 pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -> Result<Preparation, RetryReason> {
     let Some(plan) = &change.plan else { return Ok(Preparation::AsApproved) };
-    let steps = match inner.store.plan_states(&plan.id).await {
+    let steps = match inner.changes.store.plan_states(&plan.id).await {
         Ok(steps) => steps,
         Err(error) => return Ok(Preparation::Unavailable(store_error(&error))),
     };
@@ -69,7 +69,7 @@ pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -
         Ok(None) => Ok(Preparation::AsApproved),
         Err(error) if error.kind.is_transient() => Ok(Preparation::Unavailable(error)),
         // The node that is to run the step does this itself if it is alive. If it is gone, the leader does it.
-        Ok(Some(_)) | Err(_) if !is_own && !inner.nodes.is_leader() => Err(RetryReason::Unavailable),
+        Ok(Some(_)) | Err(_) if !is_own && !inner.changes.nodes.is_leader() => Err(RetryReason::Unavailable),
         Ok(Some(event)) => Ok(Preparation::Needs(Box::new(event))),
         Err(error) => {
             let reason = format!("it could not be prepared: {}", to_fault(&error).message);
@@ -97,11 +97,11 @@ async fn void_later_votes(inner: &Inner, plan: &PlanStep, is_own: bool) -> Resul
         tracing::error!(%error, plan = %plan.id, "the approvals of a plan cannot be checked; trying again");
         RetryReason::Unavailable
     };
-    let steps = inner.store.plan(&plan.id).await.map_err(|error| unreadable(store_error(&error)))?;
+    let steps = inner.changes.store.plan(&plan.id).await.map_err(|error| unreadable(store_error(&error)))?;
     let mut are_valid = true;
     for step in steps.iter().filter(|step| step.plan.as_ref().is_some_and(|later| later.index > plan.index)) {
-        let Some(void) = votes::void_event(inner, step).map_err(unreadable)? else { continue };
-        if !is_own && inner.nodes.live_count() > 1 {
+        let Some(void) = votes::void_event(&inner.changes, step).map_err(unreadable)? else { continue };
+        if !is_own && inner.changes.nodes.live_count() > 1 {
             // The node that is to run the step does this itself if it is alive.
             return Err(RetryReason::Unavailable);
         }
@@ -114,7 +114,7 @@ async fn void_later_votes(inner: &Inner, plan: &PlanStep, is_own: bool) -> Resul
 /// Fills in the results of earlier steps, and previews the call with them.
 async fn fill_in_results(inner: &Inner, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
     let Some(plan) = &change.plan else { return Ok(None) };
-    let steps = inner.store.plan(&plan.id).await.map_err(|e| store_error(&e))?;
+    let steps = inner.changes.store.plan(&plan.id).await.map_err(|e| store_error(&e))?;
     let results: Vec<Option<String>> = steps.iter().map(|step| result_value(step)).collect();
     let invalid = |text: String| McpError::new(ErrorKind::ValidationFailed, text);
     let filled = fill_references(&change.arguments, plan.index as usize, |from| results.get(from)?.as_deref());

@@ -5,13 +5,13 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::{FutureExt, future::BoxFuture};
 
-use crate::inner::Inner;
+use crate::stored_changes::StoredChanges;
 use countersign_domain::changes::{Change, Verification, VerificationOutcome, machine::ChangeEvent};
 
 /// Reads the target within the time limit of a preview, and records the result.
-pub(super) async fn verify(inner: &Inner, applied: &Arc<Change>, reading: BoxFuture<'_, Verification>) {
-    let reading = AssertUnwindSafe(tokio::time::timeout(inner.config.preview_timeout, reading)).catch_unwind();
-    let mut verification = match inner.shutdown.stop.run_until_cancelled(reading).await {
+pub(super) async fn verify(changes: &StoredChanges, applied: &Arc<Change>, reading: BoxFuture<'_, Verification>) {
+    let reading = AssertUnwindSafe(tokio::time::timeout(changes.config.preview_timeout, reading)).catch_unwind();
+    let mut verification = match changes.shutdown.stop.run_until_cancelled(reading).await {
         Some(Ok(Ok(verification))) => verification,
         Some(Ok(Err(_))) => Verification::unreadable("it took too long"),
         Some(Err(_panic)) => {
@@ -20,11 +20,11 @@ pub(super) async fn verify(inner: &Inner, applied: &Arc<Change>, reading: BoxFut
         }
         None => Verification::unreadable("the gateway was stopped"),
     };
-    if verification.verified == VerificationOutcome::Differs && is_target_taken(inner, applied).await {
+    if verification.verified == VerificationOutcome::Differs && is_target_taken(changes, applied).await {
         verification = Verification::unreadable("another change of the same target has started since");
     }
     let verified = verification.verified.as_str();
-    match inner.transitions.apply_event(applied, ChangeEvent::Verify { verification }).await {
+    match changes.transitions.apply_event(applied, ChangeEvent::Verify { verification }).await {
         Ok(_) => tracing::debug!(change = %applied.id, verified, "an applied change was verified"),
         Err(error) => {
             tracing::error!(?error, change = %applied.id, verified, "the verification of a change cannot be recorded");
@@ -33,7 +33,7 @@ pub(super) async fn verify(inner: &Inner, applied: &Arc<Change>, reading: BoxFut
 }
 
 /// Returns `true` if another change has taken the target since. Changes on other nodes do not wait for the verification.
-async fn is_target_taken(inner: &Inner, change: &Change) -> bool {
-    let occupants = inner.store.occupants(vec![change.target_hash()], inner.config.now()).await;
+async fn is_target_taken(changes: &StoredChanges, change: &Change) -> bool {
+    let occupants = changes.store.occupants(vec![change.target_hash()], changes.config.now()).await;
     occupants.is_ok_and(|occupants| !occupants.is_empty())
 }

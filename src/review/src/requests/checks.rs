@@ -24,7 +24,7 @@ pub(crate) fn check_request(
     reviewer: &Principal,
     comment: Option<&str>,
 ) -> Result<(), ChangeRequestError> {
-    if inner.shutdown.is_closing() {
+    if inner.changes.shutdown.is_closing() {
         return Err(shutting_down_error().into());
     }
     if !reviewer.role.may_decide() {
@@ -141,8 +141,8 @@ pub(crate) async fn check_decidable(
     if change.version != version {
         return Err(version_conflict_error(change));
     }
-    if expiry::is_expired(inner, change).await.map_err(|e| store_error(&e))? {
-        let transition = inner.transitions.apply_event_for_endpoint(change, expiry::expire_event(change)).await;
+    if expiry::is_expired(&inner.changes, change).await.map_err(|e| store_error(&e))? {
+        let transition = inner.changes.transitions.apply_event_for_endpoint(change, expiry::expire_event(change)).await;
         return Err(refusal_error(
             ErrorKind::ChangeExpired,
             "The change has expired",
@@ -160,7 +160,7 @@ pub(crate) async fn load(inner: &Inner, id: &str) -> Result<Arc<Change>, ChangeR
     if id.len() > MAX_ID_BYTES {
         return Err(not_found_error().into());
     }
-    inner.store.get(id).await.map_err(|e| store_error(&e))?.ok_or_else(|| not_found_error().into())
+    inner.changes.store.get(id).await.map_err(|e| store_error(&e))?.ok_or_else(|| not_found_error().into())
 }
 
 /// Converts the outcome of a transition into the result of the request. A conflict carries the current state.

@@ -67,7 +67,7 @@ impl Changes {
         }
         let event = ChangeEvent::Unapprove { reviewer: reviewer.clone(), all: reviewer.role == Role::Admin };
         crash_point("before_undo");
-        let transition = inner.transitions.apply_event_for_endpoint(&change, event).await;
+        let transition = inner.changes.transitions.apply_event_for_endpoint(&change, event).await;
         crash_point("after_undo");
         to_request_result(inner, &change, transition).await
     }
@@ -80,7 +80,7 @@ impl Changes {
     /// `CHANGE_EXPIRED`, `VERSION_CONFLICT`, `OVERLOADED`; the errors of the store.
     pub async fn withdraw(&self, id: &str, principal: &Principal, reason: Option<String>) -> RequestResult {
         let inner = &*self.inner;
-        if inner.shutdown.is_closing() {
+        if inner.changes.shutdown.is_closing() {
             return Err(shutting_down_error().into());
         }
         require_scope(principal, Scope::ToolsPropose)?;
@@ -95,7 +95,7 @@ impl Changes {
         crash_point("before_withdraw");
         let reason = reason.and_then(shorten_reason);
         let event = ChangeEvent::Withdraw { proposer: principal.clone(), reason };
-        let transition = inner.transitions.apply_event_for_endpoint(&change, event).await;
+        let transition = inner.changes.transitions.apply_event_for_endpoint(&change, event).await;
         crash_point("after_withdraw");
         to_request_result(inner, &change, transition).await
     }
@@ -135,7 +135,7 @@ impl Changes {
         check_comment(&change, comment.as_deref())?;
         check_sign_in(inner, reviewer, &change)?;
         // The store would refuse the transition too, but here the error can name the time.
-        if let Some(until) = inner.store.in_flight_until(id).await.map_err(|e| crate::store_error(&e))? {
+        if let Some(until) = inner.changes.store.in_flight_until(id).await.map_err(|e| crate::store_error(&e))? {
             let message = format!(
                 "The gateway that ran the change does not respond and may still send the call; settle the change after \
                  {until}, or restart that gateway"
@@ -145,7 +145,7 @@ impl Changes {
         }
         let event = ChangeEvent::Settle { reviewer: reviewer.clone(), applied, comment };
         crash_point("before_settle");
-        let transition = inner.transitions.apply_event_for_endpoint(&change, event).await;
+        let transition = inner.changes.transitions.apply_event_for_endpoint(&change, event).await;
         crash_point("after_settle");
         to_request_result(inner, &change, transition).await
     }
@@ -190,9 +190,9 @@ pub(super) async fn check_decision(
     if approves {
         check_terms(&change, bulk)?;
         check_sign_in(inner, &reviewer, &change)?;
-        if let Some(void) = votes::void_event(inner, &change)? {
+        if let Some(void) = votes::void_event(&inner.changes, &change)? {
             // The version that was shown counted a vote that is no longer valid.
-            let transition = inner.transitions.apply_event_for_endpoint(&change, void).await;
+            let transition = inner.changes.transitions.apply_event_for_endpoint(&change, void).await;
             return Err(version_conflict_error(&to_request_result(inner, &change, transition).await?));
         }
     }
@@ -227,7 +227,7 @@ pub(super) async fn check_decision(
 
 /// Makes a decision that was checked.
 pub(super) async fn record_decision(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) -> RequestResult {
-    let decided = inner.transitions.apply_event_for_endpoint(change, event).await;
+    let decided = inner.changes.transitions.apply_event_for_endpoint(change, event).await;
     crash_point("after_decide");
     to_request_result(inner, change, decided).await
 }

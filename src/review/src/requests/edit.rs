@@ -72,7 +72,7 @@ async fn edit_now(inner: &Inner, edit: ChangeEdit) -> RequestResult {
         let (provider, ComputedPreview { preview, .. }) =
             inner.preview_as_proposer(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
         let mut preview = truncate_headlines(preview);
-        compose_over_plan(inner, &change, &mut preview).await.map_err(|e| store_error(&e))?;
+        compose_over_plan(&inner.changes, &change, &mut preview).await.map_err(|e| store_error(&e))?;
         Ok((terms, preview, provider.server_identity()))
     };
     let (terms, preview, served_by) =
@@ -80,7 +80,7 @@ async fn edit_now(inner: &Inner, edit: ChangeEdit) -> RequestResult {
     let (editor, terms) = ((*reviewer).clone(), Box::new(terms));
     let event = ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms };
     crash_point("before_edit");
-    let transition = inner.transitions.apply_event_for_endpoint(&change, event).await;
+    let transition = inner.changes.transitions.apply_event_for_endpoint(&change, event).await;
     crash_point("after_edit");
     to_request_result(inner, &change, transition).await
 }

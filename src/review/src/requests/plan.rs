@@ -51,7 +51,7 @@ impl Changes {
         proposals: Vec<Proposal>,
     ) -> Result<Vec<Arc<Change>>, McpError> {
         let inner = &*self.inner;
-        if inner.shutdown.is_closing() {
+        if inner.changes.shutdown.is_closing() {
             return Err(shutting_down_error());
         }
         check_texts(title, reason)?;
@@ -73,7 +73,11 @@ impl Changes {
                 return Ok(stored);
             }
             if !is_counted {
-                inner.proposal_rate.admit(&proposals[0].proposer.principal, missing, inner.nodes.live_count())?;
+                inner.proposal_rate.admit(
+                    &proposals[0].proposer.principal,
+                    missing,
+                    inner.changes.nodes.live_count(),
+                )?;
                 is_counted = true;
             }
             let drafts = prepare_missing_steps(inner, title, reason, &stored, &proposals)?;
@@ -112,7 +116,7 @@ impl Changes {
         announcement: PlanAnnouncement,
     ) -> Result<Arc<Change>, McpError> {
         let inner = &*self.inner;
-        if inner.shutdown.is_closing() {
+        if inner.changes.shutdown.is_closing() {
             return Err(shutting_down_error());
         }
         check_texts(&announcement.title, None)?;
@@ -121,11 +125,11 @@ impl Changes {
         if let Some(existing) = find_existing(inner, &proposal).await? {
             return answer_repeat(existing, CallIdentity::from_proposal(&proposal));
         }
-        inner.proposal_rate.admit(&principal, 1, inner.nodes.live_count())?;
+        inner.proposal_rate.admit(&principal, 1, inner.changes.nodes.live_count())?;
         let PlanAnnouncement { id, title, last } = announcement;
         let original_preview = proposal.preview.clone();
         for _ in 0..MAX_ATTEMPTS {
-            let steps = inner.store.plan(&id).await.map_err(|e| store_error(&e))?;
+            let steps = inner.changes.store.plan(&id).await.map_err(|e| store_error(&e))?;
             let index = next_index(&steps)?;
             if index as usize + 1 == MAX_STEPS && !last {
                 return Err(invalid_params_error(format!(
@@ -156,7 +160,7 @@ impl Changes {
 
     /// Stops a plan of the principal by withdrawing its stored steps, because one of its calls was refused.
     pub async fn refuse_plan(&self, id: &str, principal: &str, reason: &str) {
-        match self.inner.store.plan(id).await {
+        match self.inner.changes.store.plan(id).await {
             Ok(mut steps) => {
                 steps.retain(|step| step.proposer.principal == principal);
                 withdraw(&self.inner, &steps, reason).await;
@@ -198,7 +202,7 @@ fn prepare_missing_steps(
         match draft_change(inner, proposal) {
             Ok(draft) => drafts.push(draft),
             Err(error) => {
-                drafts.iter().for_each(|draft| inner.shared.duplicates.remove(&draft.change.id));
+                drafts.iter().for_each(|draft| inner.changes.shared.duplicates.remove(&draft.change.id));
                 return Err(error.with("step", position));
             }
         }
@@ -219,7 +223,7 @@ async fn store_missing_steps(
         match write_new_change(inner, draft).await {
             Ok(change) => stored.push(change),
             Err(error) => {
-                drafts.for_each(|draft| inner.shared.duplicates.remove(&draft.change.id));
+                drafts.for_each(|draft| inner.changes.shared.duplicates.remove(&draft.change.id));
                 if matches!(error, TransitionError::Duplicate) {
                     return Ok(None);
                 }
@@ -247,7 +251,7 @@ async fn find_repeated_steps(
     calls: &[CallIdentity<'_>],
 ) -> Result<Vec<Arc<Change>>, McpError> {
     let steps = match &first.plan {
-        Some(plan) => inner.store.plan(&plan.id).await.map_err(|e| store_error(&e))?,
+        Some(plan) => inner.changes.store.plan(&plan.id).await.map_err(|e| store_error(&e))?,
         None => Vec::new(),
     };
     let is_complete = steps.last().and_then(|step| step.plan.as_ref()).is_some_and(|plan| plan.last);
@@ -294,7 +298,7 @@ fn compose_preview<'a>(proposal: &mut Proposal, earlier: impl Iterator<Item = &'
 async fn withdraw(inner: &Inner, steps: &[Arc<Change>], reason: &str) {
     for step in steps {
         let event = ChangeEvent::StopPlan { reason: reason.to_owned(), reviewer: None };
-        match inner.transitions.apply_event(step, event).await {
+        match inner.changes.transitions.apply_event(step, event).await {
             Ok(_) => return,
             Err(error) => tracing::debug!(?error, change = %step.id, "a step of a refused plan could not be withdrawn"),
         }

@@ -105,7 +105,7 @@ async fn load(inner: &Inner, id: &str) -> Result<Option<Plan>, McpError> {
     if id.len() > MAX_ID_BYTES {
         return Ok(None);
     }
-    let steps = inner.store.plan(id).await.map_err(|e| store_error(&e))?;
+    let steps = inner.changes.store.plan(id).await.map_err(|e| store_error(&e))?;
     Ok(Plan::new(id, steps))
 }
 

@@ -33,14 +33,14 @@ impl Changes {
     /// `max_bytes_per_day`), `OVERLOADED`, `STORE_UNAVAILABLE`, `SHUTTING_DOWN`.
     pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
         let inner = &*self.inner;
-        if inner.shutdown.is_closing() {
+        if inner.changes.shutdown.is_closing() {
             return Err(shutting_down_error());
         }
         crash_point("before_propose");
         if proposal.idempotency_key.is_some() {
             return Box::pin(propose_with_key(inner, proposal)).await;
         }
-        inner.proposal_rate.admit(&proposal.proposer.principal, 1, inner.nodes.live_count())?;
+        inner.proposal_rate.admit(&proposal.proposer.principal, 1, inner.changes.nodes.live_count())?;
         // The proposal is consumed here, so that many waiting requests do not keep its preview and arguments in memory
         // twice.
         let draft = draft_change(inner, proposal)?;
@@ -101,14 +101,14 @@ impl Changes {
         reason: &str,
     ) -> Result<(), McpError> {
         let inner = &*self.inner;
-        if inner.shutdown.is_closing() {
+        if inner.changes.shutdown.is_closing() {
             return Err(shutting_down_error());
         }
-        inner.proposal_rate.admit(&proposer.principal, 1, inner.nodes.live_count())?;
+        inner.proposal_rate.admit(&proposer.principal, 1, inner.changes.nodes.live_count())?;
         let proposer = shorten_proposer(proposer);
         let details = json!({ "provider": provider, "tool": tool, "comment": reason, "proposer": proposer });
         let record = Record::new("failing_call_returned", inner.config.now(), &proposer.principal, details.to_string());
-        let written = write_to_store(&*inner.store, WriteRequest::Record(record)).await;
+        let written = write_to_store(&*inner.changes.store, WriteRequest::Record(record)).await;
         written.map_err(|error| error.to_user_error("the call could not be recorded; nothing was called"))
     }
 }
@@ -117,10 +117,10 @@ impl Changes {
 /// did not write; after a timeout, the write may still succeed.
 pub(super) async fn write_new_change(inner: &Inner, draft: Draft) -> TransitionResult {
     let id = draft.change.id.clone();
-    let written = inner.transitions.write_for_endpoint(draft).await;
+    let written = inner.changes.transitions.write_for_endpoint(draft).await;
     crash_point("after_propose");
     if let Err(TransitionError::Refused(_)) = &written {
-        inner.shared.duplicates.remove(&id);
+        inner.changes.shared.duplicates.remove(&id);
     }
     written
 }
@@ -134,9 +134,9 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     }
     let draft = draft_change(inner, proposal)?;
     let change = Arc::clone(&draft.change);
-    inner.proposal_rate.admit(&principal, 1, inner.nodes.live_count())?;
+    inner.proposal_rate.admit(&principal, 1, inner.changes.nodes.live_count())?;
     if let Some(call) = &draft.call_hash {
-        inner.shared.duplicates.add(call, &change.id);
+        inner.changes.shared.duplicates.add(call, &change.id);
     }
     match write_new_change(inner, draft).await {
         // Another proposal with the same key was stored at the same moment.
@@ -159,13 +159,13 @@ pub(super) fn draft_change(inner: &Inner, proposal: Proposal) -> Result<Draft, M
     let id = change.id.clone();
     // With a key, the caller itself says which calls are the same.
     if change.idempotency_key.is_none() {
-        change.duplicate_of = inner.shared.duplicates.add(&call, &id);
+        change.duplicate_of = inner.changes.shared.duplicates.add(&call, &id);
     }
     let draft = draft::to_draft(draft::first_transition(change)).and_then(|draft| {
-        inner.transitions.check_size(&draft)?;
+        inner.changes.transitions.check_size(&draft)?;
         Ok(Draft { call_hash: Some(call), ..draft })
     });
-    draft.inspect_err(|_| inner.shared.duplicates.remove(&id))
+    draft.inspect_err(|_| inner.changes.shared.duplicates.remove(&id))
 }
 
 pub(super) fn into_client_error(error: TransitionError) -> McpError {
@@ -299,7 +299,7 @@ pub(super) fn shorten_reason(reason: String) -> Option<String> {
 
 /// Returns the change that the principal has proposed with this idempotency key.
 pub(super) async fn find_by_key(inner: &Inner, principal: &str, key: &str) -> Result<Option<Arc<Change>>, McpError> {
-    inner.store.find_by_idempotency_key(principal, key).await.map_err(|e| store_error(&e))
+    inner.changes.store.find_by_idempotency_key(principal, key).await.map_err(|e| store_error(&e))
 }
 
 /// Answers a repeated proposal with the existing change, if it is the same call.

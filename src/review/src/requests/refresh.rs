@@ -64,12 +64,13 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
             let marked = if is_stale {
                 Ok(Arc::clone(change))
             } else {
-                inner.transitions.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await
+                inner.changes.transitions.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await
             };
             crash_point("between_stale_and_refresh");
             let refreshed = match marked {
                 Ok(marked) => {
                     inner
+                        .changes
                         .transitions
                         .apply_event_for_endpoint(&marked, ChangeEvent::Refresh { preview, served_by })
                         .await
@@ -81,7 +82,7 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
         }
         Recheck::Impossible(_) if is_stale => TargetCheck::NotAsShown(Ok(Arc::clone(change)), None),
         Recheck::Impossible(fault) => TargetCheck::NotAsShown(
-            inner.transitions.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await,
+            inner.changes.transitions.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await,
             None,
         ),
         Recheck::Unavailable(error) => return Err(ChangeRequestError { error, current: Some(Arc::clone(change)) }),
@@ -111,5 +112,5 @@ async fn refresh_unchanged(inner: &Inner, change: &Arc<Change>, served_by: Serve
         fingerprint: change.fingerprint.clone(),
         state_effect: StateEffect::Dependent,
     };
-    inner.transitions.apply_event_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }).await
+    inner.changes.transitions.apply_event_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }).await
 }

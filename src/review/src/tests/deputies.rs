@@ -180,7 +180,7 @@ async fn vote_of_a_deputy_outlasts_the_absence_but_not_the_rights() {
     let change = propose(&bench, "agent", 2, &["dba"]).await;
     store.send_away(&bench, "alice", "dora");
     let voted = approve(&bench, &change, "dora").await.unwrap();
-    let is_void = || votes::void_event(&bench.changes.inner, &voted).unwrap().is_some();
+    let is_void = || votes::void_event(&bench.changes.inner.changes, &voted).unwrap().is_some();
     store.bring_back("alice");
     bench.skew.fetch_add(60, Ordering::SeqCst);
     assert!(!is_void(), "it was given lawfully");

@@ -129,7 +129,11 @@ async fn approved_change_expires_if_not_run_in_time() {
     bench.wait_for_state(&first.id, ChangeState::Executing).await;
     bench.decide(&second, ReviewVerdict::Approve).await.unwrap();
     bench.skew.store(61, Ordering::SeqCst);
-    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.inner).await, 1, "a running change does not expire");
+    assert_eq!(
+        crate::upkeep::expiry::expire_due(&bench.changes.inner.changes).await,
+        1,
+        "a running change does not expire"
+    );
     let expired = bench.get(&second.id).await;
     assert!(expired.state == ChangeState::Expired && expired.fault.as_ref().unwrap().message.contains("not run"));
     bench.fake.gate.add_permits(1_000_000);
@@ -156,7 +160,7 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
     let (ran, waiting, pending, same) =
         (propose("a").await, propose("b").await, propose("c").await, propose("a").await);
     // The transitions are made without the Executor, as if the process had ended right after the commit.
-    bench.changes.inner.shutdown.stop.cancel();
+    bench.changes.inner.changes.shutdown.stop.cancel();
     let inner = &bench.changes.inner;
     for change in [&ran, &waiting, &same] {
         let decision = countersign_domain::changes::ReviewDecision {
@@ -172,9 +176,10 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
             at: inner.config.now(),
             version: 1,
         };
-        let approved = inner.transitions.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();
+        let approved = inner.changes.transitions.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();
         if change.id == ran.id {
             inner
+                .changes
                 .transitions
                 .apply_event(&approved, ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) })
                 .await
@@ -269,7 +274,7 @@ async fn broken_long_call_still_occupies_its_target() {
 async fn approved_change_waits_for_its_provider_after_restart() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
-    bench.changes.inner.shutdown.stop.cancel();
+    bench.changes.inner.changes.shutdown.stop.cancel();
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
     fake.present.store(false, Ordering::SeqCst);

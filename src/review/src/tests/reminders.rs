@@ -12,7 +12,7 @@ use countersign_feed::FeedSubscription;
 async fn remind(bench: &TestBench, checked_to: &mut Timestamp, seconds: i64) {
     bench.skew.fetch_add(seconds, Ordering::SeqCst);
     let now = bench.changes.inner.config.now();
-    reminders::remind_due(&bench.changes.inner, *checked_to, now).await;
+    reminders::remind_due(&bench.changes.inner.changes, *checked_to, now).await;
     *checked_to = now;
 }
 

@@ -211,7 +211,7 @@ async fn expiry_rejects_if_the_rule_says_so() {
     bench.skew.store(61, std::sync::atomic::Ordering::SeqCst);
     let error = expect_refusal(bench.decide(&late, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired);
     assert_eq!(error.current.unwrap().state, ChangeState::Rejected);
-    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.inner).await, 1);
+    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.inner.changes).await, 1);
     let rejected = bench.get(&change.id).await;
     assert_eq!(rejected.state, ChangeState::Rejected);
     assert!(

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::{BATCH_SIZE, handle_due, wait_for_turn};
-use crate::{draft::live_event, inner::Inner};
+use crate::{draft::live_event, stored_changes::StoredChanges};
 use countersign_domain::changes::{Change, machine::SYSTEM};
 use countersign_store::{AuditSearch, Record, StoreError, WriteError, WriteRequest, write};
 
@@ -18,17 +18,17 @@ pub const AUDIT_EVENT: &str = "escalated";
 const FEED_EVENT: &str = "change.escalated";
 
 /// Records due escalations until the gateway closes.
-pub(crate) async fn run(inner: Arc<Inner>) {
-    while wait_for_turn(&inner, inner.config.expiry_interval).await {
-        while escalate_due(&inner).await == BATCH_SIZE && !inner.shutdown.stop.is_cancelled() {}
+pub(crate) async fn run(changes: Arc<StoredChanges>) {
+    while wait_for_turn(&changes, changes.config.expiry_interval).await {
+        while escalate_due(&changes).await == BATCH_SIZE && !changes.shutdown.stop.is_cancelled() {}
     }
 }
 
 /// Records due escalations, and returns the number of changes that were handled. A change that cannot be read or recorded stays
 /// due.
-pub(crate) async fn escalate_due(inner: &Inner) -> usize {
-    handle_due(&inner.shared.escalations, inner.config.now(), |id| async move {
-        let escalated = escalate(inner, &id).await;
+pub(crate) async fn escalate_due(changes: &StoredChanges) -> usize {
+    handle_due(&changes.shared.escalations, changes.config.now(), |id| async move {
+        let escalated = escalate(changes, &id).await;
         if let Err(error) = &escalated {
             tracing::warn!(%error, change = id, "the escalation of a change could not be recorded yet");
         }
@@ -38,30 +38,30 @@ pub(crate) async fn escalate_due(inner: &Inner) -> usize {
 }
 
 /// Records the escalation of one change, unless it is decided, recorded already or not due yet.
-async fn escalate(inner: &Inner, id: &str) -> Result<(), StoreError> {
-    let (change, now) = (inner.store.get(id).await?, inner.config.now());
+async fn escalate(changes: &StoredChanges, id: &str) -> Result<(), StoreError> {
+    let (change, now) = (changes.store.get(id).await?, changes.config.now());
     let undecided = change.filter(|change| change.state.awaits_decision());
     let due = undecided.and_then(|change| Some((change.terms.escalates_at(change.created_at)?, change)));
     match due {
-        Some((at, _)) if at > now => inner.shared.escalations.insert(id, at, now),
+        Some((at, _)) if at > now => changes.shared.escalations.insert(id, at, now),
         Some((_, change)) => {
-            if !is_recorded(inner, id).await? {
-                record(inner, &change, now).await?;
+            if !is_recorded(changes, id).await? {
+                record(changes, &change, now).await?;
             }
-            inner.shared.escalations.remove(id);
+            changes.shared.escalations.remove(id);
         }
-        None => inner.shared.escalations.remove(id),
+        None => changes.shared.escalations.remove(id),
     }
     Ok(())
 }
 
 /// Returns `true` if the audit trail has the escalation of the change.
-async fn is_recorded(inner: &Inner, id: &str) -> Result<bool, StoreError> {
+async fn is_recorded(changes: &StoredChanges, id: &str) -> Result<bool, StoreError> {
     let search =
         AuditSearch { change: Some(id.to_owned()), events: vec![AUDIT_EVENT.to_owned()], ..AuditSearch::default() };
     let mut before = None;
     loop {
-        let found = inner.store.search_audit(search.clone(), before, 1).await?;
+        let found = changes.store.search_audit(search.clone(), before, 1).await?;
         if !found.entries.is_empty() {
             return Ok(true);
         }
@@ -73,23 +73,23 @@ async fn is_recorded(inner: &Inner, id: &str) -> Result<bool, StoreError> {
 }
 
 /// Records the escalation in the audit trail, and then announces it on the feed.
-async fn record(inner: &Inner, change: &Change, now: Timestamp) -> Result<(), StoreError> {
+async fn record(changes: &StoredChanges, change: &Change, now: Timestamp) -> Result<(), StoreError> {
     let to = change.terms.escalate.as_ref().map(|escalation| &escalation.to);
     let details = json!({ "version": change.version, "to": to }).to_string();
     let record = Record { change: change.id.clone(), ..Record::new(AUDIT_EVENT, now, SYSTEM, details) };
-    match write(&*inner.store, WriteRequest::Record(record)).await {
+    match write(&*changes.store, WriteRequest::Record(record)).await {
         Ok(()) => {}
         Err(WriteError::Store(error)) => return Err(error),
         Err(error) => return Err(StoreError::BadRecord(format!("{}: {error}", change.id))),
     }
-    inner.feed.publish_live(&live_event(FEED_EVENT, change, now));
+    changes.feed.publish_live(&live_event(FEED_EVENT, change, now));
     Ok(())
 }
 
 /// Announces on the feed of this node an escalation that another node recorded.
-pub(crate) async fn announce_recorded(inner: &Inner, id: &str) -> Result<(), StoreError> {
-    if let Some(change) = inner.store.get(id).await? {
-        inner.feed.publish_live(&live_event(FEED_EVENT, &change, inner.config.now()));
+pub(crate) async fn announce_recorded(changes: &StoredChanges, id: &str) -> Result<(), StoreError> {
+    if let Some(change) = changes.store.get(id).await? {
+        changes.feed.publish_live(&live_event(FEED_EVENT, &change, changes.config.now()));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{BATCH_SIZE, handle_due, wait_for_turn};
-use crate::{actor::TransitionError, inner::Inner};
+use crate::{actor::TransitionError, stored_changes::StoredChanges};
 use countersign_domain::changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent};
 use countersign_runtime::crash::crash_point;
 use countersign_store::StoreError;
@@ -24,40 +24,41 @@ pub(crate) fn expire_event(change: &Change) -> ChangeEvent {
 
 /// Returns the time at which a change expires. A step that policy allows expires no earlier than the other steps of its plan,
 /// because it waits for them.
-async fn expiry_time(inner: &Inner, change: &Change) -> Result<Timestamp, StoreError> {
+async fn expiry_time(changes: &StoredChanges, change: &Change) -> Result<Timestamp, StoreError> {
     let Some(plan) = change.plan.as_ref().filter(|_| change.is_allowed_step()) else { return Ok(change.expires_at) };
-    let steps = inner.store.plan(&plan.id).await?;
+    let steps = changes.store.plan(&plan.id).await?;
     Ok(steps.iter().map(|step| step.expires_at).max().unwrap_or(change.expires_at))
 }
 
 /// Returns `true` if the change has expired.
-pub(crate) async fn is_expired(inner: &Inner, change: &Change) -> Result<bool, StoreError> {
-    let now = inner.config.now();
-    Ok(change.expires_at <= now && expiry_time(inner, change).await? <= now)
+pub(crate) async fn is_expired(changes: &StoredChanges, change: &Change) -> Result<bool, StoreError> {
+    let now = changes.config.now();
+    Ok(change.expires_at <= now && expiry_time(changes, change).await? <= now)
 }
 
 /// Expires due changes until the gateway closes.
-pub(crate) async fn run(inner: Arc<Inner>) {
-    while wait_for_turn(&inner, inner.config.expiry_interval).await {
-        while expire_due(&inner).await == BATCH_SIZE && !inner.shutdown.stop.is_cancelled() {}
+pub(crate) async fn run(changes: Arc<StoredChanges>) {
+    while wait_for_turn(&changes, changes.config.expiry_interval).await {
+        while expire_due(&changes).await == BATCH_SIZE && !changes.shutdown.stop.is_cancelled() {}
     }
 }
 
 /// Expires due changes, and returns the number of those that are no longer due. A change that cannot be written stays due.
-pub(crate) async fn expire_due(inner: &Inner) -> usize {
-    handle_due(&inner.shared.deadlines, inner.config.now(), |id| async move { expire_one(inner, &id).await }).await
+pub(crate) async fn expire_due(changes: &StoredChanges) -> usize {
+    handle_due(&changes.shared.deadlines, changes.config.now(), |id| async move { expire_one(changes, &id).await })
+        .await
 }
 
 /// Expires one change, unless it is no longer open. Returns `true` if it needs no further attempt.
-async fn expire_one(inner: &Inner, id: &str) -> bool {
-    let change = match inner.store.get(id).await {
+async fn expire_one(changes: &StoredChanges, id: &str) -> bool {
+    let change = match changes.store.get(id).await {
         Ok(Some(change))
             if matches!(change.state, ChangeState::Pending | ChangeState::Approved | ChangeState::Stale) =>
         {
             change
         }
         Ok(_) => {
-            inner.shared.deadlines.remove(id);
+            changes.shared.deadlines.remove(id);
             return true;
         }
         Err(error) => {
@@ -65,9 +66,9 @@ async fn expire_one(inner: &Inner, id: &str) -> bool {
             return false;
         }
     };
-    match expiry_time(inner, &change).await {
-        Ok(at) if at > change.expires_at && at > inner.config.now() => {
-            inner.shared.deadlines.insert(id, at, inner.config.now());
+    match expiry_time(changes, &change).await {
+        Ok(at) if at > change.expires_at && at > changes.config.now() => {
+            changes.shared.deadlines.insert(id, at, changes.config.now());
             return true;
         }
         Ok(_) => {}
@@ -77,7 +78,7 @@ async fn expire_one(inner: &Inner, id: &str) -> bool {
         }
     }
     crash_point("before_expire");
-    let transition = inner.transitions.apply_event(&change, expire_event(&change)).await;
+    let transition = changes.transitions.apply_event(&change, expire_event(&change)).await;
     crash_point("after_expire");
     match transition {
         Ok(_) => true,

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
-use crate::{actor::ledger::Deadlines, inner::Inner};
+use crate::{actor::ledger::Deadlines, stored_changes::StoredChanges};
 
 /// The maximum number of changes handled in one round.
 const BATCH_SIZE: usize = 256;
@@ -23,9 +23,9 @@ const BATCH_SIZE: usize = 256;
 const MAX_CONCURRENT: usize = 32;
 
 /// Waits for the interval, and then until this node leads. Returns `false` when the gateway closes.
-async fn wait_for_turn(inner: &Inner, interval: Duration) -> bool {
-    while inner.shutdown.stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
-        if inner.nodes.is_leader() {
+async fn wait_for_turn(changes: &StoredChanges, interval: Duration) -> bool {
+    while changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
+        if changes.nodes.is_leader() {
             return true;
         }
     }

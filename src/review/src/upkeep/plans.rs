@@ -7,7 +7,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::{
     actor::{ApprovedChange, TransitionError, moved_plan::MovedPlan},
-    inner::Inner,
+    stored_changes::StoredChanges,
 };
 use countersign_domain::changes::{
     Change,
@@ -22,7 +22,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Advances the plans whose steps have changed, and all open plans at the start, until the gateway closes.
 pub(crate) async fn run(
-    inner: Arc<Inner>,
+    changes: Arc<StoredChanges>,
     mut moved: UnboundedReceiver<MovedPlan>,
     approved: UnboundedSender<ApprovedChange>,
 ) {
@@ -32,33 +32,33 @@ pub(crate) async fn run(
     let mut is_start = true;
     loop {
         tokio::select! {
-            () = inner.shutdown.stop.cancelled() => return,
+            () = changes.shutdown.stop.cancelled() => return,
             next = moved.recv() => match next {
                 Some(next) => *plans.entry(next.id).or_default() |= next.is_own,
                 None => return,
             },
             _ = check.tick() => {
-                match inner.store.open_plans().await {
+                match changes.store.open_plans().await {
                     Ok(open) if is_start => {
                         is_start = false;
-                        let is_alone = inner.nodes.live_count() <= 1;
+                        let is_alone = changes.nodes.live_count() <= 1;
                         plans.extend(open.into_iter().map(|plan| (plan, is_alone)));
                     }
-                    Ok(open) => withdraw_stopped(&inner, &open).await,
+                    Ok(open) => withdraw_stopped(&changes, &open).await,
                     Err(error) => {
                         tracing::warn!(%error, "the open plans could not be read; trying again");
-                        check.reset_after(inner.config.retry_delay);
+                        check.reset_after(changes.config.retry_delay);
                     }
                 }
             }
             // Plans that could not be advanced.
-            () = tokio::time::sleep(inner.config.retry_delay), if !plans.is_empty() => {}
+            () = tokio::time::sleep(changes.config.retry_delay), if !plans.is_empty() => {}
         }
         while let Ok(next) = moved.try_recv() {
             *plans.entry(next.id).or_default() |= next.is_own;
         }
         for (plan, is_own) in std::mem::take(&mut plans) {
-            if let Err(error) = advance(&inner, &plan, is_own, &approved).await {
+            if let Err(error) = advance(&changes, &plan, is_own, &approved).await {
                 if matches!(error, StoreError::Closed) {
                     return;
                 }
@@ -71,20 +71,20 @@ pub(crate) async fn run(
 
 /// Passes the next step to the Executor if it may run, or withdraws the rest of the plan if it has stopped.
 async fn advance(
-    inner: &Inner,
+    changes: &StoredChanges,
     plan: &str,
     is_own: bool,
     approved: &UnboundedSender<ApprovedChange>,
 ) -> Result<(), StoreError> {
-    let steps = inner.store.plan_states(plan).await?;
+    let steps = changes.store.plan_states(plan).await?;
     match PlanProgress::from_steps(&steps) {
-        PlanProgress::Stopped { .. } => withdraw_rest(inner, plan).await,
+        PlanProgress::Stopped { .. } => withdraw_rest(changes, plan).await,
         PlanProgress::Ready { step, at } => {
             let Some(StepState { change, version, .. }) = steps.get(step) else { return Ok(()) };
-            let Some(change) = inner.store.get(change).await?.filter(|change| change.version == *version) else {
+            let Some(change) = changes.store.get(change).await?.filter(|change| change.version == *version) else {
                 return Ok(());
             };
-            let next = ApprovedChange::for_step(&change, at, inner.config.now());
+            let next = ApprovedChange::for_step(&change, at, changes.config.now());
             // An error means that the Executor has stopped; the next start runs the step.
             let _ = approved.send(if is_own { next } else { next.with_handover_delay() });
             Ok(())
@@ -94,27 +94,27 @@ async fn advance(
 }
 
 /// Withdraws the rest of those plans that have stopped.
-async fn withdraw_stopped(inner: &Inner, plans: &[String]) {
+async fn withdraw_stopped(changes: &StoredChanges, plans: &[String]) {
     for plan in plans {
-        if let Err(error) = withdraw_rest(inner, plan).await {
+        if let Err(error) = withdraw_rest(changes, plan).await {
             tracing::warn!(%error, plan, "a plan could not be checked; trying again later");
         }
     }
 }
 
 /// Withdraws the steps of a stopped plan that have not run. Does nothing if the plan has not stopped.
-async fn withdraw_rest(inner: &Inner, plan: &str) -> Result<(), StoreError> {
-    let steps = inner.store.plan_states(plan).await?;
+async fn withdraw_rest(changes: &StoredChanges, plan: &str) -> Result<(), StoreError> {
+    let steps = changes.store.plan_states(plan).await?;
     let PlanProgress::Stopped { reason } = PlanProgress::from_steps(&steps) else { return Ok(()) };
     for step in steps.iter().filter(|step| step.can_be_withdrawn()) {
         loop {
-            let change = inner.store.get(&step.change).await?;
+            let change = changes.store.get(&step.change).await?;
             let can_be_withdrawn =
                 |change: &Arc<Change>| StepState::from_change(change).is_some_and(|step| step.can_be_withdrawn());
             let Some(change) = change.filter(can_be_withdrawn) else { break };
             crash_point("before_plan_stop");
             let stop = ChangeEvent::StopPlan { reason: reason.clone(), reviewer: None };
-            match inner.transitions.apply_event(&change, stop).await {
+            match changes.transitions.apply_event(&change, stop).await {
                 Ok(_) => {
                     crash_point("after_plan_stop");
                     break;

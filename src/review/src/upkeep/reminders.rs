@@ -8,27 +8,28 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{BATCH_SIZE, handle_due};
-use crate::{draft::live_event, inner::Inner};
+use crate::{draft::live_event, stored_changes::StoredChanges};
 use countersign_store::StoreError;
 
 /// The live event on the feed.
 const FEED_EVENT: &str = "change.reminder";
 
 /// Sends due reminders on the feed of this node until the gateway closes.
-pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut checked_to = inner.config.now();
-    while inner.shutdown.stop.run_until_cancelled(tokio::time::sleep(inner.config.expiry_interval)).await.is_some() {
-        let now = inner.config.now();
-        while remind_due(&inner, checked_to, now).await == BATCH_SIZE && !inner.shutdown.stop.is_cancelled() {}
+pub(crate) async fn run(changes: Arc<StoredChanges>) {
+    let mut checked_to = changes.config.now();
+    while changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(changes.config.expiry_interval)).await.is_some()
+    {
+        let now = changes.config.now();
+        while remind_due(&changes, checked_to, now).await == BATCH_SIZE && !changes.shutdown.stop.is_cancelled() {}
         checked_to = now;
     }
 }
 
 /// Sends the reminders that fell due after `checked_to`, at most one for each change, and schedules the next ones. Returns the
 /// number of changes that were handled.
-pub(crate) async fn remind_due(inner: &Inner, checked_to: Timestamp, now: Timestamp) -> usize {
-    handle_due(&inner.shared.reminders, now, |id| async move {
-        let reminded = remind(inner, &id, checked_to, now).await;
+pub(crate) async fn remind_due(changes: &StoredChanges, checked_to: Timestamp, now: Timestamp) -> usize {
+    handle_due(&changes.shared.reminders, now, |id| async move {
+        let reminded = remind(changes, &id, checked_to, now).await;
         if let Err(error) = &reminded {
             tracing::warn!(%error, change = id, "a change could not be read to remind of it");
         }
@@ -37,19 +38,19 @@ pub(crate) async fn remind_due(inner: &Inner, checked_to: Timestamp, now: Timest
     .await
 }
 
-async fn remind(inner: &Inner, id: &str, checked_to: Timestamp, now: Timestamp) -> Result<(), StoreError> {
-    let change = inner.store.get(id).await?;
+async fn remind(changes: &StoredChanges, id: &str, checked_to: Timestamp, now: Timestamp) -> Result<(), StoreError> {
+    let change = changes.store.get(id).await?;
     let Some(change) = change.filter(|change| change.state.awaits_decision()) else {
-        inner.shared.reminders.remove(id);
+        changes.shared.reminders.remove(id);
         return Ok(());
     };
     let reminder_after = |time| change.terms.next_reminder(change.created_at, time);
     match reminder_after(now) {
-        Some(next) => inner.shared.reminders.insert(id, next, now),
-        None => inner.shared.reminders.remove(id),
+        Some(next) => changes.shared.reminders.insert(id, next, now),
+        None => changes.shared.reminders.remove(id),
     }
     if reminder_after(checked_to).is_some_and(|at| at <= now) {
-        inner.feed.publish_live(&live_event(FEED_EVENT, &change, now));
+        changes.feed.publish_live(&live_event(FEED_EVENT, &change, now));
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::{actor::TransitionError, inner::Inner};
+use crate::{actor::TransitionError, stored_changes::StoredChanges};
 use countersign_domain::changes::{Change, ReviewDecision, ReviewVerdict, machine::ChangeEvent};
 use countersign_protocol::McpError;
 
@@ -12,12 +12,12 @@ use countersign_protocol::McpError;
 const MAX_NAMES: usize = 10;
 
 /// Returns the event that removes approvals that are no longer valid, or `None` if all are valid.
-pub(crate) fn void_event(inner: &Inner, change: &Change) -> Result<Option<ChangeEvent>, McpError> {
+pub(crate) fn void_event(changes: &StoredChanges, change: &Change) -> Result<Option<ChangeEvent>, McpError> {
     let (mut valid, mut void) = (Vec::new(), Vec::new());
-    let reviewers = change.terms.reviewers_at(change.created_at, inner.config.now());
+    let reviewers = change.terms.reviewers_at(change.created_at, changes.config.now());
     for vote in &change.decisions {
         let is_valid =
-            vote.verdict != ReviewVerdict::Approve || inner.config.reviewers.is_vote_valid(&reviewers, vote)?;
+            vote.verdict != ReviewVerdict::Approve || changes.config.reviewers.is_vote_valid(&reviewers, vote)?;
         if is_valid { valid.push(vote.clone()) } else { void.push(vote) }
     }
     Ok((!void.is_empty()).then(|| ChangeEvent::Void { reason: describe_void(&void), valid }))
@@ -36,41 +36,42 @@ fn describe_void(void: &[&ReviewDecision]) -> String {
 }
 
 /// Checks all votes whenever a key was revoked, until the gateway closes.
-pub(crate) async fn run(inner: Arc<Inner>) {
+pub(crate) async fn run(changes: Arc<StoredChanges>) {
     let mut checked_revocations = None;
     loop {
         // A failed read is repeated; no change runs without this check meanwhile.
-        if inner.nodes.is_leader()
-            && let Ok(revocations) = inner.config.reviewers.revocations()
+        if changes.nodes.is_leader()
+            && let Ok(revocations) = changes.config.reviewers.revocations()
             && checked_revocations != Some(revocations)
-            && void_invalid_votes(&inner).await
+            && void_invalid_votes(&changes).await
         {
             checked_revocations = Some(revocations);
         }
-        if inner.shutdown.stop.run_until_cancelled(tokio::time::sleep(inner.config.expiry_interval)).await.is_none() {
+        if changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(changes.config.expiry_interval)).await.is_none()
+        {
             return;
         }
     }
 }
 
 /// Voids the invalid votes of all changes. Returns `false` if some votes could not be checked.
-pub(crate) async fn void_invalid_votes(inner: &Inner) -> bool {
-    let Ok(ids) = inner.store.changes_with_votes().await else { return false };
+pub(crate) async fn void_invalid_votes(changes: &StoredChanges) -> bool {
+    let Ok(ids) = changes.store.changes_with_votes().await else { return false };
     let mut are_all_checked = true;
     for id in ids {
-        are_all_checked &= !inner.shutdown.stop.is_cancelled() && void_votes_of_change(inner, &id).await;
+        are_all_checked &= !changes.shutdown.stop.is_cancelled() && void_votes_of_change(changes, &id).await;
     }
     are_all_checked
 }
 
 /// Voids the invalid votes of a change. Returns `false` if it must be checked again.
-async fn void_votes_of_change(inner: &Inner, id: &str) -> bool {
-    let change = match inner.store.get(id).await {
+async fn void_votes_of_change(changes: &StoredChanges, id: &str) -> bool {
+    let change = match changes.store.get(id).await {
         Ok(Some(change)) => change,
         found => return found.is_ok(),
     };
-    match void_event(inner, &change) {
-        Ok(Some(event)) => match inner.transitions.apply_event(&change, event).await {
+    match void_event(changes, &change) {
+        Ok(Some(event)) => match changes.transitions.apply_event(&change, event).await {
             Ok(_) => true,
             // The change was altered at the same time, and is checked again soon.
             Err(TransitionError::Conflict | TransitionError::Illegal(_)) => false,
