@@ -48,7 +48,10 @@ fn input_schema<A: JsonSchema>() -> Value {
     derive_schema::<A>(SchemaSettings::draft2020_12())
 }
 
-fn output_schema<R: JsonSchema>() -> Value {
+/// Derives the schema of answers of the type `R`. It refuses members that the type does not have, unless the type has the
+/// attribute `#[schemars(extend("additionalProperties" = true))]`.
+#[must_use]
+pub fn output_schema<R: JsonSchema>() -> Value {
     derive_schema::<R>(SchemaSettings::draft2020_12().for_serialize())
 }
 
@@ -67,7 +70,11 @@ fn derive_schema<T: JsonSchema>(settings: SchemaSettings) -> Value {
             *description = description.replace('\n', " ");
         }
         if schema.get("properties").is_some() {
-            schema.insert("additionalProperties".to_owned(), false.into());
+            if schema.get("additionalProperties") == Some(&Value::Bool(true)) {
+                schema.remove("additionalProperties");
+            } else {
+                schema.insert("additionalProperties".to_owned(), false.into());
+            }
         }
     });
     let mut schema = settings.with_transform(tidy).into_generator().into_root_schema_for::<T>();
@@ -298,6 +305,19 @@ mod tests {
             "additionalProperties": false,
         });
         assert_eq!(schema, expected, "{schema:#}");
+    }
+
+    #[test]
+    fn schema_of_an_open_type_allows_other_members() {
+        #[derive(JsonSchema)]
+        #[schemars(extend("additionalProperties" = true))]
+        #[expect(dead_code, reason = "only its schema matters")]
+        struct Answer {
+            count: u32,
+        }
+        let properties = json!({ "count": { "type": "integer", "minimum": 0 } });
+        let expected = json!({ "type": "object", "properties": properties, "required": ["count"] });
+        assert_eq!(output_schema::<Answer>(), expected);
     }
 
     #[test]

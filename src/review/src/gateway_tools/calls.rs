@@ -2,13 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::{json, value::RawValue};
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::{
     GatewayTools,
     tools::{ChangeIdArgs, ListArgs, MAX_CURSOR_CHARS, WaitArgs, WaitGoal, WithdrawArgs, wait_bounds},
-    view::{ChangeLine, change_result, next_step, progress_message, wait_result},
+    view::{ChangeLine, ListView, change_result, next_step, progress_message, wait_result},
 };
 use crate::ChangeFilter;
 use countersign_domain::{
@@ -78,8 +78,8 @@ impl GatewayTools {
         if let Some(cursor) = &page.next_cursor {
             text.push_str(&format!("There are more: call again with cursor {cursor}\n"));
         }
-        let lines: Vec<_> = page.items.iter().map(|change| ChangeLine::new(change)).collect();
-        let answer = json!({ "changes": lines, "nextCursor": page.next_cursor });
+        let changes = page.items.iter().map(|change| ChangeLine::new(change)).collect();
+        let answer = ListView { changes, next_cursor: page.next_cursor.as_deref() };
         tool_result(&text, &answer).map_err(|_| McpError::new(ErrorKind::Internal, "The answer could not be written."))
     }
 

@@ -21,10 +21,10 @@ use tokio::sync::broadcast;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use plan_view::plan_result;
-pub use schema::change_output_schema;
 pub use tools::{PROPOSE_PLAN, PlannedCall, ProposePlanArgs, tool_definitions};
 pub use view::{
-    change_result, change_result_with_hint, change_text, edits_note, progress_message, task_status_message,
+    change_output_schema, change_result, change_result_with_hint, change_text, edits_note, progress_message,
+    task_status_message,
 };
 
 use crate::Changes;

@@ -2,10 +2,10 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json};
 
-use super::{schema::line_schema, view::ChangeLine};
+use super::view::ChangeLine;
 use countersign_domain::changes::{Change, PlanStep};
 use countersign_provider::{
     ToolResult,
@@ -13,12 +13,15 @@ use countersign_provider::{
 };
 
 /// The place of a change in its plan.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("additionalProperties" = true))]
 pub(super) struct PlanPlace<'a> {
     plan_id: &'a str,
     title: &'a str,
+    /// The position, from 0.
     step: u32,
+    /// No call of the plan follows.
     last: bool,
 }
 
@@ -40,11 +43,15 @@ pub(super) fn plan_note(plan: &PlanStep) -> String {
 }
 
 /// The `structuredContent` of the answer to `propose_plan`.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct PlanView<'a> {
+#[schemars(extend("additionalProperties" = true))]
+pub(super) struct PlanView<'a> {
+    /// The id of the plan (`plan_…`).
     plan_id: &'a str,
+    /// The steps, in order.
     changes: Vec<ChangeLine<'a>>,
+    /// The next step for the agent.
     next_step: &'a str,
 }
 
@@ -66,17 +73,4 @@ pub fn plan_result(steps: &[Arc<Change>]) -> ToolResult {
     let changes = steps.iter().map(|step| ChangeLine::new(step)).collect();
     let view = PlanView { plan_id, changes, next_step: &next_step };
     tool_result(&text, &view).unwrap_or_else(|_| ToolResult::text(&text, None))
-}
-
-/// Returns the schema of the answer to `propose_plan`.
-pub(super) fn plan_schema() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "planId": { "type": "string", "description": "The id of the plan (`plan_…`)." },
-            "changes": { "type": "array", "items": line_schema(), "description": "The steps, in order." },
-            "nextStep": { "type": "string", "description": "What to do now." }
-        },
-        "required": ["planId", "changes", "nextStep"]
-    })
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Map, Value, value::RawValue};
 
 use super::{
-    plan_view::plan_schema,
-    schema::{change_output_schema, line_schema},
+    plan_view::PlanView,
+    view::{ChangeView, ListView},
 };
 use countersign_domain::changes::{
     ChangeState,
@@ -135,27 +135,23 @@ fn status_names() -> Vec<&'static str> {
     std::iter::once("open").chain(ChangeState::VARIANTS.iter().map(|state| state.as_str())).collect()
 }
 
-/// Defines a tool that takes arguments of the type `A`.
-fn tool_def<A: JsonSchema>(
+/// Defines a tool that takes arguments of the type `A` and answers with the type `R`.
+fn tool_def<A: JsonSchema, R: JsonSchema>(
     name: &str,
     title: &str,
     description: &str,
-    output: Value,
     annotations: ToolAnnotations,
 ) -> ToolDef {
-    let mut tool = ToolDef::for_types::<A, ()>(name, title, description, annotations);
+    let mut tool = ToolDef::for_types::<A, R>(name, title, description, annotations);
     tool.input_schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
-    ToolDef { output_schema: Some(output), self_service: true, long_running: name == "wait_for_change", ..tool }
+    ToolDef { self_service: true, long_running: name == "wait_for_change", ..tool }
 }
 
 /// Returns the definitions of the tools. `max_wait` is the longest wait that they accept.
 #[must_use]
 pub fn tool_definitions(max_wait: Duration) -> Vec<ToolDef> {
     let (max, default) = wait_bounds(max_wait);
-    let mut wait_output = change_output_schema();
-    wait_output["properties"]["timedOut"] =
-        json!({ "type": "boolean", "description": "The wait ended before the change reached the requested state." });
-    let mut wait = tool_def::<WaitArgs>(
+    let mut wait = tool_def::<WaitArgs, ChangeView<'_>>(
         "wait_for_change",
         "Wait for change",
         &format!(
@@ -163,53 +159,41 @@ pub fn tool_definitions(max_wait: Duration) -> Vec<ToolDef> {
              and answers as get_change does. If timedOut is true, nothing is wrong: call it again, or go on with \
              work that does not depend on the change."
         ),
-        wait_output,
         READ_ONLY,
     );
     let timeout = &mut wait.input_schema["properties"]["timeoutSeconds"];
     (timeout["maximum"], timeout["default"]) = (max.into(), default.into());
     vec![
-        tool_def::<ChangeIdArgs>(
+        tool_def::<ChangeIdArgs, ChangeView<'_>>(
             "get_change",
             "Get change",
             "Shows the state of a change that you proposed. Behind this gateway a write may become a pending change: \
              nothing is altered until a person approves it. The answer says the status, who decided and why, the \
              result once it was applied, and what to do next. After a rejection, heed the reviewer's reason.",
-            change_output_schema(),
             READ_ONLY,
         ),
-        tool_def::<ListArgs>(
+        tool_def::<ListArgs, ListView<'_>>(
             "list_changes",
             "List changes",
             "Lists the changes that you proposed, newest first. `open` are those that have not ended: pending, stale, \
              approved, executing or of unknown outcome. Look here before you propose something again.",
-            json!({
-                "type": "object",
-                "properties": {
-                    "changes": { "type": "array", "items": line_schema() },
-                    "nextCursor": { "type": ["string", "null"], "description": "Give it as `cursor` for the next page; null at the end." }
-                },
-                "required": ["changes", "nextCursor"]
-            }),
             READ_ONLY,
         ),
         wait,
-        tool_def::<WithdrawArgs>(
+        tool_def::<WithdrawArgs, ChangeView<'_>>(
             "withdraw_change",
             "Withdraw change",
             "Takes back a change that you proposed and that nobody has decided yet. Nothing is altered. Use it when \
              the change is no longer wanted, or before you propose a corrected one.",
-            change_output_schema(),
             ToolAnnotations { read_only_hint: false, ..READ_ONLY },
         ),
-        tool_def::<ProposePlanArgs>(
+        tool_def::<ProposePlanArgs, PlanView<'_>>(
             PROPOSE_PLAN,
             "Propose plan",
             "Proposes several calls that belong together, so that a person reviews them as one plan. Nothing runs until all \
              of them are approved; then they run in the order of `calls`, and the first failure ends the plan. An argument \
              can stand for a string or a number that an earlier call returns: {\"$from\": 0, \"pointer\": \"/id\"} is the \
              member `id` of the first call's structured result. A call that the policy denies refuses the whole plan.",
-            plan_schema(),
             ToolAnnotations {
                 read_only_hint: false,
                 destructive_hint: true,

@@ -6,10 +6,14 @@
 use std::{borrow::Cow, fmt::Write as _};
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::value::RawValue;
+use serde_json::{Map, Value, value::RawValue};
 
-use super::plan_view::{PlanPlace, plan_note};
+use super::{
+    plan_view::{PlanPlace, plan_note},
+    schema::{decisions_schema, diff_schema, fault_schema},
+};
 use crate::recheck::truncate_chars;
 use countersign_domain::{
     changes::{
@@ -20,6 +24,7 @@ use countersign_domain::{
 };
 use countersign_provider::{
     ToolResult,
+    schema::output_schema,
     text::{content_text, one_line, tool_result},
 };
 
@@ -35,24 +40,37 @@ const MAX_RESULT_CHARS: usize = 8_000;
 const MAX_ARGUMENTS_CHARS: usize = 4_000;
 
 /// The `structuredContent` of all answers that contain a change.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("additionalProperties" = true))]
 pub(super) struct ChangeView<'a> {
     #[serde(flatten)]
     common: ChangeLine<'a>,
     version: u64,
+    /// The id of the thing that it would alter, or null if it does not exist yet.
     entity_id: Option<&'a str>,
     provider: &'a str,
+    /// The values before and after, field by field.
+    #[schemars(schema_with = "diff_schema")]
     diff: Cow<'a, Diff>,
+    /// Your open change that asked for the same call when this one was proposed.
     #[serde(skip_serializing_if = "Option::is_none")]
     duplicate_of: Option<&'a str>,
+    /// The decisions, with their reasons.
+    #[schemars(schema_with = "decisions_schema")]
     decisions: Vec<ReviewDecision>,
+    /// The reason why it failed, expired, went stale or ended unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "fault_schema")]
     fault: Option<Cow<'a, ChangeFault>>,
+    /// The plan of which the change is a step.
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<PlanPlace<'a>>,
+    /// The answer of the tool, once the change was applied.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Map<String, Value>")]
     result: Option<&'a RawValue>,
+    /// The next step for the agent.
     next_step: String,
     /// Only set in answers to a wait: the wait ended before the change reached the requested state.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,18 +109,34 @@ impl<'a> ChangeView<'a> {
 }
 
 /// One line of a listing, which is also a part of a whole change.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(description = "", extend("additionalProperties" = true))]
 pub(super) struct ChangeLine<'a> {
+    /// The id of the change (`chg_…`), for get_change, wait_for_change and withdraw_change.
     change_id: &'a str,
+    /// The state of the change. `pending` and `stale` wait for a person; `applied`, `failed`, `rejected`, `expired` and
+    /// `withdrawn` are final; `outcome_unknown` waits for a person to say how it ended.
+    #[schemars(with = "String", extend("enum" = ChangeState::VARIANTS))]
     status: ChangeState,
+    #[schemars(with = "String", extend("enum" = Operation::VARIANTS))]
     operation: Operation,
+    /// The kind of thing that it would alter, such as `issue`.
     entity_type: &'a str,
+    /// The name of the thing that it would alter, as people call it.
     label: Cow<'a, str>,
+    /// The effect of the change, in one sentence.
     summary: Cow<'a, str>,
+    /// The tool that was called.
     tool: &'a str,
+    /// The time at which it was proposed.
+    #[schemars(with = "String", extend("format" = "date-time"))]
     created_at: Timestamp,
+    /// The time of the last change of its status.
+    #[schemars(with = "String", extend("format" = "date-time"))]
     updated_at: Timestamp,
+    /// The time at which it expires if nobody has decided.
+    #[schemars(with = "String", extend("format" = "date-time"))]
     expires_at: Timestamp,
 }
 
@@ -122,6 +156,29 @@ impl<'a> ChangeLine<'a> {
             expires_at: change.expires_at,
         }
     }
+}
+
+/// The `structuredContent` of the answer to `list_changes`.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("additionalProperties" = true))]
+pub(super) struct ListView<'a> {
+    pub changes: Vec<ChangeLine<'a>>,
+    /// Give it as `cursor` for the next page; null at the end.
+    pub next_cursor: Option<&'a str>,
+}
+
+/// Returns the JSON Schema of the answer to a reviewed write ([`change_result`]), which is no answer to a wait. Its root is an
+/// object.
+#[must_use]
+pub fn change_output_schema() -> Value {
+    let mut schema = output_schema::<ChangeView<'_>>();
+    schema["title"] = "Change".into();
+    schema["description"] = "A proposed write, and where it stands.".into();
+    if let Some(properties) = schema["properties"].as_object_mut() {
+        properties.remove("timedOut");
+    }
+    schema
 }
 
 /// Returns the answer to a reviewed or repeated write, for a change in any state.
