@@ -1,6 +1,6 @@
 //! Parses JSON and YAML documents that an agent or a server passes as text, and writes YAML.
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, value::RawValue};
 
 use super::{condition::ConditionFault, values};
 
@@ -16,9 +16,10 @@ const MAX_DOCUMENTS: usize = 100;
 /// # Errors
 /// [`ConditionFault::Document`]; numbers that are not exact, ambiguous keys and texts that are too large.
 pub fn parse_json(text: &str) -> Result<Json, ConditionFault> {
-    let json = serde_json::from_str(text).map_err(|_| ConditionFault::Document("JSON"))?;
-    values::check_bounds(text, MAX_BYTES, MAX_VALUES)?;
-    Ok(json)
+    let invalid = |_| ConditionFault::Document("JSON");
+    let json = serde_json::from_str::<&RawValue>(text).map_err(invalid)?;
+    values::check_bounds(json, MAX_BYTES, MAX_VALUES)?;
+    serde_json::from_str(text).map_err(invalid)
 }
 
 /// Parses a YAML text that holds one document.
@@ -92,5 +93,14 @@ mod tests {
         assert!(is_refused(&format!("a0: &a0 [x, x, x, x]\n{bomb}")), "aliases that grow without end");
         assert_eq!(parse_json("{"), Err(ConditionFault::Document("JSON")));
         assert!(matches!(parse_json("[12345678901234567890123]"), Err(ConditionFault::Arguments(_))));
+    }
+
+    #[test]
+    fn json_values_are_counted_before_any_is_built() {
+        // The last value is valid syntax, but no text can be built from it.
+        let text = |numbers: usize| format!(r#"[{}"\ud800"]"#, "1,".repeat(numbers));
+        assert_eq!(parse_json(&text(1)), Err(ConditionFault::Document("JSON")));
+        let fault = ConditionFault::Arguments("the arguments hold too many values for its condition");
+        assert_eq!(parse_json(&text(MAX_VALUES)), Err(fault));
     }
 }

@@ -45,13 +45,18 @@ pub fn claims(text: &str) -> Result<Value, ConditionFault> {
 /// # Errors
 /// The errors of [`arguments`].
 pub fn arguments_within(text: &str, max_bytes: usize, max_values: usize) -> Result<Value, ConditionFault> {
-    check_bounds(text, max_bytes, max_values)?;
     let json = serde_json::from_str::<&RawValue>(text).map_err(|_| AMBIGUOUS)?;
+    check_bounds(json, max_bytes, max_values)?;
     countersign_protocol::arguments::check(json, MAX_DEPTH).map_err(|_| AMBIGUOUS)?;
     to_cel(serde_json::from_str(text).map_err(|_| AMBIGUOUS)?)
 }
 
-pub(super) fn check_bounds(text: &str, max_bytes: usize, max_values: usize) -> Result<(), ConditionFault> {
+/// Checks a JSON text before any of its values is built.
+///
+/// # Errors
+/// [`ConditionFault::Arguments`] for a text that is too large or has too many values, or numbers that are not exact.
+pub(super) fn check_bounds(json: &RawValue, max_bytes: usize, max_values: usize) -> Result<(), ConditionFault> {
+    let text = json.get();
     if text.len() > max_bytes {
         return Err(ConditionFault::Arguments("the arguments are too large for its condition"));
     }
@@ -60,7 +65,6 @@ pub(super) fn check_bounds(text: &str, max_bytes: usize, max_values: usize) -> R
             "the arguments contain a number that its condition cannot represent exactly",
         ));
     }
-    // The values are counted before any is built.
     let mut values = tokens(text).filter(|token| matches!(token, Token::Open(_) | Token::String(_) | Token::Scalar(_)));
     if values.nth(max_values).is_some() {
         return Err(ConditionFault::Arguments("the arguments hold too many values for its condition"));
