@@ -14,11 +14,12 @@ const MAX_DOCUMENTS: usize = 100;
 /// Parses a JSON text.
 ///
 /// # Errors
-/// [`ConditionFault::Document`]; numbers that are not exact, ambiguous keys and texts that are too large.
+/// [`ConditionFault::Document`]; [`ConditionFault::Arguments`] for numbers that are not exact, duplicate keys and texts that
+/// are too large.
 pub fn parse_json(text: &str) -> Result<Json, ConditionFault> {
     let invalid = |_| ConditionFault::Document("JSON");
     let json = serde_json::from_str::<&RawValue>(text).map_err(invalid)?;
-    values::check_bounds(json, MAX_BYTES, MAX_VALUES)?;
+    values::check_json(json, MAX_BYTES, MAX_VALUES)?;
     serde_json::from_str(text).map_err(invalid)
 }
 
@@ -92,7 +93,9 @@ mod tests {
         let bomb: String = (0..9).map(|n| format!("a{}: &a{} [*a{n}, *a{n}, *a{n}, *a{n}]\n", n + 1, n + 1)).collect();
         assert!(is_refused(&format!("a0: &a0 [x, x, x, x]\n{bomb}")), "aliases that grow without end");
         assert_eq!(parse_json("{"), Err(ConditionFault::Document("JSON")));
-        assert!(matches!(parse_json("[12345678901234567890123]"), Err(ConditionFault::Arguments(_))));
+        for text in ["[12345678901234567890123]", r#"{"a":1,"a":1}"#, r#"[{"x":{"b":1,"\u0062":2}}]"#] {
+            assert!(matches!(parse_json(text), Err(ConditionFault::Arguments(_))), "{text}");
+        }
     }
 
     #[test]

@@ -46,16 +46,16 @@ pub fn claims(text: &str) -> Result<Value, ConditionFault> {
 /// The errors of [`arguments`].
 pub fn arguments_within(text: &str, max_bytes: usize, max_values: usize) -> Result<Value, ConditionFault> {
     let json = serde_json::from_str::<&RawValue>(text).map_err(|_| AMBIGUOUS)?;
-    check_bounds(json, max_bytes, max_values)?;
-    countersign_protocol::arguments::check(json, MAX_DEPTH).map_err(|_| AMBIGUOUS)?;
+    check_json(json, max_bytes, max_values)?;
     to_cel(serde_json::from_str(text).map_err(|_| AMBIGUOUS)?)
 }
 
 /// Checks a JSON text before any of its values is built.
 ///
 /// # Errors
-/// [`ConditionFault::Arguments`] for a text that is too large or has too many values, or numbers that are not exact.
-pub(super) fn check_bounds(json: &RawValue, max_bytes: usize, max_values: usize) -> Result<(), ConditionFault> {
+/// [`ConditionFault::Arguments`] for a text that is too large or too deeply nested, or has too many values, numbers that are
+/// not exact or duplicate keys.
+pub(super) fn check_json(json: &RawValue, max_bytes: usize, max_values: usize) -> Result<(), ConditionFault> {
     let text = json.get();
     if text.len() > max_bytes {
         return Err(ConditionFault::Arguments("the arguments are too large for its condition"));
@@ -69,7 +69,7 @@ pub(super) fn check_bounds(json: &RawValue, max_bytes: usize, max_values: usize)
     if values.nth(max_values).is_some() {
         return Err(ConditionFault::Arguments("the arguments hold too many values for its condition"));
     }
-    Ok(())
+    countersign_protocol::arguments::check(json, MAX_DEPTH).map_err(|_| AMBIGUOUS)
 }
 
 const AMBIGUOUS: ConditionFault = ConditionFault::Arguments("the arguments are ambiguous");

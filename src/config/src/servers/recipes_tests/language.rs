@@ -195,11 +195,14 @@ async fn reviewer_sees_how_a_question_is_answered() {
 
 #[tokio::test]
 async fn answer_that_does_not_fit_fails_with_reason() {
-    let server = server_with_texts(&[("t", "plain"), ("l", "[1]"), ("n", "12345678901234567890123")]);
+    let server =
+        server_with_texts(&[("t", "plain"), ("l", "[1]"), ("n", "12345678901234567890123"), ("k", r#"{"x":1,"x":2}"#)]);
     let at = "what the answer of s__read has at /content/0/text";
+    let ambiguous = format!("{at} is too large, or has duplicate keys or numbers that are not exact");
     for (read, after, reason) in [
         ("{id: t}, as: json", "before", format!("{at} is not JSON")),
-        ("{id: n}, as: json", "before", format!("{at} is too large, or has numbers that are not exact")),
+        ("{id: n}, as: json", "before", ambiguous.clone()),
+        ("{id: k}, as: json", "before", ambiguous),
         ("{id: t}, ignore: x", "before", format!("{at} has no fields; if it is JSON, write as: json")),
         ("{id: l}, as: json", "{x: 1}", "`after` sets fields, but what `before` reads has none".to_owned()),
         ("{id: l}, as: json", "'\"{\"'", "`after` is not JSON".to_owned()),
