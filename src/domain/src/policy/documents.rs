@@ -1,6 +1,7 @@
 //! Parses JSON and YAML documents that an agent or a server passes as text, and writes YAML.
 
 use serde_json::{Value as Json, value::RawValue};
+use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle};
 
 use super::{condition::ConditionFault, values};
 
@@ -26,7 +27,8 @@ pub fn parse_json(text: &str) -> Result<Json, ConditionFault> {
 /// Parses a YAML text that holds one document.
 ///
 /// # Errors
-/// [`ConditionFault::Document`] also for several documents, duplicate keys and excessive aliases.
+/// [`ConditionFault::Document`] also for several documents, duplicate keys and excessive aliases;
+/// [`ConditionFault::Arguments`] for numbers that are not exact.
 pub fn parse_yaml(text: &str) -> Result<Json, ConditionFault> {
     let mut documents = parse_yaml_documents(text)?;
     match (documents.pop(), documents.is_empty()) {
@@ -57,7 +59,25 @@ pub fn parse_yaml_documents(text: &str) -> Result<Vec<Json>, ConditionFault> {
     };
     let documents: Vec<Json> =
         serde_saphyr::from_multiple_with_options(text, options).map_err(|_| ConditionFault::Document("YAML"))?;
+    if !yaml_numbers_are_exact(text) {
+        return Err(values::INEXACT);
+    }
     Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
+}
+
+/// Checks the numbers of a text that was parsed as YAML, because the parsed values are rounded. Keys count as numbers, too.
+fn yaml_numbers_are_exact(text: &str) -> bool {
+    Parser::new_from_str(text).all(|event| match event {
+        Ok((Event::Scalar(value, style, _, tag), _)) => {
+            let is_text = match tag {
+                Some(tag) => tag.is_yaml_core_schema_tag("str"),
+                None => style != ScalarStyle::Plain,
+            };
+            let number = value.trim_ascii();
+            is_text || !number.parse::<f64>().is_ok_and(f64::is_finite) || values::is_exact(number)
+        }
+        event => event.is_ok(),
+    })
 }
 
 /// Writes a value as YAML.
@@ -95,6 +115,29 @@ mod tests {
         assert_eq!(parse_json("{"), Err(ConditionFault::Document("JSON")));
         for text in ["[12345678901234567890123]", r#"{"a":1,"a":1}"#, r#"[{"x":{"b":1,"\u0062":2}}]"#] {
             assert!(matches!(parse_json(text), Err(ConditionFault::Arguments(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn inexact_numbers_in_yaml_are_refused() {
+        for text in [
+            "0o644",
+            "1.50",
+            "1e20",
+            "18446744073709551615",
+            "'12345678901234567890123'",
+            "inf",
+            "!!str 0.1234567890123456789",
+        ] {
+            assert!(parse_yaml(&format!("a: [{text}]")).is_ok(), "{text}");
+        }
+        for text in [
+            "12345678901234567890123",
+            "-9223372036854775809",
+            "0.1234567890123456789",
+            "!!float '9007199254740993.00000001'",
+        ] {
+            assert_eq!(parse_yaml(&format!("a: [{text}]")), Err(values::INEXACT), "{text}");
         }
     }
 

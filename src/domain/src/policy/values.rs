@@ -61,9 +61,7 @@ pub(super) fn check_json(json: &RawValue, max_bytes: usize, max_values: usize) -
         return Err(ConditionFault::Arguments("the arguments are too large for its condition"));
     }
     if !numbers_are_exact(text) {
-        return Err(ConditionFault::Arguments(
-            "the arguments contain a number that its condition cannot represent exactly",
-        ));
+        return Err(INEXACT);
     }
     let mut values = tokens(text).filter(|token| matches!(token, Token::Open(_) | Token::String(_) | Token::Scalar(_)));
     if values.nth(max_values).is_some() {
@@ -73,6 +71,9 @@ pub(super) fn check_json(json: &RawValue, max_bytes: usize, max_values: usize) -
 }
 
 const AMBIGUOUS: ConditionFault = ConditionFault::Arguments("the arguments are ambiguous");
+/// The fault for a number that a condition would round.
+pub(super) const INEXACT: ConditionFault =
+    ConditionFault::Arguments("the arguments contain a number that its condition cannot represent exactly");
 
 pub(super) fn to_cel(json: Json) -> Result<Value, ConditionFault> {
     Ok(match json {
@@ -111,7 +112,8 @@ fn numbers_are_exact(text: &str) -> bool {
     })
 }
 
-fn is_exact(number: &str) -> bool {
+/// Returns `true` if a decimal number is represented exactly, as far as its digits tell.
+pub(super) fn is_exact(number: &str) -> bool {
     if number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok() {
         return true;
     }
