@@ -30,7 +30,7 @@ pub(super) const CHECKS: &[Check] = &[
         .spec(PAGE)
         .in_revisions(RevisionRange::Since("2025-03-26")),
     Check::new("http/origin", Group::Http, |probe| Box::pin(check_origin(probe)))
-        .must("A request from a web page of another origin is refused, from 2025-11-25 on with 403.")
+        .must("A request from a web page of another origin is refused (with 403 from 2025-11-25 on).")
         .advice("Compare `Origin` with those that you allow, and answer others with 403.")
         .spec(("basic/transports#security-warning", MODERN_HTTP))
         .in_revisions(RevisionRange::Since("2025-03-26")),
