@@ -15,7 +15,7 @@ const execute = (name, inputs) => ({ name, cloudId, inputs });
 
 test("every recipe for Atlassian's hosted server shows what its tool does", async t => {
     const behind = await startBehind(t, 'hostedAtlassian');
-    const how = 'A stand-in with state, with the names and arguments that were recorded of mcp.atlassian.com, because the server is only hosted. Each operation of `executeWrite` and `executeDestructive` counts as a tool, as for policy.';
+    const how = 'A stateful stand-in with the names and arguments recorded from mcp.atlassian.com, because this server exists only as a hosted service. Each operation of `executeWrite` and `executeDestructive` counts as a tool, as for policy.';
     const tried = new TriedServer({ title: 'Atlassian (hosted)', how });
     await tryCalls(t, behind, [
         ['createJiraIssue', { cloudId, projectKey: 'SHOP', issueTypeName: 'Bug', summary: 'Refunds fail', description: 'Since Monday' }, { summary: ['+Refunds fail'], 'Newest issues': ['   "SHOP-2 Add a search",'] }, s => [s.issues.at(-1).fields.issuetype.name, 'Bug']],

@@ -64,7 +64,7 @@ test('every recipe for mcp-server-kubernetes shows what its tool does', async t 
     const chart = await createChart(t);
     const context = behind.definitions.find(({ name }) => name === 'kubectl_context');
     assert.equal(context.annotations.readOnlyHint, true, 'kubectl_context can set the context of later calls');
-    const how = `The real server ${VENDORS.kubectl.package} with kubectl 1.35 and Helm 4.1 on a fake of the API server. The annotation of \`kubectl_context\` is wrong: it is said to be read-only, but can set the context of later calls.`;
+    const how = `The real server ${VENDORS.kubectl.package} with kubectl 1.35 and Helm 4.1 on a fake of the API server. The annotation of \`kubectl_context\` is wrong: it claims that the tool is read-only, but the tool can set the context of later calls.`;
     const tried = new TriedServer({ title: 'Kubernetes: mcp-server-kubernetes', how });
     await tryCalls(t, behind, [
         ['kubectl_apply', { manifest: configMap('settings', { currency: 'EUR' }), namespace: 'shop' }, { Object: ['-  currency: CHF', '+  currency: EUR'] }, s => [settings(s).data.currency, 'EUR']],

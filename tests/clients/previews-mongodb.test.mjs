@@ -36,7 +36,7 @@ const CALLS = [
 // One gateway, because the database and the server start slowly.
 test('every recipe for MongoDB shows what its tool does', async t => {
     const behind = await startBehind(t, 'mongodb', { reviewed: ['aggregate'] });
-    const how = `The real server ${VENDORS.mongodb.package} on SecantusDB, a database with the wire protocol of MongoDB. Its annotations of \`aggregate\`, \`aggregate-db\`, \`connect\`, \`disconnect\` and \`export\` are wrong: they are said to be read-only, but do more.`;
+    const how = `The real server ${VENDORS.mongodb.package} on SecantusDB, a database with the wire protocol of MongoDB. Its annotations of \`aggregate\`, \`aggregate-db\`, \`connect\`, \`disconnect\` and \`export\` are wrong: they claim that these tools are read-only, but the tools do more.`;
     const tried = new TriedServer({ title: 'MongoDB', how });
     await tryCalls(t, behind, CALLS, tried);
     await t.test('the page about the servers tried says so', () => tried.check());

@@ -39,7 +39,7 @@ test('every recipe for Notion shows what its tool does', async t => {
     for (const name of ['API-post-search', 'API-query-data-source']) {
         assert.equal(behind.definitions.find(tool => tool.name === name).annotations.destructiveHint, true, `${name} only reads`);
     }
-    const how = `The real server ${VENDORS.notion.package} on a fake of Notion's API. Its annotations of \`API-post-search\` and \`API-query-data-source\` are wrong: they are said to be destructive, but only read.`;
+    const how = `The real server ${VENDORS.notion.package} on a fake of Notion's API. Its annotations of \`API-post-search\` and \`API-query-data-source\` are wrong: they claim that these tools are destructive, but the tools only read.`;
     const tried = new TriedServer({ title: 'Notion', how });
     await tryCalls(t, behind, CALLS, tried);
     await t.test('the page about the servers tried says so', () => tried.check());

@@ -41,7 +41,7 @@ test('every recipe for the browser shows where its tool acts', async t => {
         ['browser_evaluate', { function: '() => report("/basket", "pen")' }, onPage('Order'), s => [s.basket.at(-1), 'pen'], withoutState],
         ['browser_run_code_unsafe', { code: 'async page => { await page.getByLabel("Name").fill("Zoe"); }' }, onPage('Order'), s => [s.fields.name, 'Zoe'], withoutState]
     ];
-    const how = `The real server ${VENDORS.playwright.package} with Chromium, on a page with state, for an agent that answers no questions of servers: others have a browser of their own, which no approved change sees. The annotations of \`browser_snapshot\`, \`browser_take_screenshot\`, \`browser_find\`, \`browser_console_messages\`, \`browser_network_request\` and \`browser_network_requests\` are wrong: they are said to be read-only, but overwrite the file that \`filename\` names.`;
+    const how = `The real server ${VENDORS.playwright.package} with Chromium, on a page with state, for an agent that does not answer questions from servers: any other agent has a browser of its own, which approved changes do not see. The annotations of \`browser_snapshot\`, \`browser_take_screenshot\`, \`browser_find\`, \`browser_console_messages\`, \`browser_network_request\` and \`browser_network_requests\` are wrong: they claim that these tools are read-only, but the tools overwrite the file that \`filename\` names.`;
     const tried = new TriedServer({ title: 'Playwright', how });
     await tryCalls(t, behind, CALLS, tried);
     // The key needs a field that has the focus.

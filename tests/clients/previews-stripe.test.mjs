@@ -50,7 +50,7 @@ const toArguments = (name, parameters) => {
 
 test('every recipe for Stripe shows what its operation does', async t => {
     const behind = await startBehind(t, 'stripe');
-    const how = 'A stand-in with state, with the names and arguments that were recorded of mcp.stripe.com in September 2026, because the server is only hosted. Each operation of `stripe_api_write` counts as a tool, as for policy.';
+    const how = 'A stateful stand-in with the names and arguments recorded from mcp.stripe.com in September 2026, because this server exists only as a hosted service. Each operation of `stripe_api_write` counts as a tool, as for policy.';
     const tried = new TriedServer({ title: 'Stripe', how });
     await tryCalls(t, behind, CALLS.map(([name, parameters, ...rest]) => [name, toArguments(name, parameters), ...rest]), tried);
     await t.test('the page about the servers tried says so', () => tried.check());
