@@ -64,7 +64,7 @@ Exit codes:
    2  wrong usage
    3  no such change or key
    4  the change has been updated in the meantime
-   5  no key and no sign-in, or one without the right
+   5  no key and no sign-in, or not the required permission
   69  no gateway answers, or a port or file cannot be used
   70  an internal error
   75  another gateway serves the data directory
@@ -78,7 +78,7 @@ Exit codes:
     about = "An MCP gateway that puts a person between an AI agent and every write",
     long_about = LONG_ABOUT,
     after_long_help = EXAMPLES,
-    after_help = "`--help` says more, with examples and exit codes.",
+    after_help = "Run with `--help` for details, examples and exit codes.",
     args_conflicts_with_subcommands = true,
     max_term_width = 110
 )]
@@ -93,14 +93,14 @@ pub struct Cli {
 pub enum Command {
     /// Serve MCP and the dashboard (the default without a command)
     Serve(ServeArgs),
-    /// Speak MCP on stdin and stdout, for agents that start their servers
+    /// Speak MCP on stdin and stdout, for agents that start their own MCP servers
     ///
     /// Attaches to the gateway of the data directory, or starts one in the background if none runs, so that all agents
     /// and the dashboard share one set of changes. A background gateway exits some time after its last client has
     /// disconnected. stdout carries one JSON message per line and nothing else; logs go to stderr, those of the
     /// background gateway to gateway.log in the data directory. Exits with 0 at the end of stdin and on SIGTERM.
     ///
-    /// Replaces a background gateway of an older version, and goes on with the next gateway if its own one ends.
+    /// Replaces a background gateway of an older version, and continues with the next gateway if its own ends.
     ///
     /// The agent's key is read from COUNTERSIGN_AGENT_KEY, or else from COUNTERSIGN_KEY; `auth.mode: keys` requires one. A
     /// key that may decide on changes is refused with exit code 5: an agent needs its own key with the role agent.
@@ -131,9 +131,9 @@ pub enum Command {
     /// List and revoke standing rules, which allow or deny calls without review
     #[command(after_long_help = policy::HELP)]
     Rules(RulesArgs),
-    /// Ask how the policy decides on a call
+    /// Show how the policy decides on a call, and list its rules
     Policy(PolicyArgs),
-    /// Show what a reviewer would see of a call, to try preview recipes
+    /// Show the preview of a call, to try out preview recipes
     #[command(after_long_help = previews::HELP)]
     Previews(PreviewsArgs),
     /// List, retry and test webhooks and their deliveries
@@ -147,7 +147,7 @@ pub enum Command {
     Health(ConnectArgs),
     /// Create, list and revoke API keys
     Keys(KeysArgs),
-    /// List and revoke the people who sign in with an identity provider, and tell others that you are away
+    /// List and revoke people who sign in with an identity provider, and name a deputy while you are away
     People(PeopleArgs),
     /// Back up the store to a file, even while its gateway runs
     ///
@@ -157,14 +157,14 @@ pub enum Command {
     ///
     /// To restore: `install -d -m 700 DIR`, `install -m 600 FILE DIR/countersign.db` (and FILE.tracker as DIR/tracker.db),
     /// `countersign --data DIR`. Changes that were approved at the time of the backup may have run since, so they do not
-    /// run again by themselves: a reviewer has to look at them again.
+    /// run again by themselves: a reviewer has to check them again.
     Backup(BackupArgs),
     /// Move the store: from a data directory to PostgreSQL, or back
     #[command(subcommand)]
     Store(StoreCommand),
     /// Verify or export the audit trail
     Audit(AuditArgs),
-    /// Validate or show the configuration
+    /// Validate or show the configuration, and consent to changes of it
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Check whether an MCP server complies with the protocol
@@ -176,8 +176,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Print the version, the commit, and what the program supports
     ///
-    /// With --json: version, commit, date of the commit, features, revisions of the protocol, and the schema versions of a
-    /// store, up to which this program reads and migrates one.
+    /// With --json: version, commit, date of the commit, features, revisions of the protocol, and the highest schema
+    /// versions of a store that this program can read and migrate.
     Version {
         /// Print JSON instead of text
         #[arg(long)]
@@ -315,7 +315,7 @@ pub enum WebhooksCommand {
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=200))]
         limit: u8,
     },
-    /// Send pending deliveries now, and retry those that were given up
+    /// Send pending deliveries now, and retry deliveries that were given up
     Retry { name: String },
     /// Send a test event
     Test { name: String },

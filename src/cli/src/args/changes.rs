@@ -79,7 +79,7 @@ pub enum ChangesCommand {
         /// The outcome that you found
         #[arg(long, value_name = "OUTCOME", value_parser = ["applied", "failed"])]
         outcome: String,
-        /// Your evidence
+        /// How you know that this is the outcome
         #[arg(long, value_name = "TEXT")]
         comment: Option<String>,
     },
@@ -168,7 +168,7 @@ pub struct ApproveArgs {
 #[derive(Debug, Args)]
 pub struct CreateRuleArgs {
     pub id: String,
-    /// Allow such calls for this time, like 1h or 2 days (at most 30 days)
+    /// Allow such calls for this long, such as 1h or 2 days (at most 30 days)
     #[arg(long, value_name = "TIME", required_unless_present = "deny", conflicts_with = "deny")]
     pub allow_for: Option<String>,
     /// Deny such calls until the rule is revoked

@@ -14,8 +14,8 @@ Examples:
   countersign rules                List the rules in force
   countersign rules revoke srl_…
 
-A rule that allows calls replaces the approval that you alone could have given: it never applies if the policy denies the \
-call or requires more people, a comment or a preview, if the tool's definition is new or has changed, or to your own calls. \
+A rule that allows calls replaces only an approval that you could have given alone: it never applies if the policy denies \
+the call or requires more people, a comment or a preview, if the tool's definition is new or has changed, or to your own calls. \
 A rule that denies calls always applies. The key comes from COUNTERSIGN_KEY, as for `countersign changes`.
 
 `countersign servers allow` creates a rule for a whole tool.";

@@ -39,10 +39,10 @@ lasts until it is revoked (`countersign rules`). Configured rules take precedenc
 Without a terminal, --all-reads, --known-reads, patterns and allowing several tools need --yes.
 
 `add`, `edit`, `remove` and `import` change mcpServers in the configuration file and need no key. Comments and order stay, and \
-the previous file is kept as FILE.bak. What looks like a secret is replaced by a reference to a variable, ${NAME}; a server \
+the previous file is kept as FILE.bak. Values that look like secrets are replaced by references such as ${NAME}; a server \
 whose variables are not set here is added as disabled. A running gateway reads the file at once, and what loosens the policy \
-waits for consent. `test` starts a server in a process of its own, shows its tools or its last lines on stderr, and changes \
-nothing.";
+waits for consent. `test` starts a server in a process of its own, shows its tools, or the last lines that it wrote to stderr, \
+and changes nothing.";
 
 #[derive(Debug, Args)]
 pub struct ServersArgs {
@@ -86,7 +86,7 @@ pub enum ServersCommand {
     Remove(RemoveArgs),
     /// Start a configured server, or one that is not configured yet, and list its tools; nothing changes
     Test(TestArgs),
-    /// Add servers that desktop clients on this machine have
+    /// Add servers that are configured in desktop clients on this machine
     ///
     /// Reads the files of Claude Desktop, Claude Code, Cursor, VS Code, Codex, Gemini CLI and Goose, and changes none of them. Lists
     /// the servers that the configuration file lacks, asks which to add, and shows the changes first. Without a terminal, name
@@ -165,7 +165,7 @@ pub struct TestArgs {
     pub name: Option<String>,
     #[command(flatten)]
     pub target: TargetArgs,
-    /// The seconds to wait for the server, which may have to install itself first
+    /// The seconds to wait for the server, which may have to be downloaded first
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub timeout: u64,
 }
@@ -240,7 +240,7 @@ pub struct AcceptArgs {
     /// All tools that declare themselves read-only
     #[arg(long, conflicts_with_all = ["names", "tools"])]
     pub all_reads: bool,
-    /// All tools that the program's list for this server knows to only read, whatever they declare
+    /// All tools that the program's list for this server names as read-only, whatever they declare
     #[arg(long, conflicts_with_all = ["names", "tools", "all_reads"])]
     pub known_reads: bool,
     /// Do not ask for confirmation; required without a terminal for --all-reads, --known-reads and patterns

@@ -29,8 +29,8 @@ pub enum ServiceCommand {
     ///
     /// Writes ~/.config/systemd/user/countersign.service with the path of this program, with --config and --data if they
     /// are given, and with the PATH of this shell, so that the gateway finds the programs of its servers. A program in the
-    /// cache of npx, uvx or pipx is copied to ~/.local/bin first. A gateway in the background ends, and agents go on with
-    /// that of the service. Without a user manager of systemd, prints the commands to run.
+    /// cache of npx, uvx or pipx is copied to ~/.local/bin first. A gateway that runs in the background is stopped, and agents
+    /// continue with that of the service. Without a user manager of systemd, prints the commands to run.
     Install,
     /// Stop and disable the service, and remove what `install` has written
     Uninstall,

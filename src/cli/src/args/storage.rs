@@ -34,8 +34,8 @@ pub enum KeysCommand {
         /// proposals
         #[arg(long, value_name = "OWNER")]
         owner: Option<String>,
-        /// The owner, if it is a person at an identity provider: whoever proposes with an access token cannot approve
-        /// with this key
+        /// The owner, as a person at an identity provider: what they propose with an access token cannot be approved with
+        /// this key
         #[arg(long, num_args = 2, value_names = ["ISSUER", "SUBJECT"], conflicts_with = "owner")]
         subject: Option<Vec<String>>,
     },
@@ -67,7 +67,7 @@ pub enum PeopleCommand {
         #[arg(long)]
         json: bool,
     },
-    /// End everything of a person within a second: sign-ins, access tokens, keys, and approvals of open changes
+    /// End all access of a person within a second: sign-ins, access tokens, keys, and approvals of open changes
     ///
     /// NAME is that of `countersign people list`: ISSUER#SUBJECT. The person cannot sign in again.
     Revoke { name: String },
@@ -76,7 +76,7 @@ pub enum PeopleCommand {
     /// Until then, the deputy counts as a member of the groups of `policy.groups` that list you by name. They have one vote, in place
     /// of yours, and none on changes that you or they proposed.
     Away(AwayArgs),
-    /// End your absence. What your deputy has approved stays approved
+    /// End your absence; approvals by your deputy stay valid
     Back(BackArgs),
 }
 
@@ -84,7 +84,8 @@ pub enum PeopleCommand {
 pub struct AwayArgs {
     #[command(flatten)]
     pub connect: ConnectArgs,
-    /// The end, at most 60 days from now: a time, like 2026-07-28T12:00:00Z, a day (its beginning), or in how long, like 3d
+    /// When you are back, at most 60 days from now: a time (2026-07-28T12:00:00Z), a date (the start of that day), or a
+    /// duration from now (3d)
     #[arg(long, value_name = "WHEN", value_parser = moment::parse_end)]
     pub until: Timestamp,
     /// Somebody else who may decide on changes: an owner or a name of `countersign keys list`, or ISSUER#SUBJECT
