@@ -14,10 +14,15 @@ use super::{
     json::{Token, push_quoted, string, tokens},
 };
 
-/// Rejects duplicate keys at any depth (compared after unescaping) and nesting deeper than `max_depth`.
+/// The key of an object that `serde_json` replaces by the JSON in its text. A condition would see that JSON, but a server the
+/// object.
+const RAW_VALUE_KEY: &str = "$serde_json::private::RawValue";
+
+/// Rejects duplicate keys at any depth (compared after unescaping), the key that `serde_json` reserves, and nesting deeper than
+/// `max_depth`.
 ///
 /// # Errors
-/// `InvalidParams` with the reason, and with `data.key` for a duplicate key or `data.maxDepth` for deep nesting.
+/// `InvalidParams` with the reason, and with `data.key` for a key or `data.maxDepth` for deep nesting.
 pub fn check(raw: &RawValue, max_depth: usize) -> Result<(), McpError> {
     let invalid = |message| McpError::new(ErrorKind::InvalidParams, message).with("member", "arguments");
     // The keys of each open object or array; an array has none.
@@ -34,6 +39,9 @@ pub fn check(raw: &RawValue, max_depth: usize) -> Result<(), McpError> {
                 let Some(key) = string(key) else {
                     return Err(invalid("`params.arguments` has a key that is not valid Unicode".into()));
                 };
+                if key == RAW_VALUE_KEY {
+                    return Err(invalid("`params.arguments` has a reserved key".into()).with("key", RAW_VALUE_KEY));
+                }
                 if let Some(key) = open.last_mut().and_then(|keys| keys.replace(key)) {
                     let shortened: String = key.chars().take(128).collect();
                     let message = "`params.arguments` has a key more than once in one object";

@@ -44,6 +44,20 @@ fn keys_are_unique_in_each_object() {
 }
 
 #[test]
+fn key_that_is_read_as_json_is_refused() {
+    for text in [
+        r#"{"$serde_json::private::RawValue":"{\"path\":\"/tmp\"}"}"#,
+        r#"{"a":[{"\u0024serde_json::private::RawValue":"1"}]}"#,
+    ] {
+        let error = checked(text, 16).expect_err(text);
+        assert_eq!(error.data["key"], RAW_VALUE_KEY, "{text}");
+        let value: Value = serde_json::from_str(text).unwrap();
+        assert!(!value.to_string().contains("RawValue"), "the key no longer needs to be refused: {value}");
+    }
+    assert_eq!(checked(r#"{"a":"$serde_json::private::RawValue"}"#, 16), Ok(()));
+}
+
+#[test]
 fn duplicates_among_many_keys_are_found() {
     let object = |extra: &str| {
         let members: Vec<_> = (0..5000).map(|i| format!("\"k{i}\":{i}")).collect();
