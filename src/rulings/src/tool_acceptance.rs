@@ -445,7 +445,7 @@ impl ToolAcceptances {
 
 /// Returns `true` if the tool claims to be read-only, and would count as such if its definition were accepted.
 fn claims_to_read(route: &ToolRoute) -> bool {
-    route.definition_status == DefinitionStatus::Seen
+    route.definition_status == DefinitionStatus::Unchanged
         && route.def.annotations.read_only_hint
         && !route.provider.as_provider().has_trusted_annotations()
         && !is_denied(route)

@@ -12,7 +12,8 @@ pub enum DefinitionStatus {
     /// A reviewer accepted exactly this definition.
     Accepted,
     /// The definition is unchanged since the server was first connected, and nobody accepted or refused it.
-    Seen,
+    #[serde(rename = "seen")]
+    Unchanged,
     /// The tool was added later and is not accepted.
     New,
     /// The definition differs from the accepted or first seen one, or comes from another server.
@@ -26,7 +27,7 @@ impl DefinitionStatus {
     pub const fn trusts_annotations(self, server_is_trusted: bool) -> bool {
         match self {
             Self::Module | Self::Accepted => true,
-            Self::Seen => server_is_trusted,
+            Self::Unchanged => server_is_trusted,
             Self::New | Self::Changed => false,
         }
     }
@@ -37,7 +38,7 @@ impl DefinitionStatus {
         match self {
             Self::New => Some(AcceptanceMark::New),
             Self::Changed => Some(AcceptanceMark::Changed),
-            Self::Module | Self::Accepted | Self::Seen => None,
+            Self::Module | Self::Accepted | Self::Unchanged => None,
         }
     }
 }

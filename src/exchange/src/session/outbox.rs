@@ -66,7 +66,7 @@ enum Connection {
     /// The pump is attached. `woken` is `true` from a call of `wake` until the pump drains.
     Attached { wake: Wake, woken: bool },
     /// The connection was lost, and its client may come back.
-    Away,
+    Detached,
 }
 
 #[derive(Default)]
@@ -123,7 +123,8 @@ impl Outbox {
     ///
     /// # Errors
     /// [`RefusedMessage`] once a limit is exceeded or the connection is closing. The message and all later ones are
-    /// dropped until a pump is attached again. `SessionState::push` then ends the session.
+    /// dropped until a pump is attached again. `SessionState::push` then ends the session, and the session's actor
+    /// cuts the connection without a grace period.
     pub fn push(&self, frame: Bytes) -> Result<(), RefusedMessage> {
         let mut state = self.state.lock();
         if state.has_overflowed || state.close.is_some() {
@@ -134,7 +135,7 @@ impl Outbox {
             overflow(&mut state);
             return Err(RefusedMessage);
         }
-        let is_away = matches!(state.connection, Connection::Away);
+        let is_away = matches!(state.connection, Connection::Detached);
         if queued == 0 && !is_away {
             state.waiting_since = eviction::now();
         }
@@ -245,14 +246,14 @@ impl Outbox {
     /// back.
     pub fn detach(&self) {
         let mut state = self.state.lock();
-        state.connection = Connection::Away;
+        state.connection = Connection::Detached;
         state.unconfirmed_bytes = 0;
         self.trim_disconnected(&mut state);
     }
 
     /// Returns `true` if the connection was lost.
     pub fn is_away(&self) -> bool {
-        matches!(self.state.lock().connection, Connection::Away)
+        matches!(self.state.lock().connection, Connection::Detached)
     }
 
     /// Rewinds the stream to just after frame number `received` (counted from 1), for the next connection. The previous

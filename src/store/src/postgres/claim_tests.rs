@@ -55,7 +55,7 @@ async fn target_has_one_claim_that_its_owner_ends() {
     assert!(matches!(early, Err(WriteError::Fenced)), "its node is alive: {early:?}");
     assert!(b.orphaned_changes().await.unwrap().is_empty());
     let question = transition_draft("one", 4, ChangeState::Executing, ChangeState::Executing, by_a.clone(), "file");
-    write(&*a, Draft { kind: EventKind::Asked, ..question }).await.unwrap();
+    write(&*a, Draft { kind: EventKind::QuestionAsked, ..question }).await.unwrap();
     write(&*a, transition_draft("one", 5, ChangeState::Executing, ChangeState::Applied, by_a, "")).await.unwrap();
     write(&*b, claim_draft("two", by_b.clone(), "file")).await.unwrap();
     write(&*b, applied_draft("two", by_b)).await.unwrap();

@@ -17,8 +17,10 @@ pub enum EventKind {
     Stale,
     Refreshed,
     Executing,
-    Asked,
-    Answered,
+    #[strum(serialize = "asked")]
+    QuestionAsked,
+    #[strum(serialize = "answered")]
+    QuestionAnswered,
     Applied,
     Failed,
     OutcomeUnknown,
