@@ -156,7 +156,7 @@ pub fn prepare_edit<C: FileChange>(
     env: &Environment,
 ) -> Result<PreparedEdit, FileEditError> {
     let text = changes.apply(file.text())?;
-    let loaded = match prove::<C>(file.path(), &text, flags, env) {
+    let loaded = match validate::<C>(file.path(), &text, flags, env) {
         Ok(loaded) => Some(loaded),
         Err(FileEditError::Invalid(problems)) => {
             let old = load_text(file.path(), file.text(), flags, env).err();
@@ -174,8 +174,8 @@ pub fn prepare_edit<C: FileChange>(
     Ok(PreparedEdit { text, loaded, lines })
 }
 
-/// Loads the configuration as if the file had this text.
-fn prove<C: FileChange>(
+/// Validates the text by loading the configuration as if the file had it.
+fn validate<C: FileChange>(
     path: &Path,
     text: &str,
     flags: &Flags,
@@ -304,7 +304,7 @@ impl Reloader {
         let loaded = match loaded {
             Some(loaded) => loaded,
             // The gateway itself needs a valid configuration, so that old problems refuse the edit too.
-            None => prove::<C>(file.path(), &text, flags, env)?,
+            None => validate::<C>(file.path(), &text, flags, env)?,
         };
         let loosenings = compare(&self.config(), &loaded.config).0.policy_loosened;
         let path = self.file().map_or(String::new(), |path| path.display().to_string());

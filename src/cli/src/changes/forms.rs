@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_has_no_json_syntax() {
+    fn json_syntax_is_removed_from_reads() {
         let shown = |text: &str| {
             let lines: Vec<DiffLine> =
                 text.lines().map(|line| DiffLine { op: LineOp::Equal, text: line.to_owned() }).collect();
