@@ -16,7 +16,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::secret;
 use countersign_store::keys::ApiKey;
 
-/// The prefix of every key, by which scanners for leaked secrets recognise it.
+/// The prefix of every key, by which scanners for leaked secrets recognize it.
 pub const KEY_PREFIX: &str = "csk_";
 /// The agent that proposes the test change of the dashboard. Only the gateway acts as it.
 pub const TEST_AGENT: &str = "countersign-test-agent";

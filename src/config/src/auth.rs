@@ -215,21 +215,21 @@ fn read_roles(f: &mut Fields<'_>) -> BTreeMap<String, Role> {
 
 /// Checks an issuer identifier: an HTTPS URL without query and fragment (RFC 8414, section 2), or an HTTP one on loopback.
 pub(super) fn check_issuer(text: &str) -> Result<(), ValueError> {
-    let wrong = |reason: &str| {
+    let error = |reason: &str| {
         let remedy = "Write it as the provider's metadata does: https://id.example.com.";
         Err((format!("{} {reason}", quoted(text)), remedy.to_owned()))
     };
-    let Ok(url) = Url::parse(text) else { return wrong("is not a URL") };
+    let Ok(url) = Url::parse(text) else { return error("is not a URL") };
     if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {
-        return wrong("has a query, a fragment or a user name");
+        return error("has a query, a fragment or a user name");
     }
     if text.chars().count() > MAX_ISSUER_CHARS || !text.bytes().all(|byte| matches!(byte, b'!'..=b'~')) {
-        return wrong(&format!("has more than {MAX_ISSUER_CHARS} characters, or characters other than visible ASCII"));
+        return error(&format!("has more than {MAX_ISSUER_CHARS} characters, or characters other than visible ASCII"));
     }
     match url.scheme() {
         "https" => Ok(()),
         "http" if is_loopback(&url) => Ok(()),
-        _ => wrong("is not an https URL (http is for this machine only)"),
+        _ => error("is not an https URL (http is for this machine only)"),
     }
 }
 

@@ -117,17 +117,17 @@ pub(super) fn origin(text: &str) -> Result<(), ValueError> {
 }
 
 pub(super) fn public_url(text: &str) -> Result<(), ValueError> {
-    let wrong =
+    let error =
         |reason: &str| Err((format!("{} {reason}", quoted(text)), "Write https://gateway.example.com.".to_owned()));
-    let Ok(url) = Url::parse(text) else { return wrong("is not a URL") };
+    let Ok(url) = Url::parse(text) else { return error("is not a URL") };
     if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
-        return wrong("is not an http or https URL");
+        return error("is not an http or https URL");
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(("the URL contains a user name or password".to_owned(), "Take them out.".to_owned()));
     }
     if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
-        return wrong("has more than a scheme, a host and a port");
+        return error("has more than a scheme, a host and a port");
     }
     Ok(())
 }

@@ -155,13 +155,13 @@ fn read_endpoint(f: &mut Fields<'_>, timeout: Duration) -> Option<ModelEndpoint>
 }
 
 fn parse_address(text: &str) -> Result<String, ValueError> {
-    let wrong = |message: &str, remedy: &str| Err((message.to_owned(), remedy.to_owned()));
+    let error = |message: &str, remedy: &str| Err((message.to_owned(), remedy.to_owned()));
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.host().is_some());
     let Some(url) = url else {
-        return wrong("this is not an http or https URL", "Write http://127.0.0.1:11434/v1.");
+        return error("this is not an http or https URL", "Write http://127.0.0.1:11434/v1.");
     };
     if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
-        return wrong("the URL contains more than an address", "Write the address alone, and a key as `key`.");
+        return error("the URL contains more than an address", "Write the address alone, and a key as `key`.");
     }
     Ok(url.as_str().trim_end_matches('/').to_owned())
 }

@@ -359,28 +359,28 @@ fn default_config_path(env: &Environment) -> Option<PathBuf> {
 fn read_file(path: &Path, named_by: &Origin) -> Result<String, ConfigError> {
     let origin = Origin::File { path: Arc::new(path.to_owned()), line: 0, column: 0 };
     let named_by_note = if *named_by == Origin::Default { String::new() } else { format!(" (named by {named_by})") };
-    let wrong = |message: String, remedy: &str| {
+    let problem = |message: String, remedy: &str| {
         ConfigError::from(Problem { origin: origin.clone(), key: None, message, remedy: remedy.to_owned() })
     };
     let failed = |error: std::io::Error| {
-        wrong(
+        problem(
             format!("the configuration file cannot be read: {error}{named_by_note}"),
             "Name a file that exists and may be read.",
         )
     };
     let meta = std::fs::metadata(path).map_err(failed)?;
     if meta.is_dir() {
-        return Err(wrong(format!("this is a folder{named_by_note}"), "Name the file in it."));
+        return Err(problem(format!("this is a folder{named_by_note}"), "Name the file in it."));
     }
     if meta.len() > MAX_FILE_BYTES {
-        return Err(wrong(
+        return Err(problem(
             format!("the configuration file is larger than 1 MiB{named_by_note}"),
             "Is it the right file?",
         ));
     }
     let bytes = std::fs::read(path).map_err(failed)?;
     let text = String::from_utf8(bytes)
-        .map_err(|_| wrong(format!("the configuration file is not UTF-8{named_by_note}"), "Save it as UTF-8."))?;
+        .map_err(|_| problem(format!("the configuration file is not UTF-8{named_by_note}"), "Save it as UTF-8."))?;
     Ok(strip_byte_order_mark(&text).to_owned())
 }
 

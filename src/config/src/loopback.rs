@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_of_this_machine_are_recognised() {
+    fn hosts_of_this_machine_are_recognized() {
         for host in ["localhost", "localhost:8080", "127.0.0.1:1", "[::1]:8080", "a.localhost"] {
             assert!(is_loopback_host(host), "{host}");
         }

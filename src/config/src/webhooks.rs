@@ -212,18 +212,18 @@ fn read_url(f: &mut Fields<'_>, allow_http: bool) -> Option<WebhookUrl> {
 }
 
 fn parse_url(text: &str, allow_http: bool) -> Result<WebhookUrl, ValueError> {
-    let wrong = |message: &str, remedy: &str| Err((message.to_owned(), remedy.to_owned()));
-    let Ok(url) = Url::parse(text) else { return wrong("not a URL", "Write https://host/path.") };
+    let error = |message: &str, remedy: &str| Err((message.to_owned(), remedy.to_owned()));
+    let Ok(url) = Url::parse(text) else { return error("not a URL", "Write https://host/path.") };
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
-        return wrong("this is not an http or https URL", "Write https://host/path.");
+        return error("this is not an http or https URL", "Write https://host/path.");
     }
     if !url.username().is_empty() || url.password().is_some() {
         let remedy = "Take it out: what is sent is signed with `secret`.";
-        return wrong("the URL contains a user name or password", remedy);
+        return error("the URL contains a user name or password", remedy);
     }
     if url.scheme() == "http" && !allow_http && !is_loopback(&url) {
         let remedy = "Write https://…, or allow_http: true where everybody on the way may read along.";
-        return wrong("the events would cross the network unencrypted", remedy);
+        return error("the events would cross the network unencrypted", remedy);
     }
     Ok(WebhookUrl(url))
 }

@@ -22,13 +22,13 @@ pub(super) fn format_entry(out: &mut String, indent: usize, key: &str, node: &No
             }
         }
         other => {
-            let _ = write!(out, " {}{line_break}", format_flow(other));
+            let _ = write!(out, " {}{line_break}", format_inline(other));
         }
     }
 }
 
 /// Formats a value on one line, with lists and maps in flow style.
-pub(super) fn format_flow(node: &Node) -> String {
+pub(super) fn format_inline(node: &Node) -> String {
     match node {
         Node::Null => "null".to_owned(),
         Node::Bool(value) => value.to_string(),
@@ -36,12 +36,12 @@ pub(super) fn format_flow(node: &Node) -> String {
         Node::Float(number) => format!("{number:?}"),
         Node::Text(text) => format_text(text),
         Node::List(items) => {
-            format!("[{}]", items.iter().map(|item| format_flow(&item.node)).collect::<Vec<_>>().join(", "))
+            format!("[{}]", items.iter().map(|item| format_inline(&item.node)).collect::<Vec<_>>().join(", "))
         }
         Node::Map(entries) if entries.is_empty() => "{}".to_owned(),
         Node::Map(entries) => {
             let entry = |entry: &crate::tree::KeyValue| {
-                format!("{}: {}", format_text(&entry.key), format_flow(&entry.value.node))
+                format!("{}: {}", format_text(&entry.key), format_inline(&entry.value.node))
             };
             format!("{{ {} }}", entries.iter().map(entry).collect::<Vec<_>>().join(", "))
         }

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn gateway_itself_is_recognised() {
+    fn gateway_itself_is_recognized() {
         let is_gateway = |text: &str| parse_servers(text, Some("x")).unwrap()[0].is_gateway();
         assert!(is_gateway(r#"{"command": "/usr/bin/countersign", "args": ["stdio"]}"#));
         assert!(is_gateway(r#"{"command": "npx", "args": ["-y", "countersign@0.1.0", "stdio"]}"#));

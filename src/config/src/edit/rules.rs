@@ -7,7 +7,7 @@ use super::{
     EditError,
     blocks::{Block, LineRange, Lines, NotEditable, content_end},
     check_visible, entries_of,
-    format::{format_flow, line_break},
+    format::{format_inline, line_break},
     set_key,
 };
 use crate::{
@@ -72,7 +72,7 @@ pub fn to_yaml(text: &str, entries: &[RuleEntry]) -> Result<String, EditError> {
 }
 
 fn rules_to_yaml(rules: &[Node]) -> String {
-    let lines: String = rules.iter().map(|rule| format!("    - {}\n", format_flow(rule))).collect();
+    let lines: String = rules.iter().map(|rule| format!("    - {}\n", format_inline(rule))).collect();
     format!("{POLICY}:\n  {RULES}:{}\n{lines}", if rules.is_empty() { " []" } else { "" })
 }
 
@@ -132,7 +132,7 @@ fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[No
         return Err(NotEditable::new("its keys are indented"));
     }
     let rule_lines = |indent: usize| -> String {
-        nodes.iter().map(|rule| format!("{:indent$}- {}{end_of_line}", "", format_flow(rule))).collect()
+        nodes.iter().map(|rule| format!("{:indent$}- {}{end_of_line}", "", format_inline(rule))).collect()
     };
     let Some((index, policy)) = find(root, POLICY) else {
         let first = if text.trim().is_empty() { "" } else { end_of_line };
@@ -192,7 +192,7 @@ fn compose_rules(lines: &Lines, items: &RuleBlock, entries: &[RuleEntry], nodes:
             }
         }
         if !is_kept {
-            text.push_str(&format!("{:1$}- {2}{end_of_line}", "", items.indent, format_flow(node)));
+            text.push_str(&format!("{:1$}- {2}{end_of_line}", "", items.indent, format_inline(node)));
         }
     }
     text

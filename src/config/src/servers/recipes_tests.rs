@@ -225,16 +225,16 @@ async fn dry_run_needs_an_accepted_tool_or_a_named_recipe() {
 
     let server = FakeServer::with_text("done!");
     let arguments = json!({ "path": "p", "text": "t" });
-    let mut recognised = recipe("{dry_run: {arguments: {dryRun: true}}}");
-    recognised.dry_run.as_mut().unwrap().is_trusted = false;
+    let mut recognized = recipe("{dry_run: {arguments: {dryRun: true}}}");
+    recognized.dry_run.as_mut().unwrap().is_trusted = false;
     server.0.accepted.store(false, Ordering::SeqCst);
-    let seen = make_preview_with(&server, &ALLOW_ALL, &recognised, &arguments).await.preview;
+    let seen = make_preview_with(&server, &ALLOW_ALL, &recognized, &arguments).await.preview;
     let why = seen.note.failed.unwrap();
     assert!(why.contains("accept") && why.contains("`mcpServers.s.previews`"), "{why}");
     assert!(seen.diff.fields.iter().any(|field| field.field == "text"), "the arguments are shown");
     assert_eq!(server.calls().len(), 0, "nothing was called");
     server.0.accepted.store(true, Ordering::SeqCst);
-    let seen = make_preview_with(&server, &ALLOW_ALL, &recognised, &arguments).await.preview;
+    let seen = make_preview_with(&server, &ALLOW_ALL, &recognized, &arguments).await.preview;
     assert_eq!(seen.note.kind, PreviewKind::DryRun);
 }
 

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn public_servers_are_recognised_by_package() {
+    fn public_servers_are_recognized_by_package() {
         assert_eq!(set("npx", &["-y", "@modelcontextprotocol/server-filesystem", "/srv"]), Some("filesystem"));
         assert_eq!(
             set("npx", &["-y", "@modelcontextprotocol/server-filesystem@2026.8.31", "/srv"]),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn hosted_server_is_recognised_at_and_below_its_address() {
+    fn hosted_server_is_recognized_at_and_below_its_address() {
         let is_known = |url: &str| is_at_address(&Url::parse(url).unwrap(), "https://mcp.example.com/mcp");
         assert!(is_known("https://mcp.example.com/mcp") && is_known("https://MCP.example.com:443/mcp/readonly?x=1"));
         for other in [
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn similar_names_are_not_recognised() {
+    fn similar_names_are_not_recognized() {
         assert_eq!(set("npx", &["@modelcontextprotocol/server-everything"]), None);
         assert_eq!(set("npx", &["@evil/server-filesystem"]), None);
         assert_eq!(set("npx", &["@modelcontextprotocol/server-filesystem-evil"]), None);

@@ -207,24 +207,24 @@ fn read_addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Opt
 fn parse_address(text: &ExpandedText, transport: UrlTransport) -> Result<Url, ValueError> {
     // Quoted as written in the file, without the values of variables.
     let quoted_url = quoted(&redaction::redact_url(&text.source));
-    let wrong = |reason: &str, remedy: &str| Err((format!("{quoted_url} {reason}"), remedy.to_owned()));
+    let error = |reason: &str, remedy: &str| Err((format!("{quoted_url} {reason}"), remedy.to_owned()));
     let Ok(url) = Url::parse(text.value.trim()) else {
-        return wrong("is not a URL", "Write https://host/path.");
+        return error("is not a URL", "Write https://host/path.");
     };
     let is_web_socket = match url.scheme() {
         "http" | "https" => false,
         "ws" | "wss" => true,
-        _ => return wrong("has a scheme that the gateway does not speak", "Write http, https, ws or wss."),
+        _ => return error("has a scheme that the gateway does not speak", "Write http, https, ws or wss."),
     };
     if url.host_str().is_none_or(str::is_empty) {
-        return wrong("names no host", "Write https://host/path.");
+        return error("names no host", "Write https://host/path.");
     }
     match transport {
         UrlTransport::WebSocket if !is_web_socket => {
-            return wrong("is not a WebSocket address", "Write ws://… or wss://….");
+            return error("is not a WebSocket address", "Write ws://… or wss://….");
         }
         UrlTransport::StreamableHttp | UrlTransport::Sse if is_web_socket => {
-            return wrong("is a WebSocket address", "Write http://… or https://…, or transport: websocket.");
+            return error("is a WebSocket address", "Write http://… or https://…, or transport: websocket.");
         }
         _ => {}
     }

@@ -29,7 +29,7 @@ const MAX_RECIPES: usize = 500;
 pub(super) fn read(f: &mut Fields<'_>, target: Option<&UpstreamTarget>) -> Recipes {
     let mut layers = RecipeLayers::default();
     match f.value_of(KEY) {
-        None => layers.add_recognised_set(target),
+        None => layers.add_recognized_set(target),
         Some(LocatedNode { node: Node::List(items), .. }) => {
             items.iter().for_each(|item| read_layer(f, item, target, &mut layers));
         }
@@ -48,7 +48,7 @@ struct RecipeLayers {
 }
 
 impl RecipeLayers {
-    fn add_recognised_set(&mut self, target: Option<&UpstreamTarget>) {
+    fn add_recognized_set(&mut self, target: Option<&UpstreamTarget>) {
         if let Some(set) = target.and_then(shipped_recipes::find_by_target) {
             self.add_set(set, false);
         }
@@ -110,7 +110,7 @@ fn read_layer<'a>(
     };
     match &located.node {
         Node::Text(word) => match (word.as_str(), shipped_recipes::find_by_name(word)) {
-            ("auto", _) => layers.add_recognised_set(target),
+            ("auto", _) => layers.add_recognized_set(target),
             ("none", _) => {}
             (_, Some(set)) => layers.add_set(set, true),
             (other, None) => {

@@ -37,7 +37,7 @@ export default {
   'rules.server': 'Server',
   'rules.from': 'From',
   'rules.theChange': ', the change',
-  'rules.tooLarge': 'These arguments were too large to store; the rule recognises them by their hash {hash}.',
+  'rules.tooLarge': 'These arguments were too large to store; the rule recognizes them by their hash {hash}.',
   'rules.arguments': 'Arguments',
   'rules.argumentsOf': 'Arguments of the rule',
   'rules.revokeNow': 'Revoke the rule',
