@@ -36,7 +36,7 @@ struct Server {
     /// Events of all streams, each with the id of its stream.
     events: Mutex<Vec<(usize, String)>>,
     /// The credentials of the environment or of the last request.
-    given: Mutex<String>,
+    credentials: Mutex<String>,
 }
 
 /// The state of one connection.
@@ -57,7 +57,7 @@ fn main() {
         listed: AtomicU32::new(0),
         sessions: Mutex::default(),
         events: Mutex::default(),
-        given: Mutex::new(std::env::var("TOKEN").unwrap_or_default()),
+        credentials: Mutex::new(std::env::var("TOKEN").unwrap_or_default()),
     });
     if arguments.iter().any(|argument| argument == "--listen") {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -99,7 +99,7 @@ impl Server {
     }
 
     fn recorded_credentials(&self) -> String {
-        self.given.lock().unwrap().clone()
+        self.credentials.lock().unwrap().clone()
     }
 
     /// Ends the process if the fault is to die of this input.

@@ -112,7 +112,7 @@ pub fn serve(server: &Server, stream: TcpStream) {
         return;
     };
     if let Some(credentials) = request.header("authorization") {
-        *server.given.lock().unwrap() = credentials.to_owned();
+        *server.credentials.lock().unwrap() = credentials.to_owned();
     }
     let evil = request.header("origin").is_some_and(|origin| origin.contains("evil"));
     if request.header("upgrade").is_some() {

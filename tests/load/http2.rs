@@ -3,7 +3,7 @@
 /// An HTTP/2 connection over openssl's TLS that can send what no well-behaved client does.
 pub struct Http2 {
     pub openssl: support::Process,
-    sent: std::process::ChildStdin,
+    input: std::process::ChildStdin,
     received: std::process::ChildStdout,
 }
 
@@ -26,21 +26,21 @@ impl Http2 {
             .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        let (sent, received) = (openssl.stdin.take().unwrap(), openssl.stdout.take().unwrap());
-        let mut conn = Self { openssl: support::Process(openssl), sent, received };
+        let (input, received) = (openssl.stdin.take().unwrap(), openssl.stdout.take().unwrap());
+        let mut conn = Self { openssl: support::Process(openssl), input, received };
         conn.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         conn.frame(4, 0, 0, &[]);
         conn
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
-        std::io::Write::write_all(&mut self.sent, bytes).unwrap();
-        std::io::Write::flush(&mut self.sent).unwrap();
+        std::io::Write::write_all(&mut self.input, bytes).unwrap();
+        std::io::Write::flush(&mut self.input).unwrap();
     }
 
     /// Sends bytes; returns `false` if the connection has ended.
     pub fn try_send(&mut self, bytes: &[u8]) -> bool {
-        std::io::Write::write_all(&mut self.sent, bytes).is_ok()
+        std::io::Write::write_all(&mut self.input, bytes).is_ok()
     }
 
     pub fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {

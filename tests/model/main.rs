@@ -86,7 +86,7 @@ struct World {
     nodes: [Node; NODES],
     change: Change,
     /// A lapsed claim whose call may still be sent, as far as anybody knows.
-    held: Option<Claim>,
+    lapsed_claim: Option<Claim>,
     /// The number of calls that really took effect.
     calls: u8,
     /// The call is running at the upstream, whatever happened to its node.
@@ -98,7 +98,7 @@ struct World {
     overlapped: bool,
     late: bool,
     /// Somebody was told that its outcome is unknown.
-    lost: bool,
+    has_lost_outcome: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,19 +143,19 @@ impl Model for Cluster {
 
     fn init_states(&self) -> Vec<World> {
         let node = Node { alive: true, epoch: 1, started_in: 1, holds: true, leased: true, state: ProcessState::Empty };
-        let (change, held, calls, late, lost) = (Change::Approved, None, 0, false, false);
+        let (change, lapsed_claim, calls, late, has_lost_outcome) = (Change::Approved, None, 0, false, false);
         let (is_running, target_held, other, overlapped) = (false, false, OtherChange::Waits, false);
         vec![World {
             nodes: [node; NODES],
             change,
-            held,
+            lapsed_claim,
             calls,
             is_running,
             target_held,
             other,
             overlapped,
             late,
-            lost,
+            has_lost_outcome,
         }]
     }
 
@@ -218,7 +218,7 @@ impl Model for Cluster {
                     world.change = Change::Applied;
                 } else {
                     world.late = true;
-                    world.held = world.held.filter(|held| *held != (n, epoch));
+                    world.lapsed_claim = world.lapsed_claim.filter(|claim| *claim != (n, epoch));
                     // With an answer the call is over; otherwise its time counts from when it was sent.
                     world.target_held &= world.is_running;
                 }
@@ -278,21 +278,21 @@ impl Model for Cluster {
                 if !Self::lapsed(&world, claim) {
                     return None;
                 }
-                (world.change, world.lost) = (Change::Unknown(claim), true);
+                (world.change, world.has_lost_outcome) = (Change::Unknown(claim), true);
                 world.target_held = bug != Bug::TargetFreeAtOnce;
                 // A restarted process has no call in progress.
-                world.held = Some(claim).filter(|(node, epoch)| world.nodes[*node].started_in <= *epoch);
+                world.lapsed_claim = Some(claim).filter(|(node, epoch)| world.nodes[*node].started_in <= *epoch);
                 if bug == Bug::LapsedClaimIsRetried {
-                    (world.change, world.held, world.lost) = (Change::Approved, None, false);
+                    (world.change, world.lapsed_claim, world.has_lost_outcome) = (Change::Approved, None, false);
                 }
             }
             Step::HoldEnds => {
-                let (node, epoch) = world.held?;
+                let (node, epoch) = world.lapsed_claim?;
                 // No process freezes for that long right before the first byte.
                 if world.nodes[node].state == ProcessState::LeaseChecked(epoch) {
                     return None;
                 }
-                world.held = None;
+                world.lapsed_claim = None;
             }
             Step::Ends => {
                 if !world.is_running {
@@ -302,7 +302,7 @@ impl Model for Cluster {
             }
             Step::TimeEnds => {
                 // Longer than any call takes, counted from when nothing can be sent any more.
-                let begun = world.held.is_none() || bug == Bug::TargetFreeWhileHeld;
+                let begun = world.lapsed_claim.is_none() || bug == Bug::TargetFreeWhileHeld;
                 if !world.target_held || world.is_running || !begun {
                     return None;
                 }
@@ -314,7 +314,7 @@ impl Model for Cluster {
                     return None;
                 }
                 world.nodes[n].state = ProcessState::Empty;
-                (world.change, world.lost) = (Change::Unknown((n, epoch)), true);
+                (world.change, world.has_lost_outcome) = (Change::Unknown((n, epoch)), true);
                 world.target_held = bug != Bug::TargetFreeAtOnce;
             }
             Step::OtherEnds => {
@@ -339,7 +339,7 @@ impl Model for Cluster {
             Step::Settle => {
                 let Change::Unknown(claim) = world.change else { return None };
                 let anew = world.nodes[claim.0].started_in > claim.1;
-                if world.held.is_some() && !anew && bug != Bug::SettlementAtOnce {
+                if world.lapsed_claim.is_some() && !anew && bug != Bug::SettlementAtOnce {
                     return None;
                 }
                 // They look at the effect, and report it.
@@ -361,7 +361,7 @@ impl Model for Cluster {
                 |_, world: &World| !matches!(world.change, Change::Settled { applied } if applied != (world.calls > 0)),
             ),
             Property::always("a lost outcome is settled by a person", |_, world: &World| {
-                !world.lost || matches!(world.change, Change::Unknown(_) | Change::Settled { .. })
+                !world.has_lost_outcome || matches!(world.change, Change::Unknown(_) | Change::Settled { .. })
             }),
             Property::always("no call is made under a claim that another one replaced", |_, world: &World| {
                 let active = |node: &Node| matches!(node.state, ProcessState::LeaseChecked(epoch) if node.holds && node.epoch == epoch);

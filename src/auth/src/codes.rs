@@ -83,7 +83,7 @@ pub fn redeem(
     let hash = secret::hash(code.as_bytes());
     let outcome =
         if secret::is_well_formed(CODE_PREFIX, code) { store.take_code(&hash, now)? } else { CodeOutcome::Unknown };
-    if outcome != CodeOutcome::Taken {
+    if outcome != CodeOutcome::Accepted {
         return Err(log_refusal(outcome));
     }
     let Some(session) = store.code_session(&hash)? else {

@@ -26,8 +26,8 @@ const MAX_PAGES: usize = 50;
 /// The recorded messages in both directions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Transcript {
-    pub sent: Vec<String>,
-    pub received: Vec<String>,
+    pub sent_messages: Vec<String>,
+    pub received_messages: Vec<String>,
 }
 
 fn truncate_message(text: &str) -> String {
@@ -122,11 +122,11 @@ impl Probe {
     }
 
     pub fn record_sent(&self, text: &str) {
-        push_bounded(&mut self.lock().sent, &self.redactor.redact(text));
+        push_bounded(&mut self.lock().sent_messages, &self.redactor.redact(text));
     }
 
     pub fn record_received(&self, text: &str) {
-        push_bounded(&mut self.lock().received, &self.redactor.redact(text));
+        push_bounded(&mut self.lock().received_messages, &self.redactor.redact(text));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Transcript> {

@@ -34,9 +34,11 @@ pub struct CheckResult {
     #[serde(rename = "why", skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// The last messages that were sent, truncated; empty if the check passed.
-    pub sent: Vec<String>,
+    #[serde(rename = "sent")]
+    pub sent_messages: Vec<String>,
     /// The last messages that were received, truncated; empty if the check passed.
-    pub received: Vec<String>,
+    #[serde(rename = "received")]
+    pub received_messages: Vec<String>,
     /// The advice for fixing a failure; `None` unless the check failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<&'static str>,
@@ -111,8 +113,8 @@ impl Report {
                 check.requirement,
                 check.reason,
                 check.spec,
-                check.sent.join("\n"),
-                check.received.join("\n"),
+                check.sent_messages.join("\n"),
+                check.received_messages.join("\n"),
                 check.advice.unwrap_or_default()
             );
             match (check.status, check.level) {
@@ -186,8 +188,8 @@ mod tests {
             requirement: "A response has an id.",
             spec: "2025-11-25/basic/index".into(),
             reason: "<it> is \"not\"\t\r\n\u{1}".into(),
-            sent: vec!["{}".into()],
-            received: Vec::new(),
+            sent_messages: vec!["{}".into()],
+            received_messages: Vec::new(),
             advice: None,
             milliseconds: 5,
         };

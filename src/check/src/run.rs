@@ -114,11 +114,11 @@ fn server_name(probe: &Probe) -> String {
 fn wrong_id_result(probe: &Probe, error: ProbeError) -> CheckResult {
     let check = catalog::wrong_id_check();
     let reason = error.to_string();
-    let received = match error {
+    let received_messages = match error {
         ProbeError::WrongId { message, .. } => vec![message],
         _ => Vec::new(),
     };
-    let transcript = Transcript { received, ..Transcript::default() };
+    let transcript = Transcript { received_messages, ..Transcript::default() };
     check_result(probe, check, Err(NotPassed::Failed(reason)), transcript, Duration::ZERO)
 }
 
@@ -152,8 +152,8 @@ fn check_result(probe: &Probe, check: &Check, outcome: Outcome, transcript: Tran
         requirement: check.requirement,
         spec: spec_page(check, &probe.revision),
         reason: probe.redactor.redact(&reason).into_owned(),
-        sent: shown_messages.sent,
-        received: shown_messages.received,
+        sent_messages: shown_messages.sent_messages,
+        received_messages: shown_messages.received_messages,
         advice: (status == Status::Failed).then_some(check.advice),
         milliseconds: to_milliseconds(time),
     }

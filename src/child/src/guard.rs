@@ -229,7 +229,7 @@ async fn supervise(server: Pid, control: &Control, mut signals: Signals) {
             ReapOutcome::Server if matches!(phase, Phase::Running | Phase::AwaitingExit { .. }) => {
                 phase = terminate(server)
             }
-            ReapOutcome::Server | ReapOutcome::Others => {}
+            ReapOutcome::Server | ReapOutcome::OtherChildren => {}
         }
         let is_running = matches!(phase, Phase::Running);
         let before_termination = matches!(phase, Phase::Running | Phase::AwaitingExit { .. });
@@ -287,12 +287,12 @@ fn kill(server: Pid, phase: &Phase) -> Phase {
 enum ReapOutcome {
     NoChildren,
     Server,
-    Others,
+    OtherChildren,
 }
 
 /// Reaps every child that has ended, including adopted ones.
 fn reap(server: Pid, control: &Control) -> ReapOutcome {
-    let mut reaped = ReapOutcome::Others;
+    let mut reaped = ReapOutcome::OtherChildren;
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) if pid == server => {

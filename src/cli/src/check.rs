@@ -65,8 +65,10 @@ fn options(args: &CheckArgs) -> Result<Options, Failure> {
         && revision != MODERN_REVISION
         && !LEGACY_REVISIONS.contains(&revision.as_str())
     {
-        let known = LEGACY_REVISIONS.join(", ");
-        return Err(usage_error(format!("there is no revision {revision}; there are {MODERN_REVISION}, {known}")));
+        let legacy_revisions = LEGACY_REVISIONS.join(", ");
+        return Err(usage_error(format!(
+            "there is no revision {revision}; there are {MODERN_REVISION}, {legacy_revisions}"
+        )));
     }
     let group = |name: &String| {
         let all = Group::ALL.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(", ");
@@ -266,8 +268,8 @@ mod tests {
             requirement: "It is so",
             spec: "2025-11-25/basic".to_owned(),
             reason: "it is not".to_owned(),
-            sent: Vec::new(),
-            received: Vec::new(),
+            sent_messages: Vec::new(),
+            received_messages: Vec::new(),
             advice: None,
             milliseconds: 0,
         };

@@ -25,7 +25,8 @@ struct Node {
     lease_until: Option<String>,
     live: bool,
     leads: bool,
-    here: bool,
+    #[serde(rename = "here")]
+    is_self: bool,
     running: u64,
     same_configuration: Option<bool>,
     #[serde(default)]
@@ -59,8 +60,8 @@ fn print(node: &Node, out: &mut Output) -> Result<(), Failure> {
     out.write_text("  ")?;
     out.write_styled(style, word)?;
     let leads = if node.leads { "  leads" } else { "" };
-    let here = if node.here { "  (this one)" } else { "" };
-    out.write_line(&format!("{leads}  {} running  {}{here}", node.running, one_line(&node.url)))?;
+    let self_mark = if node.is_self { "  (this one)" } else { "" };
+    out.write_line(&format!("{leads}  {} running  {}{self_mark}", node.running, one_line(&node.url)))?;
     out.write_line(&format!(
         "  version {}  epoch {}  since {}{}",
         one_line(&node.version),

@@ -42,7 +42,7 @@ fn server_warnings(server: &UpstreamConfig, pins: &Pins) -> Vec<String> {
     if known_tools.is_empty() {
         return Vec::new();
     }
-    let mut checker = RecipeChecker { server: &server.name, known: &known_tools, warnings: Vec::new() };
+    let mut checker = RecipeChecker { server: &server.name, known_tools: &known_tools, warnings: Vec::new() };
     for (tool, recipe) in &*server.previews.by_tool {
         // A server may offer only some of the tools that a shipped set is for.
         if server.previews.tools_with_own_recipe.contains(tool) || known_tools.contains_key(tool) {
@@ -54,7 +54,7 @@ fn server_warnings(server: &UpstreamConfig, pins: &Pins) -> Vec<String> {
 
 struct RecipeChecker<'a> {
     server: &'a str,
-    known: &'a KnownTools,
+    known_tools: &'a KnownTools,
     warnings: Vec<String>,
 }
 
@@ -138,18 +138,18 @@ impl RecipeChecker<'_> {
 
     /// Returns `true` if the tool is known, and warns otherwise. `recipe_tool` is the tool that has the recipe.
     fn check_tool(&mut self, recipe_tool: &str, tool: &str) -> bool {
-        if self.known.contains_key(tool) {
+        if self.known_tools.contains_key(tool) {
             return true;
         }
-        let suggestion = suggest::nearest(tool, self.known.keys().map(String::as_str));
-        let count = self.known.len();
+        let suggestion = suggest::nearest(tool, self.known_tools.keys().map(String::as_str));
+        let count = self.known_tools.len();
         self.warn(recipe_tool, format!("`{tool}` is not among the {count} known tools of {}", self.server), suggestion);
         false
     }
 
     fn check_argument(&mut self, recipe_tool: &str, tool: &str, name: &str) {
-        let Some(Some(arguments)) = self.known.get(tool) else { return };
-        if arguments.iter().any(|known| known == name) {
+        let Some(Some(arguments)) = self.known_tools.get(tool) else { return };
+        if arguments.iter().any(|argument| argument == name) {
             return;
         }
         let suggestion = suggest::nearest(name, arguments.iter().map(String::as_str)).map(str::to_owned);

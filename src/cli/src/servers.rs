@@ -177,15 +177,19 @@ struct PendingReview {
     new: usize,
     changed: usize,
     reads: usize,
-    #[serde(default)]
-    known: usize,
+    #[serde(default, rename = "known")]
+    known_reads: usize,
 }
 
 impl PendingReview {
     /// Describes the numbers that are not zero.
     fn summary(&self) -> String {
-        let parts =
-            [(self.reads, "claimed reads"), (self.known, "known reads"), (self.changed, "changed"), (self.new, "new")];
+        let parts = [
+            (self.reads, "claimed reads"),
+            (self.known_reads, "known reads"),
+            (self.changed, "changed"),
+            (self.new, "new"),
+        ];
         let parts: Vec<String> =
             parts.iter().filter(|(n, _)| *n > 0).map(|(n, label)| format!("{n} {label}")).collect();
         parts.join(", ")
@@ -297,7 +301,7 @@ fn print_known_reads(name: &str, tools: &[Tool], known: &KnownReads, out: &mut O
             0 => "lets it make previews by dry runs".to_owned(),
             _ => format!("lets {} run without review", plural(read_count, "known read")),
         };
-        let (name, set) = (one_line(name), one_line(&known.set));
+        let (name, set) = (one_line(name), one_line(&known.recipe_set));
         print_note(&format!("\nThis is the {set} server: `countersign servers accept {name} --known-reads` {effect}."));
     }
     Ok(())

@@ -19,7 +19,7 @@ pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output)
         let is_server = ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme));
         Ok(if is_server { StoreLocation::server(text, ca.clone())? } else { StoreLocation::directory(text.as_ref()) })
     };
-    let bar = RefCell::new(ProgressBar { terminal: stderr().is_terminal(), shown: None });
+    let bar = RefCell::new(ProgressBar { terminal: stderr().is_terminal(), last_shown: None });
     let (from, to) = (location(from)?, location(to)?);
     let mut rows = 0;
     let mut copy_tracker = |may_replace: bool| {
@@ -55,19 +55,19 @@ pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output)
 struct ProgressBar {
     terminal: bool,
     /// The step shown last, and its progress in thousandths.
-    shown: Option<(&'static str, u64)>,
+    last_shown: Option<(&'static str, u64)>,
 }
 
 impl ProgressBar {
     fn show(&mut self, contents: &'static str, Progress { copied, total }: Progress) {
         let part = (copied.min(total) * 1000).checked_div(total).unwrap_or(1000);
-        if !self.terminal || self.shown == Some((contents, part)) {
+        if !self.terminal || self.last_shown == Some((contents, part)) {
             return;
         }
-        if self.shown.is_some_and(|(other, _)| other != contents) {
+        if self.last_shown.is_some_and(|(other, _)| other != contents) {
             self.end();
         }
-        self.shown = Some((contents, part));
+        self.last_shown = Some((contents, part));
         let full = usize::try_from(part / 25).unwrap_or(40);
         let text =
             format!("\r{}{} {copied} of {total} rows {contents}", "█".repeat(full), "░".repeat(40 - full.min(40)));
@@ -76,7 +76,7 @@ impl ProgressBar {
     }
 
     fn end(&mut self) {
-        if self.shown.take().is_some() {
+        if self.last_shown.take().is_some() {
             let _ = stderr().write_all(b"\n");
         }
     }

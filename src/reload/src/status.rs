@@ -36,7 +36,8 @@ pub enum ReloadEffect {
 #[serde(rename_all = "camelCase")]
 pub struct ReloadOutcome {
     pub at: Timestamp,
-    pub why: ReloadCause,
+    #[serde(rename = "why")]
+    pub cause: ReloadCause,
     pub result: ReloadEffect,
     /// The problems of a refused file.
     pub problems: Vec<Problem>,
@@ -80,7 +81,7 @@ pub struct ReloadStatus {
 impl ReloadOutcome {
     /// Creates an outcome of this moment without problems and changes.
     pub(super) fn new(cause: ReloadCause, result: ReloadEffect) -> Self {
-        Self { at: Timestamp::now(), why: cause, result, problems: Vec::new(), changes: Diff::default(), by: None }
+        Self { at: Timestamp::now(), cause, result, problems: Vec::new(), changes: Diff::default(), by: None }
     }
 }
 

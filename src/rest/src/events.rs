@@ -317,8 +317,8 @@ pub struct AcceptanceEvent {
     /// The reviewer, if known.
     #[schema(required)]
     pub actor: Option<String>,
-    #[schema(examples("accepted", "revoked"))]
-    pub what: String,
+    #[schema(rename = "what", examples("accepted", "revoked"))]
+    pub action: String,
     /// The first of these tools.
     pub tools: Vec<String>,
     /// The number of these tools.

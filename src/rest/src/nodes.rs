@@ -32,7 +32,8 @@ struct NodeInfo {
     /// `true` for the leader, which runs the tasks of the store.
     leads: bool,
     /// `true` for the node that responds.
-    here: bool,
+    #[serde(rename = "here")]
+    is_self: bool,
     /// Number of changes that the node runs.
     running: u64,
     /// `true` if its configuration is that of the node that responds, or `null` if the versions differ.
@@ -77,7 +78,7 @@ pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse
         lease_until: node.lease_until,
         live: node.is_alive,
         leads: node.is_leader,
-        here: node.is_self,
+        is_self: node.is_self,
         running: node.running,
     };
     Ok(json_ok(&NodeList { nodes: nodes.iter().map(info).collect() }))

@@ -68,7 +68,8 @@ pub async fn file(
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct SubmittedRule {
-    kept: Option<usize>,
+    #[serde(rename = "kept")]
+    kept_index: Option<usize>,
     replaces: Option<usize>,
     #[schema(value_type = Option<Object>)]
     settings: Option<serde_json::Map<String, Value>>,
@@ -77,9 +78,9 @@ struct SubmittedRule {
 impl SubmittedRule {
     fn into_entry(self) -> Option<RuleEntry> {
         match self {
-            Self { kept: Some(index), replaces: None, settings: None } => Some(RuleEntry::Kept(index)),
-            Self { kept: None, replaces, settings: Some(settings) } => {
-                Some(RuleEntry::Written { replaces, settings: entries_from_json(&settings) })
+            Self { kept_index: Some(index), replaces: None, settings: None } => Some(RuleEntry::Existing(index)),
+            Self { kept_index: None, replaces, settings: Some(settings) } => {
+                Some(RuleEntry::New { replaces, settings: entries_from_json(&settings) })
             }
             _ => None,
         }

@@ -83,7 +83,8 @@ pub struct ToolInfo {
     pub accepted_sql_reads: bool,
     /// The entry for this definition in the server's list of known reads.
     #[schema(required)]
-    pub known: Option<KnownTool>,
+    #[serde(rename = "known")]
+    pub known_tool: Option<KnownTool>,
     /// If a reviewer accepts the known reads of the server, this definition is among them.
     #[serde(rename = "offered")]
     pub is_acceptable_known_read: bool,
@@ -131,14 +132,15 @@ pub struct PendingToolCounts {
 #[schema(as = KnownReads)]
 pub struct KnownReadsInfo {
     /// The name of the recipe set for the same server.
-    pub set: &'static str,
+    #[serde(rename = "set")]
+    pub recipe_set: &'static str,
     /// The packages whose definitions are listed, with their versions.
     pub packages: Vec<String>,
 }
 
 impl From<&KnownReads> for KnownReadsInfo {
     fn from(known: &KnownReads) -> Self {
-        Self { set: known.set, packages: known.packages.clone() }
+        Self { recipe_set: known.recipe_set, packages: known.packages.clone() }
     }
 }
 
@@ -435,7 +437,7 @@ impl ToolAcceptances {
             accepted_at: accepted.map(|accepted| accepted.at),
             accepted_as_read: accepted.is_some_and(|accepted| accepted.reads == AcceptedReads::All),
             accepted_sql_reads: accepted.is_some_and(|accepted| accepted.reads == AcceptedReads::Sql),
-            known: route.known_tool,
+            known_tool: route.known_tool,
             is_acceptable_known_read: is_acceptable_known_read(route),
             may_be_permitted: may_be_permitted && run_permission.is_none(),
             run_permission,

@@ -54,7 +54,7 @@ pub struct SignIn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeOutcome {
     /// The code was valid, and is used up now.
-    Taken,
+    Accepted,
     Unknown,
     Expired,
     AlreadyUsed,
@@ -180,7 +180,7 @@ pub trait Credentials: People {
     /// Those of the database.
     fn knows_code(&self, hash: &SecretHash) -> Result<bool, StoreError>;
 
-    /// Uses up a code. Exactly one caller gets [`CodeOutcome::Taken`], even among several processes.
+    /// Uses up a code. Exactly one caller gets [`CodeOutcome::Accepted`], even among several processes.
     ///
     /// # Errors
     /// Those of the database. If the outcome of the commit is unknown, the code may be used up, but nobody else gets

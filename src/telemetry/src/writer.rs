@@ -39,7 +39,7 @@ struct WriterProgress {
     /// Lines that were dropped since the last report.
     dropped: AtomicU64,
     /// Lines that were written since the start.
-    written: Mutex<u64>,
+    written_lines: Mutex<u64>,
     line_written: Condvar,
 }
 
@@ -57,8 +57,8 @@ impl StderrWriter {
     /// Waits until all lines logged before are written, but at most for `limit`.
     pub(super) fn flush(&self, limit: Duration) {
         let queued = self.progress.queued.load(Ordering::Acquire);
-        let written = self.progress.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = self.progress.line_written.wait_timeout_while(written, limit, |written| *written < queued);
+        let written_lines = self.progress.written_lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = self.progress.line_written.wait_timeout_while(written_lines, limit, |written| *written < queued);
     }
 
     fn send(&self, line: Vec<u8>) {
@@ -84,7 +84,7 @@ fn write_lines(queue: &Receiver<Vec<u8>>, progress: &WriterProgress, log_file: O
         if let Some(rotation) = &mut rotation {
             rotation.record_write(line.len() as u64);
         }
-        *progress.written.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *progress.written_lines.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         progress.line_written.notify_all();
     }
 }

@@ -77,7 +77,7 @@ pub struct ScriptedConnector {
     /// `true` if the transport belongs to the handshake era.
     pub legacy_only: bool,
     pub script: Arc<Script>,
-    pub sent: Arc<Mutex<Vec<String>>>,
+    pub sent_methods: Arc<Mutex<Vec<String>>>,
 }
 
 impl ScriptedConnector {
@@ -87,21 +87,21 @@ impl ScriptedConnector {
         script: impl Fn(&str, &OutgoingRequest) -> Result<Response, LinkError> + Send + Sync + 'static,
     ) -> Self {
         let script: Script = Box::new(script);
-        Self { kind, fallback: None, legacy_only: false, script: Arc::new(script), sent: Arc::default() }
+        Self { kind, fallback: None, legacy_only: false, script: Arc::new(script), sent_methods: Arc::default() }
     }
 
     /// Returns the methods that were sent, with `connect` and `close` of links.
     pub fn sent_methods(&self) -> Vec<String> {
-        self.sent.lock().clone()
+        self.sent_methods.lock().clone()
     }
 }
 
 impl Connector for ScriptedConnector {
     fn connect<'a>(&'a self, _: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
-        self.sent.lock().push("connect".to_owned());
+        self.sent_methods.lock().push("connect".to_owned());
         let link = ScriptedLink {
             script: Arc::clone(&self.script),
-            sent: Arc::clone(&self.sent),
+            sent_methods: Arc::clone(&self.sent_methods),
             closed: CancellationToken::new(),
         };
         Box::pin(async move { Ok(Arc::new(link) as Arc<dyn Link>) })
@@ -126,7 +126,7 @@ impl Connector for ScriptedConnector {
 
 struct ScriptedLink {
     script: Arc<Script>,
-    sent: Arc<Mutex<Vec<String>>>,
+    sent_methods: Arc<Mutex<Vec<String>>>,
     closed: CancellationToken,
 }
 
@@ -136,17 +136,17 @@ impl Link for ScriptedLink {
         outgoing: &'a OutgoingRequest,
         _: Arc<dyn Listener>,
     ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
-        self.sent.lock().push(outgoing.method.to_string());
+        self.sent_methods.lock().push(outgoing.method.to_string());
         Box::pin(async move { (self.script)(&outgoing.method, outgoing) })
     }
 
     fn notify<'a>(&'a self, method: &'a str, _: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>> {
-        self.sent.lock().push(method.to_owned());
+        self.sent_methods.lock().push(method.to_owned());
         Box::pin(async { Ok(()) })
     }
 
     fn complete_handshake(&self, negotiated: &NegotiatedSession) {
-        self.sent.lock().push(format!("opened {}", negotiated.revision.as_str()));
+        self.sent_methods.lock().push(format!("opened {}", negotiated.revision.as_str()));
     }
 
     fn closed(&self) -> CancellationToken {
@@ -154,7 +154,7 @@ impl Link for ScriptedLink {
     }
 
     fn close(&self) {
-        self.sent.lock().push("close".to_owned());
+        self.sent_methods.lock().push("close".to_owned());
         self.closed.cancel();
     }
 }

@@ -63,14 +63,14 @@ pub async fn run(setting: &RunSettings, beside: Option<&Path>) -> Result<()> {
 async fn count(setting: &RunSettings, gateway: &Path, request: Request) -> Result<f64> {
     let folder = tempfile::tempdir()?;
     let log = folder.path().join("log");
-    let under = vec![
+    let wrapper_command = vec![
         "valgrind".to_owned(),
         "--tool=callgrind".to_owned(),
         "--instr-atstart=no".to_owned(),
         format!("--callgrind-out-file={}", folder.path().join("out").display()),
         format!("--log-file={}", log.display()),
     ];
-    let setting = RunSettings { gateway: gateway.to_owned(), under, ..setting.clone() };
+    let setting = RunSettings { gateway: gateway.to_owned(), wrapper_command, ..setting.clone() };
     let requests = match request {
         Request::Call(era, way) => count_calls(&setting, era, way).await?,
         Request::CallWith(credential) => count_calls_with(&setting, credential).await?,

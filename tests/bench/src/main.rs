@@ -106,7 +106,7 @@ fn main() -> Result<()> {
     let chosen = if args.sections.is_empty() { all.to_vec() } else { args.sections.clone() };
     let setting = process::RunSettings {
         gateway,
-        under: Vec::new(),
+        wrapper_command: Vec::new(),
         workers: args.workers,
         quick: args.quick,
         case: args.case.clone(),

@@ -16,7 +16,7 @@ use crate::{echo::Era, http::Http};
 pub struct RunSettings {
     pub gateway: PathBuf,
     /// A program with arguments under which the gateway runs, such as valgrind.
-    pub under: Vec<String>,
+    pub wrapper_command: Vec<String>,
     pub workers: usize,
     pub quick: bool,
     pub case: String,
@@ -55,7 +55,7 @@ impl Server {
         let port = free_port()?;
         let workers = setting.workers.to_string();
         let log = std::fs::File::create(data.path().join("log"))?;
-        let mut command = match setting.under.split_first() {
+        let mut command = match setting.wrapper_command.split_first() {
             None => Command::new(&setting.gateway),
             Some((program, arguments)) => {
                 let mut command = Command::new(program);

@@ -165,7 +165,7 @@ fn run_proof(size: &RunSize) {
     println!("sessions of agents: {:?}", world.sessions);
     println!("{:.0} s", began.elapsed().as_secs_f64());
     let sessions = &world.sessions;
-    for some in [&sessions.gone, &sessions.streams_resumed, &sessions.sockets_resumed, &sessions.updates] {
+    for some in [&sessions.losses, &sessions.streams_resumed, &sessions.sockets_resumed, &sessions.updates] {
         assert_ne!(some.load(Ordering::SeqCst), 0, "some event never happened to sessions: {sessions:?}");
     }
     assert_eq!(count("SELECT count(*) FROM claims"), "0", "what was claimed is over");

@@ -228,7 +228,7 @@ fn check_rule(world: &World, promise: &Promise, changes: &[Value], done: &[Appli
     let rule = promise.rule.as_ref().unwrap();
     let context = || format!("{promise:?}\n{changes:?}\nthe upstream: {done:?}");
     assert!(changes.len() <= 2 && changes.iter().all(|change| change["state"] == "pending"), "{}", context());
-    let max_calls = if rule.denies { 0 } else { rule.sent };
+    let max_calls = if rule.denies { 0 } else { rule.sent_calls };
     assert!((rule.answered..=max_calls).contains(&done.len()), "calls under a standing rule: {}", context());
     let rules = world.get_as_reviewer("/api/rules");
     for id in &rule.ids {

@@ -66,7 +66,7 @@ fn give_rule(world: &World, change: &str, key: &str, denies: bool) {
 /// Calls until there is an answer: without one, nobody knows whether the call ran.
 fn call_under_rule(world: &World, key: &str, arguments: &Value, denies: bool) {
     for _ in 0..MAX_TRIES {
-        note(world, key, |rule| rule.sent += 1);
+        note(world, key, |rule| rule.sent_calls += 1);
         match world.ask("POST", "/tools/ruled__apply", &[], arguments) {
             Some(answer) if answer.status == 200 && !denies => return note(world, key, |rule| rule.answered += 1),
             Some(answer) if answer.body["code"] == "POLICY_DENIED" && denies => return,

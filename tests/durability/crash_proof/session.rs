@@ -21,7 +21,7 @@ pub struct HttpSession {
     /// The id of the last event of its stream.
     last: Option<String>,
     /// The ids of all events with a message.
-    seen: BTreeSet<String>,
+    event_ids: BTreeSet<String>,
     followed: FollowedChanges,
     /// The number of its last request.
     number: i64,
@@ -37,7 +37,7 @@ impl HttpSession {
     }
 
     fn forget_session(&mut self, world: &World) {
-        world.sessions.gone.fetch_add(1, Ordering::Relaxed);
+        world.sessions.losses.fetch_add(1, Ordering::Relaxed);
         *self = Self { number: self.number, ..Self::default() };
     }
 
@@ -59,7 +59,7 @@ impl HttpSession {
             }
             patience.pause(|| "a session".into());
         }
-        world.sessions.begun.fetch_add(1, Ordering::Relaxed);
+        world.sessions.starts.fetch_add(1, Ordering::Relaxed);
     }
 
     fn initialized(&mut self, world: &World) {
@@ -130,7 +130,7 @@ impl SessionAgent for HttpSession {
             let Some(id) = event.id.clone() else { continue };
             // The first event of a stream has only an id.
             if event.data.as_deref().is_some_and(|data| !data.is_empty()) {
-                assert!(self.seen.insert(id.clone()), "twice in a stream: {event:?}");
+                assert!(self.event_ids.insert(id.clone()), "twice in a stream: {event:?}");
                 self.followed.record_update(world, &event.json());
             }
             self.last = Some(id);

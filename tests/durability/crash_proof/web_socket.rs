@@ -43,7 +43,7 @@ fn message(ws: &mut Ws) -> Option<Value> {
 
 impl WsSession {
     fn forget_session(&mut self, world: &World) {
-        world.sessions.gone.fetch_add(1, Ordering::Relaxed);
+        world.sessions.losses.fetch_add(1, Ordering::Relaxed);
         *self = Self { number: self.number, ..Self::default() };
     }
 
@@ -88,7 +88,7 @@ impl WsSession {
                 }
                 assert!(message["result"].is_object(), "{message}");
                 ws.send_json(&notification("notifications/initialized"));
-                world.sessions.begun.fetch_add(1, Ordering::Relaxed);
+                world.sessions.starts.fetch_add(1, Ordering::Relaxed);
                 self.id = ws.session().map(str::to_owned);
                 self.ws = Some(ws);
                 return;

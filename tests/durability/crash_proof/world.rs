@@ -58,7 +58,7 @@ pub struct RulePromise {
     /// Rules whose revocation an answer confirmed.
     pub revoked: BTreeSet<String>,
     /// Unreviewed calls: the number sent, and the number answered.
-    pub sent: usize,
+    pub sent_calls: usize,
     pub answered: usize,
 }
 
@@ -95,11 +95,11 @@ pub struct World {
 #[derive(Debug, Default)]
 pub struct Sessions {
     /// Sessions opened: the first of each agent, and replacements.
-    pub begun: AtomicUsize,
+    pub starts: AtomicUsize,
     pub streams_resumed: AtomicUsize,
     pub sockets_resumed: AtomicUsize,
     /// Sessions that an agent was told are gone: by 404, or by `RESUME_TOO_LATE`.
-    pub gone: AtomicUsize,
+    pub losses: AtomicUsize,
     pub too_late: AtomicUsize,
     /// Updates of changes that arrived in sessions.
     pub updates: AtomicUsize,

@@ -26,7 +26,7 @@ struct UpstreamState {
 pub struct Upstream {
     pub url: String,
     pub revision: &'static str,
-    seen: Mutex<UpstreamState>,
+    state: Mutex<UpstreamState>,
     changed: Condvar,
 }
 
@@ -46,7 +46,7 @@ impl Upstream {
     pub fn start(revision: &'static str) -> Arc<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
-        let upstream = Arc::new(Self { url, revision, seen: Mutex::default(), changed: Condvar::new() });
+        let upstream = Arc::new(Self { url, revision, state: Mutex::default(), changed: Condvar::new() });
         let shared = Arc::clone(&upstream);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -64,7 +64,7 @@ impl Upstream {
 
     /// Returns how many POSTs contained the text.
     pub fn count(&self, text: &str) -> usize {
-        self.seen.lock().unwrap().posts.iter().filter(|(_, body)| body.contains(text)).count()
+        self.state.lock().unwrap().posts.iter().filter(|(_, body)| body.contains(text)).count()
     }
 
     pub fn is_stateless(&self) -> bool {
@@ -74,14 +74,14 @@ impl Upstream {
     /// Waits until `find` returns a value.
     #[track_caller]
     fn wait<T>(&self, what: &str, find: impl Fn(&UpstreamState) -> Option<T>) -> T {
-        let mut seen = self.seen.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         loop {
-            if let Some(found) = find(&seen) {
+            if let Some(found) = find(&state) {
                 return found;
             }
-            let (again, time) = self.changed.wait_timeout(seen, MAX_WAIT).unwrap();
+            let (again, time) = self.changed.wait_timeout(state, MAX_WAIT).unwrap();
             assert!(!time.timed_out(), "did not happen: {what}; {:?}", again.posts);
-            seen = again;
+            state = again;
         }
     }
 
@@ -101,7 +101,7 @@ impl Upstream {
     }
 
     fn update(&self, change: impl FnOnce(&mut UpstreamState)) {
-        change(&mut self.seen.lock().unwrap());
+        change(&mut self.state.lock().unwrap());
         self.changed.notify_all();
     }
 
@@ -124,7 +124,7 @@ impl Upstream {
                 self.update(|state| state.posts.push((head, body.clone())));
             }
             match method.as_str() {
-                "tools/call" if self.seen.lock().unwrap().fails => answer(&mut stream, 500, "no"),
+                "tools/call" if self.state.lock().unwrap().fails => answer(&mut stream, 500, "no"),
                 "vendor/do" => answer(&mut stream, 200, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{VENDOR}}}"#)),
                 "tools/call" | "prompts/get" | "resources/read" => self.call(&mut stream, &message, &body),
                 "server/discover" if !self.is_stateless() => answer(&mut stream, 400, "{}"),
@@ -229,7 +229,7 @@ impl Upstream {
             "slow" => {
                 sse(stream);
                 let _ = stream.read(&mut [0]);
-                self.update(|seen| seen.hung_up += 1);
+                self.update(|state| state.hung_up += 1);
             }
             "ask" if self.is_stateless() && params.get("inputResponses").is_some() => answer(stream, 200, &echo()),
             "ask" if self.is_stateless() => {
@@ -244,8 +244,9 @@ impl Upstream {
                     r#"{{"jsonrpc":"2.0","id":"user_name","method":"elicitation/create","params":{QUESTION}}}"#
                 );
                 event(stream, &ask);
-                let answer = self.wait("an answer", |seen| {
-                    seen.posts
+                let answer = self.wait("an answer", |state| {
+                    state
+                        .posts
                         .iter()
                         .find(|(_, body)| body.contains(r#""id":"user_name""#))
                         .map(|(_, body)| body.clone())

@@ -33,7 +33,7 @@ pub struct Server {
     revision: &'static str,
     offer: Offer,
     act: CallHandler,
-    seen: Mutex<ServerState>,
+    state: Mutex<ServerState>,
     changed: Condvar,
 }
 
@@ -90,8 +90,8 @@ impl Server {
     pub fn start_silent(revision: &'static str, offer: Offer, act: CallHandler) -> Arc<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
-        let (seen, changed) = (Mutex::default(), Condvar::new());
-        let server = Arc::new(Self { url, revision, offer, act, seen, changed });
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let server = Arc::new(Self { url, revision, offer, act, state, changed });
         let shared = Arc::clone(&server);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -113,24 +113,24 @@ impl Server {
 
     /// Returns the bodies with this text, without those of connecting.
     pub fn posts_with(&self, text: &str) -> Vec<String> {
-        self.seen.lock().unwrap().posts.iter().filter(|body| body.contains(text)).cloned().collect()
+        self.state.lock().unwrap().posts.iter().filter(|body| body.contains(text)).cloned().collect()
     }
 
     fn update(&self, change: impl FnOnce(&mut ServerState)) {
-        change(&mut self.seen.lock().unwrap());
+        change(&mut self.state.lock().unwrap());
         self.changed.notify_all();
     }
 
     #[track_caller]
     fn wait<T>(&self, what: &str, find: impl Fn(&ServerState) -> Option<T>) -> T {
-        let mut seen = self.seen.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         loop {
-            if let Some(found) = find(&seen) {
+            if let Some(found) = find(&state) {
                 return found;
             }
-            let (again, time) = self.changed.wait_timeout(seen, MAX_WAIT * 3).unwrap();
+            let (again, time) = self.changed.wait_timeout(state, MAX_WAIT * 3).unwrap();
             assert!(!time.timed_out(), "did not happen: {what}; {:?}", again.posts);
-            seen = again;
+            state = again;
         }
     }
 

@@ -32,7 +32,7 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output)
     let chosen = if args.all_reads {
         tools.into_iter().filter(|tool| tool.needs_acceptance() && tool.claims_to_only_read()).collect()
     } else {
-        select(tools, &selectors, |tool| !matches!(tool.standing.as_str(), "accepted" | "module"))?.chosen
+        select(tools, &selectors, |tool| !matches!(tool.standing.as_str(), "accepted" | "module"))?.tools
     };
     if chosen.is_empty() {
         print_note(if args.all_reads {
@@ -82,7 +82,7 @@ async fn accept_known_reads(client: &Client, args: &AcceptArgs, out: &mut Output
         print_definitions(&chosen, Some(Tool::known_effect), out)?;
     }
     let phrase = count_phrase(chosen.len(), "this definition", "these {n} definitions");
-    let question = format!("Accept {phrase} of {}, so that reads run without review?", one_line(&known.set));
+    let question = format!("Accept {phrase} of {}, so that reads run without review?", one_line(&known.recipe_set));
     if asks && !confirm(&question, "accept")? {
         print_note("Nothing was accepted.");
         return Ok(Exit::Failed);
@@ -154,7 +154,7 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
         let names = name_list(&refused, "is", "are");
         print_note(&format!("{names} not included: `countersign servers show` says what decides on their calls."));
     }
-    let chosen = selection.chosen;
+    let chosen = selection.tools;
     if chosen.is_empty() {
         if !already_allowed.is_empty() {
             print_note(&format!("{} without review already.", name_list(&already_allowed, "runs", "run")));
@@ -183,7 +183,7 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
 
 pub(super) async fn revoke(client: &Client, name: &str, tools: &[String], out: &mut Output) -> Result<Exit, Failure> {
     let all = fetch_tools(client, name, None).await?.tools;
-    let chosen = select(all, tools, |tool| tool.standing == "accepted")?.chosen;
+    let chosen = select(all, tools, |tool| tool.standing == "accepted")?.tools;
     if chosen.is_empty() {
         print_note("None of the matching tools is accepted.");
         return Ok(Exit::Ok);

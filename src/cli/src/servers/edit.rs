@@ -61,16 +61,16 @@ impl Editor {
     }
 
     /// Replaces secrets with references, and disables a server that refers to variables that are not set here. Variables in
-    /// `known` are not checked. Returns the variables to set.
+    /// `unchecked_variables` are not checked. Returns the variables to set.
     fn secure(
         &self,
         server: &mut PastedServer,
-        taken: &BTreeSet<String>,
-        known: &BTreeSet<String>,
+        file_variables: &BTreeSet<String>,
+        unchecked_variables: &BTreeSet<String>,
         stays_enabled: bool,
     ) -> Vec<String> {
-        replace_secrets(&server.name, &mut server.settings, taken);
-        let unset = unset_variables(&server.settings, &self.env, known);
+        replace_secrets(&server.name, &mut server.settings, file_variables);
+        let unset = unset_variables(&server.settings, &self.env, unchecked_variables);
         if !unset.is_empty() && !stays_enabled {
             set_key(&mut server.settings, "disabled", Node::Bool(true));
         }
@@ -137,10 +137,10 @@ impl Edit {
     /// Plans the addition of servers, with references in place of their secrets.
     pub(super) fn for_new_servers(editor: &Editor, servers: Vec<PastedServer>) -> Self {
         let mut edit = Self::default();
-        let mut taken = variables_in(editor.file.text());
+        let mut file_variables = variables_in(editor.file.text());
         for mut server in servers {
-            let unset = editor.secure(&mut server, &taken, &BTreeSet::new(), false);
-            taken.extend(variables_in(&to_yaml(&server.name, &server.settings)));
+            let unset = editor.secure(&mut server, &file_variables, &BTreeSet::new(), false);
+            file_variables.extend(variables_in(&to_yaml(&server.name, &server.settings)));
             edit.add_notes(&server, unset);
             edit.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
         }
@@ -196,9 +196,9 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
     if args.disable {
         set_key(&mut server.settings, "disabled", Node::Bool(true));
     }
-    let known = variables_in(&to_yaml(&args.name, &old));
-    let unset = editor.secure(&mut server, &variables_in(editor.file.text()), &known, args.enable);
-    let shown = server.settings.clone();
+    let old_variables = variables_in(&to_yaml(&args.name, &old));
+    let unset = editor.secure(&mut server, &variables_in(editor.file.text()), &old_variables, args.enable);
+    let masked_settings = server.settings.clone();
     restore_secrets(&mut server.settings, &old)
         .map_err(|key| Failure::new(Exit::Usage, format!("give the values of {} again", one_line(&key))))?;
     if Node::Map(server.settings.clone()).has_same_value(&Node::Map(old)) {
@@ -206,7 +206,7 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
     }
     let mut edit = Edit::default();
     edit.add_notes(&server, if args.enable { Vec::new() } else { unset });
-    edit.changes.masked.push(ServerChange::Replace { name: server.name.clone(), settings: shown });
+    edit.changes.masked.push(ServerChange::Replace { name: server.name.clone(), settings: masked_settings });
     edit.changes.unmasked.push(ServerChange::Replace { name: server.name, settings: server.settings });
     let asks =
         target.from_json.is_some() && should_ask(connect.json, args.yes, Some("changing a server to that of a text"))?;

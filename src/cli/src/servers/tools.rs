@@ -24,7 +24,8 @@ pub(super) struct Tools {
 /// The list of known reads that the gateway has for a server.
 #[derive(Deserialize)]
 pub(super) struct KnownReads {
-    pub set: String,
+    #[serde(rename = "set")]
+    pub recipe_set: String,
     pub packages: Vec<String>,
 }
 
@@ -49,7 +50,8 @@ pub(super) struct Tool {
     #[serde(default)]
     pub accepted_sql_reads: bool,
     /// The entry of the tool on the server's list of known reads: `read`, `dry_run`, `sql_read` or `other_definition`.
-    pub known: Option<String>,
+    #[serde(rename = "known")]
+    pub known_read_entry: Option<String>,
     /// `true` if `servers accept --known-reads` accepts the tool.
     #[serde(default)]
     pub offered: bool,
@@ -92,7 +94,7 @@ impl Tool {
 
     /// Describes the known effect of a tool on the list of known reads.
     pub fn known_effect(&self) -> &'static str {
-        match self.known.as_deref() {
+        match self.known_read_entry.as_deref() {
             Some("dry_run") => "writes, but not in its dry run",
             Some("sql_read") => "runs SQL, of which statements that only read run without review",
             _ => "is known to only read",
@@ -100,12 +102,12 @@ impl Tool {
     }
 
     pub fn is_known_dry_run(&self) -> bool {
-        self.known.as_deref() == Some("dry_run")
+        self.known_read_entry.as_deref() == Some("dry_run")
     }
 
     /// Returns `true` if the list of known reads names the tool, but not this definition, which nobody accepted either.
     pub fn is_uncovered(&self) -> bool {
-        self.known.as_deref() == Some("other_definition") && self.standing != "accepted"
+        self.known_read_entry.as_deref() == Some("other_definition") && self.standing != "accepted"
     }
 }
 
@@ -114,7 +116,7 @@ const MAY_WRITE: &str = "may write";
 /// The tools that names and patterns select.
 pub(super) struct Selection {
     /// Selected tools, in the order of the server's list.
-    pub chosen: Vec<Tool>,
+    pub tools: Vec<Tool>,
     /// Tools that match a pattern, but are no candidates.
     pub left_out: Vec<Tool>,
 }
@@ -149,10 +151,10 @@ pub(super) fn select(
         }
     }
     let globs = Globs::new(patterns).map_err(pattern_error)?;
-    let mut selection = Selection { chosen: Vec::new(), left_out: Vec::new() };
+    let mut selection = Selection { tools: Vec::new(), left_out: Vec::new() };
     for tool in tools {
         if names.contains(&tool.name) || (globs.matches(&tool.name) && is_candidate(&tool)) {
-            selection.chosen.push(tool);
+            selection.tools.push(tool);
         } else if globs.matches(&tool.name) {
             selection.left_out.push(tool);
         }
@@ -248,7 +250,7 @@ mod tests {
             may_let_run: false,
             accepted_as_read: false,
             accepted_sql_reads: false,
-            known: None,
+            known_read_entry: None,
             offered: false,
         }
     }
@@ -318,7 +320,7 @@ mod tests {
             let wanted: Vec<String> = wanted.iter().map(|text| (*text).to_owned()).collect();
             select(tools(), &wanted, |tool| tool.name != "fs__write").map(|selection| {
                 let names = |tools: Vec<Tool>| tools.into_iter().map(|tool| tool.name).collect::<Vec<_>>();
-                (names(selection.chosen), names(selection.left_out))
+                (names(selection.tools), names(selection.left_out))
             })
         };
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();

@@ -74,12 +74,16 @@ fn for_each_text(node: &Node, visit: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Replaces everything in the settings of a server that looks like a secret, and returns the references. `taken` holds the
-/// variables that the file uses; only this server's own ones are used again.
-pub fn replace_secrets(server: &str, settings: &mut [KeyValue], taken: &BTreeSet<String>) -> Vec<SecretReference> {
+/// Replaces everything in the settings of a server that looks like a secret, and returns the references.
+/// `file_variables` holds the variables that the file uses; only this server's own ones are used again.
+pub fn replace_secrets(
+    server: &str,
+    settings: &mut [KeyValue],
+    file_variables: &BTreeSet<String>,
+) -> Vec<SecretReference> {
     let own = variables_in(&to_yaml(server, settings));
-    let taken = taken.difference(&own).cloned().collect();
-    let mut replacer = Replacer { server, taken, replaced: Vec::new() };
+    let used_names = file_variables.difference(&own).cloned().collect();
+    let mut replacer = Replacer { server, used_names, replaced: Vec::new() };
     for KeyValue { key, value, .. } in settings {
         match (key.as_str(), &mut value.node) {
             ("env", Node::Map(entries)) => replacer.replace_values("env", entries, is_secret_value),
@@ -123,7 +127,7 @@ fn has_reference(text: &str) -> bool {
 /// Replaces the secrets of one server.
 struct Replacer<'a> {
     server: &'a str,
-    taken: BTreeSet<String>,
+    used_names: BTreeSet<String>,
     replaced: Vec<SecretReference>,
 }
 
@@ -132,8 +136,8 @@ impl Replacer<'_> {
     fn create_reference(&mut self, key: String, names: &[String]) -> String {
         let numbered = (2..).map(|number| format!("{}_{number}", names.last().map_or("SECRET", String::as_str)));
         let mut names = names.iter().cloned().chain(numbered);
-        let variable = names.find(|name| !self.taken.contains(name)).unwrap_or_default();
-        self.taken.insert(variable.clone());
+        let variable = names.find(|name| !self.used_names.contains(name)).unwrap_or_default();
+        self.used_names.insert(variable.clone());
         let reference = format!("${{{variable}}}");
         self.replaced.push(SecretReference { variable, key });
         reference
@@ -212,10 +216,10 @@ mod tests {
     use super::*;
     use crate::edit::paste::parse_servers;
 
-    fn replaced(text: &str, taken: &[&str]) -> (String, Vec<String>) {
+    fn replaced(text: &str, file_variables: &[&str]) -> (String, Vec<String>) {
         let mut server = parse_servers(text, Some("a-b")).unwrap().remove(0);
-        let taken = taken.iter().map(|name| (*name).to_owned()).collect();
-        let references = replace_secrets("a-b", &mut server.settings, &taken);
+        let file_variables = file_variables.iter().map(|name| (*name).to_owned()).collect();
+        let references = replace_secrets("a-b", &mut server.settings, &file_variables);
         let yaml = to_yaml("a-b", &server.settings);
         (yaml, references.into_iter().map(|reference| format!("{} {}", reference.key, reference.variable)).collect())
     }

@@ -24,9 +24,9 @@ const RULES: &str = "rules";
 #[derive(Clone, Debug, PartialEq)]
 pub enum RuleEntry {
     /// The present rule at this index, with its lines.
-    Kept(usize),
+    Existing(usize),
     /// A rule with these keys. It takes the place and the comments of the present rule at the index `replaces`, if one is given.
-    Written { replaces: Option<usize>, settings: Vec<KeyValue> },
+    New { replaces: Option<usize>, settings: Vec<KeyValue> },
 }
 
 /// Returns the keys of the rules in the text of a file, in order, including disabled ones.
@@ -44,7 +44,7 @@ pub fn rules_in(text: &str) -> Result<Vec<Vec<KeyValue>>, EditError> {
 /// The text is not YAML, an index is not that of a rule, or the file is written in a way that this module does not edit.
 pub fn apply_rules(text: &str, entries: &[RuleEntry]) -> Result<String, EditError> {
     for entry in entries {
-        if let RuleEntry::Written { settings, .. } = entry {
+        if let RuleEntry::New { settings, .. } = entry {
             settings.iter().try_for_each(|setting| check_visible(&setting.key, &setting.value.node))?;
         }
     }
@@ -97,12 +97,12 @@ fn rules_of(root: &Node) -> &[LocatedNode] {
 fn intended_rules(old: &[LocatedNode], entries: &[RuleEntry]) -> Result<Vec<Node>, EditError> {
     let mut kept = BTreeSet::new();
     let node = |entry: &RuleEntry| match entry {
-        RuleEntry::Kept(index) if kept.insert(*index) => {
+        RuleEntry::Existing(index) if kept.insert(*index) => {
             old.get(*index).map(|item| item.node.clone()).ok_or(EditError::NoSuchRule)
         }
-        RuleEntry::Kept(_) => Err(EditError::NoSuchRule),
-        RuleEntry::Written { replaces: Some(index), .. } if *index >= old.len() => Err(EditError::NoSuchRule),
-        RuleEntry::Written { settings, .. } => Ok(Node::Map(settings.clone())),
+        RuleEntry::Existing(_) => Err(EditError::NoSuchRule),
+        RuleEntry::New { replaces: Some(index), .. } if *index >= old.len() => Err(EditError::NoSuchRule),
+        RuleEntry::New { settings, .. } => Ok(Node::Map(settings.clone())),
     };
     entries.iter().map(node).collect()
 }
@@ -181,8 +181,8 @@ fn compose_rules(lines: &Lines, items: &RuleBlock, entries: &[RuleEntry], nodes:
     let mut text = String::new();
     for (entry, node) in entries.iter().zip(nodes) {
         let (origin, is_kept) = match entry {
-            RuleEntry::Kept(index) => (items.rules.get(*index), true),
-            RuleEntry::Written { replaces, .. } => (replaces.and_then(|index| items.rules.get(index)), false),
+            RuleEntry::Existing(index) => (items.rules.get(*index), true),
+            RuleEntry::New { replaces, .. } => (replaces.and_then(|index| items.rules.get(index)), false),
         };
         if let Some(RuleLines { comments, content }) = origin {
             let copied = if is_kept { comments.start..content.end } else { comments.start..comments.end };
@@ -278,7 +278,7 @@ mcpServers: {}
     }
 
     fn new_entry(replaces: Option<usize>, text: &str) -> RuleEntry {
-        RuleEntry::Written { replaces, settings: settings(text) }
+        RuleEntry::New { replaces, settings: settings(text) }
     }
 
     #[track_caller]
@@ -288,7 +288,7 @@ mcpServers: {}
 
     #[test]
     fn rules_keep_their_lines_and_comments() {
-        let (first, second) = (RuleEntry::Kept(0), RuleEntry::Kept(1));
+        let (first, second) = (RuleEntry::Existing(0), RuleEntry::Existing(1));
         assert_eq!(edited(FILE, &[first.clone(), second.clone()]), FILE);
         let added = edited(FILE, &[first.clone(), second.clone(), new_entry(None, "{ then: review, quorum: 2 }")]);
         assert_eq!(
@@ -328,7 +328,7 @@ mcpServers: {}
 
     #[test]
     fn other_forms_are_refused_with_lines_to_paste() {
-        let new = [RuleEntry::Kept(0), new_entry(None, "{ then: deny }")];
+        let new = [RuleEntry::Existing(0), new_entry(None, "{ then: deny }")];
         for text in [
             "policy: { rules: [{ then: allow }] }\n",
             "policy:\n  rules: [ # why\n    { then: allow } ]\n",
@@ -337,7 +337,7 @@ mcpServers: {}
             let Err(EditError::NotEditable { yaml, .. }) = apply_rules(text, &new) else { panic!("{text}") };
             assert!(yaml.contains("    - { then: allow }\n    - { then: deny }\n"), "{yaml}");
         }
-        for entries in [vec![RuleEntry::Kept(7)], vec![RuleEntry::Kept(0), RuleEntry::Kept(0)]] {
+        for entries in [vec![RuleEntry::Existing(7)], vec![RuleEntry::Existing(0), RuleEntry::Existing(0)]] {
             assert_eq!(apply_rules(FILE, &entries), Err(EditError::NoSuchRule));
         }
         assert_eq!(rules_in(FILE).unwrap().len(), 2);

@@ -61,7 +61,7 @@ impl UpstreamConfig {
             _ => None,
         };
         let set = shipped_recipes::find_by_target(&self.target).map(|set| set.name).or(named)?;
-        SHIPPED_READS.iter().find(|known| known.set == set)
+        SHIPPED_READS.iter().find(|known| known.recipe_set == set)
     }
 
     /// Returns the name of the recipe set for a server that calls itself `own_name`, unless the server is known. The name is
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn server_is_known_by_its_command_or_its_named_recipes() {
-        let set = |server: &UpstreamConfig| server.known_reads().map(|known| known.set);
+        let set = |server: &UpstreamConfig| server.known_reads().map(|known| known.recipe_set);
         assert_eq!(set(&server("mcp-server-git", &[])), Some("git"));
         assert_eq!(set(&server("mcp-server-git", &["memory"])), Some("git"), "the command decides");
         assert_eq!(set(&server("my-server", &["memory"])), Some("memory"));

@@ -25,7 +25,7 @@ pub(super) type VectorKey = [u8; 32];
 pub(super) struct VectorCache {
     conn: Mutex<Connection>,
     /// The number of vectors written since the last eviction.
-    written: Mutex<usize>,
+    written_count: Mutex<usize>,
     capacity: usize,
 }
 
@@ -54,7 +54,7 @@ impl VectorCache {
             let _ = Index::delete(path);
             connect(path)
         })?;
-        Ok(Self { conn: Mutex::new(conn), written: Mutex::default(), capacity })
+        Ok(Self { conn: Mutex::new(conn), written_count: Mutex::default(), capacity })
     }
 
     /// Returns the cached vector of each key. Errors count as misses.
@@ -99,10 +99,10 @@ impl VectorCache {
                 insert.execute(params![key, vector_to_bytes(vector), now])?;
             }
             drop(insert);
-            let mut written = self.written.lock();
-            *written += vectors.len();
-            if *written >= EVICTION_INTERVAL.min(self.capacity) {
-                *written = 0;
+            let mut written_count = self.written_count.lock();
+            *written_count += vectors.len();
+            if *written_count >= EVICTION_INTERVAL.min(self.capacity) {
+                *written_count = 0;
                 let eviction =
                     "DELETE FROM vectors WHERE key IN (SELECT key FROM vectors ORDER BY used DESC LIMIT -1 OFFSET ?1)";
                 tx.execute(eviction, [self.capacity])?;

@@ -63,7 +63,7 @@ pub(crate) struct Fault {
 pub(crate) enum Refusal {
     UnknownType {
         name: String,
-        known: Vec<String>,
+        known_types: Vec<String>,
     },
     Schema {
         faults: Vec<Fault>,
@@ -78,7 +78,9 @@ impl Refusal {
     /// Summarizes the faults in one line.
     pub fn summary(&self) -> String {
         match self {
-            Self::UnknownType { name, known } => format!("there is no type {name}; there are {}", known.join(", ")),
+            Self::UnknownType { name, known_types } => {
+                format!("there is no type {name}; there are {}", known_types.join(", "))
+            }
             Self::Unparsable { reason } => reason.clone(),
             Self::Schema { faults } => {
                 let (choices, others): (Vec<_>, Vec<_>) = faults.iter().partition(|fault| fault.rule == "enum");
@@ -218,7 +220,7 @@ impl DocTypes {
             None => folder_type,
             Some(Value::String(name)) => Some(self.get(name).ok_or_else(|| Refusal::UnknownType {
                 name: name.clone(),
-                known: self.all().map(|kind| kind.name.clone()).collect(),
+                known_types: self.all().map(|kind| kind.name.clone()).collect(),
             })?),
             Some(_) => {
                 let fault = new_fault("/doc_type", "type", "it is not a string");

@@ -438,7 +438,7 @@ fn check_types(project: &Project, requested_types: Option<Vec<TypeName>>) -> Res
     match requested_types.iter().flatten().find(|name| types.get(name).is_none()) {
         Some(name) => {
             let known = types.all().map(|kind| kind.name.clone()).collect();
-            Err(refusal::to_error("", Refusal::UnknownType { name: name.to_string(), known }))
+            Err(refusal::to_error("", Refusal::UnknownType { name: name.to_string(), known_types: known }))
         }
         None => Ok(requested_types.map(|names| names.iter().map(|name| name.to_string()).collect())),
     }

@@ -9,9 +9,9 @@ use countersign_provider::text::one_line;
 /// Builds the error for a document at this path.
 pub(crate) fn to_error(path: &str, refusal: Refusal) -> McpError {
     let error = match refusal {
-        Refusal::UnknownType { name, known } => {
+        Refusal::UnknownType { name, known_types } => {
             let message = format!("There is no document type {}.", one_line(&name, 80));
-            McpError::new(ErrorKind::InvalidDocType, message).with("doc_type", name).with("known", known)
+            McpError::new(ErrorKind::InvalidDocType, message).with("doc_type", name).with("known", known_types)
         }
         Refusal::Schema { faults } => {
             let first = faults.first().map_or_else(String::new, |fault| {

@@ -26,7 +26,7 @@ pub enum KnownTool {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownReads {
     /// The name of the recipe set for the same server.
-    pub set: &'static str,
+    pub recipe_set: &'static str,
     /// The packages whose definitions are listed, with their versions.
     pub packages: Vec<String>,
     /// Hashes of definitions, and what they stand for, by the server's own name of the tool.
@@ -35,8 +35,8 @@ pub struct KnownReads {
 
 impl KnownReads {
     #[must_use]
-    pub fn new(set: &'static str) -> Self {
-        Self { set, ..Self::default() }
+    pub fn new(recipe_set: &'static str) -> Self {
+        Self { recipe_set, ..Self::default() }
     }
 
     /// Adds a definition with this hash. The hash is that of the server's own definition, without the prefix of names.

@@ -205,17 +205,19 @@ fn is_general(rule: &Rule) -> bool {
 
 /// The spellings of a subject. A deny rule covers it if one of them matches, an allow rule if all of them match.
 struct SubjectSpellings<'a> {
-    written: Cow<'a, str>,
+    written_name: Cow<'a, str>,
     /// The URI with escapes and dot segments resolved, if it differs.
     resolved: Option<String>,
 }
 
 impl<'a> SubjectSpellings<'a> {
     fn for_subject(subject: Subject<'a>) -> Self {
-        let Subject::Resource(uri) = subject else { return Self { written: subject.name().into(), resolved: None } };
-        let written = lower_scheme(uri);
-        let resolved = resolve_uri(&written);
-        Self { resolved: (resolved != written).then_some(resolved), written }
+        let Subject::Resource(uri) = subject else {
+            return Self { written_name: subject.name().into(), resolved: None };
+        };
+        let written_name = lower_scheme(uri);
+        let resolved = resolve_uri(&written_name);
+        Self { resolved: (resolved != written_name).then_some(resolved), written_name }
     }
 
     fn match_rule(&self, rule: &Rule, subject: Subject<'_>, is_upstream: bool) -> bool {
@@ -230,8 +232,9 @@ impl<'a> SubjectSpellings<'a> {
                 rule.then == Verdict::Deny || (rule.then == Verdict::Allow && !matches!(subject, Subject::Method(_)));
             return is_upstream && is_relevant && is_general(rule);
         }
-        let mut matches =
-            std::iter::once(&*self.written).chain(self.resolved.as_deref()).map(|spelling| patterns.matches(spelling));
+        let mut matches = std::iter::once(&*self.written_name)
+            .chain(self.resolved.as_deref())
+            .map(|spelling| patterns.matches(spelling));
         if rule.then == Verdict::Allow { matches.all(|matched| matched) } else { matches.any(|matched| matched) }
     }
 }

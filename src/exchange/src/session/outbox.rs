@@ -71,10 +71,10 @@ enum Connection {
 
 #[derive(Default)]
 struct State {
-    /// Frames `base..base + frames.len()` of the session's stream; those below `sent` were handed to a pump.
+    /// Frames `base..base + frames.len()` of the session's stream; those below `sent_end` were handed to a pump.
     frames: VecDeque<Bytes>,
     base: u64,
-    sent: u64,
+    sent_end: u64,
     queued_bytes: usize,
     replay_bytes: usize,
     /// The bytes of the last drain that the connection has not confirmed yet.
@@ -168,8 +168,8 @@ impl Outbox {
     /// Closes the connection like [`Self::close`], but drops the queued messages.
     pub fn abandon(&self, code: u16, reason: &'static str) {
         let mut state = self.state.lock();
-        let sent = state.frames.len() - queued_len(&state);
-        state.frames.truncate(sent);
+        let sent_frames = state.frames.len() - queued_len(&state);
+        state.frames.truncate(sent_frames);
         state.frames.shrink_to_fit();
         state.queued_bytes = 0;
         self.trim(&mut state);
@@ -190,13 +190,14 @@ impl Outbox {
         state.unconfirmed_bytes = 0;
         let mut out = DrainedFrames { ping: std::mem::take(&mut state.ping), ..DrainedFrames::default() };
         let mut drained_bytes = 0;
-        while let Some(frame) = usize::try_from(state.sent - state.base).ok().and_then(|i| state.frames.get(i)).cloned()
+        while let Some(frame) =
+            usize::try_from(state.sent_end - state.base).ok().and_then(|i| state.frames.get(i)).cloned()
         {
             if drained_bytes > 0 && drained_bytes + frame.len() > budget {
                 break;
             }
             drained_bytes += frame.len();
-            state.sent += 1;
+            state.sent_end += 1;
             state.queued_bytes -= frame.len();
             state.replay_bytes += frame.len();
             out.frames.push(frame);
@@ -264,13 +265,13 @@ impl Outbox {
     /// [`ResumeFault`]; the outbox is then unchanged.
     pub fn rewind(&self, received: u64) -> Result<u64, ResumeFault> {
         let mut state = self.state.lock();
-        if received > state.base + state.frames.len() as u64 || received > state.sent {
+        if received > state.base + state.frames.len() as u64 || received > state.sent_end {
             return Err(ResumeFault::Ahead);
         }
         if received < state.base {
             return Err(ResumeFault::TooLate);
         }
-        state.sent = received;
+        state.sent_end = received;
         let start = usize::try_from(received - state.base).unwrap_or(usize::MAX);
         state.queued_bytes = state.frames.iter().skip(start).map(Bytes::len).sum();
         state.replay_bytes = state.frames.iter().take(start).map(Bytes::len).sum();
@@ -308,13 +309,13 @@ impl Outbox {
 
     /// Drops sent frames beyond the replay limits and the memory.
     fn trim(&self, state: &mut State) {
-        while state.base < state.sent
-            && (state.sent - state.base > self.limits.replay_frames as u64
+        while state.base < state.sent_end
+            && (state.sent_end - state.base > self.limits.replay_frames as u64
                 || state.replay_bytes > self.limits.replay_bytes)
         {
             drop_front(state);
         }
-        drop_frames_without_memory(state, state.sent);
+        drop_frames_without_memory(state, state.sent_end);
         release_capacity(state);
     }
 
@@ -336,7 +337,7 @@ impl Outbox {
             let (bytes, since) = (counted_bytes(state), state.waiting_since);
             let weak = || Arc::downgrade(&self.state) as WeakConnection;
             let is_covered = state.share.as_mut().is_none_or(|share| share.cover_messages(bytes, since, weak));
-            if is_covered || state.base >= state.sent {
+            if is_covered || state.base >= state.sent_end {
                 return is_covered;
             }
             drop_front(state);
@@ -390,7 +391,7 @@ fn release_capacity(state: &mut State) {
 fn overflow(state: &mut State) {
     state.has_overflowed = true;
     state.base += state.frames.len() as u64;
-    state.sent = state.base;
+    state.sent_end = state.base;
     state.frames = VecDeque::new();
     (state.queued_bytes, state.replay_bytes) = (0, 0);
     let unconfirmed_bytes = state.unconfirmed_bytes.saturating_sub(EXEMPT_MESSAGE_BYTES);
@@ -400,17 +401,17 @@ fn overflow(state: &mut State) {
 }
 
 fn queued_len(state: &State) -> usize {
-    state.frames.len() - usize::try_from(state.sent - state.base).unwrap_or(0)
+    state.frames.len() - usize::try_from(state.sent_end - state.base).unwrap_or(0)
 }
 
 fn drop_front(state: &mut State) {
     if let Some(frame) = state.frames.pop_front() {
-        if state.base < state.sent {
+        if state.base < state.sent_end {
             state.replay_bytes -= frame.len();
         } else {
             // The frame was never sent. The client will learn of the gap when it resumes.
             state.queued_bytes -= frame.len();
-            state.sent += 1;
+            state.sent_end += 1;
         }
         state.base += 1;
     }

@@ -211,15 +211,15 @@ async fn refusal_ends_when_file_is_restored_unchanged() {
         let gateway = TestGateway::new(started);
         // The restored file is the same, or has a pending change.
         gateway.reload(file).await;
-        for why in [ReloadCause::File, ReloadCause::Signal] {
+        for cause in [ReloadCause::File, ReloadCause::Signal] {
             assert_eq!(gateway.reload("mcpServers: [\n").await.1, texts(&["config.refused"]));
             let before = gateway.reloader.status();
             std::fs::write(gateway.file(), file).unwrap();
-            gateway.reloader.reload(why).await;
+            gateway.reloader.reload(cause).await;
             assert_eq!(gateway.take_actions(), (vec![], texts(&["config.applied"])));
             let status = gateway.reloader.status();
             let last = status.last.unwrap();
-            assert_eq!((last.result, last.why, last.problems.len()), (status::ReloadEffect::Unchanged, why, 0));
+            assert_eq!((last.result, last.cause, last.problems.len()), (status::ReloadEffect::Unchanged, cause, 0));
             assert_eq!(status.generation, before.generation);
             assert_eq!(status.waiting.map(|w| w.digest), before.waiting.map(|w| w.digest));
         }

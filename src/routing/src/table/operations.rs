@@ -91,7 +91,7 @@ impl ToolRoute {
 pub struct OperationRoutes {
     dispatcher: Dispatcher,
     /// The routes of the known operations.
-    known: BTreeMap<String, Arc<ToolRoute>>,
+    routes: BTreeMap<String, Arc<ToolRoute>>,
     /// Decides on unknown operations.
     policy: Policy,
 }
@@ -132,13 +132,13 @@ impl OperationRoutes {
             };
             (operation.clone(), Arc::new(route))
         };
-        let known = dispatcher.operations.keys().map(route).collect();
-        Some(Self { dispatcher, known, policy: policy.clone() })
+        let routes = dispatcher.operations.keys().map(route).collect();
+        Some(Self { dispatcher, routes, policy: policy.clone() })
     }
 
     /// Iterates over the known operations.
     fn routes(&self) -> impl Iterator<Item = &Arc<ToolRoute>> {
-        self.known.values()
+        self.routes.values()
     }
 
     /// Iterates over the rulings on the known operations.
@@ -149,7 +149,7 @@ impl OperationRoutes {
     /// Returns the route of the operation that a call names, or an operation that is not known.
     fn find(&self, arguments: &RawValue) -> Result<&Arc<ToolRoute>, ToolOperation> {
         let name = self.dispatcher.operation_of(arguments).unwrap_or_default();
-        self.known.get(&name).ok_or_else(|| {
+        self.routes.get(&name).ok_or_else(|| {
             let status = if name.is_empty() { OperationStatus::Unclear } else { OperationStatus::Unknown };
             ToolOperation { name, status }
         })
@@ -159,7 +159,7 @@ impl OperationRoutes {
     fn unknown_ruling(&self, tool: &ToolRoute, operation: ToolOperation) -> Ruling {
         // A server could read such a name as that of the known operation.
         let is_similar = |(known, _): &(&String, &Arc<ToolRoute>)| are_similar(known, &operation.name);
-        let similar = self.known.iter().filter(is_similar).map(|(_, route)| route.ruling.clone()).collect::<Vec<_>>();
+        let similar = self.routes.iter().filter(is_similar).map(|(_, route)| route.ruling.clone()).collect::<Vec<_>>();
         let calls = RuledCalls::Operation(operation);
         let ruling = ruling::tool_ruling(&self.policy, &tool.provider, &tool.def, &tool.hash, calls).1;
         similar.into_iter().fold(ruling, Ruling::or_stricter)

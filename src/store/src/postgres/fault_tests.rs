@@ -166,7 +166,7 @@ fn unanswered_sign_in_is_repeated_and_code_is_not() {
         keys.put_code(&[id; 32], None, now, Timestamp::MAX).unwrap();
         proxy.set_for_text(mode, [id; 32]);
         assert_unknown(keys.take_code(&[id; 32], now));
-        let taken = if mode == CUT_BEFORE_ANSWER { CodeOutcome::AlreadyUsed } else { CodeOutcome::Taken };
+        let taken = if mode == CUT_BEFORE_ANSWER { CodeOutcome::AlreadyUsed } else { CodeOutcome::Accepted };
         assert_eq!((proxy.mode(), keys.take_code(&[id; 32], now).unwrap()), (PASS, taken));
     }
     // The server does not answer before the timeout.

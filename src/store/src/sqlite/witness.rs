@@ -29,36 +29,36 @@ const WRITE_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct HeadWitness {
     path: PathBuf,
-    written: Option<(AuditHead, Instant)>,
+    last_write: Option<(AuditHead, Instant)>,
 }
 
 impl HeadWitness {
     pub(super) fn new(dir: &Path) -> Self {
-        Self { path: dir.join(WITNESS_FILE), written: None }
+        Self { path: dir.join(WITNESS_FILE), last_write: None }
     }
 
     /// Writes the head, unless the last write was less than [`WRITE_INTERVAL`] ago.
     pub(super) fn write_if_due(&mut self, head: AuditHead) {
-        if self.written.is_none_or(|(_, at)| at.elapsed() >= WRITE_INTERVAL) {
+        if self.last_write.is_none_or(|(_, at)| at.elapsed() >= WRITE_INTERVAL) {
             self.write(head);
         }
     }
 
     /// Writes the head at once.
     pub(super) fn write(&mut self, head: AuditHead) {
-        if self.written.is_some_and(|(written, _)| written == head) {
+        if self.last_write.is_some_and(|(written_head, _)| written_head == head) {
             return;
         }
         let draft = self.path.with_extension("head.part");
         let options = || fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft);
-        let written = options()
+        let result = options()
             .and_then(|mut file| writeln!(file, "{}", head.export()))
             .and_then(|()| fs::rename(&draft, &self.path));
-        if let Err(error) = written {
+        if let Err(error) = result {
             // The disk is probably full, which the store itself reports.
             tracing::debug!(%error, "the witness of the audit trail was not written");
         }
-        self.written = Some((head, Instant::now()));
+        self.last_write = Some((head, Instant::now()));
     }
 
     /// Checks that the database still contains the entry that the file names.

@@ -227,7 +227,7 @@ pub async fn code_session<S: Sql>(db: &S, hash: &SecretHash) -> Result<Option<Pr
 pub async fn take_code<S: Sql>(db: &S, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError> {
     let sql = "UPDATE sign_in_codes SET used_ms = ?2 WHERE hash = ?1 AND used_ms IS NULL AND expires_ms > ?2";
     if db.write(sql, values![hash, now.as_millisecond()]).await? == 1 {
-        return Ok(CodeOutcome::Taken);
+        return Ok(CodeOutcome::Accepted);
     }
     let row = db.first("SELECT used_ms FROM sign_in_codes WHERE hash = ?1", values![hash]).await?;
     Ok(match row.map(|row| row.get::<Option<i64>>(0)).transpose()? {

@@ -66,7 +66,7 @@ pub(super) fn code_is_taken_by_one_caller(location_of: LocationOf) {
             .collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     });
-    assert_eq!(outcomes.iter().filter(|o| **o == CodeOutcome::Taken).count(), 1);
+    assert_eq!(outcomes.iter().filter(|o| **o == CodeOutcome::Accepted).count(), 1);
     assert_eq!(outcomes.iter().filter(|o| **o == CodeOutcome::AlreadyUsed).count(), 7);
     keys.put_code(&[2; 32], None, time_at(0), time_at(60)).unwrap();
     assert_eq!(keys.take_code(&[2; 32], time_at(60)).unwrap(), CodeOutcome::Expired);

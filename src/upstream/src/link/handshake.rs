@@ -46,7 +46,7 @@ pub(crate) fn add_meta_for(params: &str, capabilities: &ClientCapabilities) -> S
     )
 }
 
-/// Opens a link. If `known` is of the stateless era, nothing is sent; otherwise the link begins with `initialize` and
+/// Opens a link. If `known_session` is of the stateless era, nothing is sent; otherwise the link begins with `initialize` and
 /// `notifications/initialized`.
 ///
 /// # Errors
@@ -54,14 +54,14 @@ pub(crate) fn add_meta_for(params: &str, capabilities: &ClientCapabilities) -> S
 /// error or an unknown revision, and [`LinkError::Lost`] if it does not answer in time.
 pub async fn open(
     connector: &dyn Connector,
-    known: Option<&NegotiatedSession>,
+    known_session: Option<&NegotiatedSession>,
     capabilities: &ClientCapabilities,
     unsolicited: Arc<dyn Listener>,
 ) -> Result<(Arc<dyn Link>, NegotiatedSession), LinkError> {
-    if let Some(known) = known.filter(|known| known.revision.era() == Era::Modern) {
+    if let Some(session) = known_session.filter(|session| session.revision.era() == Era::Modern) {
         let link = connector.connect(unsolicited).await?;
-        link.complete_handshake(known);
-        return Ok((link, known.clone()));
+        link.complete_handshake(session);
+        return Ok((link, session.clone()));
     }
     let mut revision = Revision::NEWEST_LEGACY;
     loop {

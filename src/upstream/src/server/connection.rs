@@ -82,8 +82,8 @@ impl UpstreamConnection {
         let mut levels = self.log_levels.lock();
         levels.counts[level as usize] += 1;
         let most_verbose = LoggingLevel::ALL.into_iter().find(|level| levels.counts[*level as usize] > 0);
-        let to_send = most_verbose.filter(|_| levels.sent != most_verbose);
-        levels.sent = most_verbose;
+        let to_send = most_verbose.filter(|_| levels.sent_level != most_verbose);
+        levels.sent_level = most_verbose;
         Some(LogLevelRequest { log_levels: &self.log_levels, level, to_send })
     }
 }
@@ -95,7 +95,7 @@ struct LogLevels {
     /// The number of active calls that want each level.
     counts: [u32; LoggingLevel::ALL.len()],
     /// The level that was sent to the server last.
-    sent: Option<LoggingLevel>,
+    sent_level: Option<LoggingLevel>,
 }
 
 /// The log level that one call wants; dropping it withdraws the request.
@@ -110,9 +110,9 @@ impl Drop for LogLevelRequest<'_> {
     fn drop(&mut self) {
         let mut levels = self.log_levels.lock();
         levels.counts[self.level as usize] -= 1;
-        if self.to_send.is_some() && levels.sent == self.to_send {
+        if self.to_send.is_some() && levels.sent_level == self.to_send {
             // It may not have reached the server, so the next call sends it again.
-            levels.sent = None;
+            levels.sent_level = None;
         }
     }
 }

@@ -101,33 +101,33 @@ impl Credentials for FakeAccount {
 /// All accounts at one server.
 #[derive(Default)]
 pub struct FakeAccounts {
-    all: Mutex<Vec<(AccountHolder, Arc<FakeAccount>)>>,
-    known: Mutex<Vec<AccountHolder>>,
+    accounts: Mutex<Vec<(AccountHolder, Arc<FakeAccount>)>>,
+    connected_holders: Mutex<Vec<AccountHolder>>,
 }
 
 impl FakeAccounts {
     /// Returns an account. That of a person cannot be used without a token.
     pub fn account(&self, holder: &AccountHolder) -> Arc<FakeAccount> {
-        let mut all = self.all.lock();
-        if let Some((_, account)) = all.iter().find(|(other, _)| other == holder) {
+        let mut accounts = self.accounts.lock();
+        if let Some((_, account)) = accounts.iter().find(|(other, _)| other == holder) {
             return Arc::clone(account);
         }
         let account = Arc::new(FakeAccount::default());
         *account.is_required.lock() = *holder != AccountHolder::Gateway;
-        all.push((holder.clone(), Arc::clone(&account)));
+        accounts.push((holder.clone(), Arc::clone(&account)));
         account
     }
 
     /// Connects an account.
     pub fn connect(&self, holder: &AccountHolder) {
         *self.account(holder).token.lock() = Some(format!("token of {}", holder.as_str()));
-        self.known.lock().push(holder.clone());
+        self.connected_holders.lock().push(holder.clone());
     }
 
     /// Disconnects an account.
     pub fn disconnect(&self, holder: &AccountHolder) {
         *self.account(holder).token.lock() = None;
-        self.known.lock().retain(|other| other != holder);
+        self.connected_holders.lock().retain(|other| other != holder);
     }
 }
 
@@ -141,7 +141,7 @@ impl CredentialSource for FakeAccounts {
     }
 
     fn known_holders(&self, _: &UpstreamConfig) -> Vec<AccountHolder> {
-        self.known.lock().clone()
+        self.connected_holders.lock().clone()
     }
 
     fn connect_url(&self, server: &str) -> String {

@@ -28,12 +28,12 @@ const CHANGE_NOTICE_DELAY: Duration = Duration::from_secs(3);
 /// The connection on which the lists are read, if it is not the common connection.
 pub(crate) struct ListsConnection {
     connection: ArcSwapOption<UpstreamConnection>,
-    lost: Notify,
+    discard_signal: Notify,
 }
 
 impl ListsConnection {
     pub(crate) fn new(connection: Option<Arc<UpstreamConnection>>) -> Self {
-        Self { connection: ArcSwapOption::from(connection), lost: Notify::new() }
+        Self { connection: ArcSwapOption::from(connection), discard_signal: Notify::new() }
     }
 
     /// Returns the connection, if it can be used.
@@ -46,7 +46,7 @@ impl ListsConnection {
         if let Some(connection) = self.connection.swap(None) {
             connection.close();
         }
-        self.lost.notify_one();
+        self.discard_signal.notify_one();
     }
 }
 
@@ -129,7 +129,7 @@ pub(crate) async fn run(
                 }
                 tokio::select! {
                     () = connection.wait_until_unusable() => {}
-                    () = lists_connection.lost.notified() => {}
+                    () = lists_connection.discard_signal.notified() => {}
                 }
                 tracing::debug!(upstream = %upstream.config.name, "the second connection for the lists has ended");
             }

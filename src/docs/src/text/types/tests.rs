@@ -50,7 +50,9 @@ fn check_names_every_fault() {
     assert_eq!(faults_of(&types, "x.md", "---\na: 1\na: 2\n---\n")[0].1, "yaml");
     assert_eq!(faults_of(&types, "x.md", "---\ndoc_type: [tool]\n---\n")[0].0, "/doc_type");
     let unknown = types.check("x.md", "---\ndoc_type: novel\n---\n").unwrap_err();
-    assert!(matches!(unknown, Refusal::UnknownType { ref name, ref known } if name == "novel" && known.len() == 5));
+    assert!(
+        matches!(unknown, Refusal::UnknownType { ref name, ref known_types } if name == "novel" && known_types.len() == 5)
+    );
     assert!(matches!(types.check("x.md", "a\0b"), Err(Refusal::Unparsable { .. })));
 }
 

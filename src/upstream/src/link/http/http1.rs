@@ -80,7 +80,7 @@ type BoxedConnection = Box<Connection>;
 
 struct Connection {
     io: Either<TcpStream, TlsStream<TcpStream>>,
-    read: BytesMut,
+    read_buffer: BytesMut,
     opened_at: Instant,
     last_used: Instant,
     idle_timeout: Duration,
@@ -89,8 +89,8 @@ struct Connection {
 impl Connection {
     fn new(io: Either<TcpStream, TlsStream<TcpStream>>, idle_timeout: Duration) -> BoxedConnection {
         let now = Instant::now();
-        let read = BytesMut::with_capacity(READ_BYTES);
-        Box::new(Self { io, read, opened_at: now, last_used: now, idle_timeout })
+        let read_buffer = BytesMut::with_capacity(READ_BYTES);
+        Box::new(Self { io, read_buffer, opened_at: now, last_used: now, idle_timeout })
     }
 
     /// Returns `true` if the connection is neither idle for too long nor too old.
@@ -102,21 +102,22 @@ impl Connection {
     fn is_quiet(&mut self) -> bool {
         let mut byte = [0];
         let mut cx = Context::from_waker(Waker::noop());
-        self.read.is_empty() && Pin::new(&mut self.io).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
+        self.read_buffer.is_empty()
+            && Pin::new(&mut self.io).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
     }
 
     /// Reads more input. Returns `false` at the end. Cancel-safe.
     async fn read_more(&mut self) -> io::Result<bool> {
-        if self.read.capacity() - self.read.len() < READ_BYTES / 4 {
-            self.read.reserve(READ_BYTES);
+        if self.read_buffer.capacity() - self.read_buffer.len() < READ_BYTES / 4 {
+            self.read_buffer.reserve(READ_BYTES);
         }
-        Ok(self.io.read_buf(&mut self.read).await? > 0)
+        Ok(self.io.read_buf(&mut self.read_buffer).await? > 0)
     }
 
     /// Reads the head of the answer.
     async fn read_head(&mut self) -> Result<ResponseHead, LinkError> {
         loop {
-            if let Some(head) = ResponseHead::parse(&mut self.read)? {
+            if let Some(head) = ResponseHead::parse(&mut self.read_buffer)? {
                 return Ok(head);
             }
             if !self.read_more().await.map_err(|error| LinkError::Lost(error.to_string()))? {
@@ -254,7 +255,7 @@ impl ReceivedResponse {
         if let Some((connection, pool_key)) = self.source.take()
             && self.head.is_reusable
             // Input after the answer was not requested.
-            && connection.read.is_empty()
+            && connection.read_buffer.is_empty()
         {
             keep_idle(&pool_key, connection);
         }
@@ -267,7 +268,7 @@ impl ReceivedResponse {
     pub async fn chunk(&mut self) -> io::Result<Option<Bytes>> {
         let Some((connection, _)) = &mut self.source else { return Ok(None) };
         loop {
-            match self.head.framing.take_chunk(&mut connection.read)? {
+            match self.head.framing.take_chunk(&mut connection.read_buffer)? {
                 Poll::Ready(Some(chunk)) => return Ok(Some(chunk)),
                 Poll::Pending if connection.read_more().await? => {}
                 Poll::Pending if self.head.framing != Framing::UntilClose => {
