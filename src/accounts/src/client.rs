@@ -102,8 +102,8 @@ impl OAuthClient {
                         `client_id`; set `oauth.issuer`";
             return Err(OAuthError::Unusable(text.to_owned()).into());
         }
-        if let Some(known) = known_registration(authorization_server, &server.oauth, &self.addresses.load()) {
-            return Ok(known);
+        if let Some(registration) = known_registration(authorization_server, &server.oauth, &self.addresses.load()) {
+            return Ok(registration);
         }
         let stored = self.store.registration(issuer).await?.filter(|stored| {
             stored.issuer == *issuer

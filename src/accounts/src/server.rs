@@ -96,10 +96,11 @@ impl AccountServer {
 
     /// Remembers a challenge. If it names no URL of metadata, the known URL is kept.
     pub fn remember_challenge(&self, challenge: Challenge) {
-        let mut known = self.challenge.lock();
-        let resource_metadata =
-            challenge.resource_metadata.or_else(|| known.take().and_then(|known| known.resource_metadata));
-        *known = Some(Challenge { resource_metadata, ..challenge });
+        let mut last_challenge = self.challenge.lock();
+        let resource_metadata = challenge
+            .resource_metadata
+            .or_else(|| last_challenge.take().and_then(|last_challenge| last_challenge.resource_metadata));
+        *last_challenge = Some(Challenge { resource_metadata, ..challenge });
     }
 
     /// Binds the configured client to an authorization server if it is not bound yet: to that of the oldest account, or

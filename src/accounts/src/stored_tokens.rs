@@ -345,8 +345,8 @@ impl StoredTokens {
 
     /// Returns the authorization server that was discovered at most [`MAX_ISSUER_AGE`] ago, if one was found.
     async fn current_issuer(&self) -> Option<String> {
-        let known = self.cache.lock().discovered_issuer.clone().filter(|(at, _)| at.elapsed() < MAX_ISSUER_AGE);
-        if let Some((_, issuer)) = known {
+        let cached_issuer = self.cache.lock().discovered_issuer.clone().filter(|(at, _)| at.elapsed() < MAX_ISSUER_AGE);
+        if let Some((_, issuer)) = cached_issuer {
             return issuer;
         }
         let issuer = self.server.discover().await.ok().map(|found| found.authorization_server.issuer);

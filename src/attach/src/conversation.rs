@@ -301,13 +301,13 @@ impl Conversation {
     /// now, and the cancellation of each request of the gateway that the agent has not answered.
     pub fn note_gateway_end(&mut self) -> Vec<Vec<u8>> {
         let mut lines = Vec::new();
-        let lost: Vec<String> = self
+        let lost_ids: Vec<String> = self
             .pending
             .iter()
             .filter(|(_, request)| request.is_sent && !request.may_repeat())
             .map(|(id, _)| id.clone())
             .collect();
-        for id in lost {
+        for id in lost_ids {
             self.remove(&id);
             lines.push(format_unknown_outcome(&id));
         }

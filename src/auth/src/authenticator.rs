@@ -237,8 +237,8 @@ impl Authenticator {
 
     fn identify_key_at(&self, key: &str, peer: Option<IpAddr>, now: Instant) -> Result<Identity, McpError> {
         let hash = secret::hash(key.as_bytes());
-        let known = self.cache.get(&hash).map(|hit| (Arc::clone(&hit.principal), hit.checked_at));
-        if let Some((principal, checked_at)) = &known
+        let cached_principal = self.cache.get(&hash).map(|hit| (Arc::clone(&hit.principal), hit.checked_at));
+        if let Some((principal, checked_at)) = &cached_principal
             && now.saturating_duration_since(*checked_at) < MAX_KEY_AGE
         {
             CacheMetrics::for_cache(Cache::Keys).hit();
@@ -247,7 +247,7 @@ impl Authenticator {
         let refused = || McpError::new(ErrorKind::Unauthorized, "the key is unknown or revoked");
         // A key that was looked up a moment ago and did not exist is not looked up again. It cannot have been created
         // since then, because new keys are random.
-        if known.is_none() && self.is_known_wrong_key(&hash) {
+        if cached_principal.is_none() && self.is_known_wrong_key(&hash) {
             return Err(self.attempts.record_failure(
                 AttemptSource::for_wrong_key(peer, hash_prefix(&hash)),
                 now,

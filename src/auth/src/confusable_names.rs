@@ -13,14 +13,14 @@ use countersign_protocol::{ErrorKind, McpError};
 ///
 /// # Errors
 /// `INVALID_PARAMS` with both names.
-pub fn check_is_distinguishable<'a>(new: &str, known: impl IntoIterator<Item = &'a str>) -> Result<(), McpError> {
-    let known: Vec<&str> = known.into_iter().collect();
-    if known.iter().any(|known| is_same_spelling(new, known)) {
+pub fn check_is_distinguishable<'a>(new: &str, known_names: impl IntoIterator<Item = &'a str>) -> Result<(), McpError> {
+    let known_names: Vec<&str> = known_names.into_iter().collect();
+    if known_names.iter().any(|known| is_same_spelling(new, known)) {
         return Ok(());
     }
     let new_skeletons = skeletons(new);
     let is_confusable = |known: &&str| new_skeletons.iter().zip(skeletons(known)).any(|(a, b)| *a == b);
-    let Some(other) = known.into_iter().chain(RESERVED_NAMES).find(is_confusable) else { return Ok(()) };
+    let Some(other) = known_names.into_iter().chain(RESERVED_NAMES).find(is_confusable) else { return Ok(()) };
     let message = format!(
         "{new:?} looks like {other:?}, a name that is in use already; choose one that cannot be mistaken for it, or write \
          exactly {other:?} for the same person"

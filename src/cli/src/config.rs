@@ -123,9 +123,9 @@ fn print_active(config: &ActiveConfig, json: bool, out: &mut Output) -> Result<E
         out.write_json(&serde_json::to_string(&all).unwrap_or_default())?;
         return Ok(Exit::Ok);
     }
-    let shown: Vec<ListedSetting> = config.settings.iter().map(to_listed).collect();
+    let listed_settings: Vec<ListedSetting> = config.settings.iter().map(to_listed).collect();
     // Escaped line by line, because the gateway's text is not trusted.
-    for line in show::listing(&shown).lines() {
+    for line in show::listing(&listed_settings).lines() {
         out.write_line(&one_line(line))?;
     }
     out.finish()?;

@@ -84,11 +84,12 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
 fn check_issuer(settings: &StoreSettings, issuer: &str) -> Result<(), Failure> {
     let flags = Flags { config: settings.file.clone(), ..Flags::default() };
     let Ok(loaded) = load(&flags, &Environment::from_process()) else { return Ok(()) };
-    let known: Vec<&str> = loaded.config.auth.issuers().collect();
-    if known.is_empty() || known.contains(&issuer) {
+    let configured_issuers: Vec<&str> = loaded.config.auth.issuers().collect();
+    if configured_issuers.is_empty() || configured_issuers.contains(&issuer) {
         return Ok(());
     }
-    let message = format!("the configuration names no issuer {issuer:?}; write it as there: {}", known.join(", "));
+    let message =
+        format!("the configuration names no issuer {issuer:?}; write it as there: {}", configured_issuers.join(", "));
     Err(Failure::new(Exit::Usage, message))
 }
 

@@ -272,8 +272,8 @@ fn print_server(
             out.write_styled_line(Style::Yellow, &format!("! {fault}"))?;
         }
     }
-    if let Some(known) = known_reads {
-        print_known_reads(name, tools, known, out)?;
+    if let Some(known_reads) = known_reads {
+        print_known_reads(name, tools, known_reads, out)?;
     } else if let Some(hint) = server.and_then(Server::recipe_hint) {
         print_note(&format!("\n{hint}."));
     }

@@ -44,11 +44,11 @@ struct Description {
 }
 
 pub fn run(json: bool, out: &mut Output) -> Result<Exit, Failure> {
-    let known = |text: &'static str| Some(text).filter(|text| !text.is_empty());
+    let non_empty = |text: &'static str| Some(text).filter(|text| !text.is_empty());
     let description = Description {
         version: env!("CARGO_PKG_VERSION"),
-        commit: known(env!("BUILD_COMMIT")),
-        date: known(COMMIT_DATE),
+        commit: non_empty(env!("BUILD_COMMIT")),
+        date: non_empty(COMMIT_DATE),
         features: FEATURES,
         protocol_versions: Revision::ALL.map(Revision::as_str),
         schema_versions: SchemaVersions::of_program(),

@@ -99,7 +99,7 @@ impl IntrospectionClient {
 pub(super) fn read(r: &mut Reader) -> AuthConfig {
     let mode = r.read_or("auth.mode", variant(), AuthMode::Keys);
     let oidc = oidc::read(r);
-    let mut known: Vec<String> = Vec::new();
+    let mut issuer_names: Vec<String> = Vec::new();
     let mut introspecting: Option<usize> = None;
     let read = r.read_list(&LIST, |number, fields| {
         let issuer = read_issuer(fields, oidc.as_ref())?;
@@ -112,10 +112,10 @@ pub(super) fn read(r: &mut Reader) -> AuthConfig {
             );
             fields.report("introspection", message, "Keep it for one issuer, and let the others issue JWTs.");
         }
-        if let Some(other) = known.iter().position(|other| *other == issuer.issuer) {
+        if let Some(other) = issuer_names.iter().position(|other| *other == issuer.issuer) {
             fields.report("issuer", format!("the issuers {} and {number} are the same", other + 1), "Merge them.");
         }
-        known.push(issuer.issuer.clone());
+        issuer_names.push(issuer.issuer.clone());
         Some(issuer)
     });
     let Some((issuers, layer_value)) = read else { return AuthConfig { mode, oidc, tokens: Vec::new() } };

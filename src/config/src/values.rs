@@ -188,15 +188,16 @@ pub(super) fn variant<T: Copy + PartialEq + VariantArray + Into<&'static str>>()
 /// Returns the kind of values that are one of several words.
 pub(super) fn choice<T: Copy + PartialEq + 'static>(choices: impl IntoIterator<Item = (&'static str, T)>) -> Kind<T> {
     let choices: Rc<[(&str, T)]> = choices.into_iter().collect();
-    let shown = Rc::clone(&choices);
+    let shown_choices = Rc::clone(&choices);
     let read = move |value: &Value<'_>| {
-        let chosen = choices.iter().find(|(word, _)| matches!(value.node, Node::Text(text) if text == word));
-        chosen.map(|(_, value)| *value).ok_or_else(|| {
+        let choice = choices.iter().find(|(word, _)| matches!(value.node, Node::Text(text) if text == word));
+        choice.map(|(_, value)| *value).ok_or_else(|| {
             let words = choices.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
             (format!("{} is not one of {words}", describe(value.node)), format!("Write one of: {words}."))
         })
     };
-    let show = move |value: &T| shown.iter().find(|(_, known)| known == value).map_or("", |(word, _)| word).to_owned();
+    let show =
+        move |value: &T| shown_choices.iter().find(|(_, known)| known == value).map_or("", |(word, _)| word).to_owned();
     Kind::new(read, show)
 }
 

@@ -104,8 +104,9 @@ impl Docs {
 }
 
 fn unknown_tool_error(tool: &str) -> McpError {
-    let shown = one_line(tool, 64).into_owned();
-    McpError::new(ErrorKind::ToolNotFound, format!("The knowledge base has no tool `{shown}`.")).with("tool", shown)
+    let short_name = one_line(tool, 64).into_owned();
+    McpError::new(ErrorKind::ToolNotFound, format!("The knowledge base has no tool `{short_name}`."))
+        .with("tool", short_name)
 }
 
 impl Provider for Docs {

@@ -66,8 +66,8 @@ async fn measure(documents: &Path, questions: &Path, endpoint: &ModelEndpoint) -
         let document = parse(path, &text, &types).map_err(|_| format!("{path} takes too long to read"))?;
         index.put(&[(stamp, document)])?;
     }
-    let known = |path: &String| files.contains(path);
-    if let Some(path) = questions.iter().flat_map(|question| &question.answers).find(|path| !known(path)) {
+    let is_known = |path: &String| files.contains(path);
+    if let Some(path) = questions.iter().flat_map(|question| &question.answers).find(|path| !is_known(path)) {
         return Err(format!("{path} is no document").into());
     }
     let embedder = Embedder::new(endpoint, &work.join("embeddings.db"))?;
@@ -128,16 +128,16 @@ fn format_tables(
     for name in ["lexical", "vectors", "fused"] {
         let ranked = rankings.get(name).map(Vec::as_slice).unwrap_or_default();
         for (half_name, half) in [("all", None), ("even", Some(0)), ("odd", Some(1))] {
-            let chosen = || {
+            let questions_of_half = || {
                 let all = questions.iter().zip(ranked).enumerate();
                 all.filter(move |(at, _)| half.is_none_or(|half| at % 2 == half)).map(|(_, pair)| pair)
             };
-            let answerable: Vec<_> = chosen().filter(|(question, _)| !question.answers.is_empty()).collect();
+            let answerable: Vec<_> = questions_of_half().filter(|(question, _)| !question.answers.is_empty()).collect();
             let rank = |(question, ranked): &(&Question, &RankedPaths)| {
                 ranked.iter().position(|(path, _)| question.answers.contains(path))
             };
             let count = answerable.len().max(1) as f64;
-            let within = |places: usize| {
+            let found_within = |places: usize| {
                 answerable.iter().filter(|pair| rank(pair).is_some_and(|at| at < places)).count() as f64
             };
             let reciprocal: f64 = answerable.iter().filter_map(rank).map(|at| 1.0 / (at as f64 + 1.0)).sum();
@@ -147,7 +147,7 @@ fn format_tables(
                 };
                 answerable.iter().filter(is_right).count() as f64 / count
             };
-            let unanswered: Vec<_> = chosen().filter(|(question, _)| question.answers.is_empty()).collect();
+            let unanswered: Vec<_> = questions_of_half().filter(|(question, _)| question.answers.is_empty()).collect();
             let silent = |least: f64| {
                 unanswered.iter().filter(|(_, ranked)| ranked.iter().all(|(_, score)| *score < least)).count()
             };
@@ -155,8 +155,8 @@ fn format_tables(
                 out,
                 "| {name} | {half_name} {} | {:.2} | {:.2} | {:.3} | {:.2} | {:.2} | {} of {n} | {} of {n} |",
                 answerable.len(),
-                within(1) / count,
-                within(RECALL_PLACES) / count,
+                found_within(1) / count,
+                found_within(RECALL_PLACES) / count,
                 reciprocal / count,
                 right(0.5),
                 right(0.7),

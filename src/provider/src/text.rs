@@ -22,14 +22,14 @@ pub fn one_line(text: &str, max: usize) -> Cow<'_, str> {
         Some((end, _)) => &text[..end],
         None => text,
     };
-    let mut shown = escape_hidden(cut);
-    if shown.contains(['\n', '\t']) {
-        shown = Cow::Owned(shown.replace('\n', " ⏎ ").replace('\t', " "));
+    let mut line = escape_hidden(cut);
+    if line.contains(['\n', '\t']) {
+        line = Cow::Owned(line.replace('\n', " ⏎ ").replace('\t', " "));
     }
     if cut.len() < text.len() {
-        shown.to_mut().push('…');
+        line.to_mut().push('…');
     }
-    shown
+    line
 }
 
 /// Returns the start of a URI, for an error about a resource that does not exist.

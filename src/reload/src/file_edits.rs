@@ -202,8 +202,8 @@ fn diff_lines(text: &str, changes: &impl FileChange) -> Vec<DiffLine> {
         let end = (index + CONTEXT_LINES + 1).min(is_changed.len());
         is_changed.get(index.saturating_sub(CONTEXT_LINES)..end).is_some_and(|near| near.contains(&true))
     };
-    let shown = lines.iter().enumerate().filter(|(index, _)| is_near(*index));
-    let shown = shown.map(|(_, (op, line))| DiffLine {
+    let near_lines = lines.iter().enumerate().filter(|(index, _)| is_near(*index));
+    let near_lines = near_lines.map(|(_, (op, line))| DiffLine {
         op: match op {
             LineOp::Delete => ConfigLineOp::Removed,
             LineOp::Insert => ConfigLineOp::Added,
@@ -211,7 +211,7 @@ fn diff_lines(text: &str, changes: &impl FileChange) -> Vec<DiffLine> {
         },
         text: redact(line.trim_end_matches(['\n', '\r'])).into_owned(),
     });
-    shown.collect()
+    near_lines.collect()
 }
 
 /// The effects of an edit, for people.

@@ -149,8 +149,8 @@ fn common_pairs(old: &[Rule], new: &[Rule]) -> Vec<(usize, usize)> {
     // Rules with equal conditions get the same number.
     let mut distinct: Vec<&Rule> = Vec::new();
     let mut number = |rule| {
-        let known = distinct.iter().position(|other: &&Rule| other.matches_same_calls(rule));
-        known.unwrap_or_else(|| {
+        let existing_index = distinct.iter().position(|other: &&Rule| other.matches_same_calls(rule));
+        existing_index.unwrap_or_else(|| {
             distinct.push(rule);
             distinct.len() - 1
         })

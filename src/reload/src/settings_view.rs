@@ -170,12 +170,12 @@ fn value_diff(key: &str, before: &str, after: &str) -> ValueDiff {
                 _ => ConfigLineOp::Same,
             };
             let text = line.trim_end_matches(['\n', '\r']);
-            let mut shown: String = text.chars().take(MAX_LINE_CHARS).collect();
-            if shown.len() < text.len() {
-                shown.push('…');
+            let mut truncated_text: String = text.chars().take(MAX_LINE_CHARS).collect();
+            if truncated_text.len() < text.len() {
+                truncated_text.push('…');
                 has_cut_line |= op != ConfigLineOp::Same;
             }
-            DiffLine { op, text: shown }
+            DiffLine { op, text: truncated_text }
         })
         .collect();
     // If there is no room for all lines, the unchanged ones are left out.

@@ -299,7 +299,7 @@ fn target_hash(target: &UpstreamTarget, salt: &[u8; 16]) -> String {
 /// Removes and returns the servers whose earlier target would stay in force but is not known.
 pub(super) fn take_servers_with_unknown_target(config: &mut Config) -> Vec<UpstreamConfig> {
     let is_unknown = |server: &UpstreamConfig| matches!(&server.target, UpstreamTarget::Command { command, .. } if command.is_empty());
-    let (unknown, known) = std::mem::take(&mut config.upstreams).into_iter().partition(is_unknown);
-    config.upstreams = known;
+    let (unknown, known_servers) = std::mem::take(&mut config.upstreams).into_iter().partition(is_unknown);
+    config.upstreams = known_servers;
     unknown
 }

@@ -58,8 +58,8 @@ struct ChangePage {
         PageParams),
     responses((status = 200, description = "A page of changes", body = ChangePage)))]
 pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
-    let known = ["status", "principal", "tool", "server", "q", "since", "until", "limit", "cursor"];
-    let query = Query::read(&request, &known)?;
+    let parameter_names = ["status", "principal", "tool", "server", "q", "since", "until", "limit", "cursor"];
+    let query = Query::read(&request, &parameter_names)?;
     let filter = ChangeFilter {
         states: query.enum_values("status")?,
         principals: query.texts("principal")?,

@@ -103,8 +103,8 @@ pub fn read_since(request: &HttpRequest) -> Result<Option<u64>, Problem> {
     let Some(header) = request.headers().get("last-event-id").filter(|value| !value.is_empty()) else {
         return Ok(query);
     };
-    let seen = header.to_str().ok().and_then(parse_number);
-    seen.map(Some).ok_or_else(|| Problem::new(ErrorKind::InvalidParams, "Last-Event-ID is not an id of this feed"))
+    let last_id = header.to_str().ok().and_then(parse_number);
+    last_id.map(Some).ok_or_else(|| Problem::new(ErrorKind::InvalidParams, "Last-Event-ID is not an id of this feed"))
 }
 
 /// A position in the feed with the identity of its subscriber, behind either endpoint.

@@ -128,8 +128,8 @@ pub async fn propose_test_change(
 
 /// Returns the proposal of the test change, which waits for a reviewer even if the policy would allow the call.
 async fn prepare_proposal(directory: &RouteDirectory, expire_after: Duration) -> Result<Proposal, McpError> {
-    let off = || McpError::new(ErrorKind::NotFound, "the tracker is off (`modules.tracker.enabled`)");
-    let provider = directory.provider(TRACKER).ok_or_else(off)?;
+    let tracker_off_error = || McpError::new(ErrorKind::NotFound, "the tracker is off (`modules.tracker.enabled`)");
+    let provider = directory.provider(TRACKER).ok_or_else(tracker_off_error)?;
     let proposer = Proposer::new(TEST_AGENT, "rest");
     let principal = Arc::new(proposer.to_agent());
     let context = CallContext::new(Arc::clone(&principal));
@@ -152,7 +152,7 @@ async fn prepare_proposal(directory: &RouteDirectory, expire_after: Duration) ->
     };
     let arguments = to_arguments(&arguments)?;
     directory.validate(TRACKER, tool, &arguments)?;
-    let route = directory.0.load().tool_of_provider(tool, TRACKER).ok_or_else(off)?;
+    let route = directory.0.load().tool_of_provider(tool, TRACKER).ok_or_else(tracker_off_error)?;
     let decision = route.ruling_for(&arguments).decide(&Requester::for_proposer(&proposer, &principal), &arguments);
     if decision.intended_verdict() == Verdict::Deny {
         let text = format!("the policy denies the test change: {}", decision.reason);

@@ -173,9 +173,9 @@ fn check_names(store: &dyn Credentials, key: &ApiKey, config: &Config) -> Result
         GroupMember::Name(name) => Some(name),
         GroupMember::Subject { .. } | GroupMember::ClaimGroup { .. } => None,
     });
-    let known: Vec<&str> = names.chain(members).map(String::as_str).collect();
+    let known_names: Vec<&str> = names.chain(members).map(String::as_str).collect();
     std::iter::once(&key.name).chain(&key.owner).try_for_each(|name| {
-        confusable_names::check_is_distinguishable(name, known.iter().copied()).map_err(|error| invalid(&error))
+        confusable_names::check_is_distinguishable(name, known_names.iter().copied()).map_err(|error| invalid(&error))
     })
 }
 
@@ -217,8 +217,8 @@ pub(super) async fn use_store<T: Send + 'static>(
     work: impl FnOnce(&dyn Credentials) -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
     let credentials = Arc::clone(&data.credentials);
-    let done = web::block(move || work(credentials.writer())).await;
-    done.map_err(|_| Problem::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?
+    let result = web::block(move || work(credentials.writer())).await;
+    result.map_err(|_| Problem::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?
 }
 
 fn invalid(error: &McpError) -> Problem {

@@ -22,19 +22,19 @@ impl Query {
     /// Parses the query string of a request.
     ///
     /// # Errors
-    /// `INVALID_PARAMS` for a name that is not in `known` or is given twice, and for values over 1 KiB.
-    pub fn read(request: &HttpRequest, known: &[&str]) -> Result<Self, Problem> {
-        Self::parse(request.query_string(), known)
+    /// `INVALID_PARAMS` for a name that is not in `known_names` or is given twice, and for values over 1 KiB.
+    pub fn read(request: &HttpRequest, known_names: &[&str]) -> Result<Self, Problem> {
+        Self::parse(request.query_string(), known_names)
     }
 
-    pub(super) fn parse(text: &str, known: &[&str]) -> Result<Self, Problem> {
+    pub(super) fn parse(text: &str, known_names: &[&str]) -> Result<Self, Problem> {
         let pairs = web::Query::<Vec<(String, String)>>::from_query(text)
             .map_err(|_| refuse("the query string cannot be read".into()))?
             .into_inner();
         for (index, (name, value)) in pairs.iter().enumerate() {
-            if !known.contains(&name.as_str()) {
-                let shown = name.escape_default().to_string();
-                return Err(refuse(format!("unknown parameter {shown:.60}; known: {}", known.join(", "))));
+            if !known_names.contains(&name.as_str()) {
+                let escaped_name = name.escape_default().to_string();
+                return Err(refuse(format!("unknown parameter {escaped_name:.60}; known: {}", known_names.join(", "))));
             }
             if pairs.iter().take(index).any(|(other, _)| other == name) {
                 return Err(refuse(format!("{name} is given twice")));

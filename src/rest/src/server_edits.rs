@@ -171,16 +171,16 @@ pub async fn add(
     let servers = parse_servers(&body.text, body.name.as_deref())
         .map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
     let file = reloader.read_file().await.map_err(to_problem)?;
-    let mut taken = variables_in(file.text());
+    let mut file_variables = variables_in(file.text());
     let mut draft = Draft::default();
     for mut server in servers {
-        let replaced = replace_secrets(&server.name, &mut server.settings, &taken);
+        let replaced = replace_secrets(&server.name, &mut server.settings, &file_variables);
         for reference in replaced {
             let (name, key, variable) = (&server.name, reference.key, reference.variable);
             server.notes.push(format!("the secret in {key} of {} is now ${{{variable}}}", quoted(name)));
         }
         draft.disable_without_variables(&mut server, &BTreeSet::new(), &reloader);
-        taken.extend(variables_in(&edit::to_yaml(&server.name, &server.settings)));
+        file_variables.extend(variables_in(&edit::to_yaml(&server.name, &server.settings)));
         draft.notes.append(&mut server.notes);
         draft.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
     }
@@ -214,12 +214,12 @@ pub async fn replace(
     let settings = settings_from_form(&name, &body.settings, file.text());
     let mut server = PastedServer { name, settings, notes: Vec::new() };
     let mut draft = Draft::default();
-    let known = variables_in(&edit::to_yaml(&server.name, &old));
-    draft.disable_without_variables(&mut server, &known, &reloader);
-    let PastedServer { name, settings: shown, .. } = server;
-    let settings = with_old_secrets(&shown, &old)?;
+    let old_variables = variables_in(&edit::to_yaml(&server.name, &old));
+    draft.disable_without_variables(&mut server, &old_variables, &reloader);
+    let PastedServer { name, settings: masked_settings, .. } = server;
+    let settings = with_old_secrets(&masked_settings, &old)?;
     draft.changes.unmasked.push(ServerChange::Replace { name: name.clone(), settings });
-    draft.changes.masked.push(ServerChange::Replace { name, settings: shown });
+    draft.changes.masked.push(ServerChange::Replace { name, settings: masked_settings });
     let context = EditContext {
         principal: &principal,
         request: &request,
@@ -294,9 +294,14 @@ struct Draft {
 
 impl Draft {
     /// Disables a server if the gateway lacks a variable that it needs, because the file would not be valid otherwise. Variables in
-    /// `known` are not checked.
-    fn disable_without_variables(&mut self, server: &mut PastedServer, known: &BTreeSet<String>, reloader: &Reloader) {
-        let unset = unset_variables(&server.settings, &reloader.source().env, known);
+    /// `unchecked_variables` are not checked.
+    fn disable_without_variables(
+        &mut self,
+        server: &mut PastedServer,
+        unchecked_variables: &BTreeSet<String>,
+        reloader: &Reloader,
+    ) {
+        let unset = unset_variables(&server.settings, &reloader.source().env, unchecked_variables);
         if !unset.is_empty() {
             edit::set_key(&mut server.settings, "disabled", Node::Bool(true));
         }

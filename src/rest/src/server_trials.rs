@@ -306,10 +306,10 @@ pub async fn start(
     let file = reloader.read_file().await.map_err(to_problem)?;
     let old = edit::find_server(file.text(), &body.name);
     let is_at_machine = is_at_machine(&request, &reloader);
-    let (settings, shown) = match (body.settings, body.text) {
+    let (settings, shown_settings) = match (body.settings, body.text) {
         (Some(settings), None) => {
-            let shown = settings_from_form(&body.name, &settings, file.text());
-            (with_old_secrets(&shown, old.as_deref().unwrap_or_default())?, shown)
+            let shown_settings = settings_from_form(&body.name, &settings, file.text());
+            (with_old_secrets(&shown_settings, old.as_deref().unwrap_or_default())?, shown_settings)
         }
         (None, Some(text)) => {
             let mut servers = parse_servers(&text, Some(&body.name))
@@ -340,8 +340,8 @@ pub async fn start(
     let is_configured =
         old.is_ok_and(|old| is_enabled(&old) && prepare(&old).is_ok_and(|old| has_same_target(&old, &config)));
     let needs_consent = !is_configured && !is_at_machine;
-    let shown = if needs_consent { shown } else { hide_secrets(&shown) };
-    let yaml = edit::to_yaml(&body.name, &edit::connection_settings(&shown));
+    let shown_settings = if needs_consent { shown_settings } else { hide_secrets(&shown_settings) };
+    let yaml = edit::to_yaml(&body.name, &edit::connection_settings(&shown_settings));
     if needs_consent {
         check_consent_size(&yaml)?;
     }
@@ -369,8 +369,8 @@ pub(super) fn has_same_target(one: &UpstreamConfig, two: &UpstreamConfig) -> boo
     (status = 200, description = "The trials", body = Trials)))]
 pub async fn list(caller: Caller, trials: web::Data<ServerTrials>) -> HttpResponse {
     let may_decide = caller.principal.role.may_decide();
-    let shown = |trial: Trial| if may_decide { trial } else { trial.for_viewer() };
-    let trials = trials.lock().iter().cloned().map(shown).collect();
+    let visible_to_caller = |trial: Trial| if may_decide { trial } else { trial.for_viewer() };
+    let trials = trials.lock().iter().cloned().map(visible_to_caller).collect();
     json_ok(&Trials { trials })
 }
 
@@ -454,8 +454,8 @@ async fn run(
 ) -> Result<(), Problem> {
     let trial = trials.leave_waiting(id, TrialState::Running, decided_by)?;
     let (by, reloader, trials) = (Arc::clone(by), web::Data::clone(reloader), web::Data::clone(trials));
-    let done = actix_web::rt::spawn(async move { carry_out(trial, &by, &reloader, &trials).await }).await;
-    done.map_err(|_| Problem::new(ErrorKind::Internal, "the trial was not carried out"))?
+    let result = actix_web::rt::spawn(async move { carry_out(trial, &by, &reloader, &trials).await }).await;
+    result.map_err(|_| Problem::new(ErrorKind::Internal, "the trial was not carried out"))?
 }
 
 /// Starts the server of a trial that has begun, or makes its edit. The entry in the audit trail precedes it.

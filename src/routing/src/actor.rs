@@ -156,11 +156,11 @@ impl Handler<Reconfigure> for Router {
         let policy = policy.with_sources_of(&self.policy);
         let old = (std::mem::replace(&mut self.policy, policy), std::mem::replace(&mut self.aliases, aliases));
         let providers = self.published.load().providers().to_vec();
-        let built = self.publish_table(&providers, false, true);
-        if built.is_err() {
+        let result = self.publish_table(&providers, false, true);
+        if result.is_err() {
             (self.policy, self.aliases) = old;
         }
-        built
+        result
     }
 }
 

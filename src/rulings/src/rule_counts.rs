@@ -56,15 +56,15 @@ impl RuleCounts {
         let counters = self.rotate_counters();
         let hour = beginning_of_hour(self.nodes.now());
         // Two rules may have the same identity.
-        let mut taken: BTreeMap<String, [u64; 3]> = BTreeMap::new();
+        let mut counts_by_rule: BTreeMap<String, [u64; 3]> = BTreeMap::new();
         for (rule, counts) in &counters {
-            let sum = taken.entry(rule.clone()).or_default();
+            let sum = counts_by_rule.entry(rule.clone()).or_default();
             for (sum, count) in sum.iter_mut().zip(counts.take()) {
                 *sum += count;
             }
         }
-        taken.retain(|_, counts| *counts != [0; 3]);
-        if taken.is_empty() {
+        counts_by_rule.retain(|_, counts| *counts != [0; 3]);
+        if counts_by_rule.is_empty() {
             return;
         }
         let as_stored = |(rule, counts): (&String, &[u64; 3])| HourlyRuleCount {
@@ -72,7 +72,7 @@ impl RuleCounts {
             hour,
             totals: totals(*counts),
         };
-        let counts: Vec<HourlyRuleCount> = taken.iter().map(as_stored).collect();
+        let counts: Vec<HourlyRuleCount> = counts_by_rule.iter().map(as_stored).collect();
         let oldest = hour.checked_sub(RETENTION).unwrap_or(Timestamp::MIN);
         let Err(error) = self.run_blocking(move |store| store.add_rule_counts(&counts, oldest)).await else { return };
         tracing::warn!(%error, "the counts of policy rules could not be stored");
@@ -80,7 +80,7 @@ impl RuleCounts {
             // The counters of a policy that is no longer in force are kept too, because the next write begins with these.
             let mut previous = self.previous.lock().unwrap_or_else(PoisonError::into_inner);
             for (rule, counts) in counters {
-                if let Some(unstored) = taken.remove(&rule) {
+                if let Some(unstored) = counts_by_rule.remove(&rule) {
                     counts.give_back(unstored);
                     previous.push((rule, counts));
                 }

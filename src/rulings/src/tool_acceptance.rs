@@ -227,27 +227,27 @@ impl ToolAcceptances {
     pub async fn accept(
         self: &Arc<Self>,
         provider: &str,
-        shown: &[ShownDefinition],
+        shown_definitions: &[ShownDefinition],
         reviewer: &Principal,
     ) -> Result<(), McpError> {
         let (this, provider) = (Arc::clone(self), provider.to_owned());
-        let (shown, reviewer) = (shown.to_vec(), reviewer.clone());
-        run_to_completion(async move { this.accept_now(&provider, &shown, &reviewer).await }).await
+        let (shown_definitions, reviewer) = (shown_definitions.to_vec(), reviewer.clone());
+        run_to_completion(async move { this.accept_now(&provider, &shown_definitions, &reviewer).await }).await
     }
 
     async fn accept_now(
         &self,
         provider: &str,
-        shown: &[ShownDefinition],
+        shown_definitions: &[ShownDefinition],
         reviewer: &Principal,
     ) -> Result<(), McpError> {
-        let (target, definitions) = self.current_definitions(provider, shown)?;
+        let (target, definitions) = self.current_definitions(provider, shown_definitions)?;
         self.pins
             .accept((provider, &target), &definitions, &reviewer.name)
             .await
             .map_err(|error| storage_error(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "definitions were accepted");
-        self.rebuild_and_announce(provider, AcceptanceAction::Accepted, shown, reviewer).await;
+        self.rebuild_and_announce(provider, AcceptanceAction::Accepted, shown_definitions, reviewer).await;
         Ok(())
     }
 
@@ -267,21 +267,22 @@ impl ToolAcceptances {
     pub async fn accept_known_reads(
         self: &Arc<Self>,
         provider: &str,
-        shown: &[ShownDefinition],
+        shown_definitions: &[ShownDefinition],
         reviewer: &Principal,
     ) -> Result<(), McpError> {
         let (this, provider) = (Arc::clone(self), provider.to_owned());
-        let (shown, reviewer) = (shown.to_vec(), reviewer.clone());
-        run_to_completion(async move { this.accept_known_reads_now(&provider, &shown, &reviewer).await }).await
+        let (shown_definitions, reviewer) = (shown_definitions.to_vec(), reviewer.clone());
+        run_to_completion(async move { this.accept_known_reads_now(&provider, &shown_definitions, &reviewer).await })
+            .await
     }
 
     async fn accept_known_reads_now(
         &self,
         provider: &str,
-        shown: &[ShownDefinition],
+        shown_definitions: &[ShownDefinition],
         reviewer: &Principal,
     ) -> Result<(), McpError> {
-        let (target, definitions) = self.current_definitions(provider, shown)?;
+        let (target, definitions) = self.current_definitions(provider, shown_definitions)?;
         let table = self.routes.load_full();
         let known: HashMap<(&str, &str), KnownTool> = table
             .definitions(provider)
@@ -306,7 +307,7 @@ impl ToolAcceptances {
             .await
             .map_err(|error| storage_error(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "known reads were accepted, and run without review if policy.default allows reads");
-        self.rebuild_and_announce(provider, AcceptanceAction::Accepted, shown, reviewer).await;
+        self.rebuild_and_announce(provider, AcceptanceAction::Accepted, shown_definitions, reviewer).await;
         Ok(())
     }
 
@@ -317,24 +318,24 @@ impl ToolAcceptances {
     pub async fn revoke(
         self: &Arc<Self>,
         provider: &str,
-        shown: &[ShownDefinition],
+        shown_definitions: &[ShownDefinition],
         reviewer: &Principal,
     ) -> Result<(), McpError> {
         let (this, provider) = (Arc::clone(self), provider.to_owned());
-        let (shown, reviewer) = (shown.to_vec(), reviewer.clone());
-        run_to_completion(async move { this.revoke_now(&provider, &shown, &reviewer).await }).await
+        let (shown_definitions, reviewer) = (shown_definitions.to_vec(), reviewer.clone());
+        run_to_completion(async move { this.revoke_now(&provider, &shown_definitions, &reviewer).await }).await
     }
 
     async fn revoke_now(
         &self,
         provider: &str,
-        shown: &[ShownDefinition],
+        shown_definitions: &[ShownDefinition],
         reviewer: &Principal,
     ) -> Result<(), McpError> {
-        let (_, definitions) = self.current_definitions(provider, shown)?;
+        let (_, definitions) = self.current_definitions(provider, shown_definitions)?;
         self.pins.revoke(provider, &definitions, &reviewer.name).await.map_err(|error| storage_error(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "acceptances were revoked");
-        self.rebuild_and_announce(provider, AcceptanceAction::Revoked, shown, reviewer).await;
+        self.rebuild_and_announce(provider, AcceptanceAction::Revoked, shown_definitions, reviewer).await;
         Ok(())
     }
 
@@ -343,11 +344,11 @@ impl ToolAcceptances {
         &self,
         provider: &str,
         action: AcceptanceAction,
-        shown: &[ShownDefinition],
+        shown_definitions: &[ShownDefinition],
         reviewer: &Principal,
     ) {
         (self.rebuild)().await;
-        let tools: Vec<&str> = shown.iter().map(|shown| shown.name.as_str()).collect();
+        let tools: Vec<&str> = shown_definitions.iter().map(|definition| definition.name.as_str()).collect();
         self.feed.publish_live(&acceptance_event(provider, action, &tools, Some(&reviewer.name)));
     }
 
@@ -356,7 +357,7 @@ impl ToolAcceptances {
     fn current_definitions(
         &self,
         provider: &str,
-        shown: &[ShownDefinition],
+        shown_definitions: &[ShownDefinition],
     ) -> Result<(String, Vec<Definition>), McpError> {
         let table = self.routes.load_full();
         let Some(current_provider) = table.provider(provider) else {
@@ -367,9 +368,9 @@ impl ToolAcceptances {
             .filter(|r| !r.provider.is_module())
             .map(|route| (route.name.as_str(), route))
             .collect();
-        let mut definitions = Vec::with_capacity(shown.len());
+        let mut definitions = Vec::with_capacity(shown_definitions.len());
         let mut outdated = Vec::new();
-        for ShownDefinition { name, hash } in shown {
+        for ShownDefinition { name, hash } in shown_definitions {
             match routes.get(name.as_str()).filter(|route| route.hash == *hash) {
                 Some(route) => definitions.push(definition(&route.def)),
                 None => outdated.push(shorten_name(name)),

@@ -166,8 +166,8 @@ impl<'t> Scanner<'t> {
 
     /// Takes the next `bytes` of the text as code.
     fn take(&mut self, bytes: usize) {
-        let taken = &self.text[self.offset..self.offset + bytes];
-        self.code.push_str(taken);
+        let code = &self.text[self.offset..self.offset + bytes];
+        self.code.push_str(code);
         self.offset += bytes;
     }
 

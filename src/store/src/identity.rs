@@ -136,12 +136,12 @@ pub(crate) enum FoundStore {
 
 /// Refuses a database server for a data directory that belongs to another store.
 pub(crate) fn check_server(dir: &Path, found: &FoundStore) -> Result<(), StoreError> {
-    let Some(known) = StoreIdentity::read(dir)? else { return Ok(()) };
+    let Some(identity) = StoreIdentity::read(dir)? else { return Ok(()) };
     match found {
-        FoundStore::Store(Some(id)) if *id == known.id => Ok(()),
+        FoundStore::Store(Some(id)) if *id == identity.id => Ok(()),
         // A backup from an older version has no id.
-        FoundStore::Store(None) if known.backend == Backend::Postgres => Ok(()),
-        _ => Err(known.other_store_error(dir, Backend::Postgres)),
+        FoundStore::Store(None) if identity.backend == Backend::Postgres => Ok(()),
+        _ => Err(identity.other_store_error(dir, Backend::Postgres)),
     }
 }
 

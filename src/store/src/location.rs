@@ -161,9 +161,9 @@ impl StoreLocation {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<VerifiedTrail, MoveError> {
         if let Kind::Directory(dir) = &other.0
-            && let Some(known) = StoreIdentity::read(dir)?
-            && known.backend != Backend::Sqlite
-            && from.fact(identity::STORE_ID)?.as_ref() != Some(&known.id)
+            && let Some(stored_identity) = StoreIdentity::read(dir)?
+            && stored_identity.backend != Backend::Sqlite
+            && from.fact(identity::STORE_ID)?.as_ref() != Some(&stored_identity.id)
         {
             return Err(MoveError::OtherStore(dir.clone()));
         }

@@ -130,11 +130,11 @@ fn columns_match(body: &Value, principal: &str, idempotency_key: Option<&str>, e
         _ => a == b,
     };
     // PostgreSQL cannot store U+0000.
-    let same = |a: &str, b: &str| a.replace('\0', "\u{2400}") == b.replace('\0', "\u{2400}");
+    let is_same = |a: &str, b: &str| a.replace('\0', "\u{2400}") == b.replace('\0', "\u{2400}");
     let key = body["idempotencyKey"].as_str();
-    body["proposer"]["principal"].as_str().is_some_and(|proposer| same(proposer, principal))
+    body["proposer"]["principal"].as_str().is_some_and(|proposer| is_same(proposer, principal))
         && match (key, idempotency_key) {
-            (Some(own), Some(key)) => same(own, key),
+            (Some(own), Some(key)) => is_same(own, key),
             (own, key) => own == key,
         }
         && body["expiresAt"].as_str().is_some_and(|at| same_time(at, expires_at))

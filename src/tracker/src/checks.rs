@@ -20,10 +20,10 @@ pub(super) const MAX_LISTED_IN_ERROR: usize = 20;
 
 /// Returns the error for an entity that does not exist; `pointer` leads to the argument that names it.
 pub(super) fn not_found(entity: &str, id_or_key: &str, pointer: &str) -> McpError {
-    let shown: String = id_or_key.chars().take(100).collect();
-    let error = McpError::new(ErrorKind::NotFound, format!("There is no {entity} `{shown}`."))
+    let short_id: String = id_or_key.chars().take(100).collect();
+    let error = McpError::new(ErrorKind::NotFound, format!("There is no {entity} `{short_id}`."))
         .with("entityType", entity)
-        .with("id", shown);
+        .with("id", short_id);
     if pointer.is_empty() { error } else { error.with("pointer", pointer) }
 }
 
@@ -56,11 +56,11 @@ pub(super) fn require_person(db: Db<'_>, id: Option<&Uuid>) -> Result<Option<Per
     if let Some(person) = find_person(db, id)? {
         return Ok(Some(person));
     }
-    let known: Vec<_> = people(db, MAX_LISTED_IN_ERROR)?
+    let candidates: Vec<_> = people(db, MAX_LISTED_IN_ERROR)?
         .into_iter()
         .map(|person| json!({ "id": person.id, "name": person.name }))
         .collect();
-    Err(not_found("person", id, "/assigneeId").with("known", known))
+    Err(not_found("person", id, "/assigneeId").with("known", candidates))
 }
 
 pub(super) fn require_parent(db: Db<'_>, id: Option<&Uuid>) -> Result<Option<Parent>, McpError> {

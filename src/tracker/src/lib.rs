@@ -174,8 +174,8 @@ impl Tracker {
 }
 
 fn unknown_tool(tool: &str) -> McpError {
-    let shown: String = tool.chars().take(64).collect();
-    McpError::new(ErrorKind::ToolNotFound, format!("The tracker has no tool `{shown}`.")).with("tool", shown)
+    let short_name: String = tool.chars().take(64).collect();
+    McpError::new(ErrorKind::ToolNotFound, format!("The tracker has no tool `{short_name}`.")).with("tool", short_name)
 }
 
 impl Provider for Tracker {

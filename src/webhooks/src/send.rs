@@ -101,20 +101,20 @@ impl DeliverySender {
     async fn send_once(&self, webhook: &WebhookConfig, id: &DeliveryId, body: Bytes) -> AttemptOutcome {
         let uri = webhook.url.0.as_str().parse::<Uri>();
         let uri = uri.map_err(|_| failed_attempt("the url is not an http or https URL"))?;
-        let at = self.now().as_second();
+        let timestamp = self.now().as_second();
         let mut request = self
             .client
             .post(&uri)
             .insert_header((USER_AGENT, net::USER_AGENT))
             .insert_header((CONTENT_TYPE, webhook.format.content_type()))
             .insert_header(("webhook-id", id.header_value.as_str()))
-            .insert_header(("webhook-timestamp", at.to_string()))
+            .insert_header(("webhook-timestamp", timestamp.to_string()))
             .insert_header(("countersign-event", id.kind.as_str()));
         if let Some(seq) = id.seq {
             request = request.insert_header(("countersign-seq", seq.to_string()));
         }
         if !webhook.keys.is_empty() {
-            let signature = sign::signature(&webhook.keys, &id.header_value, at, &body);
+            let signature = sign::signature(&webhook.keys, &id.header_value, timestamp, &body);
             request = request.insert_header(("webhook-signature", signature));
         }
         // The text of an error contains at most the host, which is not secret.

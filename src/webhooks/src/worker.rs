@@ -231,8 +231,8 @@ impl Worker {
     /// Waits for the answers to deliveries in flight, so that no later delivery of any node overtakes them.
     async fn drain(&self, in_flight: &mut (impl Stream<Item = FinishedAttempt> + Unpin), lanes: &mut Lanes) {
         let answered = async {
-            while let Some(sent) = in_flight.next().await {
-                if self.record_attempt(sent, lanes).await.is_none() {
+            while let Some(attempt) = in_flight.next().await {
+                if self.record_attempt(attempt, lanes).await.is_none() {
                     return;
                 }
             }

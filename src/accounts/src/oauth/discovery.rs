@@ -275,11 +275,11 @@ fn choose_issuer(issuers: &[String], config: &UpstreamOAuth) -> Result<Option<St
     let is_same = |a: &str, b: &str| a.trim_end_matches('/') == b.trim_end_matches('/');
     match (&config.issuer, issuers.first()) {
         (Some(wanted), Some(_)) => {
-            let chosen = issuers.iter().find(|issuer| is_same(issuer, wanted)).cloned();
-            let chosen = chosen.ok_or_else(|| {
+            let configured_issuer = issuers.iter().find(|issuer| is_same(issuer, wanted)).cloned();
+            let configured_issuer = configured_issuer.ok_or_else(|| {
                 OAuthError::Unusable(format!("the server does not use the configured issuer {}", quote(wanted)))
             });
-            chosen.map(Some)
+            configured_issuer.map(Some)
         }
         (Some(wanted), None) => Ok(Some(wanted.clone())),
         (None, Some(first)) => Ok(Some(first.clone())),

@@ -91,7 +91,7 @@ pub fn known_registration(
     config: &UpstreamOAuth,
     addresses: &ClientAddresses,
 ) -> Option<Registration> {
-    let known = |client_id: &str, client_secret: Option<String>, auth_method| Registration {
+    let registration = |client_id: &str, client_secret: Option<String>, auth_method| Registration {
         issuer: authorization_server.issuer.clone(),
         client_id: client_id.to_owned(),
         client_secret,
@@ -100,10 +100,10 @@ pub fn known_registration(
     };
     if let Some(client_id) = &config.client_id {
         let method = configured_method(authorization_server, config);
-        return Some(known(client_id, config.client_secret.as_ref().map(|secret| secret.0.clone()), method));
+        return Some(registration(client_id, config.client_secret.as_ref().map(|secret| secret.0.clone()), method));
     }
     let url = addresses.metadata_url.as_deref().filter(|_| authorization_server.accepts_client_metadata_documents);
-    url.map(|url| known(url, None, ClientAuthMethod::None))
+    url.map(|url| registration(url, None, ClientAuthMethod::None))
 }
 
 /// Returns the method by which the configured client authenticates.

@@ -197,7 +197,7 @@ fn check_input(prepared: &PreparedCall<'_>, result: &str) -> Result<(), McpError
 
 /// Returns the error for a result of a type that only an extension defines, which the client does not declare.
 fn unknown_type_error(name: &str) -> McpError {
-    let shown: String = name.chars().take(64).collect();
+    let short_type: String = name.chars().take(64).collect();
     McpError::new(ErrorKind::NotBridgeable, "the upstream's result is of a type that this client does not know")
-        .with("resultType", shown)
+        .with("resultType", short_type)
 }

@@ -142,11 +142,12 @@ pub fn find_observable(
         return Err(missing_extension_error());
     }
     let mut seen: HashSet<&str> = HashSet::new();
-    let known = named_aliases.iter().map(AsRef::as_ref).filter(|alias: &&str| seen.insert(alias)).filter_map(|alias| {
-        let task = tasks.find(&exchange.identity.principal.name, alias).ok()?;
-        task.caller.is_modern.then_some(task)
-    });
-    Ok(known.take(MAX_TASKS_PER_SUBSCRIPTION).collect())
+    let known_tasks =
+        named_aliases.iter().map(AsRef::as_ref).filter(|alias: &&str| seen.insert(alias)).filter_map(|alias| {
+            let task = tasks.find(&exchange.identity.principal.name, alias).ok()?;
+            task.caller.is_modern.then_some(task)
+        });
+    Ok(known_tasks.take(MAX_TASKS_PER_SUBSCRIPTION).collect())
 }
 
 /// Sends every new state of the tasks to `sink` until each has ended, and then never returns. `subscription` is the id of

@@ -104,8 +104,8 @@ impl Task {
 
 /// Returns the error for a task that does not exist, or that the client must not see.
 pub fn unknown_task_error(alias: &str) -> McpError {
-    let shown: String = alias.chars().take(128).collect();
-    McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", shown)
+    let short_alias: String = alias.chars().take(128).collect();
+    McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", short_alias)
 }
 
 /// The tasks that upstreams run for clients. They are kept in memory only, so after a restart their ids are

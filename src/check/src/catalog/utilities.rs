@@ -126,10 +126,14 @@ async fn check_progress_increases(probe: Probe) -> Outcome {
 async fn check_log_level(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "logging")?;
     let mut conn = probe.connect_ready().await?;
-    let known = conn.ask("logging/setLevel", json!({ "level": "emergency" })).await?;
-    let unknown = conn.ask("logging/setLevel", json!({ "level": "check" })).await?;
-    ensure(known.get("result").is_some() && error_code(&unknown) == Some(-32602), || {
-        format!("\"emergency\" is answered with {}, \"check\" with {}", compact_json(&known), compact_json(&unknown))
+    let known_level = conn.ask("logging/setLevel", json!({ "level": "emergency" })).await?;
+    let unknown_level = conn.ask("logging/setLevel", json!({ "level": "check" })).await?;
+    ensure(known_level.get("result").is_some() && error_code(&unknown_level) == Some(-32602), || {
+        format!(
+            "\"emergency\" is answered with {}, \"check\" with {}",
+            compact_json(&known_level),
+            compact_json(&unknown_level)
+        )
     })
 }
 

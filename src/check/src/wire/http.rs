@@ -286,8 +286,8 @@ impl Body {
 
     /// Decodes the complete chunks of a chunked body (RFC 9112, section 7.1).
     fn decode_chunks(&mut self) {
-        let mut at = 0;
-        while let Some(bytes) = self.undecoded.get(at..).filter(|_| !self.has_ended)
+        let mut offset = 0;
+        while let Some(bytes) = self.undecoded.get(offset..).filter(|_| !self.has_ended)
             && let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n")
         {
             let line = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned();
@@ -300,9 +300,9 @@ impl Body {
             let start = end + 2;
             let Some(chunk) = bytes.get(start..start + size + 2) else { break };
             self.decoded.extend_from_slice(chunk.get(..size).unwrap_or_default());
-            at += start + size + 2;
+            offset += start + size + 2;
         }
-        self.undecoded.drain(..at);
+        self.undecoded.drain(..offset);
     }
 }
 

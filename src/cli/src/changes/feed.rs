@@ -20,30 +20,30 @@ pub enum FeedUpdate {
     Lost,
 }
 
-/// Follows the feed from the event after `seen`. The handler updates that position, from which the feed resumes.
+/// Follows the feed from the event after `last_seq`. The handler updates that position, from which the feed resumes.
 ///
 /// # Errors
 /// Fails if the handler does, or if the gateway refuses the feed. A temporary failure after the first connection may
 /// be a restart of the gateway, so it is retried.
 pub async fn follow(
     client: &Client,
-    mut seen: Option<u64>,
+    mut last_seq: Option<u64>,
     mut handle: impl AsyncFnMut(FeedUpdate, &mut Option<u64>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let (mut connected, mut failures) = (false, 0);
     loop {
-        match client.feed(seen).await {
+        match client.feed(last_seq).await {
             Ok(mut stream) => {
                 (connected, failures) = (true, 0);
-                handle(FeedUpdate::Connected, &mut seen).await?;
+                handle(FeedUpdate::Connected, &mut last_seq).await?;
                 let mut reader = EventReader::new(MAX_EVENT_BYTES);
                 while let Ok(Some(Ok(bytes))) = tokio::time::timeout(MAX_SILENCE, stream.next()).await {
                     let Ok(events) = read_events(&mut reader, &bytes) else { break };
                     for event in events {
-                        handle(FeedUpdate::Event(event), &mut seen).await?;
+                        handle(FeedUpdate::Event(event), &mut last_seq).await?;
                     }
                 }
-                handle(FeedUpdate::Lost, &mut seen).await?;
+                handle(FeedUpdate::Lost, &mut last_seq).await?;
             }
             Err(refusal) if connected && refusal.is_temporary() => {}
             Err(refusal) => return Err(refusal.into()),

@@ -107,7 +107,7 @@ fn description_lines(lines: &[DiffLine]) -> Option<Vec<DiffLine>> {
         lines.iter().map(|line| (line.op == LineOp::Equal).then_some(line.text.as_str())).collect();
     let text = texts?.join("\n");
     let texts = |items: Vec<&str>| items.into_iter().map(|source| item_text(source, true)).collect::<Vec<_>>();
-    let shown: Vec<String> = match items(Some(&text)) {
+    let item_texts: Vec<String> = match items(Some(&text)) {
         Some(items) => texts(items),
         None => {
             let record: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).ok()?;
@@ -120,10 +120,10 @@ fn description_lines(lines: &[DiffLine]) -> Option<Vec<DiffLine>> {
             fields.collect::<Option<Vec<_>>>().filter(|fields| fields.len() == record.len())?
         }
     };
-    if shown.is_empty() {
+    if item_texts.is_empty() {
         return Some(vec![DiffLine { op: LineOp::Note, text: "(none)".to_owned() }]);
     }
-    Some(shown.into_iter().map(|text| DiffLine { op: LineOp::Equal, text }).collect())
+    Some(item_texts.into_iter().map(|text| DiffLine { op: LineOp::Equal, text }).collect())
 }
 
 fn image_lines(before: Option<&str>, after: Option<&str>) -> Option<Vec<DiffLine>> {

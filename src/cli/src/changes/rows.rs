@@ -31,9 +31,9 @@ impl<'a> RowTable<'a> {
     pub fn compare(before: Option<&'a str>, after: Option<&'a str>) -> Option<Self> {
         let (old, new) = (parse_rows(before)?, parse_rows(after)?);
         let mut names: Vec<String> = Vec::new();
-        let mut known = HashSet::new();
+        let mut seen_names = HashSet::new();
         for (name, _) in old.iter().chain(&new).flatten() {
-            if known.insert(name.clone()) {
+            if seen_names.insert(name.clone()) {
                 names.push(name.clone());
             }
         }

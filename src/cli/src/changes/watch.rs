@@ -20,13 +20,13 @@ use countersign_domain::changes::{ChangeState, Operation, Proposer, Verification
 /// Prints the events after `since`, including past ones; without it, those from now on.
 pub async fn run(client: &Client, since: Option<Since>, out: &mut Output) -> Result<Exit, Failure> {
     // The feed can only be read from a number on, so events since a moment are searched from the beginning.
-    let (seen, since_time) = match since {
+    let (last_seq, since_time) = match since {
         None => (None, None),
         Some(Since::Event(seq)) => (Some(seq), None),
         Some(Since::Moment(moment)) => (Some(0), Some(moment)),
     };
     let mut connected = false;
-    let following = feed::follow(client, seen, async |update, seen: &mut Option<u64>| {
+    let following = feed::follow(client, last_seq, async |update, last_seq: &mut Option<u64>| {
         match update {
             FeedUpdate::Connected if connected => print_note("Connected again."),
             FeedUpdate::Connected => {
@@ -36,7 +36,7 @@ pub async fn run(client: &Client, since: Option<Since>, out: &mut Output) -> Res
                 }
             }
             FeedUpdate::Event(event) => {
-                handle_event(&event, seen, since_time, client.json, out)?;
+                handle_event(&event, last_seq, since_time, client.json, out)?;
             }
             FeedUpdate::Lost => print_note("The connection to the gateway was lost; trying again."),
         }
@@ -88,21 +88,21 @@ impl EventChange {
 
 fn handle_event(
     event: &Event,
-    seen: &mut Option<u64>,
+    last_seq: &mut Option<u64>,
     since_time: Option<Timestamp>,
     json: bool,
     out: &mut Output,
 ) -> Result<(), Failure> {
     let data: Option<EventData> = serde_json::from_str(&event.data).ok();
     let seq = event.id.or_else(|| data.as_ref().and_then(|data| data.seq));
-    if let (Some(seq), Some(last)) = (seq, *seen)
+    if let (Some(seq), Some(last)) = (seq, *last_seq)
         && seq <= last
         && event.kind != "hello"
     {
         return Ok(());
     }
     // The greeting has the current position, so that a connection lost before the first event can resume.
-    *seen = seq.or(*seen);
+    *last_seq = seq.or(*last_seq);
     if event.kind == "hello" {
         return Ok(());
     }
@@ -132,8 +132,8 @@ fn print_event(data: &EventData, out: &mut Output) -> Result<(), Failure> {
     if let Some(change) = &data.change {
         let (verb, rest) = render::split_summary(change.operation, &change.summary);
         out.write_text(&format!("{}  {} {}", one_line(&change.id), one_line(verb), one_line(rest)))?;
-        let by = data.actor.as_deref().unwrap_or(&change.proposer.principal);
-        let origin = format!("  ({} v{}, by {by})", format_tool(&change.provider, &change.tool), change.version);
+        let actor = data.actor.as_deref().unwrap_or(&change.proposer.principal);
+        let origin = format!("  ({} v{}, by {actor})", format_tool(&change.provider, &change.tool), change.version);
         out.write_styled(Style::Dim, &one_line(&origin))?;
         if let Some(progress) = change.approval_progress() {
             out.write_styled(Style::Cyan, &progress)?;
@@ -190,41 +190,41 @@ mod tests {
     #[test]
     fn every_event_is_one_line_and_shown_once() {
         let mut out = Output::memory(false);
-        let mut seen = None;
+        let mut last_seq = None;
         handle_event(
             &event(None, "hello", serde_json::json!({"type": "hello", "seq": 4})),
-            &mut seen,
+            &mut last_seq,
             None,
             false,
             &mut out,
         )
         .unwrap();
-        assert_eq!(seen, Some(4));
+        assert_eq!(last_seq, Some(4));
         for seq in [5, 5, 4, 6] {
-            handle_event(&created(seq), &mut seen, None, false, &mut out).unwrap();
+            handle_event(&created(seq), &mut last_seq, None, false, &mut out).unwrap();
         }
         let session = serde_json::json!({"type": "session.opened", "at": "2027-01-01T00:00:00Z",
             "session": {"id": "abcdefgh…", "clientName": "evil\n", "transport": "http", "principal": "p"}});
-        handle_event(&event(None, "session.opened", session), &mut seen, None, false, &mut out).unwrap();
+        handle_event(&event(None, "session.opened", session), &mut last_seq, None, false, &mut out).unwrap();
         let text = out.contents();
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.contains(r"“\u{202e}x\u{1b}[2J”\nforged line"), "{text}");
         assert!(text.contains("  Create “\\u{202e}x"), "the verb is shown once: {text}");
         assert!(text.contains("(tracker / create_issue v1, by local-agent)"), "{text}");
         assert!(text.contains("abcdefgh…  evil\\n over http as p"), "{text}");
-        assert_eq!(seen, Some(6));
+        assert_eq!(last_seq, Some(6));
     }
 
     #[test]
     fn events_before_the_given_moment_are_left_out() {
         let shown = |moment: &str| {
             let mut out = Output::memory(false);
-            let mut seen = Some(0);
+            let mut last_seq = Some(0);
             let reset = event(Some(2), "reset", serde_json::json!({"type": "reset", "seq": 2}));
             for event in [reset, created(5)] {
-                handle_event(&event, &mut seen, Some(moment.parse().unwrap()), false, &mut out).unwrap();
+                handle_event(&event, &mut last_seq, Some(moment.parse().unwrap()), false, &mut out).unwrap();
             }
-            assert_eq!(seen, Some(5));
+            assert_eq!(last_seq, Some(5));
             out.contents().lines().count()
         };
         assert_eq!(
@@ -252,8 +252,8 @@ mod tests {
     #[test]
     fn json_event_is_printed_on_one_line() {
         let mut out = Output::memory(false);
-        let mut seen = None;
-        handle_event(&created(1), &mut seen, None, true, &mut out).unwrap();
+        let mut last_seq = None;
+        handle_event(&created(1), &mut last_seq, None, true, &mut out).unwrap();
         let text = out.contents();
         assert_eq!(text.lines().count(), 1);
         let value: Value = serde_json::from_str(&text).unwrap();

@@ -99,9 +99,9 @@ async fn wait_for_answer(
 }
 
 async fn pass_on_callback(request: HttpRequest, callbacks: web::Data<mpsc::Sender<Callback>>) -> HttpResponse {
-    let (page, shown) = oneshot::channel();
+    let (page, answer) = oneshot::channel();
     let passed_on = callbacks.send(Callback { query: request.query_string().to_owned(), page }).await.is_ok();
-    let (status, text) = if passed_on { shown.await.unwrap_or(FOREIGN) } else { FOREIGN };
+    let (status, text) = if passed_on { answer.await.unwrap_or(FOREIGN) } else { FOREIGN };
     HttpResponse::build(status)
         .insert_header((header::CACHE_CONTROL, "no-store"))
         .insert_header((header::REFERRER_POLICY, "no-referrer"))

@@ -58,8 +58,8 @@ async fn sign_in(args: &LoginArgs, out: &mut Output) -> Result<Exit, Failure> {
     };
     logins.insert(gateway.name(), login).await?;
     gateway.print(&answer, out, |principal: CurrentPrincipal, out| {
-        let (shown, role) = (one_line(principal.shown_name()), one_line(&principal.role));
-        Ok(out.write_line(&format!("Signed in to {name} as {shown} ({role})"))?)
+        let (shown_name, role) = (one_line(principal.shown_name()), one_line(&principal.role));
+        Ok(out.write_line(&format!("Signed in to {name} as {shown_name} ({role})"))?)
     })
 }
 

@@ -29,12 +29,12 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output)
     };
     let asks = should_ask(client.json, args.yes, bulk)?;
     let Tools { tools, .. } = fetch_tools(client, &args.name, args.wait.limit()).await?;
-    let chosen = if args.all_reads {
+    let selected_tools = if args.all_reads {
         tools.into_iter().filter(|tool| tool.needs_acceptance() && tool.claims_to_only_read()).collect()
     } else {
         select(tools, &selectors, |tool| !matches!(tool.standing.as_str(), "accepted" | "module"))?.tools
     };
-    if chosen.is_empty() {
+    if selected_tools.is_empty() {
         print_note(if args.all_reads {
             "No tool of this server that says that it only reads needs to be accepted."
         } else {
@@ -43,22 +43,22 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output)
         return Ok(Exit::Ok);
     }
     if !client.json {
-        print_definitions(&chosen, bulk.is_some().then_some(Tool::claimed_effect), out)?;
+        print_definitions(&selected_tools, bulk.is_some().then_some(Tool::claimed_effect), out)?;
     }
-    let phrase = count_phrase(chosen.len(), "this definition", "these {n} definitions");
+    let phrase = count_phrase(selected_tools.len(), "this definition", "these {n} definitions");
     if asks && !confirm(&format!("Accept {phrase}?"), "accept")? {
         print_note("Nothing was accepted.");
         return Ok(Exit::Failed);
     }
-    let answer = client.post(&["servers", &args.name, "accept"], &decision_request(&chosen)).await?;
-    client.print(&answer, out, |after: Tools, out| print_accepted(&args.name, &chosen, &after, out))
+    let answer = client.post(&["servers", &args.name, "accept"], &decision_request(&selected_tools)).await?;
+    client.print(&answer, out, |after: Tools, out| print_accepted(&args.name, &selected_tools, &after, out))
 }
 
 /// Accepts the tools that the program's list for the server knows to only read.
 async fn accept_known_reads(client: &Client, args: &AcceptArgs, out: &mut Output) -> Result<Exit, Failure> {
     let asks = should_ask(client.json, args.yes, Some("--known-reads"))?;
     let Tools { tools, known_reads } = fetch_tools(client, &args.name, args.wait.limit()).await?;
-    let Some(known) = known_reads else {
+    let Some(known_reads) = known_reads else {
         let server = find_server(client, &args.name).await?;
         let hint = server.and_then(|server| server.recipe_hint()).map_or(String::new(), |hint| format!(". {hint}"));
         let message = "there is no list of known reads for this server: its command or address identifies none";
@@ -66,11 +66,11 @@ async fn accept_known_reads(client: &Client, args: &AcceptArgs, out: &mut Output
     };
     let uncovered: Vec<&Tool> = tools.iter().filter(|tool| tool.is_uncovered()).collect();
     if !uncovered.is_empty() {
-        print_note(&uncovered_note(&uncovered, &known));
+        print_note(&uncovered_note(&uncovered, &known_reads));
     }
     let is_all_covered = uncovered.is_empty();
-    let chosen: Vec<Tool> = tools.into_iter().filter(|tool| tool.offered).collect();
-    if chosen.is_empty() {
+    let offered_tools: Vec<Tool> = tools.into_iter().filter(|tool| tool.offered).collect();
+    if offered_tools.is_empty() {
         print_note(if is_all_covered {
             "All known reads of this server are accepted already."
         } else {
@@ -79,16 +79,17 @@ async fn accept_known_reads(client: &Client, args: &AcceptArgs, out: &mut Output
         return Ok(if is_all_covered { Exit::Ok } else { Exit::Failed });
     }
     if !client.json {
-        print_definitions(&chosen, Some(Tool::known_effect), out)?;
+        print_definitions(&offered_tools, Some(Tool::known_effect), out)?;
     }
-    let phrase = count_phrase(chosen.len(), "this definition", "these {n} definitions");
-    let question = format!("Accept {phrase} of {}, so that reads run without review?", one_line(&known.recipe_set));
+    let phrase = count_phrase(offered_tools.len(), "this definition", "these {n} definitions");
+    let question =
+        format!("Accept {phrase} of {}, so that reads run without review?", one_line(&known_reads.recipe_set));
     if asks && !confirm(&question, "accept")? {
         print_note("Nothing was accepted.");
         return Ok(Exit::Failed);
     }
-    let answer = client.post(&["servers", &args.name, "accept-known-reads"], &decision_request(&chosen)).await?;
-    client.print(&answer, out, |after: Tools, out| print_accepted(&args.name, &chosen, &after, out))
+    let answer = client.post(&["servers", &args.name, "accept-known-reads"], &decision_request(&offered_tools)).await?;
+    client.print(&answer, out, |after: Tools, out| print_accepted(&args.name, &offered_tools, &after, out))
 }
 
 /// Returns the sentence about tools whose definitions are not on the list of known reads.
@@ -103,10 +104,10 @@ pub(super) fn uncovered_note(tools: &[&Tool], known: &KnownReads) -> String {
 }
 
 /// Prints the tools that were accepted, and whether they run without review from now on.
-fn print_accepted(server: &str, chosen: &[Tool], after: &Tools, out: &mut Output) -> Result<(), Failure> {
-    out.write_styled_line(Style::Green, &format!("Accepted {}.", plural(chosen.len(), "definition")))?;
+fn print_accepted(server: &str, accepted_tools: &[Tool], after: &Tools, out: &mut Output) -> Result<(), Failure> {
+    out.write_styled_line(Style::Green, &format!("Accepted {}.", plural(accepted_tools.len(), "definition")))?;
     let updated = |tool: &Tool| after.tools.iter().find(|updated| updated.name == tool.name);
-    let (unreviewed, reviewed): (Vec<&Tool>, Vec<&Tool>) = chosen
+    let (unreviewed, reviewed): (Vec<&Tool>, Vec<&Tool>) = accepted_tools
         .iter()
         .filter_map(updated)
         .filter(|tool| tool.verdict != "deny")
@@ -154,26 +155,30 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
         let names = name_list(&refused, "is", "are");
         print_note(&format!("{names} not included: `countersign servers show` says what decides on their calls."));
     }
-    let chosen = selection.tools;
-    if chosen.is_empty() {
+    let selected_tools = selection.tools;
+    if selected_tools.is_empty() {
         if !already_allowed.is_empty() {
             print_note(&format!("{} without review already.", name_list(&already_allowed, "runs", "run")));
         }
         return Ok(if refused.is_empty() { Exit::Ok } else { Exit::Failed });
     }
     if !client.json {
-        print_definitions(&chosen, (by_pattern || chosen.len() > 1).then_some(Tool::claimed_effect), out)?;
+        print_definitions(
+            &selected_tools,
+            (by_pattern || selected_tools.len() > 1).then_some(Tool::claimed_effect),
+            out,
+        )?;
     }
-    let phrase = count_phrase(chosen.len(), "this tool", "these {n} tools");
+    let phrase = count_phrase(selected_tools.len(), "this tool", "these {n} tools");
     if asks && !confirm(&format!("Let {phrase} run without review, whoever calls?"), "allow")? {
         print_note("Nothing was allowed.");
         return Ok(Exit::Failed);
     }
-    let mut body = decision_request(&chosen);
+    let mut body = decision_request(&selected_tools);
     body["reason"] = args.reason.as_str().into();
     let answer = client.post(&["servers", &args.name, "allow"], &body).await?;
     client.print(&answer, out, |_: IgnoredAny, out| {
-        let run: Vec<&Tool> = chosen.iter().collect();
+        let run: Vec<&Tool> = selected_tools.iter().collect();
         out.write_styled_line(Style::Green, &format!("{} now without review.", name_list(&run, "runs", "run")))?;
         Ok(out.write_line(
             "Your own calls are still reviewed, and so are calls if the definition changes. `countersign rules` lists and revokes the rule.",
@@ -183,12 +188,12 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
 
 pub(super) async fn revoke(client: &Client, name: &str, tools: &[String], out: &mut Output) -> Result<Exit, Failure> {
     let all = fetch_tools(client, name, None).await?.tools;
-    let chosen = select(all, tools, |tool| tool.standing == "accepted")?.tools;
-    if chosen.is_empty() {
+    let selected_tools = select(all, tools, |tool| tool.standing == "accepted")?.tools;
+    if selected_tools.is_empty() {
         print_note("None of the matching tools is accepted.");
         return Ok(Exit::Ok);
     }
-    let answer = client.post(&["servers", name, "revoke"], &decision_request(&chosen)).await?;
+    let answer = client.post(&["servers", name, "revoke"], &decision_request(&selected_tools)).await?;
     client.print_line(&answer, out, "Revoked.")
 }
 

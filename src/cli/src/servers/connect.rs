@@ -81,10 +81,10 @@ pub(super) async fn connect(client: &Client, args: &ConnectAccountArgs, out: &mu
 /// # Errors
 /// Fails if there is no such server, or if it needs no account.
 async fn find_account(client: &Client, name: &str) -> Result<Account, Failure> {
-    let shown = one_line(name);
+    let shown_name = one_line(name);
     let server = find_server(client, name).await?;
-    let server = server.ok_or_else(|| Failure::new(Exit::NotFound, format!("there is no server {shown}")))?;
-    server.account.ok_or_else(|| Failure::new(Exit::Failed, format!("{shown} needs no account")))
+    let server = server.ok_or_else(|| Failure::new(Exit::NotFound, format!("there is no server {shown_name}")))?;
+    server.account.ok_or_else(|| Failure::new(Exit::Failed, format!("{shown_name} needs no account")))
 }
 
 /// Removes the account with its tokens.

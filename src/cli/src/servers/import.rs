@@ -18,7 +18,7 @@ use countersign_config::{
 
 pub(super) fn import(args: &ImportArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     let editor = Editor::open(connect)?;
-    let known = server_names(editor.file.text())
+    let known_names = server_names(editor.file.text())
         .map_err(|error| Failure::new(Exit::Config, one_line(&error.to_string()).into_owned()))?;
     let (found, notes) = find_servers(&editor.env, args.from);
     for note in notes {
@@ -27,7 +27,7 @@ pub(super) fn import(args: &ImportArgs, connect: &ConnectArgs, out: &mut Output)
     let (present, new): (Vec<FoundServer>, Vec<FoundServer>) = found
         .into_iter()
         .filter(|found| !found.server.is_gateway())
-        .partition(|found| known.contains(&found.server.name));
+        .partition(|found| known_names.contains(&found.server.name));
     for found in &present {
         print_note(&format!("{} of {} is in the file already.", one_line(&found.server.name), found.client));
     }
@@ -36,7 +36,7 @@ pub(super) fn import(args: &ImportArgs, connect: &ConnectArgs, out: &mut Output)
         return Ok(Exit::Ok);
     }
     let asks = should_ask(connect.json, args.yes, Some("importing servers"))?;
-    let chosen = match &args.names[..] {
+    let indexes = match &args.names[..] {
         [] if !asks => return Err(Failure::new(Exit::Usage, "name the servers to import")),
         [] => {
             print_choices(&new, out)?;
@@ -44,11 +44,11 @@ pub(super) fn import(args: &ImportArgs, connect: &ConnectArgs, out: &mut Output)
         }
         names => find_chosen(&new, names)?,
     };
-    if chosen.is_empty() {
+    if indexes.is_empty() {
         print_note("Nothing was changed.");
         return Ok(Exit::Failed);
     }
-    let servers = chosen.into_iter().filter_map(|index| new.get(index)).map(|found| found.server.clone());
+    let servers = indexes.into_iter().filter_map(|index| new.get(index)).map(|found| found.server.clone());
     let edit = Edit::for_new_servers(&editor, servers.collect());
     editor.save(&edit, asks, out)
 }
@@ -101,7 +101,7 @@ fn choose(found: &[FoundServer]) -> Result<Vec<usize>, Failure> {
 
 /// Returns the positions of the servers with these names or numbers.
 fn find_chosen(found: &[FoundServer], words: &[String]) -> Result<Vec<usize>, Failure> {
-    let mut chosen = Vec::new();
+    let mut indexes = Vec::new();
     for word in words {
         let by_number = word.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
         let by_number = by_number.filter(|index| *index < found.len());
@@ -111,9 +111,9 @@ fn find_chosen(found: &[FoundServer], words: &[String]) -> Result<Vec<usize>, Fa
             let names: Vec<String> = found.iter().map(|found| one_line(&found.server.name).into_owned()).collect();
             Failure::new(Exit::NotFound, format!("no client has {}; there are {}", one_line(word), names.join(", ")))
         })?;
-        if !chosen.contains(&index) {
-            chosen.push(index);
+        if !indexes.contains(&index) {
+            indexes.push(index);
         }
     }
-    Ok(chosen)
+    Ok(indexes)
 }

@@ -61,13 +61,13 @@ fn print_report(name: &str, report: &TrialReport, out: &mut Output) -> Result<()
     let name = one_line(name);
     match &report.error {
         None => {
-            let about = [
+            let details = [
                 report.own_name.as_deref(),
                 report.era.map(|era| if era == "stateless" { "stateless era" } else { "handshake era" }),
             ];
-            let about: Vec<String> = about.into_iter().flatten().map(|text| one_line(text).into_owned()).collect();
+            let details: Vec<String> = details.into_iter().flatten().map(|text| one_line(text).into_owned()).collect();
             let tools = plural(report.tools.len(), "tool");
-            out.write_styled_line(Style::Green, &format!("{name} works: {}, {tools}", about.join(", ")))?;
+            out.write_styled_line(Style::Green, &format!("{name} works: {}, {tools}", details.join(", ")))?;
         }
         Some(error) => out.write_styled_line(Style::Red, &format!("{name} {}", one_line(error)))?,
     }

@@ -282,9 +282,9 @@ fn apply_to_tree(root: &Node, change: &ServerChange) -> Result<Node, EditError> 
 
 /// Returns the new settings in the order of the old ones, with new keys after them.
 fn reorder(old: &[KeyValue], new: &[KeyValue]) -> Vec<KeyValue> {
-    let kept = old.iter().filter_map(|old| new.iter().find(|entry| entry.key == old.key));
-    let added = new.iter().filter(|entry| !old.iter().any(|old| old.key == entry.key));
-    kept.chain(added).cloned().collect()
+    let kept_entries = old.iter().filter_map(|old| new.iter().find(|entry| entry.key == old.key));
+    let new_entries = new.iter().filter(|entry| !old.iter().any(|old| old.key == entry.key));
+    kept_entries.chain(new_entries).cloned().collect()
 }
 
 /// Returns the text with the lines of the change. The caller compares its values with the intended ones.

@@ -144,10 +144,10 @@ fn without_trailing_commas(text: &str) -> String {
     while let Some(at) = rest.find(['"', ',']) {
         let (before, from) = rest.split_at(at);
         out.push_str(before);
-        let taken = if from.starts_with('"') { quoted_len(from) } else { 1 };
-        let (taken, after) = from.split_at(taken);
-        if taken != "," || !after.trim_start().starts_with(['}', ']']) {
-            out.push_str(taken);
+        let token_len = if from.starts_with('"') { quoted_len(from) } else { 1 };
+        let (token, after) = from.split_at(token_len);
+        if token != "," || !after.trim_start().starts_with(['}', ']']) {
+            out.push_str(token);
         }
         rest = after;
     }
@@ -162,17 +162,17 @@ fn without_json_comments(text: &str) -> String {
     while let Some(at) = rest.find(['"', '/']) {
         let (before, from) = rest.split_at(at);
         out.push_str(before);
-        let taken = if from.starts_with("//") {
+        let consumed_len = if from.starts_with("//") {
             from.find('\n').unwrap_or(from.len())
         } else if from.starts_with("/*") {
             out.push(' ');
             from.get(2..).and_then(|inside| inside.find("*/")).map_or(from.len(), |end| end + 4)
         } else {
-            let taken = if from.starts_with('"') { quoted_len(from) } else { 1 };
-            out.push_str(from.get(..taken).unwrap_or_default());
-            taken
+            let token_len = if from.starts_with('"') { quoted_len(from) } else { 1 };
+            out.push_str(from.get(..token_len).unwrap_or_default());
+            token_len
         };
-        rest = from.get(taken..).unwrap_or_default();
+        rest = from.get(consumed_len..).unwrap_or_default();
     }
     out.push_str(rest);
     out

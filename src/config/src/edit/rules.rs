@@ -95,9 +95,9 @@ fn rules_of(root: &Node) -> &[LocatedNode] {
 /// # Errors
 /// [`EditError::NoSuchRule`] if an index is not that of a rule, or a rule is kept twice.
 fn intended_rules(old: &[LocatedNode], entries: &[RuleEntry]) -> Result<Vec<Node>, EditError> {
-    let mut kept = BTreeSet::new();
+    let mut kept_indexes = BTreeSet::new();
     let node = |entry: &RuleEntry| match entry {
-        RuleEntry::Existing(index) if kept.insert(*index) => {
+        RuleEntry::Existing(index) if kept_indexes.insert(*index) => {
             old.get(*index).map(|item| item.node.clone()).ok_or(EditError::NoSuchRule)
         }
         RuleEntry::Existing(_) => Err(EditError::NoSuchRule),

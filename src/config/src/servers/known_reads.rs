@@ -38,17 +38,17 @@ static SHIPPED_READS: LazyLock<Vec<KnownReads>> =
 
 /// Returns the known reads of a shipped set. A list that cannot be read is empty, and a test ensures that there is none.
 fn reads_of_set(set: &RecipeSet) -> KnownReads {
-    let mut known = KnownReads::new(set.name);
+    let mut known_reads = KnownReads::new(set.name);
     for package in serde_saphyr::from_str::<Vec<PackageReads>>(set.reads).unwrap_or_default() {
-        known.packages.push(package.package);
+        known_reads.packages.push(package.package);
         let reads = package.reads.into_iter().map(|read| (read, KnownTool::Read));
         let dry_runs = package.dry_runs.into_iter().map(|dry_run| (dry_run, KnownTool::DryRun));
         let sql_reads = package.sql_reads.into_iter().map(|sql_read| (sql_read, KnownTool::SqlRead));
         for ((tool, hash), effect) in reads.chain(dry_runs).chain(sql_reads) {
-            known.add(tool, hash, effect);
+            known_reads.add(tool, hash, effect);
         }
     }
-    known
+    known_reads
 }
 
 impl UpstreamConfig {

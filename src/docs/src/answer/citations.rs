@@ -25,12 +25,12 @@ const TRAILING_PUNCTUATION: &[char] =
 /// Returns the answer without numbers of passages that do not exist, addresses that no passage names, and raw HTML;
 /// `None` if it is not clean after [`MAX_ROUNDS`].
 pub(super) fn sanitize(answer: &str, sources: &[Hit]) -> Option<String> {
-    let known = KnownAddresses::new(sources, PATTERNS.as_ref()?);
+    let known_addresses = KnownAddresses::new(sources, PATTERNS.as_ref()?);
     let mut text = answer.trim().to_owned();
     for _ in 0..MAX_ROUNDS {
         // Clients parse Markdown with or without extensions, so the answer is cleaned in both ways.
-        let gfm_cleaned = clean_once(&text, &known, gfm_options());
-        let cleaned = clean_once(&gfm_cleaned, &known, Options::empty());
+        let gfm_cleaned = clean_once(&text, &known_addresses, gfm_options());
+        let cleaned = clean_once(&gfm_cleaned, &known_addresses, Options::empty());
         let next = remove_unknown_numbers(&cleaned, sources.len());
         if next == text {
             return Some(text);
@@ -183,7 +183,7 @@ struct DisplayedText<'a> {
 }
 
 /// Cleans the answer once.
-fn clean_once(answer: &str, known: &KnownAddresses<'_>, options: Options) -> String {
+fn clean_once(answer: &str, known_addresses: &KnownAddresses<'_>, options: Options) -> String {
     let mut edits: Vec<Edit> = Vec::new();
     let mut open_links: Vec<OpenLink> = Vec::new();
     let mut pieces_of_text: Vec<DisplayedText<'_>> = Vec::new();
@@ -191,7 +191,7 @@ fn clean_once(answer: &str, known: &KnownAddresses<'_>, options: Options) -> Str
     let parser = Parser::new_ext(answer, options);
     for (_, definition) in parser.reference_definitions().iter() {
         let title = definition.title.as_deref().unwrap_or_default();
-        if !known.contains(&definition.dest) || !known.unknown_addresses(title, true).is_empty() {
+        if !known_addresses.contains(&definition.dest) || !known_addresses.unknown_addresses(title, true).is_empty() {
             edits.push(Edit { range: definition.span.clone(), text: "" });
         }
     }
@@ -205,7 +205,7 @@ fn clean_once(answer: &str, known: &KnownAddresses<'_>, options: Options) -> Str
         if !matches!(event, Event::Text(_)) {
             edit_out_unknown_addresses(
                 &mut pieces_of_text,
-                known,
+                known_addresses,
                 !matches!(event, Event::End(TagEnd::CodeBlock)),
                 &mut edits,
             );
@@ -217,7 +217,8 @@ fn clean_once(answer: &str, known: &KnownAddresses<'_>, options: Options) -> Str
             Event::Start(
                 Tag::Link { link_type, dest_url, title, .. } | Tag::Image { link_type, dest_url, title, .. },
             ) => {
-                let is_known = known.contains(&dest_url) && known.unknown_addresses(&title, true).is_empty();
+                let is_known =
+                    known_addresses.contains(&dest_url) && known_addresses.unknown_addresses(&title, true).is_empty();
                 if !is_known && matches!(link_type, LinkType::Autolink | LinkType::Email) {
                     edits.push(Edit { range: range.clone(), text: ADDRESS_PLACEHOLDER });
                 }
@@ -234,14 +235,14 @@ fn clean_once(answer: &str, known: &KnownAddresses<'_>, options: Options) -> Str
             _ => {}
         }
     }
-    edit_out_unknown_addresses(&mut pieces_of_text, known, true, &mut edits);
+    edit_out_unknown_addresses(&mut pieces_of_text, known_addresses, true, &mut edits);
     // This covers parts that are not displayed, such as the info string of a code block.
     let is_code = |offset: usize| {
         let before = code_ranges.partition_point(|range| range.start <= offset);
         before.checked_sub(1).and_then(|last| code_ranges.get(last)).is_some_and(|range| range.contains(&offset))
     };
-    let prose = known.unknown_addresses(answer, true).into_iter().filter(|range| !is_code(range.start));
-    for range in known.unknown_addresses(answer, false).into_iter().chain(prose) {
+    let prose = known_addresses.unknown_addresses(answer, true).into_iter().filter(|range| !is_code(range.start));
+    for range in known_addresses.unknown_addresses(answer, false).into_iter().chain(prose) {
         edits.push(Edit { range, text: ADDRESS_PLACEHOLDER });
     }
     apply_edits(answer, edits)
@@ -251,13 +252,13 @@ fn clean_once(answer: &str, known: &KnownAddresses<'_>, options: Options) -> Str
 /// and escapes are resolved, and adjacent pieces are joined.
 fn edit_out_unknown_addresses(
     pieces_of_text: &mut Vec<DisplayedText<'_>>,
-    known: &KnownAddresses<'_>,
+    known_addresses: &KnownAddresses<'_>,
     is_prose: bool,
     edits: &mut Vec<Edit>,
 ) {
     let pieces = std::mem::take(pieces_of_text);
     let whole: String = pieces.iter().map(|piece| &*piece.text).collect();
-    for found in known.unknown_addresses(&whole, is_prose) {
+    for found in known_addresses.unknown_addresses(&whole, is_prose) {
         // The pieces that contain the address, from the first to the last.
         let mut offset = 0;
         let mut range: Option<Range<usize>> = None;

@@ -205,14 +205,14 @@ fn rank_semantically(cosines: &[(PassageId, f32)], distribution: &CosineDistribu
 fn fuse_rankings(words: Vec<RankedDocument>, cosines: &[(PassageId, f32)]) -> Vec<RankedDocument> {
     type RankPair = (Option<(usize, RankedDocument)>, Option<(usize, RankedDocument)>);
     let distribution = CosineDistribution::from_cosines(cosines.iter().map(|(_, cosine)| f64::from(*cosine)));
-    let mut both: HashMap<i64, RankPair> = HashMap::new();
+    let mut ranks_by_document: HashMap<i64, RankPair> = HashMap::new();
     for (rank, ranked) in words.into_iter().enumerate() {
-        both.entry(ranked.document).or_default().0 = Some((rank, ranked));
+        ranks_by_document.entry(ranked.document).or_default().0 = Some((rank, ranked));
     }
     for (rank, ranked) in rank_semantically(cosines, &distribution).into_iter().enumerate() {
-        both.entry(ranked.document).or_default().1 = Some((rank, ranked));
+        ranks_by_document.entry(ranked.document).or_default().1 = Some((rank, ranked));
     }
-    let mut ranked: Vec<RankedDocument> = both
+    let mut ranked: Vec<RankedDocument> = ranks_by_document
         .into_iter()
         .filter_map(|(document, (words, semantic))| {
             let ranks = (words.map(|(rank, _)| rank), semantic.map(|(rank, _)| rank));

@@ -109,9 +109,9 @@ pub(super) fn query_terms(query: &str) -> Vec<String> {
         }
     });
     let meaningful: Vec<String> = all.iter().filter(|term| !STOP_WORDS.contains(&term.as_str())).cloned().collect();
-    let mut chosen = if meaningful.is_empty() { all } else { meaningful };
-    chosen.truncate(MAX_QUERY_TERMS);
-    chosen
+    let mut terms = if meaningful.is_empty() { all } else { meaningful };
+    terms.truncate(MAX_QUERY_TERMS);
+    terms
 }
 
 #[cfg(test)]

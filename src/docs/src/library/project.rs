@@ -185,12 +185,12 @@ impl Project {
     /// Reads the checked-out branch from the repository. If it differs from [`Project::branch`], the worker is woken to
     /// follow it.
     pub fn read_branch(&self) -> String {
-        let known = self.branch();
+        let last_branch = self.branch();
         if !self.config.by_branch {
-            return known;
+            return last_branch;
         }
         let checked_out = git::checked_out_branch(&self.root);
-        if checked_out != known {
+        if checked_out != last_branch {
             let _ = self.tasks.lock().send(Task::Scan);
         }
         checked_out

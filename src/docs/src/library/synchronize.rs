@@ -73,18 +73,18 @@ impl FolderIndex<'_> {
             tracing::warn!("a folder has more documents than are indexed");
         }
         self.files.remove_leftovers(&listing.leftovers);
-        let mut known = self.index.stamps()?;
+        let mut indexed_stamps = self.index.stamps()?;
         let mut changes = IndexChanges::default();
         let total = listing.files.len();
         let mut pending = Vec::new();
         let mut unchanged = 0;
         for found in listing.files {
-            match known.remove(&found.path) {
+            match indexed_stamps.remove(&found.path) {
                 Some(stamp) if is_unchanged(&stamp, &found) => unchanged += 1,
                 stamp => pending.push((found.path, stamp)),
             }
         }
-        let removed: Vec<String> = known.into_keys().collect();
+        let removed: Vec<String> = indexed_stamps.into_keys().collect();
         for batch in removed.chunks(BATCH_DOCUMENTS) {
             self.index.remove(batch)?;
         }
@@ -104,9 +104,9 @@ impl FolderIndex<'_> {
     /// Synchronizes these files, whether they exist or not.
     pub fn synchronize_files(&self, paths: &[String]) -> Result<IndexChanges, SyncError> {
         let mut changes = IndexChanges::default();
-        let mut known = self.index.stamps()?;
+        let mut indexed_stamps = self.index.stamps()?;
         let paths: Vec<(String, Option<FileStamp>)> =
-            paths.iter().map(|path| (path.clone(), known.remove(path))).collect();
+            paths.iter().map(|path| (path.clone(), indexed_stamps.remove(path))).collect();
         for batch in paths.chunks(BATCH_DOCUMENTS) {
             changes.merge(self.synchronize_batch(batch)?);
         }

@@ -95,9 +95,9 @@ impl Embedder {
         let keys: Vec<VectorKey> = texts.iter().map(|text| cache::vector_key(&self.url, &self.model, text)).collect();
         let now = Timestamp::now().as_second();
         let (embedder, wanted_keys) = (Arc::clone(self), keys.clone());
-        let mut known = run_blocking(move || embedder.cache.get(&wanted_keys, now)).await?;
+        let mut embeddings = run_blocking(move || embedder.cache.get(&wanted_keys, now)).await?;
         let missing: Vec<usize> =
-            known.iter().enumerate().filter(|(_, vector)| vector.is_none()).map(|(index, _)| index).collect();
+            embeddings.iter().enumerate().filter(|(_, vector)| vector.is_none()).map(|(index, _)| index).collect();
         for batch in split_into_batches(&missing, &texts) {
             let inputs: Vec<&str> = batch.iter().filter_map(|index| texts.get(*index)).map(String::as_str).collect();
             let vectors = self.request(&inputs).await?;
@@ -109,12 +109,12 @@ impl Embedder {
             let embedder = Arc::clone(self);
             run_blocking(move || embedder.cache.put(&fresh, now)).await?;
             for (index, vector) in batch.iter().zip(vectors) {
-                if let Some(known) = known.get_mut(*index) {
-                    *known = Some(vector);
+                if let Some(embedding) = embeddings.get_mut(*index) {
+                    *embedding = Some(vector);
                 }
             }
         }
-        known
+        embeddings
             .into_iter()
             .map(|vector| vector.ok_or_else(|| RemoteError::invalid_response("a vector is missing")))
             .collect()

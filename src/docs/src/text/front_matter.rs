@@ -37,21 +37,21 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 /// Splits a document. A front matter without an end, or one that is longer than
 /// [`MAX_FRONT_MATTER_BYTES`], counts as none.
 pub(crate) fn split_document(text: &str) -> DocumentParts {
-    let none = DocumentParts { yaml: None, body: 0 };
+    let no_front_matter = DocumentParts { yaml: None, body: 0 };
     let start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     let rest = text.get(start..).unwrap_or_default();
     let mut lines = lines(rest);
-    let Some((_, first)) = lines.next().filter(|(_, line)| line.trim_end() == "---") else { return none };
+    let Some((_, first)) = lines.next().filter(|(_, line)| line.trim_end() == "---") else { return no_front_matter };
     let yaml = start + first.len();
     for (offset, line) in lines {
         if start + offset - yaml > MAX_FRONT_MATTER_BYTES {
-            return none;
+            return no_front_matter;
         }
         if matches!(line.trim_end(), "---" | "...") {
             return DocumentParts { yaml: Some(yaml..start + offset), body: start + offset + line.len() };
         }
     }
-    none
+    no_front_matter
 }
 
 /// Returns the fields of a document's front matter in their order; empty if it has none.

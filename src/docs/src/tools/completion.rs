@@ -95,8 +95,12 @@ pub(crate) fn get_prompt(
         .ok_or_else(|| invalid_params_error("The prompt needs the argument `type`.".to_owned()))?;
     let types = project.types();
     let kind = types.get(type_name).ok_or_else(|| {
-        let known: Vec<&str> = types.all().map(|kind| kind.name.as_str()).collect();
-        invalid_params_error(format!("There is no type {}; there are {}.", one_line(type_name, 64), known.join(", ")))
+        let type_names: Vec<&str> = types.all().map(|kind| kind.name.as_str()).collect();
+        invalid_params_error(format!(
+            "There is no type {}; there are {}.",
+            one_line(type_name, 64),
+            type_names.join(", ")
+        ))
     })?;
     let subject: Option<String> = text_argument("subject").map(|text| text.chars().take(MAX_SUBJECT_CHARS).collect());
     Ok(PromptResult {
@@ -120,8 +124,8 @@ pub(crate) async fn complete(
     match (reference, argument) {
         (CompletionRef::Prompt(name), "type") if name == CAPTURE_PROMPT => {
             // The types of all projects are offered if no project is known yet.
-            let chosen = project_if_known(library, context_project, ctx)?;
-            let all = chosen.iter().chain(library.projects().iter().filter(|_| chosen.is_none()));
+            let chosen_project = project_if_known(library, context_project, ctx)?;
+            let all = chosen_project.iter().chain(library.projects().iter().filter(|_| chosen_project.is_none()));
             let mut names: Vec<String> = all
                 .flat_map(|project| project.types().all().map(|kind| kind.name.clone()).collect::<Vec<_>>())
                 .collect();

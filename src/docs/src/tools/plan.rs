@@ -236,7 +236,7 @@ fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &st
 
 /// Compares the front matter field by field.
 fn compare_fields(diff: &mut DiffBuilder, before: &Map<String, Value>, after: &Map<String, Value>) {
-    let shown = |value: &Value| match value {
+    let field_text = |value: &Value| match value {
         Value::String(text) => text.clone(),
         Value::Array(items) if items.iter().all(Value::is_string) => {
             items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
@@ -245,7 +245,7 @@ fn compare_fields(diff: &mut DiffBuilder, before: &Map<String, Value>, after: &M
     };
     let removed_keys = before.keys().filter(|key| !after.contains_key(*key));
     for key in after.keys().chain(removed_keys) {
-        let (before, after) = (before.get(key).map(shown), after.get(key).map(shown));
+        let (before, after) = (before.get(key).map(field_text), after.get(key).map(field_text));
         let field = format!("front_matter.{}", one_line(key, MAX_LABEL_CHARS));
         diff.add(&field, &one_line(key, MAX_LABEL_CHARS), before.as_deref(), after.as_deref());
     }
@@ -303,10 +303,10 @@ pub(crate) fn find_deletion(
     let all = project.indexed_tenants()?;
     let check_known = |part: &str, name: &Option<String>, matches: &dyn Fn(&IndexedTenant, &str) -> bool| match name {
         Some(name) if !all.iter().any(|indexed| matches(indexed, name)) => {
-            let shown: String = name.chars().take(200).collect();
+            let short_name: String = name.chars().take(200).collect();
             let message = format!("{} has no documents of this {part}.", request.project);
             let key = if part == "branch" { "branch_name" } else { "path_hash" };
-            Err(McpError::new(ErrorKind::ProjectMismatch, message).with(key, shown))
+            Err(McpError::new(ErrorKind::ProjectMismatch, message).with(key, short_name))
         }
         _ => Ok(()),
     };
@@ -363,8 +363,8 @@ fn live_documents(
         let hash = hash(&bytes);
         let Ok(text) = String::from_utf8(bytes) else { continue };
         // The index has counted its chunks already, if the content is the same.
-        let known = stamps.get(&path).filter(|stamp| stamp.hash == hash);
-        let counted = known.map(|_| indexed.docs.document(&path)).transpose()?;
+        let unchanged_stamp = stamps.get(&path).filter(|stamp| stamp.hash == hash);
+        let counted = unchanged_stamp.map(|_| indexed.docs.document(&path)).transpose()?;
         deletion.chunks += match counted.flatten() {
             Some(entry) => entry.chunks,
             None => text::parse(&path, &text, &project.types()).map_or(0, |document| document.chunks.len()),

@@ -379,7 +379,7 @@ impl Reader {
         let paths: Vec<String> = sources.iter().map(|source| source.path.clone()).collect();
         let index = Arc::clone(index);
         run_blocking(move || {
-            let mut seen = paths.clone();
+            let mut seen_paths = paths.clone();
             let mut linked = Vec::new();
             for from in &paths {
                 let Some(entry) = index.document(from)? else { continue };
@@ -387,7 +387,7 @@ impl Reader {
                     if linked.len() >= MAX_LINKED_DOCUMENTS {
                         return Ok(linked);
                     }
-                    if seen.contains(&link) {
+                    if seen_paths.contains(&link) {
                         continue;
                     }
                     if let Some(to) = index.document(&link)? {
@@ -398,7 +398,7 @@ impl Reader {
                             linked_from: from.clone(),
                         });
                     }
-                    seen.push(link);
+                    seen_paths.push(link);
                 }
             }
             Ok(linked)
@@ -437,8 +437,8 @@ fn check_types(project: &Project, requested_types: Option<Vec<TypeName>>) -> Res
     let types = project.types();
     match requested_types.iter().flatten().find(|name| types.get(name).is_none()) {
         Some(name) => {
-            let known = types.all().map(|kind| kind.name.clone()).collect();
-            Err(refusal::to_error("", Refusal::UnknownType { name: name.to_string(), known_types: known }))
+            let known_types = types.all().map(|kind| kind.name.clone()).collect();
+            Err(refusal::to_error("", Refusal::UnknownType { name: name.to_string(), known_types }))
         }
         None => Ok(requested_types.map(|names| names.iter().map(|name| name.to_string()).collect())),
     }

@@ -85,8 +85,8 @@ fn decode_path_part(part: &str) -> Option<String> {
 }
 
 fn unknown_resource_error(uri: &str) -> McpError {
-    let shown = cut_uri(uri);
-    McpError::new(ErrorKind::ResourceNotFound, format!("There is no resource {shown}.")).with("uri", shown)
+    let short_uri = cut_uri(uri);
+    McpError::new(ErrorKind::ResourceNotFound, format!("There is no resource {short_uri}.")).with("uri", short_uri)
 }
 
 /// Returns the tenant of the session, if it has one.

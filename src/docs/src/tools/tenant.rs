@@ -108,9 +108,9 @@ pub(crate) fn require_project(library: &Library, name: Option<&str>) -> Result<A
     };
     let found = library.project(name).map(Arc::clone);
     found.ok_or_else(|| {
-        let shown: String = name.chars().take(64).collect();
-        McpError::new(ErrorKind::ProjectMismatch, format!("There is no project {shown} here."))
-            .with("project_name", shown)
+        let short_name: String = name.chars().take(64).collect();
+        McpError::new(ErrorKind::ProjectMismatch, format!("There is no project {short_name} here."))
+            .with("project_name", short_name)
             .with("projects", project_names(library))
     })
 }
@@ -125,9 +125,9 @@ pub(crate) fn project_of_path(library: &Library, path: &str) -> Result<Arc<Proje
     let found = library.projects().iter().filter(|project| is_plain && Path::new(path).starts_with(&project.root));
     let found = found.max_by_key(|project| project.root.components().count());
     found.map(Arc::clone).ok_or_else(|| {
-        let shown: String = path.chars().take(200).collect();
+        let short_path: String = path.chars().take(200).collect();
         McpError::new(ErrorKind::ProjectMismatch, "This path is in no project that is configured here.")
-            .with("config_path", shown)
+            .with("config_path", short_path)
             .with("projects", project_names(library))
     })
 }

@@ -388,14 +388,14 @@ impl Recipes {
     /// without its dispatcher a rule that denies an operation would match none of its calls. An operation is known if both know it.
     #[must_use]
     pub fn hold_back(&self, old: &Self) -> Self {
-        let mut held = old.clone();
+        let mut result = old.clone();
         let dispatchers = self.by_tool.iter().filter_map(|(tool, recipe)| Some((tool, recipe.dispatcher.as_ref()?)));
         for (tool, new) in dispatchers {
-            let recipe = Arc::make_mut(&mut held.by_tool).entry(tool.clone()).or_default();
+            let recipe = Arc::make_mut(&mut result.by_tool).entry(tool.clone()).or_default();
             let none_known = || Dispatcher { argument: new.argument.clone(), operations: BTreeMap::new() };
             let dispatcher = recipe.dispatcher.get_or_insert_with(none_known);
             dispatcher.operations.retain(|operation, _| new.operations.contains_key(operation));
         }
-        held
+        result
     }
 }

@@ -149,8 +149,9 @@ impl<'r> NamedArguments<'r> {
                 }
             }
             StateAfter::Fields(fields) => {
-                let shown = fields.iter().filter(|field| filter.is_none_or(|filter| keeps_field(filter, &field.name)));
-                shown.for_each(|field| self.add_text(&field.value, list_path));
+                let shown_fields =
+                    fields.iter().filter(|field| filter.is_none_or(|filter| keeps_field(filter, &field.name)));
+                shown_fields.for_each(|field| self.add_text(&field.value, list_path));
             }
         }
     }

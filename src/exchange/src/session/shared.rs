@@ -392,12 +392,12 @@ impl SessionState {
 
     /// Queues a message in the outbox. Returns `false` if that fails. A client that does not read loses its session.
     pub(crate) fn push(&self, outbox: &Outbox, message: Bytes) -> bool {
-        let sent = outbox.push(message).is_ok();
-        if !sent && outbox.has_overflowed() {
+        let is_queued = outbox.push(message).is_ok();
+        if !is_queued && outbox.has_overflowed() {
             tracing::warn!(session = %self.short_id(), "the session ends because its client does not read");
             self.end();
         }
-        sent
+        is_queued
     }
 
     /// Sends a message that belongs to no request. A client that does not read loses its session.

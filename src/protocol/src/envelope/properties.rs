@@ -188,14 +188,14 @@ proptest! {
         use std::hash::{BuildHasher, RandomState};
         let (id_a, id_b) = (RequestId::from_raw(&a), RequestId::from_raw(&b));
         let strings = (serde_json::from_str::<String>(&a), serde_json::from_str::<String>(&b));
-        let same = match strings {
+        let is_same_id = match strings {
             (Ok(a), Ok(b)) => a == b,
             (Err(_), Err(_)) => a == b,
             _ => false,
         };
-        prop_assert_eq!(id_a == id_b, same);
+        prop_assert_eq!(id_a == id_b, is_same_id);
         let state = RandomState::new();
-        prop_assert!(!same || state.hash_one(&id_a) == state.hash_one(&id_b));
+        prop_assert!(!is_same_id || state.hash_one(&id_a) == state.hash_one(&id_b));
         let rewritten = serde_json::from_str::<String>(&a).map_or(a.clone(), |text| Value::from(text).to_string());
         prop_assert_eq!(&RequestId::from_raw(&rewritten), &id_a);
     }

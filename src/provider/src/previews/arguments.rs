@@ -47,14 +47,14 @@ pub fn preview_arguments(provider: &str, tool: &str, def: &ToolDef, arguments: &
 pub(super) fn add_argument(diff: &mut DiffBuilder, name: &str, label: &str, value: &str) {
     let field = field_name(name);
     // Shown verbatim, because exactly these bytes are approved.
-    let shown = json::string(value).map_or_else(|| pretty_if_lossless(value), |text| text.into_owned());
-    if let Some(image) = ImageFacts::from_text(&shown) {
+    let value_text = json::string(value).map_or_else(|| pretty_if_lossless(value), |text| text.into_owned());
+    if let Some(image) = ImageFacts::from_text(&value_text) {
         // The bytes are part of the arguments and need not be repeated.
         let fields = diff.len();
         diff.add_lines(&field, label, [(LineOp::Note, image.to_string().into())]);
         diff.set_format_after(fields, FieldFormat::Image);
     } else {
-        diff.add(&field, label, None, Some(&shown));
+        diff.add(&field, label, None, Some(&value_text));
     }
 }
 

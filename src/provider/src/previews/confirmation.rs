@@ -78,10 +78,10 @@ impl Inquirer for ConfirmingInquirer {
             return next.ask(question);
         }
         let asked = if message.is_empty() { &question.method } else { &message };
-        let shown: String = asked.chars().take(MAX_QUESTION_CHARS).collect();
-        let shown = format!("it asks: {}", escape_hidden(&shown));
-        self.declined_question.get_or_init(|| shown.clone());
-        question.reply.answer(Err(RpcError::new(-32601, shown)));
+        let question_text: String = asked.chars().take(MAX_QUESTION_CHARS).collect();
+        let error_message = format!("it asks: {}", escape_hidden(&question_text));
+        self.declined_question.get_or_init(|| error_message.clone());
+        question.reply.answer(Err(RpcError::new(-32601, error_message)));
     }
 }
 

@@ -33,12 +33,12 @@ impl Warnings {
     /// Logs the warnings that the previous table did not have.
     pub fn log_new(&self, previous: &Self) {
         for (provider, (texts, more)) in &self.0 {
-            let known = previous.0.get(provider);
-            let new = |text: &&String| known.is_none_or(|(known, _)| !known.contains(text));
+            let old_warnings = previous.0.get(provider);
+            let new = |text: &&String| old_warnings.is_none_or(|(old, _)| !old.contains(text));
             for text in texts.iter().filter(new) {
                 tracing::warn!(provider = %provider, "{text}");
             }
-            if *more > known.map_or(0, |(_, more)| *more) {
+            if *more > old_warnings.map_or(0, |(_, more)| *more) {
                 tracing::warn!(provider = %provider, "not logged: {} about its definitions", plural(*more, "more warning"));
             }
         }
@@ -111,7 +111,7 @@ impl<T> NameClaims<T> {
         current_holder: impl Fn(&str) -> Option<String>,
         warnings: &mut Warnings,
     ) -> Result<ResolvedNames<T>, RouteError> {
-        let mut lost = vec![false; self.claims.len()];
+        let mut is_lost = vec![false; self.claims.len()];
         let mut alternatives = HashMap::new();
         let provider = |index: usize| rules.providers[self.claims[index].0].name();
         let contested = std::mem::take(&mut self.contested);
@@ -142,13 +142,13 @@ impl<T> NameClaims<T> {
                 }
             }
             for &index in &indices[1..] {
-                lost[index] = true;
+                is_lost[index] = true;
             }
         }
         let mut resolved = ResolvedNames { alternatives, ..ResolvedNames::default() };
         resolved.by_name.reserve(self.claims.len());
-        for ((_, name, item), lost) in self.claims.into_iter().zip(lost) {
-            if !lost {
+        for ((_, name, item), is_lost) in self.claims.into_iter().zip(is_lost) {
+            if !is_lost {
                 resolved.by_name.insert(name, item.clone());
                 resolved.order.push(item);
             }

@@ -123,10 +123,10 @@ pub(super) fn tool_ruling(
         let status = |name: &str| policy.pins().status((provider.name(), fingerprint), name, hash);
         definition_status = status(&def.name);
         // An operation can be accepted alone, unless the definition of the tool is new or has changed.
-        let known = operation
+        let known_operation = operation
             .as_ref()
             .filter(|operation| operation.status == OperationStatus::Known && definition_status.mark().is_none());
-        let name = known.map(|operation| qualified_operation(&def.name, &operation.name));
+        let name = known_operation.map(|operation| qualified_operation(&def.name, &operation.name));
         if let Some(name) = name.filter(|name| status(name) == DefinitionStatus::Accepted) {
             definition_status = DefinitionStatus::Accepted;
             if reads == AcceptedReads::None {

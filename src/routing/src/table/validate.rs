@@ -73,14 +73,14 @@ pub fn check_arguments(route: &ToolRoute, arguments: &RawValue) -> Result<(), Mc
 /// Describes a failure, with all allowed values and the name that was probably meant.
 pub fn fault_message(error: &ValidationError<'_>, schema: &Value) -> String {
     if let Some(choices) = choices(error.kind()) {
-        let shown = truncate(&error.instance().to_string(), 100);
+        let shown_value = truncate(&error.instance().to_string(), 100);
         let nearest = match error.instance().as_ref() {
             Value::String(text) => suggest::nearest(text, choices.iter().filter_map(|choice| choice.as_str())),
             _ => None,
         };
         let allowed: Vec<String> = choices.iter().map(|choice| choice.to_string()).collect();
         let suggestion = nearest.map(|nearest| format!("; did you mean {nearest:?}?")).unwrap_or_default();
-        return format!("{shown} is not one of {}{suggestion}", truncate(&allowed.join(", "), MAX_CHOICES_CHARS));
+        return format!("{shown_value} is not one of {}{suggestion}", truncate(&allowed.join(", "), MAX_CHOICES_CHARS));
     }
     let text = truncate(&error.to_string(), MAX_MESSAGE_CHARS);
     let (Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected }) = error.kind() else {
@@ -89,11 +89,11 @@ pub fn fault_message(error: &ValidationError<'_>, schema: &Value) -> String {
     // The suggestions are properties of the schema that rejected the name.
     let path = error.schema_path().to_string();
     let parent_path = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-    let Some(Value::Object(known)) = schema.pointer(&format!("{parent_path}/properties")) else { return text };
+    let Some(Value::Object(properties)) = schema.pointer(&format!("{parent_path}/properties")) else { return text };
     let suggestion: Vec<String> = unexpected
         .iter()
         .take(MAX_FAULTS)
-        .filter_map(|name| suggest::nearest(name, known.keys().map(String::as_str)))
+        .filter_map(|name| suggest::nearest(name, properties.keys().map(String::as_str)))
         .map(|nearest| format!("`{nearest}`"))
         .collect();
     if suggestion.is_empty() { text } else { format!("{text}; did you mean {}?", suggestion.join(", ")) }

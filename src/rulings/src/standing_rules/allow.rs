@@ -34,19 +34,19 @@ impl StandingRuleService {
     pub async fn allow_tools(
         self: &Arc<Self>,
         provider: &str,
-        shown: &[ShownDefinition],
+        shown_definitions: &[ShownDefinition],
         by: &Principal,
         reason: &str,
     ) -> Result<(), McpError> {
-        let (rules, provider, shown) = (Arc::clone(self), provider.to_owned(), shown.to_vec());
+        let (rules, provider, shown_definitions) = (Arc::clone(self), provider.to_owned(), shown_definitions.to_vec());
         let (by, reason) = (by.clone(), reason.to_owned());
-        run_to_completion(async move { rules.allow_tools_now(&provider, &shown, &by, &reason).await }).await
+        run_to_completion(async move { rules.allow_tools_now(&provider, &shown_definitions, &by, &reason).await }).await
     }
 
     async fn allow_tools_now(
         &self,
         provider: &str,
-        shown: &[ShownDefinition],
+        shown_definitions: &[ShownDefinition],
         by: &Principal,
         reason: &str,
     ) -> Result<(), McpError> {
@@ -56,7 +56,7 @@ impl StandingRuleService {
         let target = table.provider(provider).ok_or_else(unknown)?.as_provider().target_fingerprint().to_owned();
         let now = self.now();
         let mut rules: Vec<StandingRule> = Vec::new();
-        for ShownDefinition { name, hash } in shown {
+        for ShownDefinition { name, hash } in shown_definitions {
             let route = table.definitions(provider).find(|route| route.name == *name && route.hash == *hash);
             let Some(route) = route else {
                 let message = "a tool's definition differs from the one that was shown, or the tool is gone";

@@ -156,10 +156,10 @@ impl StandingRuleService {
             return invalid("the change requires a comment, so a rule from it requires one too".to_owned());
         }
         // The rule covers the operation that the recipe now finds in the arguments.
-        let shown = change.preview.tool_operation.as_deref().unwrap_or_default();
+        let shown_operation = change.preview.tool_operation.as_deref().unwrap_or_default();
         let is_shown = |route: &Arc<ToolRoute>| {
             let subject = route.qualified_name(&change.arguments);
-            subject.get(route.name.len() + 1..).unwrap_or_default() == shown
+            subject.get(route.name.len() + 1..).unwrap_or_default() == shown_operation
         };
         if !route.is_none_or(is_shown) {
             let message = "the call counts as another operation than the change shows; propose the change again";

@@ -22,10 +22,10 @@ struct RemoteRuleEvent {
 }
 
 /// Compares the known rules with the stored ones, and returns what other nodes did with them.
-fn find_remote_events(known: &[Arc<StandingRule>], stored: &[StandingRule]) -> Vec<RemoteRuleEvent> {
+fn find_remote_events(known_rules: &[Arc<StandingRule>], stored: &[StandingRule]) -> Vec<RemoteRuleEvent> {
     let mut events = Vec::new();
     for rule in stored {
-        let previous = known.iter().find(|known| known.id == rule.id);
+        let previous = known_rules.iter().find(|known| known.id == rule.id);
         let mut push = |feed_event, by: &str, comment: Option<&str>| {
             let (by, comment) = (by.to_owned(), comment.map(str::to_owned));
             events.push(RemoteRuleEvent { rule: rule.clone(), feed_event, by, comment });
@@ -53,10 +53,10 @@ impl StandingRuleCache {
     /// Replaces the rules with the stored ones, but keeps the higher use count of each rule. Returns `true` if the set or
     /// the state of the rules differs.
     fn merge(&self, stored: Vec<StandingRule>) -> bool {
-        let (now, known) = (now(&*self.nodes), self.rules.load_full());
+        let (now, known_rules) = (now(&*self.nodes), self.rules.load_full());
         let state = |rule: &StandingRule| (rule.id.clone(), rule.has_ended(), rule.orphaned_at);
-        let is_unchanged = known.iter().map(|rule| state(rule)).eq(stored.iter().map(state));
-        let merged = stored.into_iter().map(|rule| match known.iter().find(|known| known.id == rule.id) {
+        let is_unchanged = known_rules.iter().map(|rule| state(rule)).eq(stored.iter().map(state));
+        let merged = stored.into_iter().map(|rule| match known_rules.iter().find(|known| known.id == rule.id) {
             Some(known) => {
                 known.uses.raise_to(rule.uses.get());
                 Arc::new(StandingRule { uses: known.uses.clone(), deadline: known.deadline, ..rule })

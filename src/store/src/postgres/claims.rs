@@ -215,15 +215,15 @@ pub(super) async fn end_settled_claim(client: &ClientWrapper, id: &str) -> Resul
 /// the outcome is still unknown.
 pub(super) async fn record_late_call(client: &ClientWrapper, id: &str, late: &LateCall) -> Result<(), StoreError> {
     let condition = "change_id = $1 AND node = $2 AND epoch = $3 AND lapsed_until IS NOT NULL";
-    let (by, epoch) = (&late.claimant, signed(late.claimant.epoch));
+    let (claimant, epoch) = (&late.claimant, signed(late.claimant.epoch));
     match late.taken_until.map(Timestamp::as_millisecond) {
         Some(until) => {
             let sql = format!("UPDATE claims SET lapsed_until = NULL, taken_ms = $4 WHERE {condition}");
-            execute(client, &sql, &[&id, &by.node, &epoch, &until]).await.map(drop)
+            execute(client, &sql, &[&id, &claimant.node, &epoch, &until]).await.map(drop)
         }
-        None => {
-            execute(client, &format!("DELETE FROM claims WHERE {condition}"), &[&id, &by.node, &epoch]).await.map(drop)
-        }
+        None => execute(client, &format!("DELETE FROM claims WHERE {condition}"), &[&id, &claimant.node, &epoch])
+            .await
+            .map(drop),
     }
 }
 

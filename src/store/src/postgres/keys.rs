@@ -184,9 +184,10 @@ impl Credentials for Keys {
     }
 
     fn find(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError> {
-        let known = self.read_copy(|copy| copy.keys.get_key_value(hash).map(|(hash, key)| (key.clone(), *hash)))?;
-        if known.is_some() {
-            return Ok(known);
+        let copied_key =
+            self.read_copy(|copy| copy.keys.get_key_value(hash).map(|(hash, key)| (key.clone(), *hash)))?;
+        if copied_key.is_some() {
+            return Ok(copied_key);
         }
         // The key may have been created after the last refresh.
         let found = self.stored.find(hash)?;
@@ -211,11 +212,11 @@ impl Credentials for Keys {
             return Ok(());
         }
         let mut copy = self.copy.write();
-        if let Some(known) = copy.keys.values_mut().find(|known| known.id == key.id) {
-            if !is_touch_due(known, now) {
+        if let Some(copied_key) = copy.keys.values_mut().find(|copied_key| copied_key.id == key.id) {
+            if !is_touch_due(copied_key, now) {
                 return Ok(());
             }
-            known.last_used_at = Some(now);
+            copied_key.last_used_at = Some(now);
         }
         drop(copy);
         let (id, connector) = (key.id.clone(), &self.stored.0);

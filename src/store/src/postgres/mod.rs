@@ -117,9 +117,10 @@ impl PostgresDatabase {
 
     /// Returns the id of the store. A store without an id gets the id in the data directory, or a new one.
     pub fn store_id(&self) -> Result<String, StoreError> {
-        let known = self.data_dir().map(StoreIdentity::read).transpose()?.flatten();
-        let id =
-            known.filter(|known| known.backend == Backend::Postgres).map_or_else(identity::new_id, |known| known.id);
+        let stored_identity = self.data_dir().map(StoreIdentity::read).transpose()?.flatten();
+        let id = stored_identity
+            .filter(|identity| identity.backend == Backend::Postgres)
+            .map_or_else(identity::new_id, |identity| identity.id);
         self.migrated_connector()?.write(async |client| facts::ensure(client, STORE_ID, &id).await)
     }
 
@@ -279,11 +280,11 @@ impl StoreBackend for PostgresStore {
         let node = self.membership.id.clone();
         let initial_policy_digest = Arc::clone(&self.initial_policy_digest);
         self.read(async move |client| {
-            let known = policies::load(client, &node).await?;
-            if let PolicySnapshots { own: None, newest: Some(newest), .. } = &known {
+            let snapshots = policies::load(client, &node).await?;
+            if let PolicySnapshots { own: None, newest: Some(newest), .. } = &snapshots {
                 initial_policy_digest.get_or_init(|| newest.digest.clone());
             }
-            Ok(known)
+            Ok(snapshots)
         })
     }
 

@@ -144,9 +144,9 @@ impl Membership {
 
     /// Remembers newer heads.
     pub fn remember_heads(&self, heads: Heads) {
-        let mut known = self.known_heads.lock();
-        if heads.audit.seq > known.audit.seq {
-            *known = heads;
+        let mut known_heads = self.known_heads.lock();
+        if heads.audit.seq > known_heads.audit.seq {
+            *known_heads = heads;
         }
     }
 
@@ -155,9 +155,9 @@ impl Membership {
     /// # Errors
     /// [`StoreError::WritesLost`] if known entries are missing, even if other nodes have written newer ones.
     pub async fn read_heads(&self, client: &ClientWrapper, lock: bool) -> Result<Heads, StoreError> {
-        let known = *self.known_heads.lock();
-        let (heads, entry) = heads_with_entry(client, known.audit.seq, lock).await?;
-        if is_continuation(known, heads, entry) { Ok(heads) } else { Err(StoreError::WritesLost) }
+        let known_heads = *self.known_heads.lock();
+        let (heads, entry) = heads_with_entry(client, known_heads.audit.seq, lock).await?;
+        if is_continuation(known_heads, heads, entry) { Ok(heads) } else { Err(StoreError::WritesLost) }
     }
 
     /// Handles a notification, which is only a hint, because anybody with access to the database can send one. The
@@ -181,8 +181,8 @@ impl Membership {
         let changed: Vec<&str> = {
             let mut peer_servers = self.peer_servers.lock();
             peer_servers.retain(|id, _| reports.iter().any(|(live, _)| live == id));
-            let known = |id: &str| peer_servers.get(id).map_or(0, |(number, _)| *number);
-            reports.iter().filter(|(id, number)| known(id) != *number).map(|(id, _)| id.as_str()).collect()
+            let known_number = |id: &str| peer_servers.get(id).map_or(0, |(number, _)| *number);
+            reports.iter().filter(|(id, number)| known_number(id) != *number).map(|(id, _)| id.as_str()).collect()
         };
         if changed.is_empty() {
             return Ok(());

@@ -344,7 +344,7 @@ async fn write_transitions(
         WriteRequest::Transition(draft) => Some(draft),
         _ => None,
     });
-    let sent = drafts.map(|draft| async move {
+    let pending_writes = drafts.map(|draft| async move {
         let change = &draft.change;
         let (version, votes) = (signed(change.version), i32::try_from(change.decisions.len()).unwrap_or(i32::MAX));
         let (state, expires_at) = (change.state.as_str(), change.expires_at.to_string());
@@ -387,7 +387,7 @@ async fn write_transitions(
             None => Err(WriteError::Conflict),
         })
     });
-    let answers: Vec<Result<_, StoreError>> = join_all(sent).await;
+    let answers: Vec<Result<_, StoreError>> = join_all(pending_writes).await;
     crash_point("within_transaction");
     answers.into_iter().collect()
 }

@@ -42,8 +42,9 @@ fn read_covered_rows(conn: &Connection) -> Result<CoveredRows, StoreError> {
 }
 
 fn read_coverage_fact(conn: &Connection) -> Result<Option<String>, StoreError> {
-    let known: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'facts'", [], |row| row.get(0))?;
-    if known == 0 {
+    let table_count: i64 =
+        conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'facts'", [], |row| row.get(0))?;
+    if table_count == 0 {
         return Ok(None);
     }
     run(facts::get(conn, COVERAGE_FACT))

@@ -18,11 +18,12 @@ pub async fn store<S: Sql>(db: &S, rules: &[StandingRule], uses_only: bool) -> R
     let mut descriptions = Vec::with_capacity(rules.len());
     for rule in rules {
         let sql = format!("SELECT id, body FROM standing_rules WHERE id = ?1{}", S::DIALECT.for_update);
-        let known = db.first(&sql, values![&rule.id]).await?.as_ref().map(parse_rule).transpose()?;
-        if !uses_only && !rule.has_ended() && known.as_ref().is_some_and(StandingRule::has_ended) {
+        let stored_rule = db.first(&sql, values![&rule.id]).await?.as_ref().map(parse_rule).transpose()?;
+        if !uses_only && !rule.has_ended() && stored_rule.as_ref().is_some_and(StandingRule::has_ended) {
             return Ok(None);
         }
-        let merged = known.filter(|_| uses_only).inspect(|known| known.uses.raise_to(rule.uses.get()));
+        let merged =
+            stored_rule.filter(|_| uses_only).inspect(|stored_rule| stored_rule.uses.raise_to(rule.uses.get()));
         let rule = merged.as_ref().unwrap_or(rule);
         let (body, row) = standing_rules::to_row(rule)?;
         let allows = rule.verdict == StandingVerdict::Allow;

@@ -38,8 +38,8 @@ pub async fn enqueue<S: Sql>(
     let mut ids = Vec::with_capacity(events.len());
     for PendingDelivery { key, seq, kind, subject, event, since, .. } in events {
         // An earlier commit with an unknown outcome may have stored the event.
-        let known = "SELECT id FROM webhook_deliveries WHERE webhook = ?1 AND key = ?2";
-        let row = match db.first(known, values![webhook, key]).await? {
+        let select = "SELECT id FROM webhook_deliveries WHERE webhook = ?1 AND key = ?2";
+        let row = match db.first(select, values![webhook, key]).await? {
             Some(row) => Some(row),
             None => {
                 let sql = "INSERT INTO webhook_deliveries

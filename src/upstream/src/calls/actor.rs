@@ -77,12 +77,14 @@ impl Handler<OpenLink> for UpstreamActor {
 
 /// Opens a link with the capabilities of the caller, or with none for the common connection.
 async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<UpstreamConnection>, LinkError> {
-    let known = upstream.negotiated().ok_or_else(|| LinkError::Unreachable("it has not been reached yet".into()))?;
+    let known_session =
+        upstream.negotiated().ok_or_else(|| LinkError::Unreachable("it has not been reached yet".into()))?;
     let calls = LinkCalls::new(upstream.weak_self.clone(), matches!(open.key, PoolKey::Session(_)));
     let none = ClientCapabilities::default();
     let capabilities = if open.key == PoolKey::Common { &none } else { &open.capabilities };
     let connector = open.endpoint.connector();
-    let (link, negotiated) = handshake::open(&*connector, Some(&known), capabilities, Arc::clone(&calls) as _).await?;
+    let (link, negotiated) =
+        handshake::open(&*connector, Some(&known_session), capabilities, Arc::clone(&calls) as _).await?;
     Ok(Arc::new(UpstreamConnection::new(link, connector.kind(), calls, &negotiated)))
 }
 

@@ -315,7 +315,7 @@ impl Upstream {
             }
             AttemptError::Link(error) => error,
         };
-        let (outcome, sent) = match &error {
+        let (outcome, was_sent) = match &error {
             LinkError::Unreachable(_) => (CallOutcome::Unreachable, false),
             LinkError::PermitExpired => return (CallOutcome::Refused, Permit::expired_error().with("upstream", name)),
             LinkError::Unauthorized(failure) => {
@@ -329,7 +329,7 @@ impl Upstream {
         tracing::info!(upstream = name, %error, approved = resend == ResendPolicy::Unsent, "a call to the upstream has failed");
         let error = McpError::new(ErrorKind::UpstreamUnavailable, format!("the server {name} {error}"))
             .with("upstream", name)
-            .with("outcome", if sent { "unknown" } else { "not_applied" });
+            .with("outcome", if was_sent { "unknown" } else { "not_applied" });
         (outcome, error)
     }
 

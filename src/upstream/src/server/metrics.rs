@@ -64,9 +64,9 @@ impl UpstreamMetrics {
     #[must_use]
     pub fn new(upstream: &str) -> Self {
         static LABELED_NAMES: OnceLock<Mutex<HashSet<String>>> = OnceLock::new();
-        let mut known = LABELED_NAMES.get_or_init(Mutex::default).lock();
-        let has_own_label =
-            known.contains(upstream) || (known.len() < MAX_LABELED_UPSTREAMS && known.insert(upstream.to_owned()));
+        let mut labeled_names = LABELED_NAMES.get_or_init(Mutex::default).lock();
+        let has_own_label = labeled_names.contains(upstream)
+            || (labeled_names.len() < MAX_LABELED_UPSTREAMS && labeled_names.insert(upstream.to_owned()));
         let label = if has_own_label { upstream } else { "other" }.to_owned();
         Self {
             up: gauge!(UPSTREAM_UP, "upstream" => label.clone()),

@@ -221,10 +221,10 @@ async fn open(
     let calls = LinkCalls::new(upstream.weak_self.clone(), false);
     let listener = || Arc::clone(&calls) as Arc<dyn Listener>;
     // The era is not detected again if that costs a child process.
-    let known = upstream.negotiated().filter(|_| era.is_some() && connector.kind() == LinkKind::SingleStream);
-    let (connector, link, negotiated) = if let Some(known) = known {
+    let known_session = upstream.negotiated().filter(|_| era.is_some() && connector.kind() == LinkKind::SingleStream);
+    let (connector, link, negotiated) = if let Some(known_session) = known_session {
         let none = ClientCapabilities::default();
-        let (link, negotiated) = handshake::open(&*connector, Some(&known), &none, listener()).await?;
+        let (link, negotiated) = handshake::open(&*connector, Some(&known_session), &none, listener()).await?;
         (connector, link, negotiated)
     } else {
         let found = detect::detect(connector, &listener).await?;

@@ -79,8 +79,8 @@ fn header_line(app: &App, width: u16) -> Line<'static> {
     ];
     if !app.selected.is_empty() {
         let selected = app.selected_changes();
-        let seen = selected.iter().filter(|entry| app.is_fully_seen(entry)).count();
-        pieces.push((format!(" selected {}, {seen} read ", app.selected.len()), theme.info()));
+        let seen_count = selected.iter().filter(|entry| app.is_fully_seen(entry)).count();
+        pieces.push((format!(" selected {}, {seen_count} read ", app.selected.len()), theme.info()));
     }
     let mut view = format!(" [{}]", app.view.name());
     if !app.grouping.name().is_empty() {
@@ -154,9 +154,9 @@ fn change_row(app: &App, entry: &ListedChange, width: u16) -> Line<'static> {
     let theme = app.theme;
     let wide = width >= 70;
     let selected = if app.selected.contains(&entry.id) { "x" } else { " " };
-    let seen = if app.is_fully_seen(entry) { theme.symbol("·", ".") } else { " " };
+    let seen_mark = if app.is_fully_seen(entry) { theme.symbol("·", ".") } else { " " };
     let mut pieces = vec![
-        (format!("{selected}{seen}"), theme.info()),
+        (format!("{selected}{seen_mark}"), theme.info()),
         (format!("{:<8} ", truncate(entry.state.as_str(), 8, theme)), theme.style(render::state_style(entry.state))),
         (format!("{:>4} ", format_duration(app.now.duration_since(entry.created_at))), theme.dim()),
     ];

@@ -140,9 +140,9 @@ impl App {
 
     /// Moves to the next change, and opens it if a change is on the screen.
     fn go_to_neighbour(&mut self, delta: isize) -> Option<Action> {
-        let shown = self.detail.as_ref().map(|detail| detail.change.id.as_str());
+        let shown_id = self.detail.as_ref().map(|detail| detail.change.id.as_str());
         // If the shown change has left the list, the cursor is on the next one already.
-        if delta > 0 && shown.is_some() && self.at_cursor().map(|entry| entry.id.as_str()) != shown {
+        if delta > 0 && shown_id.is_some() && self.at_cursor().map(|entry| entry.id.as_str()) != shown_id {
             return self.open_at_cursor();
         }
         let before = self.cursor;
@@ -309,11 +309,11 @@ impl App {
             return None;
         }
         // From the list, undoes the last approval unless the cursor is on an approved change.
-        let shown = self.detail.as_ref().map(|d| (&d.change.id, d.change.state, d.change.version));
-        let at_cursor = self.at_cursor().filter(|_| shown.is_none());
+        let shown_change = self.detail.as_ref().map(|d| (&d.change.id, d.change.state, d.change.version));
+        let at_cursor = self.at_cursor().filter(|_| shown_change.is_none());
         let last = self.changes.iter().find(|entry| Some(&entry.id) == self.last_approved.as_ref());
         let listed = [at_cursor, last].into_iter().flatten().map(|entry| (&entry.id, entry.state, entry.version));
-        let approved = shown.into_iter().chain(listed).find(|(_, state, _)| *state == ChangeState::Approved);
+        let approved = shown_change.into_iter().chain(listed).find(|(_, state, _)| *state == ChangeState::Approved);
         let Some((id, _, version)) = approved else {
             return self.report_problem("There is no approval to undo here.");
         };

@@ -199,8 +199,8 @@ impl Inbox {
         let may_match_search = !self.app.search.is_empty() && !updated_ids.iter().all(is_listed);
         let shown_id = self.app.detail.as_ref().map(|detail| detail.change.id.clone());
         if self.must_reload_list || may_match_search || updated_ids.len() > MAX_SINGLE_RELOADS {
-            if let Some(shown) = shown_id {
-                self.net.load_change(shown, false, true);
+            if let Some(change_id) = shown_id {
+                self.net.load_change(change_id, false, true);
             }
             return self.load();
         }

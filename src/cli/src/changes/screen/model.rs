@@ -208,8 +208,8 @@ impl App {
             // A response may be older than the feed.
             Some(at) if self.changes.get(at).is_some_and(|listed| listed.version <= entry.version) => {
                 if self.view.includes(entry.state) || !self.search.is_empty() {
-                    if let Some(known) = self.changes.get_mut(at) {
-                        *known = entry;
+                    if let Some(listed) = self.changes.get_mut(at) {
+                        *listed = entry;
                     }
                 } else {
                     self.selected.remove(&entry.id);

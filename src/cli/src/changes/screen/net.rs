@@ -205,10 +205,10 @@ impl GatewayConnection {
 
     /// Follows the feed until it ends for good.
     pub async fn follow(self) {
-        let ended = feed::follow(&self.client, None, async |update, seen: &mut Option<u64>| {
+        let ended = feed::follow(&self.client, None, async |update, last_seq: &mut Option<u64>| {
             match update {
                 FeedUpdate::Connected => self.send(GatewayEvent::FeedConnected).await,
-                FeedUpdate::Event(event) => self.handle_event(&event, seen).await,
+                FeedUpdate::Event(event) => self.handle_event(&event, last_seq).await,
                 FeedUpdate::Lost => self.send(GatewayEvent::FeedLost).await,
             }
             Ok(())
@@ -218,9 +218,9 @@ impl GatewayConnection {
         }
     }
 
-    async fn handle_event(&self, event: &Event, seen: &mut Option<u64>) {
+    async fn handle_event(&self, event: &Event, last_seq: &mut Option<u64>) {
         let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
-        *seen = event.id.or_else(|| data.get("seq").and_then(Value::as_u64)).or(*seen);
+        *last_seq = event.id.or_else(|| data.get("seq").and_then(Value::as_u64)).or(*last_seq);
         match (event.kind.as_str(), data.pointer("/change/id").and_then(Value::as_str)) {
             // Events were lost, so only the whole list tells the current state.
             ("reset", _) => self.send(GatewayEvent::FeedConnected).await,

@@ -9,7 +9,7 @@ pub fn query(line: &str, now: Timestamp) -> Vec<(&'static str, String)> {
     let mut query: Vec<(&'static str, String)> = Vec::new();
     let mut words = Vec::new();
     for word in line.split_whitespace() {
-        let known = word.split_once(':').filter(|(_, value)| !value.is_empty()).and_then(|(name, value)| {
+        let filter = word.split_once(':').filter(|(_, value)| !value.is_empty()).and_then(|(name, value)| {
             let moment = || moment::resolve(value, now).map(|at| at.to_string());
             let text = || Some(value.to_owned());
             match name {
@@ -22,9 +22,9 @@ pub fn query(line: &str, now: Timestamp) -> Vec<(&'static str, String)> {
                 _ => None,
             }
         });
-        match known {
+        match filter {
             // Values of the same filter become one parameter, separated by commas.
-            Some((name, value)) => match query.iter_mut().find(|(known, _)| *known == name) {
+            Some((name, value)) => match query.iter_mut().find(|(key, _)| *key == name) {
                 Some((_, values)) if !matches!(name, "since" | "until") => {
                     values.push(',');
                     values.push_str(&value);

@@ -81,25 +81,25 @@ impl CurrentUser {
             return Some(format!("Under this rule only {reviewers} can decide, and you are not one of them."));
         }
         if Person::from_proposer(&entry.proposer).may_be_same_as(self.person()) {
-            let by = if entry.proposer.principal == self.name {
+            let reason = if entry.proposer.principal == self.name {
                 "You proposed this change"
             } else if entry.proposer.claims.is_some() {
                 "An agent proposed this change in your name"
             } else {
                 "This change was proposed with a key of the same owner as yours"
             };
-            return Some(format!("{by}, so somebody else has to approve it."));
+            return Some(format!("{reason}, so somebody else has to approve it."));
         }
         let mut votes = entry.decisions.iter().filter(|decision| decision.verdict == ReviewVerdict::Approve);
         if let Some(vote) = votes.find(|vote| vote.voters().any(|voter| voter.may_be_same_as(self.person()))) {
             let is_own = Person::from_decision(vote).may_be_same_as(self.person());
-            let by = if is_own { "You have approved this" } else { "Your deputy has approved this for you" };
+            let reason = if is_own { "You have approved this" } else { "Your deputy has approved this for you" };
             let quorum = usize::try_from(terms.quorum).unwrap_or(usize::MAX);
             let missing = match quorum.saturating_sub(entry.approvals()) {
                 1 => "One more approval is".to_owned(),
                 missing => format!("{missing} more approvals are"),
             };
-            return Some(format!("{by}. {missing} needed."));
+            return Some(format!("{reason}. {missing} needed."));
         }
         // A key has no sign-in; the gateway checks that of a token.
         if terms.sign_in.is_some() && !is_subject_name(&self.name) {

@@ -159,13 +159,13 @@ impl Compiler {
         if self.is_loop_variable(name) || TYPES.contains(&name) {
             return Ok(());
         }
-        let Some((known, _)) = self.variables.iter().find(|(variable, _)| *variable == name) else {
-            let known: Vec<&str> = self.variables.iter().map(|(name, _)| *name).collect();
-            let hint = did_you_mean(name, &known);
-            return Err(format!("there is no `{name}`{hint}; a condition may look at {}", known.join(", ")));
+        let Some((declared_name, _)) = self.variables.iter().find(|(variable, _)| *variable == name) else {
+            let names: Vec<&str> = self.variables.iter().map(|(name, _)| *name).collect();
+            let hint = did_you_mean(name, &names);
+            return Err(format!("there is no `{name}`{hint}; a condition may look at {}", names.join(", ")));
         };
-        if !self.used_names.contains(known) {
-            self.used_names.push(known);
+        if !self.used_names.contains(declared_name) {
+            self.used_names.push(declared_name);
         }
         Ok(())
     }

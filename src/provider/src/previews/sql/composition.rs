@@ -138,10 +138,10 @@ impl Composer {
         if selected.rows.len() > self.max_rows + 1 || (count == 0) != selected.rows.is_empty() {
             return Err(Fault::new("answer", "the rows and their number contradict each other"));
         }
-        let shown = &selected.rows[..selected.rows.len().min(self.max_rows)];
-        shown.iter().try_for_each(|row| check_values(row, &queries.assignments))?;
-        let before = rows_text(shown.iter().map(|row| assigned_row(row, &[])));
-        let after = rows_text(shown.iter().map(|row| assigned_row(row, &queries.assignments)));
+        let shown_rows = &selected.rows[..selected.rows.len().min(self.max_rows)];
+        shown_rows.iter().try_for_each(|row| check_values(row, &queries.assignments))?;
+        let before = rows_text(shown_rows.iter().map(|row| assigned_row(row, &[])));
+        let after = rows_text(shown_rows.iter().map(|row| assigned_row(row, &queries.assignments)));
         let (before, after) = match write.kind {
             WriteKind::Insert => (None, Some(after)),
             WriteKind::Update => (Some(before), Some(after)),
@@ -151,8 +151,8 @@ impl Composer {
             0 => "no row".to_owned(),
             count => plural_rows(count),
         };
-        if selected.rows.len() > shown.len() {
-            note.push_str(&format!("; the first {} are shown, the others are not compared", shown.len()));
+        if selected.rows.len() > shown_rows.len() {
+            note.push_str(&format!("; the first {} are shown, the others are not compared", shown_rows.len()));
         }
         let first_field = self.builder.len();
         self.add_note(index, "Rows", &note);

@@ -101,11 +101,11 @@ impl Verifier<'_> {
         let before = observed.answers.as_ref().map_err(Fault::clone)?;
         match (&write.read_back, &write.preview, before.as_slice()) {
             (ReadBack::Rows(table), PreviewSource::Rows(queries), [selected, _]) => {
-                let shown = &selected.rows[..selected.rows.len().min(self.sql.rows)];
+                let shown_rows = &selected.rows[..selected.rows.len().min(self.sql.rows)];
                 let keys = self.key_columns(table).await?;
                 match write.kind {
-                    WriteKind::Update => self.verify_update(index, write, table, &keys, queries, shown).await,
-                    _ => self.verify_deletion(index, write, table, &keys, queries, shown).await,
+                    WriteKind::Update => self.verify_update(index, write, table, &keys, queries, shown_rows).await,
+                    _ => self.verify_deletion(index, write, table, &keys, queries, shown_rows).await,
                 }
             }
             (ReadBack::Rows(_), PreviewSource::GivenRows { rows, equal_count_query: Some(query), .. }, [counted]) => {
@@ -133,12 +133,12 @@ impl Verifier<'_> {
         table: &TableRows,
         keys: &[String],
         queries: &RowQueries,
-        shown: &[Row],
+        shown_rows: &[Row],
     ) -> Result<(), Fault> {
         if keys.is_empty() {
             return Err(missing_key_fault(write));
         }
-        let expected: Vec<Row> = shown.iter().map(|row| row_after(row, &queries.assignments)).collect();
+        let expected: Vec<Row> = shown_rows.iter().map(|row| row_after(row, &queries.assignments)).collect();
         let Some(first) = expected.first() else { return Ok(()) };
         let is_assigned = |name: &&str| find_assignment(&queries.assignments, name).is_some();
         let assigned: Vec<&str> = first.keys().map(String::as_str).filter(is_assigned).collect();
@@ -193,16 +193,16 @@ impl Verifier<'_> {
         table: &TableRows,
         keys: &[String],
         queries: &RowQueries,
-        shown: &[Row],
+        shown_rows: &[Row],
     ) -> Result<(), Fault> {
-        if shown.is_empty() {
+        if shown_rows.is_empty() {
             return Ok(());
         }
         if keys.is_empty() {
             let remaining = self.query(&queries.count).await?;
             return if parse_count(&remaining.rows)? == 0 { Ok(()) } else { Err(missing_key_fault(write)) };
         }
-        let found = self.find_rows(table, shown, keys).await?;
+        let found = self.find_rows(table, shown_rows, keys).await?;
         let present = (!found.rows.is_empty()).then(|| rows_text(found.rows.clone()));
         self.add(&format!("$rows{index}"), &self.table_label(index, write), (None, present.as_deref()), &found);
         Ok(())
@@ -240,11 +240,11 @@ impl Verifier<'_> {
         field: &str,
         label: &str,
         (approved, present): (Option<&str>, Option<&str>),
-        found: &QueryAnswer,
+        answer: &QueryAnswer,
     ) {
         let fields = self.builder.len();
         add_row_diff(&mut self.builder, field, label, approved, present);
-        if self.is_restricted || found.restricted {
+        if self.is_restricted || answer.restricted {
             self.builder.restrict_after(fields);
         }
     }
@@ -265,9 +265,9 @@ impl Verifier<'_> {
         let texts: Option<Vec<_>> = rows
             .iter()
             .map(|row| {
-                let known = columns.iter().filter_map(|name| row.get_key_value(name));
+                let known_values = columns.iter().filter_map(|name| row.get_key_value(name));
                 let values: Vec<(&str, String, &Value)> =
-                    known.map(|(name, value)| (name.as_str(), value.to_string(), value)).collect();
+                    known_values.map(|(name, value)| (name.as_str(), value.to_string(), value)).collect();
                 (values.len() == columns.len()).then_some(values)
             })
             .collect();

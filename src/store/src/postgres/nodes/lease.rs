@@ -157,7 +157,7 @@ impl Membership {
                                (SELECT before.lease_until FROM nodes AS before WHERE before.id = $1), '-infinity'))
                        AS others";
         let started = self.started_at.as_millisecond();
-        let sent = time_since_boot();
+        let sent_at = time_since_boot();
         let resigned = self.resigned.load(Ordering::Acquire);
         // The epoch rises even if the row of this node was deleted, so that claims of earlier epochs stay invalid.
         let next = signed(self.current_epoch.lock().epoch + 1);
@@ -181,14 +181,14 @@ impl Membership {
         client.batch_execute("COMMIT").await?;
         self.server_states.lock().is_published = false;
         let row = row.ok_or(StoreError::Superseded)?;
-        self.clock.adjust(row.get("time"), sent, received);
+        self.clock.adjust(row.get("time"), sent_at, received);
         self.is_leader.store(false, Ordering::Release);
         let mut current = self.current_epoch.lock();
         let epoch = unsigned(row.get(0))?;
         // If this node was alone, nobody has told clients that its sessions are gone. Otherwise, other nodes may have
         // done so after the lease expired.
         let sessions_since = if is_start || row.get("others") { epoch } else { current.sessions_since };
-        *current = NodeEpoch { epoch, lease_end: local_lease_end(sent), sessions_since };
+        *current = NodeEpoch { epoch, lease_end: local_lease_end(sent_at), sessions_since };
         tracing::info!(node = self.id, epoch = current.epoch, "this node has joined");
         Ok(())
     }
@@ -240,9 +240,9 @@ impl Membership {
                           ARRAY(SELECT certificate FROM others WHERE live AND url <> '' ORDER BY id) AS certificates,
                           ARRAY(SELECT lease FROM others WHERE live AND url <> '' ORDER BY id) AS leases
                    FROM heads";
-        let known = *self.known_heads.lock();
-        let last = signed(known.audit.seq);
-        let sent = time_since_boot();
+        let known_heads = *self.known_heads.lock();
+        let last = signed(known_heads.audit.seq);
+        let sent_at = time_since_boot();
         let values: [Value<'_>; 10] = [
             &self.id,
             &epoch,
@@ -265,21 +265,21 @@ impl Membership {
                 "the table `heads` has no row; restore the database from a backup".into(),
             ));
         };
-        self.clock.adjust(row.get("time"), sent, received);
+        self.clock.adjust(row.get("time"), sent_at, received);
         if servers.is_some() {
             self.notify_peers(client).await?;
         }
         let (live, report_numbers): (Vec<String>, Vec<i64>) = (row.get("live"), row.get("report_numbers"));
-        let others = live.len();
+        let peer_count = live.len();
         self.load_peer_servers(client, live.into_iter().zip(report_numbers).collect()).await?;
         let audit = AuditHead { seq: unsigned(row.get("audit"))?, hash: parse_hash(row.get("hash"))? };
         let heads = Heads { event: unsigned(row.get("event"))?, audit };
-        if !is_continuation(known, heads, row.get::<_, Option<&[u8]>>("entry").map(parse_hash).transpose()?) {
+        if !is_continuation(known_heads, heads, row.get::<_, Option<&[u8]>>("entry").map(parse_hash).transpose()?) {
             return Err(StoreError::WritesLost);
         }
         self.remember_heads(heads);
         raise_counters(&self.updates, heads.event, unsigned(row.get("records"))?, row.get("has_messages"));
-        self.live_nodes.store(others + 1, Ordering::Release);
+        self.live_nodes.store(peer_count + 1, Ordering::Release);
         self.differing_nodes.store(usize::try_from(row.get::<_, i64>("differing")).unwrap_or(0), Ordering::Release);
         let (peer_ids, urls): (Vec<String>, Vec<String>) = (row.get("peer_ids"), row.get("urls"));
         let (certificates, leases): (Vec<String>, Vec<i64>) = (row.get("certificates"), row.get("leases"));
@@ -292,7 +292,7 @@ impl Membership {
             let is_replaced = row.get::<_, Option<&str>>("process").is_some_and(|process| process != self.process);
             return Ok(if is_replaced { RenewalOutcome::Replaced } else { RenewalOutcome::Lapsed });
         };
-        self.current_epoch.lock().lease_end = local_lease_end(sent);
+        self.current_epoch.lock().lease_end = local_lease_end(sent_at);
         self.renewals.completed.send_replace(number);
         let must_wait = row.get::<_, bool>("has_senior") || self.resigned.load(Ordering::Acquire);
         if !self.is_leader.load(Ordering::Acquire) && !must_wait && may_lead(client, joined).await? {

@@ -203,10 +203,10 @@ impl HttpResponse {
     /// # Errors
     /// [`LinkError::Lost`]
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, LinkError> {
-        let lost = |error: &dyn Display| LinkError::Lost(format!("its answer broke off: {error}"));
+        let lost_error = |error: &dyn Display| LinkError::Lost(format!("its answer broke off: {error}"));
         match self {
-            Self::Http1(response) => response.chunk().await.map_err(|error| lost(&error)),
-            Self::Http2(response) => response.next().await.transpose().map_err(|error| lost(&error)),
+            Self::Http1(response) => response.chunk().await.map_err(|error| lost_error(&error)),
+            Self::Http2(response) => response.next().await.transpose().map_err(|error| lost_error(&error)),
         }
     }
 }
@@ -289,15 +289,15 @@ async fn send_http2(
     extra.iter().for_each(|(name, _)| _ = headers.remove(name));
     extra.iter().cloned().for_each(|(name, value)| headers.append(name, value));
     let was_withheld = Rc::new(Cell::new(false));
-    let sent = if head.method == Method::POST {
+    let result = if head.method == Method::POST {
         let body =
             PermittedBody { body: body.clone(), permit: permit.cloned(), was_withheld: Rc::clone(&was_withheld) };
         request.send_body(body).await
     } else {
         request.send().await
     };
-    let response =
-        sent.map_err(|error| if was_withheld.get() { LinkError::PermitExpired } else { classify_send_error(&error) })?;
+    let response = result
+        .map_err(|error| if was_withheld.get() { LinkError::PermitExpired } else { classify_send_error(&error) })?;
     head.access.trust.is_http2.store(response.version() == Version::HTTP_2, Ordering::Relaxed);
     Ok(HttpResponse::Http2(response))
 }
