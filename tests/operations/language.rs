@@ -39,6 +39,12 @@ const ESTABLISHED_NAMES: &str = "limited bounded shared typed buffered embedded 
 const ESTABLISHED_FUNCTIONS: &str =
     "from into to not with within one all each any on read set put cut let run hit found left";
 
+/// Words that are established names of fields, such as `at` for a time and `by` for an actor.
+const ESTABLISHED_FIELDS: &str = "all at by cut from other out to when with within";
+
+/// Words that are established names of states, outcomes and choices.
+const ESTABLISHED_VARIANTS: &str = "all any cut done found held lost none off on one other put same";
+
 /// A word at the beginning of a comment that makes a fragment of it.
 const FRAGMENT: &str = r"^(See the module's page|What|Who|Whose|Whom|Whether|Where|How|Of|As|By which|That|Which|Such|Than|To whom|From|In|At|With|Without|For|Against|Until|While|Since)\b";
 
@@ -49,6 +55,10 @@ struct Rules {
     type_name: Regex,
     constant: Regex,
     function: Regex,
+    /// The beginning of a struct or an enum, with its indentation.
+    members: Regex,
+    field: Regex,
+    variant: Regex,
     comment: Regex,
     fragment: Regex,
     introduction: Regex,
@@ -68,6 +78,9 @@ impl Rules {
             type_name: regex(r"^\s*(?:pub(?:\([^)]*\))? )?(?:struct|enum|trait|type) ([A-Z]\w*)"),
             constant: regex(r"^\s*(?:pub(?:\([^)]*\))? )?(?:const|static) ([A-Z][A-Z0-9_]*):"),
             function: regex(r"^\s*(?:pub(?:\([^)]*\))? )?(?:const )?(?:async )?fn (\w+)"),
+            members: regex(r"^(\s*)(?:pub(?:\([^)]*\))? )?(?:struct|enum) \w+.*\{$"),
+            field: regex(r"^\s+(?:pub(?:\([^)]*\))? )?([a-z]\w*): "),
+            variant: regex(r"^\s+([A-Z]\w*)(?:,|\(| \{)"),
             comment: regex(r"^\s*//[/!] ?(.*)"),
             fragment: regex(FRAGMENT),
             introduction: regex(INTRODUCTION),
@@ -77,6 +90,7 @@ impl Rules {
     fn check(&self, text: &str, location: &str, findings: &mut Vec<Finding>) {
         let lines: Vec<&str> = text.lines().collect();
         let mut inside_comment = false;
+        let mut end_of_members = None;
         for (index, line) in lines.iter().enumerate() {
             let name_in = |rule: &Regex| rule.captures(line).map(|found| found[1].to_owned());
             let mut report =
@@ -95,6 +109,19 @@ impl Rules {
                     report("test", name);
                 } else if !is_test && is_unclear_function(&name) {
                     report("function", name);
+                }
+            }
+            if let Some(indentation) = name_in(&self.members) {
+                end_of_members = Some(indentation + "}");
+            } else if end_of_members.as_deref() == Some(*line) {
+                end_of_members = None;
+            } else if end_of_members.is_some() {
+                let rules =
+                    [("field", &self.field, ESTABLISHED_FIELDS), ("variant", &self.variant, ESTABLISHED_VARIANTS)];
+                for (kind, rule, established) in rules {
+                    if let Some(name) = name_in(rule).filter(|name| is_unclear_member(name, established)) {
+                        report(kind, name);
+                    }
                 }
             }
             let comment = name_in(&self.comment);
@@ -131,6 +158,14 @@ fn is_unclear_function(name: &str) -> bool {
                 name,
                 "asked" | "named" | "passed" | "noted" | "owed" | "silent" | "well" | "speak" | "word" | "ways"
             ))
+}
+
+/// Returns `true` for a field or a variant that is only a pronoun, a preposition or an irregular participle. Participles that
+/// end in "ed" are usual names of flags and states.
+fn is_unclear_member(name: &str, established: &str) -> bool {
+    let word = name.to_lowercase();
+    ![ESTABLISHED_NAMES, established].iter().any(|list| is_word_of(list, &word))
+        && [IRREGULAR, PRONOUNS, PREPOSITIONS].iter().any(|list| is_word_of(list, &word))
 }
 
 /// Reads the exceptions: a kind, a name and a reason on each line.
@@ -181,7 +216,8 @@ fn names_and_comments_follow_the_language_rules() {
 #[test]
 fn unclear_names_and_fragments_are_found() {
     let text = "/// What was told.\nstruct Told;\nconst SOON: u8 = 1;\nconst LEFT: u8 = 1;\nfn of() {}\nfn attach_token() {}\n\
-        /// Returns a node.\nstruct RemoteNode;\n#[test]\nfn this_name_of_a_test_has_too_many_characters_for_one_line_of_a_report() {}\n";
+        /// Returns a node.\nstruct RemoteNode;\n#[test]\nfn this_name_of_a_test_has_too_many_characters_for_one_line_of_a_report() {}\n\
+        pub struct Call {\n    pub known: u8,\n    known_tools: u8,\n    at: u8,\n}\nlet why: u8 = 1;\nenum State {\n    Seen(u8),\n    Done,\n}\n";
     let mut findings = Vec::new();
     Rules::new().check(text, "x.rs", &mut findings);
     let found: Vec<_> = findings.iter().map(|finding| (finding.kind, finding.location.as_str())).collect();
@@ -192,7 +228,9 @@ fn unclear_names_and_fragments_are_found() {
             ("type", "x.rs:2"),
             ("constant", "x.rs:4"),
             ("function", "x.rs:5"),
-            ("test", "x.rs:10")
+            ("test", "x.rs:10"),
+            ("field", "x.rs:12"),
+            ("variant", "x.rs:18")
         ]
     );
 }
