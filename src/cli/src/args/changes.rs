@@ -79,7 +79,7 @@ pub enum ChangesCommand {
         /// The outcome that you found
         #[arg(long, value_name = "OUTCOME", value_parser = ["applied", "failed"])]
         outcome: String,
-        /// How you know that this is the outcome
+        /// The evidence for this outcome
         #[arg(long, value_name = "TEXT")]
         comment: Option<String>,
     },
