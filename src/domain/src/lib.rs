@@ -4,16 +4,15 @@
 //! anything is stored.
 //!
 //! [`changes::machine`] is the state machine of a change, [`changes::audit`] the hash chain of its trail, and
-//! [`changes::diff`] the diff that a reviewer sees. [`policy`] decides about calls, [`principal`] holds identities and roles,
-//! [`scopes`] checks what access tokens permit, [`questions`] adapts questions of servers to their clients, [`recipes`]
-//! describes previews of tool calls, and [`webhooks`] formats outgoing events.
+//! [`changes::diff`] the diff that a reviewer sees. [`policy`] decides about calls, [`principal`] holds identities, roles and
+//! the scopes of access tokens, [`questions`] adapts questions of servers to their clients, [`recipes`] describes previews of
+//! tool calls, and [`webhooks`] formats outgoing events.
 
 pub mod changes;
 pub mod policy;
 pub mod principal;
 pub mod questions;
 pub mod recipes;
-pub mod scopes;
 pub mod text;
 pub mod webhooks;
 

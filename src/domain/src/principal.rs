@@ -1,10 +1,12 @@
-//! Principals: their roles, and how they were authenticated.
+//! Principals: their roles, the scopes of their tokens, and how they were authenticated.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
+
+use countersign_protocol::{ErrorKind, McpError};
 
 /// The permissions of a principal. `admin` has the permissions of all other roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray, ToSchema)]
@@ -50,6 +52,9 @@ impl Role {
         matches!(self, Self::Reviewer | Self::Admin)
     }
 }
+
+/// The scopes of an agent that proposes changes.
+pub const AGENT_SCOPES: &str = "tools:read tools:propose";
 
 /// The authenticated identity behind a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -106,6 +111,22 @@ impl Principal {
     pub fn has_scope(&self, scope: Scope) -> bool {
         let scopes = self.claims.as_ref().and_then(|claims| claims.scopes.as_ref());
         scopes.is_none_or(|scopes| scopes.iter().any(|granted| granted.includes(scope)))
+    }
+
+    /// Checks that the principal's token permits an operation.
+    ///
+    /// # Errors
+    /// `FORBIDDEN` with all scopes that the operation needs, so that a client asks its issuer once.
+    pub fn require_scope(&self, scope: Scope) -> Result<(), McpError> {
+        if self.has_scope(scope) {
+            return Ok(());
+        }
+        let needed = match scope {
+            Scope::ToolsPropose => AGENT_SCOPES,
+            Scope::ToolsRead | Scope::ChangesDecide | Scope::Admin => scope.as_str(),
+        };
+        let text = format!("the token does not permit this; it needs the scope {needed}");
+        Err(McpError::new(ErrorKind::Forbidden, text).with("scope", needed))
     }
 
     /// Returns the name of the person who has one vote: the owner, or else the principal's own name.
@@ -314,6 +335,30 @@ mod tests {
         assert_eq!(granted(&[Admin]), Scope::VARIANTS);
         assert!(Scope::VARIANTS.iter().all(|scope| Principal::local_agent().has_scope(*scope)));
         assert!(Scope::VARIANTS.iter().all(|scope| Scope::parse(scope.as_str()) == Some(*scope)));
+    }
+
+    #[test]
+    fn refusal_names_all_scopes_of_the_operation() {
+        let key = Principal::local_agent();
+        let token = |scopes: &[Scope]| {
+            let claims = Claims { scopes: Some(scopes.to_vec()), ..Claims::default() };
+            Principal { claims: Some(Arc::new(claims)), ..key.clone() }
+        };
+        for scope in [Scope::ToolsRead, Scope::ToolsPropose, Scope::ChangesDecide, Scope::Admin] {
+            key.require_scope(scope).unwrap();
+            token(&[Scope::Admin]).require_scope(scope).unwrap();
+        }
+        for (held, scope, needed) in [
+            (&[][..], Scope::ToolsRead, "tools:read"),
+            (&[Scope::ToolsRead], Scope::ToolsPropose, "tools:read tools:propose"),
+            (&[Scope::ToolsPropose], Scope::ChangesDecide, "changes:decide"),
+            (&[Scope::ChangesDecide], Scope::ToolsRead, "tools:read"),
+        ] {
+            let error = token(held).require_scope(scope).unwrap_err();
+            assert_eq!((error.kind, error.data["scope"].as_str()), (ErrorKind::Forbidden, Some(needed)));
+            let challenge = format!(r#"Bearer error="insufficient_scope", scope="{needed}""#);
+            assert_eq!(error.challenge().as_deref(), Some(challenge.as_str()));
+        }
     }
 
     #[test]

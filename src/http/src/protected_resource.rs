@@ -7,7 +7,7 @@ use actix_web::http::{
 use serde_json::{Value, json};
 
 use countersign_auth::TokenVerifier;
-use countersign_domain::{principal::Scope, scopes::AGENT_SCOPES};
+use countersign_domain::principal::{AGENT_SCOPES, Scope};
 
 /// The path of the metadata of `/mcp`. For the metadata of a certain endpoint, the endpoint's path is appended.
 pub const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";

@@ -12,10 +12,7 @@ use actix_web::{FromRequest, HttpRequest, dev::Payload, web};
 
 use super::Problem;
 use countersign_config::HttpConfig;
-use countersign_domain::{
-    principal::{Credential, Principal, Scope},
-    scopes::require_scope,
-};
+use countersign_domain::principal::{Credential, Principal, Scope};
 use countersign_http::{connections::Connection, guard::RequestAuthenticator};
 use countersign_protocol::ErrorKind;
 
@@ -59,7 +56,7 @@ fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
 
 /// Checks that the principal may see all changes.
 fn check_access(principal: &Principal) -> Result<(), Problem> {
-    require_scope(principal, Scope::ChangesDecide)?;
+    principal.require_scope(Scope::ChangesDecide)?;
     if principal.role.may_view() {
         return Ok(());
     }

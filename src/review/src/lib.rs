@@ -46,7 +46,6 @@ use countersign_domain::{
     },
     policy::Reviewers,
     principal::{Principal, Scope},
-    scopes::require_scope,
 };
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
@@ -302,7 +301,7 @@ impl Changes {
         principal: &Principal,
         answers: Vec<(String, DialogueAnswer)>,
     ) -> Result<(), McpError> {
-        require_scope(principal, Scope::ToolsPropose)?;
+        principal.require_scope(Scope::ToolsPropose)?;
         self.send_dialogue_message(id, DialogueMessage::Answers { by: principal.name.clone(), answers }).await
     }
 

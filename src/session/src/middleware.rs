@@ -21,10 +21,7 @@ use crate::{
     server::{McpServer, Routing},
     state::callers::Limiter,
 };
-use countersign_domain::{
-    principal::{Identity, Scope},
-    scopes::require_scope,
-};
+use countersign_domain::principal::{Identity, Scope};
 use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancellation};
 use countersign_protocol::{ErrorKind, McpError, Method, envelope::Request};
 use countersign_routing::RouteTable;
@@ -100,7 +97,7 @@ fn check_caller(
 /// # Errors
 /// `FORBIDDEN` for a role that may only view, and for a token without the scope `tools:read`.
 pub fn check_access(identity: &Identity) -> Result<(), McpError> {
-    require_scope(&identity.principal, Scope::ToolsRead)?;
+    identity.principal.require_scope(Scope::ToolsRead)?;
     if identity.principal.role.may_call() {
         return Ok(());
     }

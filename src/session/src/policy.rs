@@ -10,7 +10,6 @@ use countersign_domain::{
         subjects::{Refusal, SubjectProvider},
     },
     principal::Scope,
-    scopes::require_scope,
 };
 use countersign_exchange::context::{Exchange, requester};
 use countersign_protocol::{ErrorKind, McpError};
@@ -121,7 +120,7 @@ impl JudgedCall {
     /// `POLICY_DENIED` with the rule and the reason, or `FORBIDDEN` if the client's token does not permit proposals.
     pub fn apply_decision(self, exchange: &Exchange, counting: Counting) -> Result<Admission, McpError> {
         if self.verdict() == Verdict::Review {
-            require_scope(&exchange.identity.principal, Scope::ToolsPropose)?;
+            exchange.identity.principal.require_scope(Scope::ToolsPropose)?;
         }
         if counting == Counting::Count {
             self.count_decision(exchange);

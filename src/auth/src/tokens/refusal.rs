@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use countersign_domain::scopes::AGENT_SCOPES;
+use countersign_domain::principal::AGENT_SCOPES;
 use countersign_protocol::{ErrorKind, McpError};
 
 /// The reason why a token is refused.

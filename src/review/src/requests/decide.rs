@@ -20,7 +20,6 @@ use countersign_domain::{
         visible,
     },
     principal::{Principal, Role, Scope, TokenRights},
-    scopes::require_scope,
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
@@ -83,7 +82,7 @@ impl Changes {
         if inner.changes.shutdown.is_closing() {
             return Err(shutting_down_error().into());
         }
-        require_scope(principal, Scope::ToolsPropose)?;
+        principal.require_scope(Scope::ToolsPropose)?;
         let change = load(inner, id).await?;
         if change.proposer.principal != principal.name {
             return Err(if principal.role.may_view() {

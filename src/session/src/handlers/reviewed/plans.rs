@@ -23,7 +23,6 @@ use countersign_domain::{
     },
     policy::{Decision, Verdict},
     principal::Scope,
-    scopes::require_scope,
 };
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, arguments, envelope::Request, params::LoggingLevel, params::keys};
@@ -60,7 +59,7 @@ pub(in crate::handlers) async fn propose_plan(
     let arguments = arguments_or_empty(arguments)?;
     validate::check_arguments(route, arguments)?;
     policy::judge(exchange, route, arguments).await?.apply_decision(exchange, Counting::Count)?;
-    require_scope(&exchange.identity.principal, Scope::ToolsPropose)?;
+    exchange.identity.principal.require_scope(Scope::ToolsPropose)?;
     let plan: ProposePlanArgs = countersign_provider::schema::parse_arguments(arguments)?;
     let mut judged = Vec::with_capacity(plan.calls.len());
     for (step, call) in plan.calls.iter().enumerate() {
@@ -151,7 +150,7 @@ pub(in crate::handlers) async fn propose_step(
     plan: &PlanAnnouncement,
 ) -> Result<ToolOutcome, McpError> {
     let ToolCallScope { exchange, reviews, .. } = scope;
-    require_scope(&exchange.identity.principal, Scope::ToolsPropose)?;
+    exchange.identity.principal.require_scope(Scope::ToolsPropose)?;
     let arguments = arguments_or_empty(call.arguments)?;
     // The position of the step is not known yet. `Changes::propose_step` checks its references again.
     let judged = judge_step(scope, route, arguments, MAX_STEPS).await?;
