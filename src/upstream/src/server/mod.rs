@@ -277,6 +277,12 @@ impl Upstream {
         self.reached.load(Ordering::Acquire)
     }
 
+    /// Returns `true` if calls are refused, because the circuit is open at every endpoint.
+    #[must_use]
+    pub fn is_refusing(&self) -> bool {
+        !self.endpoints.is_empty() && self.endpoints.iter().all(|endpoint| endpoint.breaker.is_refusing())
+    }
+
     /// Returns the time since the upstream was configured.
     #[must_use]
     pub fn age(&self) -> Duration {

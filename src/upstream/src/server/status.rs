@@ -175,12 +175,6 @@ impl Upstream {
         personal_state.or_else(endpoint_state).unwrap_or(CircuitState::Closed)
     }
 
-    /// Returns `true` if calls are refused, because the circuit is open at every endpoint.
-    #[must_use]
-    pub fn is_refusing(&self) -> bool {
-        !self.endpoints.is_empty() && self.endpoints.iter().all(|endpoint| endpoint.breaker.is_refusing())
-    }
-
     /// Returns the indices of the endpoints whose circuit is open.
     #[must_use]
     pub fn open_breakers(&self) -> Vec<usize> {
