@@ -55,6 +55,8 @@ pub struct StoredTokens {
     client: Arc<OAuthClient>,
     server: Arc<AccountServer>,
     key: AccountKey,
+    /// `true` for an account of the kind that `oauth.as` excludes. Such accounts remain after it was changed.
+    is_unused: bool,
     cache: Mutex<Cache>,
     pause: Pause,
     /// One task reads the row at a time.
@@ -77,8 +79,9 @@ type AccountResult = Result<Arc<UnsealedAccount>, AuthorizationFailure>;
 impl StoredTokens {
     #[must_use]
     pub fn new(client: Arc<OAuthClient>, server: Arc<AccountServer>, key: AccountKey) -> Self {
+        let is_unused = key.holder.is_empty() == server.oauth.is_personal();
         let (cache, pause, read_lock, refresh_lock) = Default::default();
-        Self { client, server, key, cache, pause, read_lock, refresh_lock }
+        Self { client, server, key, is_unused, cache, pause, read_lock, refresh_lock }
     }
 
     /// Returns the account as it was at most [`MAX_CACHE_AGE`] ago. While the store is unavailable, it may be
@@ -101,7 +104,8 @@ impl StoredTokens {
     /// `Some(None)` if there is no account.
     fn cached_within(&self, max_age: Duration) -> Option<Option<Arc<UnsealedAccount>>> {
         let cache = self.cache.lock();
-        cache.read_at.filter(|at| at.elapsed() < max_age).map(|_| cache.account.clone())
+        let is_fresh = self.is_unused || cache.read_at.is_some_and(|at| at.elapsed() < max_age);
+        is_fresh.then(|| cache.account.clone())
     }
 
     /// Returns the time at which the person connected the account, as it was read last.
@@ -116,8 +120,7 @@ impl StoredTokens {
     /// # Errors
     /// [`AuthorizationFailure::Unavailable`] if the store is unavailable for longer.
     pub async fn reload(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
-        // After `oauth.as` was changed, accounts of the other kind remain.
-        if self.key.holder.is_empty() == self.server.oauth.is_personal() {
+        if self.is_unused {
             return Ok(None);
         }
         let started = Instant::now();
