@@ -166,11 +166,11 @@ impl Front {
     /// `RATE_LIMITED` as [`Authenticator::check_issuer_limit`].
     fn check_token(&self, request: &ServiceRequest) -> Result<Option<impl Future<Output = ()> + 'static>, McpError> {
         let authenticator = &self.authentication.authenticator;
-        if !authenticator.tokens().is_enabled() || is_public(request.path()) {
-            return Ok(None);
-        }
         let header = authorization_header(request.headers()).ok().flatten();
-        let token = match header.and_then(|header| authenticator.check_token(header)) {
+        let Some(header) = header.filter(|_| authenticator.tokens().is_enabled() && !is_public(request.path())) else {
+            return Ok(None);
+        };
+        let token = match authenticator.check_token(header) {
             Some(TokenCheck::NeedsIssuer(token)) => token,
             Some(TokenCheck::Identified(identity)) => {
                 guard::set_token_identity(request, identity);
