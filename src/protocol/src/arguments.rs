@@ -16,7 +16,7 @@ use super::{
 
 /// The key of an object that `serde_json` replaces by the JSON in its text. A condition would see that JSON, but a server the
 /// object.
-const RAW_VALUE_KEY: &str = "$serde_json::private::RawValue";
+pub const RAW_VALUE_KEY: &str = "$serde_json::private::RawValue";
 
 /// Rejects duplicate keys at any depth (compared after unescaping), the key that `serde_json` reserves, and nesting deeper than
 /// `max_depth`.

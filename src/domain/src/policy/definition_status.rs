@@ -11,9 +11,9 @@ pub enum DefinitionStatus {
     Module,
     /// A reviewer accepted exactly this definition.
     Accepted,
-    /// The definition is unchanged since the server was first connected, and nobody accepted or refused it.
+    /// The definition is the one that was first seen, and nobody accepted or refused it.
     #[serde(rename = "seen")]
-    Unchanged,
+    FirstSeen,
     /// The tool was added later and is not accepted.
     New,
     /// The definition differs from the accepted or first seen one, or comes from another server.
@@ -27,7 +27,7 @@ impl DefinitionStatus {
     pub const fn trusts_annotations(self, server_is_trusted: bool) -> bool {
         match self {
             Self::Module | Self::Accepted => true,
-            Self::Unchanged => server_is_trusted,
+            Self::FirstSeen => server_is_trusted,
             Self::New | Self::Changed => false,
         }
     }
@@ -38,7 +38,7 @@ impl DefinitionStatus {
         match self {
             Self::New => Some(AcceptanceMark::New),
             Self::Changed => Some(AcceptanceMark::Changed),
-            Self::Module | Self::Accepted | Self::Unchanged => None,
+            Self::Module | Self::Accepted | Self::FirstSeen => None,
         }
     }
 }

@@ -4,6 +4,7 @@ use serde_json::{Value as Json, value::RawValue};
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle};
 
 use super::{condition::ConditionFault, values};
+use countersign_protocol::arguments::RAW_VALUE_KEY;
 
 /// The maximum size of a document, in bytes.
 const MAX_BYTES: usize = 4 << 20;
@@ -12,15 +13,19 @@ const MAX_VALUES: usize = 100_000;
 /// The maximum number of documents in one text.
 const MAX_DOCUMENTS: usize = 100;
 
+/// The number of digits of an integer that a float always represents exactly.
+const MAX_FLOAT_DIGITS: usize = 15;
+
 /// Parses a JSON text.
 ///
 /// # Errors
-/// [`ConditionFault::Document`]; [`ConditionFault::Arguments`] for numbers that are not exact, duplicate keys and texts that
-/// are too large.
+/// [`ConditionFault::Document`]; [`ConditionFault::Arguments`] for numbers that are not exact, duplicate and reserved keys, and
+/// texts that are too large or too deeply nested.
 pub fn parse_json(text: &str) -> Result<Json, ConditionFault> {
     let invalid = |_| ConditionFault::Document("JSON");
+    values::check_size(text, MAX_BYTES)?;
     let json = serde_json::from_str::<&RawValue>(text).map_err(invalid)?;
-    values::check_json(json, MAX_BYTES, MAX_VALUES)?;
+    values::check_json(json, MAX_VALUES)?;
     serde_json::from_str(text).map_err(invalid)
 }
 
@@ -28,7 +33,7 @@ pub fn parse_json(text: &str) -> Result<Json, ConditionFault> {
 ///
 /// # Errors
 /// [`ConditionFault::Document`] also for several documents, duplicate keys and excessive aliases;
-/// [`ConditionFault::Arguments`] for numbers that are not exact.
+/// [`ConditionFault::Arguments`] for numbers that are not exact and a reserved key.
 pub fn parse_yaml(text: &str) -> Result<Json, ConditionFault> {
     let mut documents = parse_yaml_documents(text)?;
     match (documents.pop(), documents.is_empty()) {
@@ -59,25 +64,38 @@ pub fn parse_yaml_documents(text: &str) -> Result<Vec<Json>, ConditionFault> {
     };
     let documents: Vec<Json> =
         serde_saphyr::from_multiple_with_options(text, options).map_err(|_| ConditionFault::Document("YAML"))?;
-    if !yaml_numbers_are_exact(text) {
-        return Err(values::INEXACT);
-    }
+    check_yaml(text)?;
     Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
 }
 
-/// Checks the numbers of a text that was parsed as YAML, because the parsed values are rounded. Keys count as numbers, too.
-fn yaml_numbers_are_exact(text: &str) -> bool {
-    Parser::new_from_str(text).all(|event| match event {
-        Ok((Event::Scalar(value, style, _, tag), _)) => {
-            let is_text = match tag {
-                Some(tag) => tag.is_yaml_core_schema_tag("str"),
-                None => style != ScalarStyle::Plain,
-            };
-            let number = value.trim_ascii();
-            is_text || !number.parse::<f64>().is_ok_and(f64::is_finite) || values::is_exact(number)
+/// Checks a text that was parsed as YAML for what its parsed values do not show: rounded numbers, also in keys, and the key that
+/// is read as other JSON.
+fn check_yaml(text: &str) -> Result<(), ConditionFault> {
+    for event in Parser::new_from_str(text) {
+        let (Event::Scalar(value, style, _, tag), _) = event.map_err(|_| ConditionFault::Document("YAML"))? else {
+            continue;
+        };
+        let is_text = match tag {
+            Some(tag) => tag.is_yaml_core_schema_tag("str"),
+            None => style != ScalarStyle::Plain,
+        };
+        if *value == *RAW_VALUE_KEY {
+            return Err(values::AMBIGUOUS);
         }
-        event => event.is_ok(),
-    })
+        if !is_text && !is_exact_in_yaml(value.trim_ascii()) {
+            return Err(values::INEXACT_NUMBER);
+        }
+    }
+    Ok(())
+}
+
+/// Returns `true` unless the scalar is a number that is rounded. Integers that begin with zeros are read as floats.
+fn is_exact_in_yaml(scalar: &str) -> bool {
+    let digits = scalar.trim_start_matches(['+', '-']);
+    if digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return digits.trim_start_matches('0').len() <= MAX_FLOAT_DIGITS;
+    }
+    !scalar.parse::<f64>().is_ok_and(f64::is_finite) || values::is_exact(scalar)
 }
 
 /// Writes a value as YAML.
@@ -122,6 +140,8 @@ mod tests {
     fn inexact_numbers_in_yaml_are_refused() {
         for text in [
             "0o644",
+            "0644",
+            "-007",
             "1.50",
             "1e20",
             "18446744073709551615",
@@ -136,9 +156,17 @@ mod tests {
             "-9223372036854775809",
             "0.1234567890123456789",
             "!!float '9007199254740993.00000001'",
+            "09007199254740993",
+            "-09007199254740993",
         ] {
-            assert_eq!(parse_yaml(&format!("a: [{text}]")), Err(values::INEXACT), "{text}");
+            assert_eq!(parse_yaml(&format!("a: [{text}]")), Err(values::INEXACT_NUMBER), "{text}");
         }
+    }
+
+    #[test]
+    fn yaml_key_that_is_read_as_json_is_refused() {
+        let text = format!("a: {{'{RAW_VALUE_KEY}': '{{\"b\":1}}'}}");
+        assert_eq!(parse_yaml(&text), Err(values::AMBIGUOUS));
     }
 
     #[test]

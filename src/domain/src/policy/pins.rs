@@ -88,7 +88,7 @@ impl ToolPin {
         match (&self.accepted, &self.seen) {
             (Some(accepted), _) if accepted.covers(server_fingerprint, hash) => DefinitionStatus::Accepted,
             (Some(_), _) => DefinitionStatus::Changed,
-            (None, Some(seen)) if seen == hash => DefinitionStatus::Unchanged,
+            (None, Some(seen)) if seen == hash => DefinitionStatus::FirstSeen,
             (None, Some(_)) => DefinitionStatus::Changed,
             (None, None) => DefinitionStatus::New,
         }
@@ -124,7 +124,7 @@ impl Pins {
     #[must_use]
     pub fn status(&self, (server, server_fingerprint): (&str, &str), tool: &str, hash: &str) -> DefinitionStatus {
         match self.servers.get(server) {
-            None => DefinitionStatus::Unchanged,
+            None => DefinitionStatus::FirstSeen,
             Some(tools) => tools.get(tool).map_or(DefinitionStatus::New, |pin| pin.status(server_fingerprint, hash)),
         }
     }

@@ -101,8 +101,8 @@ fn read_only_hint_counts_only_if_trusted() {
     for (definition_status, server_is_trusted, expected) in [
         (DefinitionStatus::Module, false, Verdict::Allow),
         (DefinitionStatus::Accepted, false, Verdict::Allow),
-        (DefinitionStatus::Unchanged, true, Verdict::Allow),
-        (DefinitionStatus::Unchanged, false, Verdict::Review),
+        (DefinitionStatus::FirstSeen, true, Verdict::Allow),
+        (DefinitionStatus::FirstSeen, false, Verdict::Review),
         (DefinitionStatus::New, true, Verdict::Review),
         (DefinitionStatus::Changed, true, Verdict::Review),
     ] {
@@ -250,7 +250,7 @@ fn annotation_rule_ignores_untrusted_annotations() {
     use Verdict as V;
     let reads = AnnotationsMatch { read_only_hint: Some(true), ..AnnotationsMatch::default() };
     let destroys = AnnotationsMatch { destructive_hint: Some(true), ..AnnotationsMatch::default() };
-    let seen = ToolFacts { definition_status: DefinitionStatus::Unchanged, ..tool(true) };
+    let seen = ToolFacts { definition_status: DefinitionStatus::FirstSeen, ..tool(true) };
     let accepted = ToolFacts { definition_status: DefinitionStatus::Accepted, ..tool(true) };
     for (required, then, if_seen, if_accepted) in [
         (reads, V::Allow, V::Review, V::Allow),

@@ -45,23 +45,26 @@ pub fn claims(text: &str) -> Result<Value, ConditionFault> {
 /// # Errors
 /// The errors of [`arguments`].
 pub fn arguments_within(text: &str, max_bytes: usize, max_values: usize) -> Result<Value, ConditionFault> {
+    check_size(text, max_bytes)?;
     let json = serde_json::from_str::<&RawValue>(text).map_err(|_| AMBIGUOUS)?;
-    check_json(json, max_bytes, max_values)?;
+    check_json(json, max_values)?;
     to_cel(serde_json::from_str(text).map_err(|_| AMBIGUOUS)?)
+}
+
+pub(super) fn check_size(text: &str, max_bytes: usize) -> Result<(), ConditionFault> {
+    let fault = ConditionFault::Arguments("the arguments are too large for its condition");
+    if text.len() > max_bytes { Err(fault) } else { Ok(()) }
 }
 
 /// Checks a JSON text before any of its values is built.
 ///
 /// # Errors
-/// [`ConditionFault::Arguments`] for a text that is too large or too deeply nested, or has too many values, numbers that are
-/// not exact or duplicate keys.
-pub(super) fn check_json(json: &RawValue, max_bytes: usize, max_values: usize) -> Result<(), ConditionFault> {
+/// [`ConditionFault::Arguments`] for a text that is too deeply nested, or has too many values, numbers that are not exact, or
+/// duplicate or reserved keys.
+pub(super) fn check_json(json: &RawValue, max_values: usize) -> Result<(), ConditionFault> {
     let text = json.get();
-    if text.len() > max_bytes {
-        return Err(ConditionFault::Arguments("the arguments are too large for its condition"));
-    }
     if !numbers_are_exact(text) {
-        return Err(INEXACT);
+        return Err(INEXACT_NUMBER);
     }
     let mut values = tokens(text).filter(|token| matches!(token, Token::Open(_) | Token::String(_) | Token::Scalar(_)));
     if values.nth(max_values).is_some() {
@@ -70,9 +73,9 @@ pub(super) fn check_json(json: &RawValue, max_bytes: usize, max_values: usize) -
     countersign_protocol::arguments::check(json, MAX_DEPTH).map_err(|_| AMBIGUOUS)
 }
 
-const AMBIGUOUS: ConditionFault = ConditionFault::Arguments("the arguments are ambiguous");
+pub(super) const AMBIGUOUS: ConditionFault = ConditionFault::Arguments("the arguments are ambiguous");
 /// The fault for a number that a condition would round.
-pub(super) const INEXACT: ConditionFault =
+pub(super) const INEXACT_NUMBER: ConditionFault =
     ConditionFault::Arguments("the arguments contain a number that its condition cannot represent exactly");
 
 pub(super) fn to_cel(json: Json) -> Result<Value, ConditionFault> {

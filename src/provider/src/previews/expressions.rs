@@ -172,7 +172,8 @@ pub fn parse_document(value: Value, format: DisplayFormat) -> Result<Value, Cond
 pub fn document_problem(fault: &ConditionFault) -> String {
     match fault {
         ConditionFault::Document(format) => format!("is not {format}"),
-        _ => "is too large, or has duplicate keys or numbers that are not exact".to_owned(),
+        _ => "is too large or too deeply nested, or has duplicate or reserved keys or numbers that are not exact"
+            .to_owned(),
     }
 }
 

@@ -198,7 +198,9 @@ async fn answer_that_does_not_fit_fails_with_reason() {
     let server =
         server_with_texts(&[("t", "plain"), ("l", "[1]"), ("n", "12345678901234567890123"), ("k", r#"{"x":1,"x":2}"#)]);
     let at = "what the answer of s__read has at /content/0/text";
-    let ambiguous = format!("{at} is too large, or has duplicate keys or numbers that are not exact");
+    let ambiguous = format!(
+        "{at} is too large or too deeply nested, or has duplicate or reserved keys or numbers that are not exact"
+    );
     for (read, after, reason) in [
         ("{id: t}, as: json", "before", format!("{at} is not JSON")),
         ("{id: n}, as: json", "before", ambiguous.clone()),

@@ -51,18 +51,18 @@ fn parse<'b, 'v>(
     super::budget::spend_for_text(text.inner().len())?;
     let parsed = parse(text.inner()).and_then(values::to_cel);
     to_answer(parsed.map_err(|fault| {
-        let is_inexact = matches!(fault, ConditionFault::Arguments(_));
-        let message = if is_inexact { INEXACT.to_owned() } else { String::new() };
+        let is_ambiguous = matches!(fault, ConditionFault::Arguments(_));
+        let message = if is_ambiguous { AMBIGUOUS_MARK.to_owned() } else { String::new() };
         ExecutionError::FunctionError { function: function.to_owned(), message }
     })?)
 }
 
 /// The message of the error for a document whose numbers or keys are ambiguous.
-const INEXACT: &str = "inexact";
+const AMBIGUOUS_MARK: &str = "ambiguous";
 
 /// Returns the fault for an error of one of the parsing functions.
 pub(super) fn fault_of(function: &str, message: &str) -> Option<ConditionFault> {
-    if message == INEXACT {
+    if message == AMBIGUOUS_MARK {
         return Some(ConditionFault::Arguments("a text holds numbers or keys that its condition cannot represent"));
     }
     match function {
