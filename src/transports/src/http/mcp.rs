@@ -88,17 +88,17 @@ async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpRe
     let (body, reservation) =
         read_body(request, payload.into_inner(), endpoint, http.max_body, http.request_timeout).await?;
     post.reservation = reservation;
-    let table = endpoint.server.routing.routes.load_full();
+    let routes = &endpoint.server.routing.routes;
     if is_large(body.len()) {
         // Boxed, so that other requests do not reserve its memory.
-        return Box::pin(answer_large(post, table, body)).await;
+        return Box::pin(answer_large(post, routes.load_full(), body)).await;
     }
     Ok(match envelope::parse(&body, &endpoint.server.limits.envelope) {
         Ok(Incoming::Single(message)) => match owner_of_message(endpoint, request, &message).await? {
             Some(owner) => owner.forward(request, Some(whole_body(body.clone()))).await,
-            None => handle(post, table, &message, None).await,
+            None => handle(post, routes.load_full(), &message, None).await,
         },
-        Ok(Incoming::Batch(_)) => session::batch(post, table, body).await,
+        Ok(Incoming::Batch(_)) => session::batch(post, routes.load_full(), body).await,
         Err(fault) => refuse_body(&post, &fault),
     })
 }
