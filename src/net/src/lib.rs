@@ -2,8 +2,8 @@
 //!
 //! This crate knows no protocol above HTTP, and its client never follows a redirect, which would take configured credentials
 //! elsewhere. Where the client does not fit, a crate uses only the TLS: `upstream` has another HTTP/1.1 client for calls, which
-//! a benchmark justifies; `cluster` forwards requests to other nodes over HTTP/2 connections whose streams stay open for hours;
-//! and `check` writes every byte of a request itself.
+//! a benchmark justifies; `cluster` uses the client for WebSockets only, and forwards other requests over HTTP/2 connections
+//! whose streams stay open for hours; and `check` writes every byte of a request itself.
 
 mod addresses;
 mod backoff;

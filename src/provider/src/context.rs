@@ -130,7 +130,8 @@ impl CallContext {
 
 /// Tells whether the lease of an approved change is still valid (see [`CallContext::permit`]). The check is cheap and
 /// never blocks. The Executor asks it before a call, a module with [`Permit::check`] just before it applies the change, and
-/// an upstream's link with `OutgoingRequest::check_permit` right before it sends the first byte.
+/// an upstream's link right before it sends the first byte: with `OutgoingRequest::check_permit`, or with `PermittedBody` over
+/// HTTP/2.
 #[derive(Clone)]
 pub struct Permit(pub Arc<dyn Fn() -> bool + Send + Sync>);
 

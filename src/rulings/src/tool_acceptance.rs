@@ -448,7 +448,7 @@ impl ToolAcceptances {
 
 /// Returns `true` if the tool claims to be read-only, and would count as such if its definition were accepted.
 fn claims_to_read(route: &ToolRoute) -> bool {
-    route.definition_status == DefinitionStatus::Unchanged
+    route.definition_status == DefinitionStatus::FirstSeen
         && route.def.annotations.read_only_hint
         && !route.provider.as_provider().has_trusted_annotations()
         && !is_denied(route)

@@ -286,14 +286,14 @@ mod tests {
         let pins = open_pins(dir.path()).await;
         assert_eq!(
             pins.pins().status(("fs", "t"), "read", "h1"),
-            DefinitionStatus::Unchanged,
+            DefinitionStatus::FirstSeen,
             "a server without pins counts as seen"
         );
         pins.observe("fs", &[tool("read", "h1"), tool("write", "h2")]);
         // Later observations of the same server are ignored.
         pins.observe("fs", &[tool("read", "h9"), tool("new", "h3")]);
         let status = |pins: &PinStore, tool, hash| pins.pins().status(("fs", "t"), tool, hash);
-        assert_eq!(status(&pins, "read", "h1"), DefinitionStatus::Unchanged);
+        assert_eq!(status(&pins, "read", "h1"), DefinitionStatus::FirstSeen);
         assert_eq!(status(&pins, "read", "h9"), DefinitionStatus::Changed);
         assert_eq!(status(&pins, "new", "h3"), DefinitionStatus::New);
         pins.accept(("fs", "t"), &[tool("read", "h1"), tool("new", "h3")], "alice").await.unwrap();
@@ -310,7 +310,7 @@ mod tests {
         let text = pins.pins().pin("fs", "new").unwrap().text.clone();
         assert_eq!(text.as_deref(), Some("{\"h3\":1}"), "the text is kept for comparison with later definitions");
         pins.revoke("fs", &[tool("read", "h1"), tool("new", "h3"), tool("write", "h2")], "bob").await.unwrap();
-        assert_eq!(status(&pins, "read", "h1"), DefinitionStatus::Unchanged);
+        assert_eq!(status(&pins, "read", "h1"), DefinitionStatus::FirstSeen);
         assert_eq!(status(&pins, "new", "h3"), DefinitionStatus::New);
         let trail = pins.store.audit_page(None, None, 10).await.unwrap();
         let entries: Vec<(&str, &str)> = trail.iter().map(|e| (e.event.as_str(), e.actor.as_str())).collect();
@@ -387,12 +387,12 @@ mod tests {
         );
         assert_eq!(status(&pins, "a", "read", "h1"), DefinitionStatus::Accepted);
         assert_eq!(status(&pins, "b", "read", "h1"), DefinitionStatus::Changed);
-        assert_eq!(status(&pins, "b", "write", "h2"), DefinitionStatus::Unchanged, "this tool had no acceptance");
+        assert_eq!(status(&pins, "b", "write", "h2"), DefinitionStatus::FirstSeen, "this tool had no acceptance");
         pins.accept(("fs", "b"), &[tool("read", "h1")], "alice").await.unwrap();
         assert_eq!(status(&pins, "b", "read", "h1"), DefinitionStatus::Accepted);
         assert_eq!(status(&pins, "a", "read", "h1"), DefinitionStatus::Changed);
         pins.revoke("fs", &[tool("read", "h1")], "alice").await.unwrap();
-        assert_eq!(status(&pins, "a", "read", "h1"), DefinitionStatus::Unchanged);
+        assert_eq!(status(&pins, "a", "read", "h1"), DefinitionStatus::FirstSeen);
     }
 
     #[actix::test]
@@ -434,6 +434,6 @@ mod tests {
         pins.observe("fs", &[tool("read", "h1")]);
         pins.store.close();
         assert!(pins.accept(("fs", "t"), &[tool("read", "h1")], "alice").await.is_err());
-        assert_eq!(pins.pins().status(("fs", "t"), "read", "h1"), DefinitionStatus::Unchanged);
+        assert_eq!(pins.pins().status(("fs", "t"), "read", "h1"), DefinitionStatus::FirstSeen);
     }
 }

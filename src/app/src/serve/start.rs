@@ -66,7 +66,7 @@ pub async fn start(
     options: Options,
     metrics: Metrics,
 ) -> Result<RunningGateway, ServeError> {
-    // The TLS files and keys are checked before anything is opened.
+    // The TLS files are checked before anything is opened, as is the key of stored tokens in `Storage::open`.
     let tls = loaded.config.tls.as_ref().map(http_tls::server_config).transpose().map_err(ServeError::Tls)?;
     let (tls, certificate) = tls.map(|tls| (tls.config, tls.fingerprint)).unzip();
     let Storage { mut lock, location, store, credentials, sealers } = Storage::open(&loaded).await?;
@@ -291,7 +291,7 @@ impl Rulings {
     }
 }
 
-/// Publishes the gateway's address in the data directory, and describes the holder of the lock.
+/// Describes the holder of the lock, and publishes the gateway's address in the data directory.
 fn publish(file: &GatewayFile, config: &Config, lock: &mut DataLock) -> Result<PublishedFile, ServeError> {
     if let Err(error) = lock.describe(&format!("pid {}, {}", file.pid, file.url)) {
         tracing::debug!(%error, "the description of the lock was not written");

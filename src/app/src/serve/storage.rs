@@ -31,10 +31,10 @@ pub(super) struct Storage {
 }
 
 impl Storage {
-    /// Locks the data directory, opens the store, and creates the sealers.
+    /// Reads the key of stored tokens, locks the data directory, opens the store, and creates the sealers.
     ///
     /// # Errors
-    /// Those of the lock and of the store; the errors of [`Sealers::open`].
+    /// [`ServeError::KeyFile`]; the errors of the lock, of the store and of [`Sealers::open`].
     pub(super) async fn open(loaded: &LoadedConfig) -> Result<Self, ServeError> {
         let config = &loaded.config;
         let token_secret = sealers::read_token_secret(config)?;

@@ -135,13 +135,13 @@ impl Outbox {
             overflow(&mut state);
             return Err(RefusedMessage);
         }
-        let is_away = matches!(state.connection, Connection::Detached);
-        if queued == 0 && !is_away {
+        let is_detached = matches!(state.connection, Connection::Detached);
+        if queued == 0 && !is_detached {
             state.waiting_since = eviction::now();
         }
         state.queued_bytes += frame.len();
         state.frames.push_back(frame);
-        if is_away {
+        if is_detached {
             self.trim_disconnected(&mut state);
         } else if !self.reserve_memory(&mut state) {
             overflow(&mut state);
@@ -253,7 +253,7 @@ impl Outbox {
     }
 
     /// Returns `true` if the connection was lost.
-    pub fn is_away(&self) -> bool {
+    pub fn is_detached(&self) -> bool {
         matches!(self.state.lock().connection, Connection::Detached)
     }
 

@@ -281,7 +281,7 @@ impl SessionState {
     /// read or a request that is being answered.
     pub fn is_connected(&self) -> bool {
         match &self.channel {
-            Channel::Outbox(outbox) => !outbox.is_away(),
+            Channel::Outbox(outbox) => !outbox.is_detached(),
             Channel::Streams(streams) => streams.is_read() || self.in_flight() > 0,
             Channel::None => true,
         }

@@ -39,10 +39,10 @@ const SETTLE_TIME: Duration = Duration::from_millis(100);
 /// The number of announcements in a row after which the delay doubles with each further one, to at most 32 times
 /// [`SETTLE_TIME`], because every new list makes the gateway build a route table for all clients.
 const CHANGES_BEFORE_SLOWDOWN: u32 = 5;
-/// The delay before the next attempt after [`refresh`] failed.
-const FAILED_REFRESH_DELAY: Duration = Duration::from_secs(1);
 /// A pause of this length ends a series of announcements.
 const QUIET_TIME: Duration = Duration::from_secs(5);
+/// The delay before the next attempt after [`refresh`] failed.
+const FAILED_REFRESH_DELAY: Duration = Duration::from_secs(1);
 /// The interval at which idle links are closed.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(15);
 /// The time after which an upstream without a usable account looks for one that was connected at another node.

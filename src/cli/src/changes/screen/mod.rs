@@ -258,7 +258,7 @@ impl Inbox {
             GatewayEvent::Updated(id) => {
                 self.updated_ids.insert(id);
             }
-            GatewayEvent::FeedRefused(failure) => return Err(failure),
+            GatewayEvent::FeedFailed(failure) => return Err(failure),
         }
         Ok(())
     }

@@ -63,8 +63,8 @@ pub enum GatewayEvent {
     FeedLost,
     /// The feed reported an update of the change with this id.
     Updated(String),
-    /// The gateway refuses the feed, so the inbox ends.
-    FeedRefused(Failure),
+    /// The feed was refused or could not be reached, so the inbox ends.
+    FeedFailed(Failure),
 }
 
 #[derive(Deserialize)]
@@ -214,7 +214,7 @@ impl GatewayConnection {
             Ok(())
         });
         if let Err(failure) = ended.await {
-            self.send(GatewayEvent::FeedRefused(failure)).await;
+            self.send(GatewayEvent::FeedFailed(failure)).await;
         }
     }
 
