@@ -77,6 +77,8 @@ node_22() {
         npm install --prefix "$home" --no-save --no-package-lock "node-linux-$machine@$node_version" >/dev/null
     fi
     node=$bin/node
+    # The tests start hundreds of Node processes, which otherwise compile the same packages again.
+    export NODE_COMPILE_CACHE=$cache/node-compiled
 }
 
 # npm_packages FOLDER: installs the packages of its lock file into its ignored node_modules.
