@@ -36,7 +36,7 @@ pub(super) async fn get_json(
     trusted: Option<&Authorities>,
 ) -> Result<Value, GetError> {
     let (url, range) = allowed_addresses.check(url).map_err(GetError::Failed)?;
-    let request = client(range, trusted).get(url.as_str());
+    let request = client(range, trusted).get(url.as_str()).force_close();
     let request = request.insert_header((ACCEPT, "application/json"));
     let request = request.insert_header((USER_AGENT, countersign_net::USER_AGENT));
     let answer = send_bounded(request.send()).await.map_err(|error| GetError::Failed(to_oauth_error(&url, error)))?;
@@ -68,7 +68,8 @@ pub(super) async fn post(
     on_refusal: impl FnOnce(&BoundedResponse),
 ) -> Result<Value, OAuthError> {
     let (url, range) = allowed_addresses.check(url)?;
-    let mut request = client(range, trusted).post(url.as_str());
+    // A request for tokens is not sent again, so it must not meet an idle connection that the server is closing.
+    let mut request = client(range, trusted).post(url.as_str()).force_close();
     let fixed_headers =
         [(ACCEPT, "application/json"), (USER_AGENT, countersign_net::USER_AGENT), (CONTENT_TYPE, content_type)];
     for header in fixed_headers {

@@ -47,9 +47,11 @@ fn client(trusted: Option<&Authorities>) -> Client {
     shared_client(None, trusted.map(|authorities| authorities.certificates.as_slice()))
 }
 
+/// Adds the headers of all requests. The connection is closed after the answer, because a request for tokens is not sent again
+/// and must not meet an idle connection that the issuer is closing.
 fn with_headers(request: ClientRequest) -> ClientRequest {
     let headers = [(ACCEPT, "application/json"), (USER_AGENT, countersign_net::USER_AGENT)];
-    headers.into_iter().fold(request, ClientRequest::insert_header)
+    headers.into_iter().fold(request, ClientRequest::insert_header).force_close()
 }
 
 /// Reads a JSON document.
