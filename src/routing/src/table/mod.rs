@@ -83,8 +83,8 @@ impl RouteTarget {
     }
 
     #[must_use]
-    pub const fn is_module(&self) -> bool {
-        matches!(self, Self::Module(_))
+    pub fn is_module(&self) -> bool {
+        self.as_provider().is_module()
     }
 
     /// Returns the target as a provider, for previews and the Executor.
