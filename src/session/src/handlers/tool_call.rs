@@ -23,7 +23,10 @@ use countersign_protocol::{
     params::keys,
 };
 use countersign_provider::ToolResult;
-use countersign_review::{PlanAnnouncement, gateway_tools::change_result};
+use countersign_review::{
+    PlanAnnouncement,
+    gateway_tools::{PROPOSE_PLAN, change_result},
+};
 use countersign_routing::{RouteTable, ToolRoute};
 
 /// A call whose arguments the gateway checks.
@@ -163,6 +166,16 @@ impl ToolOutcome {
 /// Returns the answer to a call whose change is pending.
 pub(super) fn pending_reply(change: &Change, result: &ToolResult, revision: Revision) -> Reply {
     Reply { is_pending: true, change_id: Some(change.id.clone()), ..Reply::new(result.to_json(revision, true)) }
+}
+
+/// Returns `true` for the tool that proposes a whole plan.
+pub(super) fn is_plan_tool(route: &ToolRoute) -> bool {
+    route.def.self_service && route.def.name == PROPOSE_PLAN && route.provider.is_module()
+}
+
+/// Returns `true` if the call names a plan, valid or not.
+pub(super) fn is_step_of_plan(request: &Request<'_>) -> bool {
+    request.outlined_params().meta.is_some_and(|meta| meta.member(keys::PLAN).is_some())
 }
 
 /// Returns the arguments of a call. They may be omitted, which counts as an empty object.

@@ -16,7 +16,10 @@ use super::{
         plans,
     },
     tasks,
-    tool_call::{ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, find_route, pending_reply},
+    tool_call::{
+        ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, find_route, is_plan_tool, is_step_of_plan,
+        pending_reply,
+    },
     upstream_wait::RouteFinder,
 };
 use crate::{
@@ -133,12 +136,12 @@ async fn answer_call(
         CallPlan::for_tool(exchange, &request.outlined_params().object, upstream)
     };
     let call_plan = classify(&route);
-    if plans::is_plan_tool(&route) && !call_plan.wants_task {
+    if is_plan_tool(&route) && !call_plan.wants_task {
         let key = request.meta()?.idempotency_key;
         let outcome = Box::pin(plans::propose_plan(scope, &mut finder, &route, params.arguments, key)).await;
         return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
     }
-    if (is_module && !call_plan.wants_task) || plans::is_step(request) {
+    if (is_module && !call_plan.wants_task) || is_step_of_plan(request) {
         return Box::pin(run_or_review(scope, request, &route, None, params.arguments)).await;
     }
     if is_module && !route.ruling.may_review() {

@@ -25,23 +25,13 @@ use countersign_domain::{
     principal::Scope,
 };
 use countersign_exchange::context::Exchange;
-use countersign_protocol::{ErrorKind, McpError, arguments, envelope::Request, params::LoggingLevel, params::keys};
+use countersign_protocol::{ErrorKind, McpError, arguments, params::LoggingLevel};
 use countersign_provider::{CallContext, previews};
 use countersign_review::{
     CallIdentity, PlanAnnouncement, Proposal,
-    gateway_tools::{PROPOSE_PLAN, ProposePlanArgs, plan_result},
+    gateway_tools::{ProposePlanArgs, plan_result},
 };
 use countersign_routing::{ToolRoute, validate};
-
-/// Returns `true` for the tool that proposes a whole plan.
-pub fn is_plan_tool(route: &ToolRoute) -> bool {
-    route.def.self_service && route.def.name == PROPOSE_PLAN && route.provider.is_module()
-}
-
-/// Returns `true` if the call names a plan, valid or not.
-pub fn is_step(request: &Request<'_>) -> bool {
-    request.outlined_params().meta.is_some_and(|meta| meta.member(keys::PLAN).is_some())
-}
 
 /// Proposes all calls of a plan. If one of them is refused, nothing is stored. The idempotency key becomes that of the first step.
 ///
