@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use actix_rt::time::timeout;
 use awc::{
-    SendClientRequest,
+    ClientRequest,
+    body::MessageBody,
     error::{ConnectError, SendRequestError},
     http::header::HeaderMap,
 };
@@ -34,21 +35,26 @@ pub enum BoundedRequestError {
     Unreadable(String),
 }
 
-/// Sends a request and reads the response. Requests of this crate's clients follow no redirects.
+/// Sends a request and reads the response. Requests of this crate's clients follow no redirects. The connection is closed
+/// afterwards, because a request for tokens is not sent again and must not meet an idle connection that the server is closing.
 ///
 /// # Errors
 /// Returns why there is no complete response.
-pub async fn send_bounded(request: SendClientRequest) -> Result<BoundedResponse, BoundedRequestError> {
+pub async fn send_bounded(
+    request: ClientRequest,
+    body: impl MessageBody + 'static,
+) -> Result<BoundedResponse, BoundedRequestError> {
     let response = async {
-        let mut response = request.await.map_err(|error| BoundedRequestError::NoResponse {
-            // The connection may end after the request was written to it.
-            is_unsent: match &error {
-                SendRequestError::Connect(error) => !matches!(error, ConnectError::Disconnected),
-                SendRequestError::Url(_) => true,
-                _ => false,
-            },
-            reason: error.to_string(),
-        })?;
+        let mut response =
+            request.force_close().send_body(body).await.map_err(|error| BoundedRequestError::NoResponse {
+                // The connection may end after the request was written to it.
+                is_unsent: match &error {
+                    SendRequestError::Connect(error) => !matches!(error, ConnectError::Disconnected),
+                    SendRequestError::Url(_) => true,
+                    _ => false,
+                },
+                reason: error.to_string(),
+            })?;
         let body = response
             .body()
             .limit(MAX_BODY_BYTES)

@@ -2,6 +2,7 @@
 
 use awc::{
     Client,
+    body::None as NoBody,
     http::header::{ACCEPT, CONTENT_TYPE, HeaderName, USER_AGENT},
 };
 use serde_json::Value;
@@ -36,10 +37,11 @@ pub(super) async fn get_json(
     trusted: Option<&Authorities>,
 ) -> Result<Value, GetError> {
     let (url, range) = allowed_addresses.check(url).map_err(GetError::Failed)?;
-    let request = client(range, trusted).get(url.as_str()).force_close();
+    let request = client(range, trusted).get(url.as_str());
     let request = request.insert_header((ACCEPT, "application/json"));
     let request = request.insert_header((USER_AGENT, countersign_net::USER_AGENT));
-    let answer = send_bounded(request.send()).await.map_err(|error| GetError::Failed(to_oauth_error(&url, error)))?;
+    let answer =
+        send_bounded(request, NoBody::new()).await.map_err(|error| GetError::Failed(to_oauth_error(&url, error)))?;
     let is_transient = is_transient(answer.status);
     match answer.status {
         200 => serde_json::from_slice(&answer.body)
@@ -68,8 +70,7 @@ pub(super) async fn post(
     on_refusal: impl FnOnce(&BoundedResponse),
 ) -> Result<Value, OAuthError> {
     let (url, range) = allowed_addresses.check(url)?;
-    // A request for tokens is not sent again, so it must not meet an idle connection that the server is closing.
-    let mut request = client(range, trusted).post(url.as_str()).force_close();
+    let mut request = client(range, trusted).post(url.as_str());
     let fixed_headers =
         [(ACCEPT, "application/json"), (USER_AGENT, countersign_net::USER_AGENT), (CONTENT_TYPE, content_type)];
     for header in fixed_headers {
@@ -78,7 +79,7 @@ pub(super) async fn post(
     for (name, value) in headers {
         request = request.insert_header((name.clone(), value.as_str()));
     }
-    let answer = send_bounded(request.send_body(body)).await.map_err(|error| to_oauth_error(&url, error))?;
+    let answer = send_bounded(request, body).await.map_err(|error| to_oauth_error(&url, error))?;
     let describe = |problem: &str| format!("{}: the answer {problem}", quote(url.as_str()));
     match answer.status {
         200 | 201 => serde_json::from_slice(&answer.body).map_err(|_| OAuthError::Unusable(describe("is not JSON"))),

@@ -1,7 +1,8 @@
 //! HTTP requests to issuers. Every answer is hostile input: no redirect is followed, and time and size are limited.
 
 use awc::{
-    Client, ClientRequest, SendClientRequest,
+    Client, ClientRequest,
+    body::{MessageBody, None as NoBody},
     http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -47,16 +48,14 @@ fn client(trusted: Option<&Authorities>) -> Client {
     shared_client(None, trusted.map(|authorities| authorities.certificates.as_slice()))
 }
 
-/// Adds the headers of all requests. The connection is closed after the answer, because a request for tokens is not sent again
-/// and must not meet an idle connection that the issuer is closing.
 fn with_headers(request: ClientRequest) -> ClientRequest {
     let headers = [(ACCEPT, "application/json"), (USER_AGENT, countersign_net::USER_AGENT)];
-    headers.into_iter().fold(request, ClientRequest::insert_header).force_close()
+    headers.into_iter().fold(request, ClientRequest::insert_header)
 }
 
 /// Reads a JSON document.
 pub(super) async fn get_json(url: &str, trusted: Option<&Authorities>) -> Result<Value, RequestError> {
-    let text = send(with_headers(client(trusted).get(url)).send()).await?;
+    let text = send(with_headers(client(trusted).get(url)), NoBody::new()).await?;
     serde_json::from_str(&text).map_err(|_| RequestError::Unusable("the answer is not JSON".to_owned()))
 }
 
@@ -66,7 +65,7 @@ pub(super) async fn get_with_token(
     trusted: Option<&Authorities>,
     token: &str,
 ) -> Result<String, RequestError> {
-    send(with_headers(client(trusted).get(url)).bearer_auth(token).send()).await
+    send(with_headers(client(trusted).get(url)).bearer_auth(token), NoBody::new()).await
 }
 
 /// The gateway as the client of a request.
@@ -101,7 +100,7 @@ pub(super) async fn post_form(
             }
         }
     }
-    send(request.send_body(form.finish())).await
+    send(request, form.finish()).await
 }
 
 /// Returns the `Authorization` header of a client with a secret (RFC 6749, section 2.3.1).
@@ -119,8 +118,8 @@ pub fn read_error_code(body: &[u8]) -> Option<String> {
     Some(refusal.error.chars().take(MAX_ERROR_CODE_CHARS).collect())
 }
 
-async fn send(request: SendClientRequest) -> Result<String, RequestError> {
-    let answer = send_bounded(request).await.map_err(|error| match error {
+async fn send(request: ClientRequest, body: impl MessageBody + 'static) -> Result<String, RequestError> {
+    let answer = send_bounded(request, body).await.map_err(|error| match error {
         BoundedRequestError::NoResponse { reason, .. } => RequestError::Unreachable(reason),
         BoundedRequestError::Unreadable(reason) => RequestError::Unusable(reason),
     })?;
