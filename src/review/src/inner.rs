@@ -5,13 +5,12 @@ use std::{sync::Arc, time::Instant};
 use actix::ArbiterHandle;
 
 use super::{
-    ReviewConfig, actor::proposal_rate::ProposalRate, dialogue_channels::DialogueChannels,
-    stored_changes::StoredChanges, waiting_reasons::WaitingReasons,
+    actor::proposal_rate::ProposalRate, dialogue_channels::DialogueChannels, stored_changes::StoredChanges,
+    waiting_reasons::WaitingReasons,
 };
 use countersign_provider::ProviderDirectory;
 
 pub(super) struct Inner {
-    pub config: Arc<ReviewConfig>,
     pub changes: Arc<StoredChanges>,
     pub directory: Arc<dyn ProviderDirectory>,
     pub dialogue_channels: DialogueChannels,

@@ -374,7 +374,7 @@ impl Changes {
         if targets.is_empty() {
             return Ok(());
         }
-        let occupants = self.inner.changes.store.occupants(targets, self.inner.config.now()).await;
+        let occupants = self.inner.changes.store.occupants(targets, self.inner.changes.config.now()).await;
         let occupants = occupants.map_err(|e| store_error(&e))?;
         for change in changes.iter_mut().filter(|change| approved(change)) {
             let target = change.target_hash();

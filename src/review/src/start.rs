@@ -101,6 +101,7 @@ impl Changes {
             context.add_stream(futures_util::stream::poll_fn(move |cx| outcomes.poll_recv(cx)));
             actor
         });
+        let proposal_rate = ProposalRate::new(config.max_proposals_per_minute);
         let config = Arc::new(config);
         let changes = Arc::new(StoredChanges {
             nodes: store.nodes(),
@@ -109,11 +110,10 @@ impl Changes {
             shared,
             feed,
             shutdown: Shutdown::default(),
-            config: Arc::clone(&config),
+            config,
         });
         let inner = Arc::new(Inner {
-            proposal_rate: ProposalRate::new(config.max_proposals_per_minute),
-            config,
+            proposal_rate,
             changes: Arc::clone(&changes),
             directory,
             dialogue_channels: DialogueChannels::default(),

@@ -114,7 +114,8 @@ impl<'a> RunningDialogue<'a> {
             questions,
             messages,
             open: Vec::new(),
-            dialogue_deadline: Instant::now() + inner.config.answer_timeout.saturating_mul(DIALOGUE_TIMEOUT_FACTOR),
+            dialogue_deadline: Instant::now()
+                + inner.changes.config.answer_timeout.saturating_mul(DIALOGUE_TIMEOUT_FACTOR),
             paused_since: None,
             is_stopping: false,
         };
@@ -218,7 +219,7 @@ impl<'a> RunningDialogue<'a> {
             key: key.clone(),
             method: method.clone(),
             params,
-            at: self.inner.config.now(),
+            at: self.inner.changes.config.now(),
             closed_at: None,
             answer: None,
             unanswered: None,
@@ -226,7 +227,7 @@ impl<'a> RunningDialogue<'a> {
         if self.apply_event(ChangeEvent::Ask { question: stored }).await.is_err() {
             return refuse(reply, "the question could not be stored");
         }
-        let deadline = (Instant::now() + self.inner.config.answer_timeout).min(self.dialogue_deadline);
+        let deadline = (Instant::now() + self.inner.changes.config.answer_timeout).min(self.dialogue_deadline);
         self.open.push(OpenQuestion { key, method, reply, cancelled, deadline });
     }
 

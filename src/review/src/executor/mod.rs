@@ -62,7 +62,7 @@ const MAX_HANDOVER_WAIT: Duration = Duration::from_secs(30);
 
 /// Runs approved changes until the gateway closes, then waits for the running ones and drops the guard.
 pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<ApprovedChange>, _ended: DropGuard) {
-    let slots = Arc::new(Semaphore::new(inner.config.concurrency.max(1)));
+    let slots = Arc::new(Semaphore::new(inner.changes.config.concurrency.max(1)));
     // A queue key is present while one of its changes is running; its other changes wait in the queue.
     let mut queues: HashMap<String, VecDeque<ApprovedChange>> = HashMap::new();
     // Changes whose delay has not passed.
@@ -161,15 +161,15 @@ async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaph
                 return Some(ApprovedChange { delay, handover_backoff: backoff, ..approved.clone() });
             }
             Err(RetryReason::AccountNeeded) => {
-                let delay = inner.config.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
+                let delay = inner.changes.config.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
                 return Some(ApprovedChange { delay, ..approved.clone() });
             }
-            Err(RetryReason::Unavailable) => pause(inner, inner.config.retry_delay).await,
+            Err(RetryReason::Unavailable) => pause(inner, inner.changes.config.retry_delay).await,
             Err(reason) => {
                 if matches!(reason, RetryReason::TargetOccupied) {
                     slot = None;
                 }
-                pause(inner, short_delay.min(inner.config.retry_delay)).await;
+                pause(inner, short_delay.min(inner.changes.config.retry_delay)).await;
                 short_delay = short_delay.saturating_mul(2);
             }
         }
@@ -207,8 +207,8 @@ async fn attempt(
     if !inner.changes.nodes.holds_claim(claimant.as_ref()) {
         return Err(RetryReason::Unavailable);
     }
-    let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(inner.config.run_timeout);
-    let call_timeout = tool_timeout.min(inner.config.run_timeout);
+    let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(inner.changes.config.run_timeout);
+    let call_timeout = tool_timeout.min(inner.changes.config.run_timeout);
     let claim = match moved_fingerprint {
         Some(fingerprint) => ChangeEvent::ClaimStep { claimant, call_timeout, fingerprint },
         None => ChangeEvent::Claim { claimant, call_timeout },
@@ -278,7 +278,7 @@ async fn check_readiness(
     }
     // The provider is not asked while another change occupies the target, because that change would alter the target
     // anyway.
-    match inner.changes.store.occupants(vec![change.target_hash()], inner.config.now()).await {
+    match inner.changes.store.occupants(vec![change.target_hash()], inner.changes.config.now()).await {
         Ok(occupants) if occupants.is_empty() => {}
         Ok(_) => return Err(RetryReason::TargetOccupied),
         Err(error) => {
@@ -321,7 +321,7 @@ async fn check_readiness(
         Recheck::Unavailable(_) if is_own && needs_account => return Err(RetryReason::AccountNeeded),
         Recheck::Unavailable(error) if is_own => {
             // Right after the start, providers may still be connecting.
-            let is_starting = inner.started.elapsed() < inner.config.provider_startup_timeout;
+            let is_starting = inner.started.elapsed() < inner.changes.config.provider_startup_timeout;
             if is_starting && error.kind == ErrorKind::UpstreamUnavailable {
                 return Err(RetryReason::ProviderStarting);
             }
@@ -387,8 +387,8 @@ async fn call_provider(
     slot: &mut Slot,
 ) -> (Arc<Change>, ChangeEvent) {
     let (nodes, claimant, clock) =
-        (Arc::clone(&inner.changes.nodes), change.claimed_by.clone(), Arc::clone(&inner.config.clock));
-    let last_sent_at = Arc::new(AtomicI64::new(inner.config.now().as_millisecond()));
+        (Arc::clone(&inner.changes.nodes), change.claimed_by.clone(), Arc::clone(&inner.changes.config.clock));
+    let last_sent_at = Arc::new(AtomicI64::new(inner.changes.config.now().as_millisecond()));
     // Checked just before the first byte of a call is sent.
     let permit_sent_at = Arc::clone(&last_sent_at);
     let permit = Permit(Arc::new(move || {
@@ -419,7 +419,7 @@ async fn call_provider(
     let began = Instant::now();
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
     let mut work = std::pin::pin!(work);
-    let mut deadline = tokio::time::Instant::now() + inner.config.run_timeout;
+    let mut deadline = tokio::time::Instant::now() + inner.changes.config.run_timeout;
     let unknown_outcome = |kind: ErrorKind, message: &str, last_sent_at| ChangeEvent::LoseTrack {
         fault: ChangeFault::new(kind, message),
         last_sent_at,
@@ -439,14 +439,14 @@ async fn call_provider(
                 Err(_panic) => {
                     tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
                     let message = "The tool failed in a way that leaves open whether the change was applied";
-                    unknown_outcome(ErrorKind::Internal, message, inner.config.now())
+                    unknown_outcome(ErrorKind::Internal, message, inner.changes.config.now())
                 }
             },
             () = tokio::time::sleep_until(deadline), if !is_waiting => {
                 break unknown_outcome(ErrorKind::Timeout, "The tool did not answer in time", last_sent(&last_sent_at));
             }
             () = inner.changes.shutdown.kill.cancelled() => {
-                break unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", inner.config.now());
+                break unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", inner.changes.config.now());
             }
             event = next_event => event,
         };

@@ -43,7 +43,7 @@ pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -
     match PlanProgress::from_steps(&steps) {
         PlanProgress::Ready { step, at } if steps.get(step).is_some_and(|step| step.change == change.id) => {
             // An approval of the plan can still be undone, and the store would refuse the claim.
-            if at.is_some_and(|at| at > inner.config.now()) {
+            if at.is_some_and(|at| at > inner.changes.config.now()) {
                 return Err(RetryReason::TargetOccupied);
             }
         }
@@ -81,7 +81,7 @@ pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -
 /// Returns `true` if the proposer of an allowed step may still make calls. Nobody approved the call, so only the proposer's own
 /// rights permit it.
 fn proposer_may_call(inner: &Inner, change: &Change) -> Result<bool, RetryReason> {
-    inner.config.reviewers.may_still_call(&change.proposer.to_agent()).map_err(|error| {
+    inner.changes.config.reviewers.may_still_call(&change.proposer.to_agent()).map_err(|error| {
         tracing::error!(%error, change = %change.id, "the rights of a proposer cannot be checked; trying again");
         RetryReason::Unavailable
     })
@@ -120,7 +120,7 @@ async fn fill_in_results(inner: &Inner, change: &Arc<Change>) -> Result<Option<C
     let filled = fill_references(&change.arguments, plan.index as usize, |from| results.get(from)?.as_deref());
     let filled = filled.map_err(|e| invalid(e.to_string()))?;
     let arguments: Arc<RawValue> = RawValue::from_string(filled).map_err(|e| invalid(e.to_string()))?.into();
-    check_reviewable(&arguments, inner.config.max_change_bytes, ErrorKind::ValidationFailed)?;
+    check_reviewable(&arguments, inner.changes.config.max_change_bytes, ErrorKind::ValidationFailed)?;
     inner.directory.validate(&change.provider, &change.tool, &arguments)?;
     let terms = terms_for_arguments(inner, change, &arguments).await?;
     let comment = "Filled in the results of earlier steps of its plan";

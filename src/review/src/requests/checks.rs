@@ -70,9 +70,9 @@ pub(crate) fn find_right(
     reviewer: &Principal,
     change: &Change,
 ) -> Result<Option<ReviewerRight>, McpError> {
-    let now = inner.config.now();
+    let now = inner.changes.config.now();
     let required = change.terms.reviewers_at(change.created_at, now);
-    let reviewers = &inner.config.reviewers;
+    let reviewers = &inner.changes.config.reviewers;
     if reviewers.may_decide(&required, reviewer) {
         return Ok(Some(ReviewerRight::Own));
     }
@@ -97,7 +97,7 @@ pub(crate) fn check_reviewer(
     if let Some(right) = find_right(inner, reviewer, change)? {
         return Ok(right);
     }
-    let now = inner.config.now();
+    let now = inner.changes.config.now();
     let reviewers = change.terms.reviewers_at(change.created_at, now);
     let refused = refusal_error(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
         .with("reviewers", reviewers);
@@ -114,7 +114,7 @@ pub(crate) fn check_sign_in(
     change: &Arc<Change>,
 ) -> Result<(), ChangeRequestError> {
     let Some(required) = &change.terms.sign_in else { return Ok(()) };
-    if required.admits(reviewer, inner.config.now()) {
+    if required.admits(reviewer, inner.changes.config.now()) {
         return Ok(());
     }
     let remedy = if reviewer.claims.is_some() {

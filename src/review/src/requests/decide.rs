@@ -208,14 +208,14 @@ pub(super) async fn check_decision(
         },
         verdict,
         comment,
-        at: inner.config.now(),
+        at: inner.changes.config.now(),
         version,
     });
     crash_point("before_decide");
     if approves {
         // An illegal decision is refused before the provider is asked for a preview.
         if change.state == ChangeState::Pending
-            && let Err(illegal) = machine::apply(&change, event.clone(), inner.config.now())
+            && let Err(illegal) = machine::apply(&change, event.clone(), inner.changes.config.now())
         {
             return refuse(inner, &change, illegal).await;
         }

@@ -107,7 +107,8 @@ impl Changes {
         inner.proposal_rate.admit(&proposer.principal, 1, inner.changes.nodes.live_count())?;
         let proposer = shorten_proposer(proposer);
         let details = json!({ "provider": provider, "tool": tool, "comment": reason, "proposer": proposer });
-        let record = Record::new("failing_call_returned", inner.config.now(), &proposer.principal, details.to_string());
+        let record =
+            Record::new("failing_call_returned", inner.changes.config.now(), &proposer.principal, details.to_string());
         let written = write_to_store(&*inner.changes.store, WriteRequest::Record(record)).await;
         written.map_err(|error| error.to_user_error("the call could not be recorded; nothing was called"))
     }
@@ -181,7 +182,7 @@ pub(super) fn into_client_error(error: TransitionError) -> McpError {
 }
 
 fn check_proposal(inner: &Inner, proposal: &Proposal) -> Result<(), McpError> {
-    check_reviewable(&proposal.arguments, inner.config.max_change_bytes, ErrorKind::InvalidParams)?;
+    check_reviewable(&proposal.arguments, inner.changes.config.max_change_bytes, ErrorKind::InvalidParams)?;
     if proposal.idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES) {
         return Err(McpError::new(
             ErrorKind::InvalidParams,
@@ -223,7 +224,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
     } = proposal;
     let preview = recheck::truncate_headlines(preview);
     let dialogue = client_capabilities.filter(|_| terms.questions).map(Dialogue::new);
-    let now = inner.config.now();
+    let now = inner.changes.config.now();
     let expire_after = SignedDuration::try_from(expire_after).unwrap_or(SignedDuration::MAX);
     let mut change = Change {
         id: format!("chg_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),

@@ -172,7 +172,7 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
             deputy_for: None,
             verdict: ReviewVerdict::Approve,
             comment: None,
-            at: inner.config.now(),
+            at: inner.changes.config.now(),
             version: 1,
         };
         let approved = inner.changes.transitions.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();

@@ -161,7 +161,7 @@ async fn rule_can_require_a_recent_and_strong_sign_in() {
     let terms = Terms { sign_in, ..Terms::default() };
     let change = propose(&bench, terms.clone()).await;
     let signed_in = |age: i64, acr: Option<&str>| {
-        let auth_time = Some(bench.changes.inner.config.now().as_second() - age);
+        let auth_time = Some(bench.changes.inner.changes.config.now().as_second() - age);
         let claims = Claims { auth_time, acr: acr.map(str::to_owned), ..Claims::default() };
         Arc::new(Principal { claims: Some(Arc::new(claims)), ..reviewer("alice") })
     };
