@@ -53,12 +53,12 @@ pub(super) fn build_endpoint(
         first_connection: config.limits.first_connection,
         started_at: status.started_at,
     };
+    let body_budget = Arc::clone(&status.body_budget);
     let reviews = Reviews::new(config, changes.clone(), Arc::new(GatewayAddress::new(config)), &routing);
     let mut server = McpServer::new(config, memory, routing, reviews, bridge, Arc::new(status));
     server.cluster = build_cluster(config, &lifetimes, &server.status.shutdown);
     let registry = Arc::clone(&providers.registry);
     let sessions = Arc::new(Sessions::new(Arc::new(server), registry, lifetimes, SessionLimits::new(config)));
-    let body_budget = Arc::clone(&sessions.server.status.body_budget);
     let connections = Arc::new(Connections::new(&config.transports, body_budget, users));
     Arc::new(McpEndpoint::new(&config.transports, sessions, connections))
 }
