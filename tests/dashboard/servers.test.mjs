@@ -44,7 +44,7 @@ test('declared reads of a new server are accepted together, beside their definit
   await fs.getByText('All 3 tools').click();
   await becomes(() => fs.locator('table.tools tbody tr').evaluateAll((rows) => rows.map((r) => [r.cells[1].innerText, r.cells[3].innerText])), [['Runs', '—'], ['Runs', '—'], ['Reviewed', 'by recipe']]);
   const all = await tools('fs', 'read_file', 'list', 'write_file');
-  assert.deepEqual(all.map((t) => [t.standing, t.verdict]), [['accepted', 'allow'], ['accepted', 'allow'], ['seen', 'review']]);
+  assert.deepEqual(all.map((t) => [t.definitionStatus, t.verdict]), [['accepted', 'allow'], ['accepted', 'allow'], ['seen', 'review']]);
   assert.equal(all[0].acceptedBy, 'alice');
   await page.locator('nav a[data-view=servers] .count').waitFor({ state: 'hidden' });
   assertClean(page);
@@ -58,7 +58,7 @@ test('an unchecked tool is not accepted', async () => {
   await other.getByLabel('other__list').uncheck();
   await other.getByRole('button', { name: 'Accept 1 read' }).click();
   await other.getByText('1 tool says that it only reads').waitFor();
-  assert.deepEqual((await tools('other', 'read_file', 'list', 'write_file')).map((t) => t.standing), ['accepted', 'seen', 'seen']);
+  assert.deepEqual((await tools('other', 'read_file', 'list', 'write_file')).map((t) => t.definitionStatus), ['accepted', 'seen', 'seen']);
   assertClean(page);
   await page.context().close();
 });
@@ -112,13 +112,13 @@ test('a changed and a new tool are marked and accepted exactly as shown', async 
   await changed.locator('.line.insert', { hasText: 'Something else again' }).waitFor();
   const now = await tool('fs', 'read_file');
   assert.notEqual(now.hash, seen.hash);
-  assert.equal(now.standing, 'changed');
+  assert.equal(now.definitionStatus, 'changed');
   await changed.getByRole('button', { name: 'Accept the new definition' }).click();
   await changed.waitFor({ state: 'detached' });
   await page.getByRole('region', { name: 'New: fs__delete' }).getByRole('button', { name: 'Accept this tool' }).click();
   await page.getByRole('region', { name: 'New: fs__delete' }).waitFor({ state: 'detached' });
   const [read, gone] = await tools('fs', 'read_file', 'delete');
-  assert.deepEqual([read.standing, gone.standing, gone.verdict], ['accepted', 'accepted', 'review']);
+  assert.deepEqual([read.definitionStatus, gone.definitionStatus, gone.verdict], ['accepted', 'accepted', 'review']);
   // The acceptance is revoked.
   await server(page, 'fs').getByText('All 4 tools').click();
   await server(page, 'fs').locator('table.tools tr', { hasText: 'fs__read_file' }).getByRole('button', { name: 'Revoke' }).click();

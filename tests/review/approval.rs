@@ -231,7 +231,7 @@ fn change_is_stale_after_its_server_command_changed() {
     let tools = json!({ "tools": [{ "name": "fs__read", "hash": accepted["hash"] }] });
     assert_eq!(gateway.api("POST", "/api/servers/fs/accept", Some(&tools)).0, 200);
     rewrite(&gateway, &at("b"));
-    eventually("another command is there", || read(&gateway).filter(|tool| tool["standing"] == "changed"));
+    eventually("another command is there", || read(&gateway).filter(|tool| tool["definitionStatus"] == "changed"));
     let stale = approve(&gateway, gateway.reviewer(), &id);
     assert_eq!(code(&stale), (409, "CHANGE_STALE"), "{}", stale.1);
     assert!(stale.1.to_string().contains("another command or address"), "{}", stale.1);

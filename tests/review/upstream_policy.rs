@@ -104,7 +104,7 @@ fn read_claims_count_while_accepted() {
     assert_eq!(change["review"], json!({ "reason": "its read-only hint has not been accepted yet" }));
     assert!(files.calls().is_empty(), "nothing was sent");
     let read = tool(&gateway, "fs__read");
-    assert_eq!((&read["standing"], &read["claimsRead"]), (&json!("seen"), &json!(true)));
+    assert_eq!((&read["definitionStatus"], &read["claimsRead"]), (&json!("seen"), &json!(true)));
     assert_eq!(accept(&gateway, &[&read]), 200);
     assert_eq!(call(&gateway, "fs__read", r#"{"path":"a"}"#)["content"][0]["text"], "done");
     assert_eq!(files.calls(), [r#"read {"path":"a"}"#]);
@@ -131,7 +131,7 @@ fn changed_command_inherits_no_acceptance() {
     let gateway = start(tempfile::tempdir().unwrap(), &files);
     let read = tool(&gateway, "fs__read");
     assert_eq!(accept(&gateway, &[&read]), 200);
-    assert_eq!(tool(&gateway, "fs__read")["standing"], "accepted");
+    assert_eq!(tool(&gateway, "fs__read")["definitionStatus"], "accepted");
 
     // By a reload: it describes itself in the same way, but is another program.
     let file = gateway.home.path().join("countersign.yaml");
@@ -144,30 +144,30 @@ fn changed_command_inherits_no_acceptance() {
     let other = original.replacen("\"]", "\",\"--other\"]", 1);
     assert_ne!(other, original);
     write(&other);
-    let standing = |gateway: &Gateway, is: &str| {
-        eventually("it stands so", || {
-            tools(gateway).into_iter().find(|t| t["name"] == "fs__read" && t["standing"] == is)
+    let wait_for_status = |gateway: &Gateway, is: &str| {
+        eventually("its definition has that status", || {
+            tools(gateway).into_iter().find(|t| t["name"] == "fs__read" && t["definitionStatus"] == is)
         })
     };
-    let changed = standing(&gateway, "changed");
+    let changed = wait_for_status(&gateway, "changed");
     assert_eq!((&changed["mark"], &changed["hash"]), (&json!("TOOL_CHANGED"), &read["hash"]));
     assert_eq!(changed["previous"], Value::Null);
     let change = gateway.change(&pending_change_id(&call(&gateway, "fs__read", r#"{"path":"a"}"#)));
     assert_eq!(change["review"]["mark"], "TOOL_CHANGED");
     // The accepted definition is unchanged.
     write(&original);
-    standing(&gateway, "accepted");
+    wait_for_status(&gateway, "accepted");
 
     // By a restart; once accepted again, it counts, and the first one is no longer accepted.
     let (_, home) = gateway.stop();
     std::fs::write(home.path().join("countersign.yaml"), &other).unwrap();
     let gateway = Gateway::on_home(home, &Options { config: Some(&other), ..Options::default() });
-    let changed = standing(&gateway, "changed");
+    let changed = wait_for_status(&gateway, "changed");
     assert!(gateway.log().contains("another command or address"), "{}", gateway.log());
     assert_eq!(accept(&gateway, &[&changed]), 200);
-    standing(&gateway, "accepted");
+    wait_for_status(&gateway, "accepted");
     let gateway = start(gateway.stop().1, &files);
-    standing(&gateway, "changed");
+    wait_for_status(&gateway, "changed");
 }
 
 #[test]

@@ -246,20 +246,20 @@ fn print_server(
         }
     }
     let row = |tool: &Tool| {
-        let standing = match &tool.mark {
+        let status = match &tool.mark {
             Some(mark) => mark.clone(),
             None if tool.claims_read => "claims to read".to_owned(),
             None if tool.accepted_as_read => "accepted read".to_owned(),
             None if tool.accepted_sql_reads => "accepted SQL reads".to_owned(),
-            None if tool.standing == "seen" => "not accepted".to_owned(),
-            None => tool.standing.clone(),
+            None if tool.definition_status == "seen" => "not accepted".to_owned(),
+            None => tool.definition_status.clone(),
         };
         let reason = tool.reason.clone().unwrap_or_else(|| format!("by the rules {}", tool.rules.join(", ")));
-        let [name, standing, reason] = [&tool.name, &standing, &reason].map(|text| cell(Style::Plain, text));
-        [name, standing, cell(verdict_style(&tool.verdict), &tool.verdict), reason]
+        let [name, status, reason] = [&tool.name, &status, &reason].map(|text| cell(Style::Plain, text));
+        [name, status, cell(verdict_style(&tool.verdict), &tool.verdict), reason]
     };
     if !tools.is_empty() {
-        print_table(["TOOL", "STANDING", "VERDICT", "WHY"], tools.iter().map(row).collect(), None, out)?;
+        print_table(["TOOL", "STATUS", "VERDICT", "WHY"], tools.iter().map(row).collect(), None, out)?;
     } else if let Some(server) = server.filter(|server| !server.is_up()) {
         out.write_line(&format!("{}. {NOT_CONNECTED_HINT}.", server.not_connected_message()))?;
         return Ok(());

@@ -57,7 +57,6 @@ pub struct ToolInfo {
     /// The annotations of the tool's definition.
     pub annotations: ToolAnnotations,
     /// The status of the definition, which determines whether its annotations are trusted.
-    #[serde(rename = "standing")]
     pub definition_status: DefinitionStatus,
     /// The reason why every call is reviewed regardless of the policy.
     #[schema(required)]

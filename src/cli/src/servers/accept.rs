@@ -32,7 +32,7 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output)
     let selected_tools = if args.all_reads {
         tools.into_iter().filter(|tool| tool.needs_acceptance() && tool.claims_to_only_read()).collect()
     } else {
-        select(tools, &selectors, |tool| !matches!(tool.standing.as_str(), "accepted" | "module"))?.tools
+        select(tools, &selectors, |tool| !matches!(tool.definition_status.as_str(), "accepted" | "module"))?.tools
     };
     if selected_tools.is_empty() {
         print_note(if args.all_reads {
@@ -188,7 +188,7 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
 
 pub(super) async fn revoke(client: &Client, name: &str, tools: &[String], out: &mut Output) -> Result<Exit, Failure> {
     let all = fetch_tools(client, name, None).await?.tools;
-    let selected_tools = select(all, tools, |tool| tool.standing == "accepted")?.tools;
+    let selected_tools = select(all, tools, |tool| tool.definition_status == "accepted")?.tools;
     if selected_tools.is_empty() {
         print_note("None of the matching tools is accepted.");
         return Ok(Exit::Ok);

@@ -37,7 +37,7 @@ pub(super) struct Tool {
     pub verdict: String,
     pub reason: Option<String>,
     pub rules: Vec<String>,
-    pub standing: String,
+    pub definition_status: String,
     pub mark: Option<String>,
     pub claims_read: bool,
     pub hash: String,
@@ -107,7 +107,7 @@ impl Tool {
 
     /// Returns `true` if the list of known reads names the tool, but not this definition, which nobody accepted either.
     pub fn is_uncovered(&self) -> bool {
-        self.known_read_entry.as_deref() == Some("other_definition") && self.standing != "accepted"
+        self.known_read_entry.as_deref() == Some("other_definition") && self.definition_status != "accepted"
     }
 }
 
@@ -241,7 +241,7 @@ mod tests {
             verdict: "review".into(),
             reason: None,
             rules: vec!["a".into()],
-            standing: "changed".into(),
+            definition_status: "changed".into(),
             mark: previous.map(|_| "TOOL_CHANGED".into()),
             claims_read: previous.is_none(),
             hash: "sha256:x".into(),

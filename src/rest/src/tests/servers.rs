@@ -31,7 +31,7 @@ impl Endpoints {
 }
 
 fn state(tool: &Value) -> (&str, &str, Option<&str>) {
-    (tool["verdict"].as_str().unwrap(), tool["standing"].as_str().unwrap(), tool["mark"].as_str())
+    (tool["verdict"].as_str().unwrap(), tool["definitionStatus"].as_str().unwrap(), tool["mark"].as_str())
 }
 
 #[actix::test]

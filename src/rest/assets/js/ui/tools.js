@@ -24,7 +24,7 @@ const KNOWN = {
   dry_run: t('tools.knownDryRun'),
   sql_read: t('tools.knownSqlRead'),
 };
-const STANDING_LABELS = { module: t('tools.builtIn'), accepted: t('tools.accepted'), seen: t('tools.notAccepted'), new: t('tools.new'), changed: t('tools.changed') };
+const DEFINITION_STATUS_LABELS = { module: t('tools.builtIn'), accepted: t('tools.accepted'), seen: t('tools.notAccepted'), new: t('tools.new'), changed: t('tools.changed') };
 
 /** Returns true if the tool declares that it only reads, accepted or not. */
 const isDeclaredRead = (tool) => tool.annotations?.readOnlyHint === true;
@@ -143,7 +143,7 @@ export class ToolsPanel {
 
   // Names the tools whose definitions are not those on the list.
   #uncovered() {
-    const names = this.#tools.filter((tool) => tool.known === 'other_definition' && tool.standing !== 'accepted').map((tool) => tool.name);
+    const names = this.#tools.filter((tool) => tool.known === 'other_definition' && tool.definitionStatus !== 'accepted').map((tool) => tool.name);
     if (names.length === 0) return null;
     return h('div', { class: 'unannotated' }, icon('info'), h('p', null,
       parts('tools.uncovered', { set: visibleString(this.#knownReads.set), count: names.length, packages: quote(this.#knownReads.packages.join(', '), 300), tools: quote(names.join(', '), 400) })));
@@ -233,10 +233,10 @@ export class ToolsPanel {
         this.#canDecide && tool.mayLetRun && h('button', { type: 'button', class: 'small', data: { key: `let ${tool.name}` }, onclick: () => this.#letRun([tool]) }, t('tools.letThisRun'))),
       h('td', { data: { label: t('tools.preview') } }, this.#preview(tool)),
       h('td', { data: { label: t('tools.definition') } },
-        h('span', null, tool.acceptedAsRead ? t('tools.acceptedAsRead') : tool.acceptedSqlReads ? t('tools.acceptedSqlReads') : STANDING_LABELS[tool.standing] ?? visibleString(String(tool.standing))),
+        h('span', null, tool.acceptedAsRead ? t('tools.acceptedAsRead') : tool.acceptedSqlReads ? t('tools.acceptedSqlReads') : DEFINITION_STATUS_LABELS[tool.definitionStatus] ?? visibleString(String(tool.definitionStatus))),
         tool.acceptedBy && h('span', { class: 'quiet' }, ' ', parts('tools.acceptance', { person: quote(tool.acceptedBy, 60), date: time(tool.acceptedAt, 'day') })),
         this.#fold(`row ${tool.name}`, t('tools.show'), () => definitionBlock(tool)),
-        this.#canDecide && tool.standing === 'accepted' && this.#button(`revoke ${tool.name}`, 'revoke', () => [tool], () => t('tools.revoke'))));
+        this.#canDecide && tool.definitionStatus === 'accepted' && this.#button(`revoke ${tool.name}`, 'revoke', () => [tool], () => t('tools.revoke'))));
   }
 
   // Only calls that may be reviewed are previewed.
