@@ -15,10 +15,10 @@ mod draft;
 mod executor;
 mod follow;
 pub mod gateway_tools;
-mod inner;
 mod plan_steps;
 mod recheck;
 mod requests;
+mod review_state;
 mod shutdown;
 mod start;
 mod stored_changes;
@@ -242,7 +242,7 @@ impl From<&ChangesConfig> for ReviewConfig {
 /// A handle to all changes. It is cheap to clone, and its methods may be called from any thread.
 #[derive(Clone)]
 pub struct Changes {
-    inner: Arc<inner::Inner>,
+    state: Arc<review_state::ReviewState>,
 }
 
 /// The longest id of a change, in bytes. A longer id names no change.
@@ -263,8 +263,8 @@ impl Changes {
         if id.len() > MAX_ID_BYTES {
             return Ok(None);
         }
-        let found = self.inner.changes.store.get(id).await.map_err(|e| store_error(&e))?;
-        Ok(found.map(|change| self.inner.waiting_reasons.add_to(change)))
+        let found = self.state.changes.store.get(id).await.map_err(|e| store_error(&e))?;
+        Ok(found.map(|change| self.state.waiting_reasons.add_to(change)))
     }
 
     /// Lists changes, newest first; `limit` is clamped to 1..=500. A page of large changes may be shorter.
@@ -281,9 +281,9 @@ impl Changes {
         let before = parse_cursor(cursor.as_deref())?;
         let ChangeFilter { states, principals, criteria } = filter;
         let query = ListQuery { states, principals, criteria, before, limit };
-        let found = self.inner.changes.store.list(query).await.map_err(|e| store_error(&e))?;
+        let found = self.state.changes.store.list(query).await.map_err(|e| store_error(&e))?;
         let next_cursor = found.items.last().filter(|_| found.more).map(|(number, _)| number.to_string());
-        let items = found.items.into_iter().map(|(_, change)| self.inner.waiting_reasons.add_to(change)).collect();
+        let items = found.items.into_iter().map(|(_, change)| self.state.waiting_reasons.add_to(change)).collect();
         Ok(Page { items, next_cursor })
     }
 
@@ -307,17 +307,17 @@ impl Changes {
 
     /// Delivers a message to the node on which the change runs.
     async fn send_dialogue_message(&self, id: &str, message: DialogueMessage) -> Result<(), McpError> {
-        let Some(own_claimant) = self.inner.changes.nodes.claimant() else {
-            return self.inner.dialogue_channels.send(id, message).await;
+        let Some(own_claimant) = self.state.changes.nodes.claimant() else {
+            return self.state.dialogue_channels.send(id, message).await;
         };
         let running = self.get(id).await?.filter(|change| change.state == ChangeState::Executing);
         let Some(change) = running else { return Ok(()) };
         let other_claimant = change.claimed_by.as_ref().filter(|claimant| claimant.node != own_claimant.node);
         let Some(claimant) = other_claimant else {
-            return self.inner.dialogue_channels.send(id, message).await;
+            return self.state.dialogue_channels.send(id, message).await;
         };
         let needs_confirmation = message.closes_question(&change);
-        let store = &self.inner.changes.store;
+        let store = &self.state.changes.store;
         store.send_to_node(&claimant.node, id, message.to_json()?).await.map_err(|e| store_error(&e))?;
         // The next version of the change confirms the delivery; a change without open questions may ignore it.
         let current = self.wait(id, change.version, CONFIRMATION_TIMEOUT).await?;
@@ -344,7 +344,7 @@ impl Changes {
     /// # Errors
     /// `OVERLOADED` if too many requests wait already; the errors of the store.
     pub async fn wait(&self, id: &str, version: u64, timeout: Duration) -> Result<Option<Arc<Change>>, McpError> {
-        let watch = self.inner.changes.shared.watchers.watch(id);
+        let watch = self.state.changes.shared.watchers.watch(id);
         let mut watch = watch.ok_or_else(|| {
             McpError::new(ErrorKind::Overloaded, "Too many requests wait for changes; ask again with get_change")
         })?;
@@ -374,7 +374,7 @@ impl Changes {
         if targets.is_empty() {
             return Ok(());
         }
-        let occupants = self.inner.changes.store.occupants(targets, self.inner.changes.config.now()).await;
+        let occupants = self.state.changes.store.occupants(targets, self.state.changes.config.now()).await;
         let occupants = occupants.map_err(|e| store_error(&e))?;
         for change in changes.iter_mut().filter(|change| approved(change)) {
             let target = change.target_hash();
@@ -389,7 +389,7 @@ impl Changes {
     /// Returns the nodes that serve the store, including this one.
     #[must_use]
     pub fn nodes(&self) -> &Arc<dyn Nodes> {
-        &self.inner.changes.nodes
+        &self.state.changes.nodes
     }
 
     /// Announces on the feed of this node that another node recorded the escalation of a change ([`ESCALATED_EVENT`]).
@@ -397,19 +397,19 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn announce_escalation(&self, id: &str) -> Result<(), StoreError> {
-        upkeep::escalation::announce_recorded(&self.inner.changes, id).await
+        upkeep::escalation::announce_recorded(&self.state.changes, id).await
     }
 
     /// Returns the feed of change events and live events.
     #[must_use]
     pub fn feed(&self) -> &Feed {
-        &self.inner.changes.feed
+        &self.state.changes.feed
     }
 
     /// Counts the changes in each state, including states without changes.
     #[must_use]
     pub fn counts(&self) -> Vec<(ChangeState, u64)> {
-        self.inner.changes.shared.counts.read()
+        self.state.changes.shared.counts.read()
     }
 
     /// Returns a page of the audit trail of one change or of all, newest first; `limit` is clamped to 1..=500.
@@ -425,7 +425,7 @@ impl Changes {
         let limit = limit.clamp(1, MAX_PAGE_SIZE);
         let before = parse_cursor(cursor)?;
         // One more entry is read, to know whether there is a next page.
-        let page = self.inner.changes.store.audit_page(change.map(ToOwned::to_owned), before, limit + 1);
+        let page = self.state.changes.store.audit_page(change.map(ToOwned::to_owned), before, limit + 1);
         let mut items = page.await.map_err(|e| store_error(&e))?;
         let more = items.len() > limit;
         items.truncate(limit);
@@ -445,7 +445,7 @@ impl Changes {
         cursor: Option<&str>,
     ) -> Result<Page<FoundEntry>, McpError> {
         let before = parse_cursor(cursor)?;
-        let found = self.inner.changes.store.search_audit(search, before, limit.clamp(1, MAX_PAGE_SIZE));
+        let found = self.state.changes.store.search_audit(search, before, limit.clamp(1, MAX_PAGE_SIZE));
         let FoundEntries { entries, next } = found.await.map_err(|e| store_error(&e))?;
         Ok(Page { items: entries, next_cursor: next.map(|next| next.to_string()) })
     }
@@ -455,7 +455,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn overview(&self, since: Timestamp) -> Result<OverviewRecords, McpError> {
-        self.inner.changes.store.overview(since).await.map_err(|e| store_error(&e))
+        self.state.changes.store.overview(since).await.map_err(|e| store_error(&e))
     }
 
     /// Returns the head of the audit trail, for export.
@@ -463,7 +463,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn audit_head(&self) -> Result<AuditHead, McpError> {
-        self.inner.changes.store.heads().await.map(|heads| heads.audit).map_err(|e| store_error(&e))
+        self.state.changes.store.heads().await.map(|heads| heads.audit).map_err(|e| store_error(&e))
     }
 }
 

@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    inner::Inner,
     plan_steps::{self, StepDependency},
+    review_state::ReviewState,
     store_error,
 };
 use countersign_domain::changes::{Change, ChangeFault, Preview, ServerIdentity};
@@ -110,7 +110,7 @@ impl PreviewFailure {
     }
 }
 
-impl Inner {
+impl ReviewState {
     /// Previews the change again as its proposer and compares. The returned provider is the one that was compared: if
     /// another one takes its name later, calls of this one fail.
     pub(super) async fn recheck(&self, change: &Change) -> Recheck {

@@ -21,7 +21,7 @@ use super::{
     },
     dialogue_channels::DialogueChannels,
     executor, follow,
-    inner::Inner,
+    review_state::ReviewState,
     shutdown::Shutdown,
     stored_changes::StoredChanges,
     transition_writer::TransitionWriter,
@@ -112,7 +112,7 @@ impl Changes {
             shutdown: Shutdown::default(),
             config,
         });
-        let inner = Arc::new(Inner {
+        let state = Arc::new(ReviewState {
             proposal_rate,
             changes: Arc::clone(&changes),
             directory,
@@ -122,14 +122,14 @@ impl Changes {
             executor_thread,
             actor_thread,
         });
-        let executor_thread = &inner.executor_thread;
+        let executor_thread = &state.executor_thread;
         // Must run before the first write of this node: its announcement waits for earlier events of other nodes, which only
         // this task reads.
         executor_thread.spawn(follow::run(Arc::clone(&changes), feed_gap));
         handle_restored_backup(&changes, &live).await?;
         recover(&changes, &live, &approved_sender).await?;
         let ended = changes.shutdown.executor_ended.clone().drop_guard();
-        executor_thread.spawn(executor::run(Arc::clone(&inner), approved, ended));
+        executor_thread.spawn(executor::run(Arc::clone(&state), approved, ended));
         executor_thread.spawn(plans::run(Arc::clone(&changes), moved_plans, approved_sender));
         executor_thread.spawn(expiry::run(Arc::clone(&changes)));
         executor_thread.spawn(escalation::run(Arc::clone(&changes)));
@@ -137,27 +137,27 @@ impl Changes {
         executor_thread.spawn(prune::run(Arc::clone(&changes)));
         executor_thread.spawn(votes::run(Arc::clone(&changes)));
         executor_thread.spawn(orphans::run(changes));
-        executor_thread.spawn(follow::receive_messages(Arc::clone(&inner)));
-        Ok(Self { inner })
+        executor_thread.spawn(follow::receive_messages(Arc::clone(&state)));
+        Ok(Self { state })
     }
 
     /// Returns `true` if the actor, the Executor and the store are alive. If not, only a restart of the process helps.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        let StoredChanges { transitions, shutdown, store, .. } = &*self.inner.changes;
+        let StoredChanges { transitions, shutdown, store, .. } = &*self.state.changes;
         transitions.addr.connected() && !shutdown.executor_ended.is_cancelled() && store.is_open()
     }
 
     /// Returns the threads of the actor and of the Executor.
     #[must_use]
     pub fn threads(&self) -> [ArbiterHandle; 2] {
-        [self.inner.actor_thread.clone(), self.inner.executor_thread.clone()]
+        [self.state.actor_thread.clone(), self.state.executor_thread.clone()]
     }
 
     /// Returns the error that currently keeps the store from working, if any. The store recovers by itself if it can.
     #[must_use]
     pub fn current_store_error(&self) -> Option<StoreError> {
-        self.inner.changes.store.current_error()
+        self.state.changes.store.current_error()
     }
 
     /// Shuts down in order: ends waiters at once, accepts no new work, gives running calls until the deadline (their outcome
@@ -166,7 +166,7 @@ impl Changes {
     ///
     /// Waiters end first, because their requests would otherwise stay open for as long as calls are running.
     pub async fn shutdown(&self, deadline: Duration) {
-        let Inner { changes, executor_thread, actor_thread, .. } = &*self.inner;
+        let ReviewState { changes, executor_thread, actor_thread, .. } = &*self.state;
         changes.shared.watchers.close();
         changes.shutdown.end_work(deadline).await;
         // Transitions of endpoints are still written and announced.

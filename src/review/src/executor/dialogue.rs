@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     dialogue_channels::{DialogueAnswer, DialogueMessage, PendingMessage},
-    inner::Inner,
+    review_state::ReviewState,
 };
 use countersign_domain::{
     changes::{
@@ -80,7 +80,7 @@ pub(crate) enum DialogueEvent {
 
 /// The questions of one running change.
 pub(crate) struct RunningDialogue<'a> {
-    inner: &'a Inner,
+    state: &'a ReviewState,
     /// The change as last stored.
     pub change: Arc<Change>,
     questions: mpsc::Receiver<UpstreamRequest>,
@@ -94,28 +94,28 @@ pub(crate) struct RunningDialogue<'a> {
 
 impl Drop for RunningDialogue<'_> {
     fn drop(&mut self) {
-        self.inner.dialogue_channels.close(&self.change.id);
+        self.state.dialogue_channels.close(&self.change.id);
     }
 }
 
 impl<'a> RunningDialogue<'a> {
     /// Starts the dialogue. Returns `None` for a change whose tool may not ask.
-    pub(crate) fn start(inner: &'a Inner, change: &Arc<Change>) -> Option<(Arc<dyn Inquirer>, Self)> {
+    pub(crate) fn start(state: &'a ReviewState, change: &Arc<Change>) -> Option<(Arc<dyn Inquirer>, Self)> {
         let dialogue = change.dialogue.as_ref()?;
         let capabilities = ClientCapabilities::from_declaration(dialogue.client_capabilities.get());
         if capabilities.accepts_no_requests() {
             return None;
         }
         let (question_sender, questions) = mpsc::channel(QUESTION_QUEUE_CAPACITY);
-        let messages = inner.dialogue_channels.open(&change.id);
+        let messages = state.dialogue_channels.open(&change.id);
         let running_dialogue = Self {
-            inner,
+            state,
             change: Arc::clone(change),
             questions,
             messages,
             open: Vec::new(),
             dialogue_deadline: Instant::now()
-                + inner.changes.config.answer_timeout.saturating_mul(DIALOGUE_TIMEOUT_FACTOR),
+                + state.changes.config.answer_timeout.saturating_mul(DIALOGUE_TIMEOUT_FACTOR),
             paused_since: None,
             is_stopping: false,
         };
@@ -142,7 +142,7 @@ impl<'a> RunningDialogue<'a> {
             Some(message) = self.messages.recv() => DialogueEvent::Message(message),
             () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => DialogueEvent::TimedOut,
             () = withdrawn => DialogueEvent::Withdrawn,
-            () = self.inner.changes.shutdown.stop.cancelled(), if !self.is_stopping => DialogueEvent::Stopping,
+            () = self.state.changes.shutdown.stop.cancelled(), if !self.is_stopping => DialogueEvent::Stopping,
         }
     }
 
@@ -219,7 +219,7 @@ impl<'a> RunningDialogue<'a> {
             key: key.clone(),
             method: method.clone(),
             params,
-            at: self.inner.changes.config.now(),
+            at: self.state.changes.config.now(),
             closed_at: None,
             answer: None,
             unanswered: None,
@@ -227,7 +227,7 @@ impl<'a> RunningDialogue<'a> {
         if self.apply_event(ChangeEvent::Ask { question: stored }).await.is_err() {
             return refuse(reply, "the question could not be stored");
         }
-        let deadline = (Instant::now() + self.inner.changes.config.answer_timeout).min(self.dialogue_deadline);
+        let deadline = (Instant::now() + self.state.changes.config.answer_timeout).min(self.dialogue_deadline);
         self.open.push(OpenQuestion { key, method, reply, cancelled, deadline });
     }
 
@@ -287,14 +287,14 @@ impl<'a> RunningDialogue<'a> {
             ChangeEvent::Answer { is_cancelled: true, .. } => "cancellation",
             _ => "answer",
         };
-        match self.inner.changes.transitions.apply_event(&self.change, event).await {
+        match self.state.changes.transitions.apply_event(&self.change, event).await {
             Ok(change) => {
                 self.change = change;
                 Ok(())
             }
             Err(error) => {
                 tracing::error!(?error, change = %self.change.id, "the {subject} in the dialogue of a running change could not be stored");
-                if let Ok(Some(change)) = self.inner.changes.store.get(&self.change.id).await {
+                if let Ok(Some(change)) = self.state.changes.store.get(&self.change.id).await {
                     self.change = change;
                 }
                 let message = format!("The {subject} could not be stored; it was not used");

@@ -37,8 +37,8 @@ use self::{
 };
 use crate::{
     actor::{ApprovedChange, TransitionError},
-    inner::Inner,
     recheck::{Divergence, Recheck, SameTarget, to_fault},
+    review_state::ReviewState,
     upkeep::{expiry, votes},
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
@@ -61,8 +61,12 @@ const FIRST_RETRY_DELAY: Duration = Duration::from_millis(20);
 const MAX_HANDOVER_WAIT: Duration = Duration::from_secs(30);
 
 /// Runs approved changes until the gateway closes, then waits for the running ones and drops the guard.
-pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<ApprovedChange>, _ended: DropGuard) {
-    let slots = Arc::new(Semaphore::new(inner.changes.config.concurrency.max(1)));
+pub(crate) async fn run(
+    state: Arc<ReviewState>,
+    mut approved: mpsc::UnboundedReceiver<ApprovedChange>,
+    _ended: DropGuard,
+) {
+    let slots = Arc::new(Semaphore::new(state.changes.config.concurrency.max(1)));
     // A queue key is present while one of its changes is running; its other changes wait in the queue.
     let mut queues: HashMap<String, VecDeque<ApprovedChange>> = HashMap::new();
     // Changes whose delay has not passed.
@@ -70,7 +74,7 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
     let mut running: JoinSet<AttemptResult> = JoinSet::new();
     loop {
         let due = tokio::select! {
-            () = inner.changes.shutdown.stop.cancelled() => break,
+            () = state.changes.shutdown.stop.cancelled() => break,
             Some(due) = delayed.next(), if !delayed.is_empty() => due,
             next = approved.recv() => match next {
                 Some(next) if next.delay.is_zero() => next,
@@ -84,7 +88,7 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
                 let Ok(AttemptResult { key, retry }) = ended else { continue };
                 delayed.extend(retry.map(after_delay));
                 match queues.get_mut(&key).map(VecDeque::pop_front) {
-                    Some(Some(next)) => spawn_attempt(&inner, &slots, &mut running, next),
+                    Some(Some(next)) => spawn_attempt(&state, &slots, &mut running, next),
                     Some(None) => { queues.remove(&key); }
                     None => {}
                 }
@@ -95,7 +99,7 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
             Some(queue) => queue.push_back(due),
             None => {
                 queues.insert(due.queue_key.clone(), VecDeque::new());
-                spawn_attempt(&inner, &slots, &mut running, due);
+                spawn_attempt(&state, &slots, &mut running, due);
             }
         }
     }
@@ -116,16 +120,16 @@ struct AttemptResult {
 }
 
 fn spawn_attempt(
-    inner: &Arc<Inner>,
+    state: &Arc<ReviewState>,
     slots: &Arc<Semaphore>,
     running: &mut JoinSet<AttemptResult>,
     approved: ApprovedChange,
 ) {
-    let (inner, slots) = (Arc::clone(inner), Arc::clone(slots));
+    let (state, slots) = (Arc::clone(state), Arc::clone(slots));
     running.spawn(async move {
         // The key must be returned in any case, or its target would be blocked until the next start.
         let key = approved.queue_key.clone();
-        let retry = AssertUnwindSafe(run_change(&inner, &approved, &slots)).catch_unwind().await.unwrap_or_else(|_| {
+        let retry = AssertUnwindSafe(run_change(&state, &approved, &slots)).catch_unwind().await.unwrap_or_else(|_| {
             tracing::error!(change = %approved.id, "the Executor panicked while it ran a change");
             None
         });
@@ -138,38 +142,38 @@ fn spawn_attempt(
 type Slot = Option<OwnedSemaphorePermit>;
 
 /// Waits for a permit. Returns `None` once the gateway ends.
-async fn acquire_slot(inner: &Inner, slots: &Arc<Semaphore>) -> Slot {
-    inner.changes.shutdown.stop.run_until_cancelled(Arc::clone(slots).acquire_owned()).await?.ok()
+async fn acquire_slot(state: &ReviewState, slots: &Arc<Semaphore>) -> Slot {
+    state.changes.shutdown.stop.run_until_cancelled(Arc::clone(slots).acquire_owned()).await?.ok()
 }
 
 /// Takes one approved change as far as possible, so that the queue can move on. Returns the change if it must be checked
 /// again.
-async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaphore>) -> Option<ApprovedChange> {
+async fn run_change(state: &ReviewState, approved: &ApprovedChange, slots: &Arc<Semaphore>) -> Option<ApprovedChange> {
     let mut failed_rechecks = 0;
     let mut short_delay = FIRST_RETRY_DELAY;
     let mut slot = None;
-    while !inner.changes.shutdown.stop.is_cancelled() {
+    while !state.changes.shutdown.stop.is_cancelled() {
         if slot.is_none() {
-            slot = acquire_slot(inner, slots).await;
+            slot = acquire_slot(state, slots).await;
             continue;
         }
         // Nothing was sent, so starting over is safe.
-        match attempt(inner, approved, &mut failed_rechecks, &mut slot).await {
+        match attempt(state, approved, &mut failed_rechecks, &mut slot).await {
             Ok(()) => return None,
             Err(_) if let Some(delay) = approved.handover_backoff => {
                 let backoff = Some((delay * 2).min(MAX_HANDOVER_WAIT));
                 return Some(ApprovedChange { delay, handover_backoff: backoff, ..approved.clone() });
             }
             Err(RetryReason::AccountNeeded) => {
-                let delay = inner.changes.config.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
+                let delay = state.changes.config.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
                 return Some(ApprovedChange { delay, ..approved.clone() });
             }
-            Err(RetryReason::Unavailable) => pause(inner, inner.changes.config.retry_delay).await,
+            Err(RetryReason::Unavailable) => pause(state, state.changes.config.retry_delay).await,
             Err(reason) => {
                 if matches!(reason, RetryReason::TargetOccupied) {
                     slot = None;
                 }
-                pause(inner, short_delay.min(inner.changes.config.retry_delay)).await;
+                pause(state, short_delay.min(state.changes.config.retry_delay)).await;
                 short_delay = short_delay.saturating_mul(2);
             }
         }
@@ -192,30 +196,30 @@ enum RetryReason {
 
 /// Checks, claims and runs the change, if it may run now. An error means that nothing was sent.
 async fn attempt(
-    inner: &Inner,
+    state: &ReviewState,
     approved: &ApprovedChange,
     failed_rechecks: &mut u32,
     slot: &mut Slot,
 ) -> Result<(), RetryReason> {
     let Some((change, SameTarget { provider, before, moved_fingerprint })) =
-        check_readiness(inner, approved, failed_rechecks).await?
+        check_readiness(state, approved, failed_rechecks).await?
     else {
         return Ok(());
     };
     crash_point("before_claim");
-    let claimant = inner.changes.nodes.claimant();
-    if !inner.changes.nodes.holds_claim(claimant.as_ref()) {
+    let claimant = state.changes.nodes.claimant();
+    if !state.changes.nodes.holds_claim(claimant.as_ref()) {
         return Err(RetryReason::Unavailable);
     }
-    let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(inner.changes.config.run_timeout);
-    let call_timeout = tool_timeout.min(inner.changes.config.run_timeout);
+    let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(state.changes.config.run_timeout);
+    let call_timeout = tool_timeout.min(state.changes.config.run_timeout);
     let claim = match moved_fingerprint {
         Some(fingerprint) => ChangeEvent::ClaimStep { claimant, call_timeout, fingerprint },
         None => ChangeEvent::Claim { claimant, call_timeout },
     };
-    let Some(claimed) = commit_transition(inner, &change, claim).await? else { return Ok(()) };
+    let Some(claimed) = commit_transition(state, &change, claim).await? else { return Ok(()) };
     crash_point("after_claim");
-    let (latest, mut event) = call_provider(inner, &claimed, &provider, slot).await;
+    let (latest, mut event) = call_provider(state, &claimed, &provider, slot).await;
     let context = CallContext::new(Arc::new(latest.proposer.to_agent()));
     // Dropping the guard tells the provider that the answer is no longer needed.
     let _cancel_on_drop = context.cancel.clone().drop_guard();
@@ -223,17 +227,17 @@ async fn attempt(
     let mut reading = None;
     if let ChangeEvent::Succeed { result, reads_back } = &mut event {
         answer = Arc::clone(result);
-        let start_read = || read_back(&*inner.directory, &provider, &latest, before.as_ref(), &answer, &context);
+        let start_read = || read_back(&*state.directory, &provider, &latest, before.as_ref(), &answer, &context);
         // The outcome is recorded whatever happens here.
         reading = std::panic::catch_unwind(AssertUnwindSafe(start_read)).unwrap_or_default();
         *reads_back = reading.is_some();
     }
     crash_point("before_result");
-    let recorded = record_outcome(&inner.changes, Arc::clone(&latest), event).await;
+    let recorded = record_outcome(&state.changes, Arc::clone(&latest), event).await;
     crash_point("after_result");
     // The changes that wait for the target would alter what is read, so they run afterwards.
     if let Some((applied, reading)) = recorded.zip(reading) {
-        verify(&inner.changes, &applied, reading).await;
+        verify(&state.changes, &applied, reading).await;
     }
     Ok(())
 }
@@ -247,16 +251,16 @@ type ReadyChange = (Arc<Change>, SameTarget);
 /// difference sends it back to review only if the server is the one that was shown; with another server it proves
 /// nothing, since the servers of the nodes may differ.
 async fn check_readiness(
-    inner: &Inner,
+    state: &ReviewState,
     approved: &ApprovedChange,
     failed_rechecks: &mut u32,
 ) -> Result<Option<ReadyChange>, RetryReason> {
     let id = approved.id.as_str();
-    let change = match inner.changes.store.get(id).await {
+    let change = match state.changes.store.get(id).await {
         // An approval that was undone and given again is another approval with its own grace period.
         Ok(Some(change)) if change.state == ChangeState::Approved && change.version == approved.version => change,
         Ok(_) | Err(StoreError::Closed) => {
-            inner.waiting_reasons.remove(id);
+            state.waiting_reasons.remove(id);
             return Ok(None);
         }
         Err(error) => {
@@ -265,20 +269,20 @@ async fn check_readiness(
         }
     };
     let is_own = approved.handover_backoff.is_none();
-    let is_expired = expiry::is_expired(&inner.changes, &change).await.map_err(|error| {
+    let is_expired = expiry::is_expired(&state.changes, &change).await.map_err(|error| {
         tracing::error!(%error, change = id, "the plan of an approved change cannot be read; trying again");
         RetryReason::Unavailable
     })?;
     if is_expired {
-        inner.waiting_reasons.remove(id);
+        state.waiting_reasons.remove(id);
         if is_own {
-            commit_transition(inner, &change, expiry::expire_event(&change)).await?;
+            commit_transition(state, &change, expiry::expire_event(&change)).await?;
         }
         return Ok(None);
     }
     // The provider is not asked while another change occupies the target, because that change would alter the target
     // anyway.
-    match inner.changes.store.occupants(vec![change.target_hash()], inner.changes.config.now()).await {
+    match state.changes.store.occupants(vec![change.target_hash()], state.changes.config.now()).await {
         Ok(occupants) if occupants.is_empty() => {}
         Ok(_) => return Err(RetryReason::TargetOccupied),
         Err(error) => {
@@ -286,26 +290,26 @@ async fn check_readiness(
             return Err(RetryReason::Unavailable);
         }
     }
-    let recheck = match prepare(inner, &change, is_own).await? {
-        Preparation::AsApproved => inner.recheck(&change).await,
+    let recheck = match prepare(state, &change, is_own).await? {
+        Preparation::AsApproved => state.recheck(&change).await,
         Preparation::NotItsTurn => {
-            inner.waiting_reasons.remove(id);
+            state.waiting_reasons.remove(id);
             return Ok(None);
         }
         Preparation::Unavailable(error) => Recheck::Unavailable(error),
         Preparation::Needs(event) => {
-            commit_transition(inner, &change, *event).await?;
+            commit_transition(state, &change, *event).await?;
             return Ok(None);
         }
     };
     let reason_to_wait = recheck.reason_to_wait();
     let needs_account = reason_to_wait.is_some();
-    inner.waiting_reasons.update(&change, reason_to_wait);
+    state.waiting_reasons.update(&change, reason_to_wait);
     let event = match recheck {
-        Recheck::Same(same) => match votes::void_event(&inner.changes, &change) {
+        Recheck::Same(same) => match votes::void_event(&state.changes, &change) {
             Ok(None) => return Ok(Some((change, same))),
             // Keys are the same on all nodes. Another node that is alive does this itself.
-            Ok(Some(void)) if is_own || inner.changes.nodes.live_count() == 1 => void,
+            Ok(Some(void)) if is_own || state.changes.nodes.live_count() == 1 => void,
             Ok(Some(_)) => return Err(RetryReason::Unavailable),
             Err(error) => {
                 tracing::error!(%error, change = id, "the validity of an approval cannot be checked; trying again");
@@ -313,7 +317,7 @@ async fn check_readiness(
             }
         },
         Recheck::Moved(moved) if is_own || moved.has_same_server(&change) => {
-            return_to_review(inner, &change, *moved).await?;
+            return_to_review(state, &change, *moved).await?;
             return Ok(None);
         }
         Recheck::Impossible(fault) if is_own => ChangeEvent::MarkStale { fault },
@@ -321,7 +325,7 @@ async fn check_readiness(
         Recheck::Unavailable(_) if is_own && needs_account => return Err(RetryReason::AccountNeeded),
         Recheck::Unavailable(error) if is_own => {
             // Right after the start, providers may still be connecting.
-            let is_starting = inner.started.elapsed() < inner.changes.config.provider_startup_timeout;
+            let is_starting = state.started.elapsed() < state.changes.config.provider_startup_timeout;
             if is_starting && error.kind == ErrorKind::UpstreamUnavailable {
                 return Err(RetryReason::ProviderStarting);
             }
@@ -333,17 +337,17 @@ async fn check_readiness(
         }
         Recheck::Moved(_) | Recheck::Impossible(_) | Recheck::Unavailable(_) => return Err(RetryReason::Unavailable),
     };
-    commit_transition(inner, &change, event).await?;
+    commit_transition(state, &change, event).await?;
     Ok(None)
 }
 
 /// Sends a change back to review because its target has changed: marks it stale, then pending with a fresh diff.
-async fn return_to_review(inner: &Inner, change: &Arc<Change>, moved: Divergence) -> Result<(), RetryReason> {
+async fn return_to_review(state: &ReviewState, change: &Arc<Change>, moved: Divergence) -> Result<(), RetryReason> {
     let Divergence { preview, served_by, fault } = moved;
     crash_point("before_stale");
-    if let Some(marked) = commit_transition(inner, change, ChangeEvent::MarkStale { fault }).await? {
+    if let Some(marked) = commit_transition(state, change, ChangeEvent::MarkStale { fault }).await? {
         crash_point("between_stale_and_refresh");
-        commit_transition(inner, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
+        commit_transition(state, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
         crash_point("after_refresh");
     }
     Ok(())
@@ -352,11 +356,11 @@ async fn return_to_review(inner: &Inner, change: &Arc<Change>, moved: Divergence
 /// Commits a transition of a change that is not running. Returns `None` if it can no longer happen, because the change
 /// has moved on or the gateway is ending.
 async fn commit_transition(
-    inner: &Inner,
+    state: &ReviewState,
     change: &Arc<Change>,
     event: ChangeEvent,
 ) -> Result<Option<Arc<Change>>, RetryReason> {
-    match inner.changes.transitions.apply_event(change, event).await {
+    match state.changes.transitions.apply_event(change, event).await {
         Ok(change) => Ok(Some(change)),
         Err(TransitionError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {
             tracing::error!(%error, change = %change.id, "a transition of an approved change could not be stored; trying again");
@@ -374,21 +378,21 @@ async fn commit_transition(
     }
 }
 
-async fn pause(inner: &Inner, delay: Duration) {
-    inner.changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(delay)).await;
+async fn pause(state: &ReviewState, delay: Duration) {
+    state.changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(delay)).await;
 }
 
 /// Calls the provider once with exactly the approved bytes. The timeout is paused while the tool waits for an answer.
 /// Returns the change as last stored, and the event that ends the call.
 async fn call_provider(
-    inner: &Inner,
+    state: &ReviewState,
     change: &Arc<Change>,
     provider: &Arc<dyn Provider>,
     slot: &mut Slot,
 ) -> (Arc<Change>, ChangeEvent) {
     let (nodes, claimant, clock) =
-        (Arc::clone(&inner.changes.nodes), change.claimed_by.clone(), Arc::clone(&inner.changes.config.clock));
-    let last_sent_at = Arc::new(AtomicI64::new(inner.changes.config.now().as_millisecond()));
+        (Arc::clone(&state.changes.nodes), change.claimed_by.clone(), Arc::clone(&state.changes.config.clock));
+    let last_sent_at = Arc::new(AtomicI64::new(state.changes.config.now().as_millisecond()));
     // Checked just before the first byte of a call is sent.
     let permit_sent_at = Arc::clone(&last_sent_at);
     let permit = Permit(Arc::new(move || {
@@ -397,16 +401,16 @@ async fn call_provider(
     }));
     // A late renewal is fine as long as the node did not lose its lease in between.
     while !permit.is_valid()
-        && inner.changes.nodes.claimant() == change.claimed_by
-        && !inner.changes.shutdown.kill.is_cancelled()
+        && state.changes.nodes.claimant() == change.claimed_by
+        && !state.changes.shutdown.kill.is_cancelled()
     {
         tokio::time::sleep(LEASE_CHECK_INTERVAL).await;
     }
     if !permit.is_valid() {
         return (Arc::clone(change), ChangeEvent::Fail { fault: to_fault(&Permit::expired_error()), result: None });
     }
-    let (inquirer, mut dialogue) = RunningDialogue::start(inner, change).unzip();
-    let cancel = inner.changes.shutdown.kill.child_token();
+    let (inquirer, mut dialogue) = RunningDialogue::start(state, change).unzip();
+    let cancel = state.changes.shutdown.kill.child_token();
     let context = CallContext {
         cancel: cancel.clone(),
         change_id: Some(change.id.clone()),
@@ -419,7 +423,7 @@ async fn call_provider(
     let began = Instant::now();
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
     let mut work = std::pin::pin!(work);
-    let mut deadline = tokio::time::Instant::now() + inner.changes.config.run_timeout;
+    let mut deadline = tokio::time::Instant::now() + state.changes.config.run_timeout;
     let unknown_outcome = |kind: ErrorKind, message: &str, last_sent_at| ChangeEvent::LoseTrack {
         fault: ChangeFault::new(kind, message),
         last_sent_at,
@@ -435,18 +439,18 @@ async fn call_provider(
         let run_event = tokio::select! {
             biased;
             answer = &mut work => break match answer {
-                Ok(answer) => outcome_event(&inner.changes, answer, last_sent(&last_sent_at)),
+                Ok(answer) => outcome_event(&state.changes, answer, last_sent(&last_sent_at)),
                 Err(_panic) => {
                     tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
                     let message = "The tool failed in a way that leaves open whether the change was applied";
-                    unknown_outcome(ErrorKind::Internal, message, inner.changes.config.now())
+                    unknown_outcome(ErrorKind::Internal, message, state.changes.config.now())
                 }
             },
             () = tokio::time::sleep_until(deadline), if !is_waiting => {
                 break unknown_outcome(ErrorKind::Timeout, "The tool did not answer in time", last_sent(&last_sent_at));
             }
-            () = inner.changes.shutdown.kill.cancelled() => {
-                break unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", inner.changes.config.now());
+            () = state.changes.shutdown.kill.cancelled() => {
+                break unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", state.changes.config.now());
             }
             event = next_event => event,
         };

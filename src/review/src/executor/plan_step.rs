@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 
 use super::{RetryReason, commit_transition};
 use crate::{
-    inner::Inner,
     recheck::{PreviewFailure, to_fault, truncate_headlines},
     requests::{edit::terms_for_arguments, propose::check_reviewable},
+    review_state::ReviewState,
     store_error,
     upkeep::votes,
 };
@@ -34,42 +34,46 @@ pub(super) enum Preparation {
 
 /// Prepares a step of a plan. A change outside a plan runs as it was approved. `is_own` tells whether this node is to run the
 /// change; otherwise it stands in for a node that may be gone.
-pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -> Result<Preparation, RetryReason> {
+pub(super) async fn prepare(
+    state: &ReviewState,
+    change: &Arc<Change>,
+    is_own: bool,
+) -> Result<Preparation, RetryReason> {
     let Some(plan) = &change.plan else { return Ok(Preparation::AsApproved) };
-    let steps = match inner.changes.store.plan_states(&plan.id).await {
+    let steps = match state.changes.store.plan_states(&plan.id).await {
         Ok(steps) => steps,
         Err(error) => return Ok(Preparation::Unavailable(store_error(&error))),
     };
     match PlanProgress::from_steps(&steps) {
         PlanProgress::Ready { step, at } if steps.get(step).is_some_and(|step| step.change == change.id) => {
             // An approval of the plan can still be undone, and the store would refuse the claim.
-            if at.is_some_and(|at| at > inner.changes.config.now()) {
+            if at.is_some_and(|at| at > state.changes.config.now()) {
                 return Err(RetryReason::TargetOccupied);
             }
         }
         _ => return Ok(Preparation::NotItsTurn),
     }
-    if !void_later_votes(inner, plan, is_own).await? {
+    if !void_later_votes(state, plan, is_own).await? {
         return Ok(Preparation::NotItsTurn);
     }
     let has_references = change.has_open_references();
     if !has_references && !change.is_allowed_step() {
         return Ok(Preparation::AsApproved);
     }
-    let prepared = if change.is_allowed_step() && !proposer_may_call(inner, change)? {
+    let prepared = if change.is_allowed_step() && !proposer_may_call(state, change)? {
         let reason = "its proposer, whose call policy allowed, may no longer make it: the key or the person was revoked, or has \
                       another role now";
         Ok(Some(ChangeEvent::StopPlan { reason: reason.into(), reviewer: None }))
     } else if has_references {
-        fill_in_results(inner, change).await
+        fill_in_results(state, change).await
     } else {
-        check_policy(inner, change).await
+        check_policy(state, change).await
     };
     match prepared {
         Ok(None) => Ok(Preparation::AsApproved),
         Err(error) if error.kind.is_transient() => Ok(Preparation::Unavailable(error)),
         // The node that is to run the step does this itself if it is alive. If it is gone, the leader does it.
-        Ok(Some(_)) | Err(_) if !is_own && !inner.changes.nodes.is_leader() => Err(RetryReason::Unavailable),
+        Ok(Some(_)) | Err(_) if !is_own && !state.changes.nodes.is_leader() => Err(RetryReason::Unavailable),
         Ok(Some(event)) => Ok(Preparation::Needs(Box::new(event))),
         Err(error) => {
             let reason = format!("it could not be prepared: {}", to_fault(&error).message);
@@ -80,8 +84,8 @@ pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -
 
 /// Returns `true` if the proposer of an allowed step may still make calls. Nobody approved the call, so only the proposer's own
 /// rights permit it.
-fn proposer_may_call(inner: &Inner, change: &Change) -> Result<bool, RetryReason> {
-    inner.changes.config.reviewers.may_still_call(&change.proposer.to_agent()).map_err(|error| {
+fn proposer_may_call(state: &ReviewState, change: &Change) -> Result<bool, RetryReason> {
+    state.changes.config.reviewers.may_still_call(&change.proposer.to_agent()).map_err(|error| {
         tracing::error!(%error, change = %change.id, "the rights of a proposer cannot be checked; trying again");
         RetryReason::Unavailable
     })
@@ -89,7 +93,7 @@ fn proposer_may_call(inner: &Inner, change: &Change) -> Result<bool, RetryReason
 
 /// Voids the invalid approvals of later steps, because a step runs only while all later ones are approved. Returns `true` if
 /// there were none.
-async fn void_later_votes(inner: &Inner, plan: &PlanStep, is_own: bool) -> Result<bool, RetryReason> {
+async fn void_later_votes(state: &ReviewState, plan: &PlanStep, is_own: bool) -> Result<bool, RetryReason> {
     if plan.last {
         return Ok(true);
     }
@@ -97,64 +101,64 @@ async fn void_later_votes(inner: &Inner, plan: &PlanStep, is_own: bool) -> Resul
         tracing::error!(%error, plan = %plan.id, "the approvals of a plan cannot be checked; trying again");
         RetryReason::Unavailable
     };
-    let steps = inner.changes.store.plan(&plan.id).await.map_err(|error| unreadable(store_error(&error)))?;
+    let steps = state.changes.store.plan(&plan.id).await.map_err(|error| unreadable(store_error(&error)))?;
     let mut are_valid = true;
     for step in steps.iter().filter(|step| step.plan.as_ref().is_some_and(|later| later.index > plan.index)) {
-        let Some(void) = votes::void_event(&inner.changes, step).map_err(unreadable)? else { continue };
-        if !is_own && inner.changes.nodes.live_count() > 1 {
+        let Some(void) = votes::void_event(&state.changes, step).map_err(unreadable)? else { continue };
+        if !is_own && state.changes.nodes.live_count() > 1 {
             // The node that is to run the step does this itself if it is alive.
             return Err(RetryReason::Unavailable);
         }
-        commit_transition(inner, step, void).await?;
+        commit_transition(state, step, void).await?;
         are_valid = false;
     }
     Ok(are_valid)
 }
 
 /// Fills in the results of earlier steps, and previews the call with them.
-async fn fill_in_results(inner: &Inner, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
+async fn fill_in_results(state: &ReviewState, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
     let Some(plan) = &change.plan else { return Ok(None) };
-    let steps = inner.changes.store.plan(&plan.id).await.map_err(|e| store_error(&e))?;
+    let steps = state.changes.store.plan(&plan.id).await.map_err(|e| store_error(&e))?;
     let results: Vec<Option<String>> = steps.iter().map(|step| result_value(step)).collect();
     let invalid = |text: String| McpError::new(ErrorKind::ValidationFailed, text);
     let filled = fill_references(&change.arguments, plan.index as usize, |from| results.get(from)?.as_deref());
     let filled = filled.map_err(|e| invalid(e.to_string()))?;
     let arguments: Arc<RawValue> = RawValue::from_string(filled).map_err(|e| invalid(e.to_string()))?.into();
-    check_reviewable(&arguments, inner.changes.config.max_change_bytes, ErrorKind::ValidationFailed)?;
-    inner.directory.validate(&change.provider, &change.tool, &arguments)?;
-    let terms = terms_for_arguments(inner, change, &arguments).await?;
+    check_reviewable(&arguments, state.changes.config.max_change_bytes, ErrorKind::ValidationFailed)?;
+    state.directory.validate(&change.provider, &change.tool, &arguments)?;
+    let terms = terms_for_arguments(state, change, &arguments).await?;
     let comment = "Filled in the results of earlier steps of its plan";
-    preview_again(inner, change, comment, arguments, terms).await.map(Some)
+    preview_again(state, change, comment, arguments, terms).await.map(Some)
 }
 
 /// Returns an event if policy no longer allows a step that it allowed when the plan was proposed.
-async fn check_policy(inner: &Inner, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
-    if inner.directory.tool_hash(&change.provider, &change.tool).is_none() {
+async fn check_policy(state: &ReviewState, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
+    if state.directory.tool_hash(&change.provider, &change.tool).is_none() {
         // The policy cannot be asked about a tool that is not known yet.
         return Err(McpError::new(
             ErrorKind::UpstreamUnavailable,
             "The provider of this step does not offer its tool now",
         ));
     }
-    let terms = terms_for_arguments(inner, change, &change.arguments).await?;
+    let terms = terms_for_arguments(state, change, &change.arguments).await?;
     if terms.quorum == 0 {
         return Ok(None);
     }
     let arguments = Arc::clone(&change.arguments);
     let comment = "The policy asks for a review of this step now";
-    preview_again(inner, change, comment, arguments, terms).await.map(Some)
+    preview_again(state, change, comment, arguments, terms).await.map(Some)
 }
 
 /// Previews the call with these arguments, and returns the event that shows it to reviewers again.
 async fn preview_again(
-    inner: &Inner,
+    state: &ReviewState,
     change: &Change,
     comment: &str,
     arguments: Arc<RawValue>,
     terms: Terms,
 ) -> Result<ChangeEvent, McpError> {
     let (provider, computed) =
-        inner.preview_as_proposer(change, &arguments).await.map_err(PreviewFailure::into_error)?;
+        state.preview_as_proposer(change, &arguments).await.map_err(PreviewFailure::into_error)?;
     Ok(ChangeEvent::Fill {
         comment: comment.to_owned(),
         arguments,

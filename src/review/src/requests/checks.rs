@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     ChangeRequestError, MAX_COMMENT_BYTES, MAX_ID_BYTES,
     actor::{TransitionError, TransitionResult},
-    inner::Inner,
+    review_state::ReviewState,
     store_error,
     upkeep::expiry,
 };
@@ -20,11 +20,11 @@ pub(crate) type RequestResult = Result<Arc<Change>, ChangeRequestError>;
 
 /// Rejects a request while the gateway shuts down, by a principal who may not decide, or with too long a comment.
 pub(crate) fn check_request(
-    inner: &Inner,
+    state: &ReviewState,
     reviewer: &Principal,
     comment: Option<&str>,
 ) -> Result<(), ChangeRequestError> {
-    if inner.changes.shutdown.is_closing() {
+    if state.changes.shutdown.is_closing() {
         return Err(shutting_down_error().into());
     }
     if !reviewer.role.may_decide() {
@@ -66,13 +66,13 @@ pub(crate) enum ReviewerRight {
 /// Returns the right of the reviewer to decide on the change at this time, or `None` if there is none. Absences are read from the
 /// store, because one may have ended at another node.
 pub(crate) fn find_right(
-    inner: &Inner,
+    state: &ReviewState,
     reviewer: &Principal,
     change: &Change,
 ) -> Result<Option<ReviewerRight>, McpError> {
-    let now = inner.changes.config.now();
+    let now = state.changes.config.now();
     let required = change.terms.reviewers_at(change.created_at, now);
-    let reviewers = &inner.changes.config.reviewers;
+    let reviewers = &state.changes.config.reviewers;
     if reviewers.may_decide(&required, reviewer) {
         return Ok(Some(ReviewerRight::Own));
     }
@@ -90,14 +90,14 @@ pub(crate) fn find_right(
 
 /// Rejects a reviewer whom the rule does not admit at this time.
 pub(crate) fn check_reviewer(
-    inner: &Inner,
+    state: &ReviewState,
     reviewer: &Principal,
     change: &Arc<Change>,
 ) -> Result<ReviewerRight, ChangeRequestError> {
-    if let Some(right) = find_right(inner, reviewer, change)? {
+    if let Some(right) = find_right(state, reviewer, change)? {
         return Ok(right);
     }
-    let now = inner.changes.config.now();
+    let now = state.changes.config.now();
     let reviewers = change.terms.reviewers_at(change.created_at, now);
     let refused = refusal_error(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
         .with("reviewers", reviewers);
@@ -109,12 +109,12 @@ pub(crate) fn check_reviewer(
 
 /// Rejects a reviewer who did not sign in as recently or as strongly as the rule requires.
 pub(crate) fn check_sign_in(
-    inner: &Inner,
+    state: &ReviewState,
     reviewer: &Principal,
     change: &Arc<Change>,
 ) -> Result<(), ChangeRequestError> {
     let Some(required) = &change.terms.sign_in else { return Ok(()) };
-    if required.admits(reviewer, inner.changes.config.now()) {
+    if required.admits(reviewer, state.changes.config.now()) {
         return Ok(());
     }
     let remedy = if reviewer.claims.is_some() {
@@ -131,7 +131,7 @@ pub(crate) fn check_sign_in(
 
 /// Checks that the change waits for a decision and has the version that was shown. Expires a change whose time is over.
 pub(crate) async fn check_decidable(
-    inner: &Inner,
+    state: &ReviewState,
     change: &Arc<Change>,
     version: u64,
 ) -> Result<(), ChangeRequestError> {
@@ -141,12 +141,12 @@ pub(crate) async fn check_decidable(
     if change.version != version {
         return Err(version_conflict_error(change));
     }
-    if expiry::is_expired(&inner.changes, change).await.map_err(|e| store_error(&e))? {
-        let transition = inner.changes.transitions.apply_event_for_endpoint(change, expiry::expire_event(change)).await;
+    if expiry::is_expired(&state.changes, change).await.map_err(|e| store_error(&e))? {
+        let transition = state.changes.transitions.apply_event_for_endpoint(change, expiry::expire_event(change)).await;
         return Err(refusal_error(
             ErrorKind::ChangeExpired,
             "The change has expired",
-            &to_request_result(inner, change, transition).await?,
+            &to_request_result(state, change, transition).await?,
         ));
     }
     Ok(())
@@ -156,22 +156,22 @@ pub(crate) async fn check_decidable(
 ///
 /// # Errors
 /// `CHANGE_NOT_FOUND`, and the errors of the store.
-pub(crate) async fn load(inner: &Inner, id: &str) -> Result<Arc<Change>, ChangeRequestError> {
+pub(crate) async fn load(state: &ReviewState, id: &str) -> Result<Arc<Change>, ChangeRequestError> {
     if id.len() > MAX_ID_BYTES {
         return Err(not_found_error().into());
     }
-    inner.changes.store.get(id).await.map_err(|e| store_error(&e))?.ok_or_else(|| not_found_error().into())
+    state.changes.store.get(id).await.map_err(|e| store_error(&e))?.ok_or_else(|| not_found_error().into())
 }
 
 /// Converts the outcome of a transition into the result of the request. A conflict carries the current state.
 pub(crate) async fn to_request_result(
-    inner: &Inner,
+    state: &ReviewState,
     change: &Arc<Change>,
     transition: TransitionResult,
 ) -> RequestResult {
     match transition {
         Ok(change) => Ok(change),
-        Err(TransitionError::Conflict) => Err(wrong_state_error(&load(inner, &change.id).await?)),
+        Err(TransitionError::Conflict) => Err(wrong_state_error(&load(state, &change.id).await?)),
         Err(TransitionError::Illegal(IllegalTransition::Version { .. })) => Err(version_conflict_error(change)),
         Err(TransitionError::Illegal(IllegalTransition::State { .. })) => Err(wrong_state_error(change)),
         Err(TransitionError::Illegal(illegal)) => {

@@ -11,7 +11,9 @@ use super::{
     propose::shorten_reason,
     refresh::require_same_target,
 };
-use crate::{ChangeDecision, ChangeRequestError, Changes, actor::TransitionError, inner::Inner, upkeep::votes};
+use crate::{
+    ChangeDecision, ChangeRequestError, Changes, actor::TransitionError, review_state::ReviewState, upkeep::votes,
+};
 use countersign_domain::{
     changes::{
         Change, ChangeState, ReviewDecision, ReviewVerdict,
@@ -38,9 +40,9 @@ impl Changes {
     /// `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`, `CHANGE_EXPIRED`, `OVERLOADED`, the provider's error about
     /// the preview, and the errors of the store. All conflicts carry the current change.
     pub async fn decide(&self, decision: ChangeDecision) -> RequestResult {
-        check_request(&self.inner, &decision.reviewer, decision.comment.as_deref())?;
-        let inner = Arc::clone(&self.inner);
-        self.inner.run_on_executor(async move { decide_now(&inner, decision).await }).await
+        check_request(&self.state, &decision.reviewer, decision.comment.as_deref())?;
+        let state = Arc::clone(&self.state);
+        self.state.run_on_executor(async move { decide_now(&state, decision).await }).await
     }
 
     /// Undoes the reviewer's own approval, or all approvals if an admin asks, until the change may run
@@ -51,9 +53,9 @@ impl Changes {
     /// `SHUTTING_DOWN`, `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (not approved, or too late), `CHANGE_STALE`,
     /// `CHANGE_EXPIRED`, `VERSION_CONFLICT`, `OVERLOADED`; the errors of the store.
     pub async fn undo(&self, id: &str, reviewer: &Principal, version: u64) -> RequestResult {
-        let inner = &*self.inner;
-        check_request(inner, reviewer, None)?;
-        let change = load(inner, id).await?;
+        let state = &*self.state;
+        check_request(state, reviewer, None)?;
+        let change = load(state, id).await?;
         if change.state == ChangeState::Pending && change.version == version {
             let message = "There is no approval to undo: the change waits for one";
             return Err(refusal_error(ErrorKind::VersionConflict, message, &change));
@@ -66,9 +68,9 @@ impl Changes {
         }
         let event = ChangeEvent::Unapprove { reviewer: reviewer.clone(), all: reviewer.role == Role::Admin };
         crash_point("before_undo");
-        let transition = inner.changes.transitions.apply_event_for_endpoint(&change, event).await;
+        let transition = state.changes.transitions.apply_event_for_endpoint(&change, event).await;
         crash_point("after_undo");
-        to_request_result(inner, &change, transition).await
+        to_request_result(state, &change, transition).await
     }
 
     /// Withdraws a pending or stale change for its proposer, whose token must permit proposals. The audit trail keeps the
@@ -78,12 +80,12 @@ impl Changes {
     /// `SHUTTING_DOWN`, `FORBIDDEN`, `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`,
     /// `CHANGE_EXPIRED`, `VERSION_CONFLICT`, `OVERLOADED`; the errors of the store.
     pub async fn withdraw(&self, id: &str, principal: &Principal, reason: Option<String>) -> RequestResult {
-        let inner = &*self.inner;
-        if inner.changes.shutdown.is_closing() {
+        let state = &*self.state;
+        if state.changes.shutdown.is_closing() {
             return Err(shutting_down_error().into());
         }
         principal.require_scope(Scope::ToolsPropose)?;
-        let change = load(inner, id).await?;
+        let change = load(state, id).await?;
         if change.proposer.principal != principal.name {
             return Err(if principal.role.may_view() {
                 McpError::new(ErrorKind::Forbidden, "Only its proposer can withdraw a change; reject it instead").into()
@@ -94,9 +96,9 @@ impl Changes {
         crash_point("before_withdraw");
         let reason = reason.and_then(shorten_reason);
         let event = ChangeEvent::Withdraw { proposer: principal.clone(), reason };
-        let transition = inner.changes.transitions.apply_event_for_endpoint(&change, event).await;
+        let transition = state.changes.transitions.apply_event_for_endpoint(&change, event).await;
         crash_point("after_withdraw");
-        to_request_result(inner, &change, transition).await
+        to_request_result(state, &change, transition).await
     }
 
     /// Settles an unknown outcome as applied or failed.
@@ -113,16 +115,16 @@ impl Changes {
         comment: Option<String>,
         version: u64,
     ) -> RequestResult {
-        let inner = &*self.inner;
-        check_request(inner, reviewer, comment.as_deref())?;
+        let state = &*self.state;
+        check_request(state, reviewer, comment.as_deref())?;
         let comment = visible::visible_comment(comment);
-        let change = load(inner, id).await?;
+        let change = load(state, id).await?;
         if is_proposer(reviewer, &change) {
             let message = "The proposer of a change cannot settle its outcome; another reviewer must";
             return Err(refusal_error(ErrorKind::SelfApproval, message, &change));
         }
         // The agent relies on the settled outcome, so the requirements are the same as for an approval, in the same order.
-        check_reviewer(inner, reviewer, &change)?;
+        check_reviewer(state, reviewer, &change)?;
         if change.state != ChangeState::OutcomeUnknown {
             let state = change.state.as_str().replace('_', " ");
             let message = format!("The change has no unknown outcome to settle: it is {state}");
@@ -132,9 +134,9 @@ impl Changes {
             return Err(version_conflict_error(&change));
         }
         check_comment(&change, comment.as_deref())?;
-        check_sign_in(inner, reviewer, &change)?;
+        check_sign_in(state, reviewer, &change)?;
         // The store would refuse the transition too, but here the error can name the time.
-        if let Some(until) = inner.changes.store.in_flight_until(id).await.map_err(|e| crate::store_error(&e))? {
+        if let Some(until) = state.changes.store.in_flight_until(id).await.map_err(|e| crate::store_error(&e))? {
             let message = format!(
                 "The gateway that ran the change does not respond and may still send the call; settle the change after \
                  {until}, or restart that gateway"
@@ -144,36 +146,36 @@ impl Changes {
         }
         let event = ChangeEvent::Settle { reviewer: reviewer.clone(), applied, comment };
         crash_point("before_settle");
-        let transition = inner.changes.transitions.apply_event_for_endpoint(&change, event).await;
+        let transition = state.changes.transitions.apply_event_for_endpoint(&change, event).await;
         crash_point("after_settle");
-        to_request_result(inner, &change, transition).await
+        to_request_result(state, &change, transition).await
     }
 }
 
-async fn decide_now(inner: &Inner, decision: ChangeDecision) -> RequestResult {
-    let (change, event) = check_decision(inner, decision).await?;
-    record_decision(inner, &change, event).await
+async fn decide_now(state: &ReviewState, decision: ChangeDecision) -> RequestResult {
+    let (change, event) = check_decision(state, decision).await?;
+    record_decision(state, &change, event).await
 }
 
 /// Checks a decision as far as possible without making it. Returns the change with the event that makes it.
 pub(super) async fn check_decision(
-    inner: &Inner,
+    state: &ReviewState,
     decision: ChangeDecision,
 ) -> Result<(Arc<Change>, ChangeEvent), ChangeRequestError> {
     let ChangeDecision { id, reviewer, verdict, comment, version, digest, bulk } = decision;
     let comment = visible::visible_comment(comment);
-    let change = load(inner, &id).await?;
+    let change = load(state, &id).await?;
     let approves = verdict == ReviewVerdict::Approve;
     if approves && !change.may_be_approved_by(Person::from_principal(&reviewer)) {
-        return refuse(inner, &change, IllegalTransition::SelfApproval).await;
+        return refuse(state, &change, IllegalTransition::SelfApproval).await;
     }
-    let right = check_reviewer(inner, &reviewer, &change)?;
+    let right = check_reviewer(state, &reviewer, &change)?;
     let stops_plan = !approves && change.is_approved_step();
     if stops_plan && change.version != version {
         return Err(version_conflict_error(&change));
     }
     if !stops_plan {
-        check_decidable(inner, &change, version).await?;
+        check_decidable(state, &change, version).await?;
     }
     if digest.is_some_and(|digest| digest != change.digest) {
         return Err(version_conflict_error(&change));
@@ -188,11 +190,11 @@ pub(super) async fn check_decision(
     }
     if approves {
         check_terms(&change, bulk)?;
-        check_sign_in(inner, &reviewer, &change)?;
-        if let Some(void) = votes::void_event(&inner.changes, &change)? {
+        check_sign_in(state, &reviewer, &change)?;
+        if let Some(void) = votes::void_event(&state.changes, &change)? {
             // The version that was shown counted a vote that is no longer valid.
-            let transition = inner.changes.transitions.apply_event_for_endpoint(&change, void).await;
-            return Err(version_conflict_error(&to_request_result(inner, &change, transition).await?));
+            let transition = state.changes.transitions.apply_event_for_endpoint(&change, void).await;
+            return Err(version_conflict_error(&to_request_result(state, &change, transition).await?));
         }
     }
     let event = ChangeEvent::Decide(ReviewDecision {
@@ -208,32 +210,36 @@ pub(super) async fn check_decision(
         },
         verdict,
         comment,
-        at: inner.changes.config.now(),
+        at: state.changes.config.now(),
         version,
     });
     crash_point("before_decide");
     if approves {
         // An illegal decision is refused before the provider is asked for a preview.
         if change.state == ChangeState::Pending
-            && let Err(illegal) = machine::apply(&change, event.clone(), inner.changes.config.now())
+            && let Err(illegal) = machine::apply(&change, event.clone(), state.changes.config.now())
         {
-            return refuse(inner, &change, illegal).await;
+            return refuse(state, &change, illegal).await;
         }
-        require_same_target(inner, &change).await?;
+        require_same_target(state, &change).await?;
     }
     Ok((change, event))
 }
 
 /// Makes a decision that was checked.
-pub(super) async fn record_decision(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) -> RequestResult {
-    let decided = inner.changes.transitions.apply_event_for_endpoint(change, event).await;
+pub(super) async fn record_decision(state: &ReviewState, change: &Arc<Change>, event: ChangeEvent) -> RequestResult {
+    let decided = state.changes.transitions.apply_event_for_endpoint(change, event).await;
     crash_point("after_decide");
-    to_request_result(inner, change, decided).await
+    to_request_result(state, change, decided).await
 }
 
 /// Returns the refusal of a decision that is not legal.
-async fn refuse<T>(inner: &Inner, change: &Arc<Change>, illegal: IllegalTransition) -> Result<T, ChangeRequestError> {
-    match to_request_result(inner, change, Err(TransitionError::Illegal(illegal))).await {
+async fn refuse<T>(
+    state: &ReviewState,
+    change: &Arc<Change>,
+    illegal: IllegalTransition,
+) -> Result<T, ChangeRequestError> {
+    match to_request_result(state, change, Err(TransitionError::Illegal(illegal))).await {
         Ok(change) => Err(version_conflict_error(&change)),
         Err(refused) => Err(refused),
     }

@@ -14,9 +14,9 @@ use super::{
 };
 use crate::{
     ChangeEdit, ChangeRequestError, Changes,
-    inner::Inner,
     plan_steps::compose_over_plan,
     recheck::{PreviewFailure, truncate_headlines},
+    review_state::ReviewState,
     store_error,
 };
 use countersign_domain::{
@@ -42,16 +42,16 @@ impl Changes {
     /// `VALIDATION_FAILED`, `POLICY_DENIED`, `TOO_LARGE`, `OVERLOADED`, the provider's error about the preview, and the errors
     /// of the store. All conflicts carry the current change.
     pub async fn edit(&self, edit: ChangeEdit) -> RequestResult {
-        check_request(&self.inner, &edit.reviewer, edit.comment.as_deref())?;
-        let inner = Arc::clone(&self.inner);
-        self.inner.run_on_executor(async move { edit_now(&inner, edit).await }).await
+        check_request(&self.state, &edit.reviewer, edit.comment.as_deref())?;
+        let state = Arc::clone(&self.state);
+        self.state.run_on_executor(async move { edit_now(&state, edit).await }).await
     }
 }
 
-async fn edit_now(inner: &Inner, edit: ChangeEdit) -> RequestResult {
+async fn edit_now(state: &ReviewState, edit: ChangeEdit) -> RequestResult {
     let ChangeEdit { id, reviewer, arguments, version, comment } = edit;
     let comment = visible::visible_comment(comment);
-    let change = load(inner, &id).await?;
+    let change = load(state, &id).await?;
     if change.terms.edit == Editing::Forbidden {
         let message = "The rule for this change lets nobody edit its arguments; reject it and say why";
         return Err(refusal_error(ErrorKind::EditForbidden, message, &change));
@@ -59,20 +59,20 @@ async fn edit_now(inner: &Inner, edit: ChangeEdit) -> RequestResult {
     if is_proposer(&reviewer, &change) {
         return Err(refusal_error(ErrorKind::SelfApproval, "The proposer of a change cannot edit it", &change));
     }
-    check_reviewer(inner, &reviewer, &change)?;
-    check_decidable(inner, &change, version).await?;
-    check_sign_in(inner, &reviewer, &change)?;
+    check_reviewer(state, &reviewer, &change)?;
+    check_decidable(state, &change, version).await?;
+    check_sign_in(state, &reviewer, &change)?;
     let arguments: Arc<RawValue> = arguments.into();
     let (edited_change, edited_arguments) = (Arc::clone(&change), Arc::clone(&arguments));
-    let (directory, max) = (Arc::clone(&inner.directory), inner.changes.config.max_change_bytes);
+    let (directory, max) = (Arc::clone(&state.directory), state.changes.config.max_change_bytes);
     let bytes = change.arguments.get().len() + arguments.get().len();
     let prepared = async {
         offload(bytes, move || check_arguments(&*directory, max, &edited_change, &edited_arguments)).await??;
-        let terms = terms_for_arguments(inner, &change, &arguments).await?;
+        let terms = terms_for_arguments(state, &change, &arguments).await?;
         let (provider, ComputedPreview { preview, .. }) =
-            inner.preview_as_proposer(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
+            state.preview_as_proposer(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
         let mut preview = truncate_headlines(preview);
-        compose_over_plan(&inner.changes, &change, &mut preview).await.map_err(|e| store_error(&e))?;
+        compose_over_plan(&state.changes, &change, &mut preview).await.map_err(|e| store_error(&e))?;
         Ok((terms, preview, provider.server_identity()))
     };
     let (terms, preview, served_by) =
@@ -80,9 +80,9 @@ async fn edit_now(inner: &Inner, edit: ChangeEdit) -> RequestResult {
     let (editor, terms) = ((*reviewer).clone(), Box::new(terms));
     let event = ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms };
     crash_point("before_edit");
-    let transition = inner.changes.transitions.apply_event_for_endpoint(&change, event).await;
+    let transition = state.changes.transitions.apply_event_for_endpoint(&change, event).await;
     crash_point("after_edit");
-    to_request_result(inner, &change, transition).await
+    to_request_result(state, &change, transition).await
 }
 
 /// Checks edited arguments like those of every reviewed call, and that they differ from the current ones.
@@ -111,11 +111,11 @@ fn check_arguments(
 /// Returns the review terms of a change with these arguments, which were edited or filled in, or are its own: the terms of the
 /// proposal combined with those that policy sets now, so that new arguments cannot avoid a rule.
 pub(crate) async fn terms_for_arguments(
-    inner: &Inner,
+    state: &ReviewState,
     change: &Arc<Change>,
     arguments: &Arc<RawValue>,
 ) -> Result<Terms, McpError> {
-    let (directory, proposed, arguments) = (Arc::clone(&inner.directory), Arc::clone(change), Arc::clone(arguments));
+    let (directory, proposed, arguments) = (Arc::clone(&state.directory), Arc::clone(change), Arc::clone(arguments));
     // Evaluating a condition may take long.
     let decision = tokio::task::spawn_blocking(move || directory.judge_change(&proposed, &arguments)).await;
     let decision = decision.map_err(|_| McpError::new(ErrorKind::Internal, "The policy could not be evaluated"))?;

@@ -12,9 +12,9 @@ pub mod refresh;
 use tokio::sync::oneshot;
 
 use self::checks::shutting_down_error;
-use crate::{ChangeRequestError, inner::Inner};
+use crate::{ChangeRequestError, review_state::ReviewState};
 
-impl Inner {
+impl ReviewState {
     /// Runs an endpoint's work to completion on the Executor's thread.
     pub(crate) async fn run_on_executor<T: Send + 'static>(
         &self,

@@ -8,7 +8,7 @@ use super::{
         CallIdentity, answer_repeat, draft_change, find_by_key, into_client_error, key_conflict_error, write_new_change,
     },
 };
-use crate::{Changes, Proposal, actor::TransitionError, inner::Inner, store_error};
+use crate::{Changes, Proposal, actor::TransitionError, review_state::ReviewState, store_error};
 use countersign_domain::changes::{
     Change, PlanStep,
     machine::ChangeEvent,
@@ -50,8 +50,8 @@ impl Changes {
         reason: Option<&str>,
         proposals: Vec<Proposal>,
     ) -> Result<Vec<Arc<Change>>, McpError> {
-        let inner = &*self.inner;
-        if inner.changes.shutdown.is_closing() {
+        let state = &*self.state;
+        if state.changes.shutdown.is_closing() {
             return Err(shutting_down_error());
         }
         check_texts(title, reason)?;
@@ -61,10 +61,10 @@ impl Changes {
         crash_point("before_propose");
         let mut is_counted = false;
         for _ in 0..MAX_ATTEMPTS {
-            let stored = match find_existing(inner, &proposals[0]).await? {
+            let stored = match find_existing(state, &proposals[0]).await? {
                 Some(first) => {
                     let calls: Vec<_> = proposals.iter().map(CallIdentity::from_proposal).collect();
-                    find_repeated_steps(inner, &first, &calls).await?
+                    find_repeated_steps(state, &first, &calls).await?
                 }
                 None => Vec::new(),
             };
@@ -73,16 +73,16 @@ impl Changes {
                 return Ok(stored);
             }
             if !is_counted {
-                inner.proposal_rate.admit(
+                state.proposal_rate.admit(
                     &proposals[0].proposer.principal,
                     missing,
-                    inner.changes.nodes.live_count(),
+                    state.changes.nodes.live_count(),
                 )?;
                 is_counted = true;
             }
-            let drafts = prepare_missing_steps(inner, title, reason, &stored, &proposals)?;
+            let drafts = prepare_missing_steps(state, title, reason, &stored, &proposals)?;
             let is_repeatable = proposals[0].idempotency_key.is_some();
-            if let Some(steps) = store_missing_steps(inner, stored, drafts, is_repeatable).await? {
+            if let Some(steps) = store_missing_steps(state, stored, drafts, is_repeatable).await? {
                 return Ok(steps);
             }
         }
@@ -100,8 +100,8 @@ impl Changes {
         key: &str,
         calls: &[CallIdentity<'_>],
     ) -> Result<Option<Vec<Arc<Change>>>, McpError> {
-        let Some(first) = find_by_key(&self.inner, principal, key).await? else { return Ok(None) };
-        let steps = find_repeated_steps(&self.inner, &first, calls).await?;
+        let Some(first) = find_by_key(&self.state, principal, key).await? else { return Ok(None) };
+        let steps = find_repeated_steps(&self.state, &first, calls).await?;
         Ok((steps.len() == calls.len()).then_some(steps))
     }
 
@@ -115,21 +115,21 @@ impl Changes {
         mut proposal: Proposal,
         announcement: PlanAnnouncement,
     ) -> Result<Arc<Change>, McpError> {
-        let inner = &*self.inner;
-        if inner.changes.shutdown.is_closing() {
+        let state = &*self.state;
+        if state.changes.shutdown.is_closing() {
             return Err(shutting_down_error());
         }
         check_texts(&announcement.title, None)?;
         crash_point("before_propose");
         let principal = proposal.proposer.principal.clone();
-        if let Some(existing) = find_existing(inner, &proposal).await? {
+        if let Some(existing) = find_existing(state, &proposal).await? {
             return answer_repeat(existing, CallIdentity::from_proposal(&proposal));
         }
-        inner.proposal_rate.admit(&principal, 1, inner.changes.nodes.live_count())?;
+        state.proposal_rate.admit(&principal, 1, state.changes.nodes.live_count())?;
         let PlanAnnouncement { id, title, last } = announcement;
         let original_preview = proposal.preview.clone();
         for _ in 0..MAX_ATTEMPTS {
-            let steps = inner.changes.store.plan(&id).await.map_err(|e| store_error(&e))?;
+            let steps = state.changes.store.plan(&id).await.map_err(|e| store_error(&e))?;
             let index = next_index(&steps)?;
             if index as usize + 1 == MAX_STEPS && !last {
                 return Err(invalid_params_error(format!(
@@ -142,10 +142,10 @@ impl Changes {
             proposal.preview = original_preview.clone();
             compose_preview(&mut proposal, steps.iter().map(|step| &**step));
             proposal.plan = Some(PlanStep { id: id.clone(), title: title.clone(), reason: None, index, last });
-            match write_new_change(inner, draft_change(inner, proposal.clone())?).await {
+            match write_new_change(state, draft_change(state, proposal.clone())?).await {
                 Err(TransitionError::Duplicate) => {
                     // Another call of the plan took the place, unless it was this call.
-                    if let Some(existing) = find_existing(inner, &proposal).await? {
+                    if let Some(existing) = find_existing(state, &proposal).await? {
                         return answer_repeat(existing, CallIdentity::from_proposal(&proposal));
                     }
                 }
@@ -160,10 +160,10 @@ impl Changes {
 
     /// Stops a plan of the principal by withdrawing its stored steps, because one of its calls was refused.
     pub async fn refuse_plan(&self, id: &str, principal: &str, reason: &str) {
-        match self.inner.changes.store.plan(id).await {
+        match self.state.changes.store.plan(id).await {
             Ok(mut steps) => {
                 steps.retain(|step| step.proposer.principal == principal);
-                withdraw(&self.inner, &steps, reason).await;
+                withdraw(&self.state, &steps, reason).await;
             }
             Err(error) => tracing::warn!(%error, plan = id, "the steps of a refused plan could not be read"),
         }
@@ -172,7 +172,7 @@ impl Changes {
 
 /// Prepares the steps of a plan that follow those that are `stored`, before the first of them is stored.
 fn prepare_missing_steps(
-    inner: &Inner,
+    state: &ReviewState,
     title: &str,
     reason: Option<&str>,
     stored: &[Arc<Change>],
@@ -199,10 +199,10 @@ fn prepare_missing_steps(
             index: u32::try_from(position).unwrap_or(u32::MAX),
             last: position + 1 == proposals.len(),
         });
-        match draft_change(inner, proposal) {
+        match draft_change(state, proposal) {
             Ok(draft) => drafts.push(draft),
             Err(error) => {
-                drafts.iter().for_each(|draft| inner.changes.shared.duplicates.remove(&draft.change.id));
+                drafts.iter().for_each(|draft| state.changes.shared.duplicates.remove(&draft.change.id));
                 return Err(error.with("step", position));
             }
         }
@@ -213,22 +213,22 @@ fn prepare_missing_steps(
 /// Stores the steps of a plan that follow those that are `stored`, and returns all. Returns `None` if another request has stored
 /// one of them meanwhile. If one cannot be stored and the call cannot be repeated, those before it are withdrawn.
 async fn store_missing_steps(
-    inner: &Inner,
+    state: &ReviewState,
     mut stored: Vec<Arc<Change>>,
     drafts: Vec<Draft>,
     is_repeatable: bool,
 ) -> Result<Option<Vec<Arc<Change>>>, McpError> {
     let mut drafts = drafts.into_iter();
     while let Some(draft) = drafts.next() {
-        match write_new_change(inner, draft).await {
+        match write_new_change(state, draft).await {
             Ok(change) => stored.push(change),
             Err(error) => {
-                drafts.for_each(|draft| inner.changes.shared.duplicates.remove(&draft.change.id));
+                drafts.for_each(|draft| state.changes.shared.duplicates.remove(&draft.change.id));
                 if matches!(error, TransitionError::Duplicate) {
                     return Ok(None);
                 }
                 if !is_repeatable {
-                    withdraw(inner, &stored, "the plan could not be stored as a whole").await;
+                    withdraw(state, &stored, "the plan could not be stored as a whole").await;
                 }
                 return Err(into_client_error(error).with("step", stored.len()));
             }
@@ -238,20 +238,20 @@ async fn store_missing_steps(
 }
 
 /// Returns the change that the same principal proposed with the same idempotency key.
-async fn find_existing(inner: &Inner, proposal: &Proposal) -> Result<Option<Arc<Change>>, McpError> {
+async fn find_existing(state: &ReviewState, proposal: &Proposal) -> Result<Option<Arc<Change>>, McpError> {
     let Some(key) = &proposal.idempotency_key else { return Ok(None) };
-    find_by_key(inner, &proposal.proposer.principal, key).await
+    find_by_key(state, &proposal.proposer.principal, key).await
 }
 
 /// Returns the steps that were stored for the same idempotency key, if they are the first ones of these calls. If there
 /// are fewer steps than calls, the plan can still continue.
 async fn find_repeated_steps(
-    inner: &Inner,
+    state: &ReviewState,
     first: &Change,
     calls: &[CallIdentity<'_>],
 ) -> Result<Vec<Arc<Change>>, McpError> {
     let steps = match &first.plan {
-        Some(plan) => inner.changes.store.plan(&plan.id).await.map_err(|e| store_error(&e))?,
+        Some(plan) => state.changes.store.plan(&plan.id).await.map_err(|e| store_error(&e))?,
         None => Vec::new(),
     };
     let is_complete = steps.last().and_then(|step| step.plan.as_ref()).is_some_and(|plan| plan.last);
@@ -295,10 +295,10 @@ fn compose_preview<'a>(proposal: &mut Proposal, earlier: impl Iterator<Item = &'
 }
 
 /// Withdraws the first of these steps that can be withdrawn. That stops the plan, and `upkeep::plans` withdraws the others.
-async fn withdraw(inner: &Inner, steps: &[Arc<Change>], reason: &str) {
+async fn withdraw(state: &ReviewState, steps: &[Arc<Change>], reason: &str) {
     for step in steps {
         let event = ChangeEvent::StopPlan { reason: reason.to_owned(), reviewer: None };
-        match inner.changes.transitions.apply_event(step, event).await {
+        match state.changes.transitions.apply_event(step, event).await {
             Ok(_) => return,
             Err(error) => tracing::debug!(?error, change = %step.id, "a step of a refused plan could not be withdrawn"),
         }

@@ -9,7 +9,7 @@ use super::{
     checks::{ReviewerRight, check_request, find_right, refusal_error, version_conflict_error},
     decide::{check_decision, record_decision},
 };
-use crate::{ChangeDecision, ChangeRequestError, Changes, MAX_ID_BYTES, inner::Inner, store_error};
+use crate::{ChangeDecision, ChangeRequestError, Changes, MAX_ID_BYTES, review_state::ReviewState, store_error};
 use countersign_domain::{
     changes::{Change, Proposer, ReviewVerdict, person::Person, plan::StepState},
     principal::Principal,
@@ -79,9 +79,9 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn plan(&self, id: &str) -> Result<Option<Plan>, McpError> {
-        let found = load(&self.inner, id).await?;
+        let found = load(&self.state, id).await?;
         Ok(found.map(|mut plan| {
-            plan.changes = plan.changes.into_iter().map(|change| self.inner.waiting_reasons.add_to(change)).collect();
+            plan.changes = plan.changes.into_iter().map(|change| self.state.waiting_reasons.add_to(change)).collect();
             plan
         }))
     }
@@ -95,25 +95,25 @@ impl Changes {
     /// it was shown; `CHANGE_NOT_PENDING` if no step waits, if the plan has stopped, or for an approval of a plan without its last
     /// step; `FORBIDDEN` if the waiting steps are for other reviewers.
     pub async fn decide_plan(&self, decision: PlanDecision) -> Result<Plan, ChangeRequestError> {
-        check_request(&self.inner, &decision.reviewer, decision.comment.as_deref())?;
-        let inner = Arc::clone(&self.inner);
-        self.inner.run_on_executor(async move { decide_now(&inner, decision).await }).await
+        check_request(&self.state, &decision.reviewer, decision.comment.as_deref())?;
+        let state = Arc::clone(&self.state);
+        self.state.run_on_executor(async move { decide_now(&state, decision).await }).await
     }
 }
 
-async fn load(inner: &Inner, id: &str) -> Result<Option<Plan>, McpError> {
+async fn load(state: &ReviewState, id: &str) -> Result<Option<Plan>, McpError> {
     if id.len() > MAX_ID_BYTES {
         return Ok(None);
     }
-    let steps = inner.changes.store.plan(id).await.map_err(|e| store_error(&e))?;
+    let steps = state.changes.store.plan(id).await.map_err(|e| store_error(&e))?;
     Ok(Plan::new(id, steps))
 }
 
 /// Checks all decisions before it records the first one.
-async fn decide_now(inner: &Inner, decision: PlanDecision) -> Result<Plan, ChangeRequestError> {
+async fn decide_now(state: &ReviewState, decision: PlanDecision) -> Result<Plan, ChangeRequestError> {
     let PlanDecision { id, reviewer, verdict, comment, version, digests } = decision;
     let not_found = || McpError::new(ErrorKind::NotFound, "Plan not found");
-    let plan = load(inner, &id).await?.ok_or_else(not_found)?;
+    let plan = load(state, &id).await?.ok_or_else(not_found)?;
     check_shown(&plan, version, &digests)?;
     let approves = verdict == ReviewVerdict::Approve;
     let not_pending = |message: String| Err(McpError::new(ErrorKind::ChangeNotPending, message).into());
@@ -127,7 +127,7 @@ async fn decide_now(inner: &Inner, decision: PlanDecision) -> Result<Plan, Chang
     let waiting: Vec<&Arc<Change>> = plan.changes.iter().filter(|step| is_open(step)).collect();
     let mut to_decide: Vec<&Arc<Change>> = Vec::new();
     for step in waiting.iter().copied() {
-        if awaits_reviewer(inner, step, &reviewer, approves)? {
+        if awaits_reviewer(state, step, &reviewer, approves)? {
             to_decide.push(step);
         }
     }
@@ -147,11 +147,11 @@ async fn decide_now(inner: &Inner, decision: PlanDecision) -> Result<Plan, Chang
             digest: Some(step.digest.clone()),
             bulk: true,
         };
-        checked.push(check_decision(inner, decision).await?);
+        checked.push(check_decision(state, decision).await?);
     }
     let (mut is_decided, mut refusal) = (false, None);
     for (step, event) in checked {
-        match record_decision(inner, &step, event).await {
+        match record_decision(state, &step, event).await {
             Ok(_) => is_decided = true,
             // The first rejection stops the plan, which may have withdrawn this step. An approved step may have begun to run.
             Err(refused) if !approves && refused.current.as_ref().is_some_and(|now| !now.state.awaits_decision()) => {
@@ -163,7 +163,7 @@ async fn decide_now(inner: &Inner, decision: PlanDecision) -> Result<Plan, Chang
     if let Some(refused) = refusal.filter(|_| !is_decided) {
         return Err(refused);
     }
-    load(inner, &id).await?.ok_or_else(|| not_found().into())
+    load(state, &id).await?.ok_or_else(|| not_found().into())
 }
 
 /// Rejects a decision unless all steps of the plan were shown as they are now.
@@ -184,13 +184,13 @@ fn check_shown(
 }
 
 /// Returns `true` if this reviewer may still decide on the step. An approval counts only once for each person.
-fn awaits_reviewer(inner: &Inner, step: &Change, reviewer: &Principal, approves: bool) -> Result<bool, McpError> {
+fn awaits_reviewer(state: &ReviewState, step: &Change, reviewer: &Principal, approves: bool) -> Result<bool, McpError> {
     let person = Person::from_principal(reviewer);
     let mut approvals = step.decisions.iter().filter(|vote| vote.verdict == ReviewVerdict::Approve);
     if approves && approvals.any(|vote| vote.voters().any(|voter| voter.is_same_as(person))) {
         return Ok(false);
     }
-    Ok(match find_right(inner, reviewer, step)? {
+    Ok(match find_right(state, reviewer, step)? {
         None => false,
         Some(ReviewerRight::Own) => true,
         Some(ReviewerRight::Deputy(absent)) => !approves || step.has_place_for_deputy_of(&absent),

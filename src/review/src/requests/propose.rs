@@ -9,9 +9,9 @@ use super::checks::shutting_down_error;
 use crate::{
     Changes, MAX_IDEMPOTENCY_KEY_BYTES, Proposal,
     actor::{TransitionError, TransitionResult, duplicate_calls},
-    draft,
-    inner::Inner,
-    recheck, store_error,
+    draft, recheck,
+    review_state::ReviewState,
+    store_error,
 };
 use countersign_domain::changes::{Change, ChangeState, Dialogue, Proposer, arguments};
 use countersign_protocol::{ErrorKind, McpError};
@@ -32,19 +32,19 @@ impl Changes {
     /// principal has too many open changes or bytes, or proposed too many changes within a minute or more bytes than
     /// `max_bytes_per_day`), `OVERLOADED`, `STORE_UNAVAILABLE`, `SHUTTING_DOWN`.
     pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
-        let inner = &*self.inner;
-        if inner.changes.shutdown.is_closing() {
+        let state = &*self.state;
+        if state.changes.shutdown.is_closing() {
             return Err(shutting_down_error());
         }
         crash_point("before_propose");
         if proposal.idempotency_key.is_some() {
-            return Box::pin(propose_with_key(inner, proposal)).await;
+            return Box::pin(propose_with_key(state, proposal)).await;
         }
-        inner.proposal_rate.admit(&proposal.proposer.principal, 1, inner.changes.nodes.live_count())?;
+        state.proposal_rate.admit(&proposal.proposer.principal, 1, state.changes.nodes.live_count())?;
         // The proposal is consumed here, so that many waiting requests do not keep its preview and arguments in memory
         // twice.
-        let draft = draft_change(inner, proposal)?;
-        write_new_change(inner, draft).await.map_err(into_client_error)
+        let draft = draft_change(state, proposal)?;
+        write_new_change(state, draft).await.map_err(into_client_error)
     }
 }
 
@@ -84,7 +84,7 @@ impl Changes {
         key: &str,
         call: CallIdentity<'_>,
     ) -> Result<Option<Arc<Change>>, McpError> {
-        let existing = find_by_key(&self.inner, principal, key).await?;
+        let existing = find_by_key(&self.state, principal, key).await?;
         existing.map(|existing| answer_repeat(existing, call)).transpose()
     }
 
@@ -100,49 +100,49 @@ impl Changes {
         tool: &str,
         reason: &str,
     ) -> Result<(), McpError> {
-        let inner = &*self.inner;
-        if inner.changes.shutdown.is_closing() {
+        let state = &*self.state;
+        if state.changes.shutdown.is_closing() {
             return Err(shutting_down_error());
         }
-        inner.proposal_rate.admit(&proposer.principal, 1, inner.changes.nodes.live_count())?;
+        state.proposal_rate.admit(&proposer.principal, 1, state.changes.nodes.live_count())?;
         let proposer = shorten_proposer(proposer);
         let details = json!({ "provider": provider, "tool": tool, "comment": reason, "proposer": proposer });
         let record =
-            Record::new("failing_call_returned", inner.changes.config.now(), &proposer.principal, details.to_string());
-        let written = write_to_store(&*inner.changes.store, WriteRequest::Record(record)).await;
+            Record::new("failing_call_returned", state.changes.config.now(), &proposer.principal, details.to_string());
+        let written = write_to_store(&*state.changes.store, WriteRequest::Record(record)).await;
         written.map_err(|error| error.to_user_error("the call could not be recorded; nothing was called"))
     }
 }
 
 /// Writes a new change, and removes it from the duplicate index if it is refused. The actor removes a change that the store
 /// did not write; after a timeout, the write may still succeed.
-pub(super) async fn write_new_change(inner: &Inner, draft: Draft) -> TransitionResult {
+pub(super) async fn write_new_change(state: &ReviewState, draft: Draft) -> TransitionResult {
     let id = draft.change.id.clone();
-    let written = inner.changes.transitions.write_for_endpoint(draft).await;
+    let written = state.changes.transitions.write_for_endpoint(draft).await;
     crash_point("after_propose");
     if let Err(TransitionError::Refused(_)) = &written {
-        inner.changes.shared.duplicates.remove(&id);
+        state.changes.shared.duplicates.remove(&id);
     }
     written
 }
 
-async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {
+async fn propose_with_key(state: &ReviewState, proposal: Proposal) -> Result<Arc<Change>, McpError> {
     let principal = proposal.proposer.principal.clone();
     let key = proposal.idempotency_key.clone().unwrap_or_default();
     // Existing changes are looked up first, so that a repeat is answered even if a limit is reached.
-    if let Some(existing) = find_by_key(inner, &principal, &key).await? {
+    if let Some(existing) = find_by_key(state, &principal, &key).await? {
         return answer_repeat(existing, CallIdentity::from_proposal(&proposal));
     }
-    let draft = draft_change(inner, proposal)?;
+    let draft = draft_change(state, proposal)?;
     let change = Arc::clone(&draft.change);
-    inner.proposal_rate.admit(&principal, 1, inner.changes.nodes.live_count())?;
+    state.proposal_rate.admit(&principal, 1, state.changes.nodes.live_count())?;
     if let Some(call) = &draft.call_hash {
-        inner.changes.shared.duplicates.add(call, &change.id);
+        state.changes.shared.duplicates.add(call, &change.id);
     }
-    match write_new_change(inner, draft).await {
+    match write_new_change(state, draft).await {
         // Another proposal with the same key was stored at the same moment.
         Err(TransitionError::Duplicate) => {
-            let existing = find_by_key(inner, &principal, &key).await?;
+            let existing = find_by_key(state, &principal, &key).await?;
             let existing = existing.ok_or_else(|| into_client_error(TransitionError::Duplicate))?;
             let Change { provider, tool, arguments, .. } = &*change;
             answer_repeat(existing, CallIdentity { provider, tool, arguments })
@@ -152,21 +152,21 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
 }
 
 /// Checks a proposal, and drafts its change. A change without an idempotency key is added to the index of duplicates.
-pub(super) fn draft_change(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
-    check_proposal(inner, &proposal)?;
-    let mut change = new_change(inner, proposal);
+pub(super) fn draft_change(state: &ReviewState, proposal: Proposal) -> Result<Draft, McpError> {
+    check_proposal(state, &proposal)?;
+    let mut change = new_change(state, proposal);
     let call =
         duplicate_calls::call_hash(&change.proposer.principal, &change.provider, &change.tool, &change.arguments);
     let id = change.id.clone();
     // With a key, the caller itself says which calls are the same.
     if change.idempotency_key.is_none() {
-        change.duplicate_of = inner.changes.shared.duplicates.add(&call, &id);
+        change.duplicate_of = state.changes.shared.duplicates.add(&call, &id);
     }
     let draft = draft::to_draft(draft::first_transition(change)).and_then(|draft| {
-        inner.changes.transitions.check_size(&draft)?;
+        state.changes.transitions.check_size(&draft)?;
         Ok(Draft { call_hash: Some(call), ..draft })
     });
-    draft.inspect_err(|_| inner.changes.shared.duplicates.remove(&id))
+    draft.inspect_err(|_| state.changes.shared.duplicates.remove(&id))
 }
 
 pub(super) fn into_client_error(error: TransitionError) -> McpError {
@@ -181,8 +181,8 @@ pub(super) fn into_client_error(error: TransitionError) -> McpError {
     }
 }
 
-fn check_proposal(inner: &Inner, proposal: &Proposal) -> Result<(), McpError> {
-    check_reviewable(&proposal.arguments, inner.changes.config.max_change_bytes, ErrorKind::InvalidParams)?;
+fn check_proposal(state: &ReviewState, proposal: &Proposal) -> Result<(), McpError> {
+    check_reviewable(&proposal.arguments, state.changes.config.max_change_bytes, ErrorKind::InvalidParams)?;
     if proposal.idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES) {
         return Err(McpError::new(
             ErrorKind::InvalidParams,
@@ -204,7 +204,7 @@ pub(crate) fn check_reviewable(arguments: &RawValue, max: usize, kind: ErrorKind
     arguments::check(arguments).map_err(|e| McpError::new(kind, format!("The arguments cannot be reviewed: {e}")))
 }
 
-fn new_change(inner: &Inner, proposal: Proposal) -> Change {
+fn new_change(state: &ReviewState, proposal: Proposal) -> Change {
     let Proposal {
         proposer,
         provider,
@@ -224,7 +224,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
     } = proposal;
     let preview = recheck::truncate_headlines(preview);
     let dialogue = client_capabilities.filter(|_| terms.questions).map(Dialogue::new);
-    let now = inner.changes.config.now();
+    let now = state.changes.config.now();
     let expire_after = SignedDuration::try_from(expire_after).unwrap_or(SignedDuration::MAX);
     let mut change = Change {
         id: format!("chg_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
@@ -299,8 +299,12 @@ pub(super) fn shorten_reason(reason: String) -> Option<String> {
 }
 
 /// Returns the change that the principal has proposed with this idempotency key.
-pub(super) async fn find_by_key(inner: &Inner, principal: &str, key: &str) -> Result<Option<Arc<Change>>, McpError> {
-    inner.changes.store.find_by_idempotency_key(principal, key).await.map_err(|e| store_error(&e))
+pub(super) async fn find_by_key(
+    state: &ReviewState,
+    principal: &str,
+    key: &str,
+) -> Result<Option<Arc<Change>>, McpError> {
+    state.changes.store.find_by_idempotency_key(principal, key).await.map_err(|e| store_error(&e))
 }
 
 /// Answers a repeated proposal with the existing change, if it is the same call.

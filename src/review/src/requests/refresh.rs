@@ -8,8 +8,8 @@ use super::checks::{
 use crate::{
     ChangeRequestError, Changes,
     actor::TransitionResult,
-    inner::Inner,
     recheck::{Divergence, Recheck},
+    review_state::ReviewState,
 };
 use countersign_domain::{
     changes::{Change, ChangeState, Preview, ServerIdentity, StateEffect, machine::ChangeEvent},
@@ -26,17 +26,17 @@ impl Changes {
     /// `SHUTTING_DOWN`, `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`,
     /// `CHANGE_EXPIRED`, `OVERLOADED`, the error of a target that cannot be read now, and the errors of the store.
     pub async fn refresh(&self, id: &str, reviewer: &Principal, version: u64) -> RequestResult {
-        check_request(&self.inner, reviewer, None)?;
-        let (inner, id) = (Arc::clone(&self.inner), id.to_owned());
+        check_request(&self.state, reviewer, None)?;
+        let (state, id) = (Arc::clone(&self.state), id.to_owned());
         let refresh = async move {
-            let change = load(&inner, &id).await?;
-            check_decidable(&inner, &change, version).await?;
-            match recheck_target(&inner, &change).await? {
+            let change = load(&state, &id).await?;
+            check_decidable(&state, &change, version).await?;
+            match recheck_target(&state, &change).await? {
                 TargetCheck::AsShown => Ok(change),
-                TargetCheck::NotAsShown(current, _) => to_request_result(&inner, &change, current).await,
+                TargetCheck::NotAsShown(current, _) => to_request_result(&state, &change, current).await,
             }
         };
-        self.inner.run_on_executor(refresh).await
+        self.state.run_on_executor(refresh).await
     }
 }
 
@@ -49,13 +49,13 @@ enum TargetCheck {
 }
 
 /// Compares a change that waits for a decision with its target, and records a difference.
-async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetCheck, ChangeRequestError> {
+async fn recheck_target(state: &ReviewState, change: &Arc<Change>) -> Result<TargetCheck, ChangeRequestError> {
     let is_stale = change.state == ChangeState::Stale;
-    Ok(match inner.recheck(change).await {
+    Ok(match state.recheck(change).await {
         Recheck::Same(..) if !is_stale => TargetCheck::AsShown,
         // The change is no longer stale, but reviewers were shown that it cannot be approved.
         Recheck::Same(same) => {
-            TargetCheck::NotAsShown(refresh_unchanged(inner, change, same.provider.server_identity()).await, None)
+            TargetCheck::NotAsShown(refresh_unchanged(state, change, same.provider.server_identity()).await, None)
         }
         Recheck::Moved(moved) => {
             let Divergence { preview, served_by, fault } = *moved;
@@ -64,12 +64,12 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
             let marked = if is_stale {
                 Ok(Arc::clone(change))
             } else {
-                inner.changes.transitions.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await
+                state.changes.transitions.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await
             };
             crash_point("between_stale_and_refresh");
             let refreshed = match marked {
                 Ok(marked) => {
-                    inner
+                    state
                         .changes
                         .transitions
                         .apply_event_for_endpoint(&marked, ChangeEvent::Refresh { preview, served_by })
@@ -82,7 +82,7 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
         }
         Recheck::Impossible(_) if is_stale => TargetCheck::NotAsShown(Ok(Arc::clone(change)), None),
         Recheck::Impossible(fault) => TargetCheck::NotAsShown(
-            inner.changes.transitions.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await,
+            state.changes.transitions.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await,
             None,
         ),
         Recheck::Unavailable(error) => return Err(ChangeRequestError { error, current: Some(Arc::clone(change)) }),
@@ -90,9 +90,9 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
 }
 
 /// Rejects the approval of a change whose target is no longer as shown, and records the difference.
-pub(crate) async fn require_same_target(inner: &Inner, change: &Arc<Change>) -> Result<(), ChangeRequestError> {
-    let TargetCheck::NotAsShown(current, reason) = recheck_target(inner, change).await? else { return Ok(()) };
-    let current = to_request_result(inner, change, current).await?;
+pub(crate) async fn require_same_target(state: &ReviewState, change: &Arc<Change>) -> Result<(), ChangeRequestError> {
+    let TargetCheck::NotAsShown(current, reason) = recheck_target(state, change).await? else { return Ok(()) };
+    let current = to_request_result(state, change, current).await?;
     if current.state == ChangeState::Stale {
         return Err(wrong_state_error(&current));
     }
@@ -102,7 +102,7 @@ pub(crate) async fn require_same_target(inner: &Inner, change: &Arc<Change>) -> 
 }
 
 /// Makes a stale change pending again with the content that it has.
-async fn refresh_unchanged(inner: &Inner, change: &Arc<Change>, served_by: ServerIdentity) -> TransitionResult {
+async fn refresh_unchanged(state: &ReviewState, change: &Arc<Change>, served_by: ServerIdentity) -> TransitionResult {
     let preview = Preview {
         note: change.preview.clone(),
         operation: change.operation,
@@ -112,5 +112,5 @@ async fn refresh_unchanged(inner: &Inner, change: &Arc<Change>, served_by: Serve
         fingerprint: change.fingerprint.clone(),
         state_effect: StateEffect::Dependent,
     };
-    inner.changes.transitions.apply_event_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }).await
+    state.changes.transitions.apply_event_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }).await
 }

@@ -129,7 +129,7 @@ async fn approved_change_expires_if_not_run_in_time() {
     bench.decide(&second, ReviewVerdict::Approve).await.unwrap();
     bench.skew.store(61, Ordering::SeqCst);
     assert_eq!(
-        crate::upkeep::expiry::expire_due(&bench.changes.inner.changes).await,
+        crate::upkeep::expiry::expire_due(&bench.changes.state.changes).await,
         1,
         "a running change does not expire"
     );
@@ -159,8 +159,8 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
     let (ran, waiting, pending, same) =
         (propose("a").await, propose("b").await, propose("c").await, propose("a").await);
     // The transitions are made without the Executor, as if the process had ended right after the commit.
-    bench.changes.inner.changes.shutdown.stop.cancel();
-    let inner = &bench.changes.inner;
+    bench.changes.state.changes.shutdown.stop.cancel();
+    let state = &bench.changes.state;
     for change in [&ran, &waiting, &same] {
         let decision = countersign_domain::changes::ReviewDecision {
             reviewer: "alice".into(),
@@ -172,12 +172,12 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
             deputy_for: None,
             verdict: ReviewVerdict::Approve,
             comment: None,
-            at: inner.changes.config.now(),
+            at: state.changes.config.now(),
             version: 1,
         };
-        let approved = inner.changes.transitions.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();
+        let approved = state.changes.transitions.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();
         if change.id == ran.id {
-            inner
+            state
                 .changes
                 .transitions
                 .apply_event(&approved, ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) })
@@ -273,7 +273,7 @@ async fn broken_long_call_still_occupies_its_target() {
 async fn approved_change_waits_for_its_provider_after_restart() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
-    bench.changes.inner.changes.shutdown.stop.cancel();
+    bench.changes.state.changes.shutdown.stop.cancel();
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
     fake.present.store(false, Ordering::SeqCst);
@@ -425,7 +425,7 @@ async fn change_without_an_account_expires() {
     }
     bench.skew.store(2_592_000, Ordering::SeqCst);
     bench.wait_for_state(&change.id, ChangeState::Expired).await;
-    assert!(bench.changes.inner.waiting_reasons.is_empty(), "an expired change waits for nobody");
+    assert!(bench.changes.state.waiting_reasons.is_empty(), "an expired change waits for nobody");
     let (_, fake, _) = bench.end().await;
     assert_eq!(fake.call_count(), 1, "nothing was sent");
 }

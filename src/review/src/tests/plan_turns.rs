@@ -125,7 +125,7 @@ async fn allowed_step_expires_no_earlier_than_its_siblings() {
         let reviewed = Proposal { expire_after, ..bench.proposal("agent", ABC[1]) };
         let last = bench.changes.propose_step(reviewed, announcement(true)).await.unwrap();
         bench.skew.fetch_add(3600, Ordering::SeqCst);
-        expiry::expire_due(&bench.changes.inner.changes).await;
+        expiry::expire_due(&bench.changes.state.changes).await;
         if end == ChangeState::Applied {
             assert_eq!(bench.get(&first.id).await.state, ChangeState::Approved);
             bench.decide(&last, ReviewVerdict::Approve).await.unwrap();

@@ -10,7 +10,7 @@ use super::{
 };
 use countersign_provider::ProviderDirectory;
 
-pub(super) struct Inner {
+pub(super) struct ReviewState {
     pub changes: Arc<StoredChanges>,
     pub directory: Arc<dyn ProviderDirectory>,
     pub dialogue_channels: DialogueChannels,
