@@ -22,7 +22,7 @@ use countersign_domain::{
     changes::ChangeState,
     webhooks::{
         event::{event_types, matches_any_type},
-        format::Format,
+        format::DeliveryFormat,
         sign::SigningKey,
         template::MessageTemplate,
     },
@@ -66,7 +66,7 @@ pub struct WebhookConfig {
     pub servers: Vec<String>,
     /// States of changes. An empty list matches all.
     pub states: Vec<ChangeState>,
-    pub format: Format,
+    pub format: DeliveryFormat,
     pub template: Option<MessageTemplate>,
     /// The time limit of one attempt.
     pub timeout: Duration,
@@ -114,11 +114,11 @@ fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
     }
     f.reject_unknown_keys(&KEYS);
     let allow_http = f.read("allow_http", boolean()) == Some(true);
-    let format = f.read("format", variant()).unwrap_or(Format::Json);
+    let format = f.read("format", variant()).unwrap_or(DeliveryFormat::Json);
     let url = read_url(f, allow_http);
     let keys: Vec<SigningKey> =
         ["secret", "previous_secret"].into_iter().filter_map(|name| read_signing_key(f, name)).collect();
-    if format == Format::Json && !f.has("secret") {
+    if format == DeliveryFormat::Json && !f.has("secret") {
         f.report("", "the webhook has no secret to sign with", SECRET_REMEDY);
     }
     let mut events = f.parse_items("events", |_, node| {
@@ -183,7 +183,7 @@ impl WebhookConfig {
             tools: Vec::new(),
             servers: Vec::new(),
             states: Vec::new(),
-            format: Format::Json,
+            format: DeliveryFormat::Json,
             template: None,
             timeout: S,
             give_up_after: S,

@@ -1,8 +1,9 @@
 //! Formats of deliveries: the event of the feed, or a chat message that is made from it.
 //!
 //! To add a format:
-//! 1. Add it to [`Format`], from which the configuration takes its name.
-//! 2. Define its type and body in [`Format::content_type`] and [`Format::render_body`]; the compiler requires both.
+//! 1. Add it to [`DeliveryFormat`], from which the configuration takes its name.
+//! 2. Define its type and body in [`DeliveryFormat::content_type`] and [`DeliveryFormat::render_body`]; the compiler requires
+//!    both.
 //! 3. Escape and truncate text written by others as the chat requires. The compiler requires its markup in
 //!    `agent_text_is_escaped_in_every_format` and its limit in `messages_stay_within_chat_limits`.
 //! 4. Name it in the comment on `format` in `config/countersign.yaml` and in `docs/webhooks.md`;
@@ -18,7 +19,7 @@ use crate::webhooks::summary::{details, headline};
 /// The format of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]
-pub enum Format {
+pub enum DeliveryFormat {
     /// The event of the feed with a `link`, or a JSON template.
     Json,
     /// An incoming webhook of Slack.
@@ -31,7 +32,7 @@ pub enum Format {
     Text,
 }
 
-impl Format {
+impl DeliveryFormat {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -240,22 +241,22 @@ mod tests {
         .to_string()
     }
 
-    fn body(format: Format, template: Option<&str>) -> String {
+    fn body(format: DeliveryFormat, template: Option<&str>) -> String {
         let template = template.map(|text| MessageTemplate::new(text, format).unwrap());
         let body = format.render_body(&event(), "https://gw/#/inbox/chg_1", template.as_ref());
         String::from_utf8(body.to_vec()).unwrap()
     }
 
-    fn json_body(format: Format, template: Option<&str>) -> Value {
+    fn json_body(format: DeliveryFormat, template: Option<&str>) -> Value {
         serde_json::from_str(&body(format, template)).unwrap()
     }
 
     #[test]
     fn json_format_adds_only_a_link() {
-        let out = body(Format::Json, None);
+        let out = body(DeliveryFormat::Json, None);
         assert!(out.starts_with(event().trim_end_matches('}')));
         assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["link"], "https://gw/#/inbox/chg_1");
-        let own = json_body(Format::Json, Some(r#"{"text": "{change.summary}"}"#));
+        let own = json_body(DeliveryFormat::Json, Some(r#"{"text": "{change.summary}"}"#));
         let expected = "＜!channel＞ ＜https[:]//evil|x＞ ＠everyone [x](https[:]//evil) **b** \",\"y\":\"";
         assert_eq!(own, json!({ "text": expected }));
     }
@@ -263,7 +264,7 @@ mod tests {
     #[test]
     fn slack_message_has_no_mentions_or_foreign_links() {
         for template in [None, Some("{what} {change.summary}")] {
-            let value = json_body(Format::Slack, template);
+            let value = json_body(DeliveryFormat::Slack, template);
             let text = value.to_string();
             assert!(!text.contains("<!") && !text.contains("<http") && text.contains("&lt;!channel&gt;"), "{text}");
             let blocks = value["blocks"].as_array().unwrap();
@@ -275,7 +276,7 @@ mod tests {
     #[test]
     fn discord_message_escapes_mentions_and_marks() {
         for template in [None, Some("{change.summary}")] {
-            let value = json_body(Format::Discord, template);
+            let value = json_body(DeliveryFormat::Discord, template);
             assert_eq!(value["allowed_mentions"], json!({ "parse": [] }));
             let text = value["content"].as_str().unwrap();
             assert!(text.contains(r"\@everyone \[x\]\(https\[\:\]//evil\) \*\*b\*\*"), "{text}");
@@ -285,13 +286,13 @@ mod tests {
 
     #[test]
     fn agent_text_is_escaped_in_every_format() {
-        for &format in Format::VARIANTS {
+        for &format in DeliveryFormat::VARIANTS {
             let marks: &[&str] = match format {
                 // These formats are read by programs or shown as plain text, so they have no markup.
-                Format::Json | Format::Text => &[],
-                Format::Slack => &["<!", "<http"],
-                Format::Teams => &["://evil"],
-                Format::Discord => &["://evil", " @everyone", " **b**", " [x]"],
+                DeliveryFormat::Json | DeliveryFormat::Text => &[],
+                DeliveryFormat::Slack => &["<!", "<http"],
+                DeliveryFormat::Teams => &["://evil"],
+                DeliveryFormat::Discord => &["://evil", " @everyone", " **b**", " [x]"],
             };
             let body = body(format, None);
             for mark in marks {
@@ -307,7 +308,7 @@ mod tests {
         let comment = before.lines().next_back().unwrap();
         let page = include_str!("../../../../docs/webhooks.md");
         let (_, section) = page.split_once("## Choose format and events").unwrap();
-        for name in Format::VARIANTS.iter().map(|format| format.as_str()) {
+        for name in DeliveryFormat::VARIANTS.iter().map(|format| format.as_str()) {
             assert!(comment.contains(name), "config/countersign.yaml: {name}");
             assert!(section.contains(&format!("`{name}`")), "docs/webhooks.md: {name}");
         }
@@ -325,7 +326,7 @@ mod tests {
             let many = "{change.summary} ".repeat(200);
             for template in [None, Some(many.as_str())] {
                 let units = |value: &Value| value.as_str().unwrap().encode_utf16().count();
-                for &format in Format::VARIANTS {
+                for &format in DeliveryFormat::VARIANTS {
                     let json = || {
                         let template = template.map(|text| MessageTemplate::new(text, format).unwrap());
                         let body = format.render_body(&event, "https://gw/#/inbox/chg_1", template.as_ref());
@@ -333,8 +334,8 @@ mod tests {
                     };
                     match format {
                         // These formats have no known limit.
-                        Format::Json | Format::Text => {}
-                        Format::Slack => {
+                        DeliveryFormat::Json | DeliveryFormat::Text => {}
+                        DeliveryFormat::Slack => {
                             let (_, slack) = json();
                             for block in slack["blocks"].as_array().unwrap() {
                                 let texts = [&block["text"]["text"], &block["elements"][0]["text"]];
@@ -344,8 +345,8 @@ mod tests {
                             }
                             assert!(units(&slack["text"]) <= 3000);
                         }
-                        Format::Discord => assert!(units(&json().1["content"]) <= 2000, "{evil}"),
-                        Format::Teams => assert!(json().0 <= 28 << 10, "{evil}"),
+                        DeliveryFormat::Discord => assert!(units(&json().1["content"]) <= 2000, "{evil}"),
+                        DeliveryFormat::Teams => assert!(json().0 <= 28 << 10, "{evil}"),
                     }
                 }
             }
@@ -360,16 +361,16 @@ mod tests {
     #[test]
     fn events_without_change_have_messages() {
         let event = json!({ "type": "provider.down", "provider": "files", "error": null, "at": "x" }).to_string();
-        for &format in Format::VARIANTS {
+        for &format in DeliveryFormat::VARIANTS {
             let body = String::from_utf8(format.render_body(&event, "https://gw/#/servers", None).to_vec()).unwrap();
             assert!(body.contains("https://gw/#/servers") && !body.contains(r#""text":"""#), "{body}");
-            assert!(format == Format::Json || body.contains("The server files is down"), "{body}");
+            assert!(format == DeliveryFormat::Json || body.contains("The server files is down"), "{body}");
         }
     }
 
     #[test]
     fn teams_message_uses_plain_text_runs() {
-        let value = json_body(Format::Teams, None);
+        let value = json_body(DeliveryFormat::Teams, None);
         let card = &value["attachments"][0]["content"];
         assert_eq!(card["actions"][0]["url"], "https://gw/#/inbox/chg_1");
         for block in card["body"].as_array().unwrap() {
@@ -382,14 +383,14 @@ mod tests {
 
     #[test]
     fn text_format_is_plain_text() {
-        let text = body(Format::Text, None);
+        let text = body(DeliveryFormat::Text, None);
         assert_eq!(text, format!("ci proposed this change: {EVIL}\nfiles / write_file\nhttps://gw/#/inbox/chg_1"));
-        assert_eq!(body(Format::Text, Some("{change.id}!")), "chg_1!");
+        assert_eq!(body(DeliveryFormat::Text, Some("{change.id}!")), "chg_1!");
     }
 
     #[test]
     fn invalid_events_do_not_panic() {
-        for &format in Format::VARIANTS {
+        for &format in DeliveryFormat::VARIANTS {
             for event in ["", "}", "[]", "null", "{\"change\":7}"] {
                 let _ = format.render_body(event, "l", None);
             }

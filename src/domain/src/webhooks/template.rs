@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::format::Format;
+use super::format::DeliveryFormat;
 use crate::{
     changes::visible::{escape_hidden, quoted},
     webhooks::summary,
@@ -85,7 +85,7 @@ impl MessageTemplate {
     ///
     /// # Errors
     /// See [`MessageTemplateError`].
-    pub fn new(text: &str, format: Format) -> Result<Self, MessageTemplateError> {
+    pub fn new(text: &str, format: DeliveryFormat) -> Result<Self, MessageTemplateError> {
         if text.trim().is_empty() || text.len() > MAX_TEMPLATE_BYTES {
             return Err(MessageTemplateError::Length);
         }
@@ -112,7 +112,7 @@ impl MessageTemplate {
         plain.push_str(rest);
         parts.push(TemplatePart::Text(plain));
         let template = Self(parts);
-        if format == Format::Json {
+        if format == DeliveryFormat::Json {
             let sample = template.fill(&TemplateValues::new(&Value::Null, "https://x/"), escape_json);
             serde_json::from_str::<Value>(&sample).map_err(|error| MessageTemplateError::NotJson(error.to_string()))?;
         }
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     fn fill(text: &str, event: &Value) -> String {
-        MessageTemplate::new(text, Format::Text)
+        MessageTemplate::new(text, DeliveryFormat::Text)
             .unwrap()
             .fill(&TemplateValues::new(event, "https://gw/x"), str::to_owned)
     }
@@ -239,10 +239,10 @@ mod tests {
         let expected = "Approved by bob (1/3), more approvals needed; 1 of 3";
         assert_eq!(fill("{what}; {change.approvals} of {change.quorum}", &voted), expected);
         assert_eq!(
-            MessageTemplate::new("{change.sumary}", Format::Text),
+            MessageTemplate::new("{change.sumary}", DeliveryFormat::Text),
             Err(MessageTemplateError::Unknown("change.sumary".into()))
         );
-        assert_eq!(MessageTemplate::new(" ", Format::Text), Err(MessageTemplateError::Length));
+        assert_eq!(MessageTemplate::new(" ", DeliveryFormat::Text), Err(MessageTemplateError::Length));
     }
 
     #[test]
@@ -254,12 +254,12 @@ mod tests {
 
     #[test]
     fn json_template_always_yields_json() {
-        let template = MessageTemplate::new(r#"{"text": "{change.summary}", "n": {}}"#, Format::Json).unwrap();
+        let template = MessageTemplate::new(r#"{"text": "{change.summary}", "n": {}}"#, DeliveryFormat::Json).unwrap();
         let event = json!({ "change": { "summary": r#"","x":"\"# } });
         let text = template.fill(&TemplateValues::new(&event, ""), escape_json);
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["text"], r#"","x":"\"#);
         assert!(matches!(
-            MessageTemplate::new("{change.summary}", Format::Json),
+            MessageTemplate::new("{change.summary}", DeliveryFormat::Json),
             Err(MessageTemplateError::NotJson(_))
         ));
     }
