@@ -112,6 +112,8 @@ pub fn unexpected_response(error: serde_json::Error) -> Failure {
 #[serde(rename_all = "camelCase")]
 pub struct CurrentPrincipal {
     pub name: String,
+    /// The person to whom the credential belongs.
+    pub owner: String,
     display_name: Option<String>,
     pub role: String,
     pub groups: Vec<String>,

@@ -11,7 +11,7 @@ use super::find_server;
 use crate::{
     args::servers::ConnectAccountArgs,
     browser,
-    client::Client,
+    client::{Client, CurrentPrincipal},
     exit::{Exit, Failure},
     output::{Output, one_line, print_note},
 };
@@ -45,16 +45,12 @@ impl Account {
 
 /// Prints the link to the page that connects a server, opens it, and waits until the account is connected.
 pub(super) async fn connect(client: &Client, args: &ConnectAccountArgs, out: &mut Output) -> Result<Exit, Failure> {
-    #[derive(Deserialize)]
-    struct Me {
-        owner: String,
-    }
     let name = one_line(&args.name);
     if find_account(client, &args.name).await?.connected {
         print_note(&format!("{name} is connected already."));
         return Ok(Exit::Ok);
     }
-    let Me { owner } = client.get(&["me"], &[]).await?.read()?;
+    let CurrentPrincipal { owner, .. } = client.get(&["me"], &[]).await?.read()?;
     let link = client.dashboard_link(&["servers", &args.name, "connect"]);
     if client.json {
         out.write_json(&json!({ "url": link }).to_string())?
