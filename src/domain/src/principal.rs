@@ -284,6 +284,9 @@ fn escape_part(text: &str) -> String {
 /// The SHA-256 of a secret, stored in place of the secret.
 pub type SecretHash = [u8; 32];
 
+/// The SHA-256 of the public key of a token issuer, which identifies it.
+pub type KeyThumbprint = [u8; 32];
+
 /// The credential that authenticated a principal, kept to check later whether it is still valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
@@ -304,7 +307,7 @@ pub struct TokenCredential {
     /// The version of the issuer's configuration under which the token was accepted.
     pub issuer_version: u64,
     /// The thumbprint of the issuer's key that signed the token; `None` if the issuer was asked about it (introspection).
-    pub signed_by: Option<SecretHash>,
+    pub signed_by: Option<KeyThumbprint>,
     /// The time from which the token is no longer valid, in Unix seconds.
     pub expires_at: i64,
 }

@@ -22,7 +22,7 @@ use super::{
     requests::get_json,
 };
 use countersign_config::TokenIssuer;
-use countersign_domain::principal::{Principal, SecretHash};
+use countersign_domain::principal::{KeyThumbprint, Principal};
 
 const MS_PER_SECOND: i64 = 1000;
 /// The age from which keys are read again, in milliseconds.
@@ -50,7 +50,7 @@ pub(super) struct IssuerSnapshot {
 pub(super) struct VerifiedToken {
     pub principal: Principal,
     /// The thumbprint of the key that signed the token.
-    pub signed_by: SecretHash,
+    pub signed_by: KeyThumbprint,
     /// The second from which the token is no longer valid.
     pub expires_at: i64,
     /// The time until which the token need not be verified again, in milliseconds.
@@ -262,7 +262,7 @@ impl Issuer {
     fn check_claims(
         &self,
         token: UnverifiedJwt<'_>,
-        signed_by: SecretHash,
+        signed_by: KeyThumbprint,
         snapshot: &IssuerSnapshot,
         now: Timestamp,
     ) -> Result<VerifiedToken, Refusal> {

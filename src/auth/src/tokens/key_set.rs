@@ -13,7 +13,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::{Refusal, jwt::with_known_algorithm};
-use countersign_domain::principal::SecretHash;
+use countersign_domain::principal::KeyThumbprint;
 use countersign_runtime::secret;
 
 /// The maximum number of keys of an issuer.
@@ -34,13 +34,13 @@ struct VerifyingKey {
     /// The algorithms for which the key may be used; never empty.
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
-    thumbprint: SecretHash,
+    thumbprint: KeyThumbprint,
 }
 
 /// The result of verifying a signature with the keys of an issuer.
 pub(super) enum SignatureCheck {
     /// The thumbprint of the key that made the signature.
-    Verified(SecretHash),
+    Verified(KeyThumbprint),
     /// No key has the id, or without an id, none fits the algorithm. The issuer may have a new key.
     UnknownKey,
     Refused(Refusal),
@@ -80,7 +80,7 @@ impl KeySet {
     }
 
     /// Returns `true` if the set has the key with this thumbprint.
-    pub(super) fn contains(&self, thumbprint: &SecretHash) -> bool {
+    pub(super) fn contains(&self, thumbprint: &KeyThumbprint) -> bool {
         self.keys.iter().any(|key| key.thumbprint == *thumbprint)
     }
 
