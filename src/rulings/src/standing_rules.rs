@@ -82,6 +82,10 @@ impl StandingRuleSource for StandingRuleCache {
         };
         rules.iter().filter(applies).cloned().collect()
     }
+
+    fn now(&self) -> Timestamp {
+        now(&*self.nodes)
+    }
 }
 
 impl StandingRuleCache {

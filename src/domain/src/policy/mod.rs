@@ -355,8 +355,7 @@ impl Policy {
             let reason = "callers may manage their own changes";
             return Ruling::new(&[], tool, Decision::new(Verdict::Allow, reason, Arc::default()), None, false);
         }
-        let rules = self.standing_rules.find_rules(&tool.server, &|name| tool.is_concerned_by(name));
-        let standing_rules = ToolStandingRules::new(rules, tool, &self.reviewers);
+        let standing_rules = ToolStandingRules::new(&self.standing_rules, tool, &self.reviewers);
         Ruling::new(&self.rules, tool, self.default_decision(tool), standing_rules, self.mode == PolicyMode::Simulate)
     }
 

@@ -239,6 +239,11 @@ impl StandingRule {
 pub trait StandingRuleSource: Send + Sync + 'static {
     /// Returns the rules of a provider that have not ended and whose tool `concerns` accepts.
     fn find_rules(&self, provider: &str, concerns: &dyn Fn(&str) -> bool) -> Vec<Arc<StandingRule>>;
+
+    /// Returns the time by which rules expire.
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
 }
 
 /// A source without rules.
@@ -260,6 +265,7 @@ pub fn can_approve_alone(reviewers: &Reviewers, terms: &Terms, reviewer: &Princi
 /// The standing rules of one tool.
 pub(super) struct ToolStandingRules {
     rules: Vec<Arc<StandingRule>>,
+    source: Arc<dyn StandingRuleSource>,
     reviewers: Arc<Reviewers>,
 }
 
@@ -277,7 +283,7 @@ impl ToolStandingRules {
     /// that it was created for. A deny rule applies to every definition, or a server could evade it by changing the
     /// description.
     pub(super) fn new(
-        rules: Vec<Arc<StandingRule>>,
+        source: &Arc<dyn StandingRuleSource>,
         tool: &ToolFacts,
         reviewers: &Arc<Reviewers>,
     ) -> Option<Arc<Self>> {
@@ -285,8 +291,10 @@ impl ToolStandingRules {
             rule.verdict == StandingVerdict::Deny
                 || rule.tool_hash == tool.hash && rule.served_by.as_ref() == Some(&tool.server_fingerprint)
         };
+        let rules = source.find_rules(&tool.server, &|name| tool.is_concerned_by(name));
         let rules: Vec<_> = rules.into_iter().filter(is_applicable).collect();
-        (!rules.is_empty()).then(|| Arc::new(Self { rules, reviewers: Arc::clone(reviewers) }))
+        (!rules.is_empty())
+            .then(|| Arc::new(Self { rules, source: Arc::clone(source), reviewers: Arc::clone(reviewers) }))
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
@@ -301,7 +309,7 @@ impl ToolStandingRules {
     /// Returns the rule that lets the whole tool run for every caller and any arguments, if a review would require no
     /// more than `terms`.
     pub(super) fn allow_rule(&self, terms: &Terms) -> Option<&Arc<StandingRule>> {
-        let now = Timestamp::now();
+        let now = self.source.now();
         self.rules.iter().find(|rule| {
             rule.allows_whole_tool()
                 && rule.is_live(now)
@@ -316,7 +324,7 @@ impl ToolStandingRules {
 
     /// Returns `true` if every call of the principal is denied.
     pub(super) fn denies_all(&self, principal: &Principal) -> bool {
-        let now = Timestamp::now();
+        let now = self.source.now();
         self.rules.iter().any(|rule| {
             rule.verdict == StandingVerdict::Deny
                 && rule.covers_any_arguments()
@@ -327,7 +335,7 @@ impl ToolStandingRules {
 
     /// Decides about a call for which the configuration alone decides `decision`.
     pub(super) fn apply(&self, decision: Decision, caller: &Principal, arguments: &RawValue) -> Decision {
-        let now = Timestamp::now();
+        let now = self.source.now();
         let mut hash: Option<Option<String>> = None;
         let mut parsed: Option<Option<Map<String, Value>>> = None;
         let mut matches = |rule: &&Arc<StandingRule>| {

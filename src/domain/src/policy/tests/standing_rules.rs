@@ -18,6 +18,19 @@ impl StandingRuleSource for FixedRules {
     }
 }
 
+/// Rules of a store that has a clock of its own.
+struct RulesWithClock(FixedRules, jiff::Timestamp);
+
+impl StandingRuleSource for RulesWithClock {
+    fn find_rules(&self, provider: &str, concerns: &dyn Fn(&str) -> bool) -> Vec<Arc<StandingRule>> {
+        self.0.find_rules(provider, concerns)
+    }
+
+    fn now(&self) -> jiff::Timestamp {
+        self.1
+    }
+}
+
 /// Creates a rule by alice for every call of the tool, valid for one hour.
 fn rule_by_alice(verdict: StandingVerdict) -> StandingRule {
     let now = jiff::Timestamp::now();
@@ -95,6 +108,22 @@ fn standing_allow_rule_replaces_one_approval() {
     let decided = decide(&policy_with(review(), vec![allow()]), &tool(false), "{}");
     assert_eq!(decided.rule.as_deref(), Some("standing rule srl_1"));
     assert!(decided.standing_rule.is_some());
+}
+
+#[test]
+fn standing_rule_ends_by_the_clock_of_its_source() {
+    let rule = rule_by_alice(StandingVerdict::Deny);
+    let end = rule.expires_at.unwrap();
+    let verdict_at = |end, now| {
+        let rules = FixedRules(vec![StandingRule { expires_at: Some(end), ..rule.clone() }]);
+        let source = Arc::new(RulesWithClock(rules, now));
+        let policy = Policy::new(&PolicyConfig::from(PolicyDefault::Allow)).with_standing_rules(source, Arc::default());
+        decide(&policy, &tool(false), "{}").verdict
+    };
+    let (hour, minute) = (jiff::SignedDuration::from_hours(1), jiff::SignedDuration::from_mins(1));
+    assert_eq!(verdict_at(end, end + minute), Verdict::Allow, "the clock of this machine is behind");
+    let past = jiff::Timestamp::now() - hour;
+    assert_eq!(verdict_at(past, past - minute), Verdict::Deny, "the clock of this machine is ahead");
 }
 
 #[test]
