@@ -74,6 +74,7 @@ impl<'a> OfflinePolicy<'a> {
         let rules = rules.into_iter().map(|rule| Arc::new(rule.with_deadline(now))).collect();
         let reviewers =
             Reviewers::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::new(StoredSource(holders)))));
+        reviewers.set_issuers(config.auth.tokens.iter().map(|issuer| issuer.issuer.as_str()));
         let policy = Policy::new(&config.policy)
             .with_pins(Arc::new(StoredSource(Arc::clone(&pins))))
             .with_standing_rules(Arc::new(StoredSource::<Rules>(rules)), Arc::new(reviewers));

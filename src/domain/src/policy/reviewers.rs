@@ -206,16 +206,20 @@ impl Reviewers {
         self.groups_of(&Principal { claims: None, ..principal.clone() })
     }
 
-    /// Returns the current principal for an earlier decision, or `None` if its key or its person was revoked since.
+    /// Returns the current principal for an earlier decision, or `None` if its key or its person was revoked since, or if access
+    /// tokens of its issuer are no longer accepted.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE` if the store cannot be read.
     pub fn current_principal(&self, decided_as: &Principal) -> Result<Option<Principal>, McpError> {
+        let person = decided_as.person_name();
+        let has_token = decided_as.key_id.is_none() && is_subject_name(person);
+        if has_token && !self.accepts_issuer_of(&decided_as.name) {
+            return Ok(None);
+        }
         let Some(keys) = &self.keys else { return Ok(Some(decided_as.clone())) };
         let Some(key) = &decided_as.key_id else {
-            // A decision with an access token.
-            let person = decided_as.person_name();
-            let is_revoked = is_subject_name(person) && keys.is_person_revoked(person)?;
+            let is_revoked = has_token && keys.is_person_revoked(person)?;
             return Ok((!is_revoked).then(|| decided_as.clone()));
         };
         Ok(keys.holder(key)?.map(|KeyHolder { role, claims }| Principal { role, claims, ..decided_as.clone() }))
@@ -227,13 +231,7 @@ impl Reviewers {
     /// # Errors
     /// The errors of [`Reviewers::current_principal`].
     pub fn may_still_call(&self, proposer: &Principal) -> Result<bool, McpError> {
-        let has_token = proposer.key_id.is_none() && proposer.claims.is_some();
-        self.holds_now(|| {
-            if has_token && !self.accepts_issuer_of(&proposer.name) {
-                return Ok(false);
-            }
-            Ok(self.current_principal(proposer)?.is_some_and(|now| now.role.may_call()))
-        })
+        self.holds_now(|| Ok(self.current_principal(proposer)?.is_some_and(|now| now.role.may_call())))
     }
 
     /// Returns `true` if a check of rights succeeds. One that fails is repeated with the rights that the store has now: another
@@ -293,9 +291,6 @@ impl Reviewers {
         key_id: Option<&String>,
         token: Option<&TokenRights>,
     ) -> Result<Option<Principal>, McpError> {
-        if token.is_some() && !self.accepts_issuer_of(name) {
-            return Ok(None);
-        }
         let claims = |token: &TokenRights| Arc::new(Claims { groups: token.groups.clone(), ..Claims::default() });
         self.current_principal(&Principal {
             name: name.to_owned(),

@@ -127,6 +127,24 @@ fn standing_rule_ends_by_the_clock_of_its_source() {
 }
 
 #[test]
+fn allow_rule_made_with_a_token_needs_its_issuer() {
+    let reviewers = Arc::<Reviewers>::default();
+    let rule = StandingRule {
+        created_by: "https://id.example#ann#cli".into(),
+        created_by_owner: Some("https://id.example#ann".into()),
+        ..rule_by_alice(StandingVerdict::Allow)
+    };
+    let policy = Policy::new(&PolicyConfig::from(PolicyDefault::ReviewAll))
+        .with_standing_rules(Arc::new(FixedRules(vec![rule])), Arc::clone(&reviewers));
+    let verdict = || decide(&policy, &tool(false), "{}").verdict;
+    assert_eq!(verdict(), Verdict::Review);
+    reviewers.set_issuers(["https://id.example"].into_iter());
+    assert_eq!(verdict(), Verdict::Allow);
+    reviewers.set_issuers(["https://other.example"].into_iter());
+    assert_eq!(verdict(), Verdict::Review, "the issuer was removed");
+}
+
+#[test]
 fn standing_rule_matches_single_arguments() {
     let within = ArgumentPattern::within("path", "/notes".into());
     let rule = StandingRule { matching: vec![within], ..rule_by_alice(StandingVerdict::Allow) };
