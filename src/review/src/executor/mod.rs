@@ -362,7 +362,8 @@ async fn commit_transition(
 ) -> Result<Option<Arc<Change>>, RetryReason> {
     match state.changes.transitions.apply_event(change, event).await {
         Ok(change) => Ok(Some(change)),
-        Err(TransitionError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {
+        // If the outcome is unknown, the next attempt reads the change.
+        Err(TransitionError::Store(error)) if !matches!(error, StoreError::Closed) => {
             tracing::error!(%error, change = %change.id, "a transition of an approved change could not be stored; trying again");
             Err(RetryReason::Unavailable)
         }
@@ -370,7 +371,7 @@ async fn commit_transition(
         Err(TransitionError::Busy) => Err(RetryReason::TargetOccupied),
         // This node's lease expired, and another node will take the change over.
         Err(TransitionError::Fenced) => Err(RetryReason::Unavailable),
-        // Nothing was sent. If the outcome is unknown, the next start or another node finds out.
+        // Nothing was sent. The next start or another node finds the change.
         Err(error) => {
             tracing::error!(?error, change = %change.id, "a transition of an approved change was lost");
             Ok(None)

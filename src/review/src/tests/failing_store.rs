@@ -261,6 +261,17 @@ async fn a_claim_of_unknown_outcome_is_never_run() {
     bench.end().await;
 }
 
+#[actix::test]
+async fn claim_that_was_not_stored_is_made_again() {
+    let unknown = WriteFault::Reject(StoreError::OutcomeUnknown);
+    let (bench, _store, _dir) = start_with_faults(EventKind::Executing, unknown, 1).await;
+    let change = bench.propose("{}").await;
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
+    assert_eq!(bench.fake.call_count(), 1);
+    bench.end().await;
+}
+
 /// A transition of unknown outcome is read from the feed like one of another node, and the change is read after it.
 #[actix::test]
 async fn wait_returns_new_version_after_failed_reads() {
