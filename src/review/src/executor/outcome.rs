@@ -88,21 +88,26 @@ pub(super) async fn record_outcome(
         match changes.transitions.apply_event(&claimed, event.clone()).await {
             Ok(recorded) => return Some(recorded),
             Err(TransitionError::Conflict | TransitionError::Illegal(_) | TransitionError::Fenced) => {
-                // A question was stored although storing it seemed to fail.
-                let current = changes.store.get(&claimed.id).await.ok().flatten();
-                if let Some(current) = &current
-                    && current.state == ChangeState::Executing
-                    && current.version > claimed.version
-                {
-                    claimed = Arc::clone(current);
-                    continue;
+                match changes.store.get(&claimed.id).await {
+                    // A question was stored although storing it seemed to fail.
+                    Ok(Some(current))
+                        if current.state == ChangeState::Executing && current.version > claimed.version =>
+                    {
+                        claimed = current;
+                        continue;
+                    }
+                    Ok(current) => {
+                        if record_late_result(changes, &claimed, &event).await {
+                            return None;
+                        }
+                        // An earlier attempt was written although its outcome was unknown at the time.
+                        tracing::warn!(change = %claimed.id, "the outcome of a change was recorded already");
+                        return current;
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, change = %claimed.id, "a change whose outcome is not recorded yet cannot be read; trying again");
+                    }
                 }
-                if record_late_result(changes, &claimed, &event).await {
-                    return None;
-                }
-                // An earlier attempt was written although its outcome was unknown at the time.
-                tracing::warn!(change = %claimed.id, "the outcome of a change was recorded already");
-                return current;
             }
             Err(TransitionError::Store(StoreError::Closed)) => {
                 tracing::error!(change = %claimed.id, "the store closed before the outcome of a change was recorded");

@@ -2,11 +2,13 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicBool, AtomicI64, Ordering},
+    atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
 };
 
-use crate::{ChangeFilter, ReviewConfig, testing::*};
-use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, audit::AuditEntry, machine::EventKind};
+use serde_json::value::RawValue;
+
+use crate::{ChangeFilter, Proposal, ReviewConfig, testing::*};
+use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, Terms, audit::AuditEntry, machine::EventKind};
 use countersign_protocol::ErrorKind;
 use countersign_store::{
     Heads, ListQuery, Listing, LiveChange, Store, StoreBackend, StoreError, StoreFuture, StoreLocation, StoredEvent,
@@ -30,6 +32,7 @@ struct FaultyStore {
     store: Arc<dyn Store>,
     /// Reads of changes fail.
     unreadable: AtomicBool,
+    failed_reads: AtomicUsize,
     /// The kind of transition whose writes fail, the fault, and the number of remaining faults.
     fault: Mutex<Option<(EventKind, WriteFault, usize)>>,
     delayed: Mutex<Option<(WriteRequest, WriteCallback)>>,
@@ -85,6 +88,7 @@ impl Store for FaultyStore {
     }
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
         if self.unreadable.load(Ordering::SeqCst) {
+            self.failed_reads.fetch_add(1, Ordering::SeqCst);
             return Box::pin(async { Err(StoreError::Locked) });
         }
         self.store.get(id)
@@ -184,6 +188,7 @@ async fn start_with_config(
     let store = Arc::new(FaultyStore {
         store: StoreLocation::directory(dir.path()).open().unwrap(),
         unreadable: AtomicBool::new(false),
+        failed_reads: AtomicUsize::new(0),
         fault: Mutex::new(Some((kind, fault, times))),
         delayed: Mutex::default(),
     });
@@ -267,6 +272,28 @@ async fn claim_that_was_not_stored_is_made_again() {
     let (bench, _store, _dir) = start_with_faults(EventKind::Executing, unknown, 1).await;
     let change = bench.propose("{}").await;
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
+    assert_eq!(bench.fake.call_count(), 1);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn outcome_is_recorded_once_the_change_can_be_read() {
+    let (bench, store, _dir) = start_with_faults(EventKind::QuestionAsked, WriteFault::HideCommitAndReads, 1).await;
+    *bench.fake.outcome.lock().unwrap() = CallOutcome::Ask(vec![("a".into(), "elicitation/create".into())]);
+    let form_client = RawValue::from_string(r#"{"elicitation":{"form":{}}}"#.into()).unwrap();
+    let proposal = Proposal {
+        terms: Terms { questions: true, ..Terms::default() },
+        client_capabilities: Some(form_client.into()),
+        ..bench.proposal("agent", "{}")
+    };
+    let change = bench.changes.propose(proposal).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
+    // The change is read after the question, and again after the outcome was refused for its old version.
+    while store.failed_reads.load(Ordering::SeqCst) < 2 {
+        tokio::task::yield_now().await;
+    }
+    store.unreadable.store(false, Ordering::SeqCst);
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert_eq!(bench.fake.call_count(), 1);
     bench.end().await;
