@@ -78,14 +78,14 @@ impl Changes {
     ///
     /// # Errors
     /// `SHUTTING_DOWN`, `FORBIDDEN`, `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`,
-    /// `CHANGE_EXPIRED`, `VERSION_CONFLICT`, `OVERLOADED`; the errors of the store.
+    /// `CHANGE_EXPIRED`, `OVERLOADED`; the errors of the store.
     pub async fn withdraw(&self, id: &str, principal: &Principal, reason: Option<String>) -> RequestResult {
         let state = &*self.state;
         if state.changes.shutdown.is_closing() {
             return Err(shutting_down_error().into());
         }
         principal.require_scope(Scope::ToolsPropose)?;
-        let change = load(state, id).await?;
+        let mut change = load(state, id).await?;
         if change.proposer.principal != principal.name {
             return Err(if principal.role.may_view() {
                 McpError::new(ErrorKind::Forbidden, "Only its proposer can withdraw a change; reject it instead").into()
@@ -95,8 +95,14 @@ impl Changes {
         }
         crash_point("before_withdraw");
         let reason = reason.and_then(shorten_reason);
-        let event = ChangeEvent::Withdraw { proposer: principal.clone(), reason };
-        let transition = state.changes.transitions.apply_event_for_endpoint(&change, event).await;
+        let transition = loop {
+            let event = ChangeEvent::Withdraw { proposer: principal.clone(), reason: reason.clone() };
+            match state.changes.transitions.apply_event_for_endpoint(&change, event).await {
+                // Another transition came first. The change may still be undecided.
+                Err(TransitionError::Conflict) => change = load(state, id).await?,
+                transition => break transition,
+            }
+        };
         crash_point("after_withdraw");
         to_request_result(state, &change, transition).await
     }

@@ -8,7 +8,10 @@ use std::sync::{
 use serde_json::value::RawValue;
 
 use crate::{ChangeFilter, Proposal, ReviewConfig, testing::*};
-use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, Terms, audit::AuditEntry, machine::EventKind};
+use countersign_domain::{
+    changes::{Change, ChangeState, ReviewVerdict, Terms, audit::AuditEntry, machine::EventKind},
+    principal::{Principal, Role},
+};
 use countersign_protocol::ErrorKind;
 use countersign_store::{
     Heads, ListQuery, Listing, LiveChange, Store, StoreBackend, StoreError, StoreFuture, StoreLocation, StoredEvent,
@@ -296,6 +299,24 @@ async fn outcome_is_recorded_once_the_change_can_be_read() {
     store.unreadable.store(false, Ordering::SeqCst);
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert_eq!(bench.fake.call_count(), 1);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn withdrawal_succeeds_despite_a_concurrent_vote() {
+    let (bench, store, _dir) = start_with_faults(EventKind::Withdrawn, WriteFault::Delay, 1).await;
+    let terms = Terms { quorum: 2, ..Terms::default() };
+    let proposal = Proposal { terms, ..bench.proposal("agent", "{}") };
+    let change = bench.changes.propose(proposal).await.unwrap();
+    let agent = Principal::new("agent", Role::Agent);
+    let vote = async {
+        wait_for_all_faults(&store).await;
+        bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
+        let (request, done) = store.delayed.lock().unwrap().take().unwrap();
+        store.store.submit(request, done);
+    };
+    let (withdrawn, ()) = tokio::join!(bench.changes.withdraw(&change.id, &agent, None), vote);
+    assert_eq!((withdrawn.unwrap().state, bench.fake.call_count()), (ChangeState::Withdrawn, 0));
     bench.end().await;
 }
 
