@@ -88,7 +88,8 @@ impl Changes {
 
     /// Approves or rejects all steps of a plan that wait for this reviewer, each with the checks of [`Changes::decide`]. If a
     /// check fails, or a step is not as it was shown, nothing is decided. If a step changes while the decisions are recorded, the
-    /// earlier ones stay. A rejection also withdraws the approved steps that have not begun.
+    /// earlier ones stay. An approval leaves out the steps that the reviewer has approved, or has edited if the editor may not
+    /// approve. A rejection also withdraws the approved steps that have not begun.
     ///
     /// # Errors
     /// Those of [`Changes::decide`], about the first step that fails; `NOT_FOUND`; `VERSION_CONFLICT` if the plan is no longer as
@@ -133,7 +134,7 @@ async fn decide_now(state: &ReviewState, decision: PlanDecision) -> Result<Plan,
     }
     if to_decide.is_empty() {
         let Some(step) = waiting.first() else { return not_pending("No step of the plan waits for a decision".into()) };
-        let message = "No step of the plan waits for you: the rest is for other reviewers, or has your vote";
+        let message = "No step of the plan waits for you: the rest is for other reviewers, or has your vote or edit";
         return Err(refusal_error(ErrorKind::Forbidden, message, step));
     }
     let mut checked = Vec::with_capacity(to_decide.len());
@@ -183,11 +184,12 @@ fn check_shown(
     Ok(())
 }
 
-/// Returns `true` if this reviewer may still decide on the step. An approval counts only once for each person.
+/// Returns `true` if this reviewer may still decide on the step. An approval counts only once for each person, and that of an
+/// editor may not count.
 fn awaits_reviewer(state: &ReviewState, step: &Change, reviewer: &Principal, approves: bool) -> Result<bool, McpError> {
     let person = Person::from_principal(reviewer);
-    let mut approvals = step.decisions.iter().filter(|vote| vote.verdict == ReviewVerdict::Approve);
-    if approves && approvals.any(|vote| vote.voters().any(|voter| voter.is_same_as(person))) {
+    let is_barred_editor = !step.terms.editors_may_approve() && step.editors_could_include(person);
+    if approves && (is_barred_editor || step.approvers_could_include(person)) {
         return Ok(false);
     }
     Ok(match find_right(state, reviewer, step)? {

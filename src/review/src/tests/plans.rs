@@ -81,9 +81,18 @@ pub(super) async fn decide_as(
     name: &str,
     verdict: ReviewVerdict,
 ) -> Result<Plan, ChangeRequestError> {
+    decide_as_principal(bench, plan, reviewer(name), verdict).await
+}
+
+pub(super) async fn decide_as_principal(
+    bench: &TestBench,
+    plan: &Plan,
+    reviewer: Principal,
+    verdict: ReviewVerdict,
+) -> Result<Plan, ChangeRequestError> {
     let decision = PlanDecision {
         id: plan.id.clone(),
-        reviewer: Arc::new(reviewer(name)),
+        reviewer: Arc::new(reviewer),
         verdict,
         comment: Some("looks right".into()),
         version: Some(plan.version),

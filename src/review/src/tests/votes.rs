@@ -9,9 +9,10 @@ use std::{
     time::Duration,
 };
 
-use crate::{ChangeRequestError, Proposal, testing::*, upkeep::votes};
+use super::{edits, plans};
+use crate::{ChangeDecision, ChangeRequestError, Proposal, testing::*, upkeep::votes};
 use countersign_domain::{
-    changes::{Absence, Change, ChangeState, ReviewVerdict, Terms},
+    changes::{Absence, Change, ChangeState, Editing, ReviewVerdict, Terms},
     policy::{KeyHolder, KeyHolders, Reviewers},
     principal::{Principal, Role},
 };
@@ -174,5 +175,26 @@ async fn revoked_vote_for_a_later_step_holds_back_the_plan() {
     approve(&bench, &later, "bob").await.unwrap();
     bench.wait_for_state(&later.id, ChangeState::Applied).await;
     assert_eq!(bench.fake.call_count(), 2);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn plan_approval_leaves_out_steps_with_own_vote_or_edit() {
+    let bench = plans::bench().await;
+    let terms = |step, proposal: &mut Proposal| match step {
+        0 => proposal.terms.quorum = 2,
+        2 => proposal.terms.edit = Editing::NeedsOtherApprover,
+        _ => {}
+    };
+    let steps = plans::propose_with(&bench, &plans::ABC, terms).await;
+    // One person created both keys, so they share one vote.
+    let by_root = |name: &str| Principal { key_creators: vec!["root".into()], ..reviewer(name) };
+    let vote = decision(&steps[0], "bob", ReviewVerdict::Approve);
+    bench.changes.decide(ChangeDecision { reviewer: Arc::new(by_root("bob")), ..vote }).await.unwrap();
+    bench.changes.edit(edits::edit(&steps[2], "carol", r#"{"target":"c","n":1}"#)).await.unwrap();
+    let shown = plans::plan(&bench, &steps).await;
+    let decided = plans::decide_as_principal(&bench, &shown, by_root("carol"), ReviewVerdict::Approve).await.unwrap();
+    let waiting = ChangeState::Pending;
+    assert_eq!(plans::states(&decided), [waiting, ChangeState::Approved, waiting]);
     bench.end().await;
 }
