@@ -69,9 +69,9 @@ impl StandingRuleService {
     /// Creates a rule from a change, on behalf of a reviewer.
     ///
     /// # Errors
-    /// `VALIDATION_FAILED` (no end, too long, or a required comment is missing), `SELF_APPROVAL`, `FORBIDDEN` (the change
-    /// needs more than this reviewer's approval), `VERSION_CONFLICT` (the tool is gone or has changed, or the call now counts as
-    /// another operation), `POLICY_DENIED`, `RATE_LIMITED`, `STORE_UNAVAILABLE`.
+    /// `VALIDATION_FAILED` (no end, too long, a required comment is missing, or the arguments were deleted), `SELF_APPROVAL`,
+    /// `FORBIDDEN` (the change needs more than this reviewer's approval), `VERSION_CONFLICT` (the tool is gone or has changed, or
+    /// the call now counts as another operation), `POLICY_DENIED`, `RATE_LIMITED`, `STORE_UNAVAILABLE`.
     pub async fn create(
         self: &Arc<Self>,
         change: &Arc<Change>,
@@ -148,6 +148,11 @@ impl StandingRuleService {
                 return invalid(format!("`for` must be 1 to {max_seconds} seconds"));
             }
             _ => {}
+        }
+        if change.redacted.is_some() && request.arguments != RuleArguments::Any {
+            return invalid(
+                "the arguments of the change are no longer kept, so a rule can only cover any arguments".to_owned(),
+            );
         }
         if let Err(message) = check_patterns(change, request) {
             return invalid(message.to_owned());

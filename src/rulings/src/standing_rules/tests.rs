@@ -1,6 +1,9 @@
 //! Tests of interrupted decisions: the request is dropped, the store fails, or another decision comes first.
 
-use countersign_domain::principal::Role;
+use countersign_domain::{
+    changes::{ChangeState, retention::redact, testing::change},
+    principal::Role,
+};
 use countersign_routing::table::RouteTable;
 use countersign_store::StoreLocation;
 use futures_util::FutureExt;
@@ -90,5 +93,26 @@ async fn expiry_keeps_what_happened_while_it_waited() {
     expiring.await;
     let rule = &rules.list()[0];
     assert!(rule.has_ended() && rule.orphaned_at == Some(past), "{rule:?}");
+    store.close();
+}
+
+#[tokio::test]
+async fn rule_from_redacted_change_needs_any_arguments() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
+    let alice = Principal::new("alice", Role::Reviewer);
+    let (rules, _) = open_rules(&store).await;
+    let redacted = Arc::new(redact(&change("chg_1", "agent", 3, ChangeState::Rejected), Timestamp::now()));
+    let request = |arguments| RuleRequest {
+        verdict: StandingVerdict::Deny,
+        arguments,
+        matching: Vec::new(),
+        callers: RuleCallers::Any,
+        valid_for_seconds: None,
+        comment: None,
+    };
+    let refused = rules.create(&redacted, &alice, request(RuleArguments::Exact)).await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::ValidationFailed, "{refused:?}");
+    assert!(rules.create(&redacted, &alice, request(RuleArguments::Any)).await.unwrap().covers_any_arguments());
     store.close();
 }
