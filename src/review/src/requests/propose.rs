@@ -114,10 +114,14 @@ impl Changes {
     }
 }
 
-/// Writes a new change, and removes it from the duplicate index if it is refused. The actor removes a change that the store
+/// Writes a new change, and removes it from the index of duplicates if it is refused. The actor removes a change that the store
 /// did not write; after a timeout, the write may still succeed.
 pub(super) async fn write_new_change(state: &ReviewState, draft: Draft) -> TransitionResult {
     let id = draft.change.id.clone();
+    // `draft_change` adds only changes without an idempotency key.
+    if let Some(call) = draft.call_hash.as_ref().filter(|_| draft.change.idempotency_key.is_some()) {
+        state.changes.shared.duplicates.add(call, &id);
+    }
     let written = state.changes.transitions.write_for_endpoint(draft).await;
     crash_point("after_propose");
     if let Err(TransitionError::Refused(_)) = &written {
@@ -136,9 +140,6 @@ async fn propose_with_key(state: &ReviewState, proposal: Proposal) -> Result<Arc
     let draft = draft_change(state, proposal)?;
     let change = Arc::clone(&draft.change);
     state.proposal_rate.admit(&principal, 1, state.changes.nodes.live_count())?;
-    if let Some(call) = &draft.call_hash {
-        state.changes.shared.duplicates.add(call, &change.id);
-    }
     match write_new_change(state, draft).await {
         // Another proposal with the same key was stored at the same moment.
         Err(TransitionError::Duplicate) => {

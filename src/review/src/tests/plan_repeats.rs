@@ -55,6 +55,19 @@ async fn repeated_plan_gets_the_steps_that_it_lacks() {
 }
 
 #[actix::test]
+async fn call_of_a_step_with_a_key_has_duplicates() {
+    let bench = TestBench::new().await;
+    let announcement = PlanAnnouncement { id: "plan_1".into(), title: "Move".into(), last: false };
+    let proposal = Proposal { idempotency_key: Some("k".into()), ..bench.proposal("agent", AB[0]) };
+    let step = bench.changes.propose_step(proposal, announcement).await.unwrap();
+    let steps = propose(&bench, Some("l"), &[AB[1]]).await.unwrap();
+    for (call, original) in [(AB[0], &step), (AB[1], &steps[0])] {
+        assert_eq!(bench.propose(call).await.duplicate_of.as_ref(), Some(&original.id));
+    }
+    bench.end().await;
+}
+
+#[actix::test]
 async fn stopped_plan_gets_no_steps_that_it_lacks() {
     let bench = TestBench::new().await;
     let announcement = PlanAnnouncement { id: "plan_1".into(), title: "Move".into(), last: false };
