@@ -18,7 +18,9 @@ use super::{
 };
 use countersign_config::{
     Config, Environment, Flags, LoadedConfig,
-    edit::{EditError, ServerChange, apply_changes, hidden::hide_secrets_in_file},
+    edit::{
+        EditError, ServerChange, apply_changes, hidden::hide_secrets_in_file, references::mask_likely_secrets, to_yaml,
+    },
     load::load_text,
 };
 use countersign_domain::changes::{LineOp, diff::compare_lines};
@@ -96,9 +98,24 @@ impl ServerChanges {
     /// Returns the lines to write into the file by hand.
     #[must_use]
     pub fn to_yaml(&self) -> String {
-        let yaml: String = self.masked.iter().map(ServerChange::to_yaml).collect();
-        yaml.replace("\nmcpServers:\n", "\n")
+        join_lines(self.masked.iter().map(ServerChange::to_yaml))
     }
+
+    /// Returns the lines that another person consents to: everything that would be executed, without what looks like a secret.
+    #[must_use]
+    pub fn to_consent_yaml(&self) -> String {
+        join_lines(self.unmasked.iter().map(|change| match change {
+            ServerChange::Add { name, settings } | ServerChange::Replace { name, settings } => {
+                to_yaml(name, &mask_likely_secrets(settings))
+            }
+            ServerChange::Remove { .. } => String::new(),
+        }))
+    }
+}
+
+/// Joins the lines of several servers to one block.
+fn join_lines(servers: impl Iterator<Item = String>) -> String {
+    servers.collect::<String>().replace("\nmcpServers:\n", "\n")
 }
 
 /// An edit of one part of the file.

@@ -30,7 +30,7 @@ use countersign_config::{
         self, ServerChange,
         hidden::hide_secrets,
         paste::{MAX_PASTE_BYTES, parse_servers},
-        references::{replace_secrets, variables_in},
+        references::{mask_likely_secrets, replace_secrets, variables_in},
     },
     tree::KeyValue,
 };
@@ -98,7 +98,7 @@ struct Trial {
     server: String,
     /// The beginning of the command, or the host of the address, without secrets. Empty for viewers.
     target: String,
-    /// The settings that determine what is executed, as lines of the file. A placeholder stands for a value that the file has.
+    /// The settings that determine what is executed, as lines of the file. A placeholder stands for a secret of the file.
     /// Empty for viewers.
     yaml: String,
     by: String,
@@ -240,7 +240,7 @@ impl ServerTrials {
         changes: ServerChanges,
         version: String,
     ) -> Result<(), Problem> {
-        let yaml = changes.to_yaml();
+        let yaml = changes.to_consent_yaml();
         check_consent_size(&yaml)?;
         let names: Vec<&str> = changes.unmasked.iter().map(ServerChange::name).collect();
         let names = names.join(", ");
@@ -306,10 +306,10 @@ pub async fn start(
     let file = reloader.read_file().await.map_err(to_problem)?;
     let old = edit::find_server(file.text(), &body.name);
     let is_at_machine = is_at_machine(&request, &reloader);
-    let (settings, shown_settings) = match (body.settings, body.text) {
+    let settings = match (body.settings, body.text) {
         (Some(settings), None) => {
-            let shown_settings = settings_from_form(&body.name, &settings, file.text());
-            (with_old_secrets(&shown_settings, old.as_deref().unwrap_or_default())?, shown_settings)
+            let settings = settings_from_form(&body.name, &settings, file.text());
+            with_old_secrets(&settings, old.as_deref().unwrap_or_default())?
         }
         (None, Some(text)) => {
             let mut servers = parse_servers(&text, Some(&body.name))
@@ -322,12 +322,9 @@ pub async fn start(
                 // Nobody can consent to what is hidden from them.
                 replace_secrets(&body.name, &mut settings, &variables_in(file.text()));
             }
-            (settings.clone(), settings)
+            settings
         }
-        (None, None) => {
-            let settings = old.clone().map_err(|error| to_problem(error.into()))?;
-            (settings.clone(), settings)
-        }
+        (None, None) => old.clone().map_err(|error| to_problem(error.into()))?,
         (Some(_), Some(_)) => {
             return Err(Problem::new(ErrorKind::ValidationFailed, "give either `settings` or `text`"));
         }
@@ -340,7 +337,7 @@ pub async fn start(
     let is_configured =
         old.is_ok_and(|old| is_enabled(&old) && prepare(&old).is_ok_and(|old| has_same_target(&old, &config)));
     let needs_consent = !is_configured && !is_at_machine;
-    let shown_settings = if needs_consent { shown_settings } else { hide_secrets(&shown_settings) };
+    let shown_settings = if needs_consent { mask_likely_secrets(&settings) } else { hide_secrets(&settings) };
     let yaml = edit::to_yaml(&body.name, &edit::connection_settings(&shown_settings));
     if needs_consent {
         check_consent_size(&yaml)?;

@@ -83,35 +83,19 @@ pub fn replace_secrets(
 ) -> Vec<SecretReference> {
     let own = variables_in(&to_yaml(server, settings));
     let used_names = file_variables.difference(&own).cloned().collect();
-    let mut replacer = Replacer { server, used_names, replaced: Vec::new() };
-    for KeyValue { key, value, .. } in settings {
-        match (key.as_str(), &mut value.node) {
-            ("env", Node::Map(entries)) => replacer.replace_values("env", entries, is_secret_value),
-            ("headers", Node::Map(entries)) => replacer.replace_values("headers", entries, |name, text| {
-                name.eq_ignore_ascii_case("authorization") || is_secret_value(name, text)
-            }),
-            ("oauth", Node::Map(entries)) => {
-                replacer.replace_values("oauth", entries, |name, _| oauth_secret_keys().contains(&name))
-            }
-            ("args", Node::List(items)) => {
-                let mut previous = String::new();
-                for item in items {
-                    let Node::Text(text) = &mut item.node else { continue };
-                    let before = std::mem::replace(&mut previous, text.clone());
-                    replacer.replace_argument(text, &before);
-                }
-            }
-            ("url" | "serverUrl" | "httpUrl", Node::Text(text)) => replacer.replace_address(key, text),
-            ("replicas", Node::List(items)) => {
-                for item in items {
-                    let Node::Text(text) = &mut item.node else { continue };
-                    replacer.replace_address(key, text);
-                }
-            }
-            _ => {}
-        }
-    }
+    let mut replacer = Replacer { server, used_names, is_masking: false, replaced: Vec::new() };
+    replacer.replace_in(settings);
     replacer.replaced
+}
+
+/// Returns the settings with a placeholder for everything that [`replace_secrets`] would replace. Everything else remains
+/// visible, such as a variable that loads code.
+#[must_use]
+pub fn mask_likely_secrets(settings: &[KeyValue]) -> Vec<KeyValue> {
+    let mut settings = settings.to_vec();
+    Replacer { server: "", used_names: BTreeSet::new(), is_masking: true, replaced: Vec::new() }
+        .replace_in(&mut settings);
+    settings
 }
 
 fn is_secret_value(name: &str, text: &str) -> bool {
@@ -128,12 +112,47 @@ fn has_reference(text: &str) -> bool {
 struct Replacer<'a> {
     server: &'a str,
     used_names: BTreeSet<String>,
+    /// `true` to write placeholders instead of references.
+    is_masking: bool,
     replaced: Vec<SecretReference>,
 }
 
 impl Replacer<'_> {
+    fn replace_in(&mut self, settings: &mut [KeyValue]) {
+        for KeyValue { key, value, .. } in settings {
+            match (key.as_str(), &mut value.node) {
+                ("env", Node::Map(entries)) => self.replace_values("env", entries, is_secret_value),
+                ("headers", Node::Map(entries)) => self.replace_values("headers", entries, |name, text| {
+                    name.eq_ignore_ascii_case("authorization") || is_secret_value(name, text)
+                }),
+                ("oauth", Node::Map(entries)) => {
+                    self.replace_values("oauth", entries, |name, _| oauth_secret_keys().contains(&name))
+                }
+                ("args", Node::List(items)) => {
+                    let mut previous = String::new();
+                    for item in items {
+                        let Node::Text(text) = &mut item.node else { continue };
+                        let before = std::mem::replace(&mut previous, text.clone());
+                        self.replace_argument(text, &before);
+                    }
+                }
+                ("url" | "serverUrl" | "httpUrl", Node::Text(text)) => self.replace_address(key, text),
+                ("replicas", Node::List(items)) => {
+                    for item in items {
+                        let Node::Text(text) = &mut item.node else { continue };
+                        self.replace_address(key, text);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Returns a reference to the first variable of these names that nothing else uses, or else to a numbered one.
     fn create_reference(&mut self, key: String, names: &[String]) -> String {
+        if self.is_masking {
+            return SECRET_PLACEHOLDER.to_owned();
+        }
         let numbered = (2..).map(|number| format!("{}_{number}", names.last().map_or("SECRET", String::as_str)));
         let mut names = names.iter().cloned().chain(numbered);
         let variable = names.find(|name| !self.used_names.contains(name)).unwrap_or_default();
@@ -245,6 +264,17 @@ mod tests {
                 "env.OTHER OTHER"
             ]
         );
+    }
+
+    #[test]
+    fn masking_hides_only_what_would_be_replaced() {
+        let text = r#"{"command": "npx", "args": ["--token=abc", "--port=80"], "env": {"API_TOKEN": "x1", "LD_PRELOAD": "/x.so",
+            "KEPT": "${KEPT}"}}"#;
+        let server = parse_servers(text, Some("a")).unwrap().remove(0);
+        let yaml = to_yaml("a", &mask_likely_secrets(&server.settings));
+        for shown in ["--token=[secret]", "--port=80", "API_TOKEN: \"[secret]\"", "LD_PRELOAD: /x.so", "${KEPT}"] {
+            assert!(yaml.contains(shown), "{shown}: {yaml}");
+        }
     }
 
     #[test]

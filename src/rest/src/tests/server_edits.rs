@@ -389,6 +389,28 @@ async fn saved_command_waits_for_somebody_else() {
 }
 
 #[actix::test]
+async fn consent_shows_values_of_the_file_but_no_secrets() {
+    let endpoints = Endpoints::open().await;
+    endpoints.configure(&FILE.replace("command: x\n", "command: x\n    disabled: true\n")).await;
+    let (root, bob) = (endpoints.key("root", Role::Admin), endpoints.key("bob", Role::Reviewer));
+    let shown = "    command: x\n    env:\n      TOKEN: \"[secret]\"\n      LEVEL: info\n";
+    let settings = json!({ "command": "x", "env": { "TOKEN": "[secret]", "LEVEL": "[secret]" } });
+    let version = endpoints.version(&root).await;
+    for (method, path, body) in [
+        ("POST", "/api/server-trials", json!({ "name": "a" })),
+        ("POST", "/api/server-trials", json!({ "name": "a", "settings": settings })),
+        ("PUT", "/api/servers/a", json!({ "version": version, "settings": settings })),
+    ] {
+        let reply = endpoints.send_through_proxy(method, path, &root, &body).await;
+        assert!(reply.status == 200 && !reply.text.contains("hidden-value"), "{reply:?}");
+        let waiting = endpoints.newest_trial(&bob).await;
+        assert_eq!(waiting["state"], "waiting", "{body}");
+        assert!(waiting["yaml"].as_str().unwrap().ends_with(shown), "{waiting}");
+    }
+    endpoints.close().await;
+}
+
+#[actix::test]
 async fn edit_of_a_file_that_changed_meanwhile_is_not_made() {
     let endpoints = Endpoints::open().await;
     endpoints.configure(FILE).await;
