@@ -88,6 +88,12 @@ test('rows are paired by their first value, or else by position', () => {
   assert.deepEqual(['"x"', '"1"', '""', '"true"', 'true', '"a\\nb"'].map(cellText), ['x', '"1"', '""', '"true"', 'true', 'a\nb']);
 });
 
+test('rows in another order are paired by position, and added rows keep theirs', () => {
+  const ops = (before, after) => compareRows(before, after).rows.map(({ op, cells: [{ was, now }] }) => `${op} ${was} ${now}`);
+  assert.deepEqual(ops('[{"id":1},{"id":2}]', '[{"id":2},{"id":1}]'), ['update 1 2', 'update 2 1']);
+  assert.deepEqual(ops('[{"id":1},{"id":2},{"id":3}]', '[{"id":9},{"id":1},{"id":8},{"id":3},{"id":7}]'), ['insert null 9', 'equal 1 1', 'delete 2 null', 'insert null 8', 'equal 3 3', 'insert null 7']);
+});
+
 test('quotes of a column that has only texts are left out', () => {
   const texts = (before, after) => compareRows(before, after).rows.map(({ cells }) => cells.map(({ was, now, isText }) => cellText(now ?? was, { isText })));
   assert.deepEqual(texts('[{"id":1,"price":"5.00"},{"id":2,"price":null}]', '[{"id":1,"price":"6.00"},{"id":2,"price":"null"}]'), [['1', '6.00'], ['2', '"null"']]);

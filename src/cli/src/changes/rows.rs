@@ -126,29 +126,30 @@ fn parse_rows(text: Option<&str>) -> Option<Vec<Row<'_>>> {
         .collect()
 }
 
-/// Pairs rows by their first value if that identifies them on both sides, or else by their position.
+/// Pairs rows by their first value if that identifies them on both sides and they keep their order, or else by their position.
+/// An added row is where it is after the write.
 fn pair_rows<'a>(old: Vec<Row<'a>>, new: Vec<Row<'a>>) -> Vec<(Option<Row<'a>>, Option<Row<'a>>)> {
     let key = old.first().or(new.first()).and_then(|row| row.first()).map(|(name, _)| name.clone()).unwrap_or_default();
-    let identifies = |rows: &[Row<'a>]| {
-        let values: HashSet<&str> = rows.iter().filter_map(|row| value_of(row, &key)).collect();
-        values.len() == rows.len()
+    let positions = |rows: &[Row<'a>]| -> HashMap<&'a str, usize> {
+        rows.iter().enumerate().filter_map(|(at, row)| Some((value_of(row, &key)?, at))).collect()
     };
-    if !identifies(&old) || !identifies(&new) {
+    let known = positions(&new);
+    let partners: Vec<Option<usize>> = old.iter().map(|row| known.get(value_of(row, &key)?).copied()).collect();
+    let identifies = known.len() == new.len() && positions(&old).len() == old.len();
+    if !identifies || !partners.iter().flatten().is_sorted() {
         let rows = old.len().max(new.len());
         let (mut old, mut new) = (old.into_iter(), new.into_iter());
         return (0..rows).map(|_| (old.next(), new.next())).collect();
     }
-    let order: Vec<&str> = new.iter().filter_map(|row| value_of(row, &key)).collect();
-    let mut added: HashMap<&str, Row<'a>> =
-        new.into_iter().filter_map(|row| Some((value_of(&row, &key)?, row))).collect();
-    let mut pairs: Vec<_> = old
-        .into_iter()
-        .map(|row| {
-            let partner = value_of(&row, &key).and_then(|identity| added.remove(identity));
-            (Some(row), partner)
-        })
-        .collect();
-    pairs.extend(order.into_iter().filter_map(|identity| added.remove(identity)).map(|row| (None, Some(row))));
+    let mut new = new.into_iter().enumerate().peekable();
+    let mut pairs = Vec::new();
+    for (row, partner) in old.into_iter().zip(partners) {
+        while let Some((_, added)) = new.next_if(|(at, _)| partner.is_some_and(|partner| *at < partner)) {
+            pairs.push((None, Some(added)));
+        }
+        pairs.push((Some(row), partner.and_then(|_| new.next()).map(|(_, row)| row)));
+    }
+    pairs.extend(new.map(|(_, added)| (None, Some(added))));
     pairs
 }
 
@@ -185,6 +186,19 @@ mod tests {
     fn rows_without_identity_are_paired_by_position() {
         let expected = ["  a", "- x", "+ y", "  x"];
         assert_eq!(marked_lines(Some(r#"[{"a":"x"},{"a":"x"}]"#), Some(r#"[{"a":"y"},{"a":"x"}]"#)), expected);
+    }
+
+    #[test]
+    fn rows_in_another_order_are_paired_by_position() {
+        let expected = ["  id", "- 1", "+ 2", "- 2", "+ 1"];
+        assert_eq!(marked_lines(Some(r#"[{"id":1},{"id":2}]"#), Some(r#"[{"id":2},{"id":1}]"#)), expected);
+    }
+
+    #[test]
+    fn added_rows_are_where_they_are_after_the_write() {
+        let (before, after) = (r#"[{"id":1},{"id":2},{"id":3}]"#, r#"[{"id":9},{"id":1},{"id":8},{"id":3},{"id":7}]"#);
+        let expected = ["  id", "+ 9", "  1", "- 2", "+ 8", "  3", "+ 7"];
+        assert_eq!(marked_lines(Some(before), Some(after)), expected);
     }
 
     #[test]

@@ -47,15 +47,23 @@ function parseRows(text) {
   return rows.includes(null) ? null : rows;
 }
 
-// Pairs rows by their first value or one of `names` if that identifies them on both sides, or else by their position.
+// Pairs rows by their first value or one of `names` if that identifies them on both sides and they keep their order, or else by
+// their position. An added row is where it is after the write.
 function pairRows(old, current, names) {
-  const identities = (rows, key) => new Map(rows.map((row) => [row.get(key), row]));
-  const isIdentity = (key) => [old, current].every((rows) => rows.every((row) => row.has(key)) && identities(rows, key).size === rows.length);
+  const positions = (rows, key) => new Map(rows.map((row, n) => [row.get(key), n]));
+  const isIdentity = (key) => [old, current].every((rows) => rows.every((row) => row.has(key)) && positions(rows, key).size === rows.length);
   const key = [[...(old[0] ?? current[0]).keys()][0], ...names].find(isIdentity);
-  if (key === undefined) return Array.from({ length: Math.max(old.length, current.length) }, (_, n) => [old[n] ?? null, current[n] ?? null]);
-  const known = identities(old, key);
-  const byKey = identities(current, key);
-  return [...old.map((row) => [row, byKey.get(row.get(key)) ?? null]), ...current.filter((row) => !known.has(row.get(key))).map((row) => [null, row])];
+  const known = key === undefined ? null : positions(current, key);
+  const partners = old.map((row) => known?.get(row.get(key)));
+  const kept = partners.filter((n) => n !== undefined);
+  if (!known || kept.some((n, at) => n < kept[at - 1])) return Array.from({ length: Math.max(old.length, current.length) }, (_, n) => [old[n] ?? null, current[n] ?? null]);
+  const pairs = [];
+  let next = 0;
+  for (const [n, row] of old.entries()) {
+    while (next < (partners[n] ?? 0)) pairs.push([null, current[next++]]);
+    pairs.push([row, partners[n] === undefined ? null : current[next++]]);
+  }
+  return [...pairs, ...current.slice(next).map((row) => [null, row])];
 }
 
 /**
