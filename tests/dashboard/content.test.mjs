@@ -155,6 +155,11 @@ test('rows that are not compared need a second press', async () => {
   await page.locator('.decision', { hasText: 'Some rows are not compared. Have you read the JSON?' }).waitFor();
   await page.keyboard.press('Escape');
   await close(page, 'rows-beyond');
+  const calls = [1, 53].map((n) => ({ name: 'box__send', arguments: { rows: rows(n) } }));
+  const { planId } = (await gateway.tool('propose_plan', { title: 'Two lists', reason: 'to be read alone', calls })).structuredContent;
+  const plan = await dashboard(browser, gateway, { route: `/#/plans/${planId}` });
+  await plan.locator('.plan-decision', { hasText: 'Step 2 is too large to be shown completely.' }).waitFor();
+  await close(plan);
   const whole = await show(await send({ rows: rows(50) }));
   await whole.locator('.rows-table').waitFor();
   await becomes(() => whole.locator('.rows-beyond').count(), 0);

@@ -8,6 +8,7 @@ import { parts, t } from '../core/locale.js';
 import { routeTo } from '../core/router.js';
 import { SerialRead } from '../core/serialread.js';
 import { MAX_COMMENT, quote, visibleString } from '../core/text.js';
+import { shownOf } from '../core/triage.js';
 import { isDecidable, proposerName } from '../core/vocab.js';
 import { ChangeList } from '../ui/changelist.js';
 import { needsSignIn, signInButton } from '../ui/signinagain.js';
@@ -185,7 +186,7 @@ export class PlanView {
     if (!isComplete) return t('plan.notComplete');
     const stale = own.find(({ change }) => change.state === 'stale');
     if (stale) return t('plan.stale', { step: stale.change.plan.index + 1 });
-    const cut = own.find(({ change }) => change.diff.truncated);
+    const cut = own.find(({ change }) => shownOf(change).truncated);
     if (cut) return t('plan.truncated', { step: cut.change.plan.index + 1 });
     return null;
   }
