@@ -141,6 +141,7 @@ async fn withdrawn_permit_stops_the_call() {
 #[actix::test]
 async fn run_refuses_what_the_preview_refuses() {
     let bench = TestDocs::new().await;
+    fs::write(bench.file("flow.md"), "---\n{title: Flow}\n---\n").unwrap();
     let listed = || {
         let mut all: Vec<_> = fs::read_dir(bench.file("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         all.sort();
@@ -155,6 +156,7 @@ async fn run_refuses_what_the_preview_refuses() {
         ("update_promotion_level", json!({ "document_path": "none.md", "promotion_level": "critical" })),
         ("update_promotion_level", json!({ "document_path": "note.md", "promotion_level": "standard" })),
         ("update_promotion_level", json!({ "document_path": "page.md", "promotion_level": "critical" })),
+        ("update_promotion_level", json!({ "document_path": "flow.md", "promotion_level": "critical" })),
         ("delete_documents", json!({ "paths": ["none.md"] })),
         ("delete_documents", json!({ "branch_name": "dev" })),
     ] {

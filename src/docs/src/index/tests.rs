@@ -112,7 +112,7 @@ fn filters_and_changed_levels_apply_to_searches() {
         ["problems/pool.md"],
         "critical documents are returned regardless of relevance"
     );
-    let promoted = crate::text::front_matter::with_level(STYLE, Level::Critical);
+    let promoted = crate::text::front_matter::with_level(STYLE, Level::Critical).unwrap();
     bench.index.put(&[document("styles/tests.md", &promoted)]).unwrap();
     assert_eq!(critical(&Filter::default()), ["styles/tests.md", "problems/pool.md"]);
     assert_eq!(critical(&types(&["problem"])), ["problems/pool.md"]);

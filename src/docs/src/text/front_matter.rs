@@ -87,8 +87,16 @@ pub(crate) fn parse_yaml(yaml: &str) -> Result<Value, FrontMatterError> {
 }
 
 /// Returns the document with this level in its front matter. One line is replaced or added, and all other bytes are
-/// unchanged.
-pub(crate) fn with_level(text: &str, level: Level) -> String {
+/// unchanged. Returns `None` if the front matter would then not have this level and its other fields.
+pub(crate) fn with_level(text: &str, level: Level) -> Option<String> {
+    let written = write_level(text, level);
+    let (mut before, mut after) = (parse_fields(text).ok()?, parse_fields(&written).ok()?);
+    before.remove(LEVEL_KEY);
+    let found = after.remove(LEVEL_KEY);
+    (found == Some(Value::from(<&str>::from(level))) && after == before).then_some(written)
+}
+
+fn write_level(text: &str, level: Level) -> String {
     let parts = split_document(text);
     let Some(yaml) = parts.yaml else {
         let body = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -154,7 +162,7 @@ mod tests {
 
     #[test]
     fn setting_a_level_changes_one_line() {
-        let promote = |text: &str| with_level(text, Level::Critical);
+        let promote = |text: &str| with_level(text, Level::Critical).unwrap();
         assert_eq!(
             promote("---\na: 1\npromotion_level: standard # why\nb: 2\n---\nx"),
             "---\na: 1\npromotion_level: critical\nb: 2\n---\nx"
@@ -168,5 +176,21 @@ mod tests {
         );
         let written = promote("---\n\"promotion_level\": standard\n---\n");
         assert_eq!(parse_fields(&written).unwrap()["promotion_level"], "critical");
+    }
+
+    #[test]
+    fn level_is_not_set_where_one_line_cannot_set_it() {
+        let long = format!("---\na: {}\n---\n", "x".repeat(MAX_FRONT_MATTER_BYTES - 10));
+        assert_eq!(parse_fields(&long).unwrap().len(), 1);
+        for text in [
+            "---\n{a: 1}\n---\n",
+            "---\n  a: 1\n---\n",
+            "---\na: [\n---\n",
+            "---\npromotion_level: >-\n  standard\n---\n",
+            "---\npromotion_level: &a standard\nb: *a\n---\n",
+            long.as_str(),
+        ] {
+            assert_eq!(with_level(text, Level::Critical), None, "{text}");
+        }
     }
 }

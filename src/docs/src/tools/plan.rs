@@ -262,6 +262,11 @@ fn plan_promote(project: &Project, indexed: &IndexedTenant, path: &str, to: Leve
     if from == to {
         return Err(invalid_argument("/promotion_level", "const", format!("The document's level is {to} already.")));
     }
+    let Some(new_text) = front_matter::with_level(&text, to) else {
+        let message =
+            "One line cannot set the level in this front matter. Write the document with index_document instead.";
+        return Err(McpError::new(ErrorKind::SchemaValidationFailed, message).with("path", path));
+    };
     let mut state = tenant_state(indexed);
     state.push(("path", path.clone()));
     let before = hash(text.as_bytes());
@@ -274,7 +279,7 @@ fn plan_promote(project: &Project, indexed: &IndexedTenant, path: &str, to: Leve
         summary: format!("Change the promotion level of {} from {from} to {to}", document_label(indexed, &path)),
         diff,
         state,
-        action: Action::Promote { text: front_matter::with_level(&text, to), path, before, from, to },
+        action: Action::Promote { text: new_text, path, before, from, to },
     })
 }
 
