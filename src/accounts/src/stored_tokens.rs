@@ -401,6 +401,9 @@ impl StoredTokens {
         let registration = self.client.registration_for(tokens, &self.server);
         let refresh_token = tokens.refresh_token.as_deref().unwrap_or_default();
         let request = self.server.token_request(&tokens.discovered, &registration, &[], dpop.as_ref());
+        // The configuration of a client can be corrected, and its refresh token, which is not sent until then, remains valid.
+        let is_configured = self.server.oauth.client_id.as_ref() == Some(&registration.client_id);
+        let is_unsent = is_configured && request.check_client(now).is_err();
         let answer = request_token(&request, Grant::Refresh(refresh_token), now).await;
         let error = match answer {
             Ok(answer) => return self.store_answer(account, answer, now).await,
@@ -408,16 +411,12 @@ impl StoredTokens {
         };
         tracing::warn!(server = self.key.server, %error, "the token of an account was not refreshed");
         let failure = match &error {
-            OAuthError::Unavailable { is_unprocessed: true, .. } => {
+            error if is_unsent || error.permits_repetition() => {
                 self.cancel_refresh(*version).await;
-                unavailable(&error)
+                unavailable(error)
             }
             OAuthError::Unavailable { .. } | OAuthError::Unusable(_) => {
                 self.give_up_refresh_token(account, ConsentReason::AnswerLost, is_usable).await
-            }
-            OAuthError::Refused(code) if is_transient(code) => {
-                self.cancel_refresh(*version).await;
-                unavailable(&error)
             }
             OAuthError::Refused(code) if code == "invalid_client" && registration.dynamic_redirect_uri.is_none() => {
                 self.cancel_refresh(*version).await;
@@ -476,11 +475,6 @@ impl StoredTokens {
         }
         false
     }
-}
-
-/// Returns `true` for an error code that says nothing about the refresh token.
-fn is_transient(code: &str) -> bool {
-    matches!(code, "server_error" | "temporarily_unavailable" | "slow_down")
 }
 
 /// Returns why the person must connect the account again, if they must.

@@ -43,6 +43,18 @@ pub enum OAuthError {
     Refused(String),
 }
 
+impl OAuthError {
+    /// Returns `true` if the error says nothing about the grant of the request, which can be sent again.
+    #[must_use]
+    pub fn permits_repetition(&self) -> bool {
+        match self {
+            Self::Unavailable { is_unprocessed, .. } => *is_unprocessed,
+            Self::Refused(code) => matches!(code.as_str(), "server_error" | "temporarily_unavailable" | "slow_down"),
+            Self::Unusable(_) => false,
+        }
+    }
+}
+
 /// Returns the valid scopes among these texts (RFC 6749, section 3.3), each once.
 fn read_scopes<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<String> {
     let is_valid = |text: &&str| {

@@ -109,6 +109,14 @@ pub async fn request_token(
 }
 
 impl TokenRequest<'_> {
+    /// Checks that the client can authenticate. Sends nothing.
+    ///
+    /// # Errors
+    /// [`OAuthError::Unusable`] for an unsuitable key or client.
+    pub fn check_client(&self, now: Timestamp) -> Result<(), OAuthError> {
+        self.authenticate(&mut Serializer::new(String::new()), &mut Vec::new(), now)
+    }
+
     /// Sends the request once. A nonce that the server demands is stored in `demanded_nonce`.
     async fn send(
         &self,

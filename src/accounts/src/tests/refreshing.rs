@@ -6,6 +6,7 @@ use futures_util::future::{Either, join, join_all, select};
 use serde_json::json;
 
 use super::*;
+use countersign_config::Secret;
 
 async fn connected() -> (Fixture, Arc<Accounts>, Arc<dyn Credentials>) {
     let fixture = Fixture::new(UpstreamOAuth::default());
@@ -156,6 +157,20 @@ async fn unreadable_answer_loses_the_account() {
     assert_consent_needed(authorize(&*credentials).await, "was lost");
     assert_consent_needed(authorize(&*fixture.credentials(&fixture.node(), "ann")).await, "was lost");
     assert_eq!(fixture.provider.count("refresh_token"), 1, "no node sends the refresh token again");
+}
+
+#[actix::test]
+async fn account_outlives_an_unsuitable_key_of_the_client() {
+    let mut fixture = Fixture::new(UpstreamOAuth { client_id: Some("ours".to_owned()), ..UpstreamOAuth::default() });
+    connect(&fixture.node(), "ann").await.unwrap();
+    fixture.age_token("ann", -1).await;
+    let key = Secret("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n".to_owned());
+    fixture.config.upstreams[0].oauth.as_mut().unwrap().private_key = Some(key);
+    assert_unavailable(authorize(&*fixture.credentials(&fixture.node(), "ann")).await);
+    assert_eq!(fixture.provider.count("refresh_token"), 0);
+    fixture.config.upstreams[0].oauth.as_mut().unwrap().private_key = None;
+    let corrected = fixture.credentials(&fixture.node(), "ann");
+    assert_eq!(authorize(&*corrected).await.unwrap(), "Bearer access-2");
 }
 
 #[actix::test]
