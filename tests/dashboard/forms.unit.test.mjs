@@ -7,6 +7,7 @@ import { fieldOf, formOf, sourceOfForm } from '../../src/rest/assets/js/core/arg
 import { compose, elementsOf, layout, members, pretty, sourceOf } from '../../src/rest/assets/js/core/rawjson.js';
 import { fieldsOf, settingsOf } from '../../src/rest/assets/js/core/servertarget.js';
 import { escapeHidden } from '../../src/rest/assets/js/core/text.js';
+import { editedKeys } from '../../src/rest/assets/js/ui/policyform.js';
 
 test('a form keeps what it does not show or what was not changed', () => {
   const old = { command: 'npx', args: ['-y', '@a/b', 'one\ntwo'], env: { K: '[secret]' }, timeout: '5s' };
@@ -89,4 +90,11 @@ test('elementsOf keeps the exact text of elements', () => {
   assert.deepEqual(elementsOf(text), ['{"a": [1, "],"], "n": 12345678901234567890}', 'null', '"x\\"]"']);
   assert.deepEqual(elementsOf('[]'), []);
   assert.deepEqual(elementsOf('[ ]'), []);
+});
+
+test('a rule keeps the values of fields that were not edited', () => {
+  const settings = { name: 'one', principals: ['Doe, Jane', 'bot'], when: 'a //\n || b', then: 'deny' };
+  const shown = { name: 'one', when: 'a // || b', reason: '', tools: '', principals: 'Doe, Jane, bot' };
+  assert.deepEqual(editedKeys(settings, shown, { ...shown, tools: 'x_{a,b}, y', reason: ' so ' }), { name: 'one', when: settings.when, reason: 'so', tools: ['x_{a,b}', 'y'], principals: settings.principals });
+  assert.deepEqual(editedKeys(settings, shown, { ...shown, name: ' ', when: '', principals: 'bot' }), { principals: 'bot' });
 });

@@ -24,6 +24,17 @@ function patternsOf(text) {
   return found.length > 1 ? found : found[0];
 }
 
+/**
+ * Returns the keys of a rule that have fields, after an edit. `shown` holds the texts of the fields before the edit, and `texts`
+ * those after it. A field that was not edited keeps its value, which its text may not express: a comma in a pattern, or a line
+ * break. Pure.
+ */
+export function editedKeys(settings, shown, texts) {
+  const valueOf = (key, text) => (PATTERNS.includes(key) ? patternsOf(text) : text.trim());
+  const keys = Object.entries(texts).map(([key, text]) => [key, text === shown[key] ? settings[key] : valueOf(key, text)]);
+  return Object.fromEntries(keys.filter(([, value]) => (value ?? '') !== ''));
+}
+
 /** Returns a rule as a line such as `no-deletions: delete_*`. Pure. */
 function ruleSummary({ name, tools, servers, when, resources, prompts, methods }) {
   const what = [tools, servers, resources, prompts, methods].flat().filter(Boolean).join(', ') || (when ? '' : '*');
@@ -93,6 +104,8 @@ export function openPolicyForm({ api, file, saved }) {
     fill(report);
     fill(error);
     const inputs = Object.fromEntries([...TEXTS, ...PATTERNS].map((key) => [key, h('input', { type: 'text', autocomplete: 'off', spellcheck: 'false', value: [settings[key] ?? ''].flat().join(', ') })]));
+    const textsOf = () => Object.fromEntries(Object.entries(inputs).map(([key, input]) => [key, input.value]));
+    const shown = textsOf();
     const then = h('select', null, VERDICTS.map((verdict) => h('option', { value: verdict, selected: verdict === settings.then }, t(`policy.${verdict}`))));
     const known = [...TEXTS, ...PATTERNS, 'then', 'disabled'];
     const others = Object.fromEntries(Object.entries(settings).filter(([key]) => !known.includes(key)));
@@ -104,12 +117,11 @@ export function openPolicyForm({ api, file, saved }) {
       } catch {
         return complain(t('policy.notJson'));
       }
-      const next = {};
-      for (const key of ['name', ...PATTERNS]) if (inputs[key].value.trim()) next[key] = key === 'name' ? inputs.name.value.trim() : patternsOf(inputs[key].value);
+      const { when, reason, ...next } = editedKeys(settings, shown, textsOf());
       if (next.roles) next.roles = [next.roles].flat();
-      if (inputs.when.value.trim()) next.when = inputs.when.value.trim();
+      if (when) next.when = when;
       Object.assign(next, rest, { then: then.value });
-      if (inputs.reason.value.trim()) next.reason = inputs.reason.value.trim();
+      if (reason) next.reason = reason;
       if (settings.disabled) next.disabled = true;
       entries[index] = write(entry, next);
       paint();
