@@ -386,7 +386,12 @@ fn credentials_are_in_no_report() {
     let header = format!("Authorization: Bearer {SECRET}");
     let over_http = ["--header", &header, "--url", &url];
     let over_stdio = ["--env", "TOKEN", "--", SERVER, "--fault", "run/given"];
-    for target in [&over_http[..], &over_stdio] {
+    let file = dir.path().join("c.yaml");
+    let server = format!("command: {SERVER}, args: [--fault, run/given, --token, '${{TOKEN}}']");
+    std::fs::write(&file, format!("mcpServers:\n  given: {{ {server} }}\n")).unwrap();
+    let (file, data) = (file.to_str().unwrap(), dir.path().join("data"));
+    let configured = ["--config", file, "--data", data.to_str().unwrap(), "--server", "given"];
+    for target in [&over_http[..], &over_stdio, &configured] {
         for format in [&["--json"][..], &[]] {
             let mut command = Command::new(binary());
             command.args(["check", "--only", "messages", "--only", "tools", "--junit", junit.to_str().unwrap()]);

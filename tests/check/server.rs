@@ -57,7 +57,7 @@ fn main() {
         listed: AtomicU32::new(0),
         sessions: Mutex::default(),
         events: Mutex::default(),
-        credentials: Mutex::new(std::env::var("TOKEN").unwrap_or_default()),
+        credentials: Mutex::new(std::env::var("TOKEN").ok().or_else(|| value("--token")).unwrap_or_default()),
     });
     if arguments.iter().any(|argument| argument == "--listen") {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

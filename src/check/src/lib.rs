@@ -74,8 +74,8 @@ impl Target {
     }
 }
 
-/// The options of a run.
-#[derive(Clone, Debug)]
+/// The options of a run. It is not `Debug`, because of the secrets.
+#[derive(Clone)]
 pub struct Options {
     /// The revision to speak; `None` means the newest that the server supports.
     pub revision: Option<String>,
@@ -87,11 +87,13 @@ pub struct Options {
     pub timeout: Duration,
     /// The time limit for the whole run.
     pub run_limit: Duration,
+    /// Texts that every report masks, besides the credentials in the headers, the variables and the URL of the target.
+    pub secrets: Vec<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let (timeout, run_limit) = (Duration::from_secs(5), Duration::from_secs(300));
-        Self { revision: None, groups: Vec::new(), allow_writes: false, timeout, run_limit }
+        Self { revision: None, groups: Vec::new(), allow_writes: false, timeout, run_limit, secrets: Vec::new() }
     }
 }

@@ -83,7 +83,7 @@ impl Probe {
             revision: MODERN_REVISION.into(),
             server_info: Arc::default(),
             transcript: Arc::default(),
-            redactor: Arc::new(Redactor::new(target)),
+            redactor: Arc::new(Redactor::new(target, &options.secrets)),
             budget: Arc::default(),
         }
     }

@@ -12,9 +12,9 @@ const MASK: &str = "[secret]";
 /// The end of a truncated text.
 const ELLIPSIS: char = '…';
 
-/// Masks the values of headers and environment variables, and the credentials and query of the URL. A user name counts as a
-/// credential if it has no password, because some services take a token there. The type is not `Debug`, so that no log shows
-/// the secrets.
+/// Masks given secrets, the values of headers and environment variables, and the credentials and query of the URL. A user name
+/// counts as a credential if it has no password, because some services take a token there. The type is not `Debug`, so that no
+/// log shows the secrets.
 #[derive(Default)]
 pub(crate) struct Redactor {
     /// Longest first, so that a secret that contains another one is masked as a whole.
@@ -22,8 +22,8 @@ pub(crate) struct Redactor {
 }
 
 impl Redactor {
-    pub fn new(target: &Target) -> Self {
-        let mut found = Vec::new();
+    pub fn new(target: &Target, secrets: &[String]) -> Self {
+        let mut found = secrets.to_vec();
         match target {
             Target::Command { env, .. } => env.iter().for_each(|(_, value)| found.push(value.clone())),
             Target::Http { url, headers } | Target::WebSocket { url, headers } => {
@@ -120,7 +120,7 @@ mod tests {
     fn redactor(headers: &[(&str, &str)]) -> Redactor {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let url = "https://me:pass-word@a.example/mcp?key=query-key".parse().unwrap();
-        Redactor::new(&Target::Http { url, headers })
+        Redactor::new(&Target::Http { url, headers }, &[])
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
     fn user_name_without_password_is_masked() {
         let masked = |url: &str| {
             let target = Target::Http { url: url.parse().unwrap(), headers: Vec::new() };
-            Redactor::new(&target).redact("user-token").into_owned()
+            Redactor::new(&target, &[]).redact("user-token").into_owned()
         };
         assert_eq!(masked("https://user-token@a.example/"), "[secret]");
         assert_eq!(masked("https://user-token:@a.example/"), "[secret]");
@@ -168,8 +168,8 @@ mod tests {
     #[test]
     fn environment_values_are_hidden() {
         let env = vec![("TOKEN".to_owned(), "first-line\nsecond".to_owned()), ("N".to_owned(), "1".to_owned())];
-        let redactor =
-            Redactor::new(&Target::Command { program: String::new(), arguments: Vec::new(), env, cwd: None });
-        assert_eq!(redactor.redact("first-line 1 second"), "[secret] 1 [secret]");
+        let target = Target::Command { program: String::new(), arguments: Vec::new(), env, cwd: None };
+        let redactor = Redactor::new(&target, &["given".to_owned()]);
+        assert_eq!(redactor.redact("first-line 1 second given"), "[secret] 1 [secret] [secret]");
     }
 }

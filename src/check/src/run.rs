@@ -39,8 +39,9 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
     let began = Instant::now();
     let deadline = tokio::time::Instant::now() + options.run_limit;
     let probe = Probe::new(target, options);
+    let label = probe.redactor.redact(&target.label()).into_owned();
     let report = |revision: &str, server: String, checks, stopped: Option<String>| Report {
-        target: target.label(),
+        target: label.clone(),
         transport: target.transport(),
         revision: revision.to_owned(),
         server,

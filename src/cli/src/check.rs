@@ -14,13 +14,14 @@ use countersign_check::{
     CheckResult, Group, LEGACY_REVISIONS, Level, MODERN_REVISION, Options, ProbeError, Progress, Status, Target,
 };
 use countersign_child::environment::InheritedEnvironment;
-use countersign_config::{Secret, UpstreamTarget};
+use countersign_config::{LoadedConfig, Secret, UpstreamTarget};
 use countersign_domain::text::plural;
 use countersign_net::basic_authorization;
+use countersign_protocol::redact::{MIN_SECRET_BYTES, redact};
 
 pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let target = target(args)?;
-    let options = options(args)?;
+    let (target, secrets) = target(args)?;
+    let options = Options { secrets, ..options(args)? };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -42,7 +43,7 @@ pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
             ProbeError::Unreachable(_) => format!("{}: {error}", target.label()),
             other => format!("{} does not answer as an MCP server: {other}", target.label()),
         };
-        Failure::new(Exit::Unavailable, one_line(&message))
+        Failure::new(Exit::Unavailable, one_line(&redact(&message)))
     })?;
     if args.json {
         out.write_json(&report.to_json().to_string())?;
@@ -80,10 +81,12 @@ fn options(args: &CheckArgs) -> Result<Options, Failure> {
         allow_writes: args.allow_writes,
         timeout: Duration::from_secs(args.timeout),
         run_limit: Duration::from_secs(args.max_time),
+        ..Options::default()
     })
 }
 
-fn target(args: &CheckArgs) -> Result<Target, Failure> {
+/// Returns the target, and the secrets of the configuration if that names it.
+fn target(args: &CheckArgs) -> Result<(Target, Vec<String>), Failure> {
     let sources = [args.url.is_some(), args.server.is_some(), !args.command.is_empty()];
     if sources.iter().filter(|is_given| **is_given).count() != 1 {
         return Err(usage_error("name one server: --url URL, --server NAME, or -- COMMAND ARGS"));
@@ -97,14 +100,15 @@ fn target(args: &CheckArgs) -> Result<Target, Failure> {
     }
     if let Some(url) = &args.url {
         let url = Url::parse(url).map_err(|error| usage_error(format!("{url}: {error}")))?;
-        return target_from_url(url, headers);
+        return Ok((target_from_url(url, headers)?, Vec::new()));
     }
     if let Some(name) = &args.server {
         return target_from_config(args, name, headers);
     }
     let mut words = args.command.iter().cloned();
     let program = words.next().unwrap_or_default();
-    Ok(Target::Command { program, arguments: words.collect(), env: forwarded_variables(args)?, cwd: None })
+    let env = forwarded_variables(args)?;
+    Ok((Target::Command { program, arguments: words.collect(), env, cwd: None }, Vec::new()))
 }
 
 /// Reads the variables named by `--env` from this process's environment.
@@ -139,27 +143,33 @@ fn target_from_url(mut url: Url, mut headers: Vec<(String, String)>) -> Result<T
     }
 }
 
-fn target_from_config(args: &CheckArgs, name: &str, more_headers: Vec<(String, String)>) -> Result<Target, Failure> {
-    let config = configuration(&args.data.flags())?.config;
+fn target_from_config(
+    args: &CheckArgs,
+    name: &str,
+    more_headers: Vec<(String, String)>,
+) -> Result<(Target, Vec<String>), Failure> {
+    let LoadedConfig { config, secrets, .. } = configuration(&args.data.flags())?;
     let found = config.upstreams.iter().find(|server| server.name == name).ok_or_else(|| {
         let all: Vec<&str> = config.upstreams.iter().map(|server| server.name.as_str()).collect();
         usage_error(format!("mcpServers has no server {name}; it has: {}", all.join(", ")))
     })?;
     let plain = |(name, Secret(value)): (&String, &Secret)| (name.clone(), value.clone());
-    match &found.target {
-        UpstreamTarget::Command { command, args: arguments, env, cwd } => Ok(Target::Command {
+    let target = match &found.target {
+        UpstreamTarget::Command { command, args: arguments, env, cwd } => Target::Command {
             program: command.clone(),
             arguments: arguments.clone(),
             env: forwarded_variables(args)?.into_iter().chain(env.iter().map(plain)).collect(),
             cwd: cwd.clone(),
-        }),
+        },
         UpstreamTarget::Url { urls, headers, .. } => {
             let url = urls.first().cloned().ok_or_else(|| usage_error(format!("{name} has no address")))?;
             let mut all: Vec<_> = headers.iter().map(|(name, value)| plain((name, value))).collect();
             all.extend(more_headers);
-            target_from_url(url, all)
+            target_from_url(url, all)?
         }
-    }
+    };
+    let secrets = secrets.into_iter().map(|Secret(value)| value).filter(|value| value.len() >= MIN_SECRET_BYTES);
+    Ok((target, secrets.collect()))
 }
 
 /// Prints a line for each check when it ends.
