@@ -1,8 +1,8 @@
 //! Derives the queries that show what a write would change. There is no preview if one of them is not a read itself.
 
 use sqlparser::ast::{
-    Assignment, AssignmentTarget, Delete, Expr, Insert, ObjectName, ObjectNamePart, Query, SetExpr, Statement,
-    TableFactor, TableWithJoins, Truncate, Update, UpdateTableFromKind, Values,
+    Assignment, AssignmentTarget, CascadeOption, Delete, Expr, Insert, ObjectName, ObjectNamePart, Query, SetExpr,
+    Statement, TableFactor, TableWithJoins, Truncate, Update, UpdateTableFromKind, Values,
 };
 
 use crate::{
@@ -65,6 +65,9 @@ impl PreviewBuilder {
             Statement::Update(update) => self.preview_update(update, with),
             Statement::Delete(delete) => self.preview_delete(delete, with),
             Statement::Insert(insert) => self.preview_insert(insert, &with),
+            Statement::Truncate(Truncate { cascade: Some(CascadeOption::Cascade), .. }) => {
+                Err("it also empties the tables that refer to this one".to_owned())
+            }
             Statement::Truncate(Truncate { table_names, partitions: None, .. }) => match table_names.as_slice() {
                 [table] => self.preview_whole_table(&table.name),
                 _ => Err("it empties several tables".to_owned()),

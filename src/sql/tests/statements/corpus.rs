@@ -186,6 +186,14 @@ fn given_rows_are_shown_as_they_are_written() {
 }
 
 #[test]
+fn statements_that_reach_other_rows_have_no_preview() {
+    for (dialect, sql) in [(Dialect::Postgres, "TRUNCATE t CASCADE")] {
+        let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
+        assert!(matches!(write.preview, PreviewSource::None { .. }), "{sql}: {:?}", write.preview);
+    }
+}
+
+#[test]
 fn rows_are_found_again_by_their_primary_key() {
     let table = |dialect, sql: &str| {
         let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
