@@ -106,6 +106,9 @@ impl PreviewBuilder {
     }
 
     fn preview_update(&self, update: &Update, with: String) -> Preview {
+        if update.or.is_some() {
+            return Err("it may replace or skip rows that conflict with others".to_owned());
+        }
         let Update {
             update_token: _,
             optimizer_hints: _,

@@ -187,7 +187,9 @@ fn given_rows_are_shown_as_they_are_written() {
 
 #[test]
 fn statements_that_reach_other_rows_have_no_preview() {
-    for (dialect, sql) in [(Dialect::Postgres, "TRUNCATE t CASCADE")] {
+    for (dialect, sql) in
+        [(Dialect::Postgres, "TRUNCATE t CASCADE"), (Dialect::Sqlite, "UPDATE OR REPLACE t SET id = 2 WHERE id = 1")]
+    {
         let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
         assert!(matches!(write.preview, PreviewSource::None { .. }), "{sql}: {:?}", write.preview);
     }
