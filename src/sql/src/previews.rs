@@ -1,5 +1,7 @@
 //! Derives the queries that show what a write would change. There is no preview if one of them is not a read itself.
 
+use std::collections::BTreeSet;
+
 use sqlparser::ast::{
     Assignment, AssignmentTarget, CascadeOption, Delete, Expr, Insert, ObjectName, ObjectNamePart, Query, SetExpr,
     Statement, TableFactor, TableWithJoins, Truncate, Update, UpdateTableFromKind, Values,
@@ -138,13 +140,20 @@ impl PreviewBuilder {
             selection.as_ref(),
             limit_clause(order_by, limit.as_ref())?,
         )?;
-        let mut values = Vec::new();
+        let (mut values, mut assigned) = (Vec::new(), BTreeSet::new());
         for assignment in assignments {
             for (column, own_expression) in assigned_columns(assignment) {
                 let mut value = self.build_assignment(column, own_expression, &assignment.value);
+                let is_changed_before = self.uses_changed_value(&value.expression, &assigned);
+                if !assigned.insert(value.column.to_lowercase()) {
+                    return Err(format!("it assigns {} twice", value.column));
+                }
                 let alias = format!("{ALIAS_PREFIX}after_{}", values.len());
                 let test_query = selection.rows_query(self.max_rows, &[(value.expression.as_str(), alias.as_str())]);
-                let is_evaluable = own_expression.is_some() && !self.is_field(column) && !is_default(&value.expression);
+                let is_evaluable = own_expression.is_some()
+                    && !self.is_field(column)
+                    && !is_default(&value.expression)
+                    && !is_changed_before;
                 value.alias = Some(alias).filter(|_| is_evaluable && self.is_read(&test_query));
                 values.push(value);
             }
@@ -167,6 +176,13 @@ impl PreviewBuilder {
         let part = if self.is_field(column) { column.0.first() } else { column.0.last() };
         let column = part.and_then(ObjectNamePart::as_ident).map_or_else(|| column.to_string(), unquote);
         ColumnAssignment { column, is_repeatable: is_repeatable(&expression), expression, alias: None }
+    }
+
+    /// Returns `true` if the expression may use one of the columns that earlier assignments of the statement change, whose names
+    /// are in lower case. MySQL makes the assignments one after the other, and the other databases make them at once.
+    fn uses_changed_value(&self, expression: &str, changed: &BTreeSet<String>) -> bool {
+        let expression = expression.to_lowercase();
+        self.dialect == Dialect::Mysql && changed.iter().any(|name| contains_name(&expression, name))
     }
 
     /// Returns `true` if an assignment to the name changes only a field of a column.
@@ -421,6 +437,15 @@ const UNREPEATABLE_WORDS: &[&str] = &[
 fn is_repeatable(expression: &str) -> bool {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     !words.map(str::to_ascii_lowercase).any(|word| UNREPEATABLE_WORDS.contains(&word.as_str()))
+}
+
+/// Returns `true` if the text contains the name, and not only as a part of another name.
+fn contains_name(text: &str, name: &str) -> bool {
+    let is_name_part = |c: char| c == '_' || c.is_alphanumeric();
+    let mut found = text.match_indices(name);
+    found.any(|(start, _)| {
+        !text[..start].ends_with(is_name_part) && !text[start + name.len()..].starts_with(is_name_part)
+    })
 }
 
 /// Returns `true` for the default of a column, which only the database knows.

@@ -267,6 +267,29 @@ fn columns_that_get_the_elements_of_a_row_have_unknown_values() {
 }
 
 #[test]
+fn values_after_an_update_respect_the_order_of_assignments() {
+    let preview = |dialect, sql: &str| {
+        let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
+        write.preview
+    };
+    let sql = "UPDATE t SET a = a + 1, b_c = 2, d = A, e = b_c + 1, f = ab + b";
+    for (dialect, expected) in [
+        (Dialect::Mysql, [true, true, false, false, true]),
+        (Dialect::Postgres, [true; 5]),
+        (Dialect::Sqlite, [true; 5]),
+    ] {
+        let PreviewSource::Rows(queries) = preview(dialect, sql) else { panic!("{dialect:?}") };
+        let are_known: Vec<bool> = queries.assignments.iter().map(|value| value.alias.is_some()).collect();
+        assert_eq!(are_known, expected, "{dialect:?}");
+    }
+    // The last assignment counts.
+    for dialect in [Dialect::Mysql, Dialect::Sqlite] {
+        let preview = preview(dialect, "UPDATE t SET a = 1, b = 2, A = 1000 WHERE id = 7");
+        assert!(matches!(preview, PreviewSource::None { .. }), "{preview:?}");
+    }
+}
+
+#[test]
 fn values_of_the_session_are_not_repeatable() {
     for expression in [
         "total_changes()",
