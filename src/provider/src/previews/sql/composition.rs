@@ -277,21 +277,33 @@ pub(super) fn parse_count(rows: &[Row]) -> Result<u64, Fault> {
     count.ok_or_else(|| Fault::new("answer", "the number of rows is not a number"))
 }
 
-/// Checks that a row has all assigned values that the query selects.
+/// Checks that a row has all assigned values that the query selects, and shows the columns that get them.
 ///
 /// # Errors
 /// Fails if the row lacks one of them.
 fn check_values(row: &Row, assignments: &[ColumnAssignment]) -> Result<(), Fault> {
     let is_missing = |value: &&ColumnAssignment| value.alias.as_ref().is_some_and(|alias| !row.contains_key(alias));
-    match assignments.iter().find(is_missing) {
-        Some(value) => Err(Fault::new("answer", format!("the answer has no value for {}", value.column))),
+    if let Some(value) = assignments.iter().find(is_missing) {
+        return Err(Fault::new("answer", format!("the answer has no value for {}", value.column)));
+    }
+    // Some columns are not among all columns of a table, such as `rowid` in SQLite.
+    let is_hidden = |value: &&ColumnAssignment| {
+        !own_columns(row).any(|(name, _)| find_assignment(std::slice::from_ref(*value), name).is_some())
+    };
+    match assignments.iter().find(is_hidden) {
+        Some(value) => Err(Fault::new("answer", format!("the answer has no column {}", value.column))),
         None => Ok(()),
     }
 }
 
+/// Returns the columns of a row that belong to the table.
+fn own_columns(row: &Row) -> impl Iterator<Item = (&String, &Value)> {
+    row.iter().filter(|(name, _)| !name.starts_with(ALIAS_PREFIX))
+}
+
 /// Returns the columns of a row, with the assigned values in place of the present ones.
 fn assigned_row(row: &Row, assignments: &[ColumnAssignment]) -> Row {
-    let columns = row.iter().filter(|(name, _)| !name.starts_with(ALIAS_PREFIX)).map(|(name, value)| {
+    let columns = own_columns(row).map(|(name, value)| {
         let assigned = match find_assignment(assignments, name) {
             None => value.clone(),
             Some(ColumnAssignment { alias: Some(alias), .. }) => row[alias].clone(),
@@ -397,6 +409,10 @@ mod tests {
             alias: Some("x".into()),
             is_repeatable: true,
         };
-        assert!(check_values(&row(json!({"a": 1})), std::slice::from_ref(&value)).is_err());
+        let check = |answer| check_values(&row(answer), std::slice::from_ref(&value));
+        assert!(check(json!({"A": 1, "x": 1})).is_ok());
+        for answer in [json!({"a": 1}), json!({"id": 1, "x": 1}), json!({"x": 1})] {
+            assert!(check(answer.clone()).is_err(), "{answer}");
+        }
     }
 }
