@@ -35,7 +35,7 @@ pub(in crate::previews) fn compose_statements(
 ) -> Result<Preview, Fault> {
     let ProposedCall { arguments, arguments_preview, .. } = call;
     let mut hasher = compose::fingerprint_hasher(arguments_preview);
-    let mut composer = Composer { builder: DiffBuilder::new(), max_rows: sql.rows, is_single: statements.len() == 1 };
+    let mut composer = Composer::new(sql.rows, statements.len());
     let mut first_fault = None;
     let mut has_preview = false;
     for (index, observed) in statements.iter().enumerate() {
@@ -74,9 +74,15 @@ struct Composer {
     /// Maximum rows of a statement that are shown.
     max_rows: usize,
     is_single: bool,
+    /// An earlier statement may change what the queries of the next one find.
+    has_earlier_write: bool,
 }
 
 impl Composer {
+    fn new(max_rows: usize, statement_count: usize) -> Self {
+        Self { builder: DiffBuilder::new(), max_rows, is_single: statement_count == 1, has_earlier_write: false }
+    }
+
     /// Adds a statement and what it changes.
     fn add_statement(
         &mut self,
@@ -84,6 +90,12 @@ impl Composer {
         observed: &ObservedStatement,
         hasher: &mut PartHasher,
     ) -> Result<(), Fault> {
+        let added = self.add_effect(index, observed, hasher);
+        self.has_earlier_write |= observed.statement.effect != Effect::Read;
+        added
+    }
+
+    fn add_effect(&mut self, index: usize, observed: &ObservedStatement, hasher: &mut PartHasher) -> Result<(), Fault> {
         let ObservedStatement { statement: Statement { text, effect }, answers } = observed;
         let label = self.label(index, "Statement");
         let fields = self.builder.len();
@@ -153,6 +165,9 @@ impl Composer {
         };
         if selected.rows.len() > shown_rows.len() {
             note.push_str(&format!("; the first {} are shown, the others are not compared", shown_rows.len()));
+        }
+        if self.has_earlier_write {
+            note.push_str("; as the data is now, which the statements above may change");
         }
         let first_field = self.builder.len();
         self.add_note(index, "Rows", &note);
@@ -392,6 +407,31 @@ mod tests {
         let unknown = [assigned("balance", "SELECT x, y", None), assigned("owner", "SELECT x, y", None)];
         let after = json!({"id": 1, "balance": "(SELECT x, y)", "n": null, "owner": "(SELECT x, y)"});
         assert_eq!(Value::Object(assigned_row(&row, &unknown)), after);
+    }
+
+    #[test]
+    fn rows_after_an_earlier_write_are_those_of_now() {
+        let text = "SELECT 1; UPDATE t SET a = 1 WHERE id = 5; DELETE FROM t WHERE a = 1";
+        let answer = |rows: Value| QueryAnswer {
+            rows: rows.as_array().unwrap().iter().cloned().map(row).collect(),
+            restricted: false,
+            state_key: String::new(),
+        };
+        let updated = json!([{"id": 5, "a": 0, "countersign_after_0": 1}]);
+        let answers = [
+            vec![],
+            vec![answer(updated), answer(json!([{"n": 1}]))],
+            vec![answer(json!([])), answer(json!([{"n": 0}]))],
+        ];
+        let statements = countersign_sql::classify(countersign_sql::Dialect::Sqlite, text, 10);
+        let mut composer = Composer::new(10, statements.len());
+        for (index, (statement, answers)) in statements.into_iter().zip(answers).enumerate() {
+            let observed = ObservedStatement { statement, answers: Ok(answers) };
+            composer.add_statement(index, &observed, &mut PartHasher::new("test")).unwrap();
+        }
+        let diff = serde_json::to_string(&composer.builder.finish()).unwrap();
+        assert!(diff.contains("\"1 row\""), "{diff}");
+        assert!(diff.contains("\"no row; as the data is now, which the statements above may change\""), "{diff}");
     }
 
     #[test]
