@@ -10,12 +10,16 @@ use super::{
 use crate::{
     Draft, PinStore, WriteError,
     drafts::{claim_draft, create_approved, created_draft, submit, transition_draft, updated_draft, write},
+    nodes::ServerStates,
 };
 use countersign_domain::{
     changes::{ChangeState, testing::change},
     policy::pins::{Definition, PinSource as _},
 };
-use countersign_postgres::{proxy::SILENT, url_of};
+use countersign_postgres::{
+    proxy::{PASS, REFUSE, SILENT},
+    url_of,
+};
 
 /// The timeout of all waits, which no successful test reaches.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -393,4 +397,24 @@ async fn lost_entries_are_detected_after_newer_writes() {
     for store in [writer, reader] {
         wait_until("the store has closed", async || !store.is_open()).await;
     }
+}
+
+#[tokio::test]
+async fn server_states_of_unanswered_renewal_are_published() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, server) = proxied_server(dir.path());
+    let (a, b) = (server.open().unwrap(), server_for(dir.path()).open().unwrap());
+    wait_until("both nodes know each other", async || [&a, &b].iter().all(|store| store.nodes().live_count() == 2))
+        .await;
+    let states = ServerStates { down: vec!["files".into()], ..ServerStates::default() };
+    proxy.set(SILENT);
+    a.nodes().set_server_states(states.clone());
+    // The node gives up this renewal, which never reaches the database, and renews its lease over another connection.
+    tokio::time::sleep(Duration::from_millis(3300)).await;
+    proxy.set(REFUSE);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    proxy.set(PASS);
+    wait_until("the other node knows the states", async || b.nodes().peer_server_states() == [states.clone()]).await;
+    a.close();
+    b.close();
 }

@@ -211,11 +211,11 @@ impl Membership {
         let number = self.renewals.started.fetch_add(1, Ordering::AcqRel) + 1;
         let Introduction { url, version, configuration, certificate } = self.introduction.lock().clone();
         let epoch = signed(self.current_epoch.lock().epoch);
-        let servers = {
-            let mut own = self.server_states.lock();
-            (!std::mem::replace(&mut own.is_published, true))
-                .then(|| serde_json::to_string(&own.states).unwrap_or_default())
+        let new_states = {
+            let own = self.server_states.lock();
+            (!own.is_published).then(|| own.states.clone())
         };
+        let servers = new_states.as_ref().map(|states| serde_json::to_string(states).unwrap_or_default());
         let sql = "WITH renewed AS (
                      UPDATE nodes SET lease_until = clock_timestamp() + $4::int * interval '1 second', url = $5, version = $6,
                                       configuration = $7, certificate = $9, servers = coalesce($8, servers),
@@ -255,18 +255,20 @@ impl Membership {
             &certificate,
             &last,
         ];
-        let row = query_opt(client, sql, &values).await;
+        let row = query_opt(client, sql, &values).await?;
         let received = time_since_boot();
-        if row.is_err() && servers.is_some() {
-            self.server_states.lock().is_published = false;
-        }
-        let Some(row) = row? else {
+        let Some(row) = row else {
             return Err(StoreError::BadRecord(
                 "the table `heads` has no row; restore the database from a backup".into(),
             ));
         };
         self.clock.adjust(row.get("time"), sent_at, received);
-        if servers.is_some() {
+        if let Some(states) = new_states {
+            {
+                let mut own = self.server_states.lock();
+                // The next renewal publishes states that were set meanwhile.
+                own.is_published = own.states == states;
+            }
             self.notify_peers(client).await?;
         }
         let (live, report_numbers): (Vec<String>, Vec<i64>) = (row.get("live"), row.get("report_numbers"));
