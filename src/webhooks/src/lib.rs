@@ -14,6 +14,8 @@ pub mod lanes;
 pub mod send;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use std::sync::{Arc, OnceLock};
@@ -148,7 +150,8 @@ impl Webhooks {
             shutdown: shutdown.clone(),
         });
         // One of several nodes may have an older configuration, so the cleanup task deletes webhooks once it is the leader.
-        self.replace(configured, context.nodes.claimant().is_none()).await?;
+        let deleting_store = context.nodes.claimant().is_none().then(|| Arc::clone(&context.store));
+        self.replace(configured, deleting_store).await?;
         let running = Arc::clone(&self.running);
         let cleanup = RemovedWebhookCleanup {
             store: Arc::clone(&context.store),
@@ -167,12 +170,27 @@ impl Webhooks {
     /// # Errors
     /// Errors of the database. The set is replaced nevertheless.
     pub async fn apply(&self, configured: &[WebhookConfig]) -> Result<(), StoreError> {
+        let Some(context) = self.context.get() else { return Ok(()) };
+        // Read before the check, so that the deletion fails if another node becomes the leader in between.
+        let claimant = context.nodes.claimant();
         // A node with an older configuration must not delete webhooks of another node.
-        let may_delete = self.context.get().is_some_and(|context| context.nodes.is_leader());
-        self.replace(configured, may_delete).await
+        let deleting_store = context.nodes.is_leader().then(|| match &claimant {
+            Some(claimant) => context.store.for_leader(claimant),
+            None => Arc::clone(&context.store),
+        });
+        match self.replace(configured, deleting_store).await {
+            // The new leader deletes removed webhooks.
+            Err(StoreError::HandedOver) => Ok(()),
+            replaced => replaced,
+        }
     }
 
-    async fn replace(&self, configured: &[WebhookConfig], may_delete: bool) -> Result<(), StoreError> {
+    /// Replaces the set of webhooks like [`Self::apply`], and deletes removed ones from `deleting_store`, if it is given.
+    async fn replace(
+        &self,
+        configured: &[WebhookConfig],
+        deleting_store: Option<Arc<dyn Deliveries>>,
+    ) -> Result<(), StoreError> {
         let Some(context) = self.context.get() else { return Ok(()) };
         let _guard = self.replace_lock.lock().await;
         let previous = self.running();
@@ -181,9 +199,10 @@ impl Webhooks {
         // Two workers of one name would send in different orders.
         stop_all(&removed).await;
         let names: Vec<String> = configured.iter().map(|webhook| webhook.name.clone()).collect();
-        let store = Arc::clone(&context.store);
-        let retained =
-            tokio::task::spawn_blocking(move || if may_delete { store.retain_only(&names) } else { Ok(()) }).await;
+        let retained = tokio::task::spawn_blocking(move || {
+            deleting_store.map_or(Ok(()), |deleting_store| deleting_store.retain_only(&names))
+        })
+        .await;
         let now = configured.iter().map(|webhook| {
             let worker = unchanged.iter().find(|running| *running.config == *webhook);
             worker.map_or_else(|| Arc::new(context.start_worker(webhook, &self.feed)), Arc::clone)

@@ -8,6 +8,7 @@ use std::sync::{
 use jiff::Timestamp;
 use tokio::sync::watch;
 
+use countersign_domain::changes::Claimant;
 use countersign_store::{
     Nodes, StoreFuture,
     nodes::{Introduction, Node, ServerStates, StoreUpdates},
@@ -17,6 +18,8 @@ use countersign_store::{
 #[derive(Default)]
 pub struct FakeNodes {
     pub leads: AtomicBool,
+    /// The claimant of a node that shares its store.
+    pub claimant: Mutex<Option<Claimant>>,
     /// The number of other live nodes.
     pub other_count: AtomicUsize,
     /// The store's time; `None` uses the clock of this machine.
@@ -27,6 +30,9 @@ pub struct FakeNodes {
 impl Nodes for FakeNodes {
     fn now(&self) -> Timestamp {
         self.now.lock().unwrap().unwrap_or_else(Timestamp::now)
+    }
+    fn claimant(&self) -> Option<Claimant> {
+        self.claimant.lock().unwrap().clone()
     }
     fn is_leader(&self) -> bool {
         self.leads.load(Ordering::SeqCst)
