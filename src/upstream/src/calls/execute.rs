@@ -88,7 +88,7 @@ async fn call_tool(
         inquirer: inquirer.clone(),
         has_declined: AtomicBool::new(false),
     });
-    upstream.ensure_session_alive(&caller).await;
+    let checked_endpoint = upstream.ensure_session_alive(&caller).await;
     let mut rounds = InputRounds::default();
     loop {
         let id = upstream.next_request_id();
@@ -105,7 +105,9 @@ async fn call_tool(
             permit: context.permit.clone(),
             ..OutgoingRequest::new(id, "tools/call", Some(&params))
         };
-        let response = upstream.send(&caller, &outgoing, Arc::clone(&listener) as _, ResendPolicy::Unsent).await?;
+        let response = upstream
+            .send(&caller, &outgoing, Arc::clone(&listener) as _, ResendPolicy::Unsent, checked_endpoint)
+            .await?;
         if era == Era::Modern
             && let Some(inquirer) = &inquirer
             && let Response::Result(result) = &response

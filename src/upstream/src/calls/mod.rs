@@ -57,20 +57,21 @@ impl Upstream {
         outgoing: &'a OutgoingRequest,
         listener: Arc<dyn Listener>,
     ) -> impl Future<Output = Result<Response, McpError>> + use<'a> {
-        self.send(caller, outgoing, listener, ResendPolicy::Safe)
+        self.send(caller, outgoing, listener, ResendPolicy::Safe, None)
     }
 
-    /// Sends a call like [`Upstream::call`], with `resend` as the limit of retries.
+    /// Sends a call like [`Upstream::call`], with `resend` as the limit of retries, and to the endpoint `preferred` first.
     pub(super) async fn send(
         &self,
         caller: &Caller,
         outgoing: &OutgoingRequest,
         listener: Arc<dyn Listener>,
         resend: ResendPolicy,
+        preferred: Option<&Arc<Endpoint>>,
     ) -> Result<Response, McpError> {
         let writes = !outgoing.is_repeatable && may_write(&outgoing.method);
         let mut recorder = CallRecorder { upstream: self, outcome: CallOutcome::Cancelled, writes };
-        let result = self.send_with_retries(caller, outgoing, listener, resend).await;
+        let result = self.send_with_retries(caller, outgoing, listener, resend, preferred).await;
         recorder.outcome = match &result {
             Ok(Response::Result(_)) => CallOutcome::Ok,
             Ok(Response::Error(_)) => CallOutcome::Error,
@@ -86,6 +87,7 @@ impl Upstream {
         outgoing: &OutgoingRequest,
         listener: Arc<dyn Listener>,
         resend: ResendPolicy,
+        preferred: Option<&Arc<Endpoint>>,
     ) -> Result<Response, (CallOutcome, McpError)> {
         self.refresh_if_stale();
         let timeout = self.timeouts.for_call(&outgoing.method, outgoing.name.as_deref());
@@ -99,7 +101,8 @@ impl Upstream {
         let clock = CallClock::new(self.weak_self.clone(), listener, timeout);
         let (mut retries, mut tried_endpoints) = (0, 0);
         loop {
-            let (endpoint, pass) = match self.choose_admitting_endpoint(caller, tried_endpoints) {
+            let preferred = preferred.filter(|_| retries == 0);
+            let (endpoint, pass) = match self.choose_admitting_endpoint(caller, tried_endpoints, preferred) {
                 Ok(admitted) => admitted,
                 // The configured text must not replace the result of an approved change.
                 Err(error) => match self.fallback_response(outgoing).filter(|_| resend == ResendPolicy::Safe) {
@@ -152,19 +155,21 @@ impl Upstream {
         }
     }
 
-    /// Chooses an endpoint whose circuit is not open, preferably one that is not in the set `tried_endpoints`.
-    fn choose_admitting_endpoint(
-        &self,
+    /// Chooses an endpoint whose circuit is not open: `preferred`, or else preferably one that is not in the set
+    /// `tried_endpoints`.
+    fn choose_admitting_endpoint<'a>(
+        &'a self,
         caller: &Caller,
         tried_endpoints: u64,
-    ) -> Result<(&Arc<Endpoint>, CallPass<'_>), McpError> {
+        preferred: Option<&'a Arc<Endpoint>>,
+    ) -> Result<(&'a Arc<Endpoint>, CallPass<'a>), McpError> {
         // The state of a client session stays at its endpoint.
         let session_endpoint = caller.session.as_ref().filter(|_| self.endpoints.len() > 1).and_then(|session| {
             let key = PoolKey::Session(Arc::clone(session));
             self.endpoints.iter().find(|endpoint| endpoint.pool.contains(&key))
         });
         let mut wait = Duration::MAX;
-        let (mut refused, mut next) = (0_u64, session_endpoint);
+        let (mut refused, mut next) = (0_u64, preferred.or(session_endpoint));
         let choose = |excluded: u64| choose_endpoint(&self.endpoints, excluded);
         while let Some(endpoint) = next.take().or_else(|| choose(refused | tried_endpoints)).or_else(|| choose(refused))
         {
@@ -193,13 +198,13 @@ impl Upstream {
     }
 
     /// Checks that the session at the server is alive before a request that is sent only once. A session that has ended
-    /// is detected by a harmless request and replaced.
-    pub(super) async fn ensure_session_alive(&self, caller: &Caller) {
-        let Ok((endpoint, _)) = self.choose_admitting_endpoint(caller, 0) else { return };
+    /// is detected by a harmless request and replaced. Returns the endpoint that was checked, to which the request must go.
+    pub(super) async fn ensure_session_alive(&self, caller: &Caller) -> Option<&Arc<Endpoint>> {
+        let (endpoint, _) = self.choose_admitting_endpoint(caller, 0, None).ok()?;
         if endpoint.kind() != LinkKind::Streams {
-            return;
+            return None;
         }
-        let Ok(lease) = self.lease(endpoint, caller).await else { return };
+        let lease = self.lease(endpoint, caller).await.ok()?;
         if matches!(
             self.send_gateway_request(&lease.connection, "ping", "{}").await,
             Err(GatewayRequestError::Link(LinkError::SessionGone))
@@ -207,6 +212,7 @@ impl Upstream {
             lease.connection.retire();
         }
         lease.release(false);
+        Some(endpoint)
     }
 
     /// Sends the call once on one link.

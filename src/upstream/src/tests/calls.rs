@@ -316,7 +316,9 @@ fn context() -> CallContext {
     CallContext { change_id: Some("chg_1".into()), ..context }
 }
 
-async fn run_approved_change(upstream: &Arc<Upstream>) -> Result<countersign_provider::ToolResult, McpError> {
+pub(super) async fn run_approved_change(
+    upstream: &Arc<Upstream>,
+) -> Result<countersign_provider::ToolResult, McpError> {
     let arguments = RawValue::from_string(r#"{"n":12345678901234567890123, "b":1}"#.into()).unwrap();
     Provider::call(&**upstream, "fake__echo", &arguments, &context()).await
 }

@@ -4,7 +4,8 @@ use std::sync::{Arc, atomic::Ordering};
 
 use serde_json::json;
 
-use super::*;
+use super::{calls::run_approved_change, *};
+use crate::link::LinkError;
 use countersign_protocol::ErrorKind;
 
 /// Makes calls take one second.
@@ -292,4 +293,25 @@ async fn follow_up_request_reaches_same_child_or_fails() {
     let error = send(follower, "tasks/cancel").await.unwrap_err();
     assert_eq!((error.kind, error.data["outcome"].as_str()), (ErrorKind::UpstreamUnavailable, Some("not_applied")));
     assert!(links_of("tasks/cancel").is_empty());
+}
+
+#[actix::test]
+async fn approved_change_goes_to_the_replica_that_was_probed() {
+    let fakes = [(); 2].map(|()| FakeServer::new(Era::Legacy, LinkKind::Streams));
+    let upstream = start_with(config("fake"), &[&fakes[0], &fakes[1]]);
+    upstream.wait_until_settled().await;
+    let ended = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    for fake in &fakes {
+        let ended = Arc::clone(&ended);
+        fake.answer_with(move |request| {
+            let has_ended = ended.lock().iter().any(|link| Arc::ptr_eq(link, &request.link));
+            let answer = if has_ended { Err(LinkError::SessionGone) } else { fake::ok(json!({ "content": [] })) };
+            Box::pin(std::future::ready(answer))
+        });
+    }
+    for _ in 0..20 {
+        // Both replicas end all sessions.
+        *ended.lock() = fakes.iter().flat_map(|fake| fake.links.lock().clone()).collect();
+        run_approved_change(&upstream).await.unwrap();
+    }
 }
