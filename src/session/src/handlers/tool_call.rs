@@ -178,6 +178,12 @@ pub(super) fn is_step_of_plan(request: &Request<'_>) -> bool {
     request.outlined_params().meta.is_some_and(|meta| meta.member(keys::PLAN).is_some())
 }
 
+/// Returns `true` if the `requestState` of a stateless client's call names a change, so that the call continues that change.
+pub(super) fn names_change(exchange: &Exchange, request: &Request<'_>) -> bool {
+    let state = request.outlined_params().object.member("requestState").filter(|_| exchange.is_modern());
+    state.and_then(string).is_some_and(|state| state.starts_with("chg_"))
+}
+
 /// Returns the arguments of a call. They may be omitted, which counts as an empty object.
 pub(super) fn arguments_or_empty(arguments: Option<&RawValue>) -> Result<&RawValue, McpError> {
     arguments

@@ -18,7 +18,7 @@ use super::{
     tasks,
     tool_call::{
         ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, find_route, is_plan_tool, is_step_of_plan,
-        pending_reply,
+        names_change, pending_reply,
     },
     upstream_wait::RouteFinder,
 };
@@ -141,7 +141,8 @@ async fn answer_call(
         let outcome = Box::pin(plans::propose_plan(scope, &mut finder, &route, params.arguments, key)).await;
         return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
     }
-    if (is_module && !call_plan.wants_task) || is_step_of_plan(request) {
+    let continues_change = call_plan.is_retry && names_change(exchange, request);
+    if (is_module && !call_plan.wants_task) || is_step_of_plan(request) || continues_change {
         return Box::pin(run_or_review(scope, request, &route, None, params.arguments)).await;
     }
     if is_module && !route.ruling.may_review() {
@@ -243,7 +244,8 @@ pub async fn pass_to_provider(
     }
 }
 
-/// Answers a call that the gateway itself runs or puts under review. `judged` is the policy's decision if it was made.
+/// Answers a call that the gateway itself runs or puts under review. `judged` is the policy's decision if it was made. A call that
+/// continues a change never runs beside it, so the policy is not asked about it.
 async fn run_or_review(
     scope: ToolCallScope<'_>,
     request: &Request<'_>,
@@ -253,9 +255,10 @@ async fn run_or_review(
 ) -> Result<Reply, McpError> {
     let ToolCallScope { exchange, reviews, .. } = scope;
     let call = ToolCall::new(exchange, request, arguments)?;
-    let outcome = match &call.plan {
-        Some(plan) => to_tool_failure(Box::pin(plans::propose_step(scope, &call, route, plan)).await, route),
-        None => check_arguments_and_run(scope, &call, route, judged).await,
+    let outcome = match (&call.plan, &call.state) {
+        (Some(plan), _) => to_tool_failure(Box::pin(plans::propose_step(scope, &call, route, plan)).await, route),
+        (None, Some(state)) => to_tool_failure(Box::pin(reviewed::resume(scope, route, &call, state)).await, route),
+        (None, None) => check_arguments_and_run(scope, &call, route, judged).await,
     };
     match outcome? {
         ToolOutcome::Pending(change) if call.accepts_task => {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::{RequestScope, inbound, testing::Gateway};
 use countersign_domain::{
     changes::{Change, ChangeState, ReviewVerdict},
+    policy::{Policy, PolicyDefault},
     principal::Role,
 };
 use countersign_exchange::testing::{identity, request};
@@ -16,6 +17,7 @@ use countersign_provider::{
     testing::{FakeProvider, prompt, resource, tool},
 };
 use countersign_review::{ChangeFilter, testing::decision};
+use countersign_routing::{actor::Reconfigure, table::Aliases};
 
 /// A gateway with the module `f`, which has the tools `read`, `write` (reviewed unless the policy says otherwise) and
 /// `wait`, two resources and a prompt.
@@ -84,6 +86,13 @@ impl Bench {
 
     pub async fn decide(&self, change: &Change, verdict: ReviewVerdict) {
         self.server.reviews.changes.decide(decision(change, "alice", verdict)).await.unwrap();
+    }
+
+    /// Applies a policy that allows every call.
+    pub async fn allow_all_calls(&self) {
+        let policy = Policy::new(&PolicyDefault::Allow.into());
+        let reconfigure = Reconfigure { policy, aliases: Aliases::default() };
+        self.server.routing.router.send(reconfigure).await.unwrap().unwrap();
     }
 
     /// Waits until the change is in the state, and returns it.

@@ -180,6 +180,20 @@ async fn request_state_is_valid_only_for_its_own_call() {
 }
 
 #[actix::test]
+async fn continued_change_never_runs_again_if_policy_allows_it() {
+    let bench = Bench::new("").await;
+    ask(&bench.client(MODERN, "{}"), "tools/call", &write()).await;
+    let change = bench.change().await;
+    bench.decide(&change, ReviewVerdict::Approve).await;
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
+    bench.allow_all_calls().await;
+    let mut retry = write();
+    retry["requestState"] = change.id.as_str().into();
+    let result = ask(&bench.client(MODERN, "{}"), "tools/call", &retry).await;
+    assert_eq!((&result["content"][0]["text"], bench.fake.call_count()), (&json!("done for ann"), 1));
+}
+
+#[actix::test]
 async fn wait_ends_with_decision_timeout_or_shutdown() {
     let bench = Bench::new("").await;
     let client = bench.client(LEGACY, "{}");
@@ -249,8 +263,15 @@ async fn missing_arguments_are_asked_for_before_the_proposal() {
     assert_eq!(bench.changes().await.len(), 1);
     let mut retry = incomplete.clone();
     retry["inputResponses"] = json!({ "missing-arguments": accepted });
-    pending(&ask(&client, "tools/call", &retry).await);
+    let result = ask(&client, "tools/call", &retry).await;
     assert_eq!(bench.changes().await.len(), 2);
+    // The answer to a later question continues the change, although the call itself still lacks the arguments.
+    let mut continued = incomplete.clone();
+    continued["requestState"] = pending(&result).into();
+    assert_eq!(pending(&ask(&client, "tools/call", &continued).await), pending(&result));
+    assert_eq!(bench.changes().await.len(), 2);
+    continued["arguments"]["target"] = "other".into();
+    assert_eq!(ask_error(&client, "tools/call", &continued).await.0, -32602);
 }
 
 #[actix::test]

@@ -19,7 +19,7 @@ use std::{
 use serde_json::{json, value::RawValue};
 use tokio::time::timeout;
 
-use super::tool_call::{ToolCall, ToolCallScope, ToolOutcome};
+use super::tool_call::{ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty};
 use crate::{policy::JudgedCall, server::Reviews};
 use countersign_bridge::tasks;
 use countersign_domain::{
@@ -34,10 +34,10 @@ use countersign_routing::ToolRoute;
 use finished_call::outcome_of;
 use long_poll::WaitOutcome;
 
-/// Proposes a call, or finds the change that its `requestState` names, and answers in a form that its client supports.
+/// Proposes a call, and answers in a form that its client supports.
 ///
 /// # Errors
-/// Fails if the call cannot be previewed or stored; `-32602` for a state that does not belong to this call.
+/// Fails if the call cannot be previewed or stored.
 pub(super) async fn review(
     scope: ToolCallScope<'_>,
     judged: &JudgedCall,
@@ -45,7 +45,7 @@ pub(super) async fn review(
     call: &ToolCall<'_>,
 ) -> Result<ToolOutcome, McpError> {
     let ToolCallScope { exchange, reviews, .. } = scope;
-    let JudgedCall { route, decision, .. } = judged;
+    let JudgedCall { decision, .. } = judged;
     tracing::debug!(
         tool = judged.subject(),
         rule = decision.rule.as_deref().unwrap_or("policy.default"),
@@ -57,20 +57,29 @@ pub(super) async fn review(
     if decision.terms.on_review == OnReview::Task && !call.accepts_task {
         return Err(task_required_error(exchange));
     }
-    let change = match call.state.as_deref() {
-        Some(state) => {
-            let change = find_named_change(exchange, reviews, route, arguments, state).await?;
-            match call.responses {
-                Some(responses) => {
-                    ask_client::deliver_answers(exchange, reviews, &change, responses).await?;
-                    // The given change still holds the questions that were just answered.
-                    long_poll::reload(reviews, change).await
-                }
-                None => change,
-            }
-        }
-        None => propose(scope, judged, arguments, call).await?,
-    };
+    let change = propose(scope, judged, arguments, call).await?;
+    answer_reviewed_call(exchange, reviews, call, change).await
+}
+
+/// Continues a call that became a change, which its `requestState` names. Nothing but the change is looked at, because the change
+/// may have run already, even if the policy allows such calls by now.
+///
+/// # Errors
+/// `-32602` for a state that does not belong to this call; the errors of the store.
+pub(super) async fn resume(
+    scope: ToolCallScope<'_>,
+    route: &ToolRoute,
+    call: &ToolCall<'_>,
+    state: &str,
+) -> Result<ToolOutcome, McpError> {
+    let ToolCallScope { exchange, reviews, .. } = scope;
+    let arguments = arguments_or_empty(call.arguments)?;
+    let mut change = find_named_change(exchange, reviews, route, arguments, state).await?;
+    if let Some(responses) = call.responses {
+        ask_client::deliver_answers(exchange, reviews, &change, responses).await?;
+        // The given change still holds the questions that were just answered.
+        change = long_poll::reload(reviews, change).await;
+    }
     answer_reviewed_call(exchange, reviews, call, change).await
 }
 
@@ -185,12 +194,17 @@ async fn find_named_change(
     arguments: &RawValue,
     id: &str,
 ) -> Result<Arc<Change>, McpError> {
+    // A reviewer may have edited the arguments since, and the client's person may have filled some in before.
+    let has_arguments = |change: &Change| {
+        let original = change.original_arguments();
+        are_equal(original, arguments)
+            || (change.terms.questions && missing_arguments::are_part_of(arguments, original))
+    };
     let change = reviews.changes.get(id).await?.filter(|change| {
         change.proposer.principal == exchange.identity.principal.name
             && change.provider == route.provider.name()
             && change.tool == route.def.name
-            // A reviewer may have edited the arguments since.
-            && are_equal(change.proposed_arguments.as_ref().unwrap_or(&change.arguments), arguments)
+            && has_arguments(change)
     });
     change.ok_or_else(|| {
         McpError::new(ErrorKind::InvalidParams, "`requestState` does not belong to this call")
