@@ -178,6 +178,11 @@ pub(super) fn is_step_of_plan(request: &Request<'_>) -> bool {
     request.outlined_params().meta.is_some_and(|meta| meta.member(keys::PLAN).is_some())
 }
 
+/// Returns `true` if the call has an idempotency key, valid or not.
+pub(super) fn has_idempotency_key(request: &Request<'_>) -> bool {
+    request.outlined_params().meta.is_some_and(|meta| meta.member(keys::IDEMPOTENCY_KEY).is_some())
+}
+
 /// Returns `true` if the `requestState` of a stateless client's call names a change, so that the call continues that change.
 pub(super) fn names_change(exchange: &Exchange, request: &Request<'_>) -> bool {
     let state = request.outlined_params().object.member("requestState").filter(|_| exchange.is_modern());

@@ -17,8 +17,8 @@ use super::{
     },
     tasks,
     tool_call::{
-        ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, find_route, is_plan_tool, is_step_of_plan,
-        names_change, pending_reply,
+        ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, find_route, has_idempotency_key, is_plan_tool,
+        is_step_of_plan, names_change, pending_reply,
     },
     upstream_wait::RouteFinder,
 };
@@ -170,6 +170,11 @@ async fn answer_call(
         Err(error) if is_tool_failure(error.kind) => return Ok(countersign_bridge::tool_error_reply(&error)),
         Err(error) => return Err(error),
     };
+    if has_idempotency_key(request)
+        && let Some(reply) = Box::pin(answer_repeat(scope, request, &route, arguments)).await?
+    {
+        return Ok(reply);
+    }
     let call_plan = if Arc::ptr_eq(admitted.route(), &route) { call_plan } else { classify(admitted.route()) };
     let may_run_here = admitted.route().may_review() || admitted.route().provider.is_module();
     if call_plan.wants_task && !call_plan.is_upstream_task && may_run_here {
@@ -253,14 +258,31 @@ async fn run_or_review(
     judged: Option<JudgedCall>,
     arguments: Option<&RawValue>,
 ) -> Result<Reply, McpError> {
-    let ToolCallScope { exchange, reviews, .. } = scope;
-    let call = ToolCall::new(exchange, request, arguments)?;
+    let call = ToolCall::new(scope.exchange, request, arguments)?;
     let outcome = match (&call.plan, &call.state) {
         (Some(plan), _) => to_tool_failure(Box::pin(plans::propose_step(scope, &call, route, plan)).await, route),
         (None, Some(state)) => to_tool_failure(Box::pin(reviewed::resume(scope, route, &call, state)).await, route),
         (None, None) => check_arguments_and_run(scope, &call, route, judged).await,
     };
-    match outcome? {
+    reply_to_review(scope, &call, outcome?)
+}
+
+/// Returns the answer to a call that repeats a change by its idempotency key, or `None` if there is no such change.
+async fn answer_repeat(
+    scope: ToolCallScope<'_>,
+    request: &Request<'_>,
+    route: &ToolRoute,
+    arguments: &RawValue,
+) -> Result<Option<Reply>, McpError> {
+    let call = ToolCall::new(scope.exchange, request, Some(arguments))?;
+    let repeated = reviewed::answer_repeat(scope, route, arguments, &call).await.transpose();
+    repeated.map(|outcome| reply_to_review(scope, &call, to_tool_failure(outcome, route)?)).transpose()
+}
+
+/// Returns the answer to a call that may have become a change.
+fn reply_to_review(scope: ToolCallScope<'_>, call: &ToolCall<'_>, outcome: ToolOutcome) -> Result<Reply, McpError> {
+    let ToolCallScope { exchange, reviews, .. } = scope;
+    match outcome {
         ToolOutcome::Pending(change) if call.accepts_task => {
             Ok(Reply { is_pending: true, ..tasks::creation_reply(exchange, reviews, &change, call.progress_token) })
         }
@@ -370,7 +392,14 @@ async fn decide_and_run(
         }
     };
     match admission {
-        Admission::Run(admitted) => run_module(exchange, runner, &admitted, arguments, call, cancel).await,
+        Admission::Run(admitted) => {
+            if call.idempotency_key.is_some()
+                && let Some(outcome) = Box::pin(reviewed::answer_repeat(scope, route, arguments, call)).await?
+            {
+                return Ok(outcome);
+            }
+            run_module(exchange, runner, &admitted, arguments, call, cancel).await
+        }
         // Boxed, so that the future of an admitted call does not reserve space for the review.
         Admission::Review(judged) => Box::pin(reviewed::review(scope, &judged, arguments, call)).await,
     }

@@ -134,6 +134,24 @@ async fn repeated_call_with_same_key_waits_for_same_change() {
 }
 
 #[actix::test]
+async fn repeated_call_never_runs_again_if_policy_allows_it() {
+    let bench = Bench::new("").await;
+    let mut call = write();
+    call["_meta"] = json!({ "dev.countersign/idempotencyKey": "k" });
+    ask(&bench.client(LEGACY, "{}"), "tools/call", &call).await;
+    let change = bench.change().await;
+    bench.decide(&change, ReviewVerdict::Approve).await;
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
+    bench.allow_all_calls().await;
+    let client = bench.client(LEGACY, "{}");
+    let result = ask(&client, "tools/call", &call).await;
+    assert_eq!((&result["content"][0]["text"], bench.fake.call_count()), (&json!("done for ann"), 1));
+    call["_meta"] = json!({ "dev.countersign/idempotencyKey": "new" });
+    ask(&client, "tools/call", &call).await;
+    assert_eq!(bench.fake.call_count(), 2, "a call with a key of its own runs");
+}
+
+#[actix::test]
 async fn identical_call_is_new_change_unless_key_matches() {
     let bench = Bench::new("").await;
     let client = bench.client(LEGACY, "{}");

@@ -83,6 +83,26 @@ pub(super) async fn resume(
     answer_reviewed_call(exchange, reviews, call, change).await
 }
 
+/// Answers a call that the policy allows by now with the change that was proposed with its idempotency key. Returns `None` if there
+/// is no such change. A tool that only reads may run again.
+///
+/// # Errors
+/// `IDEMPOTENCY_CONFLICT` if the key belongs to the change of another call; the errors of the store.
+pub(super) async fn answer_repeat(
+    scope: ToolCallScope<'_>,
+    route: &ToolRoute,
+    arguments: &RawValue,
+    call: &ToolCall<'_>,
+) -> Result<Option<ToolOutcome>, McpError> {
+    if route.is_read_only() {
+        return Ok(None);
+    }
+    match find_repeated(scope, call, route, arguments).await? {
+        Some(change) => answer_reviewed_call(scope.exchange, scope.reviews, call, change).await.map(Some),
+        None => Ok(None),
+    }
+}
+
 /// Returns the error for a client that does not support tasks, if the rule reviews the call only as a task. It is
 /// `-32021` in the stateless era (ext-tasks, "Capability Negotiation") and a tool result with the remedy in the
 /// handshake era.
