@@ -1,8 +1,8 @@
 //! Tasks of upstreams of 2025-11-25 for stateless clients. The gateway waits for the result as long as the task lasts
-//! (`tasks/result` blocks until there is one). The upstream's questions are in the task's `inputRequests` until a
-//! `tasks/update` answers them.
+//! (`tasks/result` blocks until there is one, and beyond the time limit of a call the task is polled). The upstream's
+//! questions are in the task's `inputRequests` until a `tasks/update` answers them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use serde_json::{json, value::RawValue};
@@ -27,6 +27,9 @@ const INTERNAL: i64 = ErrorKind::Internal.number();
 
 /// The maximum number of open questions of one task.
 pub const MAX_OPEN_QUESTIONS: usize = 64;
+
+/// The maximum number of consecutive requests about a task that may fail before the task counts as failed.
+const MAX_FAILED_REQUESTS: u32 = 10;
 
 /// A question of the upstream without an answer.
 struct OpenQuestion {
@@ -81,23 +84,50 @@ impl AwaitedTask {
         })
     }
 
-    /// Waits for the task's end in the background, on this thread.
+    /// Waits for the task's end in the background, on this thread, for as long as a client can name the task.
     pub fn wait_in_background(self: &Arc<Self>, task: &Arc<Task>, upstream: &Arc<Upstream>) {
-        let (this, task, upstream) = (Arc::clone(self), Arc::clone(task), Arc::clone(upstream));
+        let (this, task, upstream) = (Arc::clone(self), Arc::downgrade(task), Arc::clone(upstream));
         actix::spawn(async move {
-            let outgoing = request::build_request(&upstream, &task, "tasks/result", "{}", true);
-            let listener: Arc<dyn Listener> = Arc::clone(&this) as _;
             let outcome = tokio::select! {
-                response = upstream.call(&task.caller, &outgoing, listener) => match this.with_capability_error(response) {
-                    Ok(Response::Result(result)) => TaskOutcome::Result(result),
-                    Ok(Response::Error(error)) => TaskOutcome::Error(error),
-                    Err(error) => TaskOutcome::Error(RpcError::new(INTERNAL, error.message.to_string())),
-                },
-                () = this.cancelled.cancelled() => TaskOutcome::Cancelled,
+                outcome = this.await_outcome(&task, &upstream) => outcome,
+                () = this.cancelled.cancelled() => Some(TaskOutcome::Cancelled),
             };
             this.open_questions.lock().clear();
-            this.outcome.lock().get_or_insert(outcome);
+            if let Some(outcome) = outcome {
+                this.outcome.lock().get_or_insert(outcome);
+            }
         });
+    }
+
+    /// Requests the result of the task and returns its outcome. A task may take longer than any call, so it is polled when the
+    /// request has reached its time limit, until it has ended or needs input. Returns `None` once no client can name the task.
+    async fn await_outcome(self: &Arc<Self>, task: &Weak<Task>, upstream: &Arc<Upstream>) -> Option<TaskOutcome> {
+        let failed = |error: &McpError| Some(TaskOutcome::Error(RpcError::new(INTERNAL, error.message.to_string())));
+        let (mut method, mut failures) = ("tasks/result", 0);
+        loop {
+            let task = task.upgrade().filter(|task| !task.is_expired())?;
+            let outgoing = request::build_request(upstream, &task, method, "{}", true);
+            let listener: Arc<dyn Listener> = Arc::clone(self) as _;
+            match self.with_capability_error(upstream.call(&task.caller, &outgoing, listener).await) {
+                Ok(Response::Error(error)) => return Some(TaskOutcome::Error(error)),
+                Ok(Response::Result(result)) if method == "tasks/result" => return Some(TaskOutcome::Result(result)),
+                Ok(Response::Result(described)) => {
+                    failures = 0;
+                    match Status::parse_known(described.get()) {
+                        Ok(Status::Working) => *self.task.lock() = described.get().into(),
+                        Ok(_) => {
+                            method = "tasks/result";
+                            continue;
+                        }
+                        Err(error) => return failed(&error),
+                    }
+                }
+                Err(error) if failures == MAX_FAILED_REQUESTS || !error.kind.is_transient() => return failed(&error),
+                Err(_) => (method, failures) = ("tasks/get", failures + 1),
+            }
+            let pause = task_shape::poll_interval(&self.task.lock());
+            tokio::time::sleep(pause).await;
+        }
     }
 
     /// Replaces the response of a failed task with `-32021` if its upstream asked for something that the client did not

@@ -13,7 +13,7 @@ use super::{
     Tasks,
     awaited_task::MAX_OPEN_QUESTIONS,
     request::TaskRequest,
-    table::{Task, TaskKind},
+    table::{Task, TaskKind, unknown_task_error},
 };
 use crate::{
     questions::{self, ClientAsker, Relay},
@@ -80,25 +80,46 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, params: &str) -> Resul
         TaskKind::Finished(Ok(result), _) => task_request.adapt_result(result.get())?,
         TaskKind::Finished(Err(error), _) => return Err(task_request.error_for_client(error)),
         TaskKind::ModernUpstream { .. } => await_extension_task(&task_request).await?,
-        TaskKind::SameEra | TaskKind::LegacyUpstream(_) => {
-            let outgoing = task_request.build_request("tasks/result", params);
-            let (relay, requests) =
-                Relay::with_questions(task_request.recipient(task_request.task.caller.log_level), true);
-            let work = task_request.upstream.call(&task_request.task.caller, &outgoing, relay);
-            let asker = ClientAsker {
-                exchange,
-                upstream: &task_request.upstream.config.name,
-                capabilities: &task_request.task.caller.capabilities,
-                task: Some(alias),
-            };
-            match asker.run(work, requests).await? {
-                Response::Result(result) => task_request.adapt_result(result.get())?,
-                Response::Error(error) => return Err(task_request.error_for_client(&error)),
-            }
-        }
+        TaskKind::SameEra | TaskKind::LegacyUpstream(_) => match await_handshake_task(&task_request, params).await? {
+            Response::Result(result) => task_request.adapt_result(result.get())?,
+            Response::Error(error) => return Err(task_request.error_for_client(&error)),
+        },
     };
     Ok(Reply::verbatim(task_shape::with_related_task(&result, alias))
         .with_failure(is_error_result(&result).then_some(ErrorKind::ToolExecution)))
+}
+
+/// Waits for the result of a task of a handshake-era upstream, and asks the client the upstream's questions meanwhile. A task may
+/// take longer than any call, so it is polled when the request for its result has reached its time limit.
+///
+/// # Errors
+/// The errors of [`get`]; `-32602` for a task that has expired.
+async fn await_handshake_task(task_request: &TaskRequest<'_>, params: &str) -> Result<Response, McpError> {
+    let TaskRequest { exchange, task, upstream, .. } = task_request;
+    let asker = ClientAsker {
+        exchange,
+        upstream: &upstream.config.name,
+        capabilities: &task.caller.capabilities,
+        task: Some(&task.alias),
+    };
+    loop {
+        let outgoing = task_request.build_request("tasks/result", params);
+        let (relay, requests) = Relay::with_questions(task_request.recipient(task.caller.log_level), true);
+        match asker.run(upstream.call(&task.caller, &outgoing, relay), requests).await {
+            Err(error) if error.kind == ErrorKind::Timeout => {}
+            response => return response,
+        }
+        loop {
+            if task.is_expired() {
+                return Err(unknown_task_error(&task.alias));
+            }
+            let described = task_request.send_or_fail("tasks/get", "{}").await?;
+            if Status::parse_known(described.get())? != Status::Working {
+                break;
+            }
+            tokio::time::sleep(task_shape::poll_interval(described.get())).await;
+        }
+    }
 }
 
 /// Waits for the result of a task of the extension, and asks the client the upstream's questions meanwhile.

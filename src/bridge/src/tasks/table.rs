@@ -96,6 +96,11 @@ impl Task {
         upstream.for_principal(&self.caller.principal).await
     }
 
+    /// Returns `true` once no client can name the task any more.
+    pub fn is_expired(&self) -> bool {
+        self.expires_at <= Instant::now()
+    }
+
     /// Returns `true` if a client of 2025-11-25 has cancelled the task at a stateless upstream.
     pub fn is_cancelled(&self) -> bool {
         matches!(&self.kind, TaskKind::ModernUpstream { is_cancelled } if is_cancelled.load(Ordering::Relaxed))
@@ -159,7 +164,7 @@ impl Tasks {
     /// `-32602` for a task of another principal and for an unknown one, with the same message.
     pub fn find(&self, principal: &str, alias: &str) -> Result<Arc<Task>, McpError> {
         let task = self.by_alias.get(alias).map(|task| Arc::clone(&task));
-        task.filter(|task| task.caller.principal.name == principal && task.expires_at > Instant::now())
+        task.filter(|task| task.caller.principal.name == principal && !task.is_expired())
             .ok_or_else(|| unknown_task_error(alias))
     }
 

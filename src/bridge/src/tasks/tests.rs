@@ -1,6 +1,10 @@
 //! Tasks within and across eras, with a fake server.
 
-use std::future::ready;
+use std::{
+    future::{pending, ready},
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 
@@ -74,6 +78,48 @@ async fn task_alias_is_valid_for_its_principal_and_era_only() {
             assert_eq!(error.kind, ErrorKind::InvalidParams, "{era:?}");
         }
     }
+}
+
+#[actix::test]
+async fn task_may_take_longer_than_any_call() {
+    let capabilities = json!({ "tools": {}, "tasks": { "requests": { "tools": { "call": {} } } } });
+    let fixture =
+        Fixture::with_config(Era::Legacy, &capabilities, |config| config.timeout = Duration::from_millis(100)).await;
+    let polls = AtomicUsize::new(0);
+    fixture.server.answer_with(move |request| {
+        let described = |status: &str| {
+            json!({
+                "taskId": "own", "status": status, "createdAt": "x", "lastUpdatedAt": "x", "ttl": null, "pollInterval": 1,
+            })
+        };
+        let result = match request.method.as_str() {
+            "tools/call" => {
+                polls.store(0, Ordering::SeqCst);
+                json!({ "task": described("working") })
+            }
+            "tasks/get" => described(if polls.fetch_add(1, Ordering::SeqCst) == 0 { "working" } else { "completed" }),
+            _ if polls.load(Ordering::SeqCst) < 2 => return Box::pin(pending()),
+            _ => json!({ "content": [{ "type": "text", "text": "late" }] }),
+        };
+        Box::pin(ready(ok(result)))
+    });
+    let client = fixture.clients.exchange(Revision::MODERN, TASKS_CAPABILITY);
+    let definition = RawValue::from_string(r#"{"execution":{"taskSupport":"required"}}"#.to_owned()).unwrap();
+    let created = value(&fixture.call_tool(&client, &json!({ "name": "s__echo" }), Some(&definition)).await.unwrap());
+    let alias = created["taskId"].as_str().unwrap();
+    let task = loop {
+        let task = request_task(&fixture, &client, Method::TasksGet, alias).await.unwrap();
+        if task["status"] != "working" {
+            break task;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert_eq!(task["result"]["content"][0]["text"], "late", "{task}");
+    let client = fixture.clients.exchange(Revision::V2025_11_25, "{}");
+    let created = fixture.call_result(&client, &json!({ "name": "s__echo", "task": {} })).await;
+    let alias = created["task"]["taskId"].as_str().unwrap();
+    let result = request_task(&fixture, &client, Method::TasksResult, alias).await.unwrap();
+    assert_eq!(result["content"][0]["text"], "late");
 }
 
 #[actix::test]
