@@ -45,7 +45,7 @@ pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<St
     let result = member(task.get(), "result").map(|result| task_request.adapt_result(result)).transpose()?;
     let input_requests = match member(task.get(), "inputRequests") {
         Some(requests) => {
-            check_url_questions(task_request, requests)?;
+            check_questions(task_request, requests)?;
             questions::attribute_requests(&task_request.upstream.config.name, requests)
         }
         None => None,
@@ -60,19 +60,19 @@ pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<St
     Ok(edit(&task_shape::with_task_id(task.get(), alias), &edits))
 }
 
-/// Checks that the upstream's questions send a person only to web pages.
+/// Checks that the configuration allows the upstream's questions, and that the client declared what they need, with the call or
+/// with this request.
 ///
 /// # Errors
-/// [`ErrorKind::NotBridgeable`] for any other URL.
-fn check_url_questions(task_request: &TaskRequest<'_>, requests: &str) -> Result<(), McpError> {
+/// [`ErrorKind::NotBridgeable`] for any other question.
+fn check_questions(task_request: &TaskRequest<'_>, requests: &str) -> Result<(), McpError> {
+    let (allowed, _) = questions::allowed_capabilities(task_request.exchange, &task_request.upstream.config);
     for request in members(requests) {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
-        if questions::is_url_elicitation(&method, params)
-            && let Err(refused) = questions::check_capabilities(&task_request.task.caller.capabilities, &method, params)
-        {
-            let message =
-                format!("the upstream asks the client to open a URL that the gateway refuses: {}", refused.message);
+        let check = |capabilities| questions::check_capabilities(capabilities, &method, params);
+        if let Err(refused) = check(&task_request.task.caller.capabilities).or_else(|_| check(&allowed)) {
+            let message = format!("the upstream asks what the gateway refuses: {}", refused.message);
             return Err(McpError::new(ErrorKind::NotBridgeable, message));
         }
     }

@@ -106,6 +106,8 @@ impl<'a> TaskRequest<'a> {
 pub fn build_request(upstream: &Upstream, task: &Task, method: &str, params: &str, is_modern: bool) -> OutgoingRequest {
     let revision = upstream.negotiated().map_or(Revision::MODERN, |negotiated| negotiated.revision);
     let capabilities = with_extension(&task.caller.capabilities.to_json(revision).to_string());
+    // Such a server gets less than the client declares.
+    let is_restricted = !(upstream.config.elicitation && upstream.config.sampling);
     let outline = Outline::new(params);
     let draft = Draft {
         method,
@@ -114,7 +116,7 @@ pub fn build_request(upstream: &Upstream, task: &Task, method: &str, params: &st
         declared_client: DeclaredClient {
             is_modern: is_modern && revision.era() == Era::Modern,
             info: client_info().into(),
-            capabilities: (revision.era() == Era::Modern && !is_modern).then(|| capabilities.into()),
+            capabilities: (revision.era() == Era::Modern && (!is_modern || is_restricted)).then(|| capabilities.into()),
             log_level: None,
         },
         extra: &[],

@@ -123,6 +123,30 @@ async fn task_may_take_longer_than_any_call() {
 }
 
 #[actix::test]
+async fn task_asks_only_what_configuration_allows() {
+    let capabilities = json!({ "tools": {}, "extensions": { TASKS_EXTENSION: {} } });
+    let fixture = Fixture::with_config(Era::Modern, &capabilities, |config| config.sampling = false).await;
+    let task = json!({ "taskId": "own", "createdAt": "x", "lastUpdatedAt": "x", "ttlMs": null });
+    let answer_with_task = |status: &str, members: Value| {
+        let mut result = task.clone();
+        result["status"] = status.into();
+        result.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+        fixture.server.answer_with(move |_| Box::pin(ready(ok(result.clone()))));
+    };
+    let declared = r#"{"elicitation":{},"sampling":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+    let client = fixture.clients.exchange(Revision::MODERN, declared);
+    answer_with_task("working", json!({ "resultType": "task" }));
+    let created = fixture.call_result(&client, &json!({ "name": "s__echo" })).await;
+    let alias = created["taskId"].as_str().unwrap();
+    for (method, is_allowed) in [("elicitation/create", true), ("sampling/createMessage", false)] {
+        let requests = json!({ "k": { "method": method, "params": { "message": "m" } } });
+        answer_with_task("input_required", json!({ "resultType": "complete", "inputRequests": requests }));
+        let task = request_task(&fixture, &client, Method::TasksGet, alias).await;
+        assert_eq!(task.is_ok_and(|task| task["inputRequests"]["k"]["method"] == method), is_allowed, "{method}");
+    }
+}
+
+#[actix::test]
 async fn cancellation_refused_by_upstream_follows_era_of_upstream() {
     for (era, is_acknowledged) in [(Era::Legacy, true), (Era::Modern, false)] {
         let fixture = server_with_tasks(era).await;
