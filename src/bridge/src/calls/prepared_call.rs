@@ -150,6 +150,8 @@ impl<'a> PreparedCall<'a> {
             item: self.call.item,
             declared_client: self.declared_client.clone(),
             extra,
+            // Only a client of 2025-11-25 can request a task, and only for a tool.
+            keeps_task: self.call.plan.wants_task || self.call.request_kind != RequestKind::Tool,
         };
         let mut outgoing = request::for_upstream(self.call.upstream.next_request_id(), revision, &draft);
         outgoing.is_repeatable = self.call.is_read_only && extra.is_empty() && !self.call.plan.is_retry;

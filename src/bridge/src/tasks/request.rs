@@ -120,6 +120,7 @@ pub fn build_request(upstream: &Upstream, task: &Task, method: &str, params: &st
             log_level: None,
         },
         extra: &[],
+        keeps_task: true,
     };
     let mut outgoing = request::for_upstream(upstream.next_request_id(), revision, &draft);
     outgoing.is_repeatable = method == "tasks/get";

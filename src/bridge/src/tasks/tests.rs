@@ -175,6 +175,18 @@ async fn task_request_is_refused_if_server_has_no_tasks() {
 }
 
 #[actix::test]
+async fn task_member_of_client_without_tasks_is_ignored() {
+    let fixture = server_with_tasks(Era::Legacy).await;
+    for (revision, capabilities) in
+        [(Revision::V2025_06_18, "{}"), (Revision::MODERN, "{}"), (Revision::MODERN, TASKS_CAPABILITY)]
+    {
+        let client = fixture.clients.exchange(revision, capabilities);
+        let result = fixture.call_result(&client, &json!({ "name": "s__echo", "task": {} })).await;
+        assert_eq!(result["content"], json!([]), "{revision:?}: {result}");
+    }
+}
+
+#[actix::test]
 async fn requested_task_exists_even_if_result_came_at_once() {
     let capabilities = json!({ "tools": {}, "extensions": { TASKS_EXTENSION: {} } });
     let fixture = Fixture::with_config(Era::Modern, &capabilities, |_| {}).await;

@@ -96,6 +96,8 @@ pub struct Draft<'a> {
     pub declared_client: DeclaredClient<'a>,
     /// Members to add to the client's parameters, such as `inputResponses` and `requestState` of a further round.
     pub extra: &'a [(&'static str, &'a str)],
+    /// `true` if a handshake-era upstream gets the client's `task`, with which it would run the call as a task.
+    pub keeps_task: bool,
 }
 
 /// Writes a request for an upstream of `revision`. [`countersign_upstream::Upstream::next_request_id`] provides the id.
@@ -124,6 +126,9 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> OutgoingR
         for key in ["inputResponses", "requestState"] {
             edits.push((key, MemberEdit::Drop));
         }
+    }
+    if !draft.keeps_task && revision.era() == Era::Legacy {
+        edits.push(("task", MemberEdit::Drop));
     }
     let capacity = draft.params.object.text().len()
         + item_member.as_ref().map_or(0, |(_, value)| value.len())
@@ -238,7 +243,8 @@ mod tests {
     fn draft<'a>(params: &'a str, declared_client: DeclaredClient<'a>) -> Draft<'a> {
         // The leaked outline lives until the end of the test process.
         let params = Box::leak(Box::new(countersign_protocol::outline::Outline::new(params))).params(params);
-        Draft { method: "tools/call", params, item: RequestedItem::None, declared_client, extra: &[] }
+        let item = RequestedItem::None;
+        Draft { method: "tools/call", params, item, declared_client, extra: &[], keeps_task: true }
     }
 
     const MODERN: &str = concat!(
