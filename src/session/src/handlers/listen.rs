@@ -123,21 +123,24 @@ pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSo
     }
     let _guard = OwnLinkSubscriptions { exchange, subscribed: upstream_uris };
     router.send(Acknowledge { key, refused }).await.map_err(|_| shutdown_error())?;
-    tokio::select! {
-        () = long_requests.shutdown.cancelled() => {
-            // On a shared channel the client also gets a cancellation (2026-07-28/basic/patterns/cancellation: a server
-            // must, for listen requests).
-            if matches!(exchange.related, RelatedChannel::Outbox(_)) {
-                let params = format!(r#"{{"requestId":{},"reason":"the gateway is shutting down"}}"#, request.id);
-                exchange.related.send(encode::notification("notifications/cancelled", Some(&params)));
-            }
+    // On a shared channel the client also gets a cancellation (2026-07-28/basic/patterns/cancellation: a server must, if it
+    // ends a listen request).
+    let send_cancellation = |reason: &str| {
+        if matches!(exchange.related, RelatedChannel::Outbox(_)) {
+            let params = format!(r#"{{"requestId":{},"reason":"{reason}"}}"#, request.id);
+            exchange.related.send(encode::notification("notifications/cancelled", Some(&params)));
         }
+    };
+    tokio::select! {
+        () = long_requests.shutdown.cancelled() => send_cancellation("the gateway is shutting down"),
         () = cancel.cancelled() => {}
         () = overflowed.cancelled() => {}
-        // Another stream of the same principal needs the slot.
-        () = evicted.cancelled() => {}
+        () = evicted.cancelled() => send_cancellation("another stream of the same principal needs the slot"),
         () = tasks::watch(exchange, sources.reviews, tasks, request.id.as_json(), &*sink) => {}
-        revoked = long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
+        revoked = long_requests.wait_until_revoked(&exchange.identity) => {
+            send_cancellation("the credential is no longer valid");
+            return Err(revoked);
+        }
     }
     let meta = Some((keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()));
     Ok(Reply { meta, ..Reply::new("{}".into()) })

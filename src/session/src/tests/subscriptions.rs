@@ -1,11 +1,13 @@
 //! Notifications about resources that change.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, ask_error, pause};
 use crate::RequestScope;
-use countersign_exchange::testing::take_sent_messages;
-use countersign_protocol::Revision;
+use countersign_exchange::{reply::RelatedChannel, testing::take_sent_messages};
+use countersign_protocol::{Era, Revision};
 use countersign_provider::ProviderEvent;
 
 const LEGACY: Revision = Revision::V2025_11_25;
@@ -85,7 +87,10 @@ async fn listener_gets_acknowledged_updates_until_shutdown() {
 #[actix::test]
 async fn new_listener_evicts_listener_of_same_principal() {
     let bench = Bench::new("limits: { max_streams: 1, max_subscriptions: 1 }").await;
-    let (first, second) = (bench.client(MODERN, "{}"), bench.client(MODERN, "{}"));
+    let (mut first, second) = (bench.client(MODERN, "{}"), bench.client(MODERN, "{}"));
+    // All requests of the first client share one channel, as over stdio.
+    first.exchange.session = bench.clients.session("ann", Era::Legacy);
+    first.exchange.related = RelatedChannel::Outbox(Arc::clone(&first.exchange.session));
     let params = json!({ "notifications": { "toolsListChanged": true } });
     let next = async {
         next_notification(&first, "notifications/subscriptions/acknowledged").await;
@@ -99,6 +104,7 @@ async fn new_listener_evicts_listener_of_same_principal() {
         result["_meta"].get("io.modelcontextprotocol/subscriptionId").is_some(),
         "the first listener ends with a result"
     );
+    assert_eq!(next_notification(&first, "notifications/cancelled").await["requestId"], 1);
     let many = json!({ "notifications": { "resourceSubscriptions": ["f://a", "f://c"] } });
     assert_eq!(ask_error(&first, "subscriptions/listen", &many).await.1, "OVERLOADED");
 }
