@@ -93,6 +93,7 @@ fn version_header_must_match_the_session() {
     for wrong in ["1999-01-01", "banana"] {
         let answer = gateway.post(&[("Mcp-Session-Id", &session.id), ("MCP-Protocol-Version", wrong)], &ping);
         assert_eq!(answer.status, 400, "{wrong}: {}", answer.text());
+        assert_eq!(answer.json()["id"], 1, "{wrong}");
     }
     // The session knows its revision, so the header is optional.
     assert_eq!(gateway.post(&[("Mcp-Session-Id", &session.id)], &ping).status, 200);

@@ -56,7 +56,9 @@ pub async fn message(
 ) -> HttpResponse {
     let assumed = match header_revision(post.request) {
         Ok(assumed) => assumed,
-        Err(error) => return refuse(&error, Revision::NEWEST_LEGACY),
+        Err(error) => {
+            return refuse_message(error.kind.status(), request_id(message), &error, Revision::NEWEST_LEGACY);
+        }
     };
     let session = match find_session(&post, message, assumed) {
         Ok(session) => session,
