@@ -111,10 +111,10 @@ impl AccountServer {
         if self.oauth.client_id.is_none() || self.oauth.issuer.is_some() {
             return true;
         }
-        let mut bound_issuer = self.client_issuer.lock();
-        let bound =
-            bound_issuer.get_or_insert_with(|| issuers_of_accounts.first().map_or(issuer, String::as_str).to_owned());
-        bound == issuer
+        let mut client_issuer = self.client_issuer.lock();
+        let bound_issuer =
+            client_issuer.get_or_insert_with(|| issuers_of_accounts.first().map_or(issuer, String::as_str).to_owned());
+        bound_issuer == issuer
     }
 
     /// Returns `true` unless another authorization server is configured.

@@ -123,7 +123,7 @@ impl StoredTokens {
         if self.is_unused {
             return Ok(None);
         }
-        let started = Instant::now();
+        let started_at = Instant::now();
         let Ok(account) = self.client.read_account(&self.key, &self.server).await else {
             return self.cached_within(MAX_STALE_AGE).ok_or_else(store_unavailable);
         };
@@ -132,9 +132,9 @@ impl StoredTokens {
             |account: &Option<Arc<UnsealedAccount>>| account.as_ref().map(|account| account.connected_at);
         let mut is_replaced = false;
         let mut cache = self.cache.lock();
-        if cache.read_at.is_none_or(|at| at <= started) {
+        if cache.read_at.is_none_or(|at| at <= started_at) {
             is_replaced = cache.account.is_some() && connected_at(&cache.account) != connected_at(&account);
-            (cache.account, cache.read_at) = (account.clone(), Some(started));
+            (cache.account, cache.read_at) = (account.clone(), Some(started_at));
         }
         drop(cache);
         if is_replaced {
@@ -259,7 +259,7 @@ impl StoredTokens {
 
     /// Refreshes the tokens, unless another task or node has done so, and waits while another node does so.
     async fn refresh_locked(&self, seen: &UnsealedAccount, is_refused: bool) -> AccountResult {
-        let started = Instant::now();
+        let started_at = Instant::now();
         loop {
             let now = Timestamp::now();
             let account = self.reload().await?.ok_or(ConsentReason::NotConnected)?;
@@ -305,7 +305,7 @@ impl StoredTokens {
             }
             let max_wait = if is_usable { MAX_WAIT_WITH_TOKEN } else { MAX_WAIT_WITHOUT_TOKEN };
             // The pause may have begun while this task waited.
-            if started.elapsed() >= max_wait || self.pause.failure().is_some() {
+            if started_at.elapsed() >= max_wait || self.pause.failure().is_some() {
                 let text = "cannot be used now, because the refresh of its token has not ended";
                 return keep_or_fail_with(AuthorizationFailure::Unavailable(text.to_owned()));
             }

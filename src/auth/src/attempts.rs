@@ -127,8 +127,8 @@ impl FailedAttempts {
     /// # Errors
     /// `RATE_LIMITED` with `retryAfter` as in [`Self::record_failure`].
     pub fn check(&self, source: AttemptSource, now: Instant) -> Result<(), McpError> {
-        let until = self.blocked_until.get(&self.counted_source(source, now)).map(|until| *until);
-        match until.map(|until| until.saturating_duration_since(now)) {
+        let blocked_until = self.blocked_until.get(&self.counted_source(source, now)).map(|until| *until);
+        match blocked_until.map(|until| until.saturating_duration_since(now)) {
             Some(wait) if !wait.is_zero() => Err(rate_limited(wait)),
             _ => Ok(()),
         }

@@ -98,15 +98,15 @@ impl DashboardSignIns {
         if let Some(before) = all.get(id) {
             fresh.sign_in.last_used = fresh.sign_in.last_used.max(before.sign_in.last_used);
         }
-        let found = Some(fresh.sign_in.clone()).filter(|sign_in| is_live(sign_in, now));
-        if found.is_some() {
+        let live_sign_in = Some(fresh.sign_in.clone()).filter(|sign_in| is_live(sign_in, now));
+        if live_sign_in.is_some() {
             if all.len() >= MAX_SIGN_INS && !all.contains_key(id) {
                 // Some of these ended elsewhere. The others are read again when they are used.
                 all.retain(|_, cached| cached.checked_at.elapsed() < MAX_KEY_AGE);
             }
             all.insert(*id, fresh);
         }
-        Ok(found)
+        Ok(live_sign_in)
     }
 
     /// Signs in a principal. A browser that is already signed in as the same principal keeps its cookie, so that its
@@ -154,7 +154,7 @@ impl DashboardSignIns {
         // The cache does not suffice, because another process may have signed somebody in or out.
         let mut all: HashMap<SecretHash, SignIn> =
             self.store.sign_ins()?.into_iter().map(|sign_in| (sign_in.id, sign_in)).collect();
-        let mut removed: Vec<SecretHash> = all.values().filter(|s| !is_live(s, now)).map(|s| s.id).collect();
+        let mut removed_ids: Vec<SecretHash> = all.values().filter(|s| !is_live(s, now)).map(|s| s.id).collect();
         all.retain(|_, s| is_live(s, now));
         let kept_cookie = cookies.iter().take(MAX_COOKIES).find(|value| {
             let hash = secret::hash(value.as_bytes());
@@ -163,10 +163,10 @@ impl DashboardSignIns {
         });
         let cookie = kept_cookie.cloned().unwrap_or(fresh_cookie);
         while all.values().filter(|s| s.principal.name == principal.name).count() >= MAX_SIGN_INS_PER_PRINCIPAL {
-            removed.extend(evict(&mut all, Some(&principal.name)));
+            removed_ids.extend(evict(&mut all, Some(&principal.name)));
         }
         while all.len() >= MAX_SIGN_INS {
-            removed.extend(evict(&mut all, None));
+            removed_ids.extend(evict(&mut all, None));
         }
         let id = secret::hash(page_secret.as_bytes());
         let cookie_hash = secret::hash(cookie.as_bytes());
@@ -181,7 +181,7 @@ impl DashboardSignIns {
             refreshed_at,
         };
         let expires_at = expiry(&sign_in);
-        self.store.put_sign_in(&sign_in, &removed)?;
+        self.store.put_sign_in(&sign_in, &removed_ids)?;
         let mut cached = self.lock();
         cached.retain(|id, _| all.contains_key(id));
         cached.insert(id, CachedSignIn::new(sign_in));
@@ -269,10 +269,10 @@ impl DashboardSignIns {
         {
             let same_browser =
                 self.store.sign_ins()?.into_iter().filter(|s| secret::is_same_hash(&s.cookie, &sign_in.cookie));
-            let removed: Vec<SecretHash> = same_browser.map(|s| s.id).collect();
-            self.store.forget_sign_ins(&removed)?;
+            let removed_ids: Vec<SecretHash> = same_browser.map(|s| s.id).collect();
+            self.store.forget_sign_ins(&removed_ids)?;
             let mut cached = self.lock();
-            removed.iter().for_each(|id| drop(cached.remove(id)));
+            removed_ids.iter().for_each(|id| drop(cached.remove(id)));
             session = sign_in.session;
         }
         let mut cookie = self.build_cookie(String::new());

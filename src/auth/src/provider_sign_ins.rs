@@ -71,7 +71,7 @@ impl ProviderSignIns {
                 if error.kind == ErrorKind::UpstreamUnavailable { error.kind } else { ErrorKind::InvalidRequest };
             McpError::new(kind, error.message.clone())
         })?;
-        let ended = self.with_store(move |store| {
+        let end_sign_ins = self.with_store(move |store| {
             let is_ended = |sign_in: &SignIn| sign_in.session.as_ref().is_some_and(|session| notice.ends(session));
             let all = store.reader().sign_ins()?;
             let ids: Vec<_> = all.into_iter().filter(is_ended).map(|sign_in| sign_in.id).collect();
@@ -79,9 +79,9 @@ impl ProviderSignIns {
             Ok(is_first_use.then_some(ids.len()))
         });
         let used_before = || McpError::new(ErrorKind::InvalidRequest, "the logout token was used before");
-        let ended = ended.await?.ok_or_else(used_before)?;
-        tracing::info!(ended, "the identity provider ended sign-ins");
-        Ok(ended)
+        let ended_count = end_sign_ins.await?.ok_or_else(used_before)?;
+        tracing::info!(ended = ended_count, "the identity provider ended sign-ins");
+        Ok(ended_count)
     }
 
     /// Returns the ID token of a person's newest sign-in, or `None` if the person is not signed in.
@@ -153,7 +153,7 @@ impl ProviderSignIns {
         if !matches!(claimed.await, Ok(true)) {
             return;
         }
-        let written = match self.client.renew(session, now).await {
+        let write_result = match self.client.renew(session, now).await {
             Renewal::Unknown(None) => return,
             Renewal::Unknown(Some(session)) => {
                 self.with_store(move |store| store.writer().renew_session(&id, &session, None)).await
@@ -173,7 +173,7 @@ impl ProviderSignIns {
                 self.with_store(move |store| store.writer().renew_session(&id, &session, Some(&person))).await
             }
         };
-        if let Err(error) = written {
+        if let Err(error) = write_result {
             tracing::error!(error = %error.message, "a renewed sign-in could not be stored");
         }
     }

@@ -126,13 +126,15 @@ pub(crate) fn report_unavailable(error: StoreError) -> McpError {
 
 impl KeyStore for StoredCredentials {
     fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError> {
-        let found = self.reader.find(hash).map_err(report_unavailable)?;
+        let key_and_hash = self.reader.find(hash).map_err(report_unavailable)?;
         let now = Timestamp::now();
-        if let Some((key, _)) = found.as_ref().filter(|(key, _)| key.revoked_at.is_none() && is_touch_due(key, now)) {
+        if let Some((key, _)) =
+            key_and_hash.as_ref().filter(|(key, _)| key.revoked_at.is_none() && is_touch_due(key, now))
+        {
             let key = key.clone();
             self.record_use(move |writer| writer.touch(&key, now));
         }
-        Ok(found.map(|(key, hash)| StoredKey { key, hash }))
+        Ok(key_and_hash.map(|(key, hash)| StoredKey { key, hash }))
     }
 
     fn is_person_revoked(&self, name: &str) -> Result<bool, McpError> {

@@ -139,10 +139,10 @@ impl TokenVerifier {
                 unchanged.cloned().unwrap_or_else(|| Arc::new(self.create_issuer(config)))
             })
             .collect();
-        let removed = old.iter().filter(|issuer| !new.iter().any(|current| Arc::ptr_eq(current, issuer)));
-        let removed: Vec<Arc<Issuer>> = removed.cloned().collect();
+        let removed_issuers = old.iter().filter(|issuer| !new.iter().any(|current| Arc::ptr_eq(current, issuer)));
+        let removed_issuers: Vec<Arc<Issuer>> = removed_issuers.cloned().collect();
         self.issuers.store(Arc::new(new));
-        removed.iter().for_each(|issuer| issuer.retire());
+        removed_issuers.iter().for_each(|issuer| issuer.retire());
         self.cache.retain_introspections(|identity| self.is_current(identity));
     }
 
