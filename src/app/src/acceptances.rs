@@ -46,12 +46,12 @@ pub fn compare_pins(before: &Pins, after: &Pins) -> Vec<AcceptanceChange> {
 /// Returns the person who last revoked acceptances of the server.
 pub async fn last_revoker(store: &dyn Store, server: &str) -> Option<String> {
     let search = AuditSearch { events: vec!["definitions_revoked".to_owned()], ..AuditSearch::default() };
-    let found = store.search_audit(search, None, MAX_SEARCHED_ENTRIES).await.ok()?;
-    let entry_of_server = found.entries.into_iter().find(|found| {
-        let details = serde_json::from_str::<serde_json::Value>(found.entry.details.get()).unwrap_or_default();
+    let page = store.search_audit(search, None, MAX_SEARCHED_ENTRIES).await.ok()?;
+    let entry_of_server = page.entries.into_iter().find(|found_entry| {
+        let details = serde_json::from_str::<serde_json::Value>(found_entry.entry.details.get()).unwrap_or_default();
         details["server"] == server
     });
-    entry_of_server.map(|found| found.entry.actor)
+    entry_of_server.map(|found_entry| found_entry.entry.actor)
 }
 
 #[cfg(test)]

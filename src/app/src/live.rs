@@ -125,7 +125,7 @@ impl Reconfigurable for LiveGateway {
     }
 
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {
-        let written = write(&*self.store, WriteRequest::Record(Record::new(event, Timestamp::now(), by, details)));
-        Box::pin(async move { written.await.map_err(|error| error.to_string()) })
+        let record_write = write(&*self.store, WriteRequest::Record(Record::new(event, Timestamp::now(), by, details)));
+        Box::pin(async move { record_write.await.map_err(|error| error.to_string()) })
     }
 }

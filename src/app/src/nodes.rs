@@ -227,9 +227,10 @@ impl NodeSync {
         let search = AuditSearch { events, ..AuditSearch::default() };
         let (mut entries, mut before) = (Vec::new(), Some(end + 1));
         while let Some(top) = before.filter(|top| *top > last + 1) {
-            let found = self.store.search_audit(search.clone(), Some(top), PAGE_SIZE).await?;
-            entries.extend(found.entries.into_iter().map(|found| found.entry).filter(|entry| entry.seq > last));
-            before = found.next;
+            let page = self.store.search_audit(search.clone(), Some(top), PAGE_SIZE).await?;
+            entries
+                .extend(page.entries.into_iter().map(|found_entry| found_entry.entry).filter(|entry| entry.seq > last));
+            before = page.next;
         }
         for entry in entries.iter().rev() {
             if entry.event == ESCALATED_EVENT {

@@ -90,11 +90,12 @@ impl StatusTracker {
                 add_event(kind, json!({ "error": if is_open { json!(status.error) } else { Value::Null } }));
             }
             if let Some(waiting) = waiting.map(|waiting| waiting.get(name).cloned().unwrap_or_default()) {
-                let new: Vec<&String> = waiting.new.difference(&reported.waiting.new).collect();
-                let changed: Vec<&String> = waiting.changed.difference(&reported.waiting.changed).collect();
-                if !new.is_empty() || !changed.is_empty() {
-                    let tools: Vec<&String> = changed.iter().chain(&new).copied().take(MAX_NAMED_TOOLS).collect();
-                    let details = json!({ "tools": tools, "new": new.len(), "changed": changed.len() });
+                let new_tools: Vec<&String> = waiting.new.difference(&reported.waiting.new).collect();
+                let changed_tools: Vec<&String> = waiting.changed.difference(&reported.waiting.changed).collect();
+                if !new_tools.is_empty() || !changed_tools.is_empty() {
+                    let tools: Vec<&String> =
+                        changed_tools.iter().chain(&new_tools).copied().take(MAX_NAMED_TOOLS).collect();
+                    let details = json!({ "tools": tools, "new": new_tools.len(), "changed": changed_tools.len() });
                     add_event("provider.tools_waiting", details);
                 }
                 reported.waiting = waiting;

@@ -242,14 +242,19 @@ mod tests {
 
     #[tokio::test]
     async fn detached_gateway_leaves_only_for_newer_program() {
-        let own = OWN_VERSION;
+        let own_version = OWN_VERSION;
         for (is_detached, version, replace, answer) in [
-            (true, "99.0.0", ",\"replace\":true", format!("{{\"leaving\":\"{own}\"}}\n")),
-            (true, "99.0.0", ",\"replace\":false", format!("{{\"welcome\":\"{own}\",\"background\":true}}\n")),
-            (true, "99.0.0", "", format!("{{\"welcome\":\"{own}\"}}\n")),
-            (true, own, ",\"replace\":true", format!("{{\"welcome\":\"{own}\",\"background\":true}}\n")),
-            (true, "0.0.1", ",\"replace\":true", format!("{{\"welcome\":\"{own}\",\"background\":true}}\n")),
-            (false, "99.0.0", ",\"replace\":true", format!("{{\"welcome\":\"{own}\"}}\n")),
+            (true, "99.0.0", ",\"replace\":true", format!("{{\"leaving\":\"{own_version}\"}}\n")),
+            (true, "99.0.0", ",\"replace\":false", format!("{{\"welcome\":\"{own_version}\",\"background\":true}}\n")),
+            (true, "99.0.0", "", format!("{{\"welcome\":\"{own_version}\"}}\n")),
+            (
+                true,
+                own_version,
+                ",\"replace\":true",
+                format!("{{\"welcome\":\"{own_version}\",\"background\":true}}\n"),
+            ),
+            (true, "0.0.1", ",\"replace\":true", format!("{{\"welcome\":\"{own_version}\",\"background\":true}}\n")),
+            (false, "99.0.0", ",\"replace\":true", format!("{{\"welcome\":\"{own_version}\"}}\n")),
             (true, "99.0.0", ",\"replace\":true,\"key\":\"bad\"", "{\"refused\":\"unknown key\"}\n".to_owned()),
         ] {
             let hello = format!("{{\"attach\":1,\"version\":\"{version}\",\"pid\":1,\"later\":[1]{replace}}}\n");

@@ -101,10 +101,10 @@ where
             return ended;
         }
         tracing::info!("the gateway has ended; the session goes on with the next one");
-        let found = find_gateway(&mut input, &conversation, &mut connect, is_detached);
+        let search = find_gateway(&mut input, &conversation, &mut connect, is_detached);
         connection = tokio::select! {
-            found = found => match found {
-                Ok(Some(found)) => found,
+            search_result = search => match search_result {
+                Ok(Some(gateway)) => gateway,
                 Ok(None) => return ProxyOutcome::Done,
                 Err(ended) => return ended,
             },
@@ -127,15 +127,15 @@ async fn find_gateway<R, W>(
         let is_needed = input.has_line() || conversation.borrow().has_unanswered_requests();
         let may_start = is_needed && Instant::now() >= may_start_at;
         let search = async {
-            let found = connect(may_start).await;
-            if matches!(found, Ok(None)) {
+            let search_result = connect(may_start).await;
+            if matches!(search_result, Ok(None)) {
                 sleep(interval).await;
             }
-            found
+            search_result
         };
         tokio::select! {
-            found = search => match found {
-                Ok(Some(found)) => return Ok(Some(found)),
+            search_result = search => match search_result {
+                Ok(Some(gateway)) => return Ok(Some(gateway)),
                 Ok(None) => interval = (interval * 2).min(MAX_SEARCH_INTERVAL),
                 Err(error) => return Err(ProxyOutcome::NoGateway(error)),
             },
@@ -347,12 +347,12 @@ where
         line.clear();
         // Large lines must not keep their memory for the lifetime of the session.
         line.shrink_to(1 << 20);
-        let read = (&mut gateway).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await;
-        if read.is_err() || line.last() != Some(&b'\n') {
+        let read_result = (&mut gateway).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await;
+        if read_result.is_err() || line.last() != Some(&b'\n') {
             return ProxyOutcome::GatewayGone;
         }
         let gateway_line = conversation.borrow_mut().note_gateway_line(&line);
-        let written = match gateway_line {
+        let write_result = match gateway_line {
             GatewayLine::Forward(line) => write_lines(output, &[line]).await,
             GatewayLine::Drop => Ok(()),
             GatewayLine::Resumed(lines) => {
@@ -361,7 +361,7 @@ where
             }
             GatewayLine::NotResumed(error) => return ProxyOutcome::NoGateway(AttachError::NotResumed(error)),
         };
-        if let Err(ended) = written {
+        if let Err(ended) = write_result {
             return ended;
         }
     }
@@ -369,13 +369,13 @@ where
 
 /// Writes lines for the agent.
 async fn write_lines<O: AsyncWrite + Unpin>(output: &mut O, lines: &[impl AsRef<[u8]>]) -> Result<(), ProxyOutcome> {
-    let written = async {
+    let write_and_flush = async {
         for line in lines {
             output.write_all(line.as_ref()).await?;
         }
         output.flush().await
     };
-    written.await.map_err(|error| match error.kind() {
+    write_and_flush.await.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => ProxyOutcome::OutputClosed,
         _ => ProxyOutcome::Failed(error),
     })

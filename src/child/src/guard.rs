@@ -108,10 +108,10 @@ pub fn main(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode, String
         if std::env::var_os(SMALL_ARENA.0).is_some_and(|value| value == SMALL_ARENA.1) {
             command.env_remove(SMALL_ARENA.0);
         }
-        let started = command.spawn();
+        let spawn_result = command.spawn();
         // The gateway sees the end of the server's stdout only if no other process holds it.
         drop(command);
-        match started {
+        match spawn_result {
             Ok(child) => {
                 let pid = Pid::from_child(&child);
                 let start_ticks = processes::read_start_ticks(pid).unwrap_or(0);
@@ -141,13 +141,13 @@ fn receive_descriptors() -> std::io::Result<(StdUnixStream, [Stdio; 3])> {
     let mut byte = [0_u8; 1];
     // They are close-on-exec, so that the server holds them only as its descriptors 0, 1 and 2.
     rustix::net::recvmsg(&stdin, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    let mut received: Vec<OwnedFd> = Vec::with_capacity(3);
+    let mut descriptors: Vec<OwnedFd> = Vec::with_capacity(3);
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = message {
-            received.extend(fds);
+            descriptors.extend(fds);
         }
     }
-    let server = <[OwnedFd; 3]>::try_from(received)
+    let server = <[OwnedFd; 3]>::try_from(descriptors)
         .map_err(|_| std::io::Error::other("no descriptors came over its stdin"))?
         .map(Stdio::from);
     Ok((StdUnixStream::from(stdin.as_fd().try_clone_to_owned()?), server))

@@ -41,8 +41,8 @@ const THIS_PROGRAM: &str = "/proc/self/exe";
 #[must_use]
 pub fn this_program() -> PathBuf {
     let this = Path::new(THIS_PROGRAM);
-    let found = if this.exists() { Ok(this.to_owned()) } else { std::env::current_exe() };
-    found.unwrap_or_else(|_| this.to_owned())
+    let program = if this.exists() { Ok(this.to_owned()) } else { std::env::current_exe() };
+    program.unwrap_or_else(|_| this.to_owned())
 }
 
 /// The command of a child and its environment.

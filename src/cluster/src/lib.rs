@@ -48,8 +48,8 @@ impl Cluster for StoreCluster {
 
     fn owner_of_session<'a>(&'a self, session: &'a str, is_forwarded: bool) -> OwnerLookup<'a> {
         Box::pin(async move {
-            let own = self.nodes.claimant();
-            if own.is_some_and(|own| ownership::node_of(session) == Some(&own.node)) {
+            let claimant = self.nodes.claimant();
+            if claimant.is_some_and(|claimant| ownership::node_of(session) == Some(&claimant.node)) {
                 return (self.check_own_lease)().map(|()| None);
             }
             if is_forwarded {

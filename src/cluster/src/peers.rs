@@ -263,7 +263,7 @@ async fn connect(peer: &Peer) -> Result<Rc<PeerConnection>, PeerError> {
         .url
         .parse()
         .map_err(|error| io::Error::other(format!("the address of the node is invalid: {error}")))?;
-    let opened = timeout(CONNECT_TIMEOUT, async {
+    let attempt = timeout(CONNECT_TIMEOUT, async {
         let tcp = connect_tcp(&url).await?;
         if url.scheme_str() != Some("https") {
             return handshake(peer, tcp).await;
@@ -276,7 +276,7 @@ async fn connect(peer: &Peer) -> Result<Rc<PeerConnection>, PeerError> {
         }
         handshake(peer, tls).await
     });
-    opened.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    attempt.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
 async fn connect_tcp(url: &Uri) -> Result<TcpStream, io::Error> {
@@ -330,11 +330,11 @@ where
             }
         };
         let driven = poll_fn(|cx| {
-            let ended = Pin::new(&mut driver).poll(cx);
+            let poll = Pin::new(&mut driver).poll(cx);
             if let Some(connection) = weak.upgrade() {
                 connection.max_streams.set(driver.max_concurrent_send_streams().min(max_streams));
             }
-            ended
+            poll
         });
         tokio::select! {
             ended = driven => tracing::debug!(node = peer.node_id, ?ended, "a connection to another node ended"),

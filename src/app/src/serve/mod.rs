@@ -148,10 +148,10 @@ impl RunningGateway {
         let mut threads: Vec<_> = self.threads.iter().map(Arbiter::handle).collect();
         threads.extend(self.endpoint.server.reviews.changes.threads());
         actix::spawn(notify::run(Arc::clone(&manager), Arc::clone(&self.endpoint), threads));
-        let ended = self.wait_for_end().await;
+        let result = self.wait_for_end().await;
         manager.notify_stopping();
         self.shut_down().await;
-        ended
+        result
     }
 
     async fn wait_for_end(&mut self) -> Result<(), ServeError> {
@@ -261,7 +261,7 @@ async fn wait_for_signal() -> &'static str {
 /// Returns a [`ServeError`].
 pub fn run(loaded: LoadedConfig, flags: Flags, options: Options, metrics: Metrics) -> Result<(), ServeError> {
     let system = actix::System::new();
-    let ended = system.block_on(async move {
+    let result = system.block_on(async move {
         let manager = Arc::new(ServiceManager::from_process());
         let running = start(loaded, ConfigSource::from_process(flags), options, metrics).await?;
         let is_attended = !options.stdio && !options.detached;
@@ -283,5 +283,5 @@ pub fn run(loaded: LoadedConfig, flags: Flags, options: Options, metrics: Metric
     });
     // Dropping the runtime would wait for a thread that may be blocked on stdin.
     std::mem::forget(system);
-    ended
+    result
 }

@@ -10,9 +10,9 @@ use countersign_rulings::tool_acceptance::RouteRebuilder;
 pub fn route_rebuilder(router: &Addr<Router>) -> RouteRebuilder {
     let router = router.clone();
     Box::new(move || -> BoxFuture<'static, ()> {
-        let sent = router.send(RefreshRulings);
+        let refresh_request = router.send(RefreshRulings);
         Box::pin(async move {
-            match sent.await {
+            match refresh_request.await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::error!(%error, "the routes could not be rebuilt"),
                 Err(error) => tracing::error!(%error, "the router does not respond"),
