@@ -230,17 +230,17 @@ impl DeclinedQuestions {
     #[must_use]
     pub fn missing_capabilities(&self, declared: &ClientCapabilities) -> Option<Value> {
         let all = self.0.get()?.lock();
-        let mut found: Option<Value> = None;
+        let mut all_missing: Option<Value> = None;
         for (method, params) in all.iter() {
             let Some(missing) = missing_capability(declared, method, params.as_deref().map(RawValue::get)) else {
                 continue;
             };
-            match &mut found {
-                Some(found) => merge_objects(found, missing),
-                None => found = Some(missing),
+            match &mut all_missing {
+                Some(merged) => merge_objects(merged, missing),
+                None => all_missing = Some(missing),
             }
         }
-        found
+        all_missing
     }
 
     /// Returns the error for a call that failed after its upstream had asked for something that the client did not

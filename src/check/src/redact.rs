@@ -23,19 +23,19 @@ pub(crate) struct Redactor {
 
 impl Redactor {
     pub fn new(target: &Target, secrets: &[String]) -> Self {
-        let mut found = secrets.to_vec();
+        let mut secret_values = secrets.to_vec();
         match target {
-            Target::Command { env, .. } => env.iter().for_each(|(_, value)| found.push(value.clone())),
+            Target::Command { env, .. } => env.iter().for_each(|(_, value)| secret_values.push(value.clone())),
             Target::Http { url, headers } | Target::WebSocket { url, headers } => {
-                headers.iter().for_each(|(name, value)| collect_header_secrets(name, value, &mut found));
-                found.push(url.password().unwrap_or(url.username()).to_owned());
-                found.extend(url.query().map(str::to_owned));
-                found.extend(url.query_pairs().map(|(_, value)| value.into_owned()));
+                headers.iter().for_each(|(name, value)| collect_header_secrets(name, value, &mut secret_values));
+                secret_values.push(url.password().unwrap_or(url.username()).to_owned());
+                secret_values.extend(url.query().map(str::to_owned));
+                secret_values.extend(url.query_pairs().map(|(_, value)| value.into_owned()));
             }
         }
         // A message that is quoted in another message is escaped twice.
         let mut secrets = Vec::new();
-        for text in found.iter().flat_map(|value| value.lines()) {
+        for text in secret_values.iter().flat_map(|value| value.lines()) {
             let mut spellings = vec![text.trim().to_owned()];
             for _ in 0..2 {
                 let escaped: BTreeSet<String> =

@@ -121,8 +121,8 @@ impl PreparedCall<'_> {
             }
             let elicitation = edit(elicitation, &[("mode", MemberEdit::Set(r#""url""#))]);
             let upstream = &self.call.upstream.config.name;
-            let named = questions::attribute_params(upstream, questions::ELICITATION, Some(&elicitation));
-            attributed.extend(named.map(String::from));
+            let attributed_params = questions::attribute_params(upstream, questions::ELICITATION, Some(&elicitation));
+            attributed.extend(attributed_params.map(String::from));
         }
         let data = edit(data, &[("elicitations", MemberEdit::Set(&format!("[{}]", attributed.join(","))))]);
         Ok(Some(RpcError { data: RawValue::from_string(data).ok(), ..error.clone() }))

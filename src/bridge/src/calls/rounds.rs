@@ -59,9 +59,9 @@ pub async fn pass_through(prepared: &PreparedCall<'_>) -> Result<Reply, McpError
 /// # Errors
 /// `-32602` for a state that was not issued to this principal for this request.
 fn unseal_state(prepared: &PreparedCall<'_>) -> Result<Option<String>, McpError> {
-    let mut found = prepared.params.object.members().filter(|member| member.key == "requestState");
-    let Some(member) = found.next() else { return Ok(None) };
-    if found.next().is_some() {
+    let mut state_members = prepared.params.object.members().filter(|member| member.key == "requestState");
+    let Some(member) = state_members.next() else { return Ok(None) };
+    if state_members.next().is_some() {
         return Err(invalid_state("it is given more than once"));
     }
     let sealed = string(member.value).ok_or_else(|| invalid_state("it must be a string"))?;

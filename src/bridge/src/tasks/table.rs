@@ -180,10 +180,10 @@ impl Tasks {
         let now = Instant::now();
         let is_listed =
             |task: &Task| task.caller.principal.name == principal && !task.caller.is_modern && task.expires_at > now;
-        let found = self.by_alias.iter().filter(|task| is_listed(task));
-        let mut found: Vec<_> = found.map(|task| Arc::clone(&task)).collect();
-        found.sort_by(|a, b| (a.created_at, &a.alias).cmp(&(b.created_at, &b.alias)));
-        found
+        let listed_tasks = self.by_alias.iter().filter(|task| is_listed(task));
+        let mut listed_tasks: Vec<_> = listed_tasks.map(|task| Arc::clone(&task)).collect();
+        listed_tasks.sort_by(|a, b| (a.created_at, &a.alias).cmp(&(b.created_at, &b.alias)));
+        listed_tasks
     }
 }
 

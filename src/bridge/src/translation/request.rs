@@ -277,9 +277,9 @@ mod tests {
         let declared_client = DeclaredClient { is_modern: true, info: "{}".into(), ..DeclaredClient::default() };
         let whole =
             |params: &str| format!("{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{params}}}");
-        let got = body(Revision::V2026_07_28, &draft(MODERN, declared_client.clone()));
+        let translated_body = body(Revision::V2026_07_28, &draft(MODERN, declared_client.clone()));
         let expected = MODERN.replace("\"progressToken\":\"t\"", "\"progressToken\":7").replace('\n', " ");
-        assert_eq!(got, whole(&expected));
+        assert_eq!(translated_body, whole(&expected));
         let without = MODERN.replace("\"progressToken\":\"t\",", "").replace('\n', " ");
         assert_eq!(body(Revision::V2026_07_28, &draft(&without, declared_client.clone())), whole(&without));
         // Facts that differ from those that the upstream should get are replaced.
@@ -287,11 +287,14 @@ mod tests {
         let escaped = without.replace(version, "\"io.modelcontextprotocol/protocolVersion\":\"2026-07-2\\u0038\"");
         assert_eq!(body(Revision::V2026_07_28, &draft(&escaped, declared_client.clone())), whole(&without));
         let without_capabilities = DeclaredClient { capabilities: Some("{}".into()), ..declared_client.clone() };
-        let got = body(Revision::V2026_07_28, &draft(&without, without_capabilities));
-        assert_eq!(got, whole(&without.replace("{\"sampling\":{}}", "{}")));
+        let translated_body = body(Revision::V2026_07_28, &draft(&without, without_capabilities));
+        assert_eq!(translated_body, whole(&without.replace("{\"sampling\":{}}", "{}")));
         let unnamed = r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
-        let got = body(Revision::V2026_07_28, &draft(unnamed, declared_client));
-        assert!(got.contains(keys::CLIENT_INFO) && got.contains(keys::CLIENT_CAPABILITIES), "{got}");
+        let translated_body = body(Revision::V2026_07_28, &draft(unnamed, declared_client));
+        assert!(
+            translated_body.contains(keys::CLIENT_INFO) && translated_body.contains(keys::CLIENT_CAPABILITIES),
+            "{translated_body}"
+        );
     }
 
     #[test]
@@ -319,7 +322,7 @@ mod tests {
     #[test]
     fn request_between_handshake_peers_is_unchanged() {
         let text = r#"{"arguments":{ },"name":"é","_meta":{"k":1}, "task":{"ttl":1}}"#;
-        let got = body(Revision::V2025_06_18, &draft(text, DeclaredClient::default()));
-        assert!(got.ends_with(&format!(r#""params":{text}}}"#)));
+        let translated_body = body(Revision::V2025_06_18, &draft(text, DeclaredClient::default()));
+        assert!(translated_body.ends_with(&format!(r#""params":{text}}}"#)));
     }
 }

@@ -152,8 +152,8 @@ async fn check_end(probe: Probe) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     let child = child_process(&mut conn)?;
     child.close_stdin();
-    let ended = child.wait_for_exit(EXIT_LIMIT).await;
-    ensure(ended.is_some(), || format!("it still runs; the end of its stderr: {}", child.stderr_tail()))
+    let exit_report = child.wait_for_exit(EXIT_LIMIT).await;
+    ensure(exit_report.is_some(), || format!("it still runs; the end of its stderr: {}", child.stderr_tail()))
 }
 
 async fn check_exit_code(probe: Probe) -> Outcome {

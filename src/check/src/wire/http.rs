@@ -224,9 +224,9 @@ async fn read_response(socket: &mut Connection, answer: &mut HttpResponse) -> Re
         if answer.is_stream() {
             answer.events.extend(body.take_events());
         }
-        let answered = answer.is_stream()
+        let has_response = answer.is_stream()
             && answer.events.iter().filter_map(|event| parse(&event.data)).any(|message| is_response(&message));
-        let is_finished = answered
+        let is_finished = has_response
             || body.is_complete()
             || matches!(answer.status, 204 | 304)
             || body.decoded.len() > MAX_MESSAGE_BYTES;

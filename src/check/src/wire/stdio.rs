@@ -84,13 +84,13 @@ impl Stdio {
         let line = async {
             loop {
                 // Bytes that were read before a timeout stay in `partial`.
-                let read = self.stdout.fill_buf().await.map_err(|_| ProbeError::Closed)?;
-                if read.is_empty() {
+                let bytes = self.stdout.fill_buf().await.map_err(|_| ProbeError::Closed)?;
+                if bytes.is_empty() {
                     return Err(ProbeError::Closed);
                 }
-                let end = read.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
-                let length = end.unwrap_or(read.len());
-                self.partial.extend_from_slice(read.get(..length).unwrap_or_default());
+                let end = bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+                let length = end.unwrap_or(bytes.len());
+                self.partial.extend_from_slice(bytes.get(..length).unwrap_or_default());
                 self.stdout.consume(length);
                 self.budget.charge(length)?;
                 if end.is_some() {
@@ -117,7 +117,7 @@ impl Stdio {
 
     /// Returns the report of how the child ended, or `None` if it did not end within the limit.
     pub async fn wait_for_exit(&mut self, limit: Duration) -> Option<GuardReport> {
-        let ended = async {
+        let exit_report = async {
             loop {
                 match self.guard.next_report().await? {
                     report @ (GuardReport::Exited { .. } | GuardReport::Killed { .. }) => return Some(report),
@@ -125,7 +125,7 @@ impl Stdio {
                 }
             }
         };
-        tokio::time::timeout(limit, ended).await.ok()?
+        tokio::time::timeout(limit, exit_report).await.ok()?
     }
 }
 
