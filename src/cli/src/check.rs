@@ -117,14 +117,14 @@ fn forwarded_variables(args: &CheckArgs) -> Result<Vec<(String, String)>, Failur
         Ok(value) => Ok((name.clone(), value)),
         Err(_) => Err(usage_error(format!("--env {name}: there is no such variable, or it is not Unicode"))),
     };
-    let named: Vec<_> = args.env.iter().map(variable).collect::<Result<_, _>>()?;
+    let variables: Vec<_> = args.env.iter().map(variable).collect::<Result<_, _>>()?;
     let withheld = InheritedEnvironment::from_process().withheld.into_iter();
     for name in withheld.filter(|name| !args.env.contains(name)) {
         print_note(&format!(
             "{name} is not passed on, because it holds a user name or a password; --env {name} passes it."
         ));
     }
-    Ok(named)
+    Ok(variables)
 }
 
 /// Returns the target of an address. Its user and password are sent as the gateway sends them, unless `headers` has others.
@@ -149,12 +149,12 @@ fn target_from_config(
     more_headers: Vec<(String, String)>,
 ) -> Result<(Target, Vec<String>), Failure> {
     let LoadedConfig { config, secrets, .. } = configuration(&args.data.flags())?;
-    let found = config.upstreams.iter().find(|server| server.name == name).ok_or_else(|| {
+    let server = config.upstreams.iter().find(|server| server.name == name).ok_or_else(|| {
         let all: Vec<&str> = config.upstreams.iter().map(|server| server.name.as_str()).collect();
         usage_error(format!("mcpServers has no server {name}; it has: {}", all.join(", ")))
     })?;
     let plain = |(name, Secret(value)): (&String, &Secret)| (name.clone(), value.clone());
-    let target = match &found.target {
+    let target = match &server.target {
         UpstreamTarget::Command { command, args: arguments, env, cwd } => Target::Command {
             program: command.clone(),
             arguments: arguments.clone(),
@@ -224,15 +224,15 @@ impl Progress for CheckPrinter<'_> {
                 one_line(if server.is_empty() { "The server" } else { server }),
                 plural(checks, "check")
             );
-            let written = self.out.write_line(&line).and_then(|()| self.out.finish());
-            self.write_error = self.write_error.take().or(written.err());
+            let write_result = self.out.write_line(&line).and_then(|()| self.out.finish());
+            self.write_error = self.write_error.take().or(write_result.err());
         }
     }
 
     fn check_finished(&mut self, checked: &CheckResult) {
         if !self.quiet {
-            let written = self.print_check(checked);
-            self.write_error = self.write_error.take().or(written.err());
+            let write_result = self.print_check(checked);
+            self.write_error = self.write_error.take().or(write_result.err());
         }
     }
 }

@@ -68,10 +68,10 @@ pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Unavailable, format!("the runtime could not be started: {error}")))?;
-    let ended = runtime.block_on(attach(&data, &hello, &command));
+    let result = runtime.block_on(attach(&data, &hello, &command));
     // A read of stdin may still block another thread, for which the process does not wait.
     runtime.shutdown_background();
-    ended
+    result
 }
 
 /// Sets up logging, the panic hook and metrics of a serving process; warnings about the configuration are logged.

@@ -45,8 +45,8 @@ pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
     if args.connect.json {
         out.write_json(&answer)?;
     } else {
-        let read = serde_json::from_str(&answer);
-        print_decision(&read.map_err(|error| Failure::new(Exit::Internal, error.to_string()))?, out)?;
+        let decision = serde_json::from_str(&answer);
+        print_decision(&decision.map_err(|error| Failure::new(Exit::Internal, error.to_string()))?, out)?;
     }
     Ok(Exit::Ok)
 }
@@ -145,8 +145,10 @@ pub fn read_arguments(given: Option<&str>) -> Result<Box<RawValue>, Failure> {
         None => "{}".to_owned(),
         Some("-") => {
             let mut text = String::new();
-            let read = std::io::stdin().lock().take(MAX_ARGUMENTS_BYTES + 1).read_to_string(&mut text);
-            if read.map_err(|error| usage(format!("stdin cannot be read: {error}")))? as u64 > MAX_ARGUMENTS_BYTES {
+            let read_result = std::io::stdin().lock().take(MAX_ARGUMENTS_BYTES + 1).read_to_string(&mut text);
+            if read_result.map_err(|error| usage(format!("stdin cannot be read: {error}")))? as u64
+                > MAX_ARGUMENTS_BYTES
+            {
                 return Err(usage("stdin has more than 2 MiB".to_owned()));
             }
             text

@@ -73,10 +73,10 @@ impl<'a> RowTable<'a> {
         let mut lines: Vec<DiffLine> =
             table.iter().map(|(op, cells)| DiffLine { op: *op, text: padded(cells, &widths) }).collect();
         if self.uncompared_rows > 0 {
-            let more = plural(self.uncompared_rows, "more row");
+            let more_rows = plural(self.uncompared_rows, "more row");
             lines.push(DiffLine {
                 op: LineOp::Note,
-                text: format!("Rows beyond {MAX_ROWS} are not compared: {more}, which --json shows."),
+                text: format!("Rows beyond {MAX_ROWS} are not compared: {more_rows}, which --json shows."),
             });
         }
         lines
@@ -133,9 +133,9 @@ fn pair_rows<'a>(old: Vec<Row<'a>>, new: Vec<Row<'a>>) -> Vec<(Option<Row<'a>>, 
     let positions = |rows: &[Row<'a>]| -> HashMap<&'a str, usize> {
         rows.iter().enumerate().filter_map(|(at, row)| Some((value_of(row, &key)?, at))).collect()
     };
-    let known = positions(&new);
-    let partners: Vec<Option<usize>> = old.iter().map(|row| known.get(value_of(row, &key)?).copied()).collect();
-    let identifies = known.len() == new.len() && positions(&old).len() == old.len();
+    let new_positions = positions(&new);
+    let partners: Vec<Option<usize>> = old.iter().map(|row| new_positions.get(value_of(row, &key)?).copied()).collect();
+    let identifies = new_positions.len() == new.len() && positions(&old).len() == old.len();
     if !identifies || !partners.iter().flatten().is_sorted() {
         let rows = old.len().max(new.len());
         let (mut old, mut new) = (old.into_iter(), new.into_iter());

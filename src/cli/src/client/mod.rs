@@ -180,8 +180,8 @@ impl Client {
             Some(url) => (GatewayLocation::Explicit(url.clone()), url.clone(), url.into()),
             None => {
                 let data = data_dir(&args.data)?;
-                let found = local_gateway::find(&data)?;
-                (GatewayLocation::DataDirectory(data), found.url, found.link_base)
+                let gateway = local_gateway::find(&data)?;
+                (GatewayLocation::DataDirectory(data), gateway.url, gateway.link_base)
             }
         };
         let is_local = url.host_str().is_some_and(|host| {

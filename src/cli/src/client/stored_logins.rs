@@ -95,9 +95,9 @@ impl LoginFile {
         }
         let _lock = self.lock().await?;
         let mut entries = self.read()?;
-        let removed = entries.remove(gateway);
+        let removed_login = entries.remove(gateway);
         self.write(&entries)?;
-        Ok(removed)
+        Ok(removed_login)
     }
 
     /// Returns an access token for the gateway. One that is about to end is renewed before, at a provider whose certificate the
@@ -168,9 +168,9 @@ impl LoginFile {
     }
 
     fn write(&self, entries: &Entries) -> Result<(), Failure> {
-        let written = serde_json::to_vec_pretty(entries).map_err(io::Error::from);
-        let written = written.and_then(|bytes| replace_file(&self.path, &bytes, 0o600));
-        written.map_err(|error| self.failure(&format!("cannot be written: {error}")))
+        let json = serde_json::to_vec_pretty(entries).map_err(io::Error::from);
+        let write_result = json.and_then(|bytes| replace_file(&self.path, &bytes, 0o600));
+        write_result.map_err(|error| self.failure(&format!("cannot be written: {error}")))
     }
 
     fn failure(&self, problem: &str) -> Failure {

@@ -60,8 +60,8 @@ pub async fn sign_in(client: &PublicClient) -> Result<TokenResponse, Failure> {
     drop(rt::spawn(server));
 
     let request = client.request_authorization(&redirect_uri).map_err(failure)?;
-    let opened = browser::open(&request.url);
-    let hint = if opened {
+    let is_browser_opened = browser::open(&request.url);
+    let hint = if is_browser_opened {
         "If no browser opens, open this address:"
     } else {
         "Open this address in a browser on this machine:"

@@ -205,8 +205,8 @@ async fn fetch_tools(client: &Client, name: &str, wait: Option<Duration>) -> Res
     if let Some(limit) = wait {
         super::wait_for_tools(client, name, limit).await?;
     }
-    let found: Tools = client.get(&["servers", name], &[]).await?.read()?;
-    if found.tools.is_empty()
+    let tool_list: Tools = client.get(&["servers", name], &[]).await?.read()?;
+    if tool_list.tools.is_empty()
         && let Some(server) = find_server(client, name).await?.filter(|server| !server.is_up())
     {
         return Err(Failure::new(
@@ -214,7 +214,7 @@ async fn fetch_tools(client: &Client, name: &str, wait: Option<Duration>) -> Res
             format!("{}. {NOT_CONNECTED_HINT}", server.not_connected_message()),
         ));
     }
-    Ok(found)
+    Ok(tool_list)
 }
 
 /// Prints the definitions whose hashes the request carries, and a summary with the effects of the tools if `effect` is given.

@@ -301,12 +301,14 @@ fn add_values(settings: &mut Vec<KeyValue>, target: &TargetArgs) -> Result<(), F
 fn read_text(source: &Path) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let limit = MAX_PASTE_BYTES as u64 + 1;
-    let read = if source == Path::new("-") {
+    let read_result = if source == Path::new("-") {
         io::stdin().lock().take(limit).read_to_end(&mut bytes)
     } else {
         fs::File::open(source).and_then(|file| file.take(limit).read_to_end(&mut bytes))
     };
-    read.map_err(|error| Failure::new(Exit::Unavailable, format!("{}: {error}", one_line(&source.to_string_lossy()))))?;
+    read_result.map_err(|error| {
+        Failure::new(Exit::Unavailable, format!("{}: {error}", one_line(&source.to_string_lossy())))
+    })?;
     String::from_utf8(bytes).map_err(|_| Failure::new(Exit::Failed, "the text is not UTF-8"))
 }
 

@@ -263,7 +263,7 @@ fn question_text(app: &App, question: &Question) -> String {
 
 fn hints(app: &App) -> String {
     let Some(detail) = &app.detail else {
-        let more = if app.has_more && !app.loading { "There are more; / narrows. " } else { "" };
+        let more_hint = if app.has_more && !app.loading { "There are more; / narrows. " } else { "" };
         // A wide screen also explains the keys.
         let keys = match (app.size.0, app.me.may_decide) {
             (..100, _) => "j k Enter  x A  / s g  ? help  q quit",
@@ -272,14 +272,14 @@ fn hints(app: &App) -> String {
             }
             (_, false) => "j k move  Enter open  / search  s what is shown  g group  ? help  q quit",
         };
-        return format!(" {more}{keys}");
+        return format!(" {more_hint}{keys}");
     };
     let rows_below = detail.lines.len().saturating_sub(detail.scroll + app.body_rows());
-    let more = if rows_below > 0 { format!(" {} below;", plural(rows_below, "line")) } else { String::new() };
+    let below_hint = if rows_below > 0 { format!(" {} below;", plural(rows_below, "line")) } else { String::new() };
     if let Some(remaining) =
         app.undo_time_left(detail.change.run_after).filter(|_| detail.change.state == ChangeState::Approved)
     {
-        return format!("{more} approved: u undoes it, {}s left", remaining.as_secs() + 1);
+        return format!("{below_hint} approved: u undoes it, {}s left", remaining.as_secs() + 1);
     }
     let is_barred = app.me.current_approval_barrier(&detail.change, app.now).is_some();
     let keys = match detail.change.state {
@@ -295,5 +295,5 @@ fn hints(app: &App) -> String {
         ChangeState::OutcomeUnknown if app.me.may_decide => "o settle  j k next  q back  ? help",
         _ => "j k next  q back  ? help",
     };
-    format!("{more} {keys}")
+    format!("{below_hint} {keys}")
 }

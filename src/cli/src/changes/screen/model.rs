@@ -138,12 +138,12 @@ impl App {
             self.rows.extend(key.map(|key| Row::Group(key, members.len())));
             self.rows.extend(members.into_iter().map(Row::Change));
         }
-        let found = keep.and_then(|id| {
+        let kept_row = keep.and_then(|id| {
             self.rows.iter().position(
                 |row| matches!(row, Row::Change(at) if self.changes.get(*at).is_some_and(|entry| entry.id == id)),
             )
         });
-        self.cursor = found.unwrap_or(self.cursor).min(self.rows.len().saturating_sub(1));
+        self.cursor = kept_row.unwrap_or(self.cursor).min(self.rows.len().saturating_sub(1));
         if matches!(self.rows.get(self.cursor), Some(Row::Group(..))) {
             self.step(1);
         }

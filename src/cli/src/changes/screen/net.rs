@@ -205,7 +205,7 @@ impl GatewayConnection {
 
     /// Follows the feed until it ends for good.
     pub async fn follow(self) {
-        let ended = feed::follow(&self.client, None, async |update, last_seq: &mut Option<u64>| {
+        let follow_feed = feed::follow(&self.client, None, async |update, last_seq: &mut Option<u64>| {
             match update {
                 FeedUpdate::Connected => self.send(GatewayEvent::FeedConnected).await,
                 FeedUpdate::Event(event) => self.handle_event(&event, last_seq).await,
@@ -213,7 +213,7 @@ impl GatewayConnection {
             }
             Ok(())
         });
-        if let Err(failure) = ended.await {
+        if let Err(failure) = follow_feed.await {
             self.send(GatewayEvent::FeedFailed(failure)).await;
         }
     }
