@@ -101,7 +101,7 @@ pub(super) fn read(r: &mut Reader) -> AuthConfig {
     let oidc = oidc::read(r);
     let mut issuer_names: Vec<String> = Vec::new();
     let mut introspecting: Option<usize> = None;
-    let read = r.read_list(&LIST, |number, fields| {
+    let list = r.read_list(&LIST, |number, fields| {
         let issuer = read_issuer(fields, oidc.as_ref())?;
         if issuer.introspection.is_some()
             && let Some(other) = introspecting.replace(number)
@@ -118,7 +118,7 @@ pub(super) fn read(r: &mut Reader) -> AuthConfig {
         issuer_names.push(issuer.issuer.clone());
         Some(issuer)
     });
-    let Some((issuers, layer_value)) = read else { return AuthConfig { mode, oidc, tokens: Vec::new() } };
+    let Some((issuers, layer_value)) = list else { return AuthConfig { mode, oidc, tokens: Vec::new() } };
     let tokens: Vec<TokenIssuer> = issuers.into_iter().flatten().collect();
     r.add_setting(KEY, show(&tokens), &layer_value);
     AuthConfig { mode, oidc, tokens }
@@ -236,8 +236,8 @@ pub(super) fn check_issuer(text: &str) -> Result<(), ValueError> {
 /// Formats the issuers for a listing.
 #[must_use]
 pub(super) fn show(issuers: &[TokenIssuer]) -> String {
-    let each: Vec<String> = issuers.iter().map(TokenIssuer::show).collect();
-    format!("[{}]", each.join(", "))
+    let items: Vec<String> = issuers.iter().map(TokenIssuer::show).collect();
+    format!("[{}]", items.join(", "))
 }
 
 impl TokenIssuer {

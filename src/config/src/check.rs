@@ -282,8 +282,8 @@ pub(super) fn find_conflicts(config: &Config, r: &Reader) -> Vec<Problem> {
 /// Returns one sentence for each setting that is allowed but probably unintended.
 pub(super) fn warnings(config: &Config, r: &Reader) -> Vec<String> {
     let mut warnings = Vec::new();
-    let named = !config.allowed_hosts.is_empty() || config.public_url.is_some();
-    if config.listen.ip().is_unspecified() && !named {
+    let has_host_name = !config.allowed_hosts.is_empty() || config.public_url.is_some();
+    if config.listen.ip().is_unspecified() && !has_host_name {
         warnings.push(format!(
             "listen is {}, and neither allowed_hosts nor public_url names a host: requests from other machines will be \
              refused because of their Host header",

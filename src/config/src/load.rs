@@ -198,11 +198,11 @@ fn read_sections<T>(
     }
     layers.add_overrides(flags, env);
     let mut reader = Reader::new(layers.values, env.clone());
-    let found = read(&mut reader);
+    let value = read(&mut reader);
     let mut problems = layers.problems;
     problems.retain(|problem| sections.iter().any(|section| may_concern(problem, section)));
     problems.append(&mut reader.problems);
-    if problems.is_empty() { Ok(found) } else { Err(ConfigError { problems }) }
+    if problems.is_empty() { Ok(value) } else { Err(ConfigError { problems }) }
 }
 
 /// Returns `true` if the problem may concern the section: it names a key there, a possible misspelling of the section,

@@ -13,10 +13,10 @@ use super::{
 /// Returns a problem for each server whose program, arguments or working directory overlap with the data directory or
 /// contain the configuration file. Servers with `allow_own_files: true` are skipped.
 pub(super) fn find_problems(config: &Config, file: Option<&Path>, r: &Reader) -> Vec<Problem> {
-    let own = OwnPaths { data: resolve_path(&config.data), file: file.map(resolve_path), home: r.env.home() };
+    let own_paths = OwnPaths { data: resolve_path(&config.data), file: file.map(resolve_path), home: r.env.home() };
     let mut problems = Vec::new();
     for server in config.upstreams.iter().filter(|server| !server.allow_own_files) {
-        let Some((key, covered)) = own.find_covered_path(server) else { continue };
+        let Some((key, covered)) = own_paths.find_covered_path(server) else { continue };
         let name = quoted_key(&server.name);
         let setting = key.split('[').next().unwrap_or_default();
         problems.push(Problem {
@@ -131,12 +131,12 @@ mod tests {
         std::os::unix::fs::symlink(dir.path().join("home/state"), dir.path().join("srv/link")).unwrap();
         std::os::unix::fs::symlink(dir.path().join("home"), dir.path().join("srv/up")).unwrap();
         let real = |below: &str| super::resolve_path(&dir.path().join(below));
-        let own = OwnPaths {
+        let own_paths = OwnPaths {
             data: real("home/state/data"),
             file: Some(real("etc/c.yaml")),
             home: Some(dir.path().join("home")),
         };
-        (dir, own)
+        (dir, own_paths)
     }
 
     fn server(command: &str, args: &[&str], cwd: Option<PathBuf>) -> UpstreamConfig {
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn arguments_that_cover_own_files_are_found() {
-        let (dir, own) = own_paths();
+        let (dir, own_paths) = own_paths();
         let root = dir.path().display().to_string();
         let cases = [
             ("/", true),
@@ -190,7 +190,7 @@ mod tests {
         ];
         for (arg, covered) in cases {
             let arg = arg.replace("$R", &root);
-            let found = own.find_covered_path(&server("npx", &["-y", &arg], None));
+            let found = own_paths.find_covered_path(&server("npx", &["-y", &arg], None));
             assert_eq!(found.is_some(), covered, "{arg}");
             if let Some((key, _)) = found {
                 assert_eq!(key, "args[1]");
@@ -200,9 +200,9 @@ mod tests {
 
     #[test]
     fn cwd_and_paths_relative_to_it_are_checked() {
-        let (dir, own) = own_paths();
+        let (dir, own_paths) = own_paths();
         let path_below = |below: &str| Some(dir.path().join(below));
-        let key = |server: &UpstreamConfig| own.find_covered_path(server).map(|(key, _)| key);
+        let key = |server: &UpstreamConfig| own_paths.find_covered_path(server).map(|(key, _)| key);
         assert_eq!(key(&server("x", &[], path_below("home"))).as_deref(), Some("cwd"));
         assert_eq!(key(&server("x", &[], path_below("etc"))).as_deref(), Some("cwd"));
         assert_eq!(key(&server("x", &[], path_below("home/docs"))), None);

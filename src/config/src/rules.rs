@@ -50,7 +50,7 @@ const LIST: MapList = MapList {
 pub(super) fn read(r: &mut Reader, review: &Arc<Terms>, groups: &Groups) -> Vec<Rule> {
     let mut labels: Vec<Arc<str>> = Vec::new();
     let mut enabled = 0;
-    let read = r.read_list(&LIST, |number, fields| {
+    let list = r.read_list(&LIST, |number, fields| {
         let mut rule = read_rule(fields, number, review, groups);
         let is_disabled = fields.read("disabled", boolean()).unwrap_or(false);
         enabled += usize::from(!is_disabled);
@@ -65,7 +65,7 @@ pub(super) fn read(r: &mut Reader, review: &Arc<Terms>, groups: &Groups) -> Vec<
         labels.push(Arc::clone(&rule.label));
         (!is_disabled).then_some(rule)
     });
-    let Some((rules, layer_value)) = read else { return Vec::new() };
+    let Some((rules, layer_value)) = list else { return Vec::new() };
     let rules: Vec<Rule> = rules.into_iter().flatten().collect();
     r.add_setting(KEY, show(&rules, review), &layer_value);
     let with_identity = |(index, rule): (usize, Rule)| Rule { identity: identity(&rule, index + 1, review), ..rule };

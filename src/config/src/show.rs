@@ -40,8 +40,8 @@ pub fn rules(config: &Config) -> String {
 /// Formats the rules of a configuration, one per line.
 #[must_use]
 pub fn rule_lines(config: &Config) -> String {
-    let each = rules::format_each(&config.policy.rules, &config.policy.review);
-    each.into_iter().map(|rule| format!("{rule}\n")).collect()
+    let rules = rules::format_each(&config.policy.rules, &config.policy.review);
+    rules.into_iter().map(|rule| format!("{rule}\n")).collect()
 }
 
 /// Returns the keys of the rule with this number and their values as YAML, as they would be written in the file.

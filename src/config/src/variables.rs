@@ -33,15 +33,15 @@ pub fn expand(text: &str, env: &Environment) -> Result<String, ValueError> {
 #[must_use]
 pub fn is_safe_to_show(text: &str) -> bool {
     let Ok(pieces) = parse_pieces(text) else { return false };
-    let mut found = false;
+    let mut has_variable = false;
     for (index, piece) in pieces.iter().enumerate() {
         match piece {
-            Piece::Value { default: None, .. } => found = true,
+            Piece::Value { default: None, .. } => has_variable = true,
             Piece::Literal("Bearer " | "Basic " | "Token " | "bearer " | "token ") if index == 0 => {}
             Piece::Value { .. } | Piece::Literal(_) => return false,
         }
     }
-    found || text.is_empty()
+    has_variable || text.is_empty()
 }
 
 /// Returns the names of the variables without a default that the text refers to.
@@ -159,8 +159,8 @@ fn resolve_credential<'a>(name: &str, default: Option<&'a str>, env: &Environmen
     };
     let mut bytes = Vec::new();
     let path = folder.join(name);
-    let read = File::open(&path).and_then(|file| file.take(MAX_CREDENTIAL_BYTES + 1).read_to_end(&mut bytes));
-    match read {
+    let read_result = File::open(&path).and_then(|file| file.take(MAX_CREDENTIAL_BYTES + 1).read_to_end(&mut bytes));
+    match read_result {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let remedy = format!("Add LoadCredential={name}:FILE to the unit of the gateway.");
             return default_or_problem(format!("{} does not exist", path.display()), &remedy);

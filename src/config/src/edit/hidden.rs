@@ -110,9 +110,9 @@ fn restore(new: &mut Node, hidden: &Node, old: &Node) {
                 // An item that moved is restored only if no other one has the same hidden form.
                 let is_same = |at: &usize| hidden.get(*at).is_some_and(|hidden| hidden.node == item.node);
                 let mut matches = (0..hidden.len()).filter(is_same);
-                let only = matches.next().filter(|_| matches.next().is_none());
-                let found = Some(index).filter(is_same).or(only);
-                if let Some((hidden, old)) = found.and_then(|at| hidden.get(at).zip(old.get(at))) {
+                let only_match = matches.next().filter(|_| matches.next().is_none());
+                let position = Some(index).filter(is_same).or(only_match);
+                if let Some((hidden, old)) = position.and_then(|at| hidden.get(at).zip(old.get(at))) {
                     restore(&mut item.node, &hidden.node, &old.node);
                 }
             }

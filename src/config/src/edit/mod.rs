@@ -298,9 +298,9 @@ fn edit_lines(text: &str, tree: &LocatedNode, change: &ServerChange) -> Result<S
     let end_of_line = line_break(text);
     let Some(index) = root.iter().position(|entry| entry.key == KEY) else {
         let ServerChange::Add { name, settings } = change else { return Err(NotEditable::new("it has no servers")) };
-        let mut added = if text.trim().is_empty() { String::new() } else { end_of_line.to_owned() };
-        added.push_str(&format!("{KEY}:{end_of_line}{}", server_lines(2, name, settings, end_of_line)));
-        lines.insert(lines.len(), &added, end_of_line);
+        let mut added_lines = if text.trim().is_empty() { String::new() } else { end_of_line.to_owned() };
+        added_lines.push_str(&format!("{KEY}:{end_of_line}{}", server_lines(2, name, settings, end_of_line)));
+        lines.insert(lines.len(), &added_lines, end_of_line);
         return Ok(lines.join());
     };
     let section = sections.find_range(index)?;
@@ -326,8 +326,8 @@ fn edit_lines(text: &str, tree: &LocatedNode, change: &ServerChange) -> Result<S
                 Ok(keys) if !old.is_empty() => replace_keys(&mut lines, &keys, old, settings, end_of_line),
                 // A server on one line, or one that is a YAML alias, is written again.
                 _ => {
-                    let added = server_lines(block.indent, name, settings, end_of_line);
-                    lines.replace(range.start, range.end, &added);
+                    let added_lines = server_lines(block.indent, name, settings, end_of_line);
+                    lines.replace(range.start, range.end, &added_lines);
                 }
             }
         }
@@ -345,11 +345,11 @@ fn edit_lines(text: &str, tree: &LocatedNode, change: &ServerChange) -> Result<S
 
 /// Replaces the lines of keys that have another value, removes those of keys that are gone, and adds new keys.
 fn replace_keys(lines: &mut Lines, keys: &Block, old: &[KeyValue], new: &[KeyValue], end_of_line: &str) {
-    let mut added = String::new();
+    let mut added_lines = String::new();
     for setting in new.iter().filter(|setting| !old.iter().any(|old| old.key == setting.key)) {
-        format_entry(&mut added, keys.indent, &setting.key, &setting.value.node, end_of_line);
+        format_entry(&mut added_lines, keys.indent, &setting.key, &setting.value.node, end_of_line);
     }
-    lines.insert(keys.end(), &added, end_of_line);
+    lines.insert(keys.end(), &added_lines, end_of_line);
     // The last lines come first, so that the positions of the others stay valid.
     for (range, before) in keys.entries.iter().zip(old).rev() {
         let mut text = String::new();

@@ -81,8 +81,8 @@ pub fn replace_secrets(
     settings: &mut [KeyValue],
     file_variables: &BTreeSet<String>,
 ) -> Vec<SecretReference> {
-    let own = variables_in(&to_yaml(server, settings));
-    let used_names = file_variables.difference(&own).cloned().collect();
+    let own_variables = variables_in(&to_yaml(server, settings));
+    let used_names = file_variables.difference(&own_variables).cloned().collect();
     let mut replacer = Replacer { server, used_names, is_masking: false, replaced: Vec::new() };
     replacer.replace_in(settings);
     replacer.replaced
@@ -175,8 +175,8 @@ impl Replacer<'_> {
                 continue;
             }
             let scheme = SCHEMES.iter().find(|scheme| text.starts_with(**scheme)).copied().unwrap_or_default();
-            let own = variable_name(&[self.server, name]);
-            let names = if section == "env" { vec![variable_name(&[name]), own] } else { vec![own] };
+            let full_name = variable_name(&[self.server, name]);
+            let names = if section == "env" { vec![variable_name(&[name]), full_name] } else { vec![full_name] };
             *text = format!("{scheme}{}", self.create_reference(format!("{section}.{name}"), &names));
         }
     }

@@ -136,8 +136,8 @@ fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[No
     };
     let Some((index, policy)) = find(root, POLICY) else {
         let first = if text.trim().is_empty() { "" } else { end_of_line };
-        let added = format!("{first}{POLICY}:{end_of_line}  {RULES}:{end_of_line}{}", rule_lines(4));
-        lines.insert(lines.len(), &added, end_of_line);
+        let added_lines = format!("{first}{POLICY}:{end_of_line}  {RULES}:{end_of_line}{}", rule_lines(4));
+        lines.insert(lines.len(), &added_lines, end_of_line);
         return Ok(lines.join());
     };
     let section = sections.find_range(index)?;
@@ -147,8 +147,8 @@ fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[No
     let Some((index, rules)) = find(keys, RULES) else {
         let indent = if keys.is_empty() { 2 } else { block.indent };
         let line = if keys.is_empty() { section.start + 1 } else { block.end() };
-        let added = format!("{:indent$}{RULES}:{end_of_line}{}", "", rule_lines(indent + 2));
-        lines.insert(line, &added, end_of_line);
+        let added_lines = format!("{:indent$}{RULES}:{end_of_line}{}", "", rule_lines(indent + 2));
+        lines.insert(line, &added_lines, end_of_line);
         return Ok(lines.join());
     };
     let range = block.find_range(index)?;

@@ -118,24 +118,24 @@ impl Reader {
     /// Returns the value of a key with its origin, for a caller that reads its parts. Reports a problem and returns `None`
     /// if the value is missing or not YAML.
     pub(super) fn layer_value(&mut self, key: &'static str) -> Option<LayerValue> {
-        let found = self.find(key)?;
-        match found.value(&self.env).structured() {
-            Ok(node) => Some(LayerValue { node: node.into_owned(), ..found }),
+        let layer_value = self.find(key)?;
+        match layer_value.value(&self.env).structured() {
+            Ok(node) => Some(LayerValue { node: node.into_owned(), ..layer_value }),
             Err(error) => {
-                self.report(key, found.origin, error);
+                self.report(key, layer_value.origin, error);
                 None
             }
         }
     }
 
     fn find(&mut self, key: &'static str) -> Option<LayerValue> {
-        let found = self.values.get(key).cloned();
-        if found.is_none() {
+        let layer_value = self.values.get(key).cloned();
+        if layer_value.is_none() {
             let remedy = "This is a mistake in the program; please report it.".to_owned();
             let message = "the built-in defaults do not name this key".to_owned();
             self.report(key, Origin::Default, (message, remedy));
         }
-        found
+        layer_value
     }
 
     /// Reads every entry of a map.

@@ -56,11 +56,11 @@ impl UpstreamConfig {
     /// whose recipes the operator named for this one.
     #[must_use]
     pub fn known_reads(&self) -> Option<&'static KnownReads> {
-        let named = match self.previews.sets.as_slice() {
+        let named_set = match self.previews.sets.as_slice() {
             [name] => Some(*name),
             _ => None,
         };
-        let set = shipped_recipes::find_by_target(&self.target).map(|set| set.name).or(named)?;
+        let set = shipped_recipes::find_by_target(&self.target).map(|set| set.name).or(named_set)?;
         SHIPPED_READS.iter().find(|known| known.recipe_set == set)
     }
 

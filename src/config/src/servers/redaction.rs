@@ -56,11 +56,11 @@ pub(super) fn redact_command<'a>(command: &str, arguments: impl Iterator<Item = 
 /// Returns the arguments as written, with secrets redacted.
 pub(crate) fn redact_arguments(written: &[&str]) -> Vec<String> {
     let previous = std::iter::once("").chain(written.iter().copied());
-    let each = written.iter().zip(previous).map(|(argument, previous)| {
+    let arguments = written.iter().zip(previous).map(|(argument, previous)| {
         let redacted = redact_argument(argument, previous);
         if redacted == variables::hide_values(argument) { (*argument).to_owned() } else { redacted }
     });
-    each.collect()
+    arguments.collect()
 }
 
 /// Redacts the user and password of a URL, and its query unless all values are variables.

@@ -141,12 +141,12 @@ fn read_sql(f: &mut Fields<'_>) -> Option<SqlRecipe> {
     let dialect = f.parse("dialect", |node| {
         let names = Dialect::VARIANTS.iter().map(|dialect| (<&str>::from(dialect), SqlDialect::Fixed(*dialect)));
         let names: Vec<_> = names.chain([("title", SqlDialect::InTitle)]).collect();
-        let found = match node {
+        let named_dialect = match node {
             Node::Text(text) => names.iter().find(|(name, _)| name == text),
             _ => None,
         };
         let remedy = "Write postgres, sqlite, mysql, or title if the title of the tool names it in parentheses.";
-        found
+        named_dialect
             .map(|(_, dialect)| *dialect)
             .ok_or_else(|| (format!("{} is not a dialect", describe(node)), remedy.to_owned()))
     });
