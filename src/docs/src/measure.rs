@@ -87,9 +87,9 @@ async fn measure(documents: &Path, questions: &Path, endpoint: &ModelEndpoint) -
         let vector = embedder.embed_query(&question.ask).await?;
         let ask = |vector| -> Result<RankedPaths, Box<dyn Error>> {
             let (filter, limit) = (Filter::default(), 50);
-            let found =
+            let result =
                 index.search(&Query { text: &question.ask, vector, filter: &filter, limit, min_relevance: 0.0 })?;
-            Ok(found.hits.into_iter().map(|hit| (hit.path, hit.relevance)).collect())
+            Ok(result.hits.into_iter().map(|hit| (hit.path, hit.relevance)).collect())
         };
         rankings.entry("lexical").or_default().push(ask(None)?);
         rankings.entry("fused").or_default().push(ask(Some(&vector))?);

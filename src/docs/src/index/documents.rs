@@ -104,12 +104,12 @@ impl Index {
     pub fn put(&self, documents: &[(FileStamp, Document)]) -> Result<(), IndexError> {
         self.write(
             |tx| {
-                let mut removed = Vec::new();
+                let mut removed_passages = Vec::new();
                 for (stamp, document) in documents {
-                    removed.extend(delete_document(tx, &document.path)?);
+                    removed_passages.extend(delete_document(tx, &document.path)?);
                     insert_document(tx, stamp, document)?;
                 }
-                Ok(removed)
+                Ok(removed_passages)
             },
             Self::remove_vectors,
         )
@@ -119,11 +119,11 @@ impl Index {
     pub fn remove(&self, paths: &[String]) -> Result<(), IndexError> {
         self.write(
             |tx| {
-                let mut removed = Vec::new();
+                let mut removed_passages = Vec::new();
                 for path in paths {
-                    removed.extend(delete_document(tx, path)?);
+                    removed_passages.extend(delete_document(tx, path)?);
                 }
-                Ok(removed)
+                Ok(removed_passages)
             },
             Self::remove_vectors,
         )

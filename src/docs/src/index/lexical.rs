@@ -95,16 +95,16 @@ fn combine_terms(terms: &[Term], total_weight: f64) -> HashMap<i64, DocumentMatc
             *documents.entry(document).or_default() += term.weight * contribution;
         }
     }
-    let mut found: HashMap<i64, DocumentMatch> = HashMap::new();
+    let mut matches: HashMap<i64, DocumentMatch> = HashMap::new();
     for (passage, sum) in passages {
         let document = document_of(passage);
         let joint_sum = documents.get(&document).copied().unwrap_or_default();
         let word_match = score::document_match(sum / total_weight, joint_sum / total_weight);
-        match found.get_mut(&document) {
+        match matches.get_mut(&document) {
             // Of equal passages the first is kept, so that results are deterministic.
             Some(best) if (best.word_match, -best.passage) >= (word_match, -passage) => {}
-            _ => drop(found.insert(document, DocumentMatch { word_match, passage })),
+            _ => drop(matches.insert(document, DocumentMatch { word_match, passage })),
         }
     }
-    found
+    matches
 }

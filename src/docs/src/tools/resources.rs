@@ -61,7 +61,7 @@ pub(crate) async fn list(library: &Arc<Library>, ctx: &CallContext) -> Result<Ve
 /// # Errors
 /// `RESOURCE_NOT_FOUND` if it is not exactly the URI of a document.
 fn parse_uri(library: &Library, uri: &str) -> Result<(Arc<Project>, String), McpError> {
-    let found = || {
+    let parse = || {
         let (project, path) = uri
             .get(..uri.len().min(MAX_URI_BYTES))
             .filter(|_| uri.len() <= MAX_URI_BYTES)?
@@ -76,7 +76,7 @@ fn parse_uri(library: &Library, uri: &str) -> Result<(Arc<Project>, String), Mcp
         // Each document has only one URI.
         (project.uri(&path) == uri).then(|| (Arc::clone(project), path))
     };
-    found().ok_or_else(|| unknown_resource_error(uri))
+    parse().ok_or_else(|| unknown_resource_error(uri))
 }
 
 fn decode_path_part(part: &str) -> Option<String> {

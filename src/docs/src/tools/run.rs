@@ -76,40 +76,41 @@ fn carry_out(action: &Action, project: &Project) -> Result<(), McpError> {
             project.files().write(path, text.as_bytes(), &is_expected)
         }
         Action::Delete(deletion) => {
-            let mut removed = Vec::new();
-            remove_documents(deletion, &mut removed)
-                .map_err(|error| partial_deletion_error(error, &removed, deletion.document_count()))
+            let mut removed_paths = Vec::new();
+            remove_documents(deletion, &mut removed_paths)
+                .map_err(|error| partial_deletion_error(error, &removed_paths, deletion.document_count()))
         }
     }
 }
 
-/// Removes documents, and adds their paths to `removed`.
-fn remove_documents(deletion: &Deletion, removed: &mut Vec<String>) -> Result<(), McpError> {
+/// Removes documents, and adds their paths to `removed_paths`.
+fn remove_documents(deletion: &Deletion, removed_paths: &mut Vec<String>) -> Result<(), McpError> {
     let Deletion { project, tenants, request } = deletion;
     for tenant_deletion in tenants {
         if tenant_deletion.indexed.is_current {
             for (path, before) in &tenant_deletion.documents {
                 let is_expected = |present: Option<&[u8]>| present.is_some_and(|present| hash(present) == *before);
                 project.files().remove(path, &is_expected)?;
-                removed.push(path.clone());
+                removed_paths.push(path.clone());
             }
         } else {
             let paths: Vec<String> = tenant_deletion.paths().cloned().collect();
             project.forget(&tenant_deletion.indexed, request.paths.is_some().then_some(paths.as_slice()))?;
-            removed.extend(paths);
+            removed_paths.extend(paths);
         }
     }
     Ok(())
 }
 
 /// Returns the error of a deletion that failed half-way. Its outcome is unknown, so that a reviewer settles it.
-fn partial_deletion_error(error: McpError, removed: &[String], document_count: usize) -> McpError {
-    if removed.is_empty() {
+fn partial_deletion_error(error: McpError, removed_paths: &[String], document_count: usize) -> McpError {
+    if removed_paths.is_empty() {
         return error;
     }
-    let message = format!("{} of {document_count} documents were deleted, and then: {}", removed.len(), error.message);
-    let named: Vec<String> = removed.iter().take(MAX_NAMED_PATHS).cloned().collect();
-    McpError::new(error.kind, message).with("deleted", named).with("outcome", "unknown")
+    let message =
+        format!("{} of {document_count} documents were deleted, and then: {}", removed_paths.len(), error.message);
+    let named_paths: Vec<String> = removed_paths.iter().take(MAX_NAMED_PATHS).cloned().collect();
+    McpError::new(error.kind, message).with("deleted", named_paths).with("outcome", "unknown")
 }
 
 /// Updates the index at once. If that fails, the files are still correct, and the watcher updates it later.

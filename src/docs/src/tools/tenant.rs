@@ -106,8 +106,8 @@ pub(crate) fn require_project(library: &Library, name: Option<&str>) -> Result<A
                        names project_name in each call.";
         return Err(McpError::new(ErrorKind::ProjectNotActive, message).with("projects", project_names(library)));
     };
-    let found = library.project(name).map(Arc::clone);
-    found.ok_or_else(|| {
+    let project = library.project(name).map(Arc::clone);
+    project.ok_or_else(|| {
         let short_name: String = name.chars().take(64).collect();
         McpError::new(ErrorKind::ProjectMismatch, format!("There is no project {short_name} here."))
             .with("project_name", short_name)
@@ -122,9 +122,9 @@ pub(crate) fn require_project(library: &Library, name: Option<&str>) -> Result<A
 pub(crate) fn project_of_path(library: &Library, path: &str) -> Result<Arc<Project>, McpError> {
     let is_plain = !Path::new(path).components().any(|part| part == std::path::Component::ParentDir);
     // The deepest root wins, since one project may be inside another.
-    let found = library.projects().iter().filter(|project| is_plain && Path::new(path).starts_with(&project.root));
-    let found = found.max_by_key(|project| project.root.components().count());
-    found.map(Arc::clone).ok_or_else(|| {
+    let projects = library.projects().iter().filter(|project| is_plain && Path::new(path).starts_with(&project.root));
+    let deepest_project = projects.max_by_key(|project| project.root.components().count());
+    deepest_project.map(Arc::clone).ok_or_else(|| {
         let short_path: String = path.chars().take(200).collect();
         McpError::new(ErrorKind::ProjectMismatch, "This path is in no project that is configured here.")
             .with("config_path", short_path)
