@@ -275,10 +275,15 @@ mod tests {
         let strong = SignInTerms { max_age: None, acr: vec!["mfa".into(), "phr".into()] };
         assert!(admits(&strong, None, Some("phr")) && !admits(&strong, Some(1_000_000), Some("MFA")));
         assert!(!admits(&strong, Some(1_000_000), None) && !strong.admits(&Principal::local_agent(), now));
-        let both = SignInTerms { max_age: Some(300), ..strong };
-        assert!(admits(&both, Some(1_000_000), Some("mfa")));
-        assert!(!admits(&both, Some(1_000_000), None) && !admits(&both, Some(0), Some("mfa")));
-        assert_eq!(both.to_string(), "a sign-in with the identity provider at most 300 s ago by mfa or phr");
+        let recent_and_strong = SignInTerms { max_age: Some(300), ..strong };
+        assert!(admits(&recent_and_strong, Some(1_000_000), Some("mfa")));
+        assert!(
+            !admits(&recent_and_strong, Some(1_000_000), None) && !admits(&recent_and_strong, Some(0), Some("mfa"))
+        );
+        assert_eq!(
+            recent_and_strong.to_string(),
+            "a sign-in with the identity provider at most 300 s ago by mfa or phr"
+        );
         let endless = SignInTerms { max_age: Some(u64::MAX), acr: Vec::new() };
         assert!(admits(&endless, Some(0), None) && !admits(&endless, None, None));
     }

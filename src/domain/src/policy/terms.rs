@@ -280,10 +280,13 @@ mod tests {
         assert_eq!(all, expected);
         let asked = Terms { questions: true, ..strict.clone() };
         assert_eq!(loosened_terms(&strict, &asked), [("questions declined".to_owned(), "questions asked".to_owned())]);
-        let own = Terms { own_agents: true, ..strict.clone() };
+        let own_agent_terms = Terms { own_agents: true, ..strict.clone() };
         let loosened = [("own agents forbidden".to_owned(), "own agents allowed".to_owned())];
-        assert_eq!(loosened_terms(&strict, &own), loosened);
-        assert!(!stricter_terms(&strict, &own).own_agents && !stricter_terms(&own, &strict).own_agents);
+        assert_eq!(loosened_terms(&strict, &own_agent_terms), loosened);
+        assert!(
+            !stricter_terms(&strict, &own_agent_terms).own_agents
+                && !stricter_terms(&own_agent_terms, &strict).own_agents
+        );
         assert_eq!(loosened_terms(&Terms::default(), &strict), []);
         let other = Terms { expire_after: Some(1), on_expiry: OnExpiry::Reject, hold_for: 1, ..strict.clone() };
         assert_eq!(loosened_terms(&strict, &other), []);

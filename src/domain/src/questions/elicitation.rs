@@ -120,7 +120,7 @@ pub fn attribute_params<'a>(server: &str, method: &str, params: Option<&'a str>)
 /// person.
 #[must_use]
 pub fn attribute_requests(server: &str, requests: &str) -> Option<String> {
-    let mut changed: Vec<(Cow<'_, str>, String)> = Vec::new();
+    let mut changed_requests: Vec<(Cow<'_, str>, String)> = Vec::new();
     for request in members(requests) {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
@@ -128,10 +128,10 @@ pub fn attribute_requests(server: &str, requests: &str) -> Option<String> {
             continue;
         }
         let params = attribute_params(server, &method, Some(params.unwrap_or("{}"))).unwrap_or_default();
-        changed.push((request.key, edit(request.value, &[("params", MemberEdit::Set(&params))])));
+        changed_requests.push((request.key, edit(request.value, &[("params", MemberEdit::Set(&params))])));
     }
     let edits: Vec<_> =
-        changed.iter().map(|(key, request)| (key.as_ref(), MemberEdit::Set(request.as_str()))).collect();
+        changed_requests.iter().map(|(key, request)| (key.as_ref(), MemberEdit::Set(request.as_str()))).collect();
     (!edits.is_empty()).then(|| edit(requests, &edits))
 }
 
@@ -170,7 +170,7 @@ fn mark_credentials(schema: &str) -> (Option<String>, Vec<String>) {
     let text = escaped.as_deref().unwrap_or(schema);
     let Some(properties) = member(text, "properties") else { return (escaped, Vec::new()) };
     let mut fields = Vec::new();
-    let mut changed: Vec<(Cow<'_, str>, String)> = Vec::new();
+    let mut changed_properties: Vec<(Cow<'_, str>, String)> = Vec::new();
     for property in members(properties) {
         let member_text = |key: &str| member(property.value, key).and_then(string).unwrap_or_default();
         let (title, format) = (member_text("title"), member_text("format"));
@@ -180,13 +180,15 @@ fn mark_credentials(schema: &str) -> (Option<String>, Vec<String>) {
             let name = if title.is_empty() { property.key.as_ref() } else { &title };
             let title = Value::from(format!("{name} (looks like a credential)")).to_string();
             fields.push(name.to_owned());
-            changed.push((property.key.clone(), edit(property.value, &[("title", MemberEdit::Set(&title))])));
+            changed_properties
+                .push((property.key.clone(), edit(property.value, &[("title", MemberEdit::Set(&title))])));
         }
     }
-    if changed.is_empty() {
+    if changed_properties.is_empty() {
         return (escaped, fields);
     }
-    let edits: Vec<_> = changed.iter().map(|(key, value)| (key.as_ref(), MemberEdit::Set(value.as_str()))).collect();
+    let edits: Vec<_> =
+        changed_properties.iter().map(|(key, value)| (key.as_ref(), MemberEdit::Set(value.as_str()))).collect();
     let properties = edit(properties, &edits);
     (Some(edit(text, &[("properties", MemberEdit::Set(&properties))])), fields)
 }
@@ -257,9 +259,9 @@ mod tests {
     #[test]
     fn form_names_server_and_keeps_other_bytes() {
         let params = form("Which branch?", r#"{"branch":{"type":"string","default":1.50}}"#);
-        let got = attribute_params("notes", ELICITATION, Some(&params)).unwrap();
+        let attributed_params = attribute_params("notes", ELICITATION, Some(&params)).unwrap();
         assert_eq!(
-            got,
+            attributed_params,
             params.replace("Which branch?", r#"The server \"notes\" asks, not Countersign: Which branch?"#)
         );
         let hidden = attributed(&form("a\u{202e}b", r#"{"x":{"title":"c\u200bd"}}"#));
@@ -281,10 +283,10 @@ mod tests {
             (r#"{"PIN":{}}"#, "PIN"),
             (r#"{"clientSecret":{"title":"x"}}"#, "x"),
         ] {
-            let got = attributed(&form("Please", property));
-            let message = got["message"].as_str().unwrap();
+            let attributed_params = attributed(&form("Please", property));
+            let message = attributed_params["message"].as_str().unwrap();
             assert!(message.contains(&format!("looks like a request for a credential ({named})")), "{message}");
-            let fields = got["requestedSchema"]["properties"].as_object().unwrap();
+            let fields = attributed_params["requestedSchema"]["properties"].as_object().unwrap();
             let title = fields.values().next().unwrap()["title"].as_str().unwrap();
             assert_eq!(title, format!("{named} (looks like a credential)"));
         }
@@ -318,9 +320,9 @@ mod tests {
             let params = serde_json::json!({ "mode": "url", "url": url, "message": "m" }).to_string();
             assert_eq!(checked_url(&params).is_ok(), is_valid, "{url}");
         }
-        let got = attributed(r#"{"mode":"url","url":"https://аpple.example/","message":"sign in"}"#);
-        assert_eq!(got["url"], "https://xn--pple-43d.example/");
-        let message = got["message"].as_str().unwrap();
+        let attributed_params = attributed(r#"{"mode":"url","url":"https://аpple.example/","message":"sign in"}"#);
+        assert_eq!(attributed_params["url"], "https://xn--pple-43d.example/");
+        let message = attributed_params["message"].as_str().unwrap();
         assert!(
             message.starts_with(r#"The server "notes" asks you to open a page at xn--pple-43d.example."#),
             "{message}"

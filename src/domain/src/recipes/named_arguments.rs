@@ -55,26 +55,26 @@ impl<'r> NamedArguments<'r> {
     #[must_use]
     pub fn for_recipe(recipe: &'r Recipe, conditions: &[&'r Condition], is_summary_whole: bool) -> Self {
         let Recipe { operation, target, summary, label, before, after, reads, sql, confirm, .. } = recipe;
-        let mut named = Self::default();
+        let mut named_arguments = Self::default();
         let list_path = before.as_ref().and_then(list_path_of);
         let fixed = conditions.iter().flat_map(|condition| condition.fixed_paths());
-        fixed.for_each(|path| named.add_path(path, None, None));
-        named.add_texts([operation, target], None);
-        named.add_texts(Some(summary).filter(|_| is_summary_whole), None);
-        named.add_texts([label], list_path);
+        fixed.for_each(|path| named_arguments.add_path(path, None, None));
+        named_arguments.add_texts([operation, target], None);
+        named_arguments.add_texts(Some(summary).filter(|_| is_summary_whole), None);
+        named_arguments.add_texts([label], list_path);
         for read in before.iter().chain(reads) {
-            named.add_read(read);
+            named_arguments.add_read(read);
         }
         if let Some(after) = after {
-            named.add_after(after, before.as_ref().map(|before| &before.pick.fields), list_path);
+            named_arguments.add_after(after, before.as_ref().map(|before| &before.pick.fields), list_path);
         }
         if let Some(sql) = sql {
-            named.add(&sql.statement, None);
-            sql.query.arguments.iter().for_each(|field| named.add_text(&field.value, None));
+            named_arguments.add(&sql.statement, None);
+            sql.query.arguments.iter().for_each(|field| named_arguments.add_text(&field.value, None));
         }
         let answers = confirm.iter().flat_map(|confirmation| &confirmation.answer);
-        answers.for_each(|field| named.add_text(&field.value, None));
-        named
+        answers.for_each(|field| named_arguments.add_text(&field.value, None));
+        named_arguments
     }
 
     /// Returns the parts of the arguments, a JSON text, that the recipe does not name.

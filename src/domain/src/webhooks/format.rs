@@ -256,9 +256,9 @@ mod tests {
         let out = body(DeliveryFormat::Json, None);
         assert!(out.starts_with(event().trim_end_matches('}')));
         assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["link"], "https://gw/#/inbox/chg_1");
-        let own = json_body(DeliveryFormat::Json, Some(r#"{"text": "{change.summary}"}"#));
+        let custom_message = json_body(DeliveryFormat::Json, Some(r#"{"text": "{change.summary}"}"#));
         let expected = "＜!channel＞ ＜https[:]//evil|x＞ ＠everyone [x](https[:]//evil) **b** \",\"y\":\"";
-        assert_eq!(own, json!({ "text": expected }));
+        assert_eq!(custom_message, json!({ "text": expected }));
     }
 
     #[test]

@@ -58,8 +58,8 @@ mod tests {
     fn both_keys_sign_during_rotation() {
         let keys = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"];
         let keys = keys.map(|text| SigningKey::parse(text).unwrap());
-        let both = signature(&keys, "a", 1, b"x");
-        assert_eq!(both.split(' ').collect::<Vec<_>>(), keys.map(|key| key.sign("a", 1, b"x")));
+        let signatures = signature(&keys, "a", 1, b"x");
+        assert_eq!(signatures.split(' ').collect::<Vec<_>>(), keys.map(|key| key.sign("a", 1, b"x")));
     }
 
     #[test]

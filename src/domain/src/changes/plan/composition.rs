@@ -108,21 +108,22 @@ fn compose_comparison(preview: &Preview, step: &Change) -> Option<Vec<FieldDiff>
     {
         return None;
     }
-    let written: Vec<&FieldDiff> = earlier.iter().filter(|field| is_of_state(field) && has_values(field)).collect();
-    if written.is_empty() {
+    let written_fields: Vec<&FieldDiff> =
+        earlier.iter().filter(|field| is_of_state(field) && has_values(field)).collect();
+    if written_fields.is_empty() {
         return Some(later.clone());
     }
     // Such a call also sets the fields that its diff leaves out, to their present values. If the earlier step writes one of them,
     // the call would set it back, which the diff does not show.
     let sets_all = preview.state_effect == StateEffect::Whole || later.iter().any(is_missing_note);
     let is_set = |written: &&FieldDiff| later.iter().any(|field| field.field == written.field && has_values(field));
-    if sets_all && !written.iter().all(is_set) {
+    if sets_all && !written_fields.iter().all(is_set) {
         return None;
     }
     let mut composed = Vec::with_capacity(later.len());
     for field in later.iter().filter(|field| !is_missing_note(field)) {
-        let written = written.iter().find(|written| written.field == field.field);
-        match (written, note_text(field)) {
+        let written_field = written_fields.iter().find(|written| written.field == field.field);
+        match (written_field, note_text(field)) {
             // Nothing would change now, but something would after the earlier step.
             (_, Some(_)) if field.field == COMPARED_FIELD => return None,
             // The note has the name of the record, which the earlier step changes.

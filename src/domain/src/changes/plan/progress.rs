@@ -69,9 +69,9 @@ impl PlanProgress {
     #[must_use]
     pub fn from_steps(steps: &[StepState]) -> Self {
         // Steps are also withdrawn because another one has ended, which is then the reason.
-        let ended = steps.iter().filter(|step| step.stops_plan());
-        if let Some(ended) = ended.min_by_key(|step| step.state == ChangeState::Withdrawn) {
-            return Self::Stopped { reason: ended.describe_end() };
+        let ended_steps = steps.iter().filter(|step| step.stops_plan());
+        if let Some(ended_step) = ended_steps.min_by_key(|step| step.state == ChangeState::Withdrawn) {
+            return Self::Stopped { reason: ended_step.describe_end() };
         }
         if !is_complete(steps) {
             return Self::Waiting;

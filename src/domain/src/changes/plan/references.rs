@@ -53,13 +53,13 @@ pub struct Reference {
 /// Returns `true` if the arguments contain a reference, valid or not.
 #[must_use]
 pub fn has_references(arguments: &RawValue) -> bool {
-    let mut found = false;
+    let mut has_reference = false;
     visit(arguments.get(), 0, 0, &mut |_, _| {
-        found = true;
+        has_reference = true;
         Ok(())
     })
     .is_err()
-        || found
+        || has_reference
 }
 
 /// Returns the references in the arguments of the step at this position.
@@ -67,19 +67,19 @@ pub fn has_references(arguments: &RawValue) -> bool {
 /// # Errors
 /// [`ReferenceError`] if a reference is malformed or refers to no earlier step, or if there are too many.
 pub fn find_references(arguments: &RawValue, step: usize) -> Result<Vec<Reference>, ReferenceError> {
-    let mut found = Vec::new();
+    let mut references = Vec::new();
     visit(arguments.get(), 0, 0, &mut |object, offset| {
-        if found.len() == MAX_REFERENCES {
+        if references.len() == MAX_REFERENCES {
             return Err(ReferenceError::TooMany);
         }
         let (from, pointer) = parse_reference(object).ok_or(ReferenceError::Malformed)?;
         if from >= step {
             return Err(ReferenceError::NotEarlier { step, from });
         }
-        found.push(Reference { from, pointer, span: offset..offset + object.len() });
+        references.push(Reference { from, pointer, span: offset..offset + object.len() });
         Ok(())
     })?;
-    Ok(found)
+    Ok(references)
 }
 
 /// Replaces each reference with the value that it stands for. `result_of` returns the result of an earlier step as JSON.
@@ -207,8 +207,8 @@ mod tests {
             assert_eq!(find_references(&raw(malformed), 1), Err(ReferenceError::Malformed), "{malformed}");
             assert!(has_references(&raw(malformed)), "{malformed}");
         }
-        let own = raw(r#"{"a":{"$from":1,"pointer":"/a"}}"#);
-        assert_eq!(find_references(&own, 1), Err(ReferenceError::NotEarlier { step: 1, from: 1 }));
+        let self_reference = raw(r#"{"a":{"$from":1,"pointer":"/a"}}"#);
+        assert_eq!(find_references(&self_reference, 1), Err(ReferenceError::NotEarlier { step: 1, from: 1 }));
         let many = vec![r#"{"$from":0,"pointer":"/a"}"#; MAX_REFERENCES + 1].join(",");
         assert_eq!(find_references(&raw(&format!(r#"{{"a":[{many}]}}"#)), 1), Err(ReferenceError::TooMany));
         let one = r#"{"a":{"$from":0,"pointer":"/a"}}"#;

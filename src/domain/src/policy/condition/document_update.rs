@@ -71,7 +71,7 @@ fn apply_operator(document: &mut Json, operator: &str, path: &str, value: Json) 
     let parent = parent.iter().try_fold(document, |value, part| member_or_new(value, part, || Map::new().into()))?;
     // A field with the value null exists, and MongoDB refuses most operators for it.
     let present = member(parent, name).map(Json::take);
-    let changed = match (operator, present) {
+    let new_value = match (operator, present) {
         ("$set", _) | ("$min" | "$max", None) => value,
         ("$inc", None) if value.is_number() => value,
         ("$mul", None) if value.is_number() => 0.into(),
@@ -100,7 +100,7 @@ fn apply_operator(document: &mut Json, operator: &str, path: &str, value: Json) 
         }
         _ => return None,
     };
-    *member_or_new(parent, name, || Json::Null)? = changed;
+    *member_or_new(parent, name, || Json::Null)? = new_value;
     Some(())
 }
 
@@ -126,16 +126,16 @@ fn member_or_new<'v>(value: &'v mut Json, name: &str, new: impl FnOnce() -> Json
 
 /// Returns the list with the added elements. `skips_present` leaves out those that the list already has.
 fn with_elements(mut elements: Vec<Json>, value: Json, skips_present: bool) -> Option<Json> {
-    let added = match value {
+    let new_elements = match value {
         Json::Object(mut modifiers) if modifiers.contains_key("$each") => {
             match (modifiers.len(), modifiers.remove("$each")) {
-                (1, Some(Json::Array(added))) => added,
+                (1, Some(Json::Array(new_elements))) => new_elements,
                 _ => return None,
             }
         }
         value => vec![value],
     };
-    for element in added {
+    for element in new_elements {
         if skips_present {
             let steps = 1 + element.to_string().len() / 256;
             // The evaluation fails with an exhausted budget, whatever this returns.
