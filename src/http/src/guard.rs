@@ -199,17 +199,17 @@ fn preflight(headers: &HeaderMap, origin: HeaderValue) -> HttpResponse<BoxBody> 
 
 /// Returns the allowed headers, with those `Mcp-Param-*` that the page requests (2026-07-28/basic/transports/streamable-http).
 fn allowed_headers(headers: &HeaderMap) -> String {
-    let mut allowed = ALLOWED_HEADERS.join(", ");
+    let mut allowed_names = ALLOWED_HEADERS.join(", ");
     let requested =
         headers.get(ACCESS_CONTROL_REQUEST_HEADERS).and_then(|value| value.to_str().ok()).unwrap_or_default();
     for name in requested.split(',').map(str::trim).take(64) {
         let is_parameter = name.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("mcp-param-"));
         if is_parameter && HeaderName::try_from(name).is_ok() {
-            allowed.push_str(", ");
-            allowed.push_str(&name.to_ascii_lowercase());
+            allowed_names.push_str(", ");
+            allowed_names.push_str(&name.to_ascii_lowercase());
         }
     }
-    allowed
+    allowed_names
 }
 
 /// The identity of the holder of a request's access token, which was verified before the request reached a handler.

@@ -165,9 +165,9 @@ impl Stream for ReceivedBody {
     type Item = Result<Bytes, h2::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let read = ready!(self.0.poll_data(cx));
-        Poll::Ready(read.map(|read| {
-            let bytes = read?;
+        let chunk = ready!(self.0.poll_data(cx));
+        Poll::Ready(chunk.map(|chunk| {
+            let bytes = chunk?;
             self.0.flow_control().release_capacity(bytes.len())?;
             Ok(bytes)
         }))
@@ -246,7 +246,7 @@ async fn send_body(body: impl MessageBody, mut stream: SendStream<Bytes>) -> Res
             Poll::Ready(_) => Poll::Ready(None),
             Poll::Pending => body.as_mut().poll_next(cx).map(Some),
         });
-        let sent = match next.await {
+        let send_result = match next.await {
             None => return Ok(()),
             Some(None) => return stream.send_data(Bytes::new(), true).map_err(|error| error.to_string()),
             Some(Some(Ok(piece))) => send_piece(&mut stream, piece).await,
@@ -255,7 +255,7 @@ async fn send_body(body: impl MessageBody, mut stream: SendStream<Bytes>) -> Res
                 return Err(error.into().to_string());
             }
         };
-        if !sent.map_err(|error| error.to_string())? {
+        if !send_result.map_err(|error| error.to_string())? {
             return Ok(());
         }
     }

@@ -194,9 +194,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for MeteredIo<T> {
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
-        let read = buf.filled().get(before..).unwrap_or_default();
+        let received_bytes = buf.filled().get(before..).unwrap_or_default();
         // Another gateway sends the frames of many clients.
-        if self.allowance.count_received(read, Instant::now) || self.connection.is_peer() {
+        if self.allowance.count_received(received_bytes, Instant::now) || self.connection.is_peer() {
             return Poll::Ready(Ok(()));
         }
         buf.set_filled(before);
@@ -207,9 +207,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for MeteredIo<T> {
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for MeteredIo<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.io).poll_write(cx, buf))?;
-        self.count_sent(buf.get(..written).unwrap_or_default());
-        Poll::Ready(Ok(written))
+        let written_len = ready!(Pin::new(&mut self.io).poll_write(cx, buf))?;
+        self.count_sent(buf.get(..written_len).unwrap_or_default());
+        Poll::Ready(Ok(written_len))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -225,14 +225,14 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for MeteredIo<T> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, bufs))?;
-        let mut remaining = written;
+        let written_len = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, bufs))?;
+        let mut remaining = written_len;
         for buf in bufs {
             let part = buf.get(..remaining.min(buf.len())).unwrap_or_default();
             self.count_sent(part);
             remaining -= part.len();
         }
-        Poll::Ready(Ok(written))
+        Poll::Ready(Ok(written_len))
     }
 
     fn is_write_vectored(&self) -> bool {

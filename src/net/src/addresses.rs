@@ -124,15 +124,15 @@ impl Resolve for LimitedResolver {
     fn lookup<'a>(&'a self, host: &'a str, port: u16) -> Lookup<'a> {
         let name = format!("{host}:{port}");
         Box::pin(async move {
-            let found = spawn_blocking(move || name.to_socket_addrs().map(Vec::from_iter)).await??;
+            let addresses = spawn_blocking(move || name.to_socket_addrs().map(Vec::from_iter)).await??;
             // One address outside the range is enough to distrust the name, so none of its addresses is tried.
             let is_refused = |address: &&SocketAddr| !self.0.includes(AddressRange::for_address(address.ip()));
-            if let Some(refused) = found.iter().find(is_refused) {
+            if let Some(refused) = addresses.iter().find(is_refused) {
                 let refused = refused.ip();
                 let reason = format!("the host name resolves to {refused}, to which this client may not connect");
                 return Err(io::Error::other(reason).into());
             }
-            Ok(found)
+            Ok(addresses)
         })
     }
 }

@@ -254,11 +254,11 @@ pub(crate) fn edit_object_into<'a>(
     edits: &[(&str, MemberEdit<'_>)],
 ) {
     // One bit for each edit whose member was found.
-    let mut found = 0_u64;
+    let mut found_edits = 0_u64;
     let WriteProgress { copied_to, last_member_end: mut end, mut has_members } =
         write_edited_members(out, object, members, |member| {
             let Some(index) = edits.iter().position(|(key, _)| *key == member.key) else { return MemberAction::Keep };
-            found |= 1 << index.min(63);
+            found_edits |= 1 << index.min(63);
             match edits[index].1 {
                 MemberEdit::Set(value) | MemberEdit::Replace(value) => MemberAction::Set(value),
                 MemberEdit::SetIfMissing(_) => MemberAction::Keep,
@@ -276,7 +276,7 @@ pub(crate) fn edit_object_into<'a>(
     out.push_str(&object[copied_to..end]);
     for (index, (key, edit)) in edits.iter().enumerate() {
         let (MemberEdit::Set(value) | MemberEdit::SetIfMissing(value)) = edit else { continue };
-        if found & (1 << index.min(63)) != 0 {
+        if found_edits & (1 << index.min(63)) != 0 {
             continue;
         }
         push_member(out, !has_members, key, value);

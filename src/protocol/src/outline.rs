@@ -167,9 +167,9 @@ impl<'a> OutlinedObject<'a> {
     /// # Errors
     /// `InvalidParams` for a duplicate member.
     pub fn unique_member(&self, key: &str) -> Result<Option<&'a str>, McpError> {
-        let mut found = self.members().filter(|member| member.key == key).map(|member| member.value);
-        let first = found.next();
-        if found.next().is_some() { Err(McpError::repeated_member(key)) } else { Ok(first) }
+        let mut values = self.members().filter(|member| member.key == key).map(|member| member.value);
+        let first = values.next();
+        if values.next().is_some() { Err(McpError::repeated_member(key)) } else { Ok(first) }
     }
 
     /// Like [`json::edit_into`].

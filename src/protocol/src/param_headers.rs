@@ -32,7 +32,7 @@ const MAX_SAFE_INTEGER: f64 = 9_007_199_254_740_991.0;
 /// Returns the reason why the tool definition is invalid, for the log: the name is not a token or is duplicated, the property
 /// is not a string, integer or boolean, or the annotation is not reachable through `properties` alone.
 pub fn annotated_params(schema: &Value) -> Result<Vec<ParamHeader>, String> {
-    let mut found: Vec<ParamHeader> = Vec::new();
+    let mut param_headers: Vec<ParamHeader> = Vec::new();
     // The schemas to visit, each with its path and `true` if only `properties` led to it.
     let mut pending: Vec<(&Value, Vec<String>, bool)> = vec![(schema, Vec::new(), true)];
     while let Some((schema, path, is_reachable)) = pending.pop() {
@@ -48,14 +48,14 @@ pub fn annotated_params(schema: &Value) -> Result<Vec<ParamHeader>, String> {
                 return Err(format!("`{ANNOTATION}` of `{location}` is not on a string, integer or boolean"));
             }
             let header = format!("Mcp-Param-{name}");
-            if found.iter().any(|other| other.header.eq_ignore_ascii_case(&header)) {
+            if param_headers.iter().any(|other| other.header.eq_ignore_ascii_case(&header)) {
                 return Err(format!("`{ANNOTATION}` `{name}` is given more than once"));
             }
-            found.push(ParamHeader { header, path: path.clone() });
+            param_headers.push(ParamHeader { header, path: path.clone() });
         }
         push_subschemas(schema, &path, is_reachable, &mut pending);
     }
-    Ok(found)
+    Ok(param_headers)
 }
 
 fn push_subschemas<'a>(

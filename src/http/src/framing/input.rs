@@ -129,12 +129,12 @@ where
             Some(Ok(chunk)) => chunk,
             other => return Poll::Ready(other),
         };
-        let mut ended = 0;
-        if let Err((allowed, close)) = self.frames.read(&chunk, || ended += 1) {
+        let mut ended_count = 0;
+        if let Err((allowed, close)) = self.frames.read(&chunk, || ended_count += 1) {
             self.state.0.borrow_mut().close = Some(close);
             chunk.truncate(allowed);
         }
-        match self.count(chunk, ended) {
+        match self.count(chunk, ended_count) {
             Some(chunk) => Poll::Ready(Some(Ok(chunk))),
             // The piece waits for room. Its first poll registers this task, which is woken once there is room.
             None => self.poll_next(cx),

@@ -155,11 +155,11 @@ proptest! {
         let text = format!("[{}]", members.join(" ,\n"));
         match parse(text.as_bytes(), &Limits::default()) {
             Ok(Incoming::Batch(members)) => {
-                let got: Vec<_> = members.iter().map(|m| match m {
+                let request_ids: Vec<_> = members.iter().map(|m| match m {
                     Ok(Message::Request(request)) => request.id.as_json(),
                     other => panic!("{other:?}"),
                 }).collect();
-                prop_assert_eq!(got, ids);
+                prop_assert_eq!(request_ids, ids);
             }
             other => prop_assert!(false, "{other:?}"),
         }
