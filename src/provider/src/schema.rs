@@ -100,14 +100,14 @@ fn remove_null(schema: &mut Map<String, Value>) {
         let Some(Value::Array(values)) = schema.get_mut(keyword) else { continue };
         values.retain(|value| !is_null(value));
         match (keyword, values.as_mut_slice()) {
-            ("type", [only]) => {
-                let only = only.take();
-                schema.insert(keyword.to_owned(), only);
+            ("type", [only_type]) => {
+                let only_type = only_type.take();
+                schema.insert(keyword.to_owned(), only_type);
             }
-            ("anyOf", [Value::Object(only)]) => {
-                let only = std::mem::take(only);
+            ("anyOf", [Value::Object(only_schema)]) => {
+                let only_schema = std::mem::take(only_schema);
                 schema.remove(keyword);
-                schema.extend(only);
+                schema.extend(only_schema);
             }
             _ => {}
         }

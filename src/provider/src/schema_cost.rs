@@ -103,12 +103,12 @@ impl SchemaGraph {
 
     /// Returns the recursive schemas that are reached from this one.
     fn recursion_from(&self, index: usize, is_recursive: &[bool]) -> HashSet<usize> {
-        let mut found: HashSet<usize> = [index].into();
+        let mut reached_schemas: HashSet<usize> = [index].into();
         let mut pending = vec![index];
         while let Some(index) = pending.pop() {
-            pending.extend(self.0[index].successors().filter(|&to| is_recursive[to] && found.insert(to)));
+            pending.extend(self.0[index].successors().filter(|&to| is_recursive[to] && reached_schemas.insert(to)));
         }
-        found
+        reached_schemas
     }
 
     /// Returns the schemas that lie on a cycle of references, or between two cycles.
@@ -140,30 +140,30 @@ impl SchemaGraph {
 
 /// Returns the schemas that a schema applies, each with `true` if it applies to a single member of the value.
 fn subschemas<'a>(root: &'a Value, members: &'a Map<String, Value>, has_anchors: bool) -> Vec<(&'a Value, bool)> {
-    let mut found: Vec<(&Value, bool)> = Vec::new();
+    let mut subschemas: Vec<(&Value, bool)> = Vec::new();
     for (key, value) in members {
         match (key.as_str(), value) {
             ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(to)) => match to.strip_prefix('#') {
                 Some(pointer) if !has_anchors && (pointer.is_empty() || pointer.starts_with('/')) => {
                     let pointer = percent_encoding::percent_decode_str(pointer).decode_utf8_lossy();
-                    found.extend(root.pointer(&pointer).map(|to| (to, false)));
+                    subschemas.extend(root.pointer(&pointer).map(|to| (to, false)));
                 }
                 // The target depends on anchors, or on what the base of the document is. The worst case is assumed: two
                 // references to the root.
-                _ => found.extend([(root, false), (root, false)]),
+                _ => subschemas.extend([(root, false), (root, false)]),
             },
             ("$defs" | "definitions" | "enum" | "const" | "default" | "examples", _) => {}
-            ("properties", Value::Object(map)) => found.extend(map.values().map(|value| (value, true))),
+            ("properties", Value::Object(map)) => subschemas.extend(map.values().map(|value| (value, true))),
             ("patternProperties" | "dependentSchemas" | "dependencies", Value::Object(map)) => {
-                found.extend(map.values().map(|value| (value, false)));
+                subschemas.extend(map.values().map(|value| (value, false)));
             }
-            (_, Value::Object(_)) => found.push((value, false)),
-            (_, Value::Array(items)) => found.extend(items.iter().map(|item| (item, false))),
+            (_, Value::Object(_)) => subschemas.push((value, false)),
+            (_, Value::Array(items)) => subschemas.extend(items.iter().map(|item| (item, false))),
             _ => {}
         }
     }
-    found.retain(|(value, _)| value.is_object());
-    found
+    subschemas.retain(|(value, _)| value.is_object());
+    subschemas
 }
 
 /// Returns `true` if the schema has anchors or nested ids, which can redirect any reference.

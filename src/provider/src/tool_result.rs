@@ -35,8 +35,8 @@ impl ToolResult {
     #[must_use]
     pub fn error(error: &McpError) -> Self {
         // Details of the error itself, such as the invalid arguments, take precedence.
-        let own = error.data.get("details").filter(|details| details.is_object());
-        let details = own.cloned().unwrap_or_else(|| Value::Object(error.data.clone()));
+        let own_details = error.data.get("details").filter(|details| details.is_object());
+        let details = own_details.cloned().unwrap_or_else(|| Value::Object(error.data.clone()));
         let body = serde_json::json!({
             "error": true,
             "code": error.kind.code(),

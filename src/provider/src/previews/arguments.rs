@@ -125,8 +125,8 @@ fn summary(provider: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> S
         all.iter().filter_map(|member| Some((member.key.clone().into_owned(), title_text(member.value)?))).collect();
     let Some((title_key, title)) = title_argument(def, &members) else { return format!("{provider} / {tool}") };
     let context = CONTEXT_ARGUMENTS.iter().filter(|name| !title_key.eq_ignore_ascii_case(name)).filter_map(|name| {
-        let mut found = all.iter().filter(|member| member.key.eq_ignore_ascii_case(name));
-        let value = found.next().filter(|_| found.next().is_none())?.value;
+        let mut matches = all.iter().filter(|member| member.key.eq_ignore_ascii_case(name));
+        let value = matches.next().filter(|_| matches.next().is_none())?.value;
         let text = list_text(value).or_else(|| title_text(value))?;
         let cut: String = text.chars().take(MAX_CONTEXT_CHARS).collect();
         Some(if cut.len() < text.len() { format!("{name} {cut} …") } else { format!("{name} {cut}") })

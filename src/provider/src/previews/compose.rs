@@ -147,8 +147,8 @@ pub fn compose(
     // A dry run is the server's own account of the whole call.
     if compares {
         let is_summary_whole = labels::is_summary_whole(recipe, arguments);
-        let named = NamedArguments::for_recipe(recipe, conditions, is_summary_whole);
-        add_unnamed_arguments(&mut builder, &named, call);
+        let named_arguments = NamedArguments::for_recipe(recipe, conditions, is_summary_whole);
+        add_unnamed_arguments(&mut builder, &named_arguments, call);
     }
     if let Some(fault) = failed_dry_run {
         hasher.add_part(b"failed").add_part(fault.kind.as_bytes());

@@ -131,9 +131,9 @@ mod tests {
         let status = "Repository status:\nOn branch main\nChanges to be committed:\n  (use \"git restore\")\n\tnew file:   a.txt\n\trenamed:    old -> new\n\nChanges not staged for commit:\n\tmodified:   a.txt\n\tmodified:   sub (new commits)\n\nUntracked files:\n\td/\n\tb: c\n\t\"\\303\\244\"\n";
         let filter = |path: &str| filter_by_paths(status, &names(&[path]), DisplayFormat::Text);
         let quoted = "Untracked files:\n\t\"\\303\\244\"\n";
-        let both =
+        let sections =
             "Changes to be committed:\n\tnew file:   a.txt\nChanges not staged for commit:\n\tmodified:   a.txt\n";
-        assert_eq!(filter("a.txt"), format!("{both}{quoted}"));
+        assert_eq!(filter("a.txt"), format!("{sections}{quoted}"));
         for renamed in ["old", "new"] {
             assert!(filter(renamed).contains("renamed:"), "{renamed}");
         }

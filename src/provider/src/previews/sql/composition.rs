@@ -52,8 +52,8 @@ pub(in crate::previews) fn compose_statements(
         Some(fault) if !has_preview => return Err(fault),
         _ => {}
     }
-    let named = NamedArguments::for_recipe(recipe, conditions, labels::is_summary_whole(recipe, arguments));
-    compose::add_unnamed_arguments(&mut composer.builder, &named, call);
+    let named_arguments = NamedArguments::for_recipe(recipe, conditions, labels::is_summary_whole(recipe, arguments));
+    compose::add_unnamed_arguments(&mut composer.builder, &named_arguments, call);
     compose::add_confirmation(&mut composer.builder, &mut hasher, recipe, may_confirm, arguments)?;
     let answers = statements.iter().flat_map(|observed| observed.answers.iter().flatten());
     let state_keys = answers.map(|answer| answer.state_key.clone()).collect();

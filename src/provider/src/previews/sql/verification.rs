@@ -110,11 +110,11 @@ impl Verifier<'_> {
             }
             (ReadBack::Rows(_), PreviewSource::GivenRows { rows, equal_count_query: Some(query), .. }, [counted]) => {
                 let expected = parse_count(&counted.rows)? + rows.len() as u64;
-                let found = self.query(query).await?;
-                let count = parse_count(&found.rows)?;
+                let answer = self.query(query).await?;
+                let count = parse_count(&answer.rows)?;
                 let text = |count| format!("{} with these values", plural_rows(count));
                 let field = format!("$rows{index}");
-                self.add(&field, &self.table_label(index, write), (Some(&text(expected)), Some(&text(count))), &found);
+                self.add(&field, &self.table_label(index, write), (Some(&text(expected)), Some(&text(count))), &answer);
                 Ok(())
             }
             (ReadBack::Definitions(change), PreviewSource::Definitions(queries), before) => {
@@ -142,10 +142,10 @@ impl Verifier<'_> {
         let Some(first) = expected.first() else { return Ok(()) };
         let is_assigned = |name: &&str| find_assignment(&queries.assignments, name).is_some();
         let assigned: Vec<&str> = first.keys().map(String::as_str).filter(is_assigned).collect();
-        let found = self.find_rows(table, &expected, keys).await?;
+        let answer = self.find_rows(table, &expected, keys).await?;
         let is_unclear = |row: &&Row| {
-            let found = found.rows.iter().find(|found| is_same_row(row, found, keys));
-            found.is_some_and(|found| assigned.iter().any(|name| !is_same_value(row.get(*name), found.get(*name))))
+            let found_row = answer.rows.iter().find(|found| is_same_row(row, found, keys));
+            found_row.is_some_and(|found| assigned.iter().any(|name| !is_same_value(row.get(*name), found.get(*name))))
         };
         // The database may write a value in another form, such as a date. It knows which values are equal.
         let unclear: Vec<Row> = expected.iter().filter(is_unclear).cloned().collect();
@@ -160,12 +160,12 @@ impl Verifier<'_> {
         };
         let (mut approved, mut present) = (Vec::new(), Vec::new());
         for row in &expected {
-            let Some(found) = found.rows.iter().find(|found| is_same_row(row, found, keys)) else {
+            let Some(found_row) = answer.rows.iter().find(|found| is_same_row(row, found, keys)) else {
                 approved.push(row.clone());
                 continue;
             };
             let has_equal_values = equal.iter().any(|equal| is_same_row(row, equal, keys));
-            let merged = found.iter().map(|(name, value)| {
+            let merged = found_row.iter().map(|(name, value)| {
                 let is_equal = match row.get(name) {
                     // The preview could not know the value.
                     None => true,
@@ -177,12 +177,12 @@ impl Verifier<'_> {
                 (name.clone(), if is_equal { value.clone() } else { row[name].clone() })
             });
             approved.push(merged.collect());
-            present.push(found.clone());
+            present.push(found_row.clone());
         }
         let approved = rows_text(approved);
         let present = (!present.is_empty()).then(|| rows_text(present));
         let values = (Some(approved.as_str()), present.as_deref());
-        self.add(&format!("$rows{index}"), &self.table_label(index, write), values, &found);
+        self.add(&format!("$rows{index}"), &self.table_label(index, write), values, &answer);
         Ok(())
     }
 
@@ -202,9 +202,9 @@ impl Verifier<'_> {
             let remaining = self.query(&queries.count).await?;
             return if parse_count(&remaining.rows)? == 0 { Ok(()) } else { Err(missing_key_fault(write)) };
         }
-        let found = self.find_rows(table, shown_rows, keys).await?;
-        let present = (!found.rows.is_empty()).then(|| rows_text(found.rows.clone()));
-        self.add(&format!("$rows{index}"), &self.table_label(index, write), (None, present.as_deref()), &found);
+        let answer = self.find_rows(table, shown_rows, keys).await?;
+        let present = (!answer.rows.is_empty()).then(|| rows_text(answer.rows.clone()));
+        self.add(&format!("$rows{index}"), &self.table_label(index, write), (None, present.as_deref()), &answer);
         Ok(())
     }
 
@@ -217,19 +217,19 @@ impl Verifier<'_> {
         before: &[QueryAnswer],
     ) -> Result<(), Fault> {
         for (n, (query, before)) in queries.iter().zip(before).enumerate() {
-            let found = self.query(query).await?;
-            if found.rows != before.rows {
+            let answer = self.query(query).await?;
+            if answer.rows != before.rows {
                 continue;
             }
-            let text: String = found.rows.iter().map(|row| format!("{}\n", definition_text(row))).collect();
+            let text: String = answer.rows.iter().map(|row| format!("{}\n", definition_text(row))).collect();
             let approved_and_present = match change {
-                DefinitionChange::Creation if found.rows.is_empty() => (Some("(exists)"), None),
-                DefinitionChange::Removal if !found.rows.is_empty() => (None, Some(text.as_str())),
+                DefinitionChange::Creation if answer.rows.is_empty() => (Some("(exists)"), None),
+                DefinitionChange::Removal if !answer.rows.is_empty() => (None, Some(text.as_str())),
                 _ => return Err(Fault::new("definition", "the definition that was shown did not change")),
             };
             let name = write.targets.get(n).map_or("the object", String::as_str);
             let label = statement_label(self.is_single, index, &format!("Definition of {name}"));
-            self.add(&format!("$definition{index}.{n}"), &label, approved_and_present, &found);
+            self.add(&format!("$definition{index}.{n}"), &label, approved_and_present, &answer);
         }
         Ok(())
     }
