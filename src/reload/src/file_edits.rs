@@ -271,8 +271,8 @@ impl Reloader {
     pub async fn read_file(&self) -> Result<ConfigFile, FileEditError> {
         let path = self.file().cloned().ok_or(FileEditError::NoFile)?;
         let file = path.clone();
-        let read = tokio::task::spawn_blocking(move || ConfigFile::read(&file)).await;
-        Ok(read.map_err(|error| FileError::Unreadable { path, source: std::io::Error::other(error) })??)
+        let read_result = tokio::task::spawn_blocking(move || ConfigFile::read(&file)).await;
+        Ok(read_result.map_err(|error| FileError::Unreadable { path, source: std::io::Error::other(error) })??)
     }
 
     /// Returns the flags and the environment with which the file is read.

@@ -314,7 +314,7 @@ impl Reloader {
     async fn read_config(&self) -> Result<LoadedConfig, Vec<Problem>> {
         let (source, expected) = (self.source.clone(), self.file.clone().filter(|_| self.has_read_file()));
         // The file is read on a blocking thread, since it may have been replaced by something that blocks, such as a pipe.
-        let read = tokio::task::spawn_blocking(move || {
+        let load_task = tokio::task::spawn_blocking(move || {
             let is_readable =
                 expected.as_ref().is_none_or(|file| std::fs::metadata(file).is_ok_and(|meta| meta.is_file()));
             if !is_readable && let Some(file) = &expected {
@@ -327,7 +327,7 @@ impl Reloader {
             }
             load(&source.flags, &source.env).map_err(|error: ConfigError| Problem::from_config_error(&error))
         });
-        read.await.unwrap_or_else(|error| Err(vec![Problem::not_applicable(error.to_string())]))
+        load_task.await.unwrap_or_else(|error| Err(vec![Problem::not_applicable(error.to_string())]))
     }
 
     async fn apply_loaded(&self, cause: ReloadCause, loaded: LoadedConfig) {

@@ -28,7 +28,7 @@ impl FileChange for RuleList {
     }
 
     fn audit_entry(&self) -> (&'static str, Value) {
-        let written = self.0.iter().filter(|entry| matches!(entry, RuleEntry::New { .. })).count();
-        ("policy_edited", json!({ "rules": self.0.len(), "written": written }))
+        let new_rule_count = self.0.iter().filter(|entry| matches!(entry, RuleEntry::New { .. })).count();
+        ("policy_edited", json!({ "rules": self.0.len(), "written": new_rule_count }))
     }
 }

@@ -259,15 +259,18 @@ mod tests {
             cwd: None,
         };
         let (plain, moved) = (server(|_| {}), server(|s| s.target = command("y")));
-        let own = server(|s| (s.allow_own_files, s.target, s.max_queue) = (true, command("y"), 7));
+        let own_file_server = server(|s| (s.allow_own_files, s.target, s.max_queue) = (true, command("y"), 7));
         // A server that needs the permission does not run without it; other changes take effect.
         let expected = (vec!["mcpServers.a.allow_own_files".into()], 0, server(|s| s.max_queue = 7));
-        assert_eq!(hold_back_summary(Some(&plain), &own, false), expected);
-        assert_eq!(hold_back_summary(Some(&own), &own, false), (vec![], 0, own.clone()));
-        assert_eq!(hold_back_summary(Some(&own), &moved, false), (vec![], 0, moved));
+        assert_eq!(hold_back_summary(Some(&plain), &own_file_server, false), expected);
+        assert_eq!(
+            hold_back_summary(Some(&own_file_server), &own_file_server, false),
+            (vec![], 0, own_file_server.clone())
+        );
+        assert_eq!(hold_back_summary(Some(&own_file_server), &moved, false), (vec![], 0, moved));
         // A new server with the permission waits. A new server without the permission starts at once.
         let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
-        assert_eq!(hold_back_loosening(None, &own, false, &mut loosened, &mut tightened), None);
+        assert_eq!(hold_back_loosening(None, &own_file_server, false, &mut loosened, &mut tightened), None);
         assert_eq!(loosened[0].key, "mcpServers.a.allow_own_files");
         assert_eq!(hold_back_summary(None, &plain, true), (vec![], 0, plain));
     }

@@ -270,12 +270,13 @@ fn parse_previous_policy(
     mut values: BTreeMap<String, String>,
     now: &Config,
 ) -> (PolicyConfig, Vec<Setting>, Option<String>) {
-    let known = list_keys();
-    let unknown: Vec<String> = values.keys().filter(|key| !known.contains(&key.as_str())).cloned().collect();
-    values.retain(|key, _| !unknown.contains(key));
+    let known_keys = list_keys();
+    let unknown_keys: Vec<String> = values.keys().filter(|key| !known_keys.contains(&key.as_str())).cloned().collect();
+    values.retain(|key, _| !unknown_keys.contains(key));
     match policy_from_values(&values) {
         Ok((policy, settings)) => {
-            let reason = (!unknown.is_empty()).then(|| format!("keys unknown to this version: {}", unknown.join(", ")));
+            let reason = (!unknown_keys.is_empty())
+                .then(|| format!("keys unknown to this version: {}", unknown_keys.join(", ")));
             (policy, settings, reason)
         }
         Err(error) => (now.policy.clone(), Vec::new(), Some(error.to_string())),

@@ -57,13 +57,13 @@ pub(super) async fn read_absences(caller: &Caller, data: &SignInData) -> Absence
         return Absences::default();
     }
     let (principal, reviewers) = (caller.principal.clone(), data.reviewers.clone());
-    let read = use_store(data, move |store| {
+    let store_read = use_store(data, move |store| {
         let now = Timestamp::now();
-        let own = find_own(store, &principal, now)?;
+        let own_absence = find_own(store, &principal, now)?;
         let deputyships = reviewers.deputyships(&principal, now)?;
-        Ok(Absences { own, deputy_for: deputyships.into_iter().map(describe).collect() })
+        Ok(Absences { own: own_absence, deputy_for: deputyships.into_iter().map(describe).collect() })
     });
-    read.await.unwrap_or_else(|error| {
+    store_read.await.unwrap_or_else(|error| {
         tracing::warn!(%error, "the absences cannot be read");
         Absences::default()
     })
@@ -81,8 +81,8 @@ fn find_own(store: &dyn Credentials, principal: &Principal, now: Timestamp) -> R
     let is_own = |absence: &Absence| {
         absence.is_current(now) && names_match(absence.person.person_name(), principal.person_name())
     };
-    let own = absences.into_iter().find(is_own);
-    Ok(own.map(|Absence { deputy, since, until, .. }| OwnAbsence { deputy, since, until }))
+    let own_absence = absences.into_iter().find(is_own);
+    Ok(own_absence.map(|Absence { deputy, since, until, .. }| OwnAbsence { deputy, since, until }))
 }
 
 /// A person whom the caller can name as their deputy.
@@ -198,9 +198,9 @@ fn deciding_colleagues(store: &dyn Credentials, principal: &Principal) -> Result
         ..Principal::new(key.name, key.role)
     });
     let principals = key_holders.chain(people.iter().filter_map(|person| person.principal()));
-    let own = Person::from_principal(principal);
+    let own_person = Person::from_principal(principal);
     let is_colleague =
-        |other: &Principal| other.role.may_decide() && !Person::from_principal(other).may_be_same_as(own);
+        |other: &Principal| other.role.may_decide() && !Person::from_principal(other).may_be_same_as(own_person);
     Ok(principals.filter(is_colleague).collect())
 }
 
@@ -213,13 +213,13 @@ fn find_deputy(store: &dyn Credentials, principal: &Principal, name: &str) -> Re
         return Err(invalid("nobody can be their own deputy"));
     }
     let colleagues = deciding_colleagues(store, principal)?;
-    let mut named = colleagues.iter().filter(|colleague| Person::from_principal(colleague).is_named(name));
-    let Some(first) = named.next() else {
+    let mut named_colleagues = colleagues.iter().filter(|colleague| Person::from_principal(colleague).is_named(name));
+    let Some(first) = named_colleagues.next() else {
         return Err(invalid(
             "the deputy must be somebody else who has a key that may decide on changes, or who has signed in",
         ));
     };
-    if named.any(|other| !names_match(other.person_name(), first.person_name())) {
+    if named_colleagues.any(|other| !names_match(other.person_name(), first.person_name())) {
         return Err(invalid("several people have keys with this name; give the owner of the key"));
     }
     Ok(first.person_name().to_owned())

@@ -130,8 +130,8 @@ fn too_large(max: usize) -> Problem {
 async fn read(max: usize, request: &HttpRequest, payload: web::Payload) -> Result<Vec<u8>, Problem> {
     // Every route has a deadline.
     let deadline = request.extensions().get::<RequestDeadline>().map_or_else(Instant::now, |deadline| deadline.0);
-    let read = tokio::time::timeout_at(deadline, read_chunks(max, payload)).await;
-    read.map_err(|_| Problem::request_timeout())?
+    let read_result = tokio::time::timeout_at(deadline, read_chunks(max, payload)).await;
+    read_result.map_err(|_| Problem::request_timeout())?
 }
 
 async fn read_chunks(max: usize, mut payload: web::Payload) -> Result<Vec<u8>, Problem> {

@@ -38,7 +38,7 @@ impl FileState {
         reloader: &Reloader,
     ) -> Result<(Self, Option<ConfigFile>), Problem> {
         let editing = reloader.editing();
-        let read = match editing {
+        let config_file = match editing {
             EditingState::NoFile => None,
             _ => Some(reloader.read_file().await.map_err(to_problem)?),
         };
@@ -46,9 +46,9 @@ impl FileState {
             editing,
             may_edit: editing == EditingState::On && is_editor(principal, request, reloader),
             file: reloader.file().map(|file| file.display().to_string()),
-            version: read.as_ref().map(ConfigFile::version),
+            version: config_file.as_ref().map(ConfigFile::version),
         };
-        Ok((state, read))
+        Ok((state, config_file))
     }
 }
 

@@ -284,8 +284,8 @@ async fn limit_request_time(
                 _ => "the request took too long and may have taken effect; check before you try again",
             };
             let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-            let late = Problem::new(ErrorKind::Timeout, text).with("timeoutMs", limit);
-            Ok(ServiceResponse::new(head, late.error_response()))
+            let timeout_problem = Problem::new(ErrorKind::Timeout, text).with("timeoutMs", limit);
+            Ok(ServiceResponse::new(head, timeout_problem.error_response()))
         }
     }
 }

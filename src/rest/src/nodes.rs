@@ -63,10 +63,11 @@ pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse
         tracing::warn!(%error, "the nodes cannot be listed");
         error.to_mcp()
     })?;
-    let own = nodes.iter().find(|node| node.is_self).map(|node| node.introduction.clone()).unwrap_or_default();
+    let own_introduction =
+        nodes.iter().find(|node| node.is_self).map(|node| node.introduction.clone()).unwrap_or_default();
     let info = |node: &Node| NodeInfo {
-        same_configuration: (own.version == node.introduction.version)
-            .then(|| own.configuration == node.introduction.configuration),
+        same_configuration: (own_introduction.version == node.introduction.version)
+            .then(|| own_introduction.configuration == node.introduction.configuration),
         unreachable: node.server_states.down.clone(),
         exclusive_servers: exclusive_servers(node, &nodes),
         breakers_open: open_breakers(node),

@@ -72,9 +72,9 @@ pub fn by_name<T>(query: &Query, items: Vec<T>, name: impl Fn(&T) -> &str) -> Re
 }
 
 fn cut<T>(items: Vec<T>, start: usize, limit: usize, cursor: impl Fn(&T) -> String) -> Page<T> {
-    let more = items.len() - start > limit;
+    let has_more = items.len() - start > limit;
     let items: Vec<T> = items.into_iter().skip(start).take(limit).collect();
-    let next_cursor = items.last().filter(|_| more).map(cursor);
+    let next_cursor = items.last().filter(|_| has_more).map(cursor);
     Page { items, next_cursor }
 }
 

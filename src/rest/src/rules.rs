@@ -143,7 +143,7 @@ pub async fn suggest(
 ) -> Result<HttpResponse, Problem> {
     let id = path_id(&request).ok_or_else(change_not_found)?;
     let change = changes.get(id).await?.ok_or_else(change_not_found)?;
-    let found = standing_rules.suggest(&change, &caller.principal).await?;
+    let suggestions = standing_rules.suggest(&change, &caller.principal).await?;
     let view = |SuggestedRule { matching, approvals, matched, unmatched }| Suggestion {
         matching,
         approvals,
@@ -151,8 +151,8 @@ pub async fn suggest(
         unmatched: ChangeLinks::new(&unmatched),
     };
     Ok(json_ok(&SuggestionList {
-        suggestions: found.rules.into_iter().map(view).collect(),
-        complete: found.is_complete,
+        suggestions: suggestions.rules.into_iter().map(view).collect(),
+        complete: suggestions.is_complete,
     }))
 }
 

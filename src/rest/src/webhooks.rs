@@ -41,11 +41,11 @@ pub async fn deliveries(
     let query = Query::read(&request, &["limit", "cursor"])?;
     let limit = query.limit()?;
     // One more than the limit shows whether there is a next page.
-    let found = webhooks.deliveries(path_name(&request), query.number("cursor")?, limit + 1);
-    let mut deliveries = found.await?;
-    let more = deliveries.len() > limit;
+    let page_read = webhooks.deliveries(path_name(&request), query.number("cursor")?, limit + 1);
+    let mut deliveries = page_read.await?;
+    let has_more = deliveries.len() > limit;
     deliveries.truncate(limit);
-    let next_cursor = deliveries.last().filter(|_| more).map(|last| last.id.to_string());
+    let next_cursor = deliveries.last().filter(|_| has_more).map(|last| last.id.to_string());
     Ok(json_ok(&WebhookDeliveryPage { deliveries, next_cursor }))
 }
 
