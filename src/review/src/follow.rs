@@ -107,13 +107,13 @@ async fn read_new_events(changes: &StoredChanges, read_to: &mut u64) -> Result<b
     loop {
         let after = changes.feed.head().max(*read_to);
         let page = changes.store.remote_events_after(after, PAGE_SIZE).await?;
-        let more = page.len() == PAGE_SIZE;
+        let has_more = page.len() == PAGE_SIZE;
         let transitions = page.into_iter().map(RemoteTransition::parse).collect::<Result<Vec<_>, _>>()?;
         let Some(last) = transitions.last() else { return Ok(found_events) };
         *read_to = last.seq;
         found_events = true;
         changes.transitions.addr.do_send(AnnounceRemote { transitions });
-        if !more {
+        if !has_more {
             return Ok(found_events);
         }
         // Keeps about one page in the actor's mailbox.

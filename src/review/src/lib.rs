@@ -281,9 +281,9 @@ impl Changes {
         let before = parse_cursor(cursor.as_deref())?;
         let ChangeFilter { states, principals, criteria } = filter;
         let query = ListQuery { states, principals, criteria, before, limit };
-        let found = self.state.changes.store.list(query).await.map_err(|e| store_error(&e))?;
-        let next_cursor = found.items.last().filter(|_| found.more).map(|(number, _)| number.to_string());
-        let items = found.items.into_iter().map(|(_, change)| self.state.waiting_reasons.add_to(change)).collect();
+        let listing = self.state.changes.store.list(query).await.map_err(|e| store_error(&e))?;
+        let next_cursor = listing.items.last().filter(|_| listing.more).map(|(number, _)| number.to_string());
+        let items = listing.items.into_iter().map(|(_, change)| self.state.waiting_reasons.add_to(change)).collect();
         Ok(Page { items, next_cursor })
     }
 
@@ -427,9 +427,9 @@ impl Changes {
         // One more entry is read, to know whether there is a next page.
         let page = self.state.changes.store.audit_page(change.map(ToOwned::to_owned), before, limit + 1);
         let mut items = page.await.map_err(|e| store_error(&e))?;
-        let more = items.len() > limit;
+        let has_more = items.len() > limit;
         items.truncate(limit);
-        let next_cursor = items.last().filter(|_| more).map(|entry| entry.seq.to_string());
+        let next_cursor = items.last().filter(|_| has_more).map(|entry| entry.seq.to_string());
         Ok(Page { items, next_cursor })
     }
 
@@ -445,8 +445,8 @@ impl Changes {
         cursor: Option<&str>,
     ) -> Result<Page<FoundEntry>, McpError> {
         let before = parse_cursor(cursor)?;
-        let found = self.state.changes.store.search_audit(search, before, limit.clamp(1, MAX_PAGE_SIZE));
-        let FoundEntries { entries, next } = found.await.map_err(|e| store_error(&e))?;
+        let lookup = self.state.changes.store.search_audit(search, before, limit.clamp(1, MAX_PAGE_SIZE));
+        let FoundEntries { entries, next } = lookup.await.map_err(|e| store_error(&e))?;
         Ok(Page { items: entries, next_cursor: next.map(|next| next.to_string()) })
     }
 

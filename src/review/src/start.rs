@@ -128,8 +128,8 @@ impl Changes {
         executor_thread.spawn(follow::run(Arc::clone(&changes), feed_gap));
         handle_restored_backup(&changes, &live).await?;
         recover(&changes, &live, &approved_sender).await?;
-        let ended = changes.shutdown.executor_ended.clone().drop_guard();
-        executor_thread.spawn(executor::run(Arc::clone(&state), approved, ended));
+        let end_guard = changes.shutdown.executor_ended.clone().drop_guard();
+        executor_thread.spawn(executor::run(Arc::clone(&state), approved, end_guard));
         executor_thread.spawn(plans::run(Arc::clone(&changes), moved_plans, approved_sender));
         executor_thread.spawn(expiry::run(Arc::clone(&changes)));
         executor_thread.spawn(escalation::run(Arc::clone(&changes)));
@@ -175,8 +175,8 @@ impl Changes {
         changes.feed.close();
         let store = Arc::clone(&changes.store);
         // Closing joins the store's threads, so it must not block a thread that is needed elsewhere.
-        let closed = std::thread::Builder::new().name("store-close".into()).spawn(move || store.close());
-        match closed {
+        let close_thread = std::thread::Builder::new().name("store-close".into()).spawn(move || store.close());
+        match close_thread {
             Ok(thread) => {
                 while !thread.is_finished() {
                     tokio::time::sleep(Duration::from_millis(2)).await;

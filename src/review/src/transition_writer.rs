@@ -97,15 +97,16 @@ impl TransitionWriter {
         };
         let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(full)?;
         let space = Arc::clone(&self.queue_space).try_acquire_many_owned(self.queue_share(&draft)).map_err(full)?;
-        let written = tokio::time::timeout(self.config.write_timeout, self.send(draft, (slot, space))).await;
+        let write_result = tokio::time::timeout(self.config.write_timeout, self.send(draft, (slot, space))).await;
         // The transition may still be written after the timeout.
-        written.unwrap_or(Err(TransitionError::Store(StoreError::OutcomeUnknown)))
+        write_result.unwrap_or(Err(TransitionError::Store(StoreError::OutcomeUnknown)))
     }
 
     async fn write_without_timeout(&self, draft: Draft) -> TransitionResult {
-        let closed = |_| TransitionError::Store(StoreError::Closed);
-        let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(closed)?;
-        let space = Arc::clone(&self.queue_space).acquire_many_owned(self.queue_share(&draft)).await.map_err(closed)?;
+        let closed_error = |_| TransitionError::Store(StoreError::Closed);
+        let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(closed_error)?;
+        let space =
+            Arc::clone(&self.queue_space).acquire_many_owned(self.queue_share(&draft)).await.map_err(closed_error)?;
         self.send(draft, (slot, space)).await
     }
 

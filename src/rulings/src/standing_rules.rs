@@ -121,9 +121,9 @@ impl StandingRuleCache {
                 Some(known) => *known = Arc::new(rule.clone()),
                 None => rules.push(Arc::new(rule.clone())),
             }
-            let ended = rules.iter().filter(|rule| rule.has_ended()).count();
-            let mut excess =
-                ended.saturating_sub(usize::try_from(countersign_store::standing_rules::MAX_ENDED_RULES).unwrap_or(0));
+            let ended_count = rules.iter().filter(|rule| rule.has_ended()).count();
+            let mut excess = ended_count
+                .saturating_sub(usize::try_from(countersign_store::standing_rules::MAX_ENDED_RULES).unwrap_or(0));
             rules.retain(|rule| {
                 if excess == 0 || !rule.has_ended() {
                     return true;
@@ -357,8 +357,8 @@ impl StandingRuleService {
                 .map(|rule| StandingRule::clone(rule))
                 .collect()
         };
-        let written = used.iter().map(|rule| self.record(rule, RULE_USED, SYSTEM, None));
-        if let Some(Err(error)) = join_all(written).await.into_iter().find(Result::is_err) {
+        let writes = used.iter().map(|rule| self.record(rule, RULE_USED, SYSTEM, None));
+        if let Some(Err(error)) = join_all(writes).await.into_iter().find(Result::is_err) {
             tracing::warn!(%error, "uses of standing rules could not be recorded; trying again in a minute");
         }
     }
@@ -404,8 +404,8 @@ impl StandingRuleService {
             rules: vec![rule.clone()],
             ..Record::new(event, self.now(), by, details.to_string())
         };
-        let written = write(&*self.deps.store, WriteRequest::Record(record)).await;
-        written.map_err(|error| {
+        let write_result = write(&*self.deps.store, WriteRequest::Record(record)).await;
+        write_result.map_err(|error| {
             tracing::error!(%error, "a standing rule could not be stored");
             error.to_user_error("the standing rule could not be stored; it has not changed")
         })?;

@@ -283,12 +283,12 @@ impl ToolAcceptances {
     ) -> Result<(), McpError> {
         let (target, definitions) = self.current_definitions(provider, shown_definitions)?;
         let table = self.routes.load_full();
-        let known: HashMap<(&str, &str), KnownTool> = table
+        let known_tools: HashMap<(&str, &str), KnownTool> = table
             .definitions(provider)
             .filter_map(|route| Some(((route.name.as_str(), route.hash.as_str()), route.known_tool?)))
             .collect();
         let known_kind = |tool: &Definition| {
-            known.get(&(tool.name.as_str(), tool.hash.as_str())).copied().unwrap_or(KnownTool::OtherDefinition)
+            known_tools.get(&(tool.name.as_str(), tool.hash.as_str())).copied().unwrap_or(KnownTool::OtherDefinition)
         };
         let unknown = definitions.iter().filter(|tool| known_kind(tool) == KnownTool::OtherDefinition);
         let unknown: Vec<String> = unknown.map(|tool| shorten_name(&tool.name)).take(MAX_TOOLS_IN_ERROR).collect();

@@ -31,9 +31,9 @@ pub(super) fn open_states() -> Vec<ChangeState> {
 }
 
 fn not_found(id: &str) -> McpError {
-    let shown: String = id.chars().take(64).collect();
-    McpError::new(ErrorKind::ChangeNotFound, format!("There is no change `{shown}` of yours; see list_changes."))
-        .with("changeId", shown)
+    let short_id: String = id.chars().take(64).collect();
+    McpError::new(ErrorKind::ChangeNotFound, format!("There is no change `{short_id}` of yours; see list_changes."))
+        .with("changeId", short_id)
 }
 
 impl GatewayTools {
@@ -95,15 +95,15 @@ impl GatewayTools {
         let Some(timeout) = timeout else {
             return Err(invalid("/timeoutSeconds", "maximum", format!("timeoutSeconds must be from 1 to {max}.")));
         };
-        let until = args.until;
+        let goal = args.until;
         let mut change = self.visible_change(&args.change_id, &ctx.principal).await?;
-        let started = Instant::now();
+        let started_at = Instant::now();
         let mut last_progress = -1.0;
         loop {
-            if until.is_reached(change.state) {
+            if goal.is_reached(change.state) {
                 return Ok(wait_result(&change, false));
             }
-            let elapsed = started.elapsed();
+            let elapsed = started_at.elapsed();
             let Some(remaining) = timeout.checked_sub(elapsed).filter(|remaining| !remaining.is_zero()) else {
                 return Ok(wait_result(&change, true));
             };
@@ -122,7 +122,7 @@ impl GatewayTools {
             // An early return without a new version means that the gateway is shutting down.
             let returned_early = latest.version <= change.version && began.elapsed() < pause;
             change = latest;
-            if returned_early && !until.is_reached(change.state) {
+            if returned_early && !goal.is_reached(change.state) {
                 return Ok(wait_result(&change, true));
             }
         }

@@ -98,8 +98,8 @@ async fn forward_feed(mut since: u64, feed: Feed, events: broadcast::Sender<Prov
 }
 
 fn unknown_tool(tool: &str) -> McpError {
-    let shown: String = tool.chars().take(64).collect();
-    McpError::new(ErrorKind::ToolNotFound, format!("The gateway has no tool `{shown}`.")).with("tool", shown)
+    let short_name: String = tool.chars().take(64).collect();
+    McpError::new(ErrorKind::ToolNotFound, format!("The gateway has no tool `{short_name}`.")).with("tool", short_name)
 }
 
 impl Provider for GatewayTools {

@@ -154,12 +154,12 @@ impl GatewayTools {
             return Err(McpError::new(ErrorKind::InvalidParams, "The gateway has no such argument to complete."));
         }
         let changes = self.own_changes(ctx, true).await?;
-        let more = changes.len() == MAX_LISTED_CHANGES;
+        let has_more = changes.len() == MAX_LISTED_CHANGES;
         let values: Vec<String> =
             changes.iter().map(|c| c.id.clone()).filter(|id| id.starts_with(argument.1)).collect();
         // Older changes were not counted, so there is no total.
-        let total = (!more).then_some(values.len() as u64);
-        Ok(Completion { values, total, has_more: more })
+        let total = (!has_more).then_some(values.len() as u64);
+        Ok(Completion { values, total, has_more })
     }
 }
 

@@ -56,8 +56,8 @@ impl Plan {
     fn new(id: &str, changes: Vec<Arc<Change>>) -> Option<Self> {
         let states: Vec<StepState> = changes.iter().filter_map(|change| StepState::from_change(change)).collect();
         // The step that ended first stopped the plan; others were withdrawn for that reason.
-        let ended = states.iter().zip(&changes).filter(|(step, _)| step.stops_plan());
-        let stopped = ended.min_by_key(|(_, change)| change.updated_at).map(|(step, _)| step.describe_end());
+        let ended_steps = states.iter().zip(&changes).filter(|(step, _)| step.stops_plan());
+        let stopped = ended_steps.min_by_key(|(_, change)| change.updated_at).map(|(step, _)| step.describe_end());
         let first = changes.first()?;
         let step = first.plan.as_ref()?;
         Some(Self {

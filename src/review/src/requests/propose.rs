@@ -109,8 +109,8 @@ impl Changes {
         let details = json!({ "provider": provider, "tool": tool, "comment": reason, "proposer": proposer });
         let record =
             Record::new("failing_call_returned", state.changes.config.now(), &proposer.principal, details.to_string());
-        let written = write_to_store(&*state.changes.store, WriteRequest::Record(record)).await;
-        written.map_err(|error| error.to_user_error("the call could not be recorded; nothing was called"))
+        let write_result = write_to_store(&*state.changes.store, WriteRequest::Record(record)).await;
+        write_result.map_err(|error| error.to_user_error("the call could not be recorded; nothing was called"))
     }
 }
 
@@ -122,12 +122,12 @@ pub(super) async fn write_new_change(state: &ReviewState, draft: Draft) -> Trans
     if let Some(call) = draft.call_hash.as_ref().filter(|_| draft.change.idempotency_key.is_some()) {
         state.changes.shared.duplicates.add(call, &id);
     }
-    let written = state.changes.transitions.write_for_endpoint(draft).await;
+    let result = state.changes.transitions.write_for_endpoint(draft).await;
     crash_point("after_propose");
-    if let Err(TransitionError::Refused(_)) = &written {
+    if let Err(TransitionError::Refused(_)) = &result {
         state.changes.shared.duplicates.remove(&id);
     }
-    written
+    result
 }
 
 async fn propose_with_key(state: &ReviewState, proposal: Proposal) -> Result<Arc<Change>, McpError> {

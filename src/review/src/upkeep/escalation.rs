@@ -61,11 +61,11 @@ async fn is_recorded(changes: &StoredChanges, id: &str) -> Result<bool, StoreErr
         AuditSearch { change: Some(id.to_owned()), events: vec![AUDIT_EVENT.to_owned()], ..AuditSearch::default() };
     let mut before = None;
     loop {
-        let found = changes.store.search_audit(search.clone(), before, 1).await?;
-        if !found.entries.is_empty() {
+        let page = changes.store.search_audit(search.clone(), before, 1).await?;
+        if !page.entries.is_empty() {
             return Ok(true);
         }
-        before = found.next;
+        before = page.next;
         if before.is_none() {
             return Ok(false);
         }

@@ -26,13 +26,13 @@ pub(crate) fn void_event(changes: &StoredChanges, change: &Change) -> Result<Opt
 /// Describes why these votes no longer count.
 fn describe_void(void: &[&ReviewDecision]) -> String {
     let names: Vec<_> = void.iter().take(MAX_NAMES).map(|vote| vote.reviewer.as_str()).collect();
-    let more = if void.len() > MAX_NAMES { " and others" } else { "" };
+    let others = if void.len() > MAX_NAMES { " and others" } else { "" };
     let names = names.join(", ");
     let cause = "revoked or may no longer decide on this change";
     if void.len() == 1 {
         return format!("The approval by {names} no longer counts: its key or sign-in was {cause}");
     }
-    format!("The approvals by {names}{more} no longer count: their keys or sign-ins were {cause}")
+    format!("The approvals by {names}{others} no longer count: their keys or sign-ins were {cause}")
 }
 
 /// Checks all votes whenever a key was revoked, until the gateway closes.

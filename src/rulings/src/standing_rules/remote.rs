@@ -96,9 +96,9 @@ impl StandingRuleService {
     /// Finds the comment on a revocation in the audit trail, since the rule does not contain it.
     async fn find_revocation_comment(&self, rule: &StandingRule) -> Option<String> {
         let search = AuditSearch { events: vec!["standing_rule_revoked".to_owned()], ..AuditSearch::default() };
-        let found = self.deps.store.search_audit(search, None, MAX_SEARCHED_ENTRIES).await.ok()?;
-        found.entries.iter().find_map(|found| {
-            let details: serde_json::Value = serde_json::from_str(found.entry.details.get()).ok()?;
+        let page = self.deps.store.search_audit(search, None, MAX_SEARCHED_ENTRIES).await.ok()?;
+        page.entries.iter().find_map(|found_entry| {
+            let details: serde_json::Value = serde_json::from_str(found_entry.entry.details.get()).ok()?;
             let comment = details["comment"].as_str()?;
             (details["rule"]["id"] == *rule.id).then(|| comment.to_owned())
         })
