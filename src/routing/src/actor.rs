@@ -103,8 +103,8 @@ impl Router {
 fn find_source(table: &RouteTable, uri: &str) -> Option<WatchSource> {
     let provider = table.provider_for_uri(uri)?;
     let upstream = provider.upstream()?;
-    let own = upstream.names.upstream_uri(uri)?.to_owned();
-    Some(WatchSource { upstream: upstream.clone(), own_uri: own })
+    let own_uri = upstream.names.upstream_uri(uri)?.to_owned();
+    Some(WatchSource { upstream: upstream.clone(), own_uri })
 }
 
 impl Actor for Router {

@@ -204,7 +204,7 @@ impl Subscribers {
     pub fn notify_updated(&mut self, uri: &str, audience: Option<&Audience>) {
         let is_allowed = |principal: &Principal| audience.is_none_or(|audience| audience.includes(principal));
         let Self { by_uri, listeners, .. } = self;
-        let mut closed = Vec::new();
+        let mut closed_listeners = Vec::new();
         let message = |meta: &str| {
             let params = format!(r#"{{{meta}"uri":{}}}"#, quoted(uri));
             encode::notification("notifications/resources/updated", Some(&params))
@@ -226,25 +226,25 @@ impl Subscribers {
                     && notified_listeners.insert(*key)
                     && !(listener.sink)(message(&format!("{},", subscription_meta(&listener.id))))
                 {
-                    closed.push(*key);
+                    closed_listeners.push(*key);
                 }
             }
         }
-        closed.into_iter().for_each(|key| self.remove_listener(key));
+        closed_listeners.into_iter().for_each(|key| self.remove_listener(key));
     }
 
     /// Notifies the listeners that subscribed to the list and whose principals are concerned.
     pub fn notify_list_changed(&mut self, list: List, is_concerned: &dyn Fn(&Principal) -> bool) {
-        let mut closed = Vec::new();
+        let mut closed_listeners = Vec::new();
         for (key, listener) in &self.listeners {
             if listener.acknowledged && listener.filter.includes_list(list) && is_concerned(&listener.principal) {
                 let params = format!("{{{}}}", subscription_meta(&listener.id));
                 if !(listener.sink)(encode::notification(list.notification(), Some(&params))) {
-                    closed.push(*key);
+                    closed_listeners.push(*key);
                 }
             }
         }
-        closed.into_iter().for_each(|key| self.remove_listener(key));
+        closed_listeners.into_iter().for_each(|key| self.remove_listener(key));
     }
 }
 

@@ -140,20 +140,20 @@ impl RouteTable {
         let aliases = &self.aliases.configured;
         let by_provider = || {
             self.providers.iter().find_map(|provider| {
-                let own = name.strip_prefix(provider.name())?.strip_prefix('.')?;
-                self.tool_by_own_name(provider, own)
+                let own_name = name.strip_prefix(provider.name())?.strip_prefix('.')?;
+                self.tool_by_own_name(provider, own_name)
             })
         };
         let by_prefix = || {
             aliases.prefixes.iter().find_map(|(prefix, provider)| {
-                let own = name.strip_prefix(prefix.as_str())?;
-                self.tool_by_own_name(self.provider(provider)?, own)
+                let own_name = name.strip_prefix(prefix.as_str())?;
+                self.tool_by_own_name(self.provider(provider)?, own_name)
             })
         };
         let by_category = || {
             aliases.categories.iter().find_map(|category| {
-                let own = category.own_name(name)?;
-                self.tool_by_own_name(self.provider(&category.provider)?, &own)
+                let own_name = category.own_name(name)?;
+                self.tool_by_own_name(self.provider(&category.provider)?, &own_name)
             })
         };
         let by_pattern = || {

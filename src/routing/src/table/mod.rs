@@ -293,8 +293,8 @@ impl RouteTable {
     pub fn fallback_of(&self, route: &ToolRoute) -> Option<Arc<ToolRoute>> {
         let upstream = route.provider.upstream()?;
         let fallback = self.provider(upstream.config.fallback.as_deref()?)?;
-        let own = upstream.names.upstream_name(&route.def.name).unwrap_or(&route.def.name);
-        self.tool_of_provider(&fallback.as_provider().exposed_name(own), fallback.name())
+        let own_name = upstream.names.upstream_name(&route.def.name).unwrap_or(&route.def.name);
+        self.tool_of_provider(&fallback.as_provider().exposed_name(own_name), fallback.name())
     }
 
     /// Returns `true` if the policy allows the method for the requester (see [`Policy::allows_method`]). Tools that the

@@ -32,8 +32,10 @@ impl<'a> ReservedNames<'a> {
         }
         for provider in providers.iter().filter(|provider| !BUILT_IN_PROVIDERS.contains(&provider.name())) {
             let prefix = provider.upstream().map_or("", |upstream| upstream.names.prefix());
-            let own = [prefix.to_owned(), format!("{}.", provider.name())];
-            prefixes.extend(own.into_iter().filter(|own| !own.is_empty()).map(|own| (own, provider.name())));
+            let own_prefixes = [prefix.to_owned(), format!("{}.", provider.name())];
+            prefixes.extend(
+                own_prefixes.into_iter().filter(|prefix| !prefix.is_empty()).map(|prefix| (prefix, provider.name())),
+            );
         }
         prefixes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         let modules = || providers.iter().filter(|provider| provider.is_module()).map(RouteTarget::as_provider);

@@ -233,17 +233,20 @@ mod tests {
             assert_eq!(filter_tool(text, None, revision).unwrap(), without, "{revision:?}");
         }
         assert_eq!(filter_tool(text, None, V5), None);
-        let both = filter_tool(text, Some(&json!({ "type": "object" })), V5).unwrap();
-        assert!(both.ends_with(r#""outputSchema":{"anyOf":[{"type":"array"},{"type":"object"}]}}"#), "{both}");
+        let filtered_tool = filter_tool(text, Some(&json!({ "type": "object" })), V5).unwrap();
+        assert!(
+            filtered_tool.ends_with(r#""outputSchema":{"anyOf":[{"type":"array"},{"type":"object"}]}}"#),
+            "{filtered_tool}"
+        );
     }
 
     #[test]
     fn combined_output_schema_keeps_references_valid() {
-        let own = concat!(
+        let own_schema = concat!(
             r#"{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object","#,
             r##""properties":{"a":{"$ref":"#/$defs/a"}},"required":["a"],"$defs":{"a":{"const":12345678901234567890123}}}"##
         );
-        let text = format!(r#"{{"name":"t","inputSchema":{{"type":"object"}},"outputSchema":{own}}}"#);
+        let text = format!(r#"{{"name":"t","inputSchema":{{"type":"object"}},"outputSchema":{own_schema}}}"#);
         let pending = json!({ "type": "object", "required": ["changeId"] });
         let shown = filter_tool(&text, Some(&pending), V4).unwrap();
         assert!(shown.contains("12345678901234567890123"));

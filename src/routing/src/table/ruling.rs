@@ -70,8 +70,8 @@ pub(super) fn known_tool(provider: &RouteTarget, def: &ToolDef, operation: Optio
     let own_name = def.name.strip_prefix(provider.exposed_name("").as_str())?;
     let listed_name = operation.map_or(own_name.to_owned(), |operation| qualified_operation(own_name, operation));
     provider.known_reads()?.find(&listed_name, || {
-        let own = replace_strings(raw, &["name"], |_, name| (name != own_name).then(|| own_name.to_owned()));
-        canonical_text_hash(own.as_deref().unwrap_or(raw))
+        let own_definition = replace_strings(raw, &["name"], |_, name| (name != own_name).then(|| own_name.to_owned()));
+        canonical_text_hash(own_definition.as_deref().unwrap_or(raw))
     })
 }
 

@@ -107,8 +107,8 @@ impl RouteTable {
     fn may_have_tool(&self, provider: &RouteTarget, name: &str) -> bool {
         let has = |name: &str| self.unreached.has_pinned_tool(provider.name(), name);
         let dotted = || {
-            let own = name.strip_prefix(provider.name())?.strip_prefix('.')?;
-            Some(has(own) || has(&provider.upstream()?.names.expose(own)))
+            let own_name = name.strip_prefix(provider.name())?.strip_prefix('.')?;
+            Some(has(own_name) || has(&provider.upstream()?.names.expose(own_name)))
         };
         !self.unreached.pins.has_server(provider.name())
             || has(name)
@@ -121,9 +121,10 @@ impl RouteTable {
         let aliases = &self.aliases.configured;
         let prefixes = aliases.prefixes.iter().filter(|(prefix, _)| name.starts_with(prefix.as_str()));
         let categories = aliases.categories.iter().filter(|category| category.own_name(name).is_some());
-        let mut named = prefixes.map(|(_, provider)| provider).chain(categories.map(|category| &category.provider));
-        let provider =
-            named.find_map(|provider| self.provider(provider).filter(|provider| self.unreached.contains(provider)));
+        let mut named_providers =
+            prefixes.map(|(_, provider)| provider).chain(categories.map(|category| &category.provider));
+        let provider = named_providers
+            .find_map(|provider| self.provider(provider).filter(|provider| self.unreached.contains(provider)));
         provider.or_else(|| {
             let fallback =
                 self.provider(aliases.fallback.as_deref()?).filter(|provider| self.unreached.contains(provider))?;

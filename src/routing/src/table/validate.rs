@@ -78,9 +78,12 @@ pub fn fault_message(error: &ValidationError<'_>, schema: &Value) -> String {
             Value::String(text) => suggest::nearest(text, choices.iter().filter_map(|choice| choice.as_str())),
             _ => None,
         };
-        let allowed: Vec<String> = choices.iter().map(|choice| choice.to_string()).collect();
+        let allowed_values: Vec<String> = choices.iter().map(|choice| choice.to_string()).collect();
         let suggestion = nearest.map(|nearest| format!("; did you mean {nearest:?}?")).unwrap_or_default();
-        return format!("{shown_value} is not one of {}{suggestion}", truncate(&allowed.join(", "), MAX_CHOICES_CHARS));
+        return format!(
+            "{shown_value} is not one of {}{suggestion}",
+            truncate(&allowed_values.join(", "), MAX_CHOICES_CHARS)
+        );
     }
     let text = truncate(&error.to_string(), MAX_MESSAGE_CHARS);
     let (Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected }) = error.kind() else {
