@@ -28,8 +28,8 @@ struct Epoch {
 impl SessionLifetimes {
     #[must_use]
     pub fn new(nodes: Arc<dyn Nodes>) -> Self {
-        let ended = CancellationToken::new();
-        Self { nodes, epoch: Mutex::new(Epoch { since: 0, ended: ended.child_token() }), ended }
+        let end_token = CancellationToken::new();
+        Self { nodes, epoch: Mutex::new(Epoch { since: 0, ended: end_token.child_token() }), ended: end_token }
     }
 
     /// Returns the token that ends sessions of the current lease. It is cancelled when the gateway ends. It is also

@@ -40,8 +40,9 @@ const UNKNOWN_OPERATION: &str = "(unknown)";
 impl NamedOperation {
     fn of_call(route: &ToolRoute, arguments: &RawValue) -> Option<Self> {
         let subject = route.has_operations().then(|| route.qualified_name(arguments).into_owned())?;
-        let known = route.known_operations().find(|known| known.name == subject);
-        let label = known.and_then(|known| known.name.get(route.name.len() + 1..)).unwrap_or(UNKNOWN_OPERATION);
+        let known_operation = route.known_operations().find(|known| known.name == subject);
+        let label =
+            known_operation.and_then(|known| known.name.get(route.name.len() + 1..)).unwrap_or(UNKNOWN_OPERATION);
         Some(Self { label: label.to_owned(), subject })
     }
 }

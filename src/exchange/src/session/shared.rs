@@ -163,9 +163,9 @@ impl SessionState {
     #[must_use]
     pub fn new(transport: Transport, identity: Identity, channel: Channel, parent: &CancellationToken) -> Self {
         let now = Timestamp::now();
-        let ended = parent.child_token();
+        let end_token = parent.child_token();
         if let Channel::Outbox(outbox) = &channel {
-            outbox.set_end_token(ended.clone());
+            outbox.set_end_token(end_token.clone());
         }
         Self {
             id: nanoid::nanoid!(32, &nanoid::alphabet::SAFE[2..]).into(),
@@ -175,7 +175,7 @@ impl SessionState {
             authorization: Mutex::default(),
             created: now,
             channel,
-            ended,
+            ended: end_token,
             questions: Questions::default(),
             notes: Arc::default(),
             facts: RwLock::new(None),

@@ -98,11 +98,11 @@ pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSo
         let overflowed = overflowed.clone();
         Arc::new(move |message| {
             last_sent.store(eviction::now(), Ordering::Relaxed);
-            let sent = related.send(message);
-            if !sent {
+            let is_sent = related.send(message);
+            if !is_sent {
                 overflowed.cancel();
             }
-            sent
+            is_sent
         })
     };
     let cancel = cancel.token(&exchange.session.ended);

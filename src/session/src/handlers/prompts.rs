@@ -34,8 +34,8 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
     table.refresh_stale_lists();
     let revision = exchange.revision();
     let filter = ListFilter::for_requester(exchange, table);
-    let shown = |route: &&Arc<PromptRoute>| filter.shows(&route.provider, Subject::Prompt(&route.def.name));
-    let prompts: Vec<_> = table.prompts_for(&exchange.identity.principal).filter(shown).collect();
+    let is_shown = |route: &&Arc<PromptRoute>| filter.shows(&route.provider, Subject::Prompt(&route.def.name));
+    let prompts: Vec<_> = table.prompts_for(&exchange.identity.principal).filter(is_shown).collect();
     let cursor = params.cursor.as_deref();
     let json =
         render_page("prompts", &prompts, |route| route.list_entry(revision), cursor, table.version.lists.prompts)?;

@@ -76,24 +76,24 @@ pub async fn list(
                     items.push(ListedResource::Routed(route));
                 }
             }
-            if let Some(own) = own_by_server.remove(&upstream.config.name) {
+            if let Some(own_resources) = own_by_server.remove(&upstream.config.name) {
                 // What another provider would answer is not listed.
                 let is_served =
                     |uri: &str| table.provider_for_uri(uri).is_some_and(|owner| owner.is_same_provider(provider));
-                let shown = own
+                let shown_resources = own_resources
                     .into_iter()
                     .filter(|def| is_served(&def.uri) && filter.shows(provider, Subject::Resource(&def.uri)));
                 let entry = |def| ResourceRoute::new(provider.clone(), def).list_entry(revision).to_owned();
-                items.extend(shown.map(|def| ListedResource::Written(entry(def))));
+                items.extend(shown_resources.map(|def| ListedResource::Written(entry(def))));
             }
             continue;
         }
         match limits.with_timeout(provider.as_provider().resources(&context)).await {
             Ok(resources) => {
-                let shown = resources.iter().filter(|r| filter.shows(provider, Subject::Resource(&r.uri)));
+                let shown_resources = resources.iter().filter(|r| filter.shows(provider, Subject::Resource(&r.uri)));
                 let entry =
                     |r| ListedResource::Written(module_entries::resource_entry(serde_json::to_value(r), revision));
-                items.extend(shown.map(entry));
+                items.extend(shown_resources.map(entry));
             }
             // The failure of one provider must not hide the resources of the others.
             Err(error) => {
@@ -137,8 +137,8 @@ async fn own_resources_by_server(
 /// # Errors
 /// The errors of [`Upstream::for_principal`], for example if the person has not connected the server.
 async fn own_resources(upstream: &Arc<Upstream>, context: &CallContext) -> Result<Vec<ResourceDef>, McpError> {
-    let own = upstream.for_principal(&context.principal).await?;
-    own.resources(context).await
+    let own_upstream = upstream.for_principal(&context.principal).await?;
+    own_upstream.resources(context).await
 }
 
 /// One entry of the list: a text that was written for this request, or a route of an upstream.
@@ -163,8 +163,9 @@ pub fn list_templates(exchange: &Exchange, table: &RouteTable, request: &Request
     table.refresh_stale_lists();
     let cursor = params.cursor.as_deref();
     let filter = ListFilter::for_requester(exchange, table);
-    let shown = |route: &&Arc<TemplateRoute>| filter.shows(&route.provider, Subject::Resource(&route.def.uri_template));
-    let templates: Vec<_> = table.templates_for(&exchange.identity.principal).filter(shown).collect();
+    let is_shown =
+        |route: &&Arc<TemplateRoute>| filter.shows(&route.provider, Subject::Resource(&route.def.uri_template));
+    let templates: Vec<_> = table.templates_for(&exchange.identity.principal).filter(is_shown).collect();
     let json = render_page(
         "resourceTemplates",
         &templates,

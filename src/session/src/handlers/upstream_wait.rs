@@ -123,9 +123,9 @@ async fn wait_for_route<T>(
         };
         let upstream = &awaited.upstream;
         if awaited.is_certain && (upstream.needs_consent() || upstream.has_personal_accounts()) {
-            let own = upstream.for_principal(principal).await?;
+            let own_upstream = upstream.for_principal(principal).await?;
             // An upstream counts as reached a moment before its phase is `Up`.
-            if own.was_reached() {
+            if own_upstream.was_reached() {
                 account_works_since.get_or_insert_with(Instant::now);
             }
         }

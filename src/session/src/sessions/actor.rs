@@ -137,7 +137,7 @@ impl Session {
     fn watch_token(&self, ctx: &mut Context<Self>) {
         let authenticator = Arc::clone(&self.sessions.authenticator);
         let state = Arc::clone(&self.state);
-        let ended = async move {
+        let token_end = async move {
             while let Credential::Token(token) = state.identity().credential {
                 tokio::time::sleep(RECHECK_INTERVAL).await;
                 let checked = authenticator.tokens().check_with_issuer(&token).await;
@@ -147,7 +147,7 @@ impl Session {
                 }
             }
         };
-        ctx.spawn(ended.into_actor(self).map(|(), session, ctx| {
+        ctx.spawn(token_end.into_actor(self).map(|(), session, ctx| {
             tracing::info!(session = %session.state.short_id(), "the session ends because its token is no longer valid");
             session.end(ctx, close::POLICY_VIOLATION, "the token is no longer valid");
         }));
@@ -186,12 +186,12 @@ impl Actor for Session {
             let interval = self.sessions.limits.idle_timeout / 4;
             ctx.run_interval(interval.clamp(Duration::from_secs(1), Duration::from_secs(60)), Self::check_idle);
         }
-        let ended = self.state.ended.clone();
+        let end_token = self.state.ended.clone();
         let actor = ctx.address();
         // Other threads can end a session only by its token: after an overflow, a DELETE or the shutdown.
         if !matches!(self.state.channel, Channel::None) {
             actix::spawn(async move {
-                ended.cancelled().await;
+                end_token.cancelled().await;
                 let _ = actor.send(EndSession { code: close::GOING_AWAY, reason: "session ended" }).await;
             });
         }

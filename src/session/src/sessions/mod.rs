@@ -85,8 +85,8 @@ impl Sessions {
         let outbox = Outbox::with_share(limits, self.server.memory.share(&identity.principal.name));
         // A stdio session is unknown to other nodes, so its end does not depend on the lease.
         let lifetimes = &self.lifetimes;
-        let ended = if transport == Transport::Stdio { lifetimes.ended.clone() } else { lifetimes.lease_token() };
-        SessionState::new(transport, identity, Channel::Outbox(outbox), &ended)
+        let end_token = if transport == Transport::Stdio { lifetimes.ended.clone() } else { lifetimes.lease_token() };
+        SessionState::new(transport, identity, Channel::Outbox(outbox), &end_token)
             .with_node_prefix(lifetimes.node().as_deref())
     }
 
@@ -100,7 +100,7 @@ impl Sessions {
     /// session. From then on the token of this request keeps the session valid, unless it is a WebSocket session.
     #[must_use]
     pub fn find(&self, identity: &Identity, transport: Transport, id: &str) -> Option<Arc<SessionState>> {
-        let found = self.registry.get(id).filter(|session| {
+        let session = self.registry.get(id).filter(|session| {
             session.transport == transport
                 && !matches!(session.channel, Channel::None)
                 && !session.ended.is_cancelled()
@@ -108,9 +108,9 @@ impl Sessions {
         })?;
         // The open connection of a WebSocket session must not outlive its own token.
         if transport != Transport::WebSocket {
-            found.renew(identity);
+            session.renew(identity);
         }
-        Some(found)
+        Some(session)
     }
 
     /// Checks that this node holds its lease, and makes room for one more session that clients reach through any node.

@@ -227,9 +227,9 @@ impl LocalTask {
         let mut progress = self.progress.subscribe();
         let outcome = {
             let _slot = long_requests.admit(&exchange.identity.principal)?;
-            let ended = progress.wait_for(|progress| !progress.is_working());
+            let end = progress.wait_for(|progress| !progress.is_working());
             tokio::select! {
-                ended = ended => ended.map(|progress| progress.state.clone()).unwrap_or(LocalTaskState::Cancelled),
+                end_result = end => end_result.map(|progress| progress.state.clone()).unwrap_or(LocalTaskState::Cancelled),
                 revoked = long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
             }
         };

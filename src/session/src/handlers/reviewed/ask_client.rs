@@ -150,8 +150,8 @@ pub async fn ask_open_questions(exchange: &Exchange, reviews: &Reviews, change: 
         }
         true
     });
-    let answered = join_all(requests).await;
-    if !answered.contains(&true) {
+    let is_reached = join_all(requests).await;
+    if !is_reached.contains(&true) {
         tokio::time::sleep(UNREACHABLE_CLIENT_PAUSE).await;
     }
 }

@@ -174,15 +174,15 @@ mod tests {
 
     #[test]
     fn answer_of_tool_is_returned_unchanged() {
-        let own = ToolResult::text("done", Some(&json!({ "n": 1 })));
-        let Some(ChangeOutcome::Result(finished)) = outcome(ChangeState::Applied, Some(&own), None) else {
+        let tool_result = ToolResult::text("done", Some(&json!({ "n": 1 })));
+        let Some(ChangeOutcome::Result(finished)) = outcome(ChangeState::Applied, Some(&tool_result), None) else {
             panic!("a result")
         };
-        assert_eq!((finished.result.content.get(), finished.fits_output_schema), (own.content.get(), true));
+        assert_eq!((finished.result.content.get(), finished.fits_output_schema), (tool_result.content.get(), true));
         // The gateway's own error structure would violate the tool's output schema.
         let error = ToolResult::error(&McpError::new(ErrorKind::ResourceNotFound, "gone"));
-        for (own, fits_output_schema) in [(&own, true), (&error, false)] {
-            let failed = outcome(ChangeState::Failed, Some(own), Some(ErrorKind::ResourceNotFound));
+        for (tool_result, fits_output_schema) in [(&tool_result, true), (&error, false)] {
+            let failed = outcome(ChangeState::Failed, Some(tool_result), Some(ErrorKind::ResourceNotFound));
             let Some(ChangeOutcome::Result(finished)) = failed else { panic!("a result") };
             assert_eq!(
                 (finished.failure, finished.fits_output_schema),
@@ -202,8 +202,8 @@ mod tests {
         }
         let mut foreign = McpError::new(ErrorKind::UpstreamError, "theirs");
         foreign.data.insert("upstreamCode".into(), (-4711).into());
-        let own = ToolResult::error(&foreign);
-        let failed = outcome(ChangeState::Failed, Some(&own), Some(ErrorKind::UpstreamError));
+        let tool_result = ToolResult::error(&foreign);
+        let failed = outcome(ChangeState::Failed, Some(&tool_result), Some(ErrorKind::UpstreamError));
         let Some(ChangeOutcome::Error(error)) = failed else { panic!("an error") };
         assert_eq!(error.passthrough.as_ref().unwrap().code, -4711, "with the server's own code");
     }

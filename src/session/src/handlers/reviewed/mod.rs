@@ -198,9 +198,9 @@ async fn wait_while_held(
         if exchange.is_modern() {
             return Ok(WaitOutcome::Reached(change));
         }
-        let asked = timeout(remaining(), ask_client::ask_open_questions(exchange, reviews, &change, None)).await;
+        let ask_result = timeout(remaining(), ask_client::ask_open_questions(exchange, reviews, &change, None)).await;
         change = long_poll::reload(reviews, change).await;
-        if asked.is_err() {
+        if ask_result.is_err() {
             return Ok(WaitOutcome::NotReached(change));
         }
     }
