@@ -28,8 +28,8 @@ pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 pub fn replace_file_like(path: &Path, bytes: &[u8], like: &Metadata) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(0o600)).tempfile_in(folder)?;
-    let own = file.as_file().metadata()?;
-    if (own.uid(), own.gid()) != (like.uid(), like.gid()) {
+    let own_metadata = file.as_file().metadata()?;
+    if (own_metadata.uid(), own_metadata.gid()) != (like.uid(), like.gid()) {
         fchown(file.as_file(), Some(like.uid()), Some(like.gid()))?;
     }
     file.write_all(bytes)?;

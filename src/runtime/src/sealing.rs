@@ -48,8 +48,8 @@ impl Sealer {
         let (nonce, sealed) = bytes.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut sealed = sealed.to_vec();
-        let opened = self.key.open_in_place(nonce, Aad::from(context), &mut sealed).ok()?;
-        String::from_utf8(opened.to_vec()).ok()
+        let plaintext = self.key.open_in_place(nonce, Aad::from(context), &mut sealed).ok()?;
+        String::from_utf8(plaintext.to_vec()).ok()
     }
 }
 

@@ -265,9 +265,10 @@ impl PreviewBuilder {
         }
         let columns: Vec<String> = insert.columns.iter().map(ToString::to_string).collect();
         let Some(source) = &insert.source else {
-            let given = insert.assignments.iter().flat_map(assigned_columns);
-            let (columns, row): (Vec<String>, Vec<String>) =
-                given.filter_map(|(column, expression)| Some((column.to_string(), expression?.to_string()))).unzip();
+            let columns_and_values = insert.assignments.iter().flat_map(assigned_columns);
+            let (columns, row): (Vec<String>, Vec<String>) = columns_and_values
+                .filter_map(|(column, expression)| Some((column.to_string(), expression?.to_string())))
+                .unzip();
             return if columns.is_empty() {
                 Err("it inserts a row of defaults".to_owned())
             } else {

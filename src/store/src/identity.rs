@@ -94,7 +94,7 @@ impl StoreIdentity {
 
     /// Returns the error for using this store's data directory with a store on the backend `configured`.
     pub(crate) fn other_store_error(&self, dir: &Path, configured: Backend) -> StoreError {
-        let own = match self.backend {
+        let own_store = match self.backend {
             Backend::Sqlite => "the store in its own countersign.db",
             Backend::Postgres => "a store in PostgreSQL",
         };
@@ -111,7 +111,7 @@ impl StoreIdentity {
         };
         StoreError::OtherStore {
             dir: dir.to_owned(),
-            reason: format!("{own}, but the loaded configuration names {configured}. Give {remedy}"),
+            reason: format!("{own_store}, but the loaded configuration names {configured}. Give {remedy}"),
             file: dir.join(IDENTITY_FILE),
         }
     }

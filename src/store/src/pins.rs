@@ -54,8 +54,8 @@ impl PinStore {
     pub async fn reload(&self) -> Result<(Arc<Pins>, Arc<Pins>), StoreError> {
         let _one_at_a_time = self.changing.lock().await;
         self.behind.store(false, Ordering::Release);
-        let read = self.store.pins().await.inspect_err(|_| self.behind.store(true, Ordering::Release));
-        let after = Arc::new(read?);
+        let read_result = self.store.pins().await.inspect_err(|_| self.behind.store(true, Ordering::Release));
+        let after = Arc::new(read_result?);
         Ok((self.pins.swap(Arc::clone(&after)), after))
     }
 

@@ -83,8 +83,8 @@ pub(crate) fn parse(url: &str) -> Result<Config, StoreError> {
     {
         config.password(password);
     }
-    let own = config.get_options().map(|own| format!("{SERVER_LIMITS} {own}"));
-    config.options(own.unwrap_or_else(|| SERVER_LIMITS.to_owned()));
+    let options = config.get_options().map(|options| format!("{SERVER_LIMITS} {options}"));
+    config.options(options.unwrap_or_else(|| SERVER_LIMITS.to_owned()));
     config.application_name("countersign").connect_timeout(CONNECT_TIMEOUT).tcp_user_timeout(USER_TIMEOUT);
     config.keepalives(true).keepalives_idle(Duration::from_secs(10)).keepalives_interval(Duration::from_secs(5));
     // If the address names several servers, the driver uses the one that accepts writes.
@@ -115,9 +115,11 @@ fn tls_connector(authorities: Option<&PathBuf>) -> Result<MakeRustlsConnect, Sto
     let roots = match authorities {
         None => tls::public_roots(),
         Some(path) => {
-            let read = tls::read_authorities(path);
+            let authorities = tls::read_authorities(path);
             let mut roots = RootCertStore::empty();
-            roots.add_parsable_certificates(read.map_err(|error| unreachable(format!("{}: {error}", path.display())))?);
+            roots.add_parsable_certificates(
+                authorities.map_err(|error| unreachable(format!("{}: {error}", path.display())))?,
+            );
             roots
         }
     };
@@ -357,14 +359,14 @@ impl Database for Arc<PgConnector> {
                     transaction(client, work(client)).await
                 }))
             };
-        let written = attempt(limit);
+        let first_result = attempt(limit);
         let remaining = end.saturating_duration_since(Instant::now());
-        match written {
-            _ if remaining.is_zero() => written,
+        match first_result {
+            _ if remaining.is_zero() => first_result,
             // The failure of the second attempt does not reveal whether the first one was committed.
             Err(StoreError::OutcomeUnknown) => attempt(remaining).map_err(|_| error::unknown_outcome()),
             Err(StoreError::Unreachable(_)) => attempt(remaining),
-            written => written,
+            first_result => first_result,
         }
     }
 }

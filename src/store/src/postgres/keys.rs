@@ -96,10 +96,10 @@ impl Keys {
                 let Some(connector) = weak_connector.upgrade() else { return };
                 let began = Instant::now();
                 let reading = connector.run_async(error::no_answer, async |client| read_records(client).await);
-                let read =
+                let read_result =
                     tokio::time::timeout(REQUEST_TIMEOUT, reading).await.unwrap_or_else(|_| Err(error::no_answer()));
                 let Some(copy) = weak_copy.upgrade() else { return };
-                match read {
+                match read_result {
                     Ok(records) => copy.write().replace(records, began),
                     Err(error) => {
                         tracing::debug!(%error, "the keys could not be read");
@@ -134,12 +134,12 @@ impl Keys {
         let Err(StoreError::OutcomeUnknown) = written else { return written };
         let end = Instant::now() + MAX_RESOLVE_TIME;
         loop {
-            let found = self.stored.0.transaction(async |client| {
+            let row = self.stored.0.transaction(async |client| {
                 take_heads(client).await?;
                 let sql = "SELECT 1 FROM api_keys WHERE id = $1 AND ($2::text IS NULL OR revoked_at = $2)";
                 query_opt(client, sql, &[&id, &revoked_at]).await
             });
-            match found {
+            match row {
                 Ok(Some(_)) => return Ok(true),
                 Ok(None) => return Err(StoreError::Unreachable("the connection ended before the commit".into())),
                 Err(error) if Instant::now() > end => {
@@ -190,11 +190,11 @@ impl Credentials for Keys {
             return Ok(copied_key);
         }
         // The key may have been created after the last refresh.
-        let found = self.stored.find(hash)?;
-        if let Some((key, hash)) = &found {
+        let key_and_hash = self.stored.find(hash)?;
+        if let Some((key, hash)) = &key_and_hash {
             self.copy.write().keys.insert(*hash, key.clone());
         }
-        Ok(found)
+        Ok(key_and_hash)
     }
 
     fn revoke_by(&self, id: &str, now: Timestamp, actor: &str) -> Result<bool, StoreError> {
@@ -284,11 +284,11 @@ impl Credentials for Keys {
 
 impl People for Keys {
     fn person(&self, name: &str) -> Result<Option<StoredPerson>, StoreError> {
-        let found = self.stored.person(name)?;
-        if let Some(person) = &found {
+        let stored_person = self.stored.person(name)?;
+        if let Some(person) = &stored_person {
             self.copy.write().put_person(person);
         }
-        Ok(found)
+        Ok(stored_person)
     }
 
     fn people(&self) -> Result<Vec<StoredPerson>, StoreError> {
@@ -319,9 +319,9 @@ impl People for Keys {
     }
 
     fn revoke_person(&self, name: &str, now: Timestamp) -> Result<u64, StoreError> {
-        let ended = self.stored.revoke_person(name, now)?;
+        let ended_count = self.stored.revoke_person(name, now)?;
         self.person(name)?;
-        Ok(ended)
+        Ok(ended_count)
     }
 
     fn absences(&self) -> Result<Vec<Absence>, StoreError> {

@@ -104,13 +104,13 @@ impl PostgresDatabase {
     fn checked_connector(&self) -> Result<Arc<PgConnector>, StoreError> {
         let connector = self.connector()?;
         if let Some(dir) = self.data_dir().filter(|dir| dir.join(IDENTITY_FILE).exists()) {
-            let found = connector.read(BACKGROUND_TIMEOUT, async |client| {
+            let found_store = connector.read(BACKGROUND_TIMEOUT, async |client| {
                 Ok(match schema::read_version(client).await? {
                     None => FoundStore::Empty,
                     Some(_) => FoundStore::Store(facts::get(client, STORE_ID).await?),
                 })
             });
-            identity::check_server(dir, &found?)?;
+            identity::check_server(dir, &found_store?)?;
         }
         Ok(connector)
     }
@@ -317,14 +317,14 @@ impl StoreBackend for PostgresStore {
     }
 
     fn send_to_node(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {
-        let (node, change, own) = (node.to_owned(), change.to_owned(), self.membership.id.clone());
-        self.write(async move |client| node_rows::send_message(client, &own, &node, &change, &body).await)
+        let (node, change, own_id) = (node.to_owned(), change.to_owned(), self.membership.id.clone());
+        self.write(async move |client| node_rows::send_message(client, &own_id, &node, &change, &body).await)
     }
 
     fn receive_messages(&self) -> StoreFuture<Vec<(String, String)>> {
-        let (own, returned, connector) =
+        let (own_id, returned_ids, connector) =
             (self.membership.id.clone(), Arc::clone(&self.returned_messages), Arc::clone(&self.connector));
-        let reading = self.read(async move |client| node_rows::read_messages(client, &own).await);
+        let reading = self.read(async move |client| node_rows::read_messages(client, &own_id).await);
         Box::pin(async move {
             let messages = reading.await?;
             if messages.is_empty() {
@@ -332,9 +332,9 @@ impl StoreBackend for PostgresStore {
             }
             let ids: Vec<i64> = messages.iter().map(|(id, _)| *id).collect();
             let new_messages = {
-                let mut returned = returned.lock();
-                returned.retain(|id| ids.contains(id));
-                messages.into_iter().filter(|(id, _)| returned.insert(*id)).map(|(_, message)| message).collect()
+                let mut returned_ids = returned_ids.lock();
+                returned_ids.retain(|id| ids.contains(id));
+                messages.into_iter().filter(|(id, _)| returned_ids.insert(*id)).map(|(_, message)| message).collect()
             };
             // The ids are kept, so that no message is returned twice if the deletion fails.
             let deleting = connector

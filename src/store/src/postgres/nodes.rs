@@ -178,16 +178,17 @@ impl Membership {
 
     /// Reads the server states of nodes whose report number has changed.
     async fn load_peer_servers(&self, client: &ClientWrapper, reports: Vec<(String, i64)>) -> Result<(), StoreError> {
-        let changed: Vec<&str> = {
+        let changed_nodes: Vec<&str> = {
             let mut peer_servers = self.peer_servers.lock();
             peer_servers.retain(|id, _| reports.iter().any(|(live, _)| live == id));
             let known_number = |id: &str| peer_servers.get(id).map_or(0, |(number, _)| *number);
             reports.iter().filter(|(id, number)| known_number(id) != *number).map(|(id, _)| id.as_str()).collect()
         };
-        if changed.is_empty() {
+        if changed_nodes.is_empty() {
             return Ok(());
         }
-        let rows = query(client, "SELECT id, servers_no, servers FROM nodes WHERE id = ANY($1)", &[&changed]).await?;
+        let rows =
+            query(client, "SELECT id, servers_no, servers FROM nodes WHERE id = ANY($1)", &[&changed_nodes]).await?;
         let mut peer_servers = self.peer_servers.lock();
         for row in rows {
             peer_servers.insert(row.get(0), (row.get(1), parse_server_states(row.get(2))));

@@ -91,19 +91,19 @@ impl PgConnector {
         // A migration may take long. After an error, the connection ends with its transaction.
         tx.batch_execute("BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
         lock(&tx, MIGRATION_LOCK).await?;
-        let found = read_version(&tx).await?;
-        if found.is_some_and(|found| found < FIRST_SHARED_SCHEMA) {
+        let found_version = read_version(&tx).await?;
+        if found_version.is_some_and(|version| version < FIRST_SHARED_SCHEMA) {
             take_serving_lock(&tx, "SELECT pg_try_advisory_xact_lock($1, $2)", CONNECT_TIMEOUT).await?;
         }
-        for sql in MIGRATIONS.iter().skip(usize::try_from(found.unwrap_or(0)).unwrap_or(0)) {
+        for sql in MIGRATIONS.iter().skip(usize::try_from(found_version.unwrap_or(0)).unwrap_or(0)) {
             tx.batch_execute(sql).await?;
         }
-        let known = known_version();
-        if found.is_none() {
+        let known_version = known_version();
+        if found_version.is_none() {
             tx.batch_execute("CREATE TABLE countersign_schema (version BIGINT NOT NULL)").await?;
-            tx.execute("INSERT INTO countersign_schema (version) VALUES ($1)", &[&known]).await?;
-        } else if found < Some(known) {
-            tx.execute("UPDATE countersign_schema SET version = $1", &[&known]).await?;
+            tx.execute("INSERT INTO countersign_schema (version) VALUES ($1)", &[&known_version]).await?;
+        } else if found_version < Some(known_version) {
+            tx.execute("UPDATE countersign_schema SET version = $1", &[&known_version]).await?;
         }
         Ok(tx.batch_execute("COMMIT").await?)
     }
@@ -136,9 +136,12 @@ pub(super) async fn read_version(client: &Client) -> Result<Option<i64>, StoreEr
     if !exists {
         return Ok(None);
     }
-    let found: i64 = client.query_one("SELECT version FROM countersign_schema", &[]).await?.get(0);
-    let known = known_version();
-    if found > known { Err(StoreError::NewerDatabase { found, known }) } else { Ok(Some(found)) }
+    let found_version: i64 = client.query_one("SELECT version FROM countersign_schema", &[]).await?.get(0);
+    let known_version = known_version();
+    if found_version > known_version {
+        return Err(StoreError::NewerDatabase { found: found_version, known: known_version });
+    }
+    Ok(Some(found_version))
 }
 
 /// Returns the error for a database without a schema.

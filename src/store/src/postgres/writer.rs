@@ -208,8 +208,8 @@ impl Writer {
             return Err(error::no_answer().into());
         };
         let Ok((outcomes, Some(after))) = written else {
-            let ended = connector.silence.answer(ANSWER_TIMEOUT, client.batch_execute("ROLLBACK")).await;
-            self.client = ended.is_some_and(|answer| answer.is_ok()).then_some(client);
+            let rollback = connector.silence.answer(ANSWER_TIMEOUT, client.batch_execute("ROLLBACK")).await;
+            self.client = rollback.is_some_and(|answer| answer.is_ok()).then_some(client);
             return Ok(written?.0);
         };
         crash_point("before_commit");
@@ -246,8 +246,8 @@ impl Writer {
         let mut pause = Duration::from_millis(20);
         let mut give_up = None;
         loop {
-            let found = trail_contains(&self.connector, entry);
-            match self.connector.silence.require_answer(ANSWER_TIMEOUT, found).await {
+            let lookup = trail_contains(&self.connector, entry);
+            match self.connector.silence.require_answer(ANSWER_TIMEOUT, lookup).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => return Err(BatchError::Aborted(error)),
                 Err(again) => {
@@ -257,8 +257,8 @@ impl Writer {
                 }
             }
             if self.closing.load(Ordering::Acquire) {
-                let until = *give_up.get_or_insert_with(|| Instant::now() + READ_BACK_TIMEOUT);
-                if Instant::now() >= until {
+                let deadline = *give_up.get_or_insert_with(|| Instant::now() + READ_BACK_TIMEOUT);
+                if Instant::now() >= deadline {
                     return Err(BatchError::Unknown);
                 }
             }
@@ -368,15 +368,15 @@ async fn write_transitions(
                 let values: [rows::Value<'_>; 10] =
                     [id, &expected, &version, &state, &expires_at, body, &finished, &votes, &title, &run_after];
                 let effect = ClaimEffect::for_draft(draft);
-                let written = match effect {
+                let claim_result = match effect {
                     ClaimEffect::Makes(by) | ClaimEffect::Needs(by) => {
                         Some(claims::write_with_claim(client, values, &effect, draft, by).await)
                     }
                     ClaimEffect::Undoes(plan) => Some(claims::write_undo(client, values, plan).await),
                     _ => None,
                 };
-                if let Some(written) = written {
-                    return written.map(|no| no.map(WriteEffect::Transition));
+                if let Some(claim_result) = claim_result {
+                    return claim_result.map(|no| no.map(WriteEffect::Transition));
                 }
                 client.query_opt(update, &values).await
             }

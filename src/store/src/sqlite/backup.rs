@@ -252,8 +252,8 @@ mod tests {
         assert_eq!(fs::read(&to).unwrap(), b"precious");
         backup(dir.path(), &to, true, now()).unwrap();
         assert!(fs::read(&to).unwrap().starts_with(b"SQLite format 3"));
-        let own = database_path(dir.path());
-        assert!(matches!(backup(dir.path(), &own, true, now()), Err(BackupError::Inside(_))));
+        let own_database = database_path(dir.path());
+        assert!(matches!(backup(dir.path(), &own_database, true, now()), Err(BackupError::Inside(_))));
         assert!(matches!(backup(dir.path(), &dir.path().join("x"), false, now()), Err(BackupError::Inside(_))));
         assert!(matches!(backup(&out.path().join("none"), &to, true, now()), Err(BackupError::Store(_))));
         assert!(matches!(

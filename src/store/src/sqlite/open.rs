@@ -142,9 +142,9 @@ fn check_identity(conn: &Connection, path: &Path) -> Result<i64, StoreError> {
     if application != APPLICATION_ID && (application != 0 || objects > 0) {
         return Err(StoreError::Foreign { path: path.to_owned(), found: application });
     }
-    let known = known_version();
-    if version > known {
-        return Err(StoreError::NewerFile { path: path.to_owned(), found: version, known });
+    let known_version = known_version();
+    if version > known_version {
+        return Err(StoreError::NewerFile { path: path.to_owned(), found: version, known: known_version });
     }
     Ok(version)
 }

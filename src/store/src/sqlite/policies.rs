@@ -14,8 +14,8 @@ use crate::{
 use countersign_domain::changes::machine::SYSTEM;
 
 pub(super) fn load(conn: &Connection) -> Result<PolicySnapshots, StoreError> {
-    let found = run(facts::get(conn, NEWEST_POLICY_FACT))?;
-    Ok(PolicySnapshots::read(found.as_deref(), found.as_deref()))
+    let newest_policy = run(facts::get(conn, NEWEST_POLICY_FACT))?;
+    Ok(PolicySnapshots::read(newest_policy.as_deref(), newest_policy.as_deref()))
 }
 
 /// Saves the policy on a separate connection. Blocks until the write is durable.

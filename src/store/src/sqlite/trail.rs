@@ -50,9 +50,9 @@ pub(crate) fn anchor_existing_rows(conn: &Connection) -> Result<(), StoreError> 
     if pending.as_deref() != Some("pending") {
         return Ok(());
     }
-    let found = run(statements::covered_rows(conn, true))?;
-    if !found.is_empty() {
-        append_entry(conn, RECORDS_ANCHORED, SYSTEM, &anchor_details(&found))?;
+    let covered_rows = run(statements::covered_rows(conn, true))?;
+    if !covered_rows.is_empty() {
+        append_entry(conn, RECORDS_ANCHORED, SYSTEM, &anchor_details(&covered_rows))?;
     }
     conn.execute("UPDATE facts SET value = 'yes' WHERE name = ?1", [COVERAGE_FACT])?;
     Ok(())

@@ -189,11 +189,11 @@ impl Writer {
     fn write_all(&mut self, batch: &[Command]) -> Result<Vec<WriteResult>, StoreError> {
         let mut outcomes = Vec::with_capacity(batch.len());
         for command in batch {
-            let written = match &command.request {
+            let write_result = match &command.request {
                 WriteRequest::Transition(draft) => self.write(draft),
                 other => self.write_entries(other),
             };
-            outcomes.push(match written {
+            outcomes.push(match write_result {
                 Ok((written, heads)) => {
                     self.heads = heads;
                     Ok(written)
@@ -334,8 +334,8 @@ impl Writer {
                 }
             }
             if self.closing.load(Ordering::Acquire) {
-                let until = *give_up.get_or_insert_with(|| Instant::now() + READ_BACK_TIMEOUT);
-                if Instant::now() >= until {
+                let deadline = *give_up.get_or_insert_with(|| Instant::now() + READ_BACK_TIMEOUT);
+                if Instant::now() >= deadline {
                     return CommitOutcome::Unknown;
                 }
             }

@@ -56,17 +56,17 @@ pub async fn end<S: Sql>(db: &S, person: &str, actor: &str) -> Result<bool, Stor
 /// Ends the absences that a key set, if one is given, and those of a person and of the people whose deputy the person is. Returns
 /// the keys of their rows, for the audit entry of the revocation.
 pub async fn end_all_of<S: Sql>(db: &S, key_id: Option<&str>, person: Option<&str>) -> Result<Vec<String>, StoreError> {
-    let mut ended = Vec::new();
+    let mut ended_rows = Vec::new();
     for absence in list(db).await? {
         let of_person =
             |person: &str| names_match(absence.person.person_name(), person) || names_match(&absence.deputy, person);
         if (key_id.is_some() && absence.person.key_id.as_deref() == key_id) || person.is_some_and(of_person) {
             let row = row_key(absence.person.person_name());
             db.execute("DELETE FROM absences WHERE person = ?1", values![&row]).await?;
-            ended.push(row);
+            ended_rows.push(row);
         }
     }
-    Ok(ended)
+    Ok(ended_rows)
 }
 
 /// Ends all absences, because nobody knows which were ended since the backup.

@@ -12,8 +12,8 @@ pub(crate) const MOVED_FACT: &str = "moved";
 pub(crate) const TOKEN_KEY_FACT: &str = "token_key";
 
 pub async fn get<S: Sql>(db: &S, name: &str) -> Result<Option<String>, StoreError> {
-    let found = db.first("SELECT value FROM facts WHERE name = ?1", values![name]).await?;
-    found.map(|row| row.get(0)).transpose()
+    let row = db.first("SELECT value FROM facts WHERE name = ?1", values![name]).await?;
+    row.map(|row| row.get(0)).transpose()
 }
 
 /// Sets the fact, or deletes it if `value` is `None`.

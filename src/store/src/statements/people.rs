@@ -102,12 +102,13 @@ pub async fn revoke<S: Sql>(db: &S, name: &str, now: Timestamp) -> Result<u64, S
                ON CONFLICT (name) DO UPDATE SET revoked_ms = coalesce(people.revoked_ms, excluded.revoked_ms)";
     let nothing = to_json(&Claims { json: "{}".to_owned(), ..Claims::default() })?;
     db.execute(sql, values![name, &nothing, now.as_millisecond()]).await?;
-    let ended = end_sign_ins(db, name).await?;
+    let ended_count = end_sign_ins(db, name).await?;
     let servers = accounts::remove_all_of(db, name).await?;
     let absences = absences::end_all_of(db, None, Some(name)).await?;
-    let details = json!({ "person": name, "signIns": ended, "accounts": servers, "absences": absences }).to_string();
+    let details =
+        json!({ "person": name, "signIns": ended_count, "accounts": servers, "absences": absences }).to_string();
     db.append_entry(PERSON_REVOKED, TERMINAL, &details).await?;
-    Ok(ended)
+    Ok(ended_count)
 }
 
 /// Records the use of a token within the caller's transaction, and deletes those that have expired.

@@ -185,10 +185,10 @@ pub async fn key_details<S: Sql>(db: &S, id: &str, ended: &EndedRights) -> Resul
 
 /// Reads the rows other than changes that the trail covers. In an older schema, keys have no creators.
 pub async fn covered_rows<S: Sql>(db: &S, has_key_creators: bool) -> Result<CoveredRows, StoreError> {
-    let mut found = CoveredRows::new();
+    let mut covered_rows = CoveredRows::new();
     let keys = if has_key_creators { SELECT_KEYS } else { SELECT_OLD_KEYS };
     for row in &db.rows(keys, &[]).await? {
-        found.insert(RowName::Key(row.get(0)?), RowState::new(key_hash(row)?));
+        covered_rows.insert(RowName::Key(row.get(0)?), RowState::new(key_hash(row)?));
     }
     let sql =
         "SELECT server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target FROM tool_pins";
@@ -196,24 +196,24 @@ pub async fn covered_rows<S: Sql>(db: &S, has_key_creators: bool) -> Result<Cove
         let (server, tool): (&str, &str) = (row.get(0)?, row.get(1)?);
         let columns = [row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?];
         let hash = pin_hash(server, tool, columns);
-        found.insert(RowName::Pin(server.to_owned(), tool.to_owned()), RowState::new(hash));
+        covered_rows.insert(RowName::Pin(server.to_owned(), tool.to_owned()), RowState::new(hash));
     }
     for row in db.rows("SELECT server FROM pinned_servers", &[]).await? {
-        found.insert(RowName::Server(row.get(0)?), RowState::default());
+        covered_rows.insert(RowName::Server(row.get(0)?), RowState::default());
     }
     let sql = format!("SELECT id, body, {}, \"over\" FROM standing_rules", S::DIALECT.rule_allows);
     for row in db.rows(&sql, &[]).await? {
         let (hash, allows, has_ended) = (rule_hash(row.get(1)?), row.get(2)?, row.get(3)?);
-        found.insert(RowName::Rule(row.get(0)?), RowState { hash, allows, has_ended });
+        covered_rows.insert(RowName::Rule(row.get(0)?), RowState { hash, allows, has_ended });
     }
     for row in db.rows(S::DIALECT.policies, values![NEWEST_POLICY_FACT]).await? {
         let name = row.get::<Option<String>>(0)?.map_or(RowName::NewestPolicy, RowName::NodePolicy);
-        found.insert(name, RowState::new(policy_hash(row.get(1)?)));
+        covered_rows.insert(name, RowState::new(policy_hash(row.get(1)?)));
     }
     if db.first(S::DIALECT.find_table, values!["absences"]).await?.is_some() {
         for row in db.rows("SELECT person, body FROM absences", &[]).await? {
-            found.insert(RowName::Absence(row.get(0)?), RowState::new(absence_hash(row.get(1)?)));
+            covered_rows.insert(RowName::Absence(row.get(0)?), RowState::new(absence_hash(row.get(1)?)));
         }
     }
-    Ok(found)
+    Ok(covered_rows)
 }

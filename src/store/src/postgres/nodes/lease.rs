@@ -156,7 +156,7 @@ impl Membership {
                              WHERE others.id <> $1 AND others.lease_until > coalesce(
                                (SELECT before.lease_until FROM nodes AS before WHERE before.id = $1), '-infinity'))
                        AS others";
-        let started = self.started_at.as_millisecond();
+        let started_ms = self.started_at.as_millisecond();
         let sent_at = time_since_boot();
         let resigned = self.resigned.load(Ordering::Acquire);
         // The epoch rises even if the row of this node was deleted, so that claims of earlier epochs stay invalid.
@@ -165,7 +165,7 @@ impl Membership {
             &self.id,
             &self.process,
             &LEASE_SECS,
-            &started,
+            &started_ms,
             &url,
             &version,
             &configuration,
@@ -175,13 +175,13 @@ impl Membership {
             &next,
         ];
         let row = query_opt(client, sql, &values).await?;
-        let received = time_since_boot();
+        let received_at = time_since_boot();
         claims::end_waits_of_old_process(client, &self.id).await?;
         self.load_cluster_secret(client).await?;
         client.batch_execute("COMMIT").await?;
         self.server_states.lock().is_published = false;
         let row = row.ok_or(StoreError::Superseded)?;
-        self.clock.adjust(row.get("time"), sent_at, received);
+        self.clock.adjust(row.get("time"), sent_at, received_at);
         self.is_leader.store(false, Ordering::Release);
         let mut current = self.current_epoch.lock();
         let epoch = unsigned(row.get(0))?;
@@ -212,8 +212,8 @@ impl Membership {
         let Introduction { url, version, configuration, certificate } = self.introduction.lock().clone();
         let epoch = signed(self.current_epoch.lock().epoch);
         let new_states = {
-            let own = self.server_states.lock();
-            (!own.is_published).then(|| own.states.clone())
+            let server_states = self.server_states.lock();
+            (!server_states.is_published).then(|| server_states.states.clone())
         };
         let servers = new_states.as_ref().map(|states| serde_json::to_string(states).unwrap_or_default());
         let sql = "WITH renewed AS (
@@ -256,18 +256,18 @@ impl Membership {
             &last,
         ];
         let row = query_opt(client, sql, &values).await?;
-        let received = time_since_boot();
+        let received_at = time_since_boot();
         let Some(row) = row else {
             return Err(StoreError::BadRecord(
                 "the table `heads` has no row; restore the database from a backup".into(),
             ));
         };
-        self.clock.adjust(row.get("time"), sent_at, received);
+        self.clock.adjust(row.get("time"), sent_at, received_at);
         if let Some(states) = new_states {
             {
-                let mut own = self.server_states.lock();
+                let mut server_states = self.server_states.lock();
                 // The next renewal publishes states that were set meanwhile.
-                own.is_published = own.states == states;
+                server_states.is_published = server_states.states == states;
             }
             self.notify_peers(client).await?;
         }
@@ -287,7 +287,7 @@ impl Membership {
         let (certificates, leases): (Vec<String>, Vec<i64>) = (row.get("certificates"), row.get("leases"));
         let peers = urls.into_iter().zip(certificates).zip(leases).map(|((url, certificate), lease)| {
             let remaining = Duration::from_micros(u64::try_from(lease).unwrap_or(0));
-            (PeerAddress { url, certificate }, received + remaining)
+            (PeerAddress { url, certificate }, received_at + remaining)
         });
         *self.peers.lock() = peer_ids.into_iter().zip(peers).collect();
         let Some(joined) = row.get::<_, Option<i64>>("joined") else {
