@@ -76,21 +76,24 @@ pub(super) fn check_parent(
     project_key: &ProjectKey,
     parent: Option<&Parent>,
 ) -> Result<(), McpError> {
-    let allowed: Vec<&str> = kind.allowed_parent_types().iter().map(|kind| kind.as_str()).collect();
+    let allowed_types: Vec<&str> = kind.allowed_parent_types().iter().map(|kind| kind.as_str()).collect();
     let invalid_parent = |message: String| invalid_argument("/parentId", "parent", message);
     let Some(parent) = parent else {
         // A Task belongs to a Story or an Epic; issues of other types need no parent.
         if kind == IssueType::Task {
             let message = format!("A {kind} needs a parent that is a Story or an Epic.");
-            return Err(invalid_parent(message).with("allowed", allowed));
+            return Err(invalid_parent(message).with("allowed", allowed_types));
         }
         return Ok(());
     };
     if !kind.allowed_parent_types().contains(&parent.kind) {
         let (child_type, parent_type) = (with_article(kind), with_article(parent.kind));
-        let message =
-            format!("The parent of {child_type} must be {}; {} is {parent_type}.", allowed.join(" or "), parent.key);
-        return Err(invalid_parent(message).with("allowed", allowed));
+        let message = format!(
+            "The parent of {child_type} must be {}; {} is {parent_type}.",
+            allowed_types.join(" or "),
+            parent.key
+        );
+        return Err(invalid_parent(message).with("allowed", allowed_types));
     }
     if parent.project != project {
         return Err(invalid_parent(format!("{} belongs to another project than {project_key}.", parent.key)));

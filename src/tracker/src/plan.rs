@@ -293,15 +293,15 @@ fn plan_issue_update(db: Db<'_>, issue: Issue, update: &UpdateIssue) -> Result<P
             .map(|(key, child_kind)| format!("{key} ({child_kind})"))
             .collect();
         if !misfits.is_empty() {
-            let named: Vec<String> = misfits.iter().take(MAX_LISTED_IN_ERROR).cloned().collect();
+            let listed_misfits: Vec<String> = misfits.iter().take(MAX_LISTED_IN_ERROR).cloned().collect();
             let message = format!(
                 "{} cannot become {}: {} of its children could not stay under it ({}).",
                 issue.key,
                 with_article(kind),
                 misfits.len(),
-                named.join(", ")
+                listed_misfits.join(", ")
             );
-            return Err(refused(message).with("pointer", "/type").with("children", named));
+            return Err(refused(message).with("pointer", "/type").with("children", listed_misfits));
         }
     }
     let names: Vec<&str> = changes.iter().map(|change| change.label).collect();
@@ -353,19 +353,23 @@ fn changed_fields(issue: &Issue, update: &UpdateIssue, new_parent: Option<&Optio
 fn plan_status_update(workflow: &Workflow, issue: Issue, to: Status) -> Result<Plan, McpError> {
     let from = issue.status;
     if !workflow.allows(from, to) {
-        let allowed: Vec<&str> = workflow.allowed_from(from).iter().map(|status| status.as_str()).collect();
+        let allowed_statuses: Vec<&str> = workflow.allowed_from(from).iter().map(|status| status.as_str()).collect();
         let message = if from == to {
             format!("{} is already in {to}.", issue.key)
-        } else if allowed.is_empty() {
+        } else if allowed_statuses.is_empty() {
             format!("{} is in {from} and the workflow has no way out of it.", issue.key)
         } else {
-            format!("{} cannot go from {from} to {to}. Allowed from {from}: {}.", issue.key, allowed.join(", "))
+            format!(
+                "{} cannot go from {from} to {to}. Allowed from {from}: {}.",
+                issue.key,
+                allowed_statuses.join(", ")
+            )
         };
         return Err(refused(message)
             .with("issueId", issue.id.0)
             .with("current", from.as_str())
             .with("requested", to.as_str())
-            .with("allowed", allowed));
+            .with("allowed", allowed_statuses));
     }
     let summary = format!("Move {} “{}” from {from} to {to}", issue.key, display_text(&issue.title));
     let changes = vec![FieldChange::new("status", "Status", Some(from.to_string()), Some(to.to_string()))];

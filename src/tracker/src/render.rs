@@ -46,11 +46,11 @@ pub(super) fn issue(issue: &Issue) -> String {
     if let Some(parent) = &issue.parent {
         let _ = write!(out, "\nParent: {} {} ({}, {})", parent.key, single_line(&parent.title), parent.kind, parent.id);
     }
-    let allowed: Vec<&str> = issue.allowed_transitions.iter().map(|status| status.as_str()).collect();
-    let allowed = if allowed.is_empty() { "nowhere".to_owned() } else { allowed.join(", ") };
+    let allowed_statuses: Vec<&str> = issue.allowed_transitions.iter().map(|status| status.as_str()).collect();
+    let allowed_text = if allowed_statuses.is_empty() { "nowhere".to_owned() } else { allowed_statuses.join(", ") };
     let _ = write!(
         out,
-        "\nMay go to: {allowed}\nComments: {comment_count} | Children: {child_count} | Version: {}\nCreated: {} by {} | \
+        "\nMay go to: {allowed_text}\nComments: {comment_count} | Children: {child_count} | Version: {}\nCreated: {} by {} | \
          Updated: {}",
         issue.version,
         issue.created_at,

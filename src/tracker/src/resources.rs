@@ -97,7 +97,7 @@ pub(super) fn unknown_resource(uri: &str) -> McpError {
 
 /// Reads one resource.
 pub(super) fn read(db: Db<'_>, workflow: &Workflow, resource: &Resource, uri: &str) -> Result<ResourceText, McpError> {
-    let found = match resource {
+    let content = match resource {
         Resource::Projects => Some(projects(db)?),
         Resource::People => Some(json!({ "people": people(db, MAX_PEOPLE)? })),
         Resource::Project(entity) => project(db, entity)?,
@@ -107,7 +107,7 @@ pub(super) fn read(db: Db<'_>, workflow: &Workflow, resource: &Resource, uri: &s
         Resource::IssueComments(entity) => issue_comments(db, entity)?,
         Resource::IssueHistory(entity) => issue_history(db, entity)?,
     };
-    let text = found.ok_or_else(|| unknown_resource(uri))?.to_string();
+    let text = content.ok_or_else(|| unknown_resource(uri))?.to_string();
     Ok(ResourceText { uri: uri.to_owned(), mime_type: JSON.to_owned(), text })
 }
 
@@ -157,8 +157,8 @@ fn board(db: Db<'_>, workflow: &Workflow, entity: &EntityRef) -> DbResult<Option
     let mut columns = Vec::new();
     for (status, count) in status_counts(db, project.row)? {
         let issues = db.query_all(&sql, values![project.row, status, MAX_ISSUES_IN_COLUMN], read_listed_issue)?;
-        let allowed = workflow.allowed_from(status);
-        columns.push(json!({ "status": status, "count": count, "mayGoTo": allowed, "issues": issues }));
+        let allowed_statuses = workflow.allowed_from(status);
+        columns.push(json!({ "status": status, "count": count, "mayGoTo": allowed_statuses, "issues": issues }));
     }
     Ok(Some(json!({ "project": project_reference(&project), "columns": columns })))
 }

@@ -170,14 +170,14 @@ fn find_hits(
          ORDER BY h.score, i.id DESC LIMIT ?3"
     );
     let query_text = query.text(match_all);
-    let mut found: Vec<(ListedIssue, i64, i64)> =
+    let mut rows: Vec<(ListedIssue, i64, i64)> =
         db.query_all(&sql, values![&query_text, project, limit + 1], |row| {
             Ok((read_listed_issue(row)?, row.get(LISTED_ISSUE_COLUMNS)?, row.get(LISTED_ISSUE_COLUMNS + 1)?))
         })?;
-    let has_more = found.len() > limit;
-    found.truncate(limit);
-    let mut hits = Vec::with_capacity(found.len());
-    for (issue, origin, source) in found {
+    let has_more = rows.len() > limit;
+    rows.truncate(limit);
+    let mut hits = Vec::with_capacity(rows.len());
+    for (issue, origin, source) in rows {
         let is_issue = origin == 0;
         // Only hits that are returned get a snippet, which costs more than the search.
         let snippet = snippet(db, query, &query_text, is_issue, source)?;

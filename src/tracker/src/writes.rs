@@ -229,8 +229,8 @@ impl PlanRun<'_> {
             self.changed_resources.add_parent(issue.parent.as_ref());
         }
         self.changed_resources.add_parent(parent);
-        let changed: Vec<&'static str> = self.plan.field_changes.iter().map(|change| change.field).collect();
-        if changed.iter().any(|field| matches!(*field, "title" | "type")) {
+        let changed_fields: Vec<&'static str> = self.plan.field_changes.iter().map(|change| change.field).collect();
+        if changed_fields.iter().any(|field| matches!(*field, "title" | "type")) {
             // Children show the key, title and type of their parent.
             let sql = "SELECT key, uuid FROM issues WHERE parent = ?1";
             let children: Vec<(IssueKey, Uuid)> =
@@ -239,7 +239,7 @@ impl PlanRun<'_> {
                 self.changed_resources.add_issue_only(&id, &key);
             }
         }
-        self.changed_issue_result(issue, changed)
+        self.changed_issue_result(issue, changed_fields)
     }
 
     fn update_status(&mut self, issue: &Issue, to: Status) -> DbResult<ToolResult> {

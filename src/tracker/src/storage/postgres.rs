@@ -137,9 +137,9 @@ impl PostgresDatabase {
             // After a failover, the server may use the id again, but only for another node: this one writes nothing
             // meanwhile.
             let sql = "SELECT 1 FROM tracker_touched WHERE id = ?1 AND gateway = ?2";
-            let found = Db::Postgres(&connection).query_optional(sql, values![announcement, &self.node], |_| Ok(()))?;
+            let row = Db::Postgres(&connection).query_optional(sql, values![announcement, &self.node], |_| Ok(()))?;
             let _ = connection.commit();
-            Ok(found.is_some())
+            Ok(row.is_some())
         };
         let deadline = Instant::now() + LOOKUP_TIMEOUT;
         loop {
@@ -168,20 +168,20 @@ fn migrate(
          CREATE TABLE IF NOT EXISTS countersign_modules (name TEXT PRIMARY KEY, version BIGINT NOT NULL)",
     )?;
     let db = Db::Postgres(connection);
-    let known = MIGRATIONS.len();
+    let known_version = MIGRATIONS.len();
     let version = "SELECT version FROM countersign_modules WHERE name = ?1";
-    let found: Option<usize> = db.query_optional(version, values![MODULE], |row| row.get(0))?;
-    let found = found.unwrap_or(0);
-    if found > known {
-        return Err(TrackerError::NewerTables { found, known });
+    let found_version: Option<usize> = db.query_optional(version, values![MODULE], |row| row.get(0))?;
+    let found_version = found_version.unwrap_or(0);
+    if found_version > known_version {
+        return Err(TrackerError::NewerTables { found: found_version, known: known_version });
     }
-    for sql in MIGRATIONS.iter().skip(found) {
+    for sql in MIGRATIONS.iter().skip(found_version) {
         connection.batch(sql)?;
     }
-    fill(db, found == 0)?;
+    fill(db, found_version == 0)?;
     let set_version = "INSERT INTO countersign_modules (name, version) VALUES (?1, ?2)
                        ON CONFLICT (name) DO UPDATE SET version = excluded.version";
-    db.execute(set_version, values![MODULE, known])?;
+    db.execute(set_version, values![MODULE, known_version])?;
     Ok(())
 }
 
