@@ -130,9 +130,9 @@ impl Upstream {
 
     /// Prepares credentials on the thread of the upstreams, because their futures stay on one thread.
     async fn prepare(&self, credentials: Arc<dyn Credentials>) -> Result<(), AuthorizationFailure> {
-        let closed = || AuthorizationFailure::Unavailable("is being closed".to_owned());
-        let actor = self.actor.get().ok_or_else(closed)?;
-        actor.send(Prepare(credentials)).await.unwrap_or_else(|_| Err(closed()))
+        let closed_error = || AuthorizationFailure::Unavailable("is being closed".to_owned());
+        let actor = self.actor.get().ok_or_else(closed_error)?;
+        actor.send(Prepare(credentials)).await.unwrap_or_else(|_| Err(closed_error()))
     }
 
     /// Connects again after a person has connected or disconnected the account of this holder.

@@ -266,9 +266,10 @@ mod tests {
 
     #[test]
     fn answer_is_kept_verbatim_and_declined_question_fails() {
-        let done = parse(r#"{"content":[{"type":"text","text":"x"}],"structuredContent":{"n":1.0}}"#, true).unwrap();
-        assert!(!done.is_error, "a result counts even if a question was declined");
-        assert_eq!(done.structured_content.unwrap().get(), r#"{"n":1.0}"#);
+        let tool_result =
+            parse(r#"{"content":[{"type":"text","text":"x"}],"structuredContent":{"n":1.0}}"#, true).unwrap();
+        assert!(!tool_result.is_error, "a result counts even if a question was declined");
+        assert_eq!(tool_result.structured_content.unwrap().get(), r#"{"n":1.0}"#);
         assert_eq!(parse("{}", false).unwrap().content.get(), "[]");
         assert!(parse(r#"{"content":[],"isError":true}"#, false).unwrap().is_error);
         for (text, asked) in [(r#"{"content":[],"isError":true}"#, true), (r#"{"resultType":"input_required"}"#, false)]

@@ -189,8 +189,8 @@ impl Upstream {
                     continue;
                 }
             };
-            let opened = opening.wait_for(Option::is_some).await.map(|result| result.clone());
-            match opened {
+            let open_result = opening.wait_for(Option::is_some).await.map(|result| result.clone());
+            match open_result {
                 Ok(Some(Err(error))) => return Err(AttemptError::Link(into_unreachable(error))),
                 Ok(_) => {}
                 Err(_) => {

@@ -112,10 +112,10 @@ impl Catalog {
 
     /// Returns the lists whose text differs from that of the other catalog.
     pub(crate) fn changed_lists(&self, other: &Self) -> ListKinds {
-        let changed = self.lists().into_iter().zip(other.lists());
-        let changed = changed
+        let list_pairs = self.lists().into_iter().zip(other.lists());
+        let changed_pairs = list_pairs
             .filter(|((_, own), (_, other))| !own.iter().map(|raw| raw.get()).eq(other.iter().map(|raw| raw.get())));
-        changed.map(|((list, _), _)| list).collect()
+        changed_pairs.map(|((list, _), _)| list).collect()
     }
 }
 

@@ -56,22 +56,22 @@ fn parse_unique<R, T>(
     omitted: &mut Vec<String>,
     parse: impl Fn(&R) -> Result<Option<(String, T)>, DefinitionError>,
 ) -> (Vec<T>, HashSet<String>) {
-    let mut seen = HashSet::new();
+    let mut names = HashSet::new();
     let mut all = Vec::with_capacity(raws.len());
     for raw in raws {
         match parse(raw) {
-            Ok(Some((name, _))) if seen.contains(&name) => {
+            Ok(Some((name, _))) if names.contains(&name) => {
                 omitted.push(format!("{name:?} is left out: it is listed more than once"));
             }
             Ok(Some((name, def))) => {
-                seen.insert(name);
+                names.insert(name);
                 all.push(def);
             }
             Ok(None) => {}
             Err(error) => omitted.push(error.to_string()),
         }
     }
-    (all, seen)
+    (all, names)
 }
 
 /// Returns `true` if the configuration allows the tool with this name at the server.

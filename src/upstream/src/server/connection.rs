@@ -216,9 +216,9 @@ impl Drop for RegisteredCall<'_> {
     fn drop(&mut self) {
         let mut state = self.link_calls.state.lock();
         if let Some(index) = state.active.iter().position(|call| call.id == self.id) {
-            let ended = state.active.swap_remove(index);
+            let ended_call = state.active.swap_remove(index);
             if self.link_calls.is_session_owned {
-                state.last_listener = Some(ended.listener);
+                state.last_listener = Some(ended_call.listener);
             }
         }
     }

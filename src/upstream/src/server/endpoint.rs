@@ -90,15 +90,15 @@ impl Endpoint {
 /// `excluded` are not chosen.
 #[must_use]
 pub fn choose_endpoint(endpoints: &[Arc<Endpoint>], excluded: u64) -> Option<&Arc<Endpoint>> {
-    let allowed = |endpoint: &&Arc<Endpoint>| excluded & endpoint.index_bit() == 0;
+    let is_allowed = |endpoint: &&Arc<Endpoint>| excluded & endpoint.index_bit() == 0;
     if let [only] = endpoints {
-        return Some(only).filter(allowed);
+        return Some(only).filter(is_allowed);
     }
     let first = usize::from(random_byte());
     let load = |endpoint: &&Arc<Endpoint>| {
         (endpoint.in_flight.load(Ordering::Relaxed), (endpoint.index + first) % endpoints.len())
     };
-    endpoints.iter().filter(allowed).min_by_key(load)
+    endpoints.iter().filter(is_allowed).min_by_key(load)
 }
 
 const CLOSED: u8 = CircuitState::Closed as u8;

@@ -153,7 +153,7 @@ impl Pool {
     pub fn lease(&self, key: &PoolKey, caller: &Caller, kind: LinkKind, opened_id: Option<u64>) -> LeaseOutcome<'_> {
         let is_exclusive = kind == LinkKind::SingleStream && matches!(key, PoolKey::Principal(..));
         // The wait is registered before the check, so that no change is missed.
-        let changed = self.changed.notified();
+        let next_change = self.changed.notified();
         let mut state = self.state.lock();
         state.remove_ended(key);
         if let Some(entries) = state.entries.get_mut(key) {
@@ -176,7 +176,7 @@ impl Pool {
         }
         let principal: Arc<str> = caller.principal.name.as_str().into();
         if !state.make_room(PoolLimits::for_kind(kind), &principal) {
-            return LeaseOutcome::Full(changed);
+            return LeaseOutcome::Full(next_change);
         }
         let (result_sender, result_receiver) = watch::channel(None);
         state.last_id += 1;
@@ -199,14 +199,14 @@ impl Pool {
     /// Leases the link on which earlier work was begun, even if it is in use. With `respects_exclusive_use`, the link is busy
     /// while a caller has it exclusively.
     pub fn retake(&self, connection: &Arc<UpstreamConnection>, respects_exclusive_use: bool) -> RetakeOutcome<'_> {
-        let changed = self.changed.notified();
+        let next_change = self.changed.notified();
         let mut state = self.state.lock();
         let has_connection =
             |entry: &&mut PooledLink| entry.connection.as_ref().is_some_and(|other| Arc::ptr_eq(other, connection));
         let found = state.entries.iter_mut().find_map(|(key, all)| Some((key, all.iter_mut().find(has_connection)?)));
         let Some((key, entry)) = found.filter(|_| connection.is_usable()) else { return RetakeOutcome::Ended };
         if respects_exclusive_use && entry.is_exclusive && entry.users > 0 {
-            return RetakeOutcome::Busy(changed);
+            return RetakeOutcome::Busy(next_change);
         }
         if entry.users == 0 {
             entry.is_exclusive = false;

@@ -67,8 +67,8 @@ pub(super) async fn refresh(
 pub(super) fn publish(upstream: &Upstream, new: Catalog, mut omitted: Vec<String>) {
     let old = upstream.catalog();
     omitted.extend(new.truncated.iter().map(|(list, reason)| format!("{list}: {reason}; the rest is left out")));
-    let mut changed = old.changed_lists(&new);
-    if !changed.is_empty() || new.truncated != old.truncated {
+    let mut changed_lists = old.changed_lists(&new);
+    if !changed_lists.is_empty() || new.truncated != old.truncated {
         let definitions = UsableDefinitions::build(&upstream.config, &upstream.names, &new);
         for omission in definitions.omitted.iter().take(MAX_LOGGED_OMISSIONS) {
             tracing::warn!(upstream = %upstream.config.name, "{omission}");
@@ -84,15 +84,15 @@ pub(super) fn publish(upstream: &Upstream, new: Catalog, mut omitted: Vec<String
     upstream.metrics.set_omitted(omitted);
     // The first lists are announced even if they are empty, because requests that wait for the first lists need the
     // next route table.
-    if upstream.mark_reached() && changed.is_empty() {
-        changed = ListKinds::TOOLS;
+    if upstream.mark_reached() && changed_lists.is_empty() {
+        changed_lists = ListKinds::TOOLS;
     }
     for (list, event) in [
         (ListKinds::TOOLS, ProviderEvent::ToolListChanged),
         (ListKinds::PROMPTS, ProviderEvent::PromptListChanged),
         (ListKinds::RESOURCES, ProviderEvent::ResourceListChanged),
     ] {
-        if changed.contains(list) {
+        if changed_lists.contains(list) {
             upstream.emit(event);
         }
     }

@@ -85,18 +85,18 @@ pub(crate) async fn open(
     let calls = LinkCalls::new(upstream.weak_self.clone(), false);
     let listener = Arc::clone(&calls) as Arc<dyn Listener>;
     let connector = endpoint.connector();
-    let opened = handshake::open(&*connector, None, &all_capabilities(upstream), listener).await;
-    let opened = opened.inspect_err(|error| {
+    let open_result = handshake::open(&*connector, None, &all_capabilities(upstream), listener).await;
+    let open_result = open_result.inspect_err(|error| {
         tracing::debug!(upstream = %config.name, %error, "cannot open a second connection for the lists");
     });
-    let (link, negotiated) = opened.ok()?;
+    let (link, negotiated) = open_result.ok()?;
     let connection = Arc::new(UpstreamConnection::new(link, connector.kind(), calls, &negotiated));
     if !connection.features.announced.is_empty() {
-        let changed = async {
+        let first_notice = async {
             upstream.lists_stale.notified().await;
             tokio::time::sleep(LIST_SETTLE_TIME).await;
         };
-        let _ = tokio::time::timeout(FIRST_NOTICE_TIMEOUT, changed).await;
+        let _ = tokio::time::timeout(FIRST_NOTICE_TIMEOUT, first_notice).await;
     }
     Some(connection)
 }

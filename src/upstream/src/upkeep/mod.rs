@@ -186,9 +186,9 @@ async fn connect(upstream: &Arc<Upstream>, era: &mut Option<Era>) -> Result<Open
     let mut first_error = None;
     let (before, from_current) = upstream.endpoints.split_at(upstream.current_endpoint());
     for endpoint in from_current.iter().chain(before) {
-        let opened = tokio::time::timeout(CONNECT_TIMEOUT, open(upstream, endpoint, *era)).await;
-        let opened = opened.unwrap_or_else(|_| Err(LinkError::Lost("it took too long to open".into())));
-        let error = match opened {
+        let open_result = tokio::time::timeout(CONNECT_TIMEOUT, open(upstream, endpoint, *era)).await;
+        let open_result = open_result.unwrap_or_else(|_| Err(LinkError::Lost("it took too long to open".into())));
+        let error = match open_result {
             Ok(connection) => {
                 upstream.current_endpoint.store(endpoint.index, Ordering::Relaxed);
                 let lists_connection = lists_connection::open(upstream, &connection).await;
@@ -227,9 +227,9 @@ async fn open(
         let (link, negotiated) = handshake::open(&*connector, Some(&known_session), &none, listener()).await?;
         (connector, link, negotiated)
     } else {
-        let found = detect::detect(connector, &listener).await?;
-        endpoint.set_connector(Arc::clone(&found.connector));
-        (found.connector, found.link, found.negotiated)
+        let detection = detect::detect(connector, &listener).await?;
+        endpoint.set_connector(Arc::clone(&detection.connector));
+        (detection.connector, detection.link, detection.negotiated)
     };
     let connection = Arc::new(UpstreamConnection::new(link, connector.kind(), calls, &negotiated));
     let instructions = negotiated.instructions.clone();

@@ -99,11 +99,12 @@ async fn subscribe(upstream: &Upstream, connection: &UpstreamConnection) {
     let mut refused = BTreeSet::new();
     loop {
         version.mark_unchanged();
-        let wanted = upstream.resource_watches.uris();
-        refused.retain(|uri| wanted.contains(uri));
-        let added: Vec<_> = wanted.difference(&subscribed).filter(|uri| !refused.contains(*uri)).cloned().collect();
-        let removed: Vec<_> = subscribed.difference(&wanted).cloned().collect();
-        for (method, uris) in [("resources/subscribe", &added), ("resources/unsubscribe", &removed)] {
+        let wanted_uris = upstream.resource_watches.uris();
+        refused.retain(|uri| wanted_uris.contains(uri));
+        let added_uris: Vec<_> =
+            wanted_uris.difference(&subscribed).filter(|uri| !refused.contains(*uri)).cloned().collect();
+        let removed_uris: Vec<_> = subscribed.difference(&wanted_uris).cloned().collect();
+        for (method, uris) in [("resources/subscribe", &added_uris), ("resources/unsubscribe", &removed_uris)] {
             for uri in uris {
                 let answer =
                     upstream.send_gateway_request(connection, method, &json!({ "uri": uri }).to_string()).await;
@@ -146,18 +147,18 @@ async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) 
             Box::pin(listen_once(Arc::clone(upstream), Arc::clone(connection), filter, Arc::clone(&acknowledged)));
         let early = tokio::select! {
             biased;
-            ended = &mut next => Some(ended),
+            stream_end = &mut next => Some(stream_end),
             _ = tokio::time::timeout(ACKNOWLEDGEMENT_TIMEOUT, acknowledged.notified()) => None,
         };
-        let ended = match early {
-            Some(ended) => ended,
+        let stream_end = match early {
+            Some(stream_end) => stream_end,
             None => {
                 upstream.resource_watches.confirmed.send_replace(uris);
                 failures = 0;
                 // This drops the old stream, which was open until now.
                 let stream = current.insert(next);
                 tokio::select! {
-                    ended = stream => ended,
+                    stream_end = stream => stream_end,
                     changed = version.changed() => match changed {
                         Ok(()) => continue,
                         Err(_) => return,
@@ -167,7 +168,7 @@ async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) 
         };
         current = None;
         upstream.resource_watches.confirmed.send_replace(BTreeSet::new());
-        if matches!(ended, StreamEnd::Refused) {
+        if matches!(stream_end, StreamEnd::Refused) {
             // The server has no such stream, regardless of its declaration, so its lists are read by their time to
             // live.
             return;

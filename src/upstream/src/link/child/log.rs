@@ -118,13 +118,13 @@ fn looks_like_error(line: &str) -> bool {
         return false;
     }
     let lower = line.to_ascii_lowercase();
-    let found = ["error", "err!", "fatal", "panicked", "exception"].iter().filter_map(|word| {
+    let error_positions = ["error", "err!", "fatal", "panicked", "exception"].iter().filter_map(|word| {
         // `ValueError:` contains the word, but `errors=0` and `error_handler` do not.
         let ends = |at: &usize| !lower[at + word.len()..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         lower.match_indices(word).map(|(at, _)| at).find(ends)
     });
     let warning = lower.find("warn");
-    found.min().is_some_and(|at| warning.is_none_or(|warning| warning > at))
+    error_positions.min().is_some_and(|at| warning.is_none_or(|warning| warning > at))
 }
 
 /// The log of one process of a server.

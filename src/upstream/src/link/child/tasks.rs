@@ -179,12 +179,12 @@ async fn write(mux: Arc<Mux>, mut stdin: pipe::Sender) {
             batch.push(message);
             next = if out.len() < BATCH_BYTES { mux.try_next_permitted() } else { None };
         }
-        let mut written = 0;
-        while written < out.len() {
-            match stdin.write(&out[written..]).await {
-                Ok(more @ 1..) => written += more,
+        let mut written_len = 0;
+        while written_len < out.len() {
+            match stdin.write(&out[written_len..]).await {
+                Ok(len @ 1..) => written_len += len,
                 Ok(0) | Err(_) => {
-                    if written == 0 {
+                    if written_len == 0 {
                         mux.queue.restore(batch);
                     }
                     return;

@@ -242,15 +242,15 @@ pub(crate) fn is_stream(response: &HttpResponse) -> bool {
 
 /// Returns `true` if the body says that the server does not know the method of the request.
 fn is_method_not_found(body: &[u8], id: u64) -> bool {
-    let mut found = false;
+    let mut is_not_found = false;
     parse_messages(body, |message| {
         if let Ok(Message::Response(response)) = message
             && let Response::Error(error) = parse_response(response.outcome)
         {
-            found |= error.code == ErrorKind::MethodNotFound.number() && is_same_id(response.id.as_ref(), id);
+            is_not_found |= error.code == ErrorKind::MethodNotFound.number() && is_same_id(response.id.as_ref(), id);
         }
     });
-    found
+    is_not_found
 }
 
 /// Sends a message that has no answer, and waits until the server has accepted it with any success.
