@@ -189,7 +189,7 @@ async fn read<R: AsyncRead + Unpin>(
     let mut reservation: Option<Reservation> = None;
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
-        let read = match reader.read(&mut chunk).await {
+        let read_len = match reader.read(&mut chunk).await {
             Ok(0) => break,
             Ok(n) => n,
             Err(error) => {
@@ -198,15 +198,15 @@ async fn read<R: AsyncRead + Unpin>(
             }
         };
         // Small lines that arrive one by one are not counted. Input for which the budget has no room stays in the pipe.
-        if reservation.is_some() || read > UNCOUNTED_MESSAGE_BYTES {
-            let counted = reservation.get_or_insert_with(|| budget.new_reservation()).grow(read).await;
+        if reservation.is_some() || read_len > UNCOUNTED_MESSAGE_BYTES {
+            let counted = reservation.get_or_insert_with(|| budget.new_reservation()).grow(read_len).await;
             if let Err(error) = counted {
                 reservation = None;
                 framer.skip();
                 refuse(session, &error);
             }
         }
-        framer.push(chunk.get(..read).unwrap_or_default());
+        framer.push(chunk.get(..read_len).unwrap_or_default());
         while let Some(line) = framer.next_line() {
             // A peer is not served faster than it reads answers. The rest of its input stays in the pipe.
             while matches!(&session.channel, Channel::Outbox(outbox) if outbox.is_half_full()) {
@@ -266,11 +266,11 @@ async fn write<W: AsyncWrite + Unpin>(
             buffer.extend_from_slice(frame);
             buffer.extend_from_slice(b"\n");
         }
-        let written = async {
+        let write_and_flush = async {
             writer.write_all(&buffer).await?;
             writer.flush().await
         };
-        if let Err(error) = written.await {
+        if let Err(error) = write_and_flush.await {
             tracing::debug!(%error, "the output of a line transport failed");
             session.end();
             return;

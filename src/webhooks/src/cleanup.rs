@@ -61,8 +61,8 @@ impl RemovedWebhookCleanup {
 /// Returns `true` if all live and recent nodes report the same configuration and version.
 fn nodes_agree(nodes: &[Node], now: Timestamp) -> bool {
     let mut recent = nodes.iter().filter(|node| {
-        let ended = node.lease_until.filter(|_| !node.is_alive);
-        ended.is_none_or(|ended| now.duration_since(ended) < RECENT_NODE_AGE)
+        let ended_at = node.lease_until.filter(|_| !node.is_alive);
+        ended_at.is_none_or(|ended_at| now.duration_since(ended_at) < RECENT_NODE_AGE)
     });
     let Some(first) = recent.next().map(|node| &node.introduction) else { return false };
     !first.configuration.is_empty()
@@ -86,14 +86,14 @@ mod tests {
     fn node(configuration: &str, version: &str, gone_for_hours: Option<i64>) -> Node {
         let introduction =
             Introduction { version: version.into(), configuration: configuration.into(), ..Introduction::default() };
-        let gone = SignedDuration::from_hours(gone_for_hours.unwrap_or(0));
+        let gone_for = SignedDuration::from_hours(gone_for_hours.unwrap_or(0));
         Node {
             id: String::new(),
             epoch: 1,
             introduction,
             server_states: ServerStates::default(),
             started_at: Timestamp::UNIX_EPOCH,
-            lease_until: Some(Timestamp::now() - gone),
+            lease_until: Some(Timestamp::now() - gone_for),
             is_alive: gone_for_hours.is_none(),
             is_leader: false,
             is_self: false,
@@ -125,9 +125,9 @@ mod tests {
             store.enqueue(name, 1, &[delivery]).unwrap();
         }
         let pending_count = |name: &str| store.pending(name).unwrap().len();
-        let own = || node("own", "2", None);
+        let own_node = || node("own", "2", None);
         let nodes = Arc::new(FakeNodes::default());
-        *nodes.list.lock().unwrap() = vec![own()];
+        *nodes.list.lock().unwrap() = vec![own_node()];
         let cleanup = RemovedWebhookCleanup {
             store: Arc::clone(&store),
             nodes: Arc::clone(&nodes) as _,
@@ -141,12 +141,12 @@ mod tests {
         let others =
             [node("other", "2", None), node("own", "1", None), node("other", "2", Some(23)), node("", "", None)];
         for other in others {
-            *nodes.list.lock().unwrap() = vec![own(), other];
+            *nodes.list.lock().unwrap() = vec![own_node(), other];
             nodes.leads.store(true, Ordering::SeqCst);
             wait_for_several_checks().await;
             assert_eq!((pending_count("stays"), pending_count("goes")), (1, 1), "{:?}", nodes.list.lock().unwrap());
         }
-        *nodes.list.lock().unwrap() = vec![own(), node("own", "2", Some(1)), node("other", "1", Some(25))];
+        *nodes.list.lock().unwrap() = vec![own_node(), node("own", "2", Some(1)), node("other", "1", Some(25))];
         while pending_count("goes") > 0 {
             wait_for_several_checks().await;
         }

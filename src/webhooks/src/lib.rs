@@ -256,9 +256,9 @@ impl Webhooks {
     pub async fn deliveries(&self, name: &str, below: Option<u64>, limit: usize) -> Result<Vec<Delivery>, McpError> {
         let name = self.find(name)?.config.name.clone();
         let Some(store) = self.context.get().map(|context| Arc::clone(&context.store)) else { return Ok(Vec::new()) };
-        let read = tokio::task::spawn_blocking(move || store.deliveries(&name, below, limit));
-        let read = read.await.map_err(|_| shutting_down_error())?;
-        read.map_err(|error| {
+        let read_task = tokio::task::spawn_blocking(move || store.deliveries(&name, below, limit));
+        let read_result = read_task.await.map_err(|_| shutting_down_error())?;
+        read_result.map_err(|error| {
             tracing::error!(%error, "deliveries cannot be read");
             error.to_mcp()
         })

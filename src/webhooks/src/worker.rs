@@ -230,14 +230,14 @@ impl Worker {
 
     /// Waits for the answers to deliveries in flight, so that no later delivery of any node overtakes them.
     async fn drain(&self, in_flight: &mut (impl Stream<Item = FinishedAttempt> + Unpin), lanes: &mut Lanes) {
-        let answered = async {
+        let record_answers = async {
             while let Some(attempt) = in_flight.next().await {
                 if self.record_attempt(attempt, lanes).await.is_none() {
                     return;
                 }
             }
         };
-        if timeout(DRAIN_TIMEOUT, answered).await.is_err() {
+        if timeout(DRAIN_TIMEOUT, record_answers).await.is_err() {
             tracing::warn!(
                 webhook = self.config.name,
                 "a receiver does not answer; deliveries in flight are sent again"

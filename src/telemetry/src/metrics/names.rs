@@ -55,20 +55,20 @@ fn update_count(labels: LabelNames, name: &str, update: impl Fn(usize) -> usize)
 /// Removes the series of removed names from the Prometheus text.
 pub(super) fn drop_removed_series(text: String) -> String {
     let counts = NAME_COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let removed = counts.iter().filter(|(_, count)| **count == 0);
-    let removed: Vec<String> = removed
+    let removed_names = counts.iter().filter(|(_, count)| **count == 0);
+    let removed_labels: Vec<String> = removed_names
         .flat_map(|((labels, name), _)| {
             let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             labels.iter().map(move |label| format!("{label}=\"{name}\""))
         })
         .collect();
     drop(counts);
-    if removed.is_empty() {
+    if removed_labels.is_empty() {
         return text;
     }
     let has_label =
         |line: &str, pair: &str| line.match_indices(pair).any(|(start, _)| line[..start].ends_with(['{', ',']));
-    let is_shown = |line: &&str| line.starts_with('#') || !removed.iter().any(|pair| has_label(line, pair));
+    let is_shown = |line: &&str| line.starts_with('#') || !removed_labels.iter().any(|pair| has_label(line, pair));
     text.split_inclusive('\n').filter(is_shown).collect()
 }
 
@@ -81,11 +81,11 @@ mod tests {
         let text = "# HELP a b{server=\"gone\"}\na{server=\"gone\"} 1\na{x=\"y\",provider=\"gone\"} 1\n\
                     a{server=\"gone too\"} 1\na{other=\"gone\"} 1\na{x=\"server=\\\"gone\\\"\"} 1\n";
         let shown = || drop_removed_series(text.to_owned());
-        let gone = ConfiguredName::new(&["server", "provider"], "gone");
+        let removed_name = ConfiguredName::new(&["server", "provider"], "gone");
         assert_eq!(shown(), text);
         // Another configuration of the same name replaces it.
         let next = ConfiguredName::new(&["server", "provider"], "gone");
-        drop(gone);
+        drop(removed_name);
         assert_eq!(shown(), text);
         next.remove();
         next.remove();

@@ -168,12 +168,12 @@ async fn try_message(
         return Ok(owner.forward(request, Some(unread_body(payload))).await);
     }
     let not_found = || McpError::new(ErrorKind::SessionNotFound, "no such session");
-    let found = session
+    let target = session
         .and_then(|session| endpoint.sessions.find(&identity, Transport::Sse, session))
         .and_then(|session| endpoint.sessions.find_actor(session))
         .ok_or_else(not_found)?;
     let http = &endpoint.transports.http;
     let (frame, reservation) = read_body(request, payload, endpoint, http.max_body, http.request_timeout).await?;
-    deliver(&found.actor, InboundMessage { identity, frame, reservation }).await.map_err(|_| not_found())?;
+    deliver(&target.actor, InboundMessage { identity, frame, reservation }).await.map_err(|_| not_found())?;
     Ok(HttpResponse::Accepted().finish())
 }

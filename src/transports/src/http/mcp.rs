@@ -186,7 +186,7 @@ fn assumed_revision(request: &HttpRequest) -> Revision {
 
 /// `GET /mcp`: opens the stream of a handshake-era session, or resumes a stream that broke off.
 pub async fn get(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
-    let opened = async {
+    let open_stream = async {
         if endpoint.shutdown.is_cancelled() {
             return Err(shutting_down());
         }
@@ -197,7 +197,7 @@ pub async fn get(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> Http
             None => session::stream(&request, &endpoint, &identity),
         })
     };
-    opened.await.unwrap_or_else(|error| refuse(&error, assumed_revision(&request)))
+    open_stream.await.unwrap_or_else(|error| refuse(&error, assumed_revision(&request)))
 }
 
 /// `DELETE /mcp`: ends a handshake-era session.

@@ -146,11 +146,11 @@ pub async fn read_body(
     });
     let mut awaited = None;
     let reading = future::poll_fn(|cx| {
-        let read = reading.as_mut().poll(cx);
-        if read.is_pending() && awaited.is_none() {
+        let poll = reading.as_mut().poll(cx);
+        if poll.is_pending() && awaited.is_none() {
             awaited = connection.as_ref().map(|connection| connection.await_body());
         }
-        read
+        poll
     });
     tokio::time::timeout(limit, reading)
         .await

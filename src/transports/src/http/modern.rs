@@ -132,9 +132,9 @@ fn build_scope(
             let session = sessions.create_stateless_session(Transport::Http, post.identity.clone());
             sessions.server.publish_facts(&session, &facts);
             let actor = Session::open(sessions, Arc::clone(&session), None);
-            let ended = Arc::clone(&session);
+            let bound_session = Arc::clone(&session);
             let end = move || {
-                ended.end();
+                bound_session.end();
                 actor.do_send(EndSession { code: close::GOING_AWAY, reason: "connection closed" });
             };
             (session, Box::new(end) as _)

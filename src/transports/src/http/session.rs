@@ -108,14 +108,14 @@ pub async fn message(
 
 /// Handles a batch, in the revisions that have batches.
 pub async fn batch(mut post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> HttpResponse {
-    let found = header_revision(post.request).and_then(|assumed| {
+    let assumed_and_session = header_revision(post.request).and_then(|assumed| {
         let session = match session_id(post.request) {
             Some(id) => existing_session(&post, id)?,
             None => temporary_session(&post),
         };
         Ok((assumed, session))
     });
-    let (assumed, session) = match found {
+    let (assumed, session) = match assumed_and_session {
         Ok(found) => found,
         Err(error) => return refuse(&error, Revision::V2025_03_26),
     };
