@@ -322,7 +322,7 @@ impl Draft {
             }
             let old = edit::find_server(file.text(), name).ok().filter(|old| is_enabled(old));
             let old = old.and_then(|old| prepare(name, &old));
-            !prepare(name, settings).zip(old).is_some_and(|(new, old)| has_same_target(&new, &old))
+            !prepare(name, settings).zip(old).is_some_and(|(new, old)| has_same_target(&new.config, &old.config))
         })
     }
 

@@ -27,7 +27,7 @@ use super::{
 use countersign_config::{
     HttpConfig, UpstreamConfig,
     edit::{
-        self, ServerChange,
+        self, ServerChange, TrialServer,
         hidden::hide_secrets,
         paste::{MAX_PASTE_BYTES, parse_servers},
         references::{mask_likely_secrets, replace_secrets, variables_in},
@@ -80,7 +80,7 @@ enum TrialPurpose {
 /// The data that a trial needs to run.
 #[derive(Clone)]
 enum TrialWork {
-    Test(Arc<UpstreamConfig>),
+    Test(Arc<TrialServer>),
     Save {
         changes: Arc<ServerChanges>,
         /// The version of the file that the edit is based on.
@@ -332,18 +332,19 @@ pub async fn start(
     let source = reloader.source();
     let prepare =
         |settings: &[KeyValue]| edit::server_for_trial(file.path(), &body.name, settings, &source.flags, &source.env);
-    let config = prepare(&settings).map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
+    let server = prepare(&settings).map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
     // Nobody has consented to a server that was saved as disabled.
-    let is_configured =
-        old.is_ok_and(|old| is_enabled(&old) && prepare(&old).is_ok_and(|old| has_same_target(&old, &config)));
+    let is_configured = old.is_ok_and(|old| {
+        is_enabled(&old) && prepare(&old).is_ok_and(|old| has_same_target(&old.config, &server.config))
+    });
     let needs_consent = !is_configured && !is_at_machine;
     let shown_settings = if needs_consent { mask_likely_secrets(&settings) } else { hide_secrets(&settings) };
     let yaml = edit::to_yaml(&body.name, &edit::connection_settings(&shown_settings));
     if needs_consent {
         check_consent_size(&yaml)?;
     }
-    let target = config.label.clone();
-    let trial = Trial::new(&principal, TrialWork::Test(Arc::new(config)), [body.name, target, yaml])?;
+    let target = server.config.label.clone();
+    let trial = Trial::new(&principal, TrialWork::Test(Arc::new(server)), [body.name, target, yaml])?;
     let id = trial.id.clone();
     trials.add(trial)?;
     if needs_consent {
@@ -464,16 +465,17 @@ async fn carry_out(
 ) -> Result<(), Problem> {
     let Trial { id, work, by: requester, .. } = trial;
     match work {
-        TrialWork::Test(config) => {
+        TrialWork::Test(server) => {
             let fail = |error: String| TrialReport { error: Some(error), ..TrialReport::default() };
             if let Err(problem) = record(reloader, "server_tried", by, &id, trials).await {
                 trials.finish(&id, Some(fail("was not started, because that could not be recorded".to_owned())), None);
                 return Err(problem);
             }
+            server.register_secrets();
             let trials = web::Data::clone(trials);
             actix_web::rt::spawn(async move {
                 let report = match tempfile::tempdir() {
-                    Ok(folder) => try_server(&config, folder.path(), trials.max_message, TRIAL_TIMEOUT).await,
+                    Ok(folder) => try_server(&server.config, folder.path(), trials.max_message, TRIAL_TIMEOUT).await,
                     Err(error) => fail(format!("was not started: {error}")),
                 };
                 trials.finish(&id, Some(report), None);

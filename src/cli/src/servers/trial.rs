@@ -34,8 +34,9 @@ pub(super) fn test(args: &TestArgs, connect: &ConnectArgs, out: &mut Output) -> 
     let mut exit = Exit::Ok;
     for server in servers {
         let path = editor.file.path();
-        let config = server_for_trial(path, &server.name, &server.settings, &editor.flags, &editor.env)?;
-        let report = run_trial(config, Duration::from_secs(args.timeout))?;
+        let trial = server_for_trial(path, &server.name, &server.settings, &editor.flags, &editor.env)?;
+        trial.register_secrets();
+        let report = run_trial(&trial.config, Duration::from_secs(args.timeout))?;
         if !report.works {
             exit = Exit::Failed;
         }
@@ -49,11 +50,10 @@ pub(super) fn test(args: &TestArgs, connect: &ConnectArgs, out: &mut Output) -> 
 }
 
 /// Runs a trial on this thread.
-fn run_trial(config: UpstreamConfig, limit: Duration) -> Result<TrialReport, Failure> {
+fn run_trial(config: &Arc<UpstreamConfig>, limit: Duration) -> Result<TrialReport, Failure> {
     // A server without `cwd` runs in this folder.
     let folder = tempfile::tempdir().map_err(|error| Failure::new(Exit::Unavailable, error.to_string()))?;
-    let config = Arc::new(config);
-    let trial = try_server(&config, folder.path(), MAX_MESSAGE_BYTES, limit);
+    let trial = try_server(config, folder.path(), MAX_MESSAGE_BYTES, limit);
     Ok(actix_web::rt::System::new().block_on(trial))
 }
 

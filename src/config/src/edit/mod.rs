@@ -17,20 +17,21 @@ mod tests;
 
 pub use registry_entry::PackageRunner;
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use self::{
     blocks::{Block, Lines, NotEditable},
     format::{format_entry, line_break},
 };
 use crate::{
-    Environment, Flags, UpstreamConfig,
+    Environment, Flags, Secret, UpstreamConfig,
     error::{ConfigError, Origin, Problem, quoted},
     load::{load_text, strip_byte_order_mark},
     servers::KEY,
     tree::{self, KeyValue, LocatedNode, Node, SyntaxError},
 };
 use countersign_domain::changes::visible::has_hidden;
+use countersign_protocol::redact::register_secrets;
 
 /// A change of one server in the file.
 #[derive(Clone, Debug, PartialEq)]
@@ -153,6 +154,21 @@ pub fn connection_settings(settings: &[KeyValue]) -> Vec<KeyValue> {
     settings.iter().filter(|setting| CONNECTION_KEYS.contains(&setting.key.as_str())).cloned().collect()
 }
 
+/// A server that may be tried.
+pub struct TrialServer {
+    pub config: Arc<UpstreamConfig>,
+    /// Values that no text may repeat.
+    secrets: Vec<Secret>,
+}
+
+impl TrialServer {
+    /// Masks the secrets from now on, as [`crate::LoadedConfig::register_secrets`] does. Called once the server is started, because
+    /// the settings of one that is only compared may be anybody's.
+    pub fn register_secrets(&self) {
+        register_secrets(self.secrets.iter().map(|Secret(value)| value.clone()));
+    }
+}
+
 /// Returns a server as these settings configure it, but never disabled and without other servers and the policy. Relative paths
 /// are resolved as in the file at `path`.
 ///
@@ -164,14 +180,14 @@ pub fn server_for_trial(
     settings: &[KeyValue],
     flags: &Flags,
     env: &Environment,
-) -> Result<UpstreamConfig, ConfigError> {
+) -> Result<TrialServer, ConfigError> {
     let loaded = load_text(path, &to_yaml(name, &connection_settings(settings)), flags, env)?;
-    loaded.register_secrets();
     let found = loaded.config.upstreams.into_iter().find(|server| server.name == name);
-    found.ok_or_else(|| {
+    let config = found.ok_or_else(|| {
         let (message, remedy) = (format!("{KEY} is set elsewhere"), "Unset the variable that sets it.".to_owned());
-        Problem { origin: Origin::Default, key: Some(KEY.to_owned()), message, remedy }.into()
-    })
+        ConfigError::from(Problem { origin: Origin::Default, key: Some(KEY.to_owned()), message, remedy })
+    })?;
+    Ok(TrialServer { config: Arc::new(config), secrets: loaded.secrets })
 }
 
 /// Returns the settings of a server as they are written in the text of a file.

@@ -2,6 +2,7 @@
 
 use super::*;
 use countersign_config::{AuthMode, DashboardEdit};
+use countersign_protocol::redact::redact;
 
 impl Endpoints {
     pub(super) fn config_file(&self) -> String {
@@ -46,6 +47,11 @@ async fn admin_adds_changes_and_removes_a_server() {
     assert_eq!((&preview["saved"], &preview["unsetVariables"]), (&json!(false), &json!(["B_TOKEN"])));
     assert!(!preview.to_string().contains("s3cret-b") && !preview.to_string().contains("hidden-value"), "{preview}");
     assert!(preview["yaml"].as_str().unwrap().contains("B_TOKEN: \"${B_TOKEN}\""), "{preview}");
+    // Values of servers that nobody started or saved are masked nowhere. Otherwise they could hide words in logs.
+    let text = r#"{"c": {"command": "x", "env": {"KEY_1": "only-previewed"}}}"#;
+    let body = json!({ "version": version, "text": text, "preview": true });
+    let preview = endpoints.send_through_proxy("POST", "/api/servers", &key, &body).await;
+    assert_eq!((preview.status, redact("only-previewed").as_ref()), (200, "only-previewed"), "{preview:?}");
 
     let added = endpoints.post("/api/servers", &key, &json!({ "version": version, "text": BLOCK })).await;
     assert_eq!((added.status, &added.json()["saved"]), (200, &json!(true)), "{added:?}");
