@@ -209,10 +209,11 @@ fn validate<C: FileChange>(
 }
 
 /// Returns the changed lines and the lines around them, with the secrets of the file masked.
-fn diff_lines(text: &str, changes: &impl FileChange) -> Vec<DiffLine> {
+fn diff_lines<C: FileChange>(text: &str, changes: &C) -> Vec<DiffLine> {
     let hidden = hide_secrets_in_file(text).and_then(|before| Ok((changes.apply_masked(&before)?, before)));
     // In a file whose secrets cannot be masked, only the new lines are shown.
     let (after, before) = hidden.unwrap_or_else(|_| (changes.to_yaml(text), String::new()));
+    let (before, after) = (section_lines(&before, C::KEY), section_lines(&after, C::KEY));
     let lines = compare_lines(&before, &after);
     let is_changed: Vec<bool> = lines.iter().map(|(op, _)| *op != LineOp::Equal).collect();
     let is_near = |index: usize| {
@@ -229,6 +230,25 @@ fn diff_lines(text: &str, changes: &impl FileChange) -> Vec<DiffLine> {
         text: redact(line.trim_end_matches(['\n', '\r'])).into_owned(),
     });
     near_lines.collect()
+}
+
+/// Returns the lines of the top-level section with this key. The lines of other sections may have secrets in plain text.
+fn section_lines(text: &str, key: &str) -> String {
+    let section = key.split('.').next();
+    let mut is_inside = false;
+    let is_shown = |line: &&str| {
+        if !line.starts_with([' ', '\t', '\r', '\n', '#', '-']) {
+            let name = line.trim_start_matches('\u{feff}').split(':').next();
+            is_inside = name.map(|name| name.trim().trim_matches(['"', '\''])) == section;
+        }
+        is_inside
+    };
+    let mut lines: String = text.split_inclusive('\n').filter(is_shown).collect();
+    // Without a line break at its end, the last line would differ if another line follows it.
+    if !lines.is_empty() && !lines.ends_with('\n') {
+        lines.push('\n');
+    }
+    lines
 }
 
 /// The effects of an edit, for people.
@@ -370,4 +390,31 @@ fn describe_server_changes(changes: &[ServerChange]) -> Value {
         json!({ "server": change.name(), "action": action })
     };
     json!({ "servers": changes.iter().map(describe).collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_config::tree::{KeyValue, Node};
+
+    #[test]
+    fn lines_of_an_edit_are_those_of_its_section() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.yaml");
+        let flags = Flags { data: Some("d".into()), ..Flags::default() };
+        let env = Environment::new(dir.path(), &[]);
+        let secret = format!("{}=", "A".repeat(43));
+        let mut changes = ServerChanges::default();
+        let settings = vec![KeyValue::new("command", Node::Text("y".to_owned()))];
+        changes.push(ServerChange::Add { name: "b".to_owned(), settings });
+        // Without servers, the new section follows the last line, which has no line break.
+        for servers in ["mcpServers:\n  a: { command: x }\n", ""] {
+            let webhooks = format!("webhooks:\n  h: {{ disabled: true, secret: {secret} }}\n");
+            std::fs::write(&path, format!("{webhooks}{servers}secrets:\n  key: {secret}")).unwrap();
+            let edit = prepare_edit(&ConfigFile::read(&path).unwrap(), &changes, &flags, &env).unwrap();
+            let lines: Vec<&str> = edit.lines.iter().map(|line| line.text.as_str()).collect();
+            assert!(lines.contains(&"  b:") && lines.contains(&"mcpServers:"), "{lines:?}");
+            assert!(!lines.iter().any(|line| line.contains(&secret)), "{lines:?}");
+        }
+    }
 }
