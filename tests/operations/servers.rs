@@ -34,6 +34,12 @@ fn server_is_added_changed_and_removed_in_the_file() {
 
     home.run(&["servers", "edit", "git", "--env", "LOG=debug"]).ends(0).says(&["+       LOG: debug"]);
     assert_eq!(read(), format!("{FILE}{added}    env:\n      LOG: debug\n"));
+    // Another package keeps the variables that the arguments do not name.
+    home.run(&["servers", "edit", "git", "--package", "npm:git", "--env", "MODE=x"]).ends(0);
+    let variables = "    env:\n      LOG: debug\n      MODE: x\n";
+    assert_eq!(read(), format!("{FILE}  git:\n    command: npx\n    args: [\"-y\", git]\n{variables}"));
+    home.run(&["servers", "edit", "git", "--package", "pypi:mcp-server-git", "--remove-env", "MODE"]).ends(0);
+    home.run(&["servers", "edit", "git", "--", "uvx", "mcp-server-git", "--repository", "/srv/r"]).ends(0);
     home.run(&["servers", "edit", "git", "--remove-env", "LOG", "--disable"]).ends(0);
     assert_eq!(read(), format!("{FILE}{added}    disabled: true\n"));
     home.run(&["servers", "edit", "git", "--enable"]).ends(0);
@@ -82,6 +88,13 @@ fn secrets_of_a_pasted_block_become_references() {
     // An edit does not need the variables that the file refers to already.
     home.run(&["servers", "edit", "crm", "--env", "LOG=debug"]).ends(0);
     assert!(!fs::read_to_string(&file).unwrap().contains("disabled"));
+    // A variable of the arguments is added to the one server of a text, and not to several ones.
+    let one = home.write("one.json", r#"{"one": {"command": "x"}}"#);
+    home.run(&["servers", "add", "--from-json", one.to_str().unwrap(), "--yes", "--env", "MODE=x"]).ends(0);
+    assert!(fs::read_to_string(&file).unwrap().ends_with("  one:\n    command: x\n    env:\n      MODE: x\n"));
+    let two = home.write("two.json", r#"{"two": {"command": "x"}, "three": {"command": "x"}}"#);
+    let two = two.to_str().unwrap();
+    home.run(&["servers", "add", "--from-json", two, "--yes", "--env", "MODE=x"]).ends(2).complains(&["no --env"]);
 }
 
 #[test]

@@ -180,9 +180,9 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
     let mut server = PastedServer { name: args.name.clone(), settings: hide_secrets(&old), notes: Vec::new() };
     let has_target = target.package.is_some() || target.url.is_some() || !target.command.is_empty();
     if target.from_json.is_some() {
-        server = only_server(read_target(target, Some(&args.name))?, &args.name)?;
+        server = only_server(read_bare_target(target, Some(&args.name))?, &args.name)?;
     } else if has_target {
-        let new = only_server(read_target(target, Some(&args.name))?, &args.name)?;
+        let new = only_server(read_bare_target(target, Some(&args.name))?, &args.name)?;
         server.settings.retain(|setting| !REPLACED_KEYS.contains(&setting.key.as_str()));
         server.settings.splice(0..0, new.settings);
     }
@@ -224,6 +224,16 @@ pub(super) fn remove(args: &RemoveArgs, connect: &ConnectArgs, out: &mut Output)
 
 /// Reads the servers that the arguments describe.
 pub(super) fn read_target(target: &TargetArgs, name: Option<&str>) -> Result<Vec<PastedServer>, Failure> {
+    let mut servers = read_bare_target(target, name)?;
+    if servers.len() > 1 && !(target.env.is_empty() && target.header.is_empty()) {
+        return Err(Failure::new(Exit::Usage, "the text has several servers, so give no --env and no --header"));
+    }
+    servers.iter_mut().try_for_each(|server| add_values(&mut server.settings, target))?;
+    Ok(servers)
+}
+
+/// Reads the servers that the arguments describe, without the variables and headers of the arguments.
+fn read_bare_target(target: &TargetArgs, name: Option<&str>) -> Result<Vec<PastedServer>, Failure> {
     let usage = |message: &str| Failure::new(Exit::Usage, message);
     if let Some(source) = &target.from_json {
         let servers = parse_servers(&read_text(source)?, name)
@@ -260,7 +270,6 @@ pub(super) fn read_target(target: &TargetArgs, name: Option<&str>) -> Result<Vec
             ));
         }
     }
-    add_values(&mut settings, target)?;
     Ok(vec![PastedServer { name: name.to_owned(), settings, notes: Vec::new() }])
 }
 
@@ -282,7 +291,7 @@ fn package_command(package: &str) -> Result<(&'static str, Vec<String>), Failure
 }
 
 /// Adds the variables and headers of the arguments.
-fn add_values(settings: &mut Vec<KeyValue>, target: &TargetArgs) -> Result<(), Failure> {
+pub(super) fn add_values(settings: &mut Vec<KeyValue>, target: &TargetArgs) -> Result<(), Failure> {
     for pair in &target.env {
         let (key, value) = pair
             .split_once('=')

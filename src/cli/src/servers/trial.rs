@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::edit::{Editor, read_target};
+use super::edit::{Editor, add_values, read_target};
 use crate::{
     args::{ConnectArgs, servers::TestArgs},
     exit::{Exit, Failure},
@@ -27,8 +27,9 @@ pub(super) fn test(args: &TestArgs, connect: &ConnectArgs, out: &mut Output) -> 
         read_target(target, args.name.as_deref())?
     } else {
         let name = args.name.clone().unwrap_or_default();
-        let settings = find_server(editor.file.text(), &name)
+        let mut settings = find_server(editor.file.text(), &name)
             .map_err(|error| Failure::new(Exit::NotFound, one_line(&error.to_string()).into_owned()))?;
+        add_values(&mut settings, target)?;
         vec![PastedServer { name, settings, notes: Vec::new() }]
     };
     let mut exit = Exit::Ok;
