@@ -119,8 +119,16 @@ fn service_is_installed_once_and_removed_completely() {
     assert_eq!(fs::read_to_string(machine.unit()).unwrap(), unit);
     assert_eq!(machine.calls(), ["daemon-reload", "enable --now countersign.service"]);
     // Other arguments restart the service.
+    let restart = ["daemon-reload", "enable countersign.service", "restart countersign.service"];
     machine.run(&["service", "install"]).ends(0);
-    assert_eq!(machine.calls(), ["daemon-reload", "enable countersign.service", "restart countersign.service"]);
+    assert_eq!(machine.calls(), restart);
+    // So does an update of the program.
+    wait_until("the gateway listens", || machine.home.gateway_pid().is_some());
+    let mut file = machine.home.gateway_file().unwrap();
+    file["version"] = "0.0.0-old".into();
+    fs::write(data.join("gateway.json"), file.to_string()).unwrap();
+    machine.run(&["service", "install"]).ends(0);
+    assert_eq!(machine.calls(), restart);
     machine.stop_gateway();
     machine.run(&["service", "status"]).ends(1).says(&[
         "enabled: enabled",

@@ -114,6 +114,8 @@ impl Service {
         }
         let unit = unit_text(&program, args, &created)?;
         let is_changed = before.as_deref() != Some(unit.as_str());
+        // After an update, the unit may be the same, and the program of the running gateway is not.
+        let is_outdated = GatewayFile::read(&data).is_some_and(|file| file.version != env!("CARGO_PKG_VERSION"));
         if is_changed {
             replace_file(&self.unit, unit.as_bytes(), 0o644)
                 .map_err(|error| path_failure("write", &self.unit, &error))?;
@@ -129,7 +131,7 @@ impl Service {
         }
         // Agents that lose the detached gateway must not start another one before the service runs.
         let lock = end_detached_gateway(&data)?;
-        let enable = match (is_changed, before.is_some()) {
+        let enable = match (is_changed || is_outdated, before.is_some()) {
             (true, true) => systemctl(&["enable", UNIT]).and_then(|_| systemctl(&["restart", UNIT])),
             _ => systemctl(&["enable", "--now", UNIT]),
         };
