@@ -340,7 +340,9 @@ fn find_file(flags: &Flags, env: &Environment) -> Result<Option<(PathBuf, Origin
         Ok(None) => {}
         Err(_) => return Err(not_unicode("COUNTERSIGN_CONFIG", None).into()),
     }
-    Ok(default_config_path(env).filter(|path| path.exists()).map(|path| (path, Origin::Default)))
+    // A link to a missing file, as on a volume that is not mounted, must not mean the defaults.
+    let file = default_config_path(env).filter(|path| path.exists() || path.is_symlink());
+    Ok(file.map(|path| (path, Origin::Default)))
 }
 
 /// Returns the path of the configuration file: the named one, or the default one, whether it exists or not.
@@ -395,5 +397,24 @@ fn not_unicode(name: &str, key: Option<&str>) -> Problem {
         key: key.map(str::to_owned),
         message: "the value is not Unicode".to_owned(),
         remedy: "Set it again, or unset it.".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_to_a_missing_file_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("countersign");
+        std::fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::symlink("missing.yaml", folder.join("countersign.yaml")).unwrap();
+        let env = Environment::new(dir.path(), &[("XDG_CONFIG_HOME", dir.path().to_str().unwrap())]);
+        let error = load(&Flags::default(), &env).unwrap_err();
+        assert!(
+            error.to_string().contains("countersign.yaml") && error.to_string().contains("cannot be read"),
+            "{error}"
+        );
     }
 }
