@@ -108,6 +108,8 @@ pub struct NodeSync {
     pub url: String,
     /// The fingerprint of the TLS certificate that this node presents at `url`.
     pub certificate: String,
+    /// The number of the last audit entry when this node read the policies of the store.
+    pub last_read_entry: u64,
     /// Ends the sessions of an epoch of this node whose lease has lapsed.
     pub end_lapsed_sessions: Box<dyn Fn()>,
 }
@@ -152,11 +154,13 @@ impl NodeSync {
     /// Publishes the state of this node, and applies what other nodes have written.
     async fn follow(&self, shutdown: &CancellationToken) {
         let mut updates = self.nodes.subscribe_updates();
-        let mut applied_records = updates.borrow_and_update().records;
+        // The acceptances and the rules were read earlier in the start, and other nodes may have written some since then. So all
+        // records count as new.
+        let mut applied_records = 0;
         let mut introduced_config: Option<Arc<Config>> = None;
         let (mut published_states, mut breakers_open_at_peers) = (None, BTreeSet::new());
         // Earlier decisions are part of the configuration that this node started with.
-        let mut last_read_entry = self.store.heads().await.ok().map(|heads| heads.audit.seq);
+        let mut last_read_entry = self.last_read_entry;
         loop {
             let config = self.reloader.config();
             if !introduced_config.as_ref().is_some_and(|introduced| Arc::ptr_eq(introduced, &config)) {
@@ -217,12 +221,8 @@ impl NodeSync {
     /// Applies decisions of reviewers at other nodes on configurations that are pending here too, and announces the escalations
     /// that the leading node recorded. `last_read_entry` is the number of the last audit entry that was read and applied, so that
     /// a call after an error continues there.
-    async fn follow_trail(&self, last_read_entry: &mut Option<u64>) -> Result<(), StoreError> {
-        let end = self.store.heads().await?.audit.seq;
-        let Some(last) = *last_read_entry else {
-            *last_read_entry = Some(end);
-            return Ok(());
-        };
+    async fn follow_trail(&self, last_read_entry: &mut u64) -> Result<(), StoreError> {
+        let (end, last) = (self.store.heads().await?.audit.seq, *last_read_entry);
         let events = [ACCEPTED_EVENT, REFUSED_EVENT, ESCALATED_EVENT].map(str::to_owned).to_vec();
         let search = AuditSearch { events, ..AuditSearch::default() };
         let (mut entries, mut before) = (Vec::new(), Some(end + 1));
@@ -243,9 +243,9 @@ impl NodeSync {
                 let digest = details["digest"].as_str().unwrap_or_default();
                 self.reloader.apply_remote_decision(digest, entry.event == ACCEPTED_EVENT, &entry.actor).await;
             }
-            *last_read_entry = Some(entry.seq);
+            *last_read_entry = entry.seq;
         }
-        *last_read_entry = Some(end);
+        *last_read_entry = end;
         Ok(())
     }
 
@@ -273,5 +273,90 @@ impl NodeSync {
             }
         }
         self.standing_rules.reload().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use tokio::{
+        sync::watch,
+        time::{sleep, timeout},
+    };
+
+    use super::*;
+    use countersign_config::{Environment, Flags, load};
+    use countersign_domain::policy::pins::Definition;
+    use countersign_reload::{ConfigSource, InitialConfig, testing::UnchangingGateway};
+    use countersign_rulings::standing_rules::{StandingRuleCache, StandingRuleServiceDeps};
+    use countersign_session::testing::Gateway;
+    use countersign_store::{
+        StoreFuture, StoreLocation,
+        nodes::{Node, StoreUpdates},
+    };
+
+    /// The nodes of a store to which another node has written one record.
+    struct SharedNodes(watch::Sender<StoreUpdates>);
+
+    impl Nodes for SharedNodes {
+        fn subscribe_updates(&self) -> watch::Receiver<StoreUpdates> {
+            self.0.subscribe()
+        }
+        fn introduce(&self, _: Introduction) {}
+        fn set_server_states(&self, _: ServerStates) {}
+        fn list(&self) -> StoreFuture<Vec<Node>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+    }
+
+    #[actix::test]
+    async fn records_of_others_during_the_start_are_applied() {
+        let gateway = Gateway::new("").await;
+        let (data, changes) = (&gateway.config.data, gateway.server.reviews.changes.clone());
+        let store: Arc<dyn Store> = StoreLocation::directory(data).open().unwrap();
+        let routes = Arc::clone(&gateway.server.routing.routes);
+        let pins = Arc::new(PinStore::open(Arc::clone(&store)).await.unwrap());
+        let standing_rules = StandingRuleService::new(StandingRuleServiceDeps {
+            store: Arc::clone(&store),
+            cache: StandingRuleCache::open(&store).await.unwrap(),
+            reviewers: Arc::default(),
+            routes: Arc::clone(&routes),
+            rebuild: Box::new(|| async {}.boxed()),
+            feed: changes.feed().clone(),
+        });
+        let last_read_entry = store.heads().await.unwrap().audit.seq;
+        // Another node accepts a tool before this node follows the others.
+        let tool = Definition { name: "read".into(), hash: "h".into(), text: "{}".into() };
+        let other = PinStore::open(Arc::clone(&store)).await.unwrap();
+        other.accept(("fs", "target"), &[tool], "alice").await.unwrap();
+        let flags = Flags { data: Some(data.clone()), ..Flags::default() };
+        let loaded = load(&flags, &Environment::new(data, &[])).unwrap();
+        let initial = InitialConfig::for_empty_store(loaded, [0; 16]);
+        let reloader =
+            Reloader::new(ConfigSource::default(), initial, Box::new(UnchangingGateway), Box::new(|_: &Value| ()));
+        let sync = NodeSync {
+            nodes: Arc::new(SharedNodes(watch::channel(StoreUpdates { records: 1, ..StoreUpdates::default() }).0)),
+            store,
+            routes,
+            pins: Arc::clone(&pins),
+            standing_rules: Arc::new(standing_rules),
+            rebuild_routes: Box::new(|| async {}.boxed()),
+            changes,
+            reloader: Arc::new(reloader),
+            url: String::new(),
+            certificate: String::new(),
+            last_read_entry,
+            end_lapsed_sessions: Box::new(|| ()),
+        };
+        let applied = async {
+            while !pins.snapshot().has_server("fs") {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let shutdown = CancellationToken::new();
+        tokio::select! {
+            () = sync.follow(&shutdown) => panic!("the node follows the others until it shuts down"),
+            applied = timeout(Duration::from_secs(10), applied) => applied.expect("the acceptance is applied"),
+        }
     }
 }

@@ -71,6 +71,8 @@ pub async fn start(
     let (tls, certificate) = tls.map(|tls| (tls.config, tls.fingerprint)).unzip();
     let Storage { mut lock, location, store, credentials, sealers } = Storage::open(&loaded).await?;
     let agent_command = agent_command(&source, &loaded.config);
+    // Read before the policies, so that each decision at another node is either part of them or applied later.
+    let last_read_entry = store.heads().await?.audit.seq;
     let initial = InitialConfig::new(loaded, sealers.consent_salt, store.policies().await?, options.accept_policy);
     let config = Arc::new(initial.config().clone());
     let (shutdown, users) = (CancellationToken::new(), Users::default());
@@ -128,6 +130,7 @@ pub async fn start(
     let node_sync = NodeSync {
         url: nodes::node_url(&config, address, &*nodes),
         certificate: certificate.unwrap_or_default(),
+        last_read_entry,
         nodes,
         store: Arc::clone(&store),
         routes: Arc::clone(&routes),
