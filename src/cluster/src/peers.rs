@@ -43,7 +43,7 @@ use countersign_net::tls::pinned_config;
 use countersign_session::cluster::Body;
 use countersign_store::{Nodes, nodes::PeerAddress};
 
-/// Maximum time until a connection is ready, including the TLS and HTTP/2 handshakes.
+/// Maximum time that a request waits for a connection, including the TLS and HTTP/2 handshakes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Interval of checks whether a peer is gone or its connection is idle.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -218,11 +218,16 @@ async fn reserve_stream(peer: &Peer) -> Result<PeerStreamSlot, PeerError> {
         return Ok(slot);
     }
     let lock = CONNECT_LOCKS.with_borrow_mut(|all| Rc::clone(all.entry(peer.node_id.clone()).or_default()));
-    let _guard = lock.lock().await;
-    match find() {
-        Some(slot) => Ok(slot),
-        None => Ok(PeerStreamSlot::new(connect(peer).await?)),
-    }
+    // The limit includes the attempts of earlier requests. Otherwise the requests to a node that does not answer would fail one
+    // after another.
+    let attempt = timeout(CONNECT_TIMEOUT, async {
+        let _guard = lock.lock().await;
+        match find() {
+            Some(slot) => Ok(slot),
+            None => connect(peer).await.map(PeerStreamSlot::new),
+        }
+    });
+    attempt.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
 /// Returns `true` if the error means that the connection has ended, and not that the request is at fault.
@@ -263,20 +268,17 @@ async fn connect(peer: &Peer) -> Result<Rc<PeerConnection>, PeerError> {
         .url
         .parse()
         .map_err(|error| io::Error::other(format!("the address of the node is invalid: {error}")))?;
-    let attempt = timeout(CONNECT_TIMEOUT, async {
-        let tcp = connect_tcp(&url).await?;
-        if url.scheme_str() != Some("https") {
-            return handshake(peer, tcp).await;
-        }
-        let name = host(&url)?;
-        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
-        let tls = TlsConnector::from(tls_config(&peer.address, &[ALPN])?).connect(name, tcp).await?;
-        if tls.get_ref().1.alpn_protocol() != Some(ALPN) {
-            return Err(PeerError::NoHttp2);
-        }
-        handshake(peer, tls).await
-    });
-    attempt.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    let tcp = connect_tcp(&url).await?;
+    if url.scheme_str() != Some("https") {
+        return handshake(peer, tcp).await;
+    }
+    let name = host(&url)?;
+    let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+    let tls = TlsConnector::from(tls_config(&peer.address, &[ALPN])?).connect(name, tcp).await?;
+    if tls.get_ref().1.alpn_protocol() != Some(ALPN) {
+        return Err(PeerError::NoHttp2);
+    }
+    handshake(peer, tls).await
 }
 
 async fn connect_tcp(url: &Uri) -> Result<TcpStream, io::Error> {
@@ -385,7 +387,45 @@ fn has_fingerprint(certificate: &CertificateDer<'_>, fingerprint: &str) -> bool 
 
 #[cfg(test)]
 mod tests {
+    use futures_util::future::join3;
+    use tokio::sync::watch;
+
     use super::*;
+    use countersign_store::{
+        StoreFuture,
+        nodes::{Introduction, Node, ServerStates, StoreUpdates},
+    };
+
+    struct FakeNodes;
+
+    impl Nodes for FakeNodes {
+        fn subscribe_updates(&self) -> watch::Receiver<StoreUpdates> {
+            watch::channel(StoreUpdates::default()).1
+        }
+        fn introduce(&self, _: Introduction) {}
+        fn set_server_states(&self, _: ServerStates) {}
+        fn list(&self) -> StoreFuture<Vec<Node>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+    }
+
+    #[actix::test]
+    async fn requests_to_a_silent_node_fail_at_the_same_time() {
+        // The connection is accepted by the system, but nobody answers the TLS handshake.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let address = PeerAddress { url, certificate: "sha256:00".into() };
+        let peer = Peer { nodes: Arc::new(FakeNodes), node_id: "silent".into(), address, max_streams: 1 };
+        let send = || send_request(&peer, http::Request::new(()), None);
+        tokio::time::pause();
+        let began = tokio::time::Instant::now();
+        let (first, second, third) = join3(send(), send(), send()).await;
+        for failed in [first.map(drop), second.map(drop), third.map(drop)] {
+            let error = failed.unwrap_err();
+            assert!(matches!(&error, PeerError::Connect(error) if error.kind() == io::ErrorKind::TimedOut), "{error}");
+        }
+        assert!(began.elapsed() < 2 * CONNECT_TIMEOUT, "{:?}", began.elapsed());
+    }
 
     #[test]
     fn certificate_matches_only_its_own_fingerprint() {
