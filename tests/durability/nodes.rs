@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use support::{
     Gateway, Options, create_key_in, eventually,
     http::Conn,
-    mcp::{ACCEPT, JSON, initialize_params, notification, request, with_meta},
+    mcp::{ACCEPT, JSON, borrow_headers, initialize_params, modern_headers, notification, request, with_meta},
     postgres::Server,
     tls::TlsGateway,
     ws::Ws,

@@ -222,6 +222,13 @@ fn forwarded_streams_share_connections() {
     // The node freezes: once its lease has expired, requests are told that it is gone, and its streams end.
     let pid = cluster.node(0).process.0.id();
     support::freeze(pid);
+    // A stateless request has no session, so it does not wait for the node of a session id that it carries nevertheless.
+    let params = with_meta(json!({}));
+    let mut stateless = modern_headers("tools/list", &params);
+    stateless.push(("Mcp-Session-Id".into(), ids[1].clone()));
+    let list = request(3, "tools/list", params).to_string();
+    let listed = cluster.node(1).request("POST", "/mcp", &borrow_headers(&stateless), list.as_bytes());
+    assert_eq!(listed.status, 200, "{}", listed.text());
     let ping = request(2, "ping", json!({})).to_string();
     let answer = cluster.node(1).request("POST", "/mcp", &headers(&ids[1]), ping.as_bytes());
     assert_eq!(answer.status, 404, "{}", answer.text());

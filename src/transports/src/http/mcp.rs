@@ -20,7 +20,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 
 use super::{
     HeaderView, identify, modern, names,
-    post::{LargeRequest, MirrorCheck, Post, request_id, session_id},
+    post::{LargeRequest, MirrorCheck, Post, handshake_session_id, request_id, session_id},
     read_body, refuse, refuse_message, session,
 };
 use crate::endpoint::McpEndpoint;
@@ -81,7 +81,7 @@ fn admit<'a>(request: &'a HttpRequest, endpoint: &'a web::Data<McpEndpoint>) -> 
 /// Reads the body and answers its message, or forwards the request to the node that owns its session, call or task.
 async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpResponse, McpError> {
     let (endpoint, request) = (post.endpoint, post.request);
-    if let Some(owner) = owner_of_session(endpoint, request, session_id(request)).await? {
+    if let Some(owner) = owner_of_session(endpoint, request, handshake_session_id(request)).await? {
         return Ok(owner.forward(request, Some(unread_body(payload.into_inner()))).await);
     }
     let http = &endpoint.transports.http;
@@ -319,7 +319,7 @@ pub async fn owner_of_message<'a>(
     message: &Message<'_>,
 ) -> Result<Option<RemoteOwner<'a>>, McpError> {
     let (Some(cluster), Message::Request(call), None) =
-        (endpoint.server.cluster.as_deref(), message, session_id(request))
+        (endpoint.server.cluster.as_deref(), message, handshake_session_id(request))
     else {
         return Ok(None);
     };

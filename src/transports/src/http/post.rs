@@ -4,7 +4,7 @@ use std::{pin::Pin, sync::Arc};
 
 use actix_web::{HttpRequest, web};
 
-use super::names;
+use super::{HeaderView, names};
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
@@ -12,7 +12,7 @@ use countersign_exchange::{
     context::{ForwardedHeaders, WireResponse},
 };
 use countersign_http::answer::AcceptedMedia;
-use countersign_protocol::{McpError, RequestId, envelope::Message};
+use countersign_protocol::{McpError, RequestId, envelope::Message, headers, params::Meta};
 use countersign_routing::RouteTable;
 use countersign_session::owned::OwnedRequest;
 
@@ -59,6 +59,16 @@ pub fn forwarded_headers(table: &RouteTable, request: &HttpRequest) -> Option<Ar
 #[must_use]
 pub fn session_id(request: &HttpRequest) -> Option<&str> {
     request.headers().get(&names::SESSION_ID).map(|v| v.to_str().unwrap_or_default())
+}
+
+/// Returns the session that a POST names. A POST whose version header names a stateless revision has none, whatever its
+/// `Mcp-Session-Id` (2026-07-28/basic/transports/streamable-http, "Earlier Streamable HTTP Revisions": ignore it).
+#[must_use]
+pub fn handshake_session_id(request: &HttpRequest) -> Option<&str> {
+    let all = request.headers();
+    let is_stateless =
+        || all.contains_key(&names::PROTOCOL_VERSION) && headers::is_modern(&HeaderView(all), &Meta::default());
+    session_id(request).filter(|_| !is_stateless())
 }
 
 /// Returns the id of a request.

@@ -21,7 +21,7 @@ use bytes::Bytes;
 
 use super::{
     event_streams, names,
-    post::{AnswerFuture, LargeRequest, Post, forwarded_headers, request_id, session_id},
+    post::{AnswerFuture, LargeRequest, Post, forwarded_headers, handshake_session_id, request_id, session_id},
     refuse, refuse_message,
 };
 use crate::endpoint::McpEndpoint;
@@ -109,7 +109,7 @@ pub async fn message(
 /// Handles a batch, in the revisions that have batches.
 pub async fn batch(mut post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> HttpResponse {
     let assumed_and_session = header_revision(post.request).and_then(|assumed| {
-        let session = match session_id(post.request) {
+        let session = match handshake_session_id(post.request) {
             Some(id) => existing_session(&post, id)?,
             None => temporary_session(&post),
         };

@@ -63,6 +63,25 @@ fn era_follows_version_and_handshake_stays_legacy() {
 }
 
 #[test]
+fn session_id_of_stateless_request_is_ignored() {
+    let (session, method) = (("mcp-session-id", "x"), ("mcp-method", "tools/list"));
+    let version = |version| ("mcp-protocol-version", version);
+    for (headers, expected) in [
+        (&[session][..], Some("x")),
+        (&[session, method], Some("x")),
+        (&[session, version("2025-11-25")], Some("x")),
+        (&[session, version("2025-11-25"), method], Some("x")),
+        (&[session, version("soon")], Some("x")),
+        (&[session, version("2026-07-28")], None),
+        (&[session, version("2026-07-28"), method], None),
+        (&[session, version("2027-01-01")], None),
+        (&[version("2025-11-25")], None),
+    ] {
+        assert_eq!(handshake_session_id(&request(headers).to_http_request()), expected, "{headers:?}");
+    }
+}
+
+#[test]
 fn unreadable_body_is_refused_in_revision_of_header() {
     let revision_for = |headers: &[(&str, &str)]| assumed_revision(&request(headers).to_http_request());
     assert_eq!(revision_for(&[("mcp-protocol-version", "2026-07-28")]), Revision::MODERN);
