@@ -61,6 +61,17 @@ fn session_is_served_by_all_nodes_until_its_own_ends() {
     let answered = post(1, &id, &request(7, "ping", json!({})));
     assert_eq!(answered.status, 200, "{}", answered.text());
     drop(cluster.nodes[0].take().unwrap().kill());
+    // A stateless request for a task of that node is answered by its id, first perhaps with an error that passes.
+    let (node, _) = id.split_once('.').unwrap();
+    let capabilities = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
+    let task = json!({
+        "taskId": format!("{node}.task"), "_meta": {"io.modelcontextprotocol/clientCapabilities": capabilities},
+    });
+    eventually("its tasks are gone, too", || {
+        let answered = cluster.node(1).modern(9, "tasks/get", task.clone()).json();
+        assert_eq!(answered["id"], 9, "{answered}");
+        (answered["error"]["code"] == -32602).then_some(())
+    });
     let status = |n: usize| {
         cluster
             .node(n)

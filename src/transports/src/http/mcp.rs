@@ -41,7 +41,6 @@ use countersign_session::{
     middleware::check_access,
     owned::OwnedMessage,
 };
-use countersign_telemetry::RequestMetrics;
 
 /// `POST /mcp` (2026-07-28/basic/transports/streamable-http; 2025-11-25/basic/transports).
 pub async fn post(request: HttpRequest, payload: web::Payload, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
@@ -94,8 +93,8 @@ async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpRe
         return Box::pin(answer_large(post, routes.load_full(), body)).await;
     }
     Ok(match envelope::parse(&body, &endpoint.server.limits.envelope) {
-        Ok(Incoming::Single(message)) => match owner_of_message(endpoint, request, &message).await? {
-            Some(owner) => owner.forward(request, Some(whole_body(body.clone()))).await,
+        Ok(Incoming::Single(message)) => match answer_by_owner(&post, &message, &body).await {
+            Some(response) => response,
             None => handle(post, routes.load_full(), &message, None).await,
         },
         Ok(Incoming::Batch(_)) => session::batch(post, routes.load_full(), body).await,
@@ -128,8 +127,8 @@ async fn answer_large(post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> Re
         Ok(None) => return Ok(session::batch(post, table, body).await),
         Err(fault) => return Ok(refuse_body(&post, &fault)),
     };
-    if let Some(owner) = owner_of_message(post.endpoint, post.request, &message.as_message()).await? {
-        return Ok(owner.forward(post.request, Some(whole_body(body))).await);
+    if let Some(response) = answer_by_owner(&post, &message.as_message(), &body).await {
+        return Ok(response);
     }
     drop(body);
     let large = match &message {
@@ -142,6 +141,20 @@ async fn answer_large(post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> Re
 /// Refuses a body that is not a message.
 fn refuse_body(post: &Post<'_>, fault: &EnvelopeFault) -> HttpResponse {
     refuse_message(400, fault.id.as_ref(), &fault.error, assumed_revision(post.request))
+}
+
+/// Forwards a message to the node that owns the call or task that it names, and returns the response. Returns `None` if this
+/// node answers, because no other node is the owner, or because the owner is gone with its calls and tasks.
+async fn answer_by_owner(post: &Post<'_>, message: &Message<'_>, body: &Bytes) -> Option<HttpResponse> {
+    let outcome = match owner_of_message(post.endpoint, post.request, message).await {
+        Ok(owner) => owner?.try_forward(post.request, Some(whole_body(body.clone()))).await,
+        Err(error) => Err(error),
+    };
+    match outcome {
+        Ok(response) => Some(response),
+        Err(error) if error.kind == ErrorKind::SessionNotFound => None,
+        Err(error) => Some(refuse_message(503, request_id(message), &error, assumed_revision(post.request))),
+    }
 }
 
 /// Answers a message in its era.
@@ -219,27 +232,30 @@ pub struct RemoteOwner<'a> {
 }
 
 impl RemoteOwner<'_> {
-    /// Forwards the request to the owner with [`Cluster::forward`], and returns the response.
+    /// Forwards the request of a session to the owner, and returns the response.
     pub async fn forward(self, request: &HttpRequest, body: Option<Body>) -> HttpResponse {
-        match self.cluster.forward(self.target, to_forwarded_request(request, body)).await {
-            Ok(forwarded) => {
-                let (head, body) = forwarded.into_parts();
-                let mut response = HttpResponse::build(head.status);
-                let length = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-                for (name, value) in head.headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH) {
-                    response.append_header((name.clone(), value.clone()));
-                }
-                match length {
-                    Some(length) => response.body(SizedStream::new(length, body)),
-                    None => response.streaming(body),
-                }
-            }
-            Err(error) => {
-                RequestMetrics::get().record_error(error.kind);
-                let status = if error.kind == ErrorKind::SessionNotFound { 404 } else { 503 };
-                answer::error_with_status(status, None, &error, Revision::NEWEST_LEGACY)
-            }
+        self.try_forward(request, body).await.unwrap_or_else(|error| {
+            let status = if error.kind == ErrorKind::SessionNotFound { 404 } else { 503 };
+            refuse_message(status, None, &error, Revision::NEWEST_LEGACY)
+        })
+    }
+
+    /// Forwards the request to the owner with [`Cluster::forward`], and returns the response.
+    ///
+    /// # Errors
+    /// Those of [`Cluster::forward`].
+    async fn try_forward(self, request: &HttpRequest, body: Option<Body>) -> Result<HttpResponse, McpError> {
+        let forwarded = self.cluster.forward(self.target, to_forwarded_request(request, body)).await?;
+        let (head, body) = forwarded.into_parts();
+        let mut response = HttpResponse::build(head.status);
+        let length = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        for (name, value) in head.headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH) {
+            response.append_header((name.clone(), value.clone()));
         }
+        Ok(match length {
+            Some(length) => response.body(SizedStream::new(length, body)),
+            None => response.streaming(body),
+        })
     }
 
     /// Connects a WebSocket to the owner, which resumes the session, with [`Cluster::tunnel`].
@@ -313,7 +329,7 @@ pub async fn owner_of_session<'a>(
 ///
 /// # Errors
 /// Fails if it cannot be found out which nodes are alive.
-pub async fn owner_of_message<'a>(
+async fn owner_of_message<'a>(
     endpoint: &'a McpEndpoint,
     request: &HttpRequest,
     message: &Message<'_>,
