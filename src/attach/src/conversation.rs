@@ -79,6 +79,8 @@ struct PendingRequest {
     /// The order in which the agent sent the requests.
     number: u64,
     is_initialize: bool,
+    /// `true` for `subscriptions/listen`, which the gateway may cancel.
+    is_subscription: bool,
     /// `true` if the request does no harm if it is sent twice.
     is_repeatable: bool,
     /// The whole line; `None` if there was no room to keep it.
@@ -204,6 +206,7 @@ impl Conversation {
         let pending = PendingRequest {
             number: self.last_number,
             is_initialize: method == "initialize",
+            is_subscription: method == "subscriptions/listen",
             is_repeatable,
             line,
             is_sent: false,
@@ -245,7 +248,13 @@ impl Conversation {
                 match Params::new(message.params).request_id {
                     Some(id) => {
                         let visible = self.visible_id(id.get());
-                        self.gateway_requests.remove(&visible);
+                        let is_own_request = self.gateway_requests.remove(&visible).is_some();
+                        if !is_own_request && self.pending.get(id.get()).is_some_and(|pending| pending.is_subscription)
+                        {
+                            // The gateway ends a subscription of the agent (2026-07-28). The next one must not open it again.
+                            self.remove(id.get());
+                            return GatewayLine::Forward(line.into());
+                        }
                         GatewayLine::Forward(splice(line, id, &visible))
                     }
                     None => GatewayLine::Forward(line.into()),

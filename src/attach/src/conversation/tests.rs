@@ -104,6 +104,28 @@ fn answer_to_ended_gateway_reaches_no_other() {
 }
 
 #[test]
+fn subscription_that_a_gateway_ends_is_not_opened_again() {
+    let mut conversation = Conversation::default();
+    for id in [5, 6] {
+        send(&mut conversation, &format!(r#"{{"id":{id},"method":"subscriptions/listen","params":{{}}}}"#));
+    }
+    assert!(conversation.note_gateway_end().is_empty());
+    assert_eq!(conversation.resuming_lines().len(), 2);
+    // The agent knows its subscription by its own id, whatever the number of the gateway.
+    let cancelled = br#"{"method":"notifications/cancelled","params":{"requestId":5}}"#;
+    assert_eq!(conversation.note_gateway_line(cancelled), GatewayLine::Forward(cancelled[..].into()));
+    let result = br#"{"id":5,"result":{}}"#;
+    assert_eq!(conversation.note_gateway_line(result), GatewayLine::Forward(result[..].into()));
+    send(&mut conversation, r#"{"id":7,"method":"subscriptions/listen","params":{}}"#);
+    let cancelled = br#"{"method":"notifications/cancelled","params":{"requestId":7}}"#;
+    assert_eq!(conversation.note_gateway_line(cancelled), GatewayLine::Forward(cancelled[..].into()));
+    // The gateway ends before it has sent the result.
+    let lines = texts(conversation.note_gateway_end());
+    assert!(lines.len() == 1 && lines[0].contains(r#""id":6"#), "{lines:?}");
+    assert!(conversation.resuming_lines().is_empty());
+}
+
+#[test]
 fn other_lines_pass_unchanged() {
     let mut conversation = session();
     for line in ["", "\n", "nonsense", "[1,{}]", r#"{"id":9,"result":{}}"#, "\"x\"", "{\"id\":null}"] {
