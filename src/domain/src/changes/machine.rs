@@ -56,8 +56,15 @@ pub enum ChangeEvent {
     /// `fingerprint` is the hash of the present state.
     ClaimStep { claimant: Option<Claimant>, call_timeout: Duration, fingerprint: String },
     /// The gateway fills in the references of a step to results of earlier steps, or policy now asks for a review of it. Somebody
-    /// looks at the step again in either case.
-    Fill { comment: String, arguments: Arc<RawValue>, preview: Preview, served_by: ServerIdentity, terms: Box<Terms> },
+    /// looks at the step again in either case, until `expires_at`.
+    Fill {
+        comment: String,
+        arguments: Arc<RawValue>,
+        preview: Preview,
+        served_by: ServerIdentity,
+        terms: Box<Terms>,
+        expires_at: Timestamp,
+    },
     /// The plan of the step stopped before the step ran, or a reviewer stops it.
     StopPlan { reason: String, reviewer: Option<Principal> },
     /// The tool asks the proposer's client.
@@ -400,8 +407,9 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             let claimed = apply(change, ChangeEvent::Claim { claimant, call_timeout }, now)?;
             return Ok(Transition { after: Change { fingerprint, ..claimed.after }, ..claimed });
         }
-        ChangeEvent::Fill { comment: reason, arguments, preview, served_by, terms } => {
+        ChangeEvent::Fill { comment: reason, arguments, preview, served_by, terms, expires_at } => {
             comment = Some(reason);
+            after.expires_at = expires_at;
             after.fill(comment.clone(), arguments, preview, served_by, *terms);
         }
         ChangeEvent::StopPlan { reason, reviewer } => {

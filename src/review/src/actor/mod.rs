@@ -302,6 +302,9 @@ impl PendingChanges {
         if is_new {
             self.metrics.proposed.increment(1);
             self.ledger.insert(&change.id, &change.proposer.principal, bytes, change.state);
+        }
+        // A step of a plan may get more time when it is reviewed again.
+        if is_new || (kind == EventKind::Edited && change.plan.is_some()) {
             self.shared.deadlines.insert(&change.id, change.expires_at, now);
         }
         self.update_state(&change.id, previous_state, change.state, is_new);
@@ -332,6 +335,9 @@ impl PendingChanges {
             let (principal, bytes, at) = (principal.clone(), remote.bytes, remote.change.created_at);
             self.daily.count_remote(ProposalRecord { principal, bytes, at }, now);
             self.shared.add(id, remote.call_hash.as_deref(), remote.change.expires_at, now);
+        }
+        if remote.event.kind == EventKind::Edited.feed_type() && remote.change.plan.is_some() {
+            self.shared.deadlines.insert(id, remote.change.expires_at, now);
         }
         self.update_state(id, previous_state, state, remote.is_new);
         self.shared.schedule_notices(id, state, &remote.change.terms, remote.change.created_at, now);

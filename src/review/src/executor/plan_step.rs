@@ -11,7 +11,7 @@ use crate::{
     requests::{edit::terms_for_arguments, propose::check_reviewable},
     review_state::ReviewState,
     store_error,
-    upkeep::votes,
+    upkeep::{expiry, votes},
 };
 use countersign_domain::changes::{
     Change, PlanStep, Terms,
@@ -159,12 +159,15 @@ async fn preview_again(
 ) -> Result<ChangeEvent, McpError> {
     let (provider, computed) =
         state.preview_as_proposer(change, &arguments).await.map_err(PreviewFailure::into_error)?;
+    // A step that policy allowed has waited for the others, so its own time may be over.
+    let expires_at = expiry::expiry_time(&state.changes, change).await.map_err(|e| store_error(&e))?;
     Ok(ChangeEvent::Fill {
         comment: comment.to_owned(),
         arguments,
         preview: truncate_headlines(computed.preview),
         served_by: provider.server_identity(),
         terms: Box::new(terms),
+        expires_at,
     })
 }
 

@@ -135,3 +135,22 @@ async fn allowed_step_expires_no_earlier_than_its_siblings() {
     assert_eq!(called_targets(&bench), ["a", "b"]);
     bench.end().await;
 }
+
+#[actix::test]
+async fn filled_step_expires_no_earlier_than_its_siblings() {
+    let bench = bench().await;
+    let announcement = |last| PlanAnnouncement { id: "plan_1".into(), title: "Move".into(), last };
+    let reviewed = Proposal { expire_after: Duration::from_secs(7200), ..bench.proposal("agent", ABC[0]) };
+    let first = bench.changes.propose_step(reviewed, announcement(false)).await.unwrap();
+    let mut allowed = bench.proposal("agent", r#"{"target":"b","id":{"$from":0,"pointer":"/id"}}"#);
+    allowed.terms.quorum = 0;
+    let last = bench.changes.propose_step(allowed, announcement(true)).await.unwrap();
+    bench.skew.fetch_add(3600, Ordering::SeqCst);
+    bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
+    let filled = bench.wait_for_state(&last.id, ChangeState::Pending).await;
+    assert_eq!(filled.expires_at, first.expires_at);
+    expiry::expire_due(&bench.changes.state.changes).await;
+    bench.decide(&filled, ReviewVerdict::Approve).await.unwrap();
+    bench.wait_for_state(&last.id, ChangeState::Applied).await;
+    bench.end().await;
+}

@@ -24,7 +24,7 @@ pub(crate) fn expire_event(change: &Change) -> ChangeEvent {
 
 /// Returns the time at which a change expires. A step that policy allows expires no earlier than the other steps of its plan,
 /// because it waits for them.
-async fn expiry_time(changes: &StoredChanges, change: &Change) -> Result<Timestamp, StoreError> {
+pub(crate) async fn expiry_time(changes: &StoredChanges, change: &Change) -> Result<Timestamp, StoreError> {
     let Some(plan) = change.plan.as_ref().filter(|_| change.is_allowed_step()) else { return Ok(change.expires_at) };
     let steps = changes.store.plan(&plan.id).await?;
     Ok(steps.iter().map(|step| step.expires_at).max().unwrap_or(change.expires_at))

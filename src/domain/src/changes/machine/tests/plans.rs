@@ -15,6 +15,7 @@ fn fill(arguments: &str, terms: Terms) -> ChangeEvent {
         preview: preview("filled"),
         served_by: ServerIdentity::default(),
         terms: Box::new(terms),
+        expires_at: time_at(900),
     }
 }
 
@@ -75,6 +76,7 @@ fn filled_step_needs_a_new_look_and_keeps_what_was_proposed() {
     assert_eq!((after.original_arguments().get(), after.arguments.get()), ("{}", r#"{"a":1}"#));
     assert_eq!((after.edits[0].by.as_str(), &after.edits[0].to), (SYSTEM, &arguments_hash(&after.arguments)));
     assert_eq!((after.digest.clone(), after.fingerprint.as_str()), (after.review_digest(), "sha256:filled"));
+    assert_eq!(after.expires_at, time_at(900));
     let approve = apply(&after, decision("alice", ReviewVerdict::Approve, after.version), time_at(6)).unwrap();
     assert_eq!(approve.after.state, ChangeState::Approved);
 }
