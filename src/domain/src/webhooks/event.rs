@@ -90,18 +90,19 @@ impl EventFacts {
     }
 }
 
-/// Returns the JSON of an event without the arguments of a standing rule, which must not leave the gateway.
+/// Returns the JSON of an event without the arguments of a standing rule and the values with which the rule compares arguments,
+/// which must not leave the gateway.
 #[must_use]
 pub fn outgoing_json(json: &[u8]) -> String {
     let text = String::from_utf8_lossy(json).into_owned();
     let Ok(mut event) = serde_json::from_str::<Value>(&text) else { return text };
-    match event.get_mut("rule").and_then(Value::as_object_mut) {
-        Some(rule) if rule.contains_key("arguments") => {
-            rule.shift_remove("arguments");
-            event.to_string()
-        }
-        _ => text,
+    let Some(rule) = event.get_mut("rule").and_then(Value::as_object_mut) else { return text };
+    rule.shift_remove("arguments");
+    let patterns = rule.get_mut("matching").and_then(Value::as_array_mut).into_iter().flatten();
+    for pattern in patterns.filter_map(Value::as_object_mut) {
+        pattern.retain(|member, _| member == "argument");
     }
+    event.to_string()
 }
 
 /// Returns `true` if a pattern matches at least one event type.
@@ -146,6 +147,9 @@ mod tests {
         let out = outgoing_json(rule.to_string().as_bytes());
         assert!(!out.contains("secret") && out.contains("srl_1"), "{out}");
         assert_eq!(facts(&rule).tools, ["files__write"]);
+        let matching = json!([{ "argument": "to", "equals": "secret" }, { "argument": "path", "within": "/secret" }]);
+        let out = outgoing_json(json!({ "rule": { "id": "srl_2", "matching": matching } }).to_string().as_bytes());
+        assert_eq!(out, r#"{"rule":{"id":"srl_2","matching":[{"argument":"to"},{"argument":"path"}]}}"#);
         assert_eq!(outgoing_json(b"{\"change\":1}"), "{\"change\":1}");
         assert_eq!(EventFacts::from_json(b"no json").subject, "configuration");
     }
