@@ -21,7 +21,8 @@ pub fn event_clause(values: &TemplateValues<'_>) -> String {
         "change.unapproved" if actor == SYSTEM => "An approval no longer counts, needs a decision".to_owned(),
         "change.unapproved" => format!("{actor} took back the approval"),
         "change.rejected" => format!("Rejected by {actor}"),
-        "change.expired" => "Expired without a decision".to_owned(),
+        // It may have been approved. The comment says which.
+        "change.expired" => "Expired before it ran".to_owned(),
         "change.escalated" => match values.names("/change/terms/escalate/to").as_str() {
             "" => "Nobody has decided yet, so others may decide too".to_owned(),
             names => format!("Nobody has decided yet, so {names} may decide too"),
@@ -172,6 +173,16 @@ mod tests {
             let (headline, _) = headline_and_details(&json!({ "type": kind, "actor": "bob" }));
             assert!(!headline.contains(kind), "{headline}");
         }
+    }
+
+    #[test]
+    fn expired_change_may_have_been_approved() {
+        let change = json!({ "provider": "files", "tool": "files__write", "proposer": { "principal": "bot" } });
+        let comment = "Approved, but not run by 2026-01-01T00:00:00Z";
+        let event = json!({ "type": "change.expired", "actor": "system", "comment": comment, "change": change });
+        let (headline, details) = headline_and_details(&event);
+        assert_eq!(headline, "Expired before it ran");
+        assert_eq!(details, format!("files / write · proposed by bot · comment: {comment}"));
     }
 
     #[test]

@@ -22,7 +22,7 @@ export default {
   'vocab.state.rejected': 'Abgelehnt',
   'vocab.state.rejected.explanation': 'Es wurde nichts geändert.',
   'vocab.state.expired': 'Abgelaufen',
-  'vocab.state.expired.explanation': 'Niemand hat rechtzeitig entschieden. Es wurde nichts geändert.',
+  'vocab.state.expired.explanation': 'Die Änderung wurde nicht rechtzeitig ausgeführt. Es wurde nichts geändert.',
   'vocab.state.withdrawn': 'Zurückgezogen',
   'vocab.state.withdrawn.explanation': 'Der Antragsteller hat sie zurückgezogen, oder ihr Plan wurde angehalten. Es wurde nichts geändert.',
   'vocab.event.created': 'hat diese Änderung vorgeschlagen',

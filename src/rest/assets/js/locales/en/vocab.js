@@ -22,7 +22,7 @@ export default {
   'vocab.state.rejected': 'Rejected',
   'vocab.state.rejected.explanation': 'Nothing was changed.',
   'vocab.state.expired': 'Expired',
-  'vocab.state.expired.explanation': 'Nobody decided in time. Nothing was changed.',
+  'vocab.state.expired.explanation': 'It was not run in time. Nothing was changed.',
   'vocab.state.withdrawn': 'Withdrawn',
   'vocab.state.withdrawn.explanation': 'The proposer withdrew it, or its plan was stopped. Nothing was changed.',
   'vocab.event.created': 'proposed this change',
