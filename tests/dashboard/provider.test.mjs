@@ -127,6 +127,33 @@ test('a bulk approval that needs a recent sign-in leads to the provider', async 
   await page.context().close();
 });
 
+test('a plan whose second step needs a recent sign-in leads to the provider', async () => {
+  const projectId = await gateway.project();
+  const calls = [{ name: 'create_project', arguments: { key: 'SIGN', name: 'Without a recent sign-in' } }, { name: 'create_issue', arguments: { projectId, title: 'Sign in for the plan', type: 'Bug' } }];
+  const { planId } = (await gateway.tool('propose_plan', { title: 'Sign in once', calls })).structuredContent;
+  provider.login = { ts: Math.floor(Date.now() / 1000) - 3600 };
+  const page = await newPage(browser, gateway);
+  await page.goto(`${gateway.url}/#/plans/${planId}`);
+  await visitProvider(page, 'alice');
+  const button = (name) => page.locator('.plan-decision').getByRole('button', { name });
+  const approveAll = async () => {
+    await page.locator('.list-item').nth(1).waitFor();
+    for (const end of await page.locator('.list-end').all()) await end.scrollIntoViewIfNeeded();
+    await button('Approve all').click();
+  };
+  await approveAll();
+  provider.login = {};
+  await button('Sign in again').click();
+  await page.locator('input[name=login]').fill('alice');
+  await page.locator('input[name=password]').fill('any');
+  await page.getByRole('button', { name: 'Sign-in' }).click();
+  await live(page);
+  await approveAll();
+  await becomes(async () => (await gateway.api(`plans/${planId}`)).value.changes.map(({ state }) => state), ['applied', 'applied']);
+  assertClean(page, new RegExp(`request to ${provider.issuer}/`), /request to https:\/\/fonts\./, /ERR_NAME_NOT_RESOLVED/, status(404), status(401), status(403));
+  await page.context().close();
+});
+
 test('a person approves what their own agent proposed', async () => {
   const page = await newPage(browser, gateway);
   await page.goto(gateway.url);

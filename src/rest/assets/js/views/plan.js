@@ -218,7 +218,8 @@ export class PlanView {
       if (this.#id === id) this.#show(plan);
     } catch (error) {
       this.#busy = null;
-      const remedy = needsSignIn(error) ? await signInButton(this.#api, steps[0].change.id) : null;
+      // The refused step says which sign-in it requires.
+      const remedy = needsSignIn(error) ? await signInButton(this.#api, error.problem.change.id) : null;
       this.#error = { text: error.code === 'VERSION_CONFLICT' ? t('plan.conflict') : explain(error), remedy };
       this.#paintDecision();
       this.#load();
