@@ -7,7 +7,7 @@ use serde_json::value::to_raw_value;
 use super::*;
 use countersign_config::DocsProject;
 use countersign_domain::{
-    changes::Operation,
+    changes::{Operation, StateEffect},
     principal::{Principal, Role},
 };
 use countersign_provider::{Meter, Permit};
@@ -197,10 +197,12 @@ async fn fingerprint_follows_only_the_file() {
 async fn deletion_fingerprint_follows_the_live_file() {
     let bench = TestDocs::new().await;
     let arguments = json!({ "paths": ["note.md"] });
-    let fingerprint = bench.preview("delete_documents", arguments.clone()).await.unwrap().fingerprint;
+    let before = bench.preview("delete_documents", arguments.clone()).await.unwrap();
     // The index may not have the new content yet.
     fs::write(bench.file("note.md"), "# Note\n\nA zebrA.\n").unwrap();
-    assert_ne!(bench.preview("delete_documents", arguments.clone()).await.unwrap().fingerprint, fingerprint);
+    let after = bench.preview("delete_documents", arguments.clone()).await.unwrap();
+    assert_ne!(after.fingerprint, before.fingerprint);
+    assert_eq!((after.diff, after.state_effect), (before.diff, StateEffect::Dependent), "the diff shows no content");
     fs::write(bench.file("new.md"), "# New\n").unwrap();
     let all = bench.call("delete_documents", json!({ "dry_run": true })).await.unwrap();
     assert_eq!((&all["deleted_count"], &all["deleted_chunks"]), (&json!(3), &json!(3)), "{all}");

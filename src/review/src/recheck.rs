@@ -11,7 +11,7 @@ use super::{
     review_state::ReviewState,
     store_error,
 };
-use countersign_domain::changes::{Change, ChangeFault, Preview, ServerIdentity};
+use countersign_domain::changes::{Change, ChangeFault, Preview, ServerIdentity, StateEffect};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     CallContext, Provider,
@@ -125,8 +125,10 @@ impl ReviewState {
                 let same_server = change.served_by.fingerprint == served_by.fingerprint;
                 let is_unmoved =
                     preview.fingerprint == change.fingerprint && preview.target.lock_key == change.target.lock_key;
-                // What a truncated diff leaves out may have changed if the fingerprint has.
-                let is_as_shown = || (is_unmoved || !preview.diff.truncated) && change.shows(&preview);
+                // If the fingerprint has changed, so may have what the diff does not show: what a truncated one leaves out, or a
+                // state on which the effect of the call depends.
+                let shows_state = !preview.diff.truncated && preview.state_effect != StateEffect::Dependent;
+                let is_as_shown = || (is_unmoved || shows_state) && change.shows(&preview);
                 let same_target = match dependency {
                     StepDependency::Independent => is_unmoved,
                     StepDependency::BeforeEarlierSteps => is_unmoved || is_as_shown(),

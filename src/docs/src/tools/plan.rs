@@ -121,6 +121,11 @@ pub(crate) fn plan_write(library: &Library, write: &WriteCall, cancel: &Cancella
 impl Plan {
     /// Returns the preview for the agent and the reviewers.
     pub fn preview(self) -> Preview {
+        let state_effect = match self.action {
+            // The diff names the documents, and does not show what is in them.
+            Action::Delete(_) => StateEffect::Dependent,
+            Action::Put { .. } | Action::Promote { .. } => StateEffect::Fields,
+        };
         Preview {
             note: PreviewNote::default(),
             operation: self.operation,
@@ -128,7 +133,7 @@ impl Plan {
             target: self.target,
             summary: self.summary,
             diff: self.diff.finish(),
-            state_effect: StateEffect::Fields,
+            state_effect,
         }
     }
 

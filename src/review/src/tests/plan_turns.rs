@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -11,12 +11,12 @@ use std::{
 use serde_json::value::RawValue;
 
 use super::{
-    plans::*,
+    plans::{self, *},
     votes::{RevocableKeys, reviewers},
 };
 use crate::{PlanAnnouncement, Proposal, ReviewConfig, testing::*, upkeep::expiry};
 use countersign_domain::{
-    changes::{ChangeState, ReviewVerdict},
+    changes::{ChangeState, Preview, ReviewVerdict, StateEffect, Target, fingerprint},
     policy::{Decision, Verdict},
 };
 use countersign_protocol::ErrorKind;
@@ -79,6 +79,32 @@ async fn step_with_truncated_diff_is_stale_if_its_target_moves() {
     bench.fake.call_script.as_ref().unwrap()("update", &elsewhere).unwrap();
     let refused = bench.decide(&second, ReviewVerdict::Approve).await.unwrap_err();
     assert_eq!((refused.error.kind, bench.fake.call_count()), (ErrorKind::ChangeStale, 1));
+    bench.end().await;
+}
+
+#[actix::test]
+async fn dependent_step_is_stale_if_its_hidden_state_moves() {
+    let state = Arc::new(Mutex::new("one".to_owned()));
+    let live = Arc::clone(&state);
+    let preview = move |_: &str, arguments: &RawValue| {
+        let state = live.lock().unwrap().clone();
+        let shown = FakeProvider::new("fake").current_preview(arguments);
+        Ok(Preview {
+            target: Target { id: None, ..shown.target },
+            fingerprint: fingerprint(&[("hidden", &state)]),
+            state_effect: StateEffect::Dependent,
+            ..shown
+        })
+    };
+    let fake = FakeProvider { preview_script: Some(Box::new(preview)), ..FakeProvider::new("fake") };
+    let bench = plans::start(fake).await;
+    let steps = propose_texts(&bench, &[r#"{"n":1}"#, r#"{"n":2}"#]).await;
+    *state.lock().unwrap() = "two".to_owned();
+    let refused = bench.decide(&steps[1], ReviewVerdict::Approve).await.unwrap_err();
+    assert_eq!(refused.error.kind, ErrorKind::ChangeStale);
+    let fresh = refused.current.unwrap();
+    assert_eq!(fresh.diff, steps[1].diff, "the diff does not show the state");
+    bench.decide(&fresh, ReviewVerdict::Approve).await.unwrap();
     bench.end().await;
 }
 

@@ -27,7 +27,7 @@ pub(super) async fn bench() -> TestBench {
     start(fake).await
 }
 
-async fn start(fake: FakeProvider) -> TestBench {
+pub(super) async fn start(fake: FakeProvider) -> TestBench {
     *fake.tools.lock().unwrap() = vec![countersign_provider::testing::tool("update", &json!({}))];
     let (dir, skew) = (Arc::new(tempfile::tempdir().unwrap()), Arc::new(AtomicI64::new(0)));
     TestBench::in_directory(dir, Arc::new(fake), Arc::clone(&skew), config(&skew)).await
