@@ -51,7 +51,7 @@ use countersign_auth::{
 };
 use countersign_exchange::{
     eviction::now,
-    memory::{EXEMPT_MESSAGE_BYTES, Memory, Share, UnreadConnection, WeakConnection},
+    memory::{EXEMPT_MESSAGE_BYTES, Memory, Share, UnreadHolder, WeakHolder},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::reclaim;
@@ -376,7 +376,7 @@ impl PendingBody {
         let mut state = self.0.lock();
         state.since = now();
         let PendingState { share, since, .. } = &mut *state;
-        let unread = || Arc::downgrade(self) as WeakConnection;
+        let unread = || Arc::downgrade(self) as WeakHolder;
         if !share.cover_messages(estimate_memory(piece.len()), *since, unread) {
             return false;
         }
@@ -388,7 +388,7 @@ impl PendingBody {
     }
 }
 
-impl UnreadConnection for PendingBody {
+impl UnreadHolder for PendingBody {
     fn unread_since(&self) -> Option<u64> {
         let state = self.0.try_lock()?;
         (state.share.bytes() > 0).then_some(state.since)

@@ -36,7 +36,7 @@ pub struct Bridge {
     pub parked_calls: Arc<ParkedCalls>,
     /// Seals the state that clients carry to their next request.
     pub sealer: Arc<StateSealer>,
-    /// The memory budget of each principal. Parked calls take a share of it.
+    /// The memory budget of each principal. Parked calls and the outcomes of tasks take shares of it.
     memory: Arc<Memory>,
 }
 

@@ -10,6 +10,7 @@ use crate::{
     questions,
     tasks::{
         awaited_task::AwaitedTask,
+        kept_outcome::{KeptOutcome, TaskOutcome},
         legacy,
         request::TaskRequest,
         table::{Task, TaskKind},
@@ -21,7 +22,10 @@ use crate::{
         task_shape::{self, Status, Times},
     },
 };
-use countersign_exchange::reply::{Reply, SERVER_META};
+use countersign_exchange::{
+    memory::Share,
+    reply::{Reply, SERVER_META},
+};
 use countersign_protocol::{
     Era, ErrorKind, McpError,
     json::{MemberEdit, edit, elements, member, string},
@@ -154,7 +158,9 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
         Era::Modern if !is_modern && prepared.call.plan.wants_task => {
             // The upstream answered at once without a task, but the client has requested one.
             let times = Times::now();
-            let kind = TaskKind::Finished(Ok(result.to_owned()), times);
+            let outcome = KeptOutcome::new(memory_share(prepared));
+            outcome.keep(TaskOutcome::Result(result.to_owned()));
+            let kind = TaskKind::Finished(outcome, times);
             let task = Task::new(String::new(), prepared.call.upstream, prepared.caller.clone(), kind, None);
             let task = prepared.call.bridge.tasks.insert(task);
             Ok(Some(create_task_reply(&task_shape::local_task(&task.alias, Status::Working, &times))))
@@ -176,7 +182,8 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
             let declared = Arc::clone(&prepared.call.exchange.facts.capabilities);
             let upstream = prepared.call.upstream;
             let capabilities = prepared.caller.capabilities.clone();
-            let awaited = AwaitedTask::new(created, capabilities, declared, upstream.config.name.clone());
+            let name = upstream.config.name.clone();
+            let awaited = AwaitedTask::new(created, capabilities, declared, name, memory_share(prepared));
             let task = register(prepared, created, TaskKind::LegacyUpstream(awaited.clone()))?;
             awaited.wait_in_background(&task, upstream);
             let described = task_shape::to_modern(created, &task.alias, Status::Working, None);
@@ -185,6 +192,11 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
             Ok(Some(Reply::verbatim(edit(&json, &[meta]))))
         }
     }
+}
+
+/// Returns an empty share of the memory of the call's principal.
+fn memory_share(prepared: &PreparedCall<'_>) -> Share {
+    prepared.call.bridge.memory.share(&prepared.caller.principal.name)
 }
 
 /// Returns `true` for a result of the extension that creates a task.

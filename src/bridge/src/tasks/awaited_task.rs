@@ -8,11 +8,16 @@ use parking_lot::Mutex;
 use serde_json::{json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
-use super::{request, table::Task};
+use super::{
+    kept_outcome::{KeptOutcome, TaskOutcome},
+    request,
+    table::{Task, unknown_task_error},
+};
 use crate::{
     questions::{self, DeclinedQuestions},
     translation::task_shape::{self, Status},
 };
+use countersign_exchange::memory::Share;
 use countersign_protocol::{
     ErrorKind, McpError, Revision, encode,
     json::{MemberEdit, edit, members, merge_meta, push_quoted, quoted, string},
@@ -41,19 +46,12 @@ struct OpenQuestion {
     cancelled: CancellationToken,
 }
 
-enum TaskOutcome {
-    Result(Box<RawValue>),
-    Error(RpcError),
-    /// The client has cancelled the task.
-    Cancelled,
-}
-
 /// The state of a task whose result the gateway awaits.
 pub struct AwaitedTask {
     /// The task as the upstream last described it.
     task: Mutex<Box<str>>,
     open_questions: Mutex<Vec<OpenQuestion>>,
-    outcome: Mutex<Option<TaskOutcome>>,
+    pub outcome: Arc<KeptOutcome>,
     capabilities: ClientCapabilities,
     /// The client's own declaration as JSON text. `capabilities` may be only a part of it.
     declared_capabilities: Arc<str>,
@@ -65,17 +63,19 @@ pub struct AwaitedTask {
 }
 
 impl AwaitedTask {
+    /// Creates the state of a task from its description. `share` is an empty share of the task's principal.
     #[must_use]
     pub fn new(
         task: &str,
         capabilities: ClientCapabilities,
         declared_capabilities: Arc<str>,
         upstream: String,
+        share: Share,
     ) -> Arc<Self> {
         Arc::new(Self {
             task: Mutex::new(task.into()),
             open_questions: Mutex::default(),
-            outcome: Mutex::default(),
+            outcome: KeptOutcome::new(share),
             capabilities,
             declared_capabilities,
             upstream,
@@ -94,7 +94,7 @@ impl AwaitedTask {
             };
             this.open_questions.lock().clear();
             if let Some(outcome) = outcome {
-                this.outcome.lock().get_or_insert(outcome);
+                this.outcome.keep(outcome);
             }
         });
     }
@@ -144,40 +144,47 @@ impl AwaitedTask {
 
     /// Marks the task as cancelled by its client.
     pub fn cancel(&self) {
-        self.outcome.lock().get_or_insert(TaskOutcome::Cancelled);
+        self.outcome.keep(TaskOutcome::Cancelled);
         self.cancelled.cancel();
     }
 
     /// Describes the task like `tasks/get` of the extension, without `resultType`. `adapt` adapts its result to the
     /// client.
-    pub fn describe(&self, alias: &str, adapt: impl Fn(&str) -> String) -> String {
+    ///
+    /// # Errors
+    /// `-32602` if the outcome of the task is forgotten.
+    pub fn describe(&self, alias: &str, adapt: impl Fn(&str) -> String) -> Result<String, McpError> {
         let task = self.task.lock().clone();
-        match &*self.outcome.lock() {
-            Some(TaskOutcome::Result(result)) => {
+        let ended = self.outcome.read(|outcome| match outcome {
+            TaskOutcome::Result(result) => {
                 let result = adapt(&task_shape::without_related_task(result.get()));
                 task_shape::to_modern(&task, alias, Status::Completed, Some(("result", &result)))
             }
-            Some(TaskOutcome::Error(error)) => {
+            TaskOutcome::Error(error) => {
                 task_shape::to_modern(&task, alias, Status::Failed, Some(("error", &error_json(error))))
             }
-            Some(TaskOutcome::Cancelled) => task_shape::to_modern(&task, alias, Status::Cancelled, None),
-            None => {
-                let mut open_questions = self.open_questions.lock();
-                open_questions.retain(|question| !question.cancelled.is_cancelled());
-                if open_questions.is_empty() {
-                    return task_shape::to_modern(&task, alias, Status::Working, None);
-                }
-                let mut requests = String::new();
-                for question in open_questions.iter() {
-                    requests.push(if requests.is_empty() { '{' } else { ',' });
-                    push_quoted(&mut requests, &question.key);
-                    requests.push(':');
-                    requests.push_str(&question.json);
-                }
-                requests.push('}');
-                task_shape::to_modern(&task, alias, Status::InputRequired, Some(("inputRequests", &requests)))
-            }
+            TaskOutcome::Cancelled => task_shape::to_modern(&task, alias, Status::Cancelled, None),
+        });
+        if let Some(ended) = ended {
+            return Ok(ended);
         }
+        if self.outcome.is_forgotten() {
+            return Err(unknown_task_error(alias));
+        }
+        let mut open_questions = self.open_questions.lock();
+        open_questions.retain(|question| !question.cancelled.is_cancelled());
+        if open_questions.is_empty() {
+            return Ok(task_shape::to_modern(&task, alias, Status::Working, None));
+        }
+        let mut requests = String::new();
+        for question in open_questions.iter() {
+            requests.push(if requests.is_empty() { '{' } else { ',' });
+            push_quoted(&mut requests, &question.key);
+            requests.push(':');
+            requests.push_str(&question.json);
+        }
+        requests.push('}');
+        Ok(task_shape::to_modern(&task, alias, Status::InputRequired, Some(("inputRequests", &requests))))
     }
 
     /// Passes answers to the upstream. Answers to unknown questions are ignored (ext-tasks, "Task Update Requests").

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use super::{
     Tasks,
     awaited_task::MAX_OPEN_QUESTIONS,
+    kept_outcome::TaskOutcome,
     request::TaskRequest,
     table::{Task, TaskKind, unknown_task_error},
 };
@@ -46,7 +47,8 @@ pub async fn get(exchange: &Exchange, task: Arc<Task>) -> Result<Reply, McpError
 
 async fn describe(exchange: &Exchange, task: Arc<Task>) -> Result<String, McpError> {
     if let TaskKind::Finished(outcome, times) = &task.kind {
-        return Ok(task_shape::local_task(&task.alias, status_of_outcome(outcome), times));
+        let status = outcome.read(status_of_outcome).ok_or_else(|| unknown_task_error(&task.alias))?;
+        return Ok(task_shape::local_task(&task.alias, status, times));
     }
     let task_request = TaskRequest::new(exchange, task).await?;
     let alias = &task_request.task.alias;
@@ -62,9 +64,9 @@ async fn describe(exchange: &Exchange, task: Arc<Task>) -> Result<String, McpErr
     })
 }
 
-fn status_of_outcome(outcome: &Result<Box<RawValue>, RpcError>) -> Status {
+fn status_of_outcome(outcome: &TaskOutcome) -> Status {
     match outcome {
-        Ok(result) if !is_error_result(result.get()) => Status::Completed,
+        TaskOutcome::Result(result) if !is_error_result(result.get()) => Status::Completed,
         _ => Status::Failed,
     }
 }
@@ -77,8 +79,14 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, params: &str) -> Resul
     let task_request = TaskRequest::new(exchange, task).await?;
     let alias = &task_request.task.alias;
     let result = match &task_request.task.kind {
-        TaskKind::Finished(Ok(result), _) => task_request.adapt_result(result.get())?,
-        TaskKind::Finished(Err(error), _) => return Err(task_request.error_for_client(error)),
+        TaskKind::Finished(outcome, _) => {
+            let read = outcome.read(|outcome| match outcome {
+                TaskOutcome::Result(result) => task_request.adapt_result(result.get()),
+                TaskOutcome::Error(error) => Err(task_request.error_for_client(error)),
+                TaskOutcome::Cancelled => Err(cancelled_error()),
+            });
+            read.ok_or_else(|| unknown_task_error(alias))??
+        }
         TaskKind::ModernUpstream { .. } => await_extension_task(&task_request).await?,
         TaskKind::SameEra | TaskKind::LegacyUpstream(_) => match await_handshake_task(&task_request, params).await? {
             Response::Result(result) => task_request.adapt_result(result.get())?,
@@ -122,12 +130,15 @@ async fn await_handshake_task(task_request: &TaskRequest<'_>, params: &str) -> R
     }
 }
 
+fn cancelled_error() -> McpError {
+    McpError::new(ErrorKind::Cancelled, "the task was cancelled")
+}
+
 /// Waits for the result of a task of the extension, and asks the client the upstream's questions meanwhile.
 ///
 /// # Errors
 /// The error with which the task fails.
 pub async fn await_extension_task(task_request: &TaskRequest<'_>) -> Result<String, McpError> {
-    let cancelled_error = || McpError::new(ErrorKind::Cancelled, "the task was cancelled");
     let mut asked_keys: HashSet<String> = HashSet::new();
     loop {
         if task_request.task.is_cancelled() {

@@ -9,6 +9,7 @@
 //! Clients see ids of the gateway, which are unguessable and valid for one principal only ([`table`]).
 
 pub mod awaited_task;
+pub mod kept_outcome;
 pub mod legacy;
 pub mod modern;
 pub mod request;

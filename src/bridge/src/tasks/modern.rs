@@ -36,9 +36,8 @@ pub async fn get(exchange: &Exchange, task: Arc<Task>, params: &str) -> Result<R
 pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<String, McpError> {
     let alias = &task_request.task.alias;
     if let TaskKind::LegacyUpstream(awaited) = &task_request.task.kind {
-        return Ok(
-            awaited.describe(alias, |result| task_request.adapt_result(result).unwrap_or_else(|_| result.to_owned()))
-        );
+        return awaited
+            .describe(alias, |result| task_request.adapt_result(result).unwrap_or_else(|_| result.to_owned()));
     }
     let task = task_request.send_or_fail("tasks/get", params).await?;
     Status::parse_known(task.get())?;
@@ -180,8 +179,8 @@ async fn watch_task(exchange: &Exchange, task: Arc<Task>, subscription: &str, si
             Err(error) => {
                 tracing::debug!(%error, "a task cannot be polled, so its listener gets no notifications for now");
                 // If the server itself answered with the error, it no longer knows the task. After any other error the
-                // task is polled again, because the server may come back.
-                if error.passthrough.is_some() {
+                // task is polled again until it expires, because the server may come back.
+                if error.passthrough.is_some() || task_request.task.is_expired() {
                     return;
                 }
                 tokio::time::sleep(task_shape::poll_interval("{}")).await;

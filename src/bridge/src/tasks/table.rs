@@ -9,11 +9,10 @@ use std::{
 };
 
 use dashmap::DashMap;
-use serde_json::value::RawValue;
 
-use super::awaited_task::AwaitedTask;
+use super::{awaited_task::AwaitedTask, kept_outcome::KeptOutcome};
 use crate::translation::task_shape::Times;
-use countersign_protocol::{ErrorKind, McpError, rpc_error::RpcError};
+use countersign_protocol::{ErrorKind, McpError};
 use countersign_upstream::{Caller, Upstream};
 
 /// The maximum number of tasks of one principal that are remembered. Beyond it, the oldest one is forgotten.
@@ -34,7 +33,7 @@ pub enum TaskKind {
     LegacyUpstream(Arc<AwaitedTask>),
     /// The gateway keeps the outcome: a client of 2025-11-25 requested a task, and the stateless upstream answered at
     /// once.
-    Finished(Result<Box<RawValue>, RpcError>, Times),
+    Finished(Arc<KeptOutcome>, Times),
 }
 
 impl TaskKind {
@@ -42,6 +41,15 @@ impl TaskKind {
     #[must_use]
     pub const fn modern_upstream() -> Self {
         Self::ModernUpstream { is_cancelled: AtomicBool::new(false) }
+    }
+
+    /// Returns `true` if the gateway has forgotten the outcome of the task.
+    fn is_forgotten(&self) -> bool {
+        match self {
+            Self::LegacyUpstream(awaited) => awaited.outcome.is_forgotten(),
+            Self::Finished(outcome, _) => outcome.is_forgotten(),
+            Self::SameEra | Self::ModernUpstream { .. } => false,
+        }
     }
 }
 
@@ -98,7 +106,7 @@ impl Task {
 
     /// Returns `true` once no client can name the task any more.
     pub fn is_expired(&self) -> bool {
-        self.expires_at <= Instant::now()
+        self.expires_at <= Instant::now() || self.kind.is_forgotten()
     }
 
     /// Returns `true` if a client of 2025-11-25 has cancelled the task at a stateless upstream.
@@ -135,19 +143,19 @@ impl Tasks {
             task.alias.insert_str(0, node);
         }
         let task = Arc::new(task);
-        let now = Instant::now();
         let principal = &task.caller.principal.name;
         let mut oldest: Option<(Instant, String)> = None;
         let mut count = 0;
         // A full scan is cheap here, because each new task is the result of a call to an upstream.
         self.by_alias.retain(|_, other| {
-            if other.expires_at > now && other.caller.principal.name == *principal {
+            let is_remembered = !other.is_expired();
+            if is_remembered && other.caller.principal.name == *principal {
                 count += 1;
                 if oldest.as_ref().is_none_or(|(created_at, _)| other.created_at < *created_at) {
                     oldest = Some((other.created_at, other.alias.clone()));
                 }
             }
-            other.expires_at > now
+            is_remembered
         });
         if count >= MAX_TASKS_PER_PRINCIPAL
             && let Some((_, alias)) = oldest
@@ -177,9 +185,8 @@ impl Tasks {
     /// because no other client knows them and the extension has no list.
     #[must_use]
     pub fn list_for(&self, principal: &str) -> Vec<Arc<Task>> {
-        let now = Instant::now();
         let is_listed =
-            |task: &Task| task.caller.principal.name == principal && !task.caller.is_modern && task.expires_at > now;
+            |task: &Task| task.caller.principal.name == principal && !task.caller.is_modern && !task.is_expired();
         let listed_tasks = self.by_alias.iter().filter(|task| is_listed(task));
         let mut listed_tasks: Vec<_> = listed_tasks.map(|task| Arc::clone(&task)).collect();
         listed_tasks.sort_by(|a, b| (a.created_at, &a.alias).cmp(&(b.created_at, &b.alias)));
@@ -190,8 +197,10 @@ impl Tasks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tasks::kept_outcome::TaskOutcome;
     use countersign_config::{UpstreamConfig, UpstreamTarget};
     use countersign_domain::principal::Principal;
+    use countersign_exchange::memory::{Memory, UnreadHolder};
     use countersign_protocol::{Revision, negotiate::ClientCapabilities};
     use countersign_upstream::{
         Catalog, LinkChoice,
@@ -264,6 +273,18 @@ mod tests {
         assert_eq!(tasks.list_for("ann").len(), MAX_TASKS_PER_PRINCIPAL);
         assert!(tasks.find("ann", &oldest.alias).is_err() && tasks.find("ann", &next.alias).is_ok());
         assert!(tasks.find("bob", &of_bob.alias).is_ok());
+    }
+
+    #[test]
+    fn task_with_forgotten_outcome_is_unknown() {
+        let (tasks, upstream) = (Tasks::default(), upstream());
+        let outcome = KeptOutcome::new(Memory::new(1000, 1000).share("ann"));
+        outcome.keep(TaskOutcome::Cancelled);
+        let kind = TaskKind::Finished(Arc::clone(&outcome), Times::now());
+        let task = tasks.insert(Task { kind, ..task(&upstream, "ann", None) });
+        assert!(tasks.find("ann", &task.alias).is_ok() && tasks.list_for("ann").len() == 1);
+        assert!(outcome.close());
+        assert!(tasks.find("ann", &task.alias).is_err() && tasks.list_for("ann").is_empty());
     }
 
     #[test]

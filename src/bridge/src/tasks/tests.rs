@@ -193,7 +193,10 @@ async fn requested_task_exists_even_if_result_came_at_once() {
     let done = json!({ "resultType": "complete", "content": [{ "type": "text", "text": "quick" }] });
     fixture.server.answer_with(move |_| Box::pin(ready(ok(done.clone()))));
     let client = fixture.clients.exchange(Revision::V2025_11_25, "{}");
+    let memory = &fixture.clients.memory;
+    let used = memory.used_by("ann");
     let created = fixture.call_result(&client, &json!({ "name": "s__echo", "task": {} })).await;
+    assert!(memory.used_by("ann") >= used + r#"{"content":[{"type":"text","text":"quick"}]}"#.len());
     let alias = created["task"]["taskId"].as_str().unwrap();
     assert_eq!(request_task(&fixture, &client, Method::TasksGet, alias).await.unwrap()["status"], "completed");
     let result = request_task(&fixture, &client, Method::TasksResult, alias).await.unwrap();

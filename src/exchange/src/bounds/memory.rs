@@ -1,9 +1,10 @@
-//! Bounds the memory that the gateway keeps for each principal beyond its requests: client facts, subscriptions, tasks,
-//! unread messages, and frames for clients that come back. There is a limit for each principal and one for all
-//! together.
+//! Bounds the memory that the gateway keeps for each principal beyond its requests: client facts, subscriptions, tasks
+//! and their results, unread messages, and frames for clients that come back. There is a limit for each principal and one
+//! for all together.
 //!
-//! Without room, the connections that were left unread for longest are closed. If only the principal's own limit is
-//! reached, they are closed only after [`UNREAD_GRACE_MS`], because several long answers at once are no attack.
+//! Without room, what was left unread for longest is given up: connections are closed, and tasks with results forgotten.
+//! If only the principal's own limit is reached, that happens only after [`UNREAD_GRACE_MS`], because several long answers
+//! at once are no attack.
 //!
 //! Bytes are counted when something is stored or released, so a call that stores nothing costs nothing. Counting is
 //! atomic; only the first bytes of a share take a lock.
@@ -28,22 +29,22 @@ const GROWTH_STEP: usize = 16 << 10;
 /// anyway.
 pub const EXEMPT_MESSAGE_BYTES: usize = 16 << 10;
 
-/// The time in milliseconds for which a connection may leave a message unread before it may be closed for its
-/// principal's other connections.
+/// The time in milliseconds for which a client may leave a message or a result unread before it may be given up for
+/// something else of its principal.
 const UNREAD_GRACE_MS: u64 = 1000;
 
-/// A connection with messages that its peer may not be reading.
-pub trait UnreadConnection: Send + Sync {
-    /// Returns the time, by [`now`], since which the peer has read nothing. Returns `None` if no message waits, or if
-    /// the connection is in use at the moment.
+/// A holder of memory whose content its client may never read: a connection with messages, or a task with a result.
+pub trait UnreadHolder: Send + Sync {
+    /// Returns the time, by [`now`], since which the client has read nothing. Returns `None` if nothing waits, or if the
+    /// holder is in use at the moment.
     fn unread_since(&self) -> Option<u64>;
 
-    /// Ends the connection and drops its messages. Returns `false` if the connection is in use at the moment.
+    /// Ends the connection or the task, and releases its memory. Returns `false` if the holder is in use at the moment.
     fn close(&self) -> bool;
 }
 
-/// A connection that may have ended.
-pub type WeakConnection = Weak<dyn UnreadConnection>;
+/// A holder that may be gone.
+pub type WeakHolder = Weak<dyn UnreadHolder>;
 
 /// The memory of all principals: each may take up to `limits.principal_memory`, all together up to
 /// `limits.total_memory`.
@@ -59,8 +60,8 @@ struct PrincipalMemory {
     memory: Arc<Memory>,
     principal: Arc<str>,
     bytes: AtomicUsize,
-    /// The connections that have, or had, more than [`EXEMPT_MESSAGE_BYTES`] bytes of messages.
-    connections: Mutex<Vec<WeakConnection>>,
+    /// The connections that have, or had, more than [`EXEMPT_MESSAGE_BYTES`] bytes of messages, and the tasks with results.
+    holders: Mutex<Vec<WeakHolder>>,
 }
 
 impl Drop for PrincipalMemory {
@@ -141,7 +142,7 @@ impl Memory {
             memory: Arc::clone(self),
             principal: Arc::clone(principal),
             bytes: AtomicUsize::new(0),
-            connections: Mutex::default(),
+            holders: Mutex::default(),
         });
         principals.insert(Arc::clone(principal), Arc::downgrade(&principal_memory));
         principal_memory
@@ -149,19 +150,32 @@ impl Memory {
 }
 
 impl PrincipalMemory {
-    /// Closes the connection that was left unread for longest, if its peer has read nothing since before
-    /// `unread_before`. Considers the connections of this principal, or of all principals if the total limit is
+    /// Closes holders whose clients have read nothing since before `unread_before`, those left unread for longest first,
+    /// until there is room for `bytes`. Considers the holders of this principal, or of all principals if the total limit is
     /// exhausted. Returns `false` if none could be closed.
-    fn close_unread(&self, exhausted: ExhaustedLimit, unread_before: u64) -> bool {
+    fn close_unread(&self, exhausted: ExhaustedLimit, bytes: usize, unread_before: u64) -> bool {
         let mut unread = match exhausted {
-            ExhaustedLimit::Principal => self.unread_connections(unread_before),
+            ExhaustedLimit::Principal => self.unread_holders(unread_before),
             ExhaustedLimit::Total => {
                 let memories: Vec<_> = self.memory.principals.lock().values().filter_map(Weak::upgrade).collect();
-                memories.iter().flat_map(|memory| memory.unread_connections(unread_before)).collect()
+                memories.iter().flat_map(|memory| memory.unread_holders(unread_before)).collect()
             }
         };
         unread.sort_by_key(|(since, _)| *since);
-        unread.iter().any(|(_, connection)| connection.close())
+        let has_room = || match exhausted {
+            ExhaustedLimit::Principal => {
+                self.is_within(self.memory.max_per_principal.saturating_sub(bytes), usize::MAX)
+            }
+            ExhaustedLimit::Total => self.is_within(usize::MAX, self.memory.max_total.saturating_sub(bytes)),
+        };
+        let mut has_closed = false;
+        for (_, holder) in &unread {
+            has_closed |= holder.close();
+            if has_closed && has_room() {
+                break;
+            }
+        }
+        has_closed
     }
 
     fn take(&self, bytes: usize, max: usize, max_total: usize) -> Result<(), ExhaustedLimit> {
@@ -181,19 +195,19 @@ impl PrincipalMemory {
         self.memory.total.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn add_connection(&self, connection: WeakConnection) {
-        let mut connections = self.connections.lock();
-        if connections.len() == connections.capacity() {
-            connections.retain(|connection| connection.strong_count() > 0);
+    fn add_holder(&self, holder: WeakHolder) {
+        let mut holders = self.holders.lock();
+        if holders.len() == holders.capacity() {
+            holders.retain(|holder| holder.strong_count() > 0);
         }
-        connections.push(connection);
+        holders.push(holder);
     }
 
-    /// Returns the principal's connections whose peers have read nothing since before `unread_before`, each with that time.
-    fn unread_connections(&self, unread_before: u64) -> Vec<(u64, Arc<dyn UnreadConnection>)> {
-        let connections = self.connections.lock();
-        let unread = connections.iter().filter_map(Weak::upgrade);
-        unread.filter_map(|c| Some((c.unread_since()?, c))).filter(|(since, _)| *since < unread_before).collect()
+    /// Returns the principal's holders whose clients have read nothing since before `unread_before`, each with that time.
+    fn unread_holders(&self, unread_before: u64) -> Vec<(u64, Arc<dyn UnreadHolder>)> {
+        let holders = self.holders.lock();
+        let unread = holders.iter().filter_map(Weak::upgrade);
+        unread.filter_map(|h| Some((h.unread_since()?, h))).filter(|(since, _)| *since < unread_before).collect()
     }
 }
 
@@ -227,10 +241,19 @@ impl Share {
         let (max, max_total) = (self.memory.max_per_principal, self.memory.max_total);
         loop {
             let Err(exhausted) = self.grow_within(bytes, max, max_total) else { return Ok(()) };
-            if bytes > max || !self.principal_memory().close_unread(exhausted, now().saturating_sub(UNREAD_GRACE_MS)) {
+            let unread_before = now().saturating_sub(UNREAD_GRACE_MS);
+            if bytes > max || !self.principal_memory().close_unread(exhausted, bytes, unread_before) {
                 return Err(exhausted);
             }
         }
+    }
+
+    /// Takes bytes for a result that `holder` keeps until they are needed for something else. Returns `false` if there is
+    /// no room.
+    #[must_use]
+    pub fn cover_result(&mut self, bytes: usize, holder: WeakHolder) -> bool {
+        self.principal_memory().add_holder(holder);
+        self.grow(bytes)
     }
 
     /// Adjusts the share, in steps, to `bytes` of replay frames. Returns `false` if there is no room, and the
@@ -251,29 +274,29 @@ impl Share {
     }
 
     /// Adjusts the share, in steps, to `bytes` of messages, of which the peer has read none since `since`.
-    /// Without room, connections that were left unread for longer are closed. Returns `false` if there are none, and
-    /// the caller then has to close this connection.
+    /// Without room, holders that were left unread for longer are closed. Returns `false` if there are none, and the
+    /// caller then has to close this connection.
     #[must_use]
-    pub fn cover_messages(&mut self, bytes: usize, since: u64, connection: impl FnOnce() -> WeakConnection) -> bool {
+    pub fn cover_messages(&mut self, bytes: usize, since: u64, connection: impl FnOnce() -> WeakHolder) -> bool {
         let missing = self.release_excess(bytes);
         if missing == 0 {
             return true;
         }
         if self.principal_memory.is_none() {
-            self.principal_memory().add_connection(connection());
+            self.principal_memory().add_holder(connection());
         }
         let (mut max, max_total) = (self.memory.max_per_principal, self.memory.max_total);
         loop {
             let Err(exhausted) = self.grow_within(missing, max, max_total) else { return true };
             let grace_start = now().saturating_sub(UNREAD_GRACE_MS);
             let unread_before = if exhausted == ExhaustedLimit::Total { since } else { grace_start };
-            if self.principal_memory().close_unread(exhausted, unread_before) {
+            if self.principal_memory().close_unread(exhausted, missing, unread_before) {
                 continue;
             }
             if exhausted == ExhaustedLimit::Total || since < grace_start {
                 return false;
             }
-            // No connection is beyond its grace yet, so for now only the total limit applies.
+            // No holder is beyond its grace yet, so for now only the total limit applies.
             max = usize::MAX;
         }
     }
@@ -378,7 +401,7 @@ mod tests {
         }
     }
 
-    impl UnreadConnection for SilentConnection {
+    impl UnreadHolder for SilentConnection {
         fn unread_since(&self) -> Option<u64> {
             (!self.is_closed()).then_some(self.since)
         }
@@ -389,7 +412,7 @@ mod tests {
         }
     }
 
-    fn no_connection() -> WeakConnection {
+    fn no_connection() -> WeakHolder {
         Weak::<SilentConnection>::new()
     }
 

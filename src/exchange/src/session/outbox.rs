@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bounds::{
     eviction,
-    memory::{EXEMPT_MESSAGE_BYTES, Share, UnreadConnection, WeakConnection},
+    memory::{EXEMPT_MESSAGE_BYTES, Share, UnreadHolder, WeakHolder},
 };
 
 /// The size in bytes above which the frames of a drain still count as memory until the next drain or
@@ -335,7 +335,7 @@ impl Outbox {
     fn reserve_memory(&self, state: &mut State) -> bool {
         loop {
             let (bytes, since) = (counted_bytes(state), state.waiting_since);
-            let weak = || Arc::downgrade(&self.state) as WeakConnection;
+            let weak = || Arc::downgrade(&self.state) as WeakHolder;
             let is_covered = state.share.as_mut().is_none_or(|share| share.cover_messages(bytes, since, weak));
             if is_covered || state.base >= state.sent_end {
                 return is_covered;
@@ -345,7 +345,7 @@ impl Outbox {
     }
 }
 
-impl UnreadConnection for Mutex<State> {
+impl UnreadHolder for Mutex<State> {
     fn unread_since(&self) -> Option<u64> {
         let state = self.try_lock()?;
         (queued_len(&state) > 0 && !state.has_overflowed).then_some(state.waiting_since)
