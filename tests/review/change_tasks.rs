@@ -306,7 +306,7 @@ fn task_lists_have_pages() {
         .collect();
     listed.reverse();
     assert_eq!(listed, ids);
-    for cursor in ["nonsense", "changes-", "changes-x", "after-x"] {
+    for cursor in ["nonsense", "changes", "changesfoo", "changes-", "changes-x", "after-x"] {
         let answer = session.call(3, "tasks/list", json!({ "cursor": cursor }));
         assert_eq!(answer["error"]["code"], -32602, "{cursor}: {answer}");
     }

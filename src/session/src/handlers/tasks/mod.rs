@@ -41,7 +41,7 @@ const MAX_PAGE_ENTRIES: usize = 50;
 const WAIT_RENEWAL: Duration = Duration::from_secs(600);
 
 /// The prefix of a cursor that points into the changes of the list.
-const CHANGES_CURSOR_PREFIX: &str = "changes";
+const CHANGES_CURSOR_PREFIX: &str = "changes-";
 
 /// The tasks that clients can name.
 #[derive(Clone, Copy)]
@@ -285,9 +285,11 @@ async fn cancel(exchange: &Exchange, reviews: &Reviews, change: Arc<Change>) -> 
 async fn list(exchange: &Exchange, sources: TaskSources<'_>, request: &Request<'_>) -> Result<Reply, McpError> {
     let TaskSources { reviews, local, upstream } = sources;
     let params: params::ListParams<'_> = params::parse(request.params)?;
-    let (mut tasks, next) = match params.cursor.as_deref() {
-        Some(cursor) if cursor.starts_with(CHANGES_CURSOR_PREFIX) => (Vec::new(), None),
-        cursor => {
+    let cursor = params.cursor.as_deref();
+    let changes_cursor = cursor.and_then(|cursor| cursor.strip_prefix(CHANGES_CURSOR_PREFIX));
+    let (mut tasks, next) = match changes_cursor {
+        Some(_) => (Vec::new(), None),
+        None => {
             let (mut tasks, next) = upstream_tasks::list(upstream, exchange, cursor).await?;
             if cursor.is_none() {
                 tasks.extend(local.describe_all_of(&exchange.identity.principal.name));
@@ -298,17 +300,15 @@ async fn list(exchange: &Exchange, sources: TaskSources<'_>, request: &Request<'
     let next = match next {
         Some(next) => Some(next),
         None => {
-            let cursor = params
-                .cursor
-                .as_deref()
-                .and_then(|cursor| cursor.strip_prefix(CHANGES_CURSOR_PREFIX)?.strip_prefix('-'));
             let filter =
                 ChangeFilter { principals: vec![exchange.identity.principal.name.clone()], ..ChangeFilter::default() };
-            let unknown = |_| McpError::new(ErrorKind::InvalidParams, "unknown cursor").with("member", "params.cursor");
-            let page = reviews.changes.list(filter, MAX_PAGE_ENTRIES, cursor.map(str::to_owned)).await;
-            let page = page.map_err(|error| if cursor.is_some() { unknown(error) } else { error })?;
+            let page = reviews.changes.list(filter, MAX_PAGE_ENTRIES, changes_cursor.map(str::to_owned)).await;
+            let page = page.map_err(|error| match error.kind {
+                ErrorKind::InvalidParams => error.with("member", "params.cursor"),
+                _ => error,
+            })?;
             tasks.extend(page.items.iter().map(|change| view::legacy_task(exchange, reviews, change)));
-            page.next_cursor.map(|cursor| format!("{CHANGES_CURSOR_PREFIX}-{cursor}"))
+            page.next_cursor.map(|cursor| format!("{CHANGES_CURSOR_PREFIX}{cursor}"))
         }
     };
     let mut out = format!(r#"{{"tasks":[{}]}}"#, tasks.join(","));
