@@ -34,7 +34,7 @@ const INTERNAL: i64 = ErrorKind::Internal.number();
 pub const MAX_OPEN_QUESTIONS: usize = 64;
 
 /// The maximum number of consecutive requests about a task that may fail before the task counts as failed.
-const MAX_FAILED_REQUESTS: u32 = 10;
+pub const MAX_FAILED_REQUESTS: u32 = 10;
 
 /// A question of the upstream without an answer.
 struct OpenQuestion {

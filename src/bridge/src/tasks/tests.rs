@@ -12,7 +12,7 @@ use super::*;
 use crate::testing::{Fixture, value};
 use countersign_exchange::testing::request;
 use countersign_protocol::rpc_error::RpcError;
-use countersign_upstream::{Response, testing::fake::ok};
+use countersign_upstream::{LinkError, Response, testing::fake::ok};
 
 const TASKS_CAPABILITY: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 
@@ -120,6 +120,38 @@ async fn task_may_take_longer_than_any_call() {
     let alias = created["task"]["taskId"].as_str().unwrap();
     let result = request_task(&fixture, &client, Method::TasksResult, alias).await.unwrap();
     assert_eq!(result["content"][0]["text"], "late");
+}
+
+#[actix::test]
+async fn failed_polls_do_not_make_a_call_not_applied() {
+    let capabilities = json!({ "tools": {}, "extensions": { TASKS_EXTENSION: {} } });
+    for failed_polls in [2, usize::MAX] {
+        let fixture = Fixture::with_config(Era::Modern, &capabilities, |_| {}).await;
+        let polls = AtomicUsize::new(0);
+        fixture.server.answer_with(move |request| {
+            let described = |kind: &str, status: &str| {
+                ok(json!({
+                    "resultType": kind, "taskId": "own", "status": status, "createdAt": "x", "lastUpdatedAt": "x",
+                    "ttlMs": null, "pollIntervalMs": 1, "result": { "content": [] },
+                }))
+            };
+            let answer = match request.method.as_str() {
+                "tools/call" => described("task", "working"),
+                _ => match polls.fetch_add(1, Ordering::SeqCst) {
+                    0 => described("complete", "working"),
+                    poll if poll <= failed_polls => Err(LinkError::Status { status: 400, body: String::new() }),
+                    _ => described("complete", "completed"),
+                },
+            };
+            Box::pin(ready(answer))
+        });
+        let client = fixture.clients.exchange(Revision::V2025_11_25, "{}");
+        match fixture.call(&client, &json!({ "name": "s__echo" })).await {
+            Ok(reply) => assert_eq!((failed_polls, &value(&reply)["content"]), (2, &json!([]))),
+            Err(error) => assert_eq!((failed_polls, &error.data["outcome"]), (usize::MAX, &json!("unknown"))),
+        }
+        assert_eq!(fixture.call_count(), 1);
+    }
 }
 
 #[actix::test]
