@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::link::LinkError;
 use countersign_provider::ProviderEvent;
 
 #[actix::test]
@@ -195,6 +196,32 @@ async fn ended_stream_is_reopened_and_lists_are_read() {
     assert!(fake.request_count("tools/list") > read);
     assert_eq!(upstream.status().tools, 1);
     assert!(upstream.catalog().tools[0].get().contains("new"));
+}
+
+/// Watches a resource of a server that fails at first, and returns the number of requests with this method.
+async fn count_requests_after_failure(fake: &Arc<FakeServer>, method: &str) -> usize {
+    *fake.capabilities.lock() = json!({ "tools": {}, "resources": { "subscribe": true } });
+    fake.answer_with(|_| Box::pin(std::future::ready(Err(LinkError::Status { status: 429, body: String::new() }))));
+    let upstream = start(fake).await;
+    upstream.watch_resource("file:///a").await.unwrap();
+    seconds(10).await;
+    fake.request_count(method)
+}
+
+#[actix::test]
+async fn failed_subscription_is_requested_again() {
+    let fake = legacy();
+    assert!(count_requests_after_failure(&fake, "resources/subscribe").await > 1);
+    fake.answer_with(|_| Box::pin(std::future::ready(fake::ok(json!({})))));
+    seconds(120).await;
+    let count = fake.request_count("resources/subscribe");
+    seconds(600).await;
+    assert_eq!(fake.request_count("resources/subscribe"), count);
+}
+
+#[actix::test]
+async fn failed_stream_is_requested_again() {
+    assert!(count_requests_after_failure(&modern(), "subscriptions/listen").await > 1);
 }
 
 #[actix::test]

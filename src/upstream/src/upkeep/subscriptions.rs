@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     catalog::{ListKinds, ServerFeatures},
+    credentials::AuthorizationFailure,
     link::{LinkError, Listener, OutgoingRequest, Response, UpstreamNotification},
     server::{
         Upstream,
@@ -24,7 +25,7 @@ use countersign_net::Backoff;
 use countersign_protocol::{Era, ErrorKind, McpError};
 use countersign_provider::request::UpstreamRequest;
 
-/// The pauses before a stream that ended is opened again.
+/// The pauses before a stream that ended is opened again, and before a subscription that failed is requested again.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 /// The time limit for a server to acknowledge a new stream before the old one is closed.
 const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -97,8 +98,10 @@ async fn subscribe(upstream: &Upstream, connection: &UpstreamConnection) {
     let mut subscribed = BTreeSet::new();
     // A refused resource is not requested again on this connection, unless it was unwatched meanwhile.
     let mut refused = BTreeSet::new();
+    let mut failures = 0_u32;
     loop {
         version.mark_unchanged();
+        let mut has_failed = false;
         let wanted_uris = upstream.resource_watches.uris();
         refused.retain(|uri| wanted_uris.contains(uri));
         let added_uris: Vec<_> =
@@ -113,15 +116,24 @@ async fn subscribe(upstream: &Upstream, connection: &UpstreamConnection) {
                 }
                 match (method, answer) {
                     ("resources/subscribe", Ok(_)) => drop(subscribed.insert(uri.clone())),
-                    ("resources/subscribe", Err(_)) => drop(refused.insert(uri.clone())),
+                    ("resources/subscribe", Err(GatewayRequestError::Rpc(_))) => drop(refused.insert(uri.clone())),
+                    ("resources/subscribe", Err(_)) => has_failed = true,
                     _ => drop(subscribed.remove(uri)),
                 }
             }
         }
         // Refused resources count as confirmed, because nobody needs to wait for them.
         upstream.resource_watches.confirmed.send_replace(subscribed.union(&refused).cloned().collect());
-        if version.changed().await.is_err() {
-            return;
+        failures = if has_failed { failures.saturating_add(1) } else { 0 };
+        let retry = async {
+            match failures {
+                0 => std::future::pending().await,
+                failures => tokio::time::sleep(BACKOFF.pause(failures - 1)).await,
+            }
+        };
+        tokio::select! {
+            changed = version.changed() => if changed.is_err() { return },
+            () = retry => {}
         }
     }
 }
@@ -206,7 +218,8 @@ async fn listen_once(
             tracing::info!(upstream = %upstream.config.name, error = %GatewayRequestError::Rpc(error), "the upstream refused the subscription");
             StreamEnd::Refused
         }
-        Err(LinkError::Status { status, .. }) if status >= 500 => StreamEnd::Closed,
+        Err(LinkError::Status { status, .. }) if status >= 500 || status == 429 => StreamEnd::Closed,
+        Err(LinkError::Unauthorized(AuthorizationFailure::Unavailable(_))) => StreamEnd::Closed,
         Err(error) => {
             tracing::info!(upstream = %upstream.config.name, %error, "the upstream refused the subscription");
             StreamEnd::Refused
