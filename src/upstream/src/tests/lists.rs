@@ -106,6 +106,31 @@ async fn expired_lists_are_read_again_on_use() {
 }
 
 #[actix::test]
+async fn announced_change_does_not_prolong_other_lists() {
+    let fake = modern();
+    *fake.capabilities.lock() = json!({ "tools": { "listChanged": true }, "prompts": {} });
+    fake.lists.lock().insert("tools/list", json!({ "tools": [], "ttlMs": 100_000 }));
+    fake.lists.lock().insert("prompts/list", json!({ "prompts": [], "ttlMs": 100_000 }));
+    fake.answer_with(|request| {
+        Box::pin(async move {
+            if request.method == "subscriptions/listen" {
+                return std::future::pending().await;
+            }
+            fake::ok(json!({ "content": [] }))
+        })
+    });
+    let upstream = start(&fake).await;
+    seconds(60).await;
+    fake.open_links()[0].send_notification("notifications/tools/list_changed", json!({}));
+    seconds(2).await;
+    assert_eq!((fake.request_count("tools/list"), fake.request_count("prompts/list")), (2, 1));
+    seconds(50).await;
+    call(&upstream, &agent("a")).await.unwrap();
+    seconds(1).await;
+    assert_eq!(fake.request_count("prompts/list"), 2);
+}
+
+#[actix::test]
 async fn late_and_lost_servers_are_reconnected() {
     let fake = legacy();
     fake.set_unreachable(true);

@@ -59,7 +59,13 @@ pub(super) async fn refresh(
         true => fresh.ttl.max(MIN_TTL),
     };
     let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-    upstream.stale_at.store(upstream.metrics.millis_since_configured().saturating_add(ttl), Ordering::Relaxed);
+    let stale_at = upstream.metrics.millis_since_configured().saturating_add(ttl);
+    if kinds.is_all() {
+        upstream.stale_at.store(stale_at, Ordering::Relaxed);
+    } else {
+        // The lists that were not read do not last longer.
+        upstream.stale_at.fetch_min(stale_at, Ordering::Relaxed);
+    }
     Ok(())
 }
 
