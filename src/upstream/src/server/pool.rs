@@ -20,6 +20,8 @@ use countersign_protocol::{Era, negotiate::ClientCapabilities};
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time after which an unused link is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+/// The time after which an unused link is closed that follow-up requests need, because its server may be running a task.
+const FOLLOW_UP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// The key of a group of interchangeable links.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -120,6 +122,12 @@ struct PooledLink {
 impl PooledLink {
     fn is_claimed(&self, now: Instant) -> bool {
         self.claimed_until.is_some_and(|until| now < until)
+    }
+
+    /// Returns `true` if the link was recorded for follow-up requests ([`LinkChoice`](super::connection::LinkChoice)),
+    /// which hold the only weak references to connections.
+    fn has_follow_ups(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| Arc::weak_count(connection) > 0)
     }
 }
 
@@ -258,7 +266,8 @@ impl Pool {
     pub fn close_idle(&self) {
         let now = Instant::now();
         self.state.lock().remove_where(|key, entry| {
-            let is_idle = entry.users == 0 && now.duration_since(entry.idle_since) >= IDLE_TIMEOUT;
+            let limit = if entry.has_follow_ups() { FOLLOW_UP_IDLE_TIMEOUT } else { IDLE_TIMEOUT };
+            let is_idle = entry.users == 0 && now.duration_since(entry.idle_since) >= limit;
             // Links of sessions are closed by [`Pool::close_session`] instead.
             entry
                 .connection
@@ -358,7 +367,8 @@ impl PoolState {
         });
     }
 
-    /// Returns `true` if another link may be opened. Closes the longest idle link if that makes room.
+    /// Returns `true` if another link may be opened. Closes the longest idle link if that makes room, one that follow-up
+    /// requests need only if there is no other.
     fn make_room(&mut self, limits: PoolLimits, principal: &Arc<str>) -> bool {
         let all = || self.entries.values().flatten();
         let is_principal_full = all().filter(|entry| entry.principal == *principal).count() >= limits.per_principal;
@@ -373,7 +383,7 @@ impl PoolState {
             .flat_map(|(_, entries)| entries)
             .filter(|entry| entry.users == 0 && entry.connection.is_some() && !entry.is_claimed(now))
             .filter(|entry| !is_principal_full || entry.principal == *principal)
-            .min_by_key(|entry| entry.idle_since)
+            .min_by_key(|entry| (entry.has_follow_ups(), entry.idle_since))
             .map(|entry| entry.id);
         let Some(id) = idle else { return false };
         self.remove_where(|_, entry| entry.id == id);

@@ -106,6 +106,22 @@ async fn idle_children_are_closed_after_timeout() {
 }
 
 #[actix::test]
+async fn child_with_task_outlives_the_idle_timeout() {
+    let fake = legacy();
+    let upstream = start(&fake).await;
+    let creator = Caller { link_choice: LinkChoice::recording(), ..askable("a") };
+    call(&upstream, &creator).await.unwrap();
+    let follow_up = Caller { link_choice: creator.link_choice.for_follow_up(), ..askable("a") };
+    drop(creator);
+    seconds(600).await;
+    call(&upstream, &follow_up).await.unwrap();
+    assert_eq!((fake.link_count(), fake.open_links().len()), (2, 2));
+    drop(follow_up);
+    seconds(150).await;
+    assert_eq!(fake.open_links().len(), 1);
+}
+
+#[actix::test]
 async fn child_with_abandoned_call_serves_no_other_session() {
     let fake = legacy();
     let upstream = start(&fake).await;
