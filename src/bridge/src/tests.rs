@@ -222,6 +222,9 @@ async fn server_state_is_sealed_for_client_and_returned_unchanged() {
     // The server's own unsealed state is refused like any other invalid text.
     retry["requestState"] = "s".into();
     assert_eq!(fixture.call(&client, &retry).await.unwrap_err().kind, ErrorKind::InvalidParams);
+    // A handshake-era client has no state, so the server asks it.
+    let client = legacy_client(&fixture, "{}");
+    assert_eq!(fixture.call(&client, &retry).await.unwrap_err().kind, ErrorKind::NotBridgeable);
 }
 
 #[actix::test]

@@ -121,8 +121,16 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> OutgoingR
     for (key, value) in draft.extra {
         edits.push((key, MemberEdit::Set(value)));
     }
-    if draft.declared_client.is_modern && revision.era() == Era::Legacy {
+    let drops_answers = match revision.era() {
         // These members answer the gateway, which asked the questions on the upstream's behalf.
+        Era::Legacy => draft.declared_client.is_modern,
+        // A handshake-era client has no such members. The gateway adds the answers and the state of this call to `extra`.
+        Era::Modern => {
+            !draft.declared_client.is_modern
+                && matches!(draft.item, RequestedItem::Name(_) | RequestedItem::Uri(_) | RequestedItem::Reference(_))
+        }
+    };
+    if drops_answers {
         for key in ["inputResponses", "requestState"] {
             edits.push((key, MemberEdit::Drop));
         }
