@@ -133,16 +133,21 @@ async fn write(mux: &Mux, head: &RequestHead) -> LinkError {
             Some(posted) = posts.next(), if !posts.is_empty() => posted,
             message = mux.queue.pop(), if posts.len() < MAX_CONCURRENT_POSTS => {
                 let Some(message) = message else { return LinkError::Lost("the connection was closed".to_owned()) };
-                let is_initialized = memchr::memmem::find(&message.text, b"notifications/initialized").is_some();
+                let ends_handshake = is_initialized_notification(&message.text);
                 let post = post(mux, head, message);
                 // The first request must not overtake this notification.
-                if is_initialized { post.await } else { posts.push(post); Ok(()) }
+                if ends_handshake { post.await } else { posts.push(post); Ok(()) }
             }
         };
         if let Err(end) = posted {
             return end;
         }
     }
+}
+
+/// Returns `true` for the notification that ends the handshake, as the gateway writes it.
+fn is_initialized_notification(text: &[u8]) -> bool {
+    text.starts_with(br#"{"jsonrpc":"2.0","method":"notifications/initialized""#)
 }
 
 /// Posts one message.
@@ -163,7 +168,21 @@ async fn post(mux: &Mux, head: &RequestHead, message: QueuedMessage) -> Result<(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::link::OutgoingRequest;
+    use countersign_protocol::encode;
+
+    #[test]
+    fn only_the_notification_itself_ends_the_handshake() {
+        let arguments = json!({ "arguments": { "text": "notifications/initialized" } }).to_string();
+        let call = OutgoingRequest::new(1, "tools/call", Some(&arguments));
+        assert!(!is_initialized_notification(&call.body));
+        for params in [None, Some("{}")] {
+            assert!(is_initialized_notification(&encode::notification("notifications/initialized", params)));
+        }
+    }
 
     #[test]
     fn endpoint_must_have_the_same_origin() {
