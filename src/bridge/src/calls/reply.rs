@@ -155,20 +155,12 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
             let status = Status::parse(text).unwrap_or(Status::Working);
             Ok(Some(create_task_reply(&task_shape::to_legacy(text, &task.alias, status))))
         }
-        Era::Modern if !is_modern && prepared.call.plan.wants_task => {
-            // The upstream answered at once without a task, but the client has requested one.
-            let times = Times::now();
-            let outcome = KeptOutcome::new(memory_share(prepared));
-            outcome.keep(TaskOutcome::Result(result.to_owned()));
-            let kind = TaskKind::Finished(outcome, times);
-            let task = Task::new(String::new(), prepared.call.upstream, prepared.caller.clone(), kind, None);
-            let task = prepared.call.bridge.tasks.insert(task);
-            Ok(Some(create_task_reply(&task_shape::local_task(&task.alias, Status::Working, &times))))
-        }
+        Era::Modern if !is_modern && prepared.call.plan.wants_task => Ok(Some(finished_task_reply(prepared, result))),
         Era::Modern => Ok(None),
         Era::Legacy => {
             let Some(created) = member(text, "task").filter(|task| task_shape::task_id(task).is_some()) else {
-                return Ok(None);
+                let wants_task = !is_modern && prepared.call.plan.wants_task;
+                return Ok(wants_task.then(|| finished_task_reply(prepared, result)));
             };
             if !is_modern && prepared.call.plan.wants_task {
                 let task = register(prepared, created, TaskKind::SameEra)?;
@@ -192,6 +184,17 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
             Ok(Some(Reply::verbatim(edit(&json, &[meta]))))
         }
     }
+}
+
+/// Returns the reply for a result that came at once, without a task, although the client has requested one.
+fn finished_task_reply(prepared: &PreparedCall<'_>, result: &RawValue) -> Reply {
+    let times = Times::now();
+    let outcome = KeptOutcome::new(memory_share(prepared));
+    outcome.keep(TaskOutcome::Result(result.to_owned()));
+    let kind = TaskKind::Finished(outcome, times);
+    let task = Task::new(String::new(), prepared.call.upstream, prepared.caller.clone(), kind, None);
+    let task = prepared.call.bridge.tasks.insert(task);
+    create_task_reply(&task_shape::local_task(&task.alias, Status::Working, &times))
 }
 
 /// Returns an empty share of the memory of the call's principal.

@@ -31,8 +31,7 @@ pub enum TaskKind {
     ModernUpstream { is_cancelled: AtomicBool },
     /// The task runs at an upstream of 2025-11-25, for a stateless client. The gateway waits for its result.
     LegacyUpstream(Arc<AwaitedTask>),
-    /// The gateway keeps the outcome: a client of 2025-11-25 requested a task, and the stateless upstream answered at
-    /// once.
+    /// The gateway keeps the outcome: a client of 2025-11-25 requested a task, and the upstream answered at once.
     Finished(Arc<KeptOutcome>, Times),
 }
 

@@ -220,21 +220,26 @@ async fn task_member_of_client_without_tasks_is_ignored() {
 
 #[actix::test]
 async fn requested_task_exists_even_if_result_came_at_once() {
-    let capabilities = json!({ "tools": {}, "extensions": { TASKS_EXTENSION: {} } });
-    let fixture = Fixture::with_config(Era::Modern, &capabilities, |_| {}).await;
-    let done = json!({ "resultType": "complete", "content": [{ "type": "text", "text": "quick" }] });
-    fixture.server.answer_with(move |_| Box::pin(ready(ok(done.clone()))));
-    let client = fixture.clients.exchange(Revision::V2025_11_25, "{}");
-    let memory = &fixture.clients.memory;
-    let used = memory.used_by("ann");
-    let created = fixture.call_result(&client, &json!({ "name": "s__echo", "task": {} })).await;
-    assert!(memory.used_by("ann") >= used + r#"{"content":[{"type":"text","text":"quick"}]}"#.len());
-    let alias = created["task"]["taskId"].as_str().unwrap();
-    assert_eq!(request_task(&fixture, &client, Method::TasksGet, alias).await.unwrap()["status"], "completed");
-    let result = request_task(&fixture, &client, Method::TasksResult, alias).await.unwrap();
-    assert_eq!(result["content"][0]["text"], "quick");
-    assert_eq!(result["_meta"]["io.modelcontextprotocol/related-task"]["taskId"], alias);
-    assert_eq!(fixture.call_count(), 1);
+    for (era, capabilities) in [
+        (Era::Modern, json!({ "tools": {}, "extensions": { TASKS_EXTENSION: {} } })),
+        // The configured text of a server whose circuit is open is such a result, too.
+        (Era::Legacy, json!({ "tools": {}, "tasks": { "requests": { "tools": { "call": {} } } } })),
+    ] {
+        let fixture = Fixture::with_config(era, &capabilities, |_| {}).await;
+        let done = json!({ "resultType": "complete", "content": [{ "type": "text", "text": "quick" }] });
+        fixture.server.answer_with(move |_| Box::pin(ready(ok(done.clone()))));
+        let client = fixture.clients.exchange(Revision::V2025_11_25, "{}");
+        let memory = &fixture.clients.memory;
+        let used = memory.used_by("ann");
+        let created = fixture.call_result(&client, &json!({ "name": "s__echo", "task": {} })).await;
+        assert!(memory.used_by("ann") >= used + r#"{"content":[{"type":"text","text":"quick"}]}"#.len());
+        let alias = created["task"]["taskId"].as_str().unwrap();
+        assert_eq!(request_task(&fixture, &client, Method::TasksGet, alias).await.unwrap()["status"], "completed");
+        let result = request_task(&fixture, &client, Method::TasksResult, alias).await.unwrap();
+        assert_eq!(result["content"][0]["text"], "quick");
+        assert_eq!(result["_meta"]["io.modelcontextprotocol/related-task"]["taskId"], alias);
+        assert_eq!(fixture.call_count(), 1);
+    }
 }
 
 #[actix::test]
