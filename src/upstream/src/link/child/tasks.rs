@@ -1,6 +1,6 @@
 //! A link to a server that is a child process: its tasks and its end.
 
-use std::{sync::Arc, time::Duration};
+use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use bytes::{BufMut, BytesMut};
 use tokio::{
@@ -172,14 +172,34 @@ async fn read(mux: &Mux, stdout: pipe::Receiver, max: usize, log: &ServerLog) ->
 async fn write(mux: Arc<Mux>, mut stdin: pipe::Sender) {
     let mut out = BytesMut::new();
     while let Some(first) = mux.next_permitted().await {
+        let has_permit = first.permit.is_some();
         let (mut batch, mut next) = (Vec::new(), Some(first));
         while let Some(message) = next {
             out.extend_from_slice(&message.text);
             out.put_u8(b'\n');
             batch.push(message);
-            next = if out.len() < BATCH_BYTES { mux.try_next_permitted() } else { None };
+            next = if !has_permit && out.len() < BATCH_BYTES { mux.try_next_permitted() } else { None };
+            if next.as_ref().is_some_and(|message| message.permit.is_some()) {
+                // A permit is checked right before the first byte leaves, so its message is not written behind others.
+                mux.queue.restore(next.take().into_iter().collect());
+            }
         }
         let mut written_len = 0;
+        if has_permit {
+            match stdin.try_write(&out) {
+                Ok(len) => written_len = len,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    // The server reads nothing at the moment, and the permit may expire until it does.
+                    mux.queue.restore(batch);
+                    out.clear();
+                    if stdin.writable().await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                Err(_) => return mux.queue.restore(batch),
+            }
+        }
         while written_len < out.len() {
             match stdin.write(&out[written_len..]).await {
                 Ok(len @ 1..) => written_len += len,
@@ -195,5 +215,50 @@ async fn write(mux: Arc<Mux>, mut stdin: pipe::Sender) {
             out = BytesMut::new();
         }
         out.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::{
+        link::{Link, OutgoingRequest},
+        testing::RecordingListener,
+    };
+    use countersign_provider::Permit;
+
+    #[tokio::test]
+    async fn message_for_a_full_pipe_is_withheld_if_permit_expires() {
+        let link = SingleStreamLink::new("s", Arc::new(RecordingListener::default()));
+        let (stdin, stdout) = pipe::pipe().unwrap();
+        stdin.writable().await.unwrap();
+        while stdin.try_write(&[b' '; 4096]).is_ok() {}
+        tokio::spawn(write(Arc::clone(&link.mux), stdin));
+        let is_valid = Arc::new(AtomicBool::new(true));
+        let permit = Permit(Arc::new({
+            let is_valid = Arc::clone(&is_valid);
+            move || is_valid.load(Ordering::SeqCst)
+        }));
+        let outgoing = OutgoingRequest { permit: Some(permit), ..OutgoingRequest::new(1, "tools/call", None) };
+        let mut request = link.request(&outgoing, Arc::new(RecordingListener::default()));
+        let early = timeout(Duration::from_millis(100), &mut request).await;
+        assert!(early.is_err(), "the message waits for the pipe");
+        is_valid.store(false, Ordering::SeqCst);
+        let mut received = Vec::new();
+        let answer = loop {
+            tokio::select! {
+                answer = &mut request => break answer,
+                readable = stdout.readable() => readable.unwrap(),
+                () = tokio::time::sleep(Duration::from_secs(10)) => panic!("no answer"),
+            }
+            let mut buffer = [0; 4096];
+            if let Ok(count) = stdout.try_read(&mut buffer) {
+                received.extend_from_slice(&buffer[..count]);
+            }
+        };
+        assert!(matches!(answer, Err(LinkError::PermitExpired)));
+        assert!(received.iter().all(|byte| *byte == b' '));
     }
 }
