@@ -198,10 +198,10 @@ async fn ended_stream_is_reopened_and_lists_are_read() {
     assert!(upstream.catalog().tools[0].get().contains("new"));
 }
 
-/// Watches a resource of a server that fails at first, and returns the number of requests with this method.
-async fn count_requests_after_failure(fake: &Arc<FakeServer>, method: &str) -> usize {
+/// Watches a resource of a server that answers with this HTTP status, and returns the number of requests with this method.
+async fn count_requests_after_failure(fake: &Arc<FakeServer>, status: u16, method: &str) -> usize {
     *fake.capabilities.lock() = json!({ "tools": {}, "resources": { "subscribe": true } });
-    fake.answer_with(|_| Box::pin(std::future::ready(Err(LinkError::Status { status: 429, body: String::new() }))));
+    fake.answer_with(move |_| Box::pin(std::future::ready(Err(LinkError::Status { status, body: String::new() }))));
     let upstream = start(fake).await;
     upstream.watch_resource("file:///a").await.unwrap();
     seconds(10).await;
@@ -211,7 +211,7 @@ async fn count_requests_after_failure(fake: &Arc<FakeServer>, method: &str) -> u
 #[actix::test]
 async fn failed_subscription_is_requested_again() {
     let fake = legacy();
-    assert!(count_requests_after_failure(&fake, "resources/subscribe").await > 1);
+    assert!(count_requests_after_failure(&fake, 429, "resources/subscribe").await > 1);
     fake.answer_with(|_| Box::pin(std::future::ready(fake::ok(json!({})))));
     seconds(120).await;
     let count = fake.request_count("resources/subscribe");
@@ -221,7 +221,12 @@ async fn failed_subscription_is_requested_again() {
 
 #[actix::test]
 async fn failed_stream_is_requested_again() {
-    assert!(count_requests_after_failure(&modern(), "subscriptions/listen").await > 1);
+    assert!(count_requests_after_failure(&modern(), 429, "subscriptions/listen").await > 1);
+}
+
+#[actix::test]
+async fn subscription_refused_by_status_is_not_requested_again() {
+    assert_eq!(count_requests_after_failure(&legacy(), 405, "resources/subscribe").await, 1);
 }
 
 #[actix::test]

@@ -116,8 +116,8 @@ async fn subscribe(upstream: &Upstream, connection: &UpstreamConnection) {
                 }
                 match (method, answer) {
                     ("resources/subscribe", Ok(_)) => drop(subscribed.insert(uri.clone())),
-                    ("resources/subscribe", Err(GatewayRequestError::Rpc(_))) => drop(refused.insert(uri.clone())),
-                    ("resources/subscribe", Err(_)) => has_failed = true,
+                    ("resources/subscribe", Err(error)) if may_succeed_later(&error) => has_failed = true,
+                    ("resources/subscribe", Err(_)) => drop(refused.insert(uri.clone())),
                     _ => drop(subscribed.remove(uri)),
                 }
             }
@@ -210,20 +210,29 @@ async fn listen_once(
     let params = add_gateway_meta(&json!({ "notifications": filter }).to_string());
     let outgoing = OutgoingRequest::new(upstream.next_request_id(), "subscriptions/listen", Some(&params));
     let listener = Arc::new(SubscriptionListener { upstream: Arc::downgrade(&upstream), acknowledged });
-    match connection.link.request(&outgoing, listener).await {
-        Ok(Response::Result(_)) | Err(LinkError::Lost(_) | LinkError::Unreachable(_) | LinkError::SessionGone) => {
-            StreamEnd::Closed
-        }
-        Ok(Response::Error(error)) => {
-            tracing::info!(upstream = %upstream.config.name, error = %GatewayRequestError::Rpc(error), "the upstream refused the subscription");
-            StreamEnd::Refused
-        }
-        Err(LinkError::Status { status, .. }) if status >= 500 || status == 429 => StreamEnd::Closed,
-        Err(LinkError::Unauthorized(AuthorizationFailure::Unavailable(_))) => StreamEnd::Closed,
-        Err(error) => {
-            tracing::info!(upstream = %upstream.config.name, %error, "the upstream refused the subscription");
-            StreamEnd::Refused
-        }
+    let error = match connection.link.request(&outgoing, listener).await {
+        Ok(Response::Result(_)) => return StreamEnd::Closed,
+        Ok(Response::Error(error)) => GatewayRequestError::Rpc(error),
+        Err(error) => GatewayRequestError::Link(error),
+    };
+    if may_succeed_later(&error) {
+        return StreamEnd::Closed;
+    }
+    tracing::info!(upstream = %upstream.config.name, %error, "the upstream refused the subscription");
+    StreamEnd::Refused
+}
+
+/// Returns `true` if the server may accept the same subscription later.
+const fn may_succeed_later(error: &GatewayRequestError) -> bool {
+    match error {
+        GatewayRequestError::Timeout => true,
+        GatewayRequestError::Link(error) => match error {
+            LinkError::Lost(_) | LinkError::Unreachable(_) | LinkError::SessionGone => true,
+            LinkError::Status { status, .. } => *status >= 500 || *status == 429,
+            LinkError::Unauthorized(failure) => matches!(failure, AuthorizationFailure::Unavailable(_)),
+            LinkError::PermitExpired | LinkError::Protocol(_) => false,
+        },
+        GatewayRequestError::Rpc(_) | GatewayRequestError::Malformed(_) => false,
     }
 }
 
