@@ -150,8 +150,7 @@ pub async fn ask_open_questions(exchange: &Exchange, reviews: &Reviews, change: 
         }
         true
     });
-    let is_reached = join_all(requests).await;
-    if !is_reached.contains(&true) {
+    if !join_all(requests).await.contains(&true) {
         tokio::time::sleep(UNREACHABLE_CLIENT_PAUSE).await;
     }
 }
