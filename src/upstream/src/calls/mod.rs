@@ -121,7 +121,9 @@ impl Upstream {
                 AttemptError::Link(LinkError::SessionGone | LinkError::PermitExpired | LinkError::Unauthorized(_))
                 | AttemptError::NoLink(_) => false,
                 AttemptError::Link(LinkError::Status { status, .. }) => *status >= 500,
-                AttemptError::Link(_) | AttemptError::TimedOut => true,
+                // The server answers this request only when the task ends, which may take longer than any call.
+                AttemptError::TimedOut => &*outgoing.method != "tasks/result",
+                AttemptError::Link(_) => true,
             };
             let must_stop = retries >= MAX_RETRIES || clock.remaining().is_zero() || self.stop.is_cancelled();
             let may_resend = match (&error, resend) {

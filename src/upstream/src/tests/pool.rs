@@ -312,6 +312,26 @@ async fn follow_up_request_reaches_same_child_or_fails() {
 }
 
 #[actix::test]
+async fn waiting_for_results_of_tasks_opens_no_circuit() {
+    let fake = modern();
+    let upstream = start(&fake).await;
+    fake.answer_with(|_| Box::pin(std::future::pending()));
+    for (method, breaker) in [("tasks/result", "closed"), ("tools/call", "open")] {
+        let calls = (0..5).map(|_| {
+            let upstream = Arc::clone(&upstream);
+            async move {
+                let outgoing = request(&upstream, method);
+                upstream.call(&agent("a"), &outgoing, Arc::new(RecordingListener::default())).await
+            }
+        });
+        for result in futures_util::future::join_all(calls).await {
+            assert_eq!(result.unwrap_err().kind, ErrorKind::Timeout);
+        }
+        assert_eq!(upstream.status().breaker, breaker, "{method}");
+    }
+}
+
+#[actix::test]
 async fn approved_change_goes_to_the_replica_that_was_probed() {
     let fakes = [(); 2].map(|()| FakeServer::new(Era::Legacy, LinkKind::Streams));
     let upstream = start_with(config("fake"), &[&fakes[0], &fakes[1]]);
