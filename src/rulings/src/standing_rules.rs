@@ -57,10 +57,10 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const CHECKS_PER_USE_RECORD: u32 = 60;
 
 /// The comment on a rule that allows and whose creator may no longer decide.
-const ALLOW_RULE_ENDED_COMMENT: &str = "the key of the rule's creator was revoked or may no longer decide";
+const ALLOW_RULE_ENDED_COMMENT: &str = "the key or sign-in of the rule's creator was revoked or may no longer decide";
 /// The comment on a rule that denies and whose creator may no longer decide.
-const DENY_RULE_ORPHANED_COMMENT: &str =
-    "the key of the rule's creator was revoked or may no longer decide; the rule denies until a reviewer revokes it";
+const DENY_RULE_ORPHANED_COMMENT: &str = "the key or sign-in of the rule's creator was revoked or may no longer decide; the rule denies until a reviewer \
+     revokes it";
 
 /// The current rules, which the route table reads when it is built.
 pub struct StandingRuleCache {
