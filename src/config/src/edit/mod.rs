@@ -162,8 +162,8 @@ pub struct TrialServer {
 }
 
 impl TrialServer {
-    /// Masks the secrets from now on, as [`crate::LoadedConfig::register_secrets`] does. Called once the server is started, because
-    /// the settings of one that is only compared may be anybody's.
+    /// Masks the secrets from now on, as [`crate::LoadedConfig::register_secrets`] does. Called only for a server that is about to
+    /// be started, because the settings of one that is only compared may hold any words.
     pub fn register_secrets(&self) {
         register_secrets(self.secrets.iter().map(|Secret(value)| value.clone()));
     }

@@ -87,7 +87,7 @@ pub(crate) fn parse_yaml(yaml: &str) -> Result<Value, FrontMatterError> {
 }
 
 /// Returns the document with this level in its front matter. One line is replaced or added, and all other bytes are
-/// unchanged. Returns `None` if the front matter would then not have this level and its other fields.
+/// unchanged. Returns `None` for front matter that cannot be read, or in which one line cannot set the level alone.
 pub(crate) fn with_level(text: &str, level: Level) -> Option<String> {
     let written = write_level(text, level);
     let (mut before, mut after) = (parse_fields(text).ok()?, parse_fields(&written).ok()?);

@@ -177,7 +177,7 @@ export class PlanView {
     return t(this.#busy === 'reject' ? 'decision.rejecting' : 'plan.reject');
   }
 
-  // Tells why this person cannot approve, or returns null. The gateway enforces the same rules.
+  // Tells why this person cannot approve, or returns null. Except for rows that are not shown, the gateway enforces the same rules.
   #obstacle(own, isComplete) {
     if (this.#isAllApproved()) return t('plan.stopNote');
     const barred = this.#plan.steps.some(({ change }) => isBarredAsProposer(change, this.#me));
