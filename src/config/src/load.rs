@@ -340,8 +340,9 @@ fn find_file(flags: &Flags, env: &Environment) -> Result<Option<(PathBuf, Origin
         Ok(None) => {}
         Err(_) => return Err(not_unicode("COUNTERSIGN_CONFIG", None).into()),
     }
-    // A link to a missing file, as on a volume that is not mounted, must not mean the defaults.
-    let file = default_config_path(env).filter(|path| path.exists() || path.is_symlink());
+    // A link of the file or of a folder that leads nowhere, as to a volume that is not mounted, must not mean the defaults.
+    let leads_nowhere = |path: &Path| path.is_symlink() && !path.exists();
+    let file = default_config_path(env).filter(|path| path.exists() || path.ancestors().any(leads_nowhere));
     Ok(file.map(|path| (path, Origin::Default)))
 }
 
@@ -405,16 +406,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn link_to_a_missing_file_is_an_error() {
+    fn link_to_a_missing_file_or_folder_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("countersign");
+        let env = Environment::new(dir.path(), &[("XDG_CONFIG_HOME", dir.path().to_str().unwrap())]);
+        let assert_unreadable = || {
+            let error = load(&Flags::default(), &env).unwrap_err().to_string();
+            assert!(error.contains("countersign.yaml") && error.contains("cannot be read"), "{error}");
+        };
+        std::os::unix::fs::symlink("missing", &folder).unwrap();
+        assert_unreadable();
+        std::fs::remove_file(&folder).unwrap();
         std::fs::create_dir(&folder).unwrap();
         std::os::unix::fs::symlink("missing.yaml", folder.join("countersign.yaml")).unwrap();
-        let env = Environment::new(dir.path(), &[("XDG_CONFIG_HOME", dir.path().to_str().unwrap())]);
-        let error = load(&Flags::default(), &env).unwrap_err();
-        assert!(
-            error.to_string().contains("countersign.yaml") && error.to_string().contains("cannot be read"),
-            "{error}"
-        );
+        assert_unreadable();
     }
 }
