@@ -91,7 +91,8 @@ impl Composer {
         hasher: &mut PartHasher,
     ) -> Result<(), Fault> {
         let added = self.add_effect(index, observed, hasher);
-        self.has_earlier_write |= observed.statement.effect != Effect::Read;
+        let Statement { text, effect } = &observed.statement;
+        self.has_earlier_write |= *effect != Effect::Read && !begins_transaction(text);
         added
     }
 
@@ -247,6 +248,16 @@ impl Composer {
     /// Returns a label with the number of the statement if there are several.
     fn label(&self, index: usize, title: &str) -> String {
         statement_label(self.is_single, index, title)
+    }
+}
+
+/// Returns `true` if the statement only begins a transaction, which changes no data.
+fn begins_transaction(text: &str) -> bool {
+    let mut words = text.split_whitespace().map(str::to_ascii_lowercase);
+    match words.next().as_deref() {
+        Some("begin") => true,
+        Some("start") => words.next().as_deref() == Some("transaction"),
+        _ => false,
     }
 }
 
@@ -411,7 +422,7 @@ mod tests {
 
     #[test]
     fn rows_after_an_earlier_write_are_those_of_now() {
-        let text = "SELECT 1; UPDATE t SET a = 1 WHERE id = 5; DELETE FROM t WHERE a = 1";
+        let text = "BEGIN; SELECT 1; UPDATE t SET a = 1 WHERE id = 5; DELETE FROM t WHERE a = 1";
         let answer = |rows: Value| QueryAnswer {
             rows: rows.as_array().unwrap().iter().cloned().map(row).collect(),
             restricted: false,
@@ -420,6 +431,7 @@ mod tests {
         let updated = json!([{"id": 5, "a": 0, "countersign_after_0": 1}]);
         let answers = [
             vec![],
+            vec![],
             vec![answer(updated), answer(json!([{"n": 1}]))],
             vec![answer(json!([])), answer(json!([{"n": 0}]))],
         ];
@@ -427,7 +439,8 @@ mod tests {
         let mut composer = Composer::new(10, statements.len());
         for (index, (statement, answers)) in statements.into_iter().zip(answers).enumerate() {
             let observed = ObservedStatement { statement, answers: Ok(answers) };
-            composer.add_statement(index, &observed, &mut PartHasher::new("test")).unwrap();
+            let added = composer.add_statement(index, &observed, &mut PartHasher::new("test"));
+            assert_eq!(added.is_ok(), index > 0, "only BEGIN has no preview");
         }
         let diff = serde_json::to_string(&composer.builder.finish()).unwrap();
         assert!(diff.contains("\"1 row\""), "{diff}");
