@@ -143,13 +143,9 @@ impl Mux {
         }
     }
 
-    /// Returns the next message to write, if one is waiting.
-    pub(super) fn try_next_permitted(&self) -> Option<QueuedMessage> {
-        loop {
-            if let Some(message) = self.withhold_if_expired(self.queue.try_pop()?) {
-                return Some(message);
-            }
-        }
+    /// Returns the next message to write, if one is waiting that needs no permit.
+    pub(super) fn try_next_without_permit(&self) -> Option<QueuedMessage> {
+        self.queue.try_pop_if(|message| message.permit.is_none())
     }
 
     /// Returns the message, unless its permit has expired, which fails its request.

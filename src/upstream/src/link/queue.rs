@@ -112,10 +112,10 @@ impl Queue {
         }
     }
 
-    /// Returns the next message, if one is waiting.
-    pub(super) fn try_pop(&self) -> Option<QueuedMessage> {
+    /// Returns the next message, if one is waiting and meets the condition.
+    pub(super) fn try_pop_if(&self, condition: impl FnOnce(&QueuedMessage) -> bool) -> Option<QueuedMessage> {
         let mut state = self.state.lock();
-        let message = state.waiting.pop_front()?;
+        let message = state.waiting.pop_front_if(|message| condition(message))?;
         state.bytes -= message.cost();
         Some(message)
     }
@@ -123,11 +123,11 @@ impl Queue {
     /// Waits for the next message. Returns `None` once the queue is closed and empty.
     pub(super) async fn pop(&self) -> Option<QueuedMessage> {
         loop {
-            if let Some(message) = self.try_pop() {
+            if let Some(message) = self.try_pop_if(|_| true) {
                 return Some(message);
             }
             if self.state.lock().is_closed {
-                return self.try_pop();
+                return self.try_pop_if(|_| true);
             }
             self.changed.notified().await;
         }

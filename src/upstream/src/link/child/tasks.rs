@@ -178,11 +178,8 @@ async fn write(mux: Arc<Mux>, mut stdin: pipe::Sender) {
             out.extend_from_slice(&message.text);
             out.put_u8(b'\n');
             batch.push(message);
-            next = if !has_permit && out.len() < BATCH_BYTES { mux.try_next_permitted() } else { None };
-            if next.as_ref().is_some_and(|message| message.permit.is_some()) {
-                // A permit is checked right before the first byte leaves, so its message is not written behind others.
-                mux.queue.restore(next.take().into_iter().collect());
-            }
+            // A permit is checked right before the first byte leaves, so its message is written alone.
+            next = if !has_permit && out.len() < BATCH_BYTES { mux.try_next_without_permit() } else { None };
         }
         let mut written_len = 0;
         if has_permit {

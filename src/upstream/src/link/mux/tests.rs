@@ -1,7 +1,7 @@
 use std::{future::Future, pin::Pin};
 
 use bytes::Bytes;
-use futures_util::poll;
+use futures_util::{FutureExt as _, poll};
 use serde_json::{Value, json};
 
 use super::*;
@@ -55,7 +55,7 @@ impl Case {
 
     /// Returns the messages that the writer would write now.
     fn take_written(&self) -> Vec<Value> {
-        let messages = std::iter::from_fn(|| self.mux.try_next_permitted());
+        let messages = std::iter::from_fn(|| self.mux.next_permitted().now_or_never().flatten());
         messages.map(|message| serde_json::from_slice(&message.text).unwrap()).collect()
     }
 
