@@ -366,6 +366,9 @@ impl ChangeFault {
     }
 }
 
+/// The beginning of the id of each change.
+pub const CHANGE_ID_PREFIX: &str = "chg_";
+
 /// A proposed write.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

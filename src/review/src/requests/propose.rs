@@ -13,7 +13,7 @@ use crate::{
     review_state::ReviewState,
     store_error,
 };
-use countersign_domain::changes::{Change, ChangeState, Dialogue, Proposer, arguments};
+use countersign_domain::changes::{CHANGE_ID_PREFIX, Change, ChangeState, Dialogue, Proposer, arguments};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
 use countersign_store::{Draft, Record, WriteRequest, write as write_to_store};
@@ -228,7 +228,7 @@ fn new_change(state: &ReviewState, proposal: Proposal) -> Change {
     let now = state.changes.config.now();
     let expire_after = SignedDuration::try_from(expire_after).unwrap_or(SignedDuration::MAX);
     let mut change = Change {
-        id: format!("chg_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
+        id: format!("{CHANGE_ID_PREFIX}{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
         version: 1,
         state: ChangeState::Pending,
         proposer: shorten_proposer(proposer),

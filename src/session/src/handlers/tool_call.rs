@@ -12,7 +12,7 @@ use super::{
 use crate::server::{CallRunner, Reviews};
 use countersign_bridge::tasks;
 use countersign_domain::changes::{
-    Change,
+    CHANGE_ID_PREFIX, Change,
     plan::{MAX_CLIENT_ID_BYTES, MAX_TITLE_BYTES, plan_id},
 };
 use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancellation};
@@ -186,7 +186,7 @@ pub(super) fn has_idempotency_key(request: &Request<'_>) -> bool {
 /// Returns `true` if the `requestState` of a stateless client's call names a change, so that the call continues that change.
 pub(super) fn names_change(exchange: &Exchange, request: &Request<'_>) -> bool {
     let state = request.outlined_params().object.member("requestState").filter(|_| exchange.is_modern());
-    state.and_then(string).is_some_and(|state| state.starts_with("chg_"))
+    state.and_then(string).is_some_and(|state| state.starts_with(CHANGE_ID_PREFIX))
 }
 
 /// Returns the arguments of a call. They may be omitted, which counts as an empty object.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::{TaskSources, find_change, view};
 use crate::server::Reviews;
 use countersign_bridge::tasks::{self as upstream_tasks, awaited_task, table::Task};
-use countersign_domain::changes::Change;
+use countersign_domain::changes::{CHANGE_ID_PREFIX, Change};
 use countersign_exchange::context::Exchange;
 use countersign_protocol::McpError;
 
@@ -43,7 +43,7 @@ pub async fn find_observable(
     let mut changes = HashMap::new();
     // The subscription to the feed begins before the changes are read, so that no transition is missed. One in between may
     // be sent twice.
-    let change_ids = || named_ids.iter().filter(|id| id.starts_with("chg_"));
+    let change_ids = || named_ids.iter().filter(|id| id.starts_with(CHANGE_ID_PREFIX));
     let feed = if change_ids().next().is_some() { reviews.changes.feed().subscribe(None) } else { None };
     for id in change_ids().take(MAX_CHANGES_PER_SUBSCRIPTION) {
         if let Some(change) = find_change(exchange, reviews, id).await? {

@@ -19,7 +19,7 @@ use super::reviewed::{
 };
 use crate::{long_requests::interrupted_wait_error, server::Reviews, state::local_tasks::LocalTasks};
 use countersign_bridge::{task_shape, tasks as upstream_tasks};
-use countersign_domain::changes::{Change, ChangeState};
+use countersign_domain::changes::{CHANGE_ID_PREFIX, Change, ChangeState};
 use countersign_exchange::{
     context::Exchange,
     reply::{Reply, SERVER_META},
@@ -83,7 +83,7 @@ pub async fn handle(
 /// # Errors
 /// The errors of the store.
 pub async fn find_change(exchange: &Exchange, reviews: &Reviews, id: &str) -> Result<Option<Arc<Change>>, McpError> {
-    if !id.starts_with("chg_") {
+    if !id.starts_with(CHANGE_ID_PREFIX) {
         return Ok(None);
     }
     let change = reviews.changes.get(id).await?;
