@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use super::{DEFAULT_YAML, Flags, NON_KEY_VARIABLES, VARIABLE_PREFIX, join_key, list_keys, not_unicode, variable_name};
@@ -16,6 +16,7 @@ use crate::{
 use countersign_protocol::suggest;
 
 /// The layers of the configuration. Later layers override earlier ones.
+#[derive(Clone)]
 pub(super) struct Layers {
     keys: BTreeSet<&'static str>,
     pub values: BTreeMap<String, LayerValue>,
@@ -25,10 +26,14 @@ pub(super) struct Layers {
 impl Layers {
     /// Starts with the built-in defaults.
     pub fn new() -> Self {
-        let mut layers =
-            Self { keys: list_keys().into_iter().collect(), values: BTreeMap::new(), problems: Vec::new() };
-        layers.add_file(DEFAULT_YAML, &|_, _| Origin::Default, Path::new("/"));
-        layers
+        // The file with the defaults is longer than most configurations, and read several times at each start.
+        static DEFAULTS: LazyLock<Layers> = LazyLock::new(|| {
+            let mut layers =
+                Layers { keys: list_keys().into_iter().collect(), values: BTreeMap::new(), problems: Vec::new() };
+            layers.add_file(DEFAULT_YAML, &|_, _| Origin::Default, Path::new("/"));
+            layers
+        });
+        DEFAULTS.clone()
     }
 
     pub fn add_config_file(&mut self, path: &Path, text: &str) {
