@@ -65,13 +65,17 @@ const SERVER_LIMITS: &str = "-c statement_timeout=30000 -c lock_timeout=10000 -c
 /// # Errors
 /// [`StoreError::Unreachable`]
 pub(crate) fn parse(url: &str) -> Result<Config, StoreError> {
+    let (head, parameters) = split_parameters(url);
     // The driver knows fewer modes than libpq, and our TLS configuration always verifies certificates.
-    let supported_url =
-        url.replace("sslmode=verify-full", "sslmode=require").replace("sslmode=verify-ca", "sslmode=require");
-    let mut config: Config = supported_url
+    let supported = |parameter| match parameter {
+        "sslmode=verify-full" | "sslmode=verify-ca" => "sslmode=require",
+        other => other,
+    };
+    let parameters: Vec<&str> = parameters.split('&').map(supported).collect();
+    let mut config: Config = format!("{head}{}", parameters.join("&"))
         .parse()
         .map_err(|_| StoreError::Unreachable("the address is not a valid PostgreSQL address".into()))?;
-    if !url.contains("sslmode=") {
+    if !parameters.iter().any(|parameter| parameter.starts_with("sslmode=")) {
         let is_local = |host: &Host| match host {
             Host::Unix(_) => true,
             Host::Tcp(name) => name == "localhost" || name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()),
@@ -90,6 +94,14 @@ pub(crate) fn parse(url: &str) -> Result<Config, StoreError> {
     // If the address names several servers, the driver uses the one that accepts writes.
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     Ok(config)
+}
+
+/// Splits an address after the `?` before its parameters. As in the driver, the first `@` ends the credentials, which may
+/// contain `?`.
+fn split_parameters(url: &str) -> (&str, &str) {
+    let after_credentials = url.split_once('@').map_or(url, |(_, rest)| rest);
+    let parameters = after_credentials.split_once('?').map_or("", |(_, parameters)| parameters);
+    (url.strip_suffix(parameters).unwrap_or(url), parameters)
 }
 
 /// A pooled connection in use. If its work is not completed, dropping closes it, because a transaction may be open or

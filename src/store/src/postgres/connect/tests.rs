@@ -18,6 +18,11 @@ fn tls_is_required_for_remote_servers_by_default() {
     }
     assert_eq!(mode("postgres://db.example/c?sslmode=disable"), SslMode::Disable);
     assert_eq!(mode("postgres://localhost/c?sslmode=verify-full"), SslMode::Require);
+    assert_eq!(mode("postgres://db.example/c?application_name=a&sslmode=verify-ca"), SslMode::Require);
+    let password = "?sslmode=verify-ca&sslmode=disable";
+    let config = parse(&format!("postgres://a:{password}@db.example/c")).unwrap();
+    assert_eq!(config.get_ssl_mode(), SslMode::Require, "a password is no parameter");
+    assert_eq!(config.get_password(), Some(password.as_bytes()));
     let error = parse("postgres://alice:hush@db.example:port/c").unwrap_err().to_string();
     assert!(!error.contains("hush"), "{error}");
 }
