@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
 use strum::VariantArray as _;
 
 use super::operations::{read_dispatcher, read_methods};
@@ -257,7 +256,7 @@ fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
             let remedy = "Use letters, digits, _ - . and $.".to_owned();
             return Err(("this cannot be the name of an argument".to_owned(), remedy));
         }
-        Ok((key.clone(), to_json(&value.node)))
+        Ok((key.clone(), value.node.to_json()))
     });
     if arguments.len() > MAX_DRY_RUN_ARGUMENTS {
         f.report("arguments", format!("more than {MAX_DRY_RUN_ARGUMENTS} arguments"), "Take some out.");
@@ -431,18 +430,6 @@ fn compile_template(node: &Node, variables: &'static Variables) -> Result<TextTe
             let fields: Result<_, _> = entries.iter().map(|entry| compile_field(entry, variables)).collect();
             fields.map(TextTemplate::Record)
         }
-        scalar => Ok(TextTemplate::Literal(to_json(scalar))),
-    }
-}
-
-fn to_json(node: &Node) -> Value {
-    match node {
-        Node::Null => Value::Null,
-        Node::Bool(value) => (*value).into(),
-        Node::Int(number) => i64::try_from(*number).map_or(Value::Null, Value::from),
-        Node::Float(number) => (*number).into(),
-        Node::Text(text) => text.as_str().into(),
-        Node::List(items) => items.iter().map(|item| to_json(&item.node)).collect(),
-        Node::Map(entries) => entries.iter().map(|entry| (entry.key.clone(), to_json(&entry.value.node))).collect(),
+        scalar => Ok(TextTemplate::Literal(scalar.to_json())),
     }
 }

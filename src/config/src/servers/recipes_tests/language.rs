@@ -231,3 +231,11 @@ async fn operation_has_its_own_recipe() {
     let other = preview(&server, yaml, &json!({ "op": "Delete" })).await;
     assert_eq!(other.note.failed.as_deref(), Some("the recipe does not know the operation that the arguments name"));
 }
+
+#[tokio::test]
+async fn literal_numbers_are_sent_as_they_are_written() {
+    let server = FakeServer::with_text("x");
+    let yaml = "{reads: [{tool: read, arguments: {id: 18446744073709551615, ratio: 0.5, numbers: [-1]}}]}";
+    preview(&server, yaml, &json!({ "path": "p" })).await;
+    assert_eq!(server.calls()[0].1, json!({ "id": u64::MAX, "ratio": 0.5, "numbers": [-1] }));
+}
