@@ -4,7 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{identity_providers, pending::Loosening, rule_lists, server_diff};
-use countersign_config::{AuthConfig, Config, DashboardEdit, reader::Setting};
+use countersign_config::{AuthConfig, Config, DashboardEdit, LoadedConfig, reader::Setting};
 use countersign_domain::{
     changes::Terms,
     policy::{GroupMember, PolicyConfig, PolicyDefault, PolicyMode, Verdict, terms},
@@ -228,17 +228,33 @@ const fn strictness(default: PolicyDefault) -> u8 {
     }
 }
 
-/// Returns the keys that are read only at the start and whose values have changed since then.
+/// Returns the keys that are read only at the start and whose values have changed since then. They still have their values
+/// from the start in the configuration in force.
 #[must_use]
-pub fn keys_that_need_restart(settings_at_start: &[Setting], now: &[Setting]) -> Vec<String> {
+pub fn keys_that_need_restart(settings_at_start: &[Setting], in_force: &Config, now: &LoadedConfig) -> Vec<String> {
     let is_live = |key: &str| {
         ["mcpServers", "webhooks", "dashboard.edit", "log.filter", "auth.oidc", "auth.tokens"].contains(&key)
             || ["policy.", "routes."].iter().any(|part| key.starts_with(part))
     };
     let differs = |setting: &&Setting| {
-        !settings_at_start.iter().any(|before| before.key == setting.key && before.value == setting.value)
+        has_other_secret(setting.key, in_force, &now.config)
+            || !settings_at_start.iter().any(|before| before.key == setting.key && before.value == setting.value)
     };
-    now.iter().filter(|setting| !is_live(setting.key)).filter(differs).map(|setting| setting.key.to_owned()).collect()
+    let settings = now.settings.iter().filter(|setting| !is_live(setting.key));
+    settings.filter(differs).map(|setting| setting.key.to_owned()).collect()
+}
+
+/// Returns `true` if the secret of a key has changed. Settings show secrets as placeholders or as the names of variables.
+fn has_other_secret<'a>(key: &str, old: &'a Config, new: &'a Config) -> bool {
+    let url = |config: &'a Config| config.store.as_ref().map(|store| &store.url);
+    let (old_docs, new_docs) = (&old.modules.docs, &new.modules.docs);
+    match key {
+        "secrets.key" => old.token_key != new.token_key,
+        "store.url" => url(old) != url(new),
+        "modules.docs.embeddings" => old_docs.embeddings != new_docs.embeddings,
+        "modules.docs.generation" => old_docs.generation != new_docs.generation,
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -445,17 +461,28 @@ mod tests {
 
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.yaml");
-        let settings = |yaml: &str| {
+        let loaded = |yaml: &str| {
             std::fs::write(&file, yaml).unwrap();
             let flags = Flags { config: Some(file.clone()), data: Some("d".into()), ..Flags::default() };
-            load(&flags, &Environment::new(dir.path(), &[])).unwrap().settings
+            load(&flags, &Environment::new(dir.path(), &[])).unwrap()
         };
-        let before = settings("listen: 127.0.0.1:1");
-        assert_eq!(keys_that_need_restart(&before, &settings("{listen: '127.0.0.1:1' }")), Vec::<String>::new());
-        let now = settings(
-            "limits: { max_batch: 9 }\nlog: { filter: debug, format: json }\npolicy: { default: deny }\n\
-             routes: { prefixes: { a: tracker } }\nmcpServers: { a: { command: x } }\n",
-        );
-        assert_eq!(keys_that_need_restart(&before, &now), ["listen", "limits.max_batch", "log.format"]);
+        let needs_restart = |before: &str, now: &str| {
+            let before = loaded(before);
+            keys_that_need_restart(&before.settings, &before.config, &loaded(now))
+        };
+        assert_eq!(needs_restart("listen: 127.0.0.1:1", "{listen: '127.0.0.1:1' }"), Vec::<String>::new());
+        let now = "limits: { max_batch: 9 }\nlog: { filter: debug, format: json }\npolicy: { default: deny }\n\
+             routes: { prefixes: { a: tracker } }\nmcpServers: { a: { command: x } }\n";
+        assert_eq!(needs_restart("listen: 127.0.0.1:1", now), ["listen", "limits.max_batch", "log.format"]);
+        let secrets = |password: &str, key: char| {
+            let key = key.to_string().repeat(42);
+            format!(
+                "store: {{ url: 'postgres://u:{password}@db.example/c' }}\nsecrets: {{ key: {key}A= }}\nmodules: {{ docs: \
+                 {{ embeddings: {{ url: 'http://a.example', model: m, key: {key} }} }} }}\n"
+            )
+        };
+        assert_eq!(needs_restart(&secrets("a", 'A'), &secrets("a", 'A')), Vec::<String>::new());
+        let changed = needs_restart(&secrets("a", 'A'), &secrets("b", 'B'));
+        assert_eq!(changed, ["store.url", "secrets.key", "modules.docs.embeddings"]);
     }
 }

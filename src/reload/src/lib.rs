@@ -355,8 +355,8 @@ impl Reloader {
         let pending = (!loosened.is_empty() && !was_refused)
             .then(|| self.hold_for_consent(&effective, &loaded, digest, diff.policy_loosened));
         let has_changes = !changes.is_empty();
-        let changes =
-            Diff { needs_restart: diff::keys_that_need_restart(&self.settings_at_start, &loaded.settings), ..changes };
+        let needs_restart = diff::keys_that_need_restart(&self.settings_at_start, &before, &loaded);
+        let changes = Diff { needs_restart, ..changes };
         let outcome = ReloadOutcome { changes, ..ReloadOutcome::new(cause, ReloadEffect::Applied) };
         let needs_restart = &outcome.changes.needs_restart;
         // Readers see all changes of a reload or none of them.

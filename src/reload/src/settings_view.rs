@@ -245,7 +245,7 @@ mod tests {
             loosenings: changes.policy_loosened.clone(),
             content,
         };
-        let later = diff::keys_that_need_restart(&old.settings, &new.settings);
+        let later = diff::keys_that_need_restart(&old.settings, &old.config, &new);
         let all = shown.active_settings(&old.settings, &effective, Some(&waiting), &later);
         let setting = |key: &str| all.iter().find(|setting| setting.key == key).unwrap();
         assert!(setting("policy.rules").value.contains("name: \"a\""), "{:?}", setting("policy.rules"));
