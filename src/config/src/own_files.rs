@@ -1,5 +1,5 @@
-//! Rejects servers whose command gives them access to the gateway's own files, because a server that can write these
-//! files can approve changes.
+//! Rejects servers whose command gives them access to the gateway's own files, because a server that can write or read these
+//! files can approve changes or act as the gateway.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -11,9 +11,13 @@ use super::{
 };
 
 /// Returns a problem for each server whose program, arguments or working directory overlap with the data directory or
-/// contain the configuration file. Servers with `allow_own_files: true` are skipped.
+/// contain the configuration file, a private key or the tokens of `countersign login`. Servers with `allow_own_files: true`
+/// are skipped.
 pub(super) fn find_problems(config: &Config, file: Option<&Path>, r: &Reader) -> Vec<Problem> {
-    let own_paths = OwnPaths { data: resolve_path(&config.data), file: file.map(resolve_path), home: r.env.home() };
+    let logins = r.env.logins_file().filter(|path| path.exists());
+    let keys = config.key_file.as_deref().into_iter().chain(config.tls.as_ref().map(|tls| tls.key.as_path()));
+    let files = file.into_iter().chain(keys).chain(logins.as_deref()).map(resolve_path).collect();
+    let own_paths = OwnPaths { data: resolve_path(&config.data), files, home: r.env.home() };
     let mut problems = Vec::new();
     for server in config.upstreams.iter().filter(|server| !server.allow_own_files) {
         let Some((key, covered)) = own_paths.find_covered_path(server) else { continue };
@@ -35,7 +39,8 @@ pub(super) fn find_problems(config: &Config, file: Option<&Path>, r: &Reader) ->
 /// The gateway's own paths.
 struct OwnPaths {
     data: PathBuf,
-    file: Option<PathBuf>,
+    /// Files outside the data directory.
+    files: Vec<PathBuf>,
     home: Option<PathBuf>,
 }
 
@@ -84,7 +89,7 @@ impl OwnPaths {
         if path.starts_with(&self.data) || self.data.starts_with(path) {
             return Some(&self.data);
         }
-        self.file.as_deref().filter(|file| file.starts_with(path))
+        self.files.iter().map(PathBuf::as_path).find(|file| file.starts_with(path))
     }
 }
 
@@ -133,7 +138,7 @@ mod tests {
         let real = |below: &str| super::resolve_path(&dir.path().join(below));
         let own_paths = OwnPaths {
             data: real("home/state/data"),
-            file: Some(real("etc/c.yaml")),
+            files: vec![real("etc/c.yaml")],
             home: Some(dir.path().join("home")),
         };
         (dir, own_paths)
