@@ -304,8 +304,11 @@ fn load_file(file: Option<(PathBuf, String)>, flags: &Flags, env: &Environment) 
     let config = read::config(&mut reader);
     let mut problems = layers.problems;
     problems.append(&mut reader.problems);
+    // Other values in place of unreadable ones would have conflicts of their own.
     if problems.is_empty() {
         problems = check::find_conflicts(&config, &reader);
+    }
+    if problems.iter().all(|problem| problem.key.as_deref() != Some("data")) {
         problems.extend(own_files::find_problems(&config, lookup_path.as_deref(), &reader));
     }
     if !problems.is_empty() {

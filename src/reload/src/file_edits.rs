@@ -417,4 +417,26 @@ mod tests {
             assert!(!lines.iter().any(|line| line.contains(&secret)), "{lines:?}");
         }
     }
+
+    #[test]
+    fn edit_of_unloadable_file_brings_in_no_access_to_own_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.yaml");
+        std::fs::write(&path, "mcpServers:\n  a: { command: x, env: { TOKEN: '${UNSET}' } }\n").unwrap();
+        let flags = Flags { data: Some("d".into()), ..Flags::default() };
+        let env = Environment::new(dir.path(), &[]);
+        let prepare = |argument: &str| {
+            let mut changes = ServerChanges::default();
+            let args = Node::List(vec![Node::Text(argument.to_owned()).without_location()]);
+            let settings = vec![KeyValue::new("command", Node::Text("y".to_owned())), KeyValue::new("args", args)];
+            changes.push(ServerChange::Add { name: "b".to_owned(), settings });
+            prepare_edit(&ConfigFile::read(&path).unwrap(), &changes, &flags, &env)
+        };
+        let error = prepare("/").unwrap_err().to_string();
+        assert!(
+            error.contains("mcpServers.b.args[0]: the server b would get at") && !error.contains("UNSET"),
+            "{error}"
+        );
+        assert!(prepare("/srv").unwrap().loaded.is_none());
+    }
 }
