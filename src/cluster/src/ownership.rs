@@ -4,9 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use crate::forward;
 use countersign_protocol::{
-    McpError,
+    ErrorKind, McpError,
     envelope::Request,
     json::{member, string},
 };
@@ -41,7 +40,7 @@ pub fn owned_names<'a>(request: &Request<'a>) -> Vec<Cow<'a, str>> {
 /// Finds the first of the names that another live node owns, and returns that node.
 ///
 /// # Errors
-/// `UPSTREAM_UNAVAILABLE` if the store cannot tell which nodes are alive.
+/// `STORE_UNAVAILABLE` if the store cannot tell which nodes are alive.
 pub async fn find_owner(nodes: &dyn Nodes, names: &[Cow<'_, str>]) -> Result<Option<ForwardTarget>, McpError> {
     let Some(own) = nodes.claimant() else { return Ok(None) };
     let other_nodes = || names.iter().filter_map(|name| node_of(name)).filter(|node| *node != own.node);
@@ -60,7 +59,48 @@ pub async fn find_owner(nodes: &dyn Nodes, names: &[Cow<'_, str>]) -> Result<Opt
     // The owner may have joined after this node last read the list of nodes.
     nodes.refresh().await.map_err(|error| {
         tracing::warn!(%error, "cannot find out whether the node that owns a session, call or task is alive");
-        forward::peer_unavailable()
+        let text = "the store does not answer, so the gateway to which this request belongs is not known; try again";
+        McpError::new(ErrorKind::StoreUnavailable, text).with("retryAfter", 1)
     })?;
     Ok(find_live_owner())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use tokio::sync::watch;
+
+    use super::*;
+    use countersign_domain::changes::Claimant;
+    use countersign_store::{
+        StoreError, StoreFuture,
+        nodes::{Introduction, Node, ServerStates, StoreUpdates},
+    };
+
+    /// A node whose store does not answer.
+    struct FakeNodes;
+
+    impl Nodes for FakeNodes {
+        fn claimant(&self) -> Option<Claimant> {
+            Some(Claimant { node: "own".into(), epoch: 1 })
+        }
+        fn refresh(&self) -> StoreFuture<()> {
+            Box::pin(async { Err(StoreError::Closed) })
+        }
+        fn subscribe_updates(&self) -> watch::Receiver<StoreUpdates> {
+            watch::channel(StoreUpdates::default()).1
+        }
+        fn introduce(&self, _: Introduction) {}
+        fn set_server_states(&self, _: ServerStates) {}
+        fn list(&self) -> StoreFuture<Vec<Node>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+    }
+
+    #[test]
+    fn unknown_owner_is_an_error_of_the_store() {
+        let error = find_owner(&FakeNodes, &["other.session".into()]).now_or_never().unwrap().err().unwrap();
+        assert_eq!((error.kind, error.kind.status()), (ErrorKind::StoreUnavailable, 503));
+        assert!(find_owner(&FakeNodes, &["own.session".into()]).now_or_never().unwrap().unwrap().is_none());
+    }
 }
