@@ -92,10 +92,11 @@ struct EventStreamReader {
 }
 
 /// Returns a response that streams the events of stream `number` after event `after`, or only new events if `after` is
-/// `None`.
+/// `None`. Events that were dropped at the limits are left out: replaying is optional, and no revision defines an answer for a
+/// gap (2025-11-25/basic/transports, "Resumability and Redelivery").
 ///
 /// # Errors
-/// `TooLate` if the events are no longer held, and `Ahead` for a number that the stream has not reached yet.
+/// `TooLate` if the stream is no longer held, and `Ahead` for a number that the stream has not reached yet.
 pub fn stream_events(
     endpoint: &Arc<McpEndpoint>,
     session: &Arc<SessionState>,
