@@ -7,8 +7,6 @@ use std::collections::HashSet;
 pub(super) const MAX_QUERY_TERMS: usize = 24;
 /// The maximum number of bytes of a query that are read.
 const MAX_QUERY_BYTES: usize = 16 << 10;
-/// The maximum number of characters of a term.
-const MAX_TERM_CHARS: usize = 64;
 
 /// Words that say nothing about the topic of a question. Most documents are in English, so the words are, too.
 const STOP_WORDS: [&str; 72] = [
@@ -103,7 +101,7 @@ pub(super) fn query_terms(query: &str) -> Vec<String> {
     let mut seen = HashSet::new();
     let mut all: Vec<String> = Vec::new();
     for_each_term(query, |term| {
-        let term: String = term.chars().take(MAX_TERM_CHARS).flat_map(char::to_lowercase).collect();
+        let term: String = term.chars().flat_map(char::to_lowercase).collect();
         if seen.insert(term.clone()) {
             all.push(term);
         }
@@ -133,6 +131,12 @@ mod tests {
         assert_eq!(index_text("池 pool"), "池 pool");
         assert_eq!(index_text("データ"), "デー ータ");
         assert_eq!(index_text("соединение закрыто"), "соединение закрыто");
+    }
+
+    #[test]
+    fn long_word_is_the_same_term_in_index_and_query() {
+        let word = "x".repeat(100);
+        assert_eq!((index_text(&word), query_terms(&word)), (word.clone(), vec![word]));
     }
 
     #[test]
