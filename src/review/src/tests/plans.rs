@@ -400,6 +400,12 @@ pub(super) async fn propose_texts(bench: &TestBench, steps: &[&str]) -> Vec<Arc<
     .await
 }
 
+/// Returns the events of the change in the audit trail, oldest first.
+pub(super) async fn recorded_events(bench: &TestBench, change: &Change) -> Vec<String> {
+    let trail = bench.changes.audit_page(Some(&change.id), 50, None).await.unwrap().items;
+    trail.iter().rev().map(|entry| entry.event.clone()).collect()
+}
+
 fn shown_values(change: &Change) -> (Option<&str>, Option<&str>) {
     let field = &change.diff.fields[0];
     (field.before.as_deref(), field.after.as_deref())
@@ -415,8 +421,7 @@ async fn step_is_shown_after_earlier_steps_of_its_target() {
     approve(&bench, &steps).await;
     let applied = bench.wait_for_state(&steps[2].id, ChangeState::Applied).await;
     assert_eq!(applied.fingerprint, fingerprint(&[("text", "three")]), "it ran on the state that was shown");
-    let trail = bench.changes.audit_page(Some(&applied.id), 10, None).await.unwrap().items;
-    let events: Vec<_> = trail.iter().rev().map(|entry| entry.event.as_str()).collect();
+    let events = recorded_events(&bench, &applied).await;
     assert_eq!(events, ["created", "approved", "executing", "applied"], "nobody had to look again");
     bench.end().await;
 }
@@ -426,10 +431,8 @@ async fn step_whose_target_is_not_as_shown_waits_for_a_new_look() {
     let bench = text_bench().await;
     let steps = propose_texts(&bench, &[r#"{"set":"two","odd":"other"}"#, r#"{"set":"three"}"#]).await;
     approve(&bench, &steps).await;
-    let mut change = bench.wait_for_state(&steps[1].id, ChangeState::Stale).await;
-    while change.state != ChangeState::Pending {
-        change = bench.changes.wait(&change.id, change.version, Duration::from_secs(60)).await.unwrap().unwrap();
-    }
+    let change = bench.wait_for_state(&steps[1].id, ChangeState::Pending).await;
+    assert_eq!(recorded_events(&bench, &change).await, ["created", "approved", "stale", "refreshed"]);
     assert_eq!(shown_values(&change), (Some("other"), Some("three")));
     assert_eq!(bench.fake.call_count(), 1);
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
@@ -441,15 +444,12 @@ async fn step_whose_target_is_not_as_shown_waits_for_a_new_look() {
 async fn step_shown_after_an_edited_call_waits_for_a_new_look() {
     let bench = text_bench().await;
     let steps = propose_texts(&bench, &[r#"{"set":"two"}"#, r#"{"set":"three"}"#]).await;
-    let approved = bench.decide(&steps[1], ReviewVerdict::Approve).await.unwrap();
+    bench.decide(&steps[1], ReviewVerdict::Approve).await.unwrap();
     // The edited call has another target, so that the text stays as it was.
     let edit = super::edits::edit(&steps[0], "bob", r#"{"target":"b","set":"two","odd":"one"}"#);
     let edited = bench.changes.edit(edit).await.unwrap();
     bench.decide(&edited, ReviewVerdict::Approve).await.unwrap();
-    let mut change = approved;
-    while change.state != ChangeState::Pending {
-        change = bench.changes.wait(&change.id, change.version, Duration::from_secs(60)).await.unwrap().unwrap();
-    }
+    let change = bench.wait_for_state(&steps[1].id, ChangeState::Pending).await;
     assert_eq!((shown_values(&change), bench.fake.call_count()), ((Some("one"), Some("three")), 1));
     bench.end().await;
 }
@@ -461,10 +461,7 @@ async fn references_are_filled_in_and_shown_again() {
     let steps = propose(&bench, &[ABC[0], second, ABC[2]]).await;
     approve(&bench, &steps).await;
     bench.wait_for_state(&steps[0].id, ChangeState::Applied).await;
-    let mut filled = bench.get(&steps[1].id).await;
-    while filled.state != ChangeState::Pending {
-        filled = bench.changes.wait(&filled.id, filled.version, Duration::from_secs(60)).await.unwrap().unwrap();
-    }
+    let filled = bench.wait_for_state(&steps[1].id, ChangeState::Pending).await;
     let bytes = r#"{ "target":"b", "n" : 1.10, "id":"n-\"a\"" }"#;
     assert_eq!((filled.arguments.get(), filled.original_arguments().get()), (bytes, second));
     assert_eq!((filled.approvals(), filled.edits[0].by.as_str()), (0, "system"));
