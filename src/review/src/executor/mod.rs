@@ -31,7 +31,7 @@ use tokio_util::sync::DropGuard;
 
 use self::{
     dialogue::RunningDialogue,
-    outcome::{outcome_event, record_outcome},
+    outcome::{outcome_event, record_outcome, resolve_unknown_claim},
     plan_step::{Preparation, prepare},
     verify::verify,
 };
@@ -168,7 +168,9 @@ async fn run_change(state: &ReviewState, approved: &ApprovedChange, slots: &Arc<
                 let delay = state.changes.config.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
                 return Some(ApprovedChange { delay, ..approved.clone() });
             }
-            Err(RetryReason::Unavailable) => pause(state, state.changes.config.retry_delay).await,
+            Err(RetryReason::Unavailable | RetryReason::OutcomeUnknown) => {
+                pause(state, state.changes.config.retry_delay).await;
+            }
             Err(reason) => {
                 if matches!(reason, RetryReason::TargetOccupied) {
                     slot = None;
@@ -185,6 +187,8 @@ async fn run_change(state: &ReviewState, approved: &ApprovedChange, slots: &Arc<
 enum RetryReason {
     /// The store, the lease or the target is not available at the moment.
     Unavailable,
+    /// The transition may have been stored.
+    OutcomeUnknown,
     /// The provider is still connecting after the start.
     ProviderStarting,
     /// The proposer must connect an account at the server.
@@ -214,10 +218,16 @@ async fn attempt(
     let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(state.changes.config.run_timeout);
     let call_timeout = tool_timeout.min(state.changes.config.run_timeout);
     let claim = match moved_fingerprint {
-        Some(fingerprint) => ChangeEvent::ClaimStep { claimant, call_timeout, fingerprint },
-        None => ChangeEvent::Claim { claimant, call_timeout },
+        Some(fingerprint) => ChangeEvent::ClaimStep { claimant: claimant.clone(), call_timeout, fingerprint },
+        None => ChangeEvent::Claim { claimant: claimant.clone(), call_timeout },
     };
-    let Some(claimed) = commit_transition(state, &change, claim).await? else { return Ok(()) };
+    let claimed = match commit_transition(state, &change, claim).await {
+        Err(RetryReason::OutcomeUnknown) => {
+            return resolve_unknown_claim(&state.changes, &change, claimant.as_ref()).await;
+        }
+        claimed => claimed?,
+    };
+    let Some(claimed) = claimed else { return Ok(()) };
     crash_point("after_claim");
     let (latest, mut event) = call_provider(state, &claimed, &provider, slot).await;
     let context = CallContext::new(Arc::new(latest.proposer.to_agent()));
@@ -362,10 +372,11 @@ async fn commit_transition(
 ) -> Result<Option<Arc<Change>>, RetryReason> {
     match state.changes.transitions.apply_event(change, event).await {
         Ok(change) => Ok(Some(change)),
-        // If the outcome is unknown, the next attempt reads the change.
+        // The next attempt reads the change.
         Err(TransitionError::Store(error)) if !matches!(error, StoreError::Closed) => {
             tracing::error!(%error, change = %change.id, "a transition of an approved change could not be stored; trying again");
-            Err(RetryReason::Unavailable)
+            let is_unknown = matches!(error, StoreError::OutcomeUnknown);
+            Err(if is_unknown { RetryReason::OutcomeUnknown } else { RetryReason::Unavailable })
         }
         Err(TransitionError::Conflict | TransitionError::Illegal(_)) => Ok(None),
         Err(TransitionError::Busy) => Err(RetryReason::TargetOccupied),

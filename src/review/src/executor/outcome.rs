@@ -1,17 +1,18 @@
-//! Derives the outcome of a call from the provider's answer, and records it.
+//! Derives the outcome of a call from the provider's answer, and records it. Also ends a change whose claim was stored although
+//! its write seemed to fail.
 
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::late::record_late_result;
+use super::{RetryReason, late::record_late_result};
 use crate::{
     actor::TransitionError,
     recheck::{MAX_FAULT_CHARS, to_fault},
     stored_changes::StoredChanges,
 };
-use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
+use countersign_domain::changes::{Change, ChangeFault, ChangeState, Claimant, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError, redact::redact};
 use countersign_provider::ToolResult;
 use countersign_store::StoreError;
@@ -122,5 +123,40 @@ pub(super) async fn record_outcome(
             return None;
         }
         retry_delay = (retry_delay * 2).min(Duration::from_secs(5));
+    }
+}
+
+/// Finds out whether a claim of unknown outcome was stored, and waits for the store if necessary. A stored claim ends as failed.
+/// Only the attempt that made the claim may call this, before any call: it alone knows that nothing was sent.
+///
+/// An error means that the claim was not stored.
+pub(super) async fn resolve_unknown_claim(
+    changes: &StoredChanges,
+    change: &Change,
+    claimant: Option<&Claimant>,
+) -> Result<(), RetryReason> {
+    loop {
+        match changes.store.get(&change.id).await {
+            Ok(Some(current))
+                if current.state == ChangeState::Executing
+                    && current.version == change.version + 1
+                    && current.claimed_by.as_ref() == claimant =>
+            {
+                let message =
+                    "The store did not confirm the claim of the change, so nothing was sent; propose it again";
+                let fault = ChangeFault::new(ErrorKind::StoreUnavailable, message);
+                record_outcome(changes, current, ChangeEvent::Fail { fault, result: None }).await;
+                return Ok(());
+            }
+            Ok(_) => return Err(RetryReason::Unavailable),
+            Err(StoreError::Closed) => return Ok(()),
+            Err(error) => {
+                tracing::error!(%error, change = %change.id, "a change that may have been claimed cannot be read; trying again");
+            }
+        }
+        let pause = tokio::time::sleep(changes.config.retry_delay);
+        if changes.shutdown.stop.run_until_cancelled(pause).await.is_none() {
+            return Ok(());
+        }
     }
 }

@@ -258,15 +258,24 @@ async fn nothing_runs_before_the_claim_is_durable() {
 
 #[actix::test]
 async fn a_claim_of_unknown_outcome_is_never_run() {
-    let (bench, store, dir) = start_with_faults(EventKind::Executing, WriteFault::HideCommit, 1).await;
-    let change = bench.propose("{}").await;
-    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
-    wait_for_all_faults(&store).await;
-    let (_, fake, skew) = bench.end().await;
-    assert_eq!(fake.call_count(), 0);
-    let bench = TestBench::at_path(dir.path(), fake, Arc::clone(&skew), config(&skew)).await;
-    assert_eq!(bench.get(&change.id).await.state, ChangeState::OutcomeUnknown, "a person settles it");
-    bench.end().await;
+    for fault in [WriteFault::HideCommit, WriteFault::HideCommitAndReads] {
+        let (bench, store, _dir) = start_with_faults(EventKind::Executing, fault, 1).await;
+        let change = bench.propose("{}").await;
+        bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
+        wait_for_all_faults(&store).await;
+        while store.unreadable.load(Ordering::SeqCst) && store.failed_reads.load(Ordering::SeqCst) < 2 {
+            tokio::task::yield_now().await;
+        }
+        store.unreadable.store(false, Ordering::SeqCst);
+        let failed = bench.wait_for_state(&change.id, ChangeState::Failed).await;
+        assert_eq!(failed.fault.as_ref().unwrap().code, ErrorKind::StoreUnavailable.code());
+        // The target is free again.
+        let next = bench.propose("{}").await;
+        bench.decide(&next, ReviewVerdict::Approve).await.unwrap();
+        bench.wait_for_state(&next.id, ChangeState::Applied).await;
+        assert_eq!(bench.fake.call_count(), 1, "only the second change was run");
+        bench.end().await;
+    }
 }
 
 #[actix::test]
