@@ -63,6 +63,8 @@ pub enum ChangeEvent {
         preview: Preview,
         served_by: ServerIdentity,
         terms: Box<Terms>,
+        /// Policy allows the call with these arguments.
+        is_allowed: bool,
         expires_at: Timestamp,
     },
     /// The plan of the step stopped before the step ran, or a reviewer stops it.
@@ -407,10 +409,10 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             let claimed = apply(change, ChangeEvent::Claim { claimant, call_timeout }, now)?;
             return Ok(Transition { after: Change { fingerprint, ..claimed.after }, ..claimed });
         }
-        ChangeEvent::Fill { comment: reason, arguments, preview, served_by, terms, expires_at } => {
+        ChangeEvent::Fill { comment: reason, arguments, preview, served_by, terms, is_allowed, expires_at } => {
             comment = Some(reason);
             after.expires_at = expires_at;
-            after.fill(comment.clone(), arguments, preview, served_by, *terms);
+            after.fill(comment.clone(), arguments, preview, served_by, (*terms, is_allowed));
         }
         ChangeEvent::StopPlan { reason, reviewer } => {
             comment = Some(format!("plan_stopped: {reason}"));

@@ -95,7 +95,7 @@ pub struct Decision {
     pub reason: Arc<str>,
     /// Set if the definition is not accepted yet.
     pub mark: Option<AcceptanceMark>,
-    /// The terms of the review, if the verdict is one.
+    /// The terms of a review. They also apply to a call that policy allows if it has to be reviewed as a step of a plan.
     pub terms: Arc<Terms>,
     /// The standing rule that decided. The caller must count its use.
     pub standing_rule: Option<Arc<StandingRule>>,

@@ -13,10 +13,13 @@ use crate::{
     store_error,
     upkeep::{expiry, votes},
 };
-use countersign_domain::changes::{
-    Change, PlanStep, Terms,
-    machine::ChangeEvent,
-    plan::{PlanProgress, fill_references},
+use countersign_domain::{
+    changes::{
+        Change, PlanStep, Terms,
+        machine::ChangeEvent,
+        plan::{PlanProgress, fill_references},
+    },
+    policy::Verdict,
 };
 use countersign_protocol::{ErrorKind, McpError, json};
 
@@ -126,9 +129,9 @@ async fn fill_in_results(state: &ReviewState, change: &Arc<Change>) -> Result<Op
     let arguments: Arc<RawValue> = RawValue::from_string(filled).map_err(|e| invalid(e.to_string()))?.into();
     check_reviewable(&arguments, state.changes.config.max_change_bytes, ErrorKind::ValidationFailed)?;
     state.directory.validate(&change.provider, &change.tool, &arguments)?;
-    let terms = terms_for_arguments(state, change, &arguments).await?;
+    let judged = terms_for_arguments(state, change, &arguments).await?;
     let comment = "Filled in the results of earlier steps of its plan";
-    preview_again(state, change, comment, arguments, terms).await.map(Some)
+    preview_again(state, change, comment, arguments, judged).await.map(Some)
 }
 
 /// Returns an event if policy no longer allows a step that it allowed when the plan was proposed.
@@ -140,13 +143,13 @@ async fn check_policy(state: &ReviewState, change: &Arc<Change>) -> Result<Optio
             "The provider of this step does not offer its tool now",
         ));
     }
-    let terms = terms_for_arguments(state, change, &change.arguments).await?;
-    if terms.quorum == 0 {
+    let judged = terms_for_arguments(state, change, &change.arguments).await?;
+    if judged.0 == Verdict::Allow {
         return Ok(None);
     }
     let arguments = Arc::clone(&change.arguments);
     let comment = "The policy asks for a review of this step now";
-    preview_again(state, change, comment, arguments, terms).await.map(Some)
+    preview_again(state, change, comment, arguments, judged).await.map(Some)
 }
 
 /// Previews the call with these arguments, and returns the event that shows it to reviewers again.
@@ -155,7 +158,7 @@ async fn preview_again(
     change: &Change,
     comment: &str,
     arguments: Arc<RawValue>,
-    terms: Terms,
+    (verdict, terms): (Verdict, Terms),
 ) -> Result<ChangeEvent, McpError> {
     let (provider, computed) =
         state.preview_as_proposer(change, &arguments).await.map_err(PreviewFailure::into_error)?;
@@ -167,6 +170,7 @@ async fn preview_again(
         preview: truncate_headlines(computed.preview),
         served_by: provider.server_identity(),
         terms: Box::new(terms),
+        is_allowed: verdict == Verdict::Allow,
         expires_at,
     })
 }

@@ -21,7 +21,7 @@ use crate::{
 };
 use countersign_domain::{
     changes::{
-        Change, Editing, SignInTerms, Terms, arguments,
+        Change, ChangeState, Editing, SignInTerms, Terms, arguments,
         machine::ChangeEvent,
         plan::{find_references, has_references},
         visible,
@@ -68,7 +68,7 @@ async fn edit_now(state: &ReviewState, edit: ChangeEdit) -> RequestResult {
     let bytes = change.arguments.get().len() + arguments.get().len();
     let prepared = async {
         offload(bytes, move || check_arguments(&*directory, max, &edited_change, &edited_arguments)).await??;
-        let terms = terms_for_arguments(state, &change, &arguments).await?;
+        let (_, terms) = terms_for_arguments(state, &change, &arguments).await?;
         let (provider, ComputedPreview { preview, .. }) =
             state.preview_as_proposer(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
         let mut preview = truncate_headlines(preview);
@@ -108,26 +108,30 @@ fn check_arguments(
     directory.validate(&change.provider, &change.tool, edited)
 }
 
-/// Returns the review terms of a change with these arguments, which were edited or filled in, or are its own: the terms of the
-/// proposal combined with those that policy sets now, so that new arguments cannot avoid a rule.
+/// Returns the verdict of policy on a change with these arguments, which were edited or filled in, or are its own, and its review
+/// terms: the terms of the proposal combined with those that policy sets now, so that new arguments cannot avoid a rule.
 pub(crate) async fn terms_for_arguments(
     state: &ReviewState,
     change: &Arc<Change>,
     arguments: &Arc<RawValue>,
-) -> Result<Terms, McpError> {
+) -> Result<(Verdict, Terms), McpError> {
     let (directory, proposed, arguments) = (Arc::clone(&state.directory), Arc::clone(change), Arc::clone(arguments));
     // Evaluating a condition may take long.
     let decision = tokio::task::spawn_blocking(move || directory.judge_change(&proposed, &arguments)).await;
     let decision = decision.map_err(|_| McpError::new(ErrorKind::Internal, "The policy could not be evaluated"))?;
     let Some(Decision { verdict, reason, terms: current_terms, .. }) = decision else {
-        return Ok(change.terms.clone());
+        return Ok((Verdict::Allow, change.terms.clone()));
     };
-    match verdict {
-        Verdict::Allow => Ok(change.terms.clone()),
-        Verdict::Deny => Err(McpError::new(
-            ErrorKind::PolicyDenied,
-            format!("The policy denies the call with these arguments: {reason}"),
-        )),
+    let terms = match verdict {
+        Verdict::Deny => {
+            let message = format!("The policy denies the call with these arguments: {reason}");
+            return Err(McpError::new(ErrorKind::PolicyDenied, message));
+        }
+        // Until its turn, nobody was to decide on the step, so the terms of its proposal bind nobody.
+        _ if change.is_allowed_step() && change.state == ChangeState::Approved => {
+            Terms { expire_after: change.terms.expire_after, ..Terms::clone(&current_terms) }
+        }
+        Verdict::Allow => change.terms.clone(),
         Verdict::Review => combine_terms(&change.terms, &current_terms).ok_or_else(|| {
             McpError::new(
                 ErrorKind::PolicyDenied,
@@ -137,8 +141,9 @@ pub(crate) async fn terms_for_arguments(
                 ),
             )
             .with("reviewers", current_terms.reviewers.as_slice())
-        }),
-    }
+        })?,
+    };
+    Ok((verdict, terms))
 }
 
 /// Combines two sets of terms; of each term, the stricter value counts. Returns `None` if they name different reviewers, or

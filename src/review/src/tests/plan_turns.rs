@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{PlanAnnouncement, Proposal, ReviewConfig, testing::*, upkeep::expiry};
 use countersign_domain::{
-    changes::{ChangeState, Preview, ReviewVerdict, StateEffect, Target, fingerprint},
+    changes::{ChangeState, Preview, ReviewVerdict, StateEffect, Target, Terms, fingerprint},
     policy::{Decision, Verdict},
 };
 use countersign_protocol::ErrorKind;
@@ -35,26 +35,54 @@ async fn filled_step_waits_for_a_look_although_it_is_allowed() {
     bench.end().await;
 }
 
+/// Lets policy decide so about every call.
+fn set_policy(bench: &TestBench, verdict: Verdict, terms: Terms) {
+    *bench.fake.policy_decision.lock().unwrap() = Some(Decision {
+        verdict,
+        rule: None,
+        reason: "the rule changed".into(),
+        mark: None,
+        terms: Arc::new(terms),
+        standing_rule: None,
+        simulated: None,
+        counts: None,
+    });
+}
+
+#[actix::test]
+async fn filled_step_is_reviewed_under_the_terms_of_policy() {
+    let bench = bench().await;
+    let terms = Terms { reviewers: vec!["reviewer".into()], quorum: 2, own_agents: true, ..Terms::default() };
+    for verdict in [Verdict::Allow, Verdict::Review] {
+        set_policy(&bench, verdict, terms.clone());
+        let steps =
+            propose_with(&bench, &[ABC[0], r#"{"target":"b","id":{"$from":0,"pointer":"/id"}}"#], |step, proposal| {
+                if step == 1 {
+                    proposal.terms = Terms { quorum: 0, reviewers: vec!["nobody".into()], ..Terms::default() };
+                }
+            })
+            .await;
+        bench.decide(&steps[0], ReviewVerdict::Approve).await.unwrap();
+        let filled = bench.wait_for_state(&steps[1].id, ChangeState::Pending).await;
+        assert_eq!(filled.terms, terms, "{verdict:?}");
+        let voted = bench.decide(&filled, ReviewVerdict::Approve).await.unwrap();
+        assert_eq!(voted.state, ChangeState::Pending, "{verdict:?}");
+        bench.changes.decide(decision(&voted, "bob", ReviewVerdict::Approve)).await.unwrap();
+        bench.wait_for_state(&steps[1].id, ChangeState::Applied).await;
+    }
+    bench.end().await;
+}
+
 #[actix::test]
 async fn policy_is_asked_again_about_an_allowed_step() {
     let bench = bench().await;
     let steps = propose_with(&bench, &ABC[..2], |_, proposal| proposal.terms.quorum = 0).await;
     bench.wait_for_state(&steps[1].id, ChangeState::Applied).await;
-    let decision = |verdict| Decision {
-        verdict,
-        rule: None,
-        reason: "the rule changed".into(),
-        mark: None,
-        terms: Arc::default(),
-        standing_rule: None,
-        simulated: None,
-        counts: None,
-    };
-    *bench.fake.policy_decision.lock().unwrap() = Some(decision(Verdict::Review));
+    set_policy(&bench, Verdict::Review, Terms::default());
     let steps = propose_with(&bench, &ABC[..2], |_, proposal| proposal.terms.quorum = 0).await;
     let first = bench.wait_for_state(&steps[0].id, ChangeState::Pending).await;
     assert_eq!(first.terms.quorum, 1);
-    *bench.fake.policy_decision.lock().unwrap() = Some(decision(Verdict::Deny));
+    set_policy(&bench, Verdict::Deny, Terms::default());
     bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&steps[1].id, ChangeState::Withdrawn).await;
     assert_eq!(bench.get(&steps[0].id).await.state, ChangeState::Applied, "the reviewer approved the first step");

@@ -73,14 +73,14 @@ async fn steps(bench: &Bench) -> Vec<Arc<Change>> {
 
 #[actix::test]
 async fn all_calls_of_a_plan_become_changes() {
-    let bench = bench("").await;
+    let bench = bench("policy: { review: { own_agents: allow } }").await;
     let result = propose(&bench, &[json!({ "name": "read", "arguments": { "n": 1 } }), write("t")]).await;
     let plan = &result["structuredContent"];
     let steps = steps(&bench).await;
     assert_eq!(plan["planId"], steps[0].plan.as_ref().unwrap().id, "{result}");
     let statuses: Vec<&Value> = plan["changes"].as_array().unwrap().iter().map(|step| &step["status"]).collect();
     assert_eq!(statuses, ["approved", "pending"]);
-    assert!(steps[0].is_allowed_step());
+    assert!(steps[0].is_allowed_step() && steps[0].terms.own_agents, "it has the terms of policy.review");
     let note = steps[0].review.as_ref().unwrap();
     assert!(note.reason.contains("the policy allows it without a review"), "{note:?}");
     assert_eq!(bench.fake.call_count(), 0, "the allowed call waits too");

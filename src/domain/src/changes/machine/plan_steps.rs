@@ -8,15 +8,15 @@ use super::SYSTEM;
 use crate::changes::{Change, Edit, Preview, ReviewNote, ServerIdentity, Terms, digest::arguments_hash};
 
 impl Change {
-    /// Sets the arguments that the gateway has filled in, with their preview and terms. The edit is recorded like one of a
-    /// reviewer, by the system.
+    /// Sets the arguments that the gateway has filled in, with their preview and the terms of the review, and whether policy allows
+    /// the call. The edit is recorded like one of a reviewer, by the system.
     pub(super) fn fill(
         &mut self,
         comment: Option<String>,
         arguments: Arc<RawValue>,
         preview: Preview,
         served_by: ServerIdentity,
-        terms: Terms,
+        (terms, is_allowed): (Terms, bool),
     ) {
         self.edits.push(Edit {
             other_names: Vec::new(),
@@ -32,9 +32,10 @@ impl Change {
         let before = std::mem::replace(&mut self.arguments, arguments);
         self.proposed_arguments.get_or_insert(before);
         if self.terms.quorum == 0 {
-            let reason = match terms.quorum {
-                0 => "the policy allows this step of a plan, but its arguments now contain results of earlier steps",
-                _ => "the policy allowed this step of a plan when it was proposed, but now asks for a review",
+            let reason = if is_allowed {
+                "the policy allows this step of a plan, but its arguments now contain results of earlier steps"
+            } else {
+                "the policy allowed this step of a plan when it was proposed, but now asks for a review"
             };
             self.review = Some(ReviewNote { rule: None, reason: reason.into(), mark: None });
         }

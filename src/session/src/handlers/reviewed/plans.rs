@@ -234,7 +234,7 @@ async fn preview_step(
     }
     let reason = format!("it is a step of a plan; the policy allows it without a review ({})", decision.reason);
     Ok(Proposal {
-        terms: Terms { quorum: 0, ..Terms::default() },
+        terms: Terms { quorum: 0, expire_after: None, ..proposal.terms },
         review: Some(ReviewNote { reason, mark: None, ..decision.into() }),
         expire_after: reviews.expire_after,
         ..proposal

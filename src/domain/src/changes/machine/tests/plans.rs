@@ -14,6 +14,7 @@ fn fill(arguments: &str, terms: Terms) -> ChangeEvent {
         arguments: raw(arguments),
         preview: preview("filled"),
         served_by: ServerIdentity::default(),
+        is_allowed: terms.quorum == 0,
         terms: Box::new(terms),
         expires_at: time_at(900),
     }
