@@ -151,12 +151,16 @@ async fn denied_call_ends_the_plan_that_it_names() {
     let meta = json!({ "dev.countersign/plan": { "id": "mine", "title": "Move" } });
     let mut params = write("t");
     params["_meta"] = meta.clone();
-    ask(&client, "tools/call", &params).await;
     let denied = json!({ "name": "read", "arguments": { "n": 1 }, "_meta": meta });
+    assert_eq!(ask(&client, "tools/call", &denied).await["isError"], true);
+    let first = ask(&client, "tools/call", &params).await;
+    assert_eq!(first["structuredContent"]["plan"]["step"], 0, "there was no plan to end yet: {first}");
     assert_eq!(ask(&client, "tools/call", &denied).await["isError"], true);
     let step = bench.change().await;
     let withdrawn = bench.wait_for_state(&step.id, ChangeState::Withdrawn).await;
     assert_eq!(withdrawn.fault.as_ref().unwrap().code, "PLAN_STOPPED");
+    let late = ask(&client, "tools/call", &params).await;
+    assert!(late["isError"] == true && late.to_string().contains("PLAN_STOPPED"), "{late}");
 }
 
 #[actix::test]
