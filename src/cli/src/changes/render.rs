@@ -211,6 +211,8 @@ pub fn preview_notes(preview: &PreviewNote) -> Vec<(Style, String)> {
     if let Some(failure) = &preview.failed {
         let problem = if preview.must_fail.is_some() { "The call must fail" } else { "The preview failed" };
         notes.push((Style::Red, format!("{problem}, so only the arguments are shown: {failure}")));
+    } else if preview.awaits_results {
+        notes.push((Style::Dim, "It is previewed and reviewed again with results of earlier steps.".to_owned()));
     } else if preview.kind == PreviewKind::Arguments {
         notes.push((Style::Dim, "No preview is available for this tool: its arguments are shown.".to_owned()));
     }

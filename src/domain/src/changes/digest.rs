@@ -108,7 +108,7 @@ impl Change {
         hasher.add_part(self.operation.as_str().as_bytes());
         let Target { entity_type, id, label, lock_key } = &self.target;
         hasher.add_part(entity_type.as_bytes()).add_optional(id.as_deref());
-        // `tool_operation` and `state_keys` follow from the arguments, and `must_fail` from `failed`.
+        // `tool_operation`, `state_keys` and `awaits_results` follow from the arguments, and `must_fail` from `failed`.
         let PreviewNote {
             kind,
             failed,
@@ -118,6 +118,7 @@ impl Change {
             confirms: _,
             tool_operation: _,
             state_keys: _,
+            awaits_results: _,
         } = &self.preview;
         hasher.add_number(*kind as u64).add_optional(failed.as_deref());
         hasher.add_part(label.as_bytes()).add_part(lock_key.as_bytes());

@@ -69,6 +69,10 @@ pub struct PreviewNote {
     /// state.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub state_keys: Vec<String>,
+    /// The arguments of the step refer to results of earlier steps. Once these are filled in, the step is previewed and reviewed
+    /// again.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub awaits_results: bool,
 }
 
 impl PreviewNote {
@@ -83,6 +87,12 @@ impl PreviewNote {
     #[must_use]
     pub const fn is_live(&self) -> bool {
         self.failed.is_none() && !matches!(self.kind, PreviewKind::Arguments)
+    }
+
+    /// Returns `true` if the change may be approved although its rule requires a preview.
+    #[must_use]
+    pub const fn permits_approval(&self) -> bool {
+        self.is_live() || self.awaits_results
     }
 }
 

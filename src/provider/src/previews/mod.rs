@@ -80,7 +80,7 @@ pub fn shows_arguments_only(provider: &Arc<dyn Provider>, tool: &str, arguments:
         || (provider.is_module() && provider.tools().iter().any(|def| def.name == tool && only_reads(def)))
 }
 
-/// Shows only the arguments of a call, without reading its target.
+/// Shows only the arguments of a step of a plan, without reading its target.
 ///
 /// # Errors
 /// `TOOL_NOT_FOUND` if the provider has no such tool.
@@ -90,12 +90,15 @@ pub async fn preview_arguments_only(
     arguments: &RawValue,
     context: &CallContext,
 ) -> Result<Preview, McpError> {
-    if !provider.is_module() {
-        return provider.preview(tool, arguments, context).await;
-    }
-    let def = provider.tools().into_iter().find(|def| def.name == tool);
-    let def = def.ok_or_else(|| McpError::new(ErrorKind::ToolNotFound, "The provider has no such tool"))?;
-    Ok(arguments::preview_arguments(provider.name(), tool, &def, arguments))
+    let mut preview = if provider.is_module() {
+        let def = provider.tools().into_iter().find(|def| def.name == tool);
+        let def = def.ok_or_else(|| McpError::new(ErrorKind::ToolNotFound, "The provider has no such tool"))?;
+        arguments::preview_arguments(provider.name(), tool, &def, arguments)
+    } else {
+        provider.preview(tool, arguments, context).await?
+    };
+    preview.note.awaits_results = has_references(arguments);
+    Ok(preview)
 }
 
 async fn compute(

@@ -253,7 +253,7 @@ async fn refuse<T>(
 
 /// Checks the rule's conditions for an approval.
 fn check_terms(change: &Arc<Change>, bulk: bool) -> Result<(), ChangeRequestError> {
-    if change.terms.preview_required && !change.preview.is_live() {
+    if change.terms.preview_required && !change.preview.permits_approval() {
         let message = "The rule for this change asks for a preview of what it would do, and there is none; refresh it, \
                        edit it, or reject it";
         return Err(refusal_error(ErrorKind::PreviewRequired, message, change));

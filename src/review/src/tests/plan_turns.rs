@@ -50,6 +50,20 @@ fn set_policy(bench: &TestBench, verdict: Verdict, terms: Terms) {
 }
 
 #[actix::test]
+async fn required_preview_is_shown_once_the_step_is_filled() {
+    let bench = bench().await;
+    let second = r#"{"target":"b","id":{"$from":0,"pointer":"/id"}}"#;
+    let steps = propose_with(&bench, &[ABC[0], second], |_, proposal| proposal.terms.preview_required = true).await;
+    assert!(steps[1].preview.awaits_results && !steps[1].preview.is_live());
+    approve(&bench, &steps).await;
+    let filled = bench.wait_for_state(&steps[1].id, ChangeState::Pending).await;
+    assert!(filled.terms.preview_required && filled.preview.is_live() && !filled.preview.awaits_results);
+    bench.decide(&filled, ReviewVerdict::Approve).await.unwrap();
+    bench.wait_for_state(&steps[1].id, ChangeState::Applied).await;
+    bench.end().await;
+}
+
+#[actix::test]
 async fn filled_step_is_reviewed_under_the_terms_of_policy() {
     let bench = bench().await;
     let terms = Terms { reviewers: vec!["reviewer".into()], quorum: 2, own_agents: true, ..Terms::default() };

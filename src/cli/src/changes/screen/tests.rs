@@ -301,6 +301,12 @@ fn approval_is_not_offered_to_barred_reviewers() {
         assert!(shown.contains("a approve") && shown.contains("now also by ops") == is_escalated, "{shown}");
         assert_eq!(post(type_keys(&mut app, "a")).0, "changes/chg_1/decision");
     }
+    let awaiting = json!({"terms": {"previewRequired": true}, "preview": {"kind": "arguments", "awaitsResults": true}});
+    let change = change_with("chg_1", 1, "pending", &awaiting);
+    let mut app = app("reviewer", std::slice::from_ref(&change), (120, 24));
+    open(&mut app, change);
+    let shown = screen(&mut app);
+    assert!(shown.contains("a approve") && shown.contains("again with results of earlier steps"), "{shown}");
 }
 
 #[test]

@@ -107,7 +107,7 @@ impl CurrentUser {
                 "The rule requires another sign-in, so this can only be approved in the dashboard.".to_owned(),
             );
         }
-        (terms.preview_required && !entry.preview.is_live()).then(|| {
+        (terms.preview_required && !entry.preview.permits_approval()).then(|| {
             "The rule requires a preview and there is none, so this can only be rejected or edited.".to_owned()
         })
     }

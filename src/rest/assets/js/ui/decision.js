@@ -10,7 +10,7 @@ import { hasRowsBeyond } from '../core/rowtable.js';
 import { MAX_COMMENT, quote, visibleString } from '../core/text.js';
 import { PRESS_GUARD_MS, time, until } from '../core/time.js';
 import { isDecidable } from '../core/vocab.js';
-import { barredText, hasVoted, isApprovedByDeputy, isBarredAsProposer, isReviewerOf, missingApprovals, representedBy, reviewersOf, showsEffect } from './terms.js';
+import { barredText, hasVoted, isApprovedByDeputy, isBarredAsProposer, isReviewerOf, missingApprovals, permitsApproval, representedBy, reviewersOf } from './terms.js';
 import { isUndoable } from './undo.js';
 
 // A faster second press is part of a double click.
@@ -182,7 +182,7 @@ export class DecisionBar {
     if (isBarredAsProposer(change, this.#me)) return ['person', barredText(change, this.#me)];
     if (isApprovedByDeputy(change, this.#me)) return ['check', t('absence.approvedForYou')];
     if (hasVoted(change, this.#me)) return ['check', t('decision.youApproved', { count: missingApprovals(change) })];
-    if (change.terms.previewRequired && !showsEffect(change)) return ['eye', t('decision.previewMissing')];
+    if (change.terms.previewRequired && !permitsApproval(change)) return ['eye', t('decision.previewMissing')];
     return null;
   }
 

@@ -20,8 +20,8 @@ export const approvalsOf = (change) => change.decisions.filter((d) => d.verdict 
 /** Returns how many more people have to approve the change. */
 export const missingApprovals = (change) => change.terms.quorum - approvalsOf(change).length;
 
-/** Returns true if the preview shows the effect of the change and not only its arguments. */
-export const showsEffect = ({ preview }) => !preview?.failed && preview?.kind !== 'arguments';
+/** Returns true if the change may be approved although its rule requires a preview: it shows its effect, or does so after a fill. */
+export const permitsApproval = ({ preview }) => (!preview?.failed && preview?.kind !== 'arguments') || Boolean(preview.awaitsResults);
 
 /** Returns true if the user proposed the change, judged by name, owner, key, creator of the key or another claim of the identity provider. */
 function isOwn(change, me) {
@@ -151,13 +151,13 @@ const tried = (preview) => (preview.tried ? [' ', t('decision.tried', { versions
 export function previewNote(change) {
   const { preview, terms } = change;
   if (!preview || preview.kind === 'module' && !preview.failed) return null;
-  const obstacle = terms.previewRequired && !showsEffect(change) && [' ', t('decision.previewObstacle')];
+  const obstacle = terms.previewRequired && !permitsApproval(change) && [' ', t('decision.previewObstacle')];
   if (preview.failed) {
     return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, t(preview.mustFail ? 'decision.mustFail' : 'decision.previewFailed')), ' ', t('decision.argumentsOnly'), obstacle, ' ',
       parts('decision.reason', { reason: [quote(preview.failed, 600), !/[.!?…]$/.test(preview.failed) && '.'] }), tried(preview)));
   }
   if (preview.kind === 'arguments') {
-    return h('p', { class: obstacle ? 'banner tone-amber preview-note' : 'why quiet preview-note' }, icon('info'), h('span', null, t('decision.noPreview'), obstacle));
+    return h('p', { class: obstacle ? 'banner tone-amber preview-note' : 'why quiet preview-note' }, icon('info'), h('span', null, t(preview.awaitsResults ? 'decision.awaitsResults' : 'decision.noPreview'), obstacle));
   }
   return h('p', { class: 'why quiet preview-note' }, icon('eye'), h('span', null, computesEffect(change) ? (KINDS[preview.kind] ? t(KINDS[preview.kind]) : visibleString(preview.kind)) : t('decision.stateOnly'), tried(preview)));
 }

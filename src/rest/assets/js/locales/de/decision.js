@@ -77,4 +77,5 @@ export default {
   'decision.argumentsOnly': 'Unten stehen die Argumente, aber nicht, was der Aufruf ändern würde.',
   'decision.reason': 'Grund: {reason}',
   'decision.noPreview': 'Für dieses Tool gibt es keine Vorschau. Es werden nur seine Argumente gezeigt.',
+  'decision.awaitsResults': 'Die Argumente verweisen auf Ergebnisse früherer Schritte. Sobald sie eingesetzt sind, wird der Schritt mit Vorschau erneut geprüft.',
 };

@@ -77,4 +77,5 @@ export default {
   'decision.argumentsOnly': 'The arguments are shown below, but not what the call would change.',
   'decision.reason': 'Reason: {reason}',
   'decision.noPreview': 'No preview is available for this tool. Only its arguments are shown.',
+  'decision.awaitsResults': 'The arguments refer to results of earlier steps. Once these are filled in, the step is previewed and reviewed again.',
 };
