@@ -20,7 +20,7 @@ import { auditRequest, isNarrowed, readAuditFilter } from '../../src/rest/assets
 import { splitFields } from '../../src/rest/assets/js/ui/callargs.js';
 import { columns, emphasis, foldEqual, pairUp } from '../../src/rest/assets/js/ui/difflines.js';
 import { spanOf } from '../../src/rest/assets/js/ui/export.js';
-import { hasVoted, isApprovedByDeputy, isBarredAsProposer, isReviewerOf, representedBy, reviewersOf } from '../../src/rest/assets/js/ui/terms.js';
+import { countsApproval, hasVoted, isApprovedByDeputy, isBarredAsProposer, isReviewerOf, representedBy, reviewersOf } from '../../src/rest/assets/js/ui/terms.js';
 import { hasRecipe, unannotatedTools } from '../../src/rest/assets/js/ui/tools.js';
 import { truncatedLength } from '../../src/rest/assets/js/ui/longtext.js';
 import { checkLinks } from '../../src/rest/assets/js/views/audit.js';
@@ -495,4 +495,20 @@ test('a deputy decides for the groups of somebody who is away and did not propos
   assert.deepEqual(represented(change(['reviewer'])), [], 'a right of their own');
   const voted = { decisions: [{ verdict: 'approve', reviewer: 'bob', deputyFor: { name: 'laptop', owner: 'alice' } }] };
   assert.deepEqual([isApprovedByDeputy(voted, { name: 'alice' }), isApprovedByDeputy(voted, { name: 'carol' }), hasVoted(voted, me)], [true, false, true]);
+});
+
+test('an approval counts unless the reviewer may have voted, or edited where editors may not approve', () => {
+  const me = { name: 'carol', owner: 'carol', keyId: 'key_1', otherNames: ['root'], mayDecide: true, role: 'reviewer', groups: [] };
+  const counts = (change, user = me) => countsApproval({ proposer: { principal: 'robot' }, decisions: [], terms: { quorum: 1, edit: 'allowed' }, ...change }, user);
+  const vote = (more) => ({ terms: { quorum: 2, edit: 'allowed' }, decisions: [{ verdict: 'approve', reviewer: 'bob', ...more }] });
+  const edited = (terms, edit = { by: 'carol' }) => ({ terms: { quorum: 1, edit: 'allowed', ...terms }, edits: [edit] });
+  for (const [change, expected] of [
+    [{}, true], [vote({}), true], [vote({ owner: 'carol' }), false], [vote({ keyId: 'key_1' }), false], [vote({ otherNames: ['root'] }), false],
+    [vote({ deputyFor: { name: 'carol' } }), false], [{ ...vote({ reviewer: 'carol' }), decisions: [{ verdict: 'reject', reviewer: 'carol' }] }, true],
+    [edited({}), true], [edited({ quorum: 2 }), false], [edited({ edit: 'other' }), false], [edited({ edit: 'other' }, { by: 'bob' }), true],
+    [edited({ edit: 'other' }, { by: 'bob', otherNames: ['root'] }), false],
+  ]) assert.equal(counts(change), expected, JSON.stringify(change));
+  const deputy = { ...me, deputyFor: [{ name: 'alice', groups: ['dba'], until: new Date(Date.now() + 60_000).toISOString() }] };
+  const ofDba = (change) => counts({ ...change, terms: { quorum: 2, edit: 'allowed', reviewers: ['dba'] } }, deputy);
+  assert.deepEqual([ofDba(vote({})), ofDba(vote({ reviewer: 'alice' }))], [true, false], 'the absent person and the deputy have one vote');
 });

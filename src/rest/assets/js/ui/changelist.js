@@ -83,11 +83,6 @@ export class ChangeList {
     for (const item of this.#items.values()) this.#paintTools(item);
   }
 
-  /** The number of changes that were not yet shown to the end as they are now. */
-  get unseen() {
-    return [...this.#items.values()].filter(({ change }) => !this.#hasSeen(change)).length;
-  }
-
   /** Shows the changes `[{change, source}]`. One that is the same as before stays as it is on the screen. */
   show(list) {
     const ids = new Set(list.map(({ change }) => change.id));
@@ -221,7 +216,7 @@ export class ChangeList {
       h('span', { class: change.state === 'pending' ? 'sr-only' : `list-state tone-${stateOf(change.state).tone}` }, stateOf(change.state).label),
       this.#hasSeen(change) && (isDecidable(change.state) || change.state === 'approved') && h('span', { class: 'seen-mark' }, icon('eye'), h('span', { class: 'sr-only' }, t('list.seen'))))));
     if (focused !== -1) this.#contents.querySelectorAll('a')[focused]?.focus({ preventScroll: true });
-    const { unseen } = this;
+    const unseen = all.filter(({ change }) => !this.#hasSeen(change)).length;
     this.#meter.max = Math.max(1, all.length);
     this.#meter.value = all.length - unseen;
     this.#progress.textContent = unseen === 0 ? t('list.allSeen') : t('list.someSeen', { seen: count(all.length - unseen), count: all.length });

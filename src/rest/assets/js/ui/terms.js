@@ -23,12 +23,16 @@ export const missingApprovals = (change) => change.terms.quorum - approvalsOf(ch
 /** Returns true if the change may be approved although its rule requires a preview: it shows its effect, or does so after a fill. */
 export const permitsApproval = ({ preview }) => (!preview?.failed && preview?.kind !== 'arguments') || Boolean(preview.awaitsResults);
 
-/** Returns true if the user proposed the change, judged by name, owner, key, creator of the key or another claim of the identity provider. */
-function isOwn(change, me) {
-  const { principal, owner, keyId, claims, keyCreators } = change.proposer;
-  const names = [owner ?? principal, ...(claims?.otherNames ?? keyCreators ?? [])];
-  const isName = (name) => names.includes(name);
-  return principal === me.name || [me.owner ?? me.name, ...(me.otherNames ?? [])].some(isName) || Boolean(keyId && me.keyId && keyId === me.keyId);
+/** Returns true if an account may be one of the user's, judged by name, owner, key, creator of the key or another claim of the identity provider. */
+function mayBeUser({ name, owner, keyId, otherNames }, me) {
+  const names = [owner ?? name, ...(otherNames ?? [])];
+  const isName = (other) => names.includes(other);
+  return name === me.name || [me.owner ?? me.name, ...(me.otherNames ?? [])].some(isName) || Boolean(keyId && me.keyId && keyId === me.keyId);
+}
+
+/** Returns true if the user may have proposed the change. */
+function isOwn({ proposer: { principal, owner, keyId, claims, keyCreators } }, me) {
+  return mayBeUser({ name: principal, owner, keyId, otherNames: claims?.otherNames ?? keyCreators }, me);
 }
 
 /** Returns true if the rule forbids the user to approve the change, because they or their own agent proposed it. */
@@ -89,6 +93,19 @@ export const hasVoted = (change, me) => approvalsOf(change).some((d) => isVoter(
 
 /** Returns true if a deputy has approved the change in place of the user. */
 export const isApprovedByDeputy = (change, me) => approvalsOf(change).some(({ deputyFor }) => deputyFor && isVoter(deputyFor, me));
+
+/** Returns true unless the user may have approved the change already, or may have edited it where editors may not approve. */
+function mayStillApprove({ terms, edits, ...change }, me) {
+  const isVoter = ({ reviewer, deputyFor, ...vote }) => mayBeUser({ ...vote, name: reviewer }, me) || Boolean(deputyFor && mayBeUser(deputyFor, me));
+  const barsEditors = terms.quorum > 1 || terms.edit === 'other' || !mayEdit(terms);
+  return !approvalsOf(change).some(isVoter) && !(barsEditors && edits?.some(({ by, ...edit }) => mayBeUser({ ...edit, name: by }, me)));
+}
+
+/** Returns true if an approval by this reviewer, or in the place of an absent person whose deputy they are, would count. */
+export function countsApproval(change, me) {
+  const absent = representedBy(change, me);
+  return mayStillApprove(change, me) && (absent.length === 0 || absent.some((person) => mayStillApprove(change, person)));
+}
 
 /** Shows the requirements beyond one approval by any reviewer, or returns null. */
 export function termsLine(change) {

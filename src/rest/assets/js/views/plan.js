@@ -13,7 +13,7 @@ import { isDecidable, proposerName } from '../core/vocab.js';
 import { ChangeList } from '../ui/changelist.js';
 import { needsSignIn, signInButton } from '../ui/signinagain.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
-import { hasVoted, isApprovedByDeputy, isBarredAsProposer, isReviewerOf, missingApprovals } from '../ui/terms.js';
+import { countsApproval, isBarredAsProposer, isReviewerOf, missingApprovals } from '../ui/terms.js';
 
 export class PlanView {
   element;
@@ -123,9 +123,9 @@ export class PlanView {
     return earlier ? t('plan.waits.step', { step: earlier.change.plan.index + 1 }) : null;
   }
 
-  // The steps on which this user can still decide.
+  // The steps that this user can still approve.
   #ownSteps() {
-    return this.#plan.steps.filter(({ change }) => isDecidable(change.state) && isReviewerOf(change, this.#me) && !hasVoted(change, this.#me) && !isApprovedByDeputy(change, this.#me));
+    return this.#plan.steps.filter(({ change }) => isDecidable(change.state) && isReviewerOf(change, this.#me) && countsApproval(change, this.#me));
   }
 
   // The steps that this user ends by rejecting the plan: approved ones, too, that have not begun.
@@ -154,7 +154,7 @@ export class PlanView {
     const own = this.#ownSteps();
     const obstacle = this.#obstacle(own, isComplete);
     const needsComment = [...own, ...rejectable].some(({ change }) => change.terms.requireComment);
-    const { unseen } = this.#list;
+    const unseen = own.filter(({ change }) => !this.#list.hasSeen(change.id)).length;
     const busy = this.#busy !== null;
     const active = this.#decision.contains(document.activeElement) ? document.activeElement : null;
     const act = active?.dataset.act;
