@@ -119,6 +119,8 @@ pub struct Record {
     pub rules: Vec<StandingRule>,
     /// The outcome of a call that arrived after the lease of its node had expired.
     pub late: Option<LateCall>,
+    /// The record is refused with [`WriteError::Conflict`] if the timeline of the change has an entry with this event already.
+    pub once: bool,
     /// The event, for example `definitions_accepted`.
     pub event: &'static str,
     pub at: Timestamp,
@@ -137,6 +139,7 @@ impl Record {
             pins: Vec::new(),
             rules: Vec::new(),
             late: None,
+            once: false,
             event,
             at,
             actor: actor.to_owned(),

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{BATCH_SIZE, handle_due, wait_for_turn};
 use crate::{draft::live_event, stored_changes::StoredChanges};
 use countersign_domain::changes::{Change, machine::SYSTEM};
-use countersign_store::{AuditSearch, Record, StoreError, WriteError, WriteRequest, write};
+use countersign_store::{Record, StoreError, WriteError, WriteRequest, write};
 
 /// The audit entry of an escalation.
 pub const AUDIT_EVENT: &str = "escalated";
@@ -45,9 +45,7 @@ async fn escalate(changes: &StoredChanges, id: &str) -> Result<(), StoreError> {
     match due {
         Some((at, _)) if at > now => changes.shared.escalations.insert(id, at, now),
         Some((_, change)) => {
-            if !is_recorded(changes, id).await? {
-                record(changes, &change, now).await?;
-            }
+            record(changes, &change, now).await?;
             changes.shared.escalations.remove(id);
         }
         None => changes.shared.escalations.remove(id),
@@ -55,30 +53,15 @@ async fn escalate(changes: &StoredChanges, id: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Returns `true` if the audit trail has the escalation of the change.
-async fn is_recorded(changes: &StoredChanges, id: &str) -> Result<bool, StoreError> {
-    let search =
-        AuditSearch { change: Some(id.to_owned()), events: vec![AUDIT_EVENT.to_owned()], ..AuditSearch::default() };
-    let mut before = None;
-    loop {
-        let page = changes.store.search_audit(search.clone(), before, 1).await?;
-        if !page.entries.is_empty() {
-            return Ok(true);
-        }
-        before = page.next;
-        if before.is_none() {
-            return Ok(false);
-        }
-    }
-}
-
-/// Records the escalation in the audit trail, and then announces it on the feed.
+/// Records the escalation in the audit trail, and then announces it on the feed. Does neither if it is recorded already, perhaps
+/// by a node that leads since.
 async fn record(changes: &StoredChanges, change: &Change, now: Timestamp) -> Result<(), StoreError> {
     let to = change.terms.escalate.as_ref().map(|escalation| &escalation.to);
     let details = json!({ "version": change.version, "to": to }).to_string();
-    let record = Record { change: change.id.clone(), ..Record::new(AUDIT_EVENT, now, SYSTEM, details) };
+    let record = Record { change: change.id.clone(), once: true, ..Record::new(AUDIT_EVENT, now, SYSTEM, details) };
     match write(&*changes.store, WriteRequest::Record(record)).await {
         Ok(()) => {}
+        Err(WriteError::Conflict) => return Ok(()),
         Err(WriteError::Store(error)) => return Err(error),
         Err(error) => return Err(StoreError::BadRecord(format!("{}: {error}", change.id))),
     }

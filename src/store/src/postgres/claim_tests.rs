@@ -65,6 +65,26 @@ async fn target_has_one_claim_that_its_owner_ends() {
 }
 
 #[tokio::test]
+async fn nodes_record_the_same_escalation_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (server_for(dir.path()).open().unwrap(), server_for(dir.path()).open().unwrap());
+    for n in 0..20 {
+        let id = format!("c{n}");
+        write(&*a, created_draft(&id)).await.unwrap();
+        let record = || {
+            let entry = Record::new("escalated", Timestamp::now(), "system", "{}".into());
+            WriteRequest::Record(Record { change: id.clone(), once: true, ..entry })
+        };
+        let written = tokio::join!(crate::write(&*a, record()), crate::write(&*b, record()));
+        let is_once = matches!(written, (Ok(()), Err(WriteError::Conflict)) | (Err(WriteError::Conflict), Ok(())));
+        assert!(is_once, "{written:?}");
+    }
+    a.close();
+    b.close();
+    server_for(dir.path()).verify_audit(None).unwrap();
+}
+
+#[tokio::test]
 async fn orphan_is_settled_after_late_calls_are_over() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, server) = proxied_server(dir.path());

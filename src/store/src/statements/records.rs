@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::{absences, facts, pins, retention, standing_rules};
 use crate::{
     Pruning, Record, StoreError, WriteRequest, coverage::with_rows, pins::FIRST_SEEN, sql::Sql,
-    standing_rules::RULE_USED,
+    standing_rules::RULE_USED, values,
 };
 use countersign_domain::changes::{ChangeState, audit::EntryContent, machine::SYSTEM};
 
@@ -53,6 +53,9 @@ pub async fn write<'a, S: Sql>(db: &S, request: &'a WriteRequest) -> Result<Vec<
 }
 
 async fn write_record<'a, S: Sql>(db: &S, record: &'a Record) -> Result<Vec<NewEntry<'a>>, StoreError> {
+    if record.once && is_recorded(db, record).await? {
+        return Ok(Vec::new());
+    }
     // The first pins of a server must not overwrite pins of another node, which a person may have accepted meanwhile.
     let is_first = record.event == FIRST_SEEN;
     if !record.server.is_empty() && !pins::store(db, &record.server, &record.pins, is_first).await? {
@@ -69,6 +72,15 @@ async fn write_record<'a, S: Sql>(db: &S, record: &'a Record) -> Result<Vec<NewE
         at: record.at.to_string(),
         details: with_rows(&record.details, &rows),
     }])
+}
+
+/// Returns `true` if the timeline of the change has an entry with the event of the record. Locks the change, so that no other node
+/// adds one before the caller's transaction ends.
+async fn is_recorded<S: Sql>(db: &S, record: &Record) -> Result<bool, StoreError> {
+    let lock = format!("SELECT 1 FROM changes WHERE id = ?1{}", S::DIALECT.for_update);
+    db.rows(&lock, values![&record.change]).await?;
+    let sql = "SELECT 1 FROM audit WHERE change_id = ?1 AND event = ?2 LIMIT 1";
+    Ok(db.first(sql, values![&record.change, record.event]).await?.is_some())
 }
 
 /// Prunes the records that were not modified since they were read. Returns one entry for each redaction and deletion,

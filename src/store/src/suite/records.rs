@@ -149,6 +149,26 @@ pub(super) async fn policy_is_kept_after_reopening(location_of: LocationOf) {
     assert!(store.save_policy(policy_snapshot("fourth"), true).await.is_err());
 }
 
+pub(super) async fn record_about_a_change_is_written_once(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
+    for id in ["one", "two"] {
+        write(&*store, created_draft(id)).await.unwrap();
+    }
+    let once = |change: &str, event| Record {
+        change: change.into(),
+        once: true,
+        ..Record::new(event, time_at(7), "system", "{}".into())
+    };
+    write_record(&*store, once("one", "escalated"), false).await.unwrap();
+    let again = write_record(&*store, once("one", "escalated"), false).await;
+    assert!(matches!(again, Err(WriteError::Conflict)), "{again:?}");
+    for (change, event) in [("two", "escalated"), ("one", "late_result")] {
+        write_record(&*store, once(change, event), false).await.unwrap();
+    }
+    assert_eq!(store.heads().await.unwrap().audit.seq, 5);
+}
+
 pub(super) async fn pins_and_rules_are_kept_with_entries(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
     let location = location_of(dir.path());
