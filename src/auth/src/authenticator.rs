@@ -326,6 +326,21 @@ impl Authenticator {
         }
     }
 
+    /// Waits like [`Self::wait_until_revoked`], but does not return because a token has expired. After that, it returns if the
+    /// person's access is revoked or the issuer's configuration changes.
+    pub async fn wait_until_withdrawn(&self, identity: &Identity) -> McpError {
+        loop {
+            let refused = self.wait_until_revoked(identity).await;
+            let Credential::Token(token) = &identity.credential else { return refused };
+            let is_revoked = |error: McpError| error.kind == ErrorKind::Unauthorized;
+            if !self.tokens.has_expired(token, Timestamp::now())
+                || self.check_person(&identity.principal).is_err_and(is_revoked)
+            {
+                return refused;
+            }
+        }
+    }
+
     /// Returns [`Self::wait_until_revoked`] for a token, whose revocation only its issuer may know. For
     /// other credentials, which callers verify with [`Self::check`], the future never ends.
     pub fn wait_until_token_revoked(self: &Arc<Self>, identity: &Identity) -> Pin<Box<dyn Future<Output = McpError>>> {

@@ -61,4 +61,11 @@ impl LongRequests {
     pub async fn wait_until_revoked(&self, identity: &Identity) -> McpError {
         self.authenticator.wait_until_revoked(identity).await
     }
+
+    /// Waits until the client's access is revoked. The client may renew an access token while its task runs, so a token that
+    /// expires does not count as revoked.
+    pub async fn wait_until_withdrawn(&self, identity: &Identity) {
+        let error = self.authenticator.wait_until_withdrawn(identity).await;
+        tracing::info!(principal = %identity.principal.name, %error, "a task ends with the access of its client");
+    }
 }

@@ -12,7 +12,7 @@ use crate::{
     tokens::tests::{KnownIssuer, fake_provider::FakeProvider, issuer_config, with_introspection},
 };
 use countersign_config::TokenIssuer;
-use countersign_domain::principal::Role;
+use countersign_domain::principal::{Role, TokenCredential};
 
 /// A key store in memory.
 #[derive(Default)]
@@ -295,6 +295,21 @@ async fn token_of_a_revoked_person_is_refused() {
     assert_eq!(auth.wait_until_revoked(&identity).await.kind, ErrorKind::Unauthorized);
     let other = issuer.token_with(json!({ "sub": "bob" }));
     auth.identify(Some(&bearer(&other)), remote()).unwrap();
+}
+
+#[actix::test]
+async fn expired_token_is_not_withdrawn_until_person_is_revoked() {
+    let (auth, store) = new_authenticator(AuthMode::Keys);
+    let issuer = KnownIssuer::new(&auth.tokens);
+    let mut identity = auth.identify(Some(&bearer(&issuer.token_with(json!({})))), remote()).unwrap();
+    let Credential::Token(token) = &identity.credential else { panic!("{identity:?}") };
+    let expired = TokenCredential { expires_at: Timestamp::now().as_second(), ..TokenCredential::clone(token) };
+    identity.credential = Credential::Token(Arc::new(expired));
+    assert_eq!(auth.check(&identity).unwrap_err().kind, ErrorKind::Unauthorized);
+    let withdrawn = auth.wait_until_withdrawn(&identity);
+    tokio::time::timeout(RECHECK_INTERVAL * 3 / 2, withdrawn).await.unwrap_err();
+    store.revoked_people.lock().unwrap().insert("https://id.example#alice".to_owned());
+    assert_eq!(auth.wait_until_withdrawn(&identity).await.kind, ErrorKind::Unauthorized);
 }
 
 #[test]

@@ -20,6 +20,7 @@ use url::Url;
 
 use self::{
     cache::{CachedIntrospection, CachedJwt, TokenCache},
+    claims::MAX_SKEW,
     issuer::Issuer,
     jwt::UnverifiedJwt,
 };
@@ -361,6 +362,13 @@ impl TokenVerifier {
             None => self.cache.opaque_token(&credential.hash).is_some(),
         };
         if is_valid { Ok(()) } else { Err(Refusal::invalid("the token was revoked, or its issuer removed its key")) }
+    }
+
+    /// Returns `true` if a token that is no longer valid was not revoked, but has reached its end. The clock of the issuer, which
+    /// then knows an opaque token no more, may be ahead.
+    pub(crate) fn has_expired(&self, credential: &TokenCredential, now: Timestamp) -> bool {
+        let earliest_end = credential.expires_at.saturating_sub(2 * MAX_SKEW);
+        now.as_second() >= earliest_end && self.find_credential_issuer(credential).is_ok()
     }
 
     /// Returns the issuer of a token if it is still configured as it was when the token was accepted.

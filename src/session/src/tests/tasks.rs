@@ -1,10 +1,17 @@
 //! Changes and local tool calls as tasks.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, ask_error, pause};
 use crate::RequestScope;
-use countersign_domain::changes::{ChangeState, ReviewVerdict};
+use countersign_auth::keys;
+use countersign_domain::{
+    changes::{ChangeState, ReviewVerdict},
+    principal::{Credential, Role},
+};
 use countersign_exchange::testing::take_sent_messages;
 use countersign_protocol::Revision;
 
@@ -130,6 +137,22 @@ async fn running_task_is_never_dropped_for_another() {
     create_task(&client, "run").await;
     assert_eq!(ask_error(&client, "tasks/get", &first).await.0, -32602);
     assert_eq!(status(&client, &ids[1]).await, "working");
+}
+
+#[actix::test]
+async fn local_task_ends_when_its_key_is_revoked() {
+    let bench = Bench::new(RUN_ONLY_TARGET_RUN).await;
+    let new = keys::create("ann", Role::Agent, Timestamp::now()).unwrap();
+    bench.keys.writer().insert(&new.key, &new.hash).unwrap();
+    let mut client = bench.client(LEGACY, "{}");
+    client.exchange.identity.credential = Credential::Key(new.hash);
+    bench.fake.gate.forget_permits(1_000_000);
+    let id = create_task(&client, "run").await;
+    bench.keys.writer().revoke(&new.key.id, Timestamp::now()).unwrap();
+    let other_client = bench.client(LEGACY, "{}");
+    let id = json!({ "taskId": id });
+    let end = ask_error(&other_client, "tasks/result", &id);
+    assert_eq!(tokio::time::timeout(Duration::from_secs(10), end).await.unwrap().1, "CANCELLED");
 }
 
 #[actix::test]

@@ -18,7 +18,7 @@ use countersign_exchange::{
 };
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, json::MemberEdit};
 
-/// Runs the call as a task of this gateway.
+/// Runs the call as a task of this gateway. The task is cancelled when the client's access is revoked.
 ///
 /// # Errors
 /// `OVERLOADED` if the principal has too many tasks already, or no memory left.
@@ -51,6 +51,10 @@ pub fn start(
                 Err(error) => LocalTaskState::Failed(Box::new(error)),
             },
             () = cancel.cancelled() => LocalTaskState::Cancelled,
+            () = runner.long_requests.wait_until_withdrawn(&exchange.identity) => {
+                cancel.cancel();
+                LocalTaskState::Cancelled
+            }
         };
         task.end(state);
     });
