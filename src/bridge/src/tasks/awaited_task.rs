@@ -2,10 +2,14 @@
 //! (`tasks/result` blocks until there is one, and beyond the time limit of a call the task is polled). The upstream's
 //! questions are in the task's `inputRequests` until a `tasks/update` answers them.
 
-use std::sync::{Arc, Weak};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use serde_json::{json, value::RawValue};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -33,8 +37,29 @@ const INTERNAL: i64 = ErrorKind::Internal.number();
 /// The maximum number of open questions of one task.
 pub const MAX_OPEN_QUESTIONS: usize = 64;
 
-/// The maximum number of consecutive requests about a task that may fail before the task counts as failed.
-pub const MAX_FAILED_REQUESTS: u32 = 10;
+/// The number of consecutive requests about a task that may fail in any case.
+const MAX_FAILED_REQUESTS: u32 = 10;
+
+/// The time for which more requests may fail. The server chooses the interval of requests, so their number can be reached within a
+/// second.
+const MAX_OUTAGE: Duration = Duration::from_secs(120);
+
+/// The consecutive failed requests about a task, which goes on at its server meanwhile.
+#[derive(Default)]
+pub struct FailedRequests {
+    count: u32,
+    /// The time of the first of them.
+    since: Option<Instant>,
+}
+
+impl FailedRequests {
+    /// Records a failed request. Returns `true` if the wait for the task is to be given up.
+    pub fn record(&mut self) -> bool {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        self.count = self.count.saturating_add(1);
+        self.count > MAX_FAILED_REQUESTS && since.elapsed() >= MAX_OUTAGE
+    }
+}
 
 /// A question of the upstream without an answer.
 struct OpenQuestion {
@@ -103,7 +128,7 @@ impl AwaitedTask {
     /// request has reached its time limit, until it has ended or needs input. Returns `None` once no client can name the task.
     async fn await_outcome(self: &Arc<Self>, task: &Weak<Task>, upstream: &Arc<Upstream>) -> Option<TaskOutcome> {
         let failed = |error: &McpError| Some(TaskOutcome::Error(RpcError::new(INTERNAL, error.message.to_string())));
-        let (mut method, mut failures) = ("tasks/result", 0);
+        let (mut method, mut failures) = ("tasks/result", FailedRequests::default());
         loop {
             let task = task.upgrade().filter(|task| !task.is_expired())?;
             let outgoing = request::build_request(upstream, &task, method, "{}", true);
@@ -112,7 +137,7 @@ impl AwaitedTask {
                 Ok(Response::Error(error)) => return Some(TaskOutcome::Error(error)),
                 Ok(Response::Result(result)) if method == "tasks/result" => return Some(TaskOutcome::Result(result)),
                 Ok(Response::Result(described)) => {
-                    failures = 0;
+                    failures = FailedRequests::default();
                     match Status::parse_known(described.get()) {
                         Ok(Status::Working) => *self.task.lock() = described.get().into(),
                         Ok(_) => {
@@ -122,8 +147,8 @@ impl AwaitedTask {
                         Err(error) => return failed(&error),
                     }
                 }
-                Err(error) if failures == MAX_FAILED_REQUESTS || !error.kind.is_transient() => return failed(&error),
-                Err(_) => (method, failures) = ("tasks/get", failures + 1),
+                Err(error) if !error.kind.is_transient() || failures.record() => return failed(&error),
+                Err(_) => method = "tasks/get",
             }
             let pause = task_shape::poll_interval(&self.task.lock());
             tokio::time::sleep(pause).await;

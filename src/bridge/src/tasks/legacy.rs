@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Tasks,
-    awaited_task::{MAX_FAILED_REQUESTS, MAX_OPEN_QUESTIONS},
+    awaited_task::{FailedRequests, MAX_OPEN_QUESTIONS},
     kept_outcome::TaskOutcome,
     request::TaskRequest,
     table::{Task, TaskKind, unknown_task_error},
@@ -134,14 +134,14 @@ fn cancelled_error() -> McpError {
     McpError::new(ErrorKind::Cancelled, "the task was cancelled")
 }
 
-/// Waits for the result of a task of the extension, and asks the client the upstream's questions meanwhile. A few failed
-/// requests do not end the wait, because the task goes on.
+/// Waits for the result of a task of the extension, and asks the client the upstream's questions meanwhile. An outage of
+/// the upstream ends the wait only if it is long, because the task goes on.
 ///
 /// # Errors
 /// The error with which the task fails, and the errors of [`get`]; `TIMEOUT` for a task that has expired.
 pub async fn await_extension_task(task_request: &TaskRequest<'_>) -> Result<String, McpError> {
     let mut asked_keys: HashSet<String> = HashSet::new();
-    let (mut failures, mut pause) = (0, task_shape::poll_interval("{}"));
+    let (mut failures, mut pause) = (FailedRequests::default(), task_shape::poll_interval("{}"));
     loop {
         if task_request.task.is_cancelled() {
             return Err(cancelled_error());
@@ -151,17 +151,14 @@ pub async fn await_extension_task(task_request: &TaskRequest<'_>) -> Result<Stri
             return Err(McpError::new(ErrorKind::Timeout, message).with("outcome", "unknown"));
         }
         let task = match task_request.send_or_fail("tasks/get", "{}").await {
-            Err(error)
-                if failures < MAX_FAILED_REQUESTS && error.passthrough.is_none() && error.kind.is_transient() =>
-            {
-                failures += 1;
+            Err(error) if error.passthrough.is_none() && error.kind.is_transient() && !failures.record() => {
                 tokio::time::sleep(pause).await;
                 continue;
             }
             answer => answer?,
         };
         let text = task.get();
-        (failures, pause) = (0, task_shape::poll_interval(text));
+        (failures, pause) = (FailedRequests::default(), task_shape::poll_interval(text));
         match Status::parse_known(text)? {
             Status::Completed => return task_request.adapt_result(member(text, "result").unwrap_or("{}")),
             Status::Failed => return Err(error_of_failed_task(member(text, "error"))),

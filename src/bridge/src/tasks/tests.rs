@@ -7,6 +7,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::*;
 use crate::testing::{Fixture, value};
@@ -125,8 +126,9 @@ async fn task_may_take_longer_than_any_call() {
 #[actix::test]
 async fn failed_polls_do_not_make_a_call_not_applied() {
     let capabilities = json!({ "tools": {}, "extensions": { TASKS_EXTENSION: {} } });
-    for failed_polls in [2, usize::MAX] {
+    for failed_polls in [20, usize::MAX] {
         let fixture = Fixture::with_config(Era::Modern, &capabilities, |_| {}).await;
+        tokio::time::pause();
         let polls = AtomicUsize::new(0);
         fixture.server.answer_with(move |request| {
             let described = |kind: &str, status: &str| {
@@ -146,11 +148,16 @@ async fn failed_polls_do_not_make_a_call_not_applied() {
             Box::pin(ready(answer))
         });
         let client = fixture.clients.exchange(Revision::V2025_11_25, "{}");
+        let started_at = Instant::now();
         match fixture.call(&client, &json!({ "name": "s__echo" })).await {
-            Ok(reply) => assert_eq!((failed_polls, &value(&reply)["content"]), (2, &json!([]))),
-            Err(error) => assert_eq!((failed_polls, &error.data["outcome"]), (usize::MAX, &json!("unknown"))),
+            Ok(reply) => assert_eq!((failed_polls, &value(&reply)["content"]), (20, &json!([]))),
+            Err(error) => {
+                assert_eq!((failed_polls, &error.data["outcome"]), (usize::MAX, &json!("unknown")));
+                assert!(started_at.elapsed() >= Duration::from_secs(60));
+            }
         }
         assert_eq!(fixture.call_count(), 1);
+        tokio::time::resume();
     }
 }
 
