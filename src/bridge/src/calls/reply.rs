@@ -241,9 +241,12 @@ async fn wait_for_task_result(prepared: &PreparedCall<'_>, created: &str) -> Res
     let task = register(prepared, created, TaskKind::modern_upstream())?;
     let task_request = TaskRequest::new(exchange, task).await?;
     let cancel_guard = legacy::TaskCancelGuard::new(&task_request);
-    let result = legacy::await_extension_task(&task_request).await;
-    cancel_guard.disarm();
+    let ended = legacy::await_end(&task_request).await;
+    if ended.is_ok() {
+        cancel_guard.disarm();
+    }
     prepared.call.bridge.tasks.forget(&task_request.task.alias);
+    let result = ended.and_then(|task| legacy::result_of_ended_task(&task_request, task.get()));
     // Requests about the task have failed, but the tool may have run.
     let result = result.map_err(|error| match error.data.contains_key("outcome") {
         true => error.with("outcome", "unknown"),

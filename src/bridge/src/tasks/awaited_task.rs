@@ -127,7 +127,11 @@ impl AwaitedTask {
     /// Requests the result of the task and returns its outcome. A task may take longer than any call, so it is polled when the
     /// request has reached its time limit, until it has ended or needs input. Returns `None` once no client can name the task.
     async fn await_outcome(self: &Arc<Self>, task: &Weak<Task>, upstream: &Arc<Upstream>) -> Option<TaskOutcome> {
-        let failed = |error: &McpError| Some(TaskOutcome::Error(RpcError::new(INTERNAL, error.message.to_string())));
+        // The client is told that the task has failed, so the server does not need to go on.
+        let give_up = |task: &Arc<Task>, error: &McpError| {
+            request::cancel_in_background(upstream, task);
+            Some(TaskOutcome::Error(RpcError::new(INTERNAL, error.message.to_string())))
+        };
         let (mut method, mut failures) = ("tasks/result", FailedRequests::default());
         loop {
             let task = task.upgrade().filter(|task| !task.is_expired())?;
@@ -144,10 +148,10 @@ impl AwaitedTask {
                             method = "tasks/result";
                             continue;
                         }
-                        Err(error) => return failed(&error),
+                        Err(error) => return give_up(&task, &error),
                     }
                 }
-                Err(error) if !error.kind.is_transient() || failures.record() => return failed(&error),
+                Err(error) if !error.kind.is_transient() || failures.record() => return give_up(&task, &error),
                 Err(_) => method = "tasks/get",
             }
             let pause = task_shape::poll_interval(&self.task.lock());

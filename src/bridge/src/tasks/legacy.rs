@@ -13,7 +13,7 @@ use super::{
     Tasks,
     awaited_task::{FailedRequests, MAX_OPEN_QUESTIONS},
     kept_outcome::TaskOutcome,
-    request::TaskRequest,
+    request::{TaskRequest, cancel_in_background},
     table::{Task, TaskKind, unknown_task_error},
 };
 use crate::{
@@ -87,7 +87,10 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, params: &str) -> Resul
             });
             read.ok_or_else(|| unknown_task_error(alias))??
         }
-        TaskKind::ModernUpstream { .. } => await_extension_task(&task_request).await?,
+        TaskKind::ModernUpstream { .. } => {
+            let ended = await_end(&task_request).await?;
+            result_of_ended_task(&task_request, ended.get())?
+        }
         TaskKind::SameEra | TaskKind::LegacyUpstream(_) => match await_handshake_task(&task_request, params).await? {
             Response::Result(result) => task_request.adapt_result(result.get())?,
             Response::Error(error) => return Err(task_request.error_for_client(&error)),
@@ -134,12 +137,13 @@ fn cancelled_error() -> McpError {
     McpError::new(ErrorKind::Cancelled, "the task was cancelled")
 }
 
-/// Waits for the result of a task of the extension, and asks the client the upstream's questions meanwhile. An outage of
-/// the upstream ends the wait only if it is long, because the task goes on.
+/// Waits for the end of a task of the extension, and asks the client the upstream's questions meanwhile. An outage of the upstream
+/// ends the wait only if it is long, because the task goes on. Returns the task.
 ///
 /// # Errors
-/// The error with which the task fails, and the errors of [`get`]; `TIMEOUT` for a task that has expired.
-pub async fn await_extension_task(task_request: &TaskRequest<'_>) -> Result<String, McpError> {
+/// The errors of [`get`], with which the wait is given up; `TIMEOUT` for a task that has expired, and `CANCELLED` for one that its
+/// client has cancelled.
+pub async fn await_end(task_request: &TaskRequest<'_>) -> Result<Box<RawValue>, McpError> {
     let mut asked_keys: HashSet<String> = HashSet::new();
     let (mut failures, mut pause) = (FailedRequests::default(), task_shape::poll_interval("{}"));
     loop {
@@ -160,9 +164,7 @@ pub async fn await_extension_task(task_request: &TaskRequest<'_>) -> Result<Stri
         let text = task.get();
         (failures, pause) = (FailedRequests::default(), task_shape::poll_interval(text));
         match Status::parse_known(text)? {
-            Status::Completed => return task_request.adapt_result(member(text, "result").unwrap_or("{}")),
-            Status::Failed => return Err(error_of_failed_task(member(text, "error"))),
-            Status::Cancelled => return Err(cancelled_error()),
+            Status::Completed | Status::Failed | Status::Cancelled => return Ok(task),
             Status::InputRequired => {
                 let requests = member(text, "inputRequests").unwrap_or("{}");
                 if let Some(responses) = ask_client(task_request, requests, &mut asked_keys).await? {
@@ -176,7 +178,19 @@ pub async fn await_extension_task(task_request: &TaskRequest<'_>) -> Result<Stri
     }
 }
 
-/// Cancels a task when the request that waits for it is dropped before the task has ended.
+/// Returns the result of a task of the extension that has ended.
+///
+/// # Errors
+/// The error with which it has failed; `CANCELLED`.
+pub fn result_of_ended_task(task_request: &TaskRequest<'_>, task: &str) -> Result<String, McpError> {
+    match Status::parse_known(task)? {
+        Status::Completed => task_request.adapt_result(member(task, "result").unwrap_or("{}")),
+        Status::Failed => Err(error_of_failed_task(member(task, "error"))),
+        _ => Err(cancelled_error()),
+    }
+}
+
+/// Cancels a task when the request that waits for it is dropped, or gives up, before the task has ended.
 pub struct TaskCancelGuard<'a> {
     task_request: &'a TaskRequest<'a>,
     has_ended: bool,
@@ -195,18 +209,9 @@ impl<'a> TaskCancelGuard<'a> {
 
 impl Drop for TaskCancelGuard<'_> {
     fn drop(&mut self) {
-        if self.has_ended {
-            return;
+        if !self.has_ended {
+            cancel_in_background(&self.task_request.upstream, &self.task_request.task);
         }
-        let task_request = self.task_request;
-        let (upstream, task) = (Arc::clone(&task_request.upstream), Arc::clone(&task_request.task));
-        let outgoing = task_request.build_request("tasks/cancel", "{}");
-        let relay: Arc<dyn countersign_upstream::Listener> = Relay::new(task_request.recipient(None), false);
-        actix::spawn(async move {
-            if let Err(error) = upstream.call(&task.caller, &outgoing, relay).await {
-                tracing::debug!(%error, "the task of a dropped request could not be cancelled");
-            }
-        });
     }
 }
 

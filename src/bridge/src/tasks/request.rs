@@ -21,7 +21,8 @@ use countersign_protocol::{
     params::LoggingLevel,
     rpc_error::RpcError,
 };
-use countersign_upstream::{Listener, NegotiatedSession, OutgoingRequest, Response, Upstream};
+use countersign_provider::request::UpstreamRequest;
+use countersign_upstream::{Listener, NegotiatedSession, OutgoingRequest, Response, Upstream, UpstreamNotification};
 
 /// The name of the extension in capabilities.
 pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
@@ -125,6 +126,27 @@ pub fn build_request(upstream: &Upstream, task: &Task, method: &str, params: &st
     let mut outgoing = request::for_upstream(upstream.next_request_id(), revision, &draft);
     outgoing.is_repeatable = method == "tasks/get";
     outgoing
+}
+
+/// Asks the upstream to cancel a task that nobody waits for any more. Does not wait for the answer.
+pub fn cancel_in_background(upstream: &Arc<Upstream>, task: &Arc<Task>) {
+    let outgoing = build_request(upstream, task, "tasks/cancel", "{}", task.caller.is_modern);
+    let (upstream, task) = (Arc::clone(upstream), Arc::clone(task));
+    actix::spawn(async move {
+        if let Err(error) = upstream.call(&task.caller, &outgoing, Arc::new(SilentListener)).await {
+            tracing::debug!(%error, "a task that nobody waits for could not be cancelled");
+        }
+    });
+}
+
+/// Ignores what the upstream sends during a request.
+struct SilentListener;
+
+impl Listener for SilentListener {
+    fn handle_notification(&self, _: UpstreamNotification) {}
+
+    /// Dropping a request declines it.
+    fn handle_request(&self, _: UpstreamRequest) {}
 }
 
 /// Adds the declaration of the extension to capabilities.

@@ -157,7 +157,58 @@ async fn failed_polls_do_not_make_a_call_not_applied() {
             }
         }
         assert_eq!(fixture.call_count(), 1);
+        // Nobody waits for the task any more.
+        assert_eq!(cancellation_count(&fixture).await, usize::from(failed_polls == usize::MAX));
         tokio::time::resume();
+    }
+}
+
+/// Returns the number of cancellations that the server received, also of those that are on their way.
+async fn cancellation_count(fixture: &Fixture) -> usize {
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    fixture.server.request_count("tasks/cancel")
+}
+
+#[actix::test]
+async fn task_is_cancelled_if_its_question_cannot_be_asked() {
+    let capabilities = json!({ "tools": {}, "extensions": { TASKS_EXTENSION: {} } });
+    let fixture = Fixture::with_config(Era::Modern, &capabilities, |_| {}).await;
+    fixture.server.answer_with(|request| {
+        let is_call = request.method == "tools/call";
+        let (kind, status) = if is_call { ("task", "working") } else { ("complete", "input_required") };
+        Box::pin(ready(ok(json!({
+            "resultType": kind, "taskId": "own", "status": status, "createdAt": "x", "lastUpdatedAt": "x", "ttlMs": null,
+            "inputRequests": { "k": { "method": "elicitation/create", "params": { "message": "m" } } },
+        }))))
+    });
+    let client = fixture.clients.exchange(Revision::V2025_11_25, "{}");
+    let error = fixture.call(&client, &json!({ "name": "s__echo" })).await.unwrap_err();
+    assert_eq!((error.kind, cancellation_count(&fixture).await), (ErrorKind::NotBridgeable, 1));
+}
+
+#[actix::test]
+async fn awaited_task_is_cancelled_after_a_long_outage() {
+    let capabilities = json!({ "tools": {}, "tasks": { "requests": { "tools": { "call": {} } } } });
+    let fixture = Fixture::with_config(Era::Legacy, &capabilities, |_| {}).await;
+    tokio::time::pause();
+    fixture.server.answer_with(|request| {
+        let task = json!({
+            "taskId": "own", "status": "working", "createdAt": "x", "lastUpdatedAt": "x", "ttl": null, "pollInterval": 50,
+        });
+        Box::pin(ready(match request.method.as_str() {
+            "tools/call" => ok(json!({ "task": task })),
+            "tasks/result" | "tasks/get" => Err(LinkError::Status { status: 400, body: String::new() }),
+            _ => ok(json!({})),
+        }))
+    });
+    let client = fixture.clients.exchange(Revision::MODERN, TASKS_CAPABILITY);
+    let definition = RawValue::from_string(r#"{"execution":{"taskSupport":"required"}}"#.to_owned()).unwrap();
+    let created = value(&fixture.call_tool(&client, &json!({ "name": "s__echo" }), Some(&definition)).await.unwrap());
+    let alias = created["taskId"].as_str().unwrap();
+    for (seconds, status, cancellations) in [(60, "working", 0), (120, "failed", 1)] {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        assert_eq!(request_task(&fixture, &client, Method::TasksGet, alias).await.unwrap()["status"], status);
+        assert_eq!(cancellation_count(&fixture).await, cancellations);
     }
 }
 
