@@ -7,7 +7,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::bench::{Bench, ask, ask_error, pause};
 use crate::{
     RequestScope,
-    handlers::reviewed::long_poll::{self, WaitOutcome},
+    handlers::reviewed::long_poll::{self, HoldLimit, WaitOutcome},
 };
 use countersign_domain::changes::{ChangeState, OnReview, ReviewVerdict, Terms};
 use countersign_exchange::testing::take_sent_messages;
@@ -215,8 +215,9 @@ async fn continued_change_never_runs_again_if_policy_allows_it() {
 async fn wait_ends_with_decision_timeout_or_shutdown() {
     let bench = Bench::new("").await;
     let client = bench.client(LEGACY, "{}");
-    let wait = async |limit| {
+    let wait = async |limit: Option<Duration>| {
         let change = bench.changes().await.remove(0);
+        let limit = limit.map(HoldLimit::new);
         long_poll::wait(&client.exchange, &bench.server.reviews, change, limit, &NoProgress, long_poll::is_over)
             .await
             .unwrap()
@@ -241,6 +242,25 @@ async fn wait_ends_with_decision_timeout_or_shutdown() {
     let reviews = &bench.server.reviews;
     let error = long_poll::wait_for_new_version(&client.exchange, reviews, change).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::ShuttingDown);
+}
+
+#[actix::test]
+async fn progress_of_held_call_rises_from_wait_to_wait() {
+    let bench = Bench::new("").await;
+    let client = bench.client(LEGACY, "{}");
+    ask(&client, "tools/call", &write()).await;
+    let change = bench.change().await;
+    let (progress, limit) = (client.exchange.progress(Some("1")), HoldLimit::new(Duration::from_secs(600)));
+    for _ in 0..2 {
+        let (reviews, change) = (&bench.server.reviews, change.clone());
+        let waiting = long_poll::wait(&client.exchange, reviews, change, Some(limit), &*progress, long_poll::is_over);
+        tokio::time::timeout(Duration::from_millis(50), waiting).await.unwrap_err();
+    }
+    let mut messages = take_sent_messages(&client.exchange);
+    messages.retain(|message| message["method"] == "notifications/progress");
+    assert!(messages.iter().all(|message| message["params"]["total"] == 600.0), "{messages:?}");
+    let values: Vec<_> = messages.iter().filter_map(|message| message["params"]["progress"].as_f64()).collect();
+    assert!(values.len() == 2 && values[1] >= 0.05, "{messages:?}");
 }
 
 /// Answers the next question to a client of the handshake era.

@@ -18,6 +18,34 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// The longest time between two reads of the change, even if nothing is announced.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 
+/// The time limit of a call that is held. The call may wait several times, and its progress is the time since the first wait began,
+/// because progress must rise.
+#[derive(Clone, Copy)]
+pub struct HoldLimit {
+    started_at: Instant,
+    duration: Duration,
+}
+
+impl HoldLimit {
+    /// Returns the limit of a call that is held from now on.
+    #[must_use]
+    pub fn new(duration: Duration) -> Self {
+        Self { started_at: Instant::now(), duration }
+    }
+
+    /// Returns the time that is left.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.duration.saturating_sub(self.started_at.elapsed())
+    }
+
+    /// Reports the progress of the call.
+    fn report(&self, progress: &dyn ProgressSink, change: &Change) {
+        let message = gateway_tools::progress_message(change);
+        progress.progress(self.started_at.elapsed().as_secs_f64(), Some(self.duration.as_secs_f64()), Some(&message));
+    }
+}
+
 /// The outcome of a wait.
 #[derive(Debug)]
 pub enum WaitOutcome {
@@ -34,7 +62,7 @@ pub fn is_over(change: &Change) -> bool {
     change.state.is_final() || change.state == ChangeState::OutcomeUnknown
 }
 
-/// Waits until `is_reached` returns `true` for the change, for `limit` at most.
+/// Waits until `is_reached` returns `true` for the change, for `limit` at most. Only a wait with a limit reports progress.
 ///
 /// # Errors
 /// `UNAUTHORIZED` once the client's credential is no longer valid; the errors of the store.
@@ -42,7 +70,7 @@ pub async fn wait(
     exchange: &Exchange,
     reviews: &Reviews,
     change: Arc<Change>,
-    limit: Option<Duration>,
+    limit: Option<HoldLimit>,
     progress: &dyn ProgressSink,
     is_reached: fn(&Change) -> bool,
 ) -> Result<WaitOutcome, McpError> {
@@ -83,26 +111,23 @@ pub async fn wait_for_new_version(
 async fn follow_change(
     reviews: &Reviews,
     mut change: Arc<Change>,
-    limit: Option<Duration>,
+    limit: Option<HoldLimit>,
     progress: &dyn ProgressSink,
     is_reached: fn(&Change) -> bool,
 ) -> Result<WaitOutcome, McpError> {
-    let started_at = Instant::now();
+    let reporting_limit = limit.filter(|_| progress.has_listener());
     loop {
         if is_reached(&change) {
             return Ok(WaitOutcome::Reached(change));
         }
-        let elapsed = started_at.elapsed();
-        let remaining = limit.map_or(RECHECK_INTERVAL, |limit| limit.saturating_sub(elapsed));
+        let remaining = limit.map_or(RECHECK_INTERVAL, |limit| limit.remaining());
         if remaining.is_zero() {
             return Ok(WaitOutcome::NotReached(change));
         }
-        let has_listener = progress.has_listener();
-        if has_listener {
-            let total = limit.map(|limit| limit.as_secs_f64());
-            progress.progress(elapsed.as_secs_f64(), total, Some(&gateway_tools::progress_message(&change)));
+        if let Some(limit) = reporting_limit {
+            limit.report(progress, &change);
         }
-        let pause = remaining.min(if has_listener { PROGRESS_INTERVAL } else { RECHECK_INTERVAL });
+        let pause = remaining.min(if reporting_limit.is_some() { PROGRESS_INTERVAL } else { RECHECK_INTERVAL });
         let paused_at = Instant::now();
         let current = match reviews.changes.wait(&change.id, change.version, pause).await {
             Ok(Some(current)) => current,

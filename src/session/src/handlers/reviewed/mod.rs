@@ -11,10 +11,7 @@ pub mod long_poll;
 pub mod missing_arguments;
 pub mod plans;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use serde_json::{json, value::RawValue};
 use tokio::time::timeout;
@@ -32,7 +29,7 @@ use countersign_provider::{CallContext, ProgressSink, previews};
 use countersign_review::{CallIdentity, Proposal};
 use countersign_routing::ToolRoute;
 use finished_call::outcome_of;
-use long_poll::WaitOutcome;
+use long_poll::{HoldLimit, WaitOutcome};
 
 /// Proposes a call, and answers in a form that its client supports.
 ///
@@ -143,7 +140,7 @@ async fn answer_reviewed_call(
         return Ok(ToolOutcome::from_change(change));
     }
     let progress = exchange.progress(call.progress_token);
-    let limit = Duration::from_secs(change.terms.hold_for);
+    let limit = HoldLimit::new(Duration::from_secs(change.terms.hold_for));
     // Without a free slot the call is not held; its change is pending all the same.
     let Ok(_slot) = reviews.long_requests.admit(&exchange.identity.principal) else {
         return Ok(ToolOutcome::from_change(change));
@@ -174,7 +171,7 @@ async fn wait_while_held(
     exchange: &Exchange,
     reviews: &Reviews,
     mut change: Arc<Change>,
-    limit: Duration,
+    limit: HoldLimit,
     progress: &dyn ProgressSink,
 ) -> Result<WaitOutcome, McpError> {
     // A client that cannot be asked only waits.
@@ -184,21 +181,20 @@ async fn wait_while_held(
     } else {
         long_poll::is_over
     };
-    let started_at = Instant::now();
-    let remaining = || limit.saturating_sub(started_at.elapsed());
     loop {
-        let waiting = long_poll::wait(exchange, reviews, change, Some(remaining()), progress, is_reached);
+        let waiting = long_poll::wait(exchange, reviews, change, Some(limit), progress, is_reached);
         change = match waiting.await? {
             WaitOutcome::Reached(change) if ask_client::has_open_questions(&change) => change,
             waited => return Ok(waited),
         };
         if ask_client::answerable_questions(exchange, &change).is_empty() {
-            return long_poll::wait(exchange, reviews, change, Some(remaining()), progress, long_poll::is_over).await;
+            return long_poll::wait(exchange, reviews, change, Some(limit), progress, long_poll::is_over).await;
         }
         if exchange.is_modern() {
             return Ok(WaitOutcome::Reached(change));
         }
-        let ask_result = timeout(remaining(), ask_client::ask_open_questions(exchange, reviews, &change, None)).await;
+        let ask_result =
+            timeout(limit.remaining(), ask_client::ask_open_questions(exchange, reviews, &change, None)).await;
         change = long_poll::reload(reviews, change).await;
         if ask_result.is_err() {
             return Ok(WaitOutcome::NotReached(change));
