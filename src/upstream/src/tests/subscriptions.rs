@@ -119,6 +119,7 @@ impl Streams {
         fake.answer_with(move |request| {
             assert_eq!(request.method, "subscriptions/listen");
             let (open, end) = (Arc::new(()), tokio_util::sync::CancellationToken::new());
+            let is_first = streams.0.lock().is_empty();
             streams.0.lock().push(Stream {
                 filter: request.params["notifications"].clone(),
                 listener: Arc::clone(&request.listener),
@@ -132,7 +133,12 @@ impl Streams {
                     .listener
                     .handle_notification(fake::notification("notifications/subscriptions/acknowledged", json!({})));
                 end.cancelled().await;
-                fake::ok(json!({ "resultType": "complete" }))
+                // Over HTTP, the cancellation of a stream arrives as an error.
+                if is_first {
+                    fake::ok(json!({ "resultType": "complete" }))
+                } else {
+                    Ok(Response::Error(countersign_protocol::rpc_error::RpcError::new(-32603, "ended")))
+                }
             })
         });
     }
@@ -188,14 +194,16 @@ async fn ended_stream_is_reopened_and_lists_are_read() {
     streams.serve(&fake);
     let upstream = start(&fake).await;
     seconds(5).await;
-    let read = fake.request_count("tools/list");
-    fake.lists.lock().insert("tools/list", fake::tools(&["new"]));
-    streams.0.lock()[0].end.cancel();
-    seconds(10).await;
-    assert_eq!(streams.open(), [false, true]);
-    assert!(fake.request_count("tools/list") > read);
-    assert_eq!(upstream.status().tools, 1);
-    assert!(upstream.catalog().tools[0].get().contains("new"));
+    for (index, tool) in ["first", "second"].into_iter().enumerate() {
+        let read = fake.request_count("tools/list");
+        fake.lists.lock().insert("tools/list", fake::tools(&[tool]));
+        streams.0.lock()[index].end.cancel();
+        seconds(10).await;
+        assert_eq!(streams.open().split_last(), Some((&true, [false].repeat(index + 1).as_slice())));
+        assert!(fake.request_count("tools/list") > read);
+        assert_eq!(upstream.status().tools, 1);
+        assert!(upstream.catalog().tools[0].get().contains(tool));
+    }
 }
 
 /// Watches a resource of a server that answers with this HTTP status, and returns the number of requests with this method.

@@ -8,7 +8,6 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -154,13 +153,13 @@ async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) 
             }
             continue;
         };
-        let acknowledged = Arc::new(Notify::new());
+        let acknowledged = CancellationToken::new();
         let mut next: LocalBoxFuture<'_, StreamEnd> =
-            Box::pin(listen_once(Arc::clone(upstream), Arc::clone(connection), filter, Arc::clone(&acknowledged)));
+            Box::pin(listen_once(Arc::clone(upstream), Arc::clone(connection), filter, acknowledged.clone()));
         let early = tokio::select! {
             biased;
             stream_end = &mut next => Some(stream_end),
-            _ = tokio::time::timeout(ACKNOWLEDGEMENT_TIMEOUT, acknowledged.notified()) => None,
+            _ = tokio::time::timeout(ACKNOWLEDGEMENT_TIMEOUT, acknowledged.cancelled()) => None,
         };
         let stream_end = match early {
             Some(stream_end) => stream_end,
@@ -205,17 +204,18 @@ async fn listen_once(
     upstream: Arc<Upstream>,
     connection: Arc<UpstreamConnection>,
     filter: Value,
-    acknowledged: Arc<Notify>,
+    acknowledged: CancellationToken,
 ) -> StreamEnd {
     let params = add_gateway_meta(&json!({ "notifications": filter }).to_string());
     let outgoing = OutgoingRequest::new(upstream.next_request_id(), "subscriptions/listen", Some(&params));
-    let listener = Arc::new(SubscriptionListener { upstream: Arc::downgrade(&upstream), acknowledged });
-    let error = match connection.link.request(&outgoing, listener).await {
+    let listener = SubscriptionListener { upstream: Arc::downgrade(&upstream), acknowledged: acknowledged.clone() };
+    let error = match connection.link.request(&outgoing, Arc::new(listener)).await {
         Ok(Response::Result(_)) => return StreamEnd::Closed,
         Ok(Response::Error(error)) => GatewayRequestError::Rpc(error),
         Err(error) => GatewayRequestError::Link(error),
     };
-    if may_succeed_later(&error) {
+    // Over HTTP, the cancellation with which a server ends its own stream arrives as an error.
+    if may_succeed_later(&error) || acknowledged.is_cancelled() {
         return StreamEnd::Closed;
     }
     tracing::info!(upstream = %upstream.config.name, %error, "the upstream refused the subscription");
@@ -257,13 +257,14 @@ fn listen_filter(connection: &UpstreamConnection, uris: &BTreeSet<String>) -> Op
 /// Receives the notifications of one stream.
 struct SubscriptionListener {
     upstream: std::sync::Weak<Upstream>,
-    acknowledged: Arc<Notify>,
+    /// Cancelled when the server acknowledges the stream.
+    acknowledged: CancellationToken,
 }
 
 impl Listener for SubscriptionListener {
     fn handle_notification(&self, notification: UpstreamNotification) {
         if notification.method == "notifications/subscriptions/acknowledged" {
-            self.acknowledged.notify_one();
+            self.acknowledged.cancel();
         } else if let Some(upstream) = self.upstream.upgrade()
             && !upstream.handle_notification(&notification, true)
         {
