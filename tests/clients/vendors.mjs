@@ -51,7 +51,7 @@ async function startOnCluster(entryFor) {
 async function startBrowser() {
     const fake = await startShopPage();
     const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-browser-'));
-    const args = [packageFile('@playwright/mcp/cli.js'), '--headless', '--isolated', '--no-sandbox', '--executable-path', process.env.CHROMIUM ?? '/usr/bin/chromium'];
+    const args = [packageFile('@playwright/mcp/cli.js'), '--headless', '--isolated', '--no-sandbox', '--executable-path', process.env.CHROMIUM ?? '/usr/bin/chromium-headless-shell'];
     const stop = async () => {
         await fake.stop();
         await rm(folder, { recursive: true, force: true, maxRetries: 5 });

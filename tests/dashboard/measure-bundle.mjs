@@ -1,7 +1,7 @@
 // Measures the page of a bundle of 200 changes: the time until it is usable, the memory, and the frames while scrolling to its
 // end. It prints figures and asserts nothing.
 //
-//   CHROMIUM=$(command -v chromium) COUNTERSIGN_BIN=target/release/countersign node tests/dashboard/measure-bundle.mjs [CHANGES] [LINES]
+//   CHROMIUM=$(command -v chromium-headless-shell) COUNTERSIGN_BIN=target/release/countersign node tests/dashboard/measure-bundle.mjs [CHANGES] [LINES]
 
 import { dashboard, launch } from './lib/browser.mjs';
 import { Gateway, pause } from './lib/gateway.mjs';

@@ -2,7 +2,7 @@
 // without events, and the processor time of the main thread per frame and event, which excludes other load of the
 // machine. It prints figures and asserts nothing.
 //
-//   CHROMIUM=$(command -v chromium) COUNTERSIGN_BIN=target/release/countersign node tests/dashboard/measure.mjs [CHANGES] [EVENTS PER SECOND]
+//   CHROMIUM=$(command -v chromium-headless-shell) COUNTERSIGN_BIN=target/release/countersign node tests/dashboard/measure.mjs [CHANGES] [EVENTS PER SECOND]
 //
 // PROFILE=FILE writes a CPU profile of the last part for Chromium's developer tools.
 

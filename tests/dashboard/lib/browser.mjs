@@ -9,7 +9,7 @@ const ARGS = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '
 // The timeout in milliseconds. Only a failing test waits this long, but a machine may be very slow.
 const WAIT = 45_000;
 
-export const launch = () => chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ARGS });
+export const launch = () => chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium-headless-shell', args: ARGS });
 
 /**
  * Opens a page in its own context. `problems` collects errors on the console, exceptions, dialogs and requests to other
