@@ -150,6 +150,6 @@ debug_build() {
     [ -z "$program_is_ready" ] || return 0
     need cc build-essential
     # The whole workspace is selected so that dependencies get the same features as for the tests and are built only once.
-    cargo build --locked --quiet --workspace --bins
+    cargo build --locked --quiet --workspace --bins || return
     program_is_ready=$COUNTERSIGN_BIN
 }
