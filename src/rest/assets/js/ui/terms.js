@@ -96,9 +96,9 @@ export const isApprovedByDeputy = (change, me) => approvalsOf(change).some(({ de
 
 /** Returns true unless the user may have approved the change already, or may have edited it where editors may not approve. */
 function mayStillApprove({ terms, edits, ...change }, me) {
-  const isVoter = ({ reviewer, deputyFor, ...vote }) => mayBeUser({ ...vote, name: reviewer }, me) || Boolean(deputyFor && mayBeUser(deputyFor, me));
+  const mayBeOwnVote = ({ reviewer, deputyFor, ...vote }) => mayBeUser({ ...vote, name: reviewer }, me) || Boolean(deputyFor && mayBeUser(deputyFor, me));
   const barsEditors = terms.quorum > 1 || terms.edit === 'other' || !mayEdit(terms);
-  return !approvalsOf(change).some(isVoter) && !(barsEditors && edits?.some(({ by, ...edit }) => mayBeUser({ ...edit, name: by }, me)));
+  return !approvalsOf(change).some(mayBeOwnVote) && !(barsEditors && edits?.some(({ by, ...edit }) => mayBeUser({ ...edit, name: by }, me)));
 }
 
 /** Returns true if an approval by this reviewer, or in the place of an absent person whose deputy they are, would count. */
