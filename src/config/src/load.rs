@@ -308,6 +308,7 @@ fn load_file(file: Option<(PathBuf, String)>, flags: &Flags, env: &Environment) 
     if problems.is_empty() {
         problems = check::find_conflicts(&config, &reader);
     }
+    // Without the data directory, the gateway's own files are not known.
     if problems.iter().all(|problem| problem.key.as_deref() != Some("data")) {
         problems.extend(own_files::find_problems(&config, lookup_path.as_deref(), &reader));
     }

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Returns a problem for each server whose program, arguments or working directory overlap with the data directory or
-/// contain the configuration file, a private key or the tokens of `countersign login`. Servers with `allow_own_files: true`
+/// contain the configuration file, the file of a key or the tokens of `countersign login`. Servers with `allow_own_files: true`
 /// are skipped.
 pub(super) fn find_problems(config: &Config, file: Option<&Path>, r: &Reader) -> Vec<Problem> {
     let logins = r.env.logins_file().filter(|path| path.exists());

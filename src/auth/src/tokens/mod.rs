@@ -364,8 +364,8 @@ impl TokenVerifier {
         if is_valid { Ok(()) } else { Err(Refusal::invalid("the token was revoked, or its issuer removed its key")) }
     }
 
-    /// Returns `true` if a token that is no longer valid was not revoked, but has reached its end. The clock of the issuer, which
-    /// then knows an opaque token no more, may be ahead.
+    /// Returns `true` if a token that is no longer valid was not revoked, but has reached its end. `expires_at` is [`MAX_SKEW`] after
+    /// the end that the issuer set. At that end, the issuer forgets an opaque token, and its clock may be ahead by as much.
     pub(crate) fn has_expired(&self, credential: &TokenCredential, now: Timestamp) -> bool {
         let earliest_end = credential.expires_at.saturating_sub(2 * MAX_SKEW);
         now.as_second() >= earliest_end && self.find_credential_issuer(credential).is_ok()

@@ -185,8 +185,8 @@ pub struct Terms {
     /// The time during which an approval can be undone before the change runs.
     #[schema(required)]
     pub undo_for: u64,
-    /// Only changes whose preview shows live state can be approved.
-    // `PreviewNote::is_live` decides.
+    /// Only changes whose preview shows live state can be approved, and steps of plans that await results of earlier steps.
+    // `PreviewNote::permits_approval` decides.
     #[schema(required)]
     pub preview_required: bool,
     #[schema(required)]

@@ -127,7 +127,7 @@ pub(crate) async fn terms_for_arguments(
             let message = format!("The policy denies the call with these arguments: {reason}");
             return Err(McpError::new(ErrorKind::PolicyDenied, message));
         }
-        // Until its turn, nobody was to decide on the step, so the terms of its proposal bind nobody.
+        // Policy asked for no review when the step was proposed, so the terms are those that policy sets now.
         _ if change.is_allowed_step() && change.state == ChangeState::Approved => {
             Terms { expire_after: change.terms.expire_after, ..Terms::clone(&current_terms) }
         }

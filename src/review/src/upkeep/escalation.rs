@@ -53,8 +53,8 @@ async fn escalate(changes: &StoredChanges, id: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Records the escalation in the audit trail, and then announces it on the feed. Does neither if it is recorded already, perhaps
-/// by a node that leads since.
+/// Records the escalation in the audit trail, and then announces it on the feed. Does neither if it is recorded already, for
+/// example by the node that leads now.
 async fn record(changes: &StoredChanges, change: &Change, now: Timestamp) -> Result<(), StoreError> {
     let to = change.terms.escalate.as_ref().map(|escalation| &escalation.to);
     let details = json!({ "version": change.version, "to": to }).to_string();
