@@ -206,6 +206,23 @@ async fn ended_stream_is_reopened_and_lists_are_read() {
     }
 }
 
+#[actix::test]
+async fn streams_that_end_at_once_are_opened_less_often() {
+    let fake = modern();
+    fake.answer_with(|request| {
+        Box::pin(async move {
+            let acknowledged = fake::notification("notifications/subscriptions/acknowledged", json!({}));
+            request.listener.handle_notification(acknowledged);
+            seconds(1).await;
+            Ok(Response::Error(countersign_protocol::rpc_error::RpcError::new(-32603, "ended")))
+        })
+    });
+    let _upstream = start(&fake).await;
+    seconds(600).await;
+    let count = fake.request_count("subscriptions/listen");
+    assert!((5..50).contains(&count), "{count}");
+}
+
 /// Watches a resource of a server that answers with this HTTP status, and returns the number of requests with this method.
 async fn count_requests_after_failure(fake: &Arc<FakeServer>, status: u16, method: &str) -> usize {
     *fake.capabilities.lock() = json!({ "tools": {}, "resources": { "subscribe": true } });

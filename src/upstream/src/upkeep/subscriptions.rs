@@ -8,6 +8,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -28,6 +29,8 @@ use countersign_provider::request::UpstreamRequest;
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 /// The time limit for a server to acknowledge a new stream before the old one is closed.
 const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A stream that ends sooner counts as a failure, so that the next one is opened after a longer pause.
+const MIN_STREAM_TIME: Duration = Duration::from_secs(5);
 
 impl Upstream {
     /// Adds a watch of a resource, by the upstream's own URI. The watch is counted at once, and the future resolves
@@ -165,16 +168,19 @@ async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) 
             Some(stream_end) => stream_end,
             None => {
                 upstream.resource_watches.confirmed.send_replace(uris);
-                failures = 0;
                 // This drops the old stream, which was open until now.
-                let stream = current.insert(next);
-                tokio::select! {
+                let (stream, opened_at) = (current.insert(next), Instant::now());
+                let stream_end = tokio::select! {
                     stream_end = stream => stream_end,
                     changed = version.changed() => match changed {
                         Ok(()) => continue,
                         Err(_) => return,
                     },
+                };
+                if opened_at.elapsed() >= MIN_STREAM_TIME {
+                    failures = 0;
                 }
+                stream_end
             }
         };
         current = None;
