@@ -1,9 +1,6 @@
 //! The budget of an evaluation, and the functions that charge it for loops and costly operands.
 
-use std::{
-    cell::Cell,
-    time::{Duration, Instant},
-};
+use std::{cell::Cell, time::Duration};
 
 use cel::{
     ExecutionError, IdedExpr,
@@ -13,10 +10,12 @@ use cel::{
         value::{CowVal, Val},
     },
 };
+use rustix::time::{ClockId, clock_gettime};
 
 /// The maximum number of steps of one evaluation. One element of a loop or comparison costs one step, and so do 256 bytes of text.
 pub(super) const MAX_STEPS: u64 = 50_000;
-/// The longest time of one evaluation. It is checked whenever the budget is charged.
+/// The longest processor time of one evaluation, so that nothing fails because the machine is busy. It is checked whenever the
+/// budget is charged.
 pub(super) const MAX_TIME: Duration = Duration::from_millis(100);
 /// The steps for a regular expression, which is compiled on each use.
 const REGEX_STEPS: u64 = 250;
@@ -29,7 +28,8 @@ pub(super) const CHARGE_REGEX: &str = "@pay_regex";
 #[derive(Clone, Copy, Default)]
 struct Budget {
     steps: u64,
-    deadline: Option<Instant>,
+    /// Compared with the processor time of this thread.
+    deadline: Option<Duration>,
 }
 
 thread_local! {
@@ -39,9 +39,14 @@ thread_local! {
 
 /// Runs an evaluation with this budget. Returns `None` if the budget was exhausted, even if a loop swallowed that error.
 pub(super) fn run_within_budget<T>(steps: u64, evaluation: impl FnOnce() -> T) -> Option<T> {
-    BUDGET.set(Budget { steps, deadline: Some(Instant::now() + MAX_TIME) });
+    BUDGET.set(Budget { steps, deadline: Some(read_processor_time() + MAX_TIME) });
     let outcome = evaluation();
     (BUDGET.replace(Budget::default()).steps > 0).then_some(outcome)
+}
+
+/// Returns the time for which the processor has run this thread.
+fn read_processor_time() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
 /// Wraps the operand in a call of a charging function.
@@ -54,7 +59,7 @@ pub(super) fn charge(operand: &mut IdedExpr, charge_fn: &str) {
 /// Charges for this number of steps.
 pub(super) fn spend(steps: u64) -> Result<(), ExecutionError> {
     let mut budget = BUDGET.get();
-    let is_late = budget.deadline.is_none_or(|deadline| Instant::now() >= deadline);
+    let is_late = budget.deadline.is_none_or(|deadline| read_processor_time() >= deadline);
     budget.steps = if is_late { 0 } else { budget.steps.saturating_sub(steps) };
     BUDGET.set(budget);
     if budget.steps > 0 { Ok(()) } else { Err(ExecutionError::InternalError("budget".to_owned())) }
