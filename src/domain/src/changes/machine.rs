@@ -412,7 +412,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
         ChangeEvent::Fill { comment: reason, arguments, preview, served_by, terms, is_allowed, expires_at } => {
             comment = Some(reason);
             after.expires_at = expires_at;
-            after.fill(comment.clone(), arguments, preview, served_by, (*terms, is_allowed));
+            after.fill(comment.clone(), arguments, preview, served_by, *terms, is_allowed);
         }
         ChangeEvent::StopPlan { reason, reviewer } => {
             comment = Some(format!("plan_stopped: {reason}"));

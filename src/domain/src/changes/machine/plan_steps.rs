@@ -16,7 +16,8 @@ impl Change {
         arguments: Arc<RawValue>,
         preview: Preview,
         served_by: ServerIdentity,
-        (terms, is_allowed): (Terms, bool),
+        terms: Terms,
+        is_allowed: bool,
     ) {
         self.edits.push(Edit {
             other_names: Vec::new(),
