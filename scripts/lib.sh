@@ -145,11 +145,12 @@ vendor_servers() {
     kubernetes_programs
 }
 
-# Builds the debug program, unless COUNTERSIGN_BIN names one or it was built before.
+# debug_build OPTION...: builds the debug program with these options of cargo, unless COUNTERSIGN_BIN names one or it was built
+# before.
 debug_build() {
     [ -z "$program_is_ready" ] || return 0
     need cc build-essential
     # The whole workspace is selected so that dependencies get the same features as for the tests and are built only once.
-    cargo build --locked --quiet --workspace --bins || return
+    cargo build --locked --quiet --workspace --bins "$@" || return
     program_is_ready=$COUNTERSIGN_BIN
 }
