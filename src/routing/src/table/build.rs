@@ -18,7 +18,6 @@ use super::{
     ruling::{self, RuledCalls},
     server_instructions::ServerInstructions,
     unreached_upstreams::UnreachedUpstreams,
-    validate::compile_schema,
 };
 use countersign_domain::policy::{OperationStatus, Policy, ToolOperation, pins::AcceptedReads};
 use countersign_protocol::{Era, Revision, param_headers::annotated_params};
@@ -213,11 +212,6 @@ fn build_tool_route(
     if let Some(reason) = upstream.and_then(|_| names::client_rejection_reason(&def.name)) {
         warnings.add(provider.name(), format!("some clients refuse the tool name {:?}: {reason}", def.name));
     }
-    let validator = OnceLock::new();
-    if def.raw.is_none() {
-        // A module's schema is part of the gateway and must compile at start.
-        validator.get_or_init(|| compile_schema(&def)).as_ref().map_err(|reason| fault(reason.clone()))?;
-    }
     let hash = ruling::definition_hash(&def);
     let operations = OperationRoutes::new(policy, provider, &def, &hash, pending_schema);
     let (facts, ruling) = match &operations {
@@ -252,7 +246,7 @@ fn build_tool_route(
         operations,
         param_headers,
         pending_schema,
-        validator,
+        validator: OnceLock::new(),
         allows_structured_error: OnceLock::new(),
         rendered: RenderedEntry::default(),
     })))
