@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use super::{DEFAULT_YAML, Flags, NON_KEY_VARIABLES, VARIABLE_PREFIX, join_key, list_keys, not_unicode, variable_name};
+use super::{DEFAULT_TREE, Flags, NON_KEY_VARIABLES, VARIABLE_PREFIX, join_key, list_keys, not_unicode, variable_name};
 use crate::{
     environment::Environment,
     error::{Origin, Problem, quoted, quoted_key},
@@ -30,7 +30,7 @@ impl Layers {
         static DEFAULTS: LazyLock<Layers> = LazyLock::new(|| {
             let mut layers =
                 Layers { keys: list_keys().into_iter().collect(), values: BTreeMap::new(), problems: Vec::new() };
-            layers.add_file(DEFAULT_YAML, &|_, _| Origin::Default, Path::new("/"));
+            layers.add_section("", DEFAULT_TREE.clone(), &|_, _| Origin::Default, &Arc::from(Path::new("/")));
             layers
         });
         DEFAULTS.clone()
