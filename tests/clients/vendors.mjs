@@ -98,9 +98,10 @@ export const VENDORS = {
         set: 'gitlab',
         package: '@zereight/mcp-gitlab 2.1.64',
         wrongReads: ['download_attachment'],
+        // Without the last variable, each start runs npm several times to look for a newer version.
         start: () => onFake(startGitLab, ({ url }) => ({
             command, args: [packageFile('@zereight/mcp-gitlab/build/index.js')],
-            env: { GITLAB_API_URL: `${url}/api/v4`, GITLAB_PERSONAL_ACCESS_TOKEN: 'fake', USE_GITLAB_WIKI: 'true', USE_MILESTONE: 'true' }
+            env: { GITLAB_API_URL: `${url}/api/v4`, GITLAB_PERSONAL_ACCESS_TOKEN: 'fake', USE_GITLAB_WIKI: 'true', USE_MILESTONE: 'true', GITLAB_DISABLE_VERSION_CHECK: 'true' }
         }))
     },
     // The package kubernetes-mcp-server only starts the program of this one.
