@@ -162,7 +162,9 @@ fn run(arguments: &[String], more: &[&str]) -> (Option<i32>, String) {
     let home = tempfile::tempdir().unwrap();
     // The configuration is validated before anything is opened, and this one does not exist.
     let config = home.path().join("none.yaml");
-    let mut command = support::command(&[("COUNTERSIGN_CONFIG", config.to_str().unwrap())]);
+    // The programs that a documented command starts are not found, so that nothing is downloaded.
+    let variables = [("COUNTERSIGN_CONFIG", config.to_str().unwrap()), ("PATH", home.path().to_str().unwrap())];
+    let mut command = support::command(&variables);
     let output = command.args(arguments).args(more).current_dir(&home).stdin(Stdio::null()).output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
