@@ -195,12 +195,12 @@ fn build_tool_route(
     pending_schema: &Arc<Value>,
     warnings: &mut Warnings,
 ) -> Result<Option<Arc<ToolRoute>>, RouteError> {
-    let fault =
-        |reason: String| RouteError::Schema { provider: provider.name().to_owned(), tool: def.name.clone(), reason };
     let upstream = provider.upstream();
     let param_headers = match (annotated_params(&def.input_schema), upstream) {
         (Ok(headers), _) => headers,
-        (Err(reason), None) => return Err(fault(reason)),
+        (Err(reason), None) => {
+            return Err(RouteError::Schema { provider: provider.name().to_owned(), tool: def.name.clone(), reason });
+        }
         // Clients must not use such a tool (2026-07-28/server/tools, `x-mcp-header`), and the gateway is a client here.
         (Err(reason), Some(upstream)) if upstream.negotiated().is_some_and(|n| n.revision.era() == Era::Modern) => {
             warnings.add(provider.name(), format!("the tool {:?} is left out: {reason}", def.name));
