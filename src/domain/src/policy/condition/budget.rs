@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub(super) const MAX_STEPS: u64 = 50_000;
 /// The longest processor time of one evaluation, so that nothing fails because the machine is busy. It is checked whenever the
 /// budget is charged.
-pub(super) const MAX_TIME: Duration = Duration::from_millis(100);
+const MAX_PROCESSOR_TIME: Duration = Duration::from_millis(100);
 /// The steps for a regular expression, which is compiled on each use.
 const REGEX_STEPS: u64 = 250;
 
@@ -39,7 +39,7 @@ thread_local! {
 
 /// Runs an evaluation with this budget. Returns `None` if the budget was exhausted, even if a loop swallowed that error.
 pub(super) fn run_within_budget<T>(steps: u64, evaluation: impl FnOnce() -> T) -> Option<T> {
-    BUDGET.set(Budget { steps, deadline: Some(read_processor_time() + MAX_TIME) });
+    BUDGET.set(Budget { steps, deadline: Some(read_processor_time() + MAX_PROCESSOR_TIME) });
     let outcome = evaluation();
     (BUDGET.replace(Budget::default()).steps > 0).then_some(outcome)
 }
