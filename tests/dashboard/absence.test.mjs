@@ -2,15 +2,11 @@
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { binary, environment } from '../clients/gateway.mjs';
-import { armed, assertClean, becomes, button, dashboard, fitsScreen, launch } from './lib/browser.mjs';
+import { armed, assertAccessible, assertClean, becomes, button, dashboard, fitsScreen, launch } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
-
-const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
 let browser;
 let gateway;
@@ -106,10 +102,7 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['360', 
     await account(page).focus();
     await page.keyboard.press('Enter');
     await dialogOf(page).getByLabel('Until').waitFor();
-    await page.evaluate(AXE);
-    const found = await page.evaluate(async () => (await window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] })).violations
-      .filter((v) => v.impact === 'serious' || v.impact === 'critical').map((v) => ({ id: v.id, nodes: v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160)) })));
-    assert.deepEqual(found, []);
+    await assertAccessible(page);
     await fitsScreen(page, 'the page is wider than the screen');
     if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, `absence-${name}.png`) });
     await page.keyboard.press('Escape');

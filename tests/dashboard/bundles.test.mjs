@@ -1,14 +1,11 @@
 // Tests bundles: the inbox shows related changes as one entry, and their page decides on those that were seen.
 
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { assertClean, becomes, dashboard, fitsScreen, focused, holds, launch, matches } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, focused, holds, launch, matches } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
-const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const DESCRIPTION = Array.from({ length: 60 }, (_, n) => `Line ${n + 1}`).join('\n');
 const SERVER = new URL('lib/content-server.mjs', import.meta.url).pathname;
 // More than a diff holds.
@@ -139,9 +136,7 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['small'
     const page = await dashboard(browser, gateway, { route: `/#/bundles/${ids[0]}`, bypassCSP: true, ...options });
     await page.getByRole('heading', { name: `3 changes by look-bot-${name}` }).waitFor();
     await fitsScreen(page, name);
-    await page.addScriptTag({ content: AXE });
-    const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'] }));
-    assert.deepEqual(violations.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 160)}`), []);
+    await assertAccessible(page);
     await shot(page, `bundle-${name}`);
     await readAll(page);
     await approveAll(page).scrollIntoViewIfNeeded();

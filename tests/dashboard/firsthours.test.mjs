@@ -2,16 +2,14 @@
 // undid, calls without a preview, and searching the audit trail.
 
 import assert from 'node:assert/strict';
-import { mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
+import { mkdtempSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { prepare, SERVERS } from '../clients/servers.mjs';
-import { armed, assertClean, becomes, button, dashboard, focused, heading, holds, launch, live, matches, open, row } from './lib/browser.mjs';
+import { armed, assertAccessible, assertClean, becomes, button, dashboard, focused, heading, holds, launch, live, matches, open, row } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
-const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const ALTERING = new URL('lib/altering-server.mjs', import.meta.url).pathname;
 // These definitions have no annotations, as those of many servers.
 const DEFINITIONS = ['{"name":"read_query","description":"Runs a SELECT on the database","inputSchema":{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}}', '{"name":"write_query","description":"Runs any statement on the database","inputSchema":{"type":"object","properties":{"query":{"type":"string"},"dry":{"type":"boolean"}},"required":["query"]}}'];
@@ -343,7 +341,7 @@ test('rows are compact by default and comfortable by choice', async () => {
   await page.context().close();
 });
 
-test('a change on a small screen has its own heading, and axe finds nothing', async () => {
+test('a change on a small screen is accessible and has its own heading', async () => {
   const id = await gateway.proposeIssue('Small and whole', { description: 'One\nTwo' });
   const call = await gateway.propose('sqlite__write_query', { query: 'SELECT 1' });
   for (const dark of [false, true]) {
@@ -353,8 +351,7 @@ test('a change on a small screen has its own heading, and axe finds nothing', as
       await page.locator(`.change-id code[title="${open}"]`).waitFor();
       await page.locator('.timeline').waitFor();
       await becomes(() => page.locator('h1').evaluateAll((all) => all.filter((h) => h.checkVisibility()).map((h) => h.textContent)), ['Change']);
-      await page.evaluate(AXE);
-      assert.deepEqual(await page.evaluate(async () => (await window.axe.run(document)).violations.map((v) => [v.id, v.impact, v.nodes.map((n) => n.html.slice(0, 120))])), []);
+      await assertAccessible(page);
     }
     await page.context().close();
   }

@@ -2,15 +2,13 @@
 
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { assertClean, becomes, dashboard, fitsScreen, launch, matches, status } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, matches, status } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
-const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const SERVER = fileURLToPath(new URL('./lib/altering-server.mjs', import.meta.url));
 const FILE = '# The servers of our team.\nmcpServers:\n  broken: { command: sh, args: ["-c", "echo error: no licence >&2; exit 3"] }   # known\n';
 
@@ -41,9 +39,7 @@ after(async () => {
 
 async function looks(page, name) {
   await fitsScreen(page, name);
-  await page.evaluate(AXE);
-  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
-  assert.deepEqual(violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 120))]), [], name);
+  await assertAccessible(page, name);
   if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/${name}.png` });
 }
 
@@ -180,7 +176,7 @@ test('a saved command waits for somebody else behind a proxy', async () => {
   }
 });
 
-test('the form and the table fit all screens and pass axe', async () => {
+test('the form and the table fit all screens and are accessible', async () => {
   for (const [width, dark] of [[360, false], [360, true], [1280, false], [1280, true]]) {
     const page = await dashboard(browser, gateway, { key: gateway.key('admin', 'root'), width, height: 800, dark, route: '/#/servers', bypassCSP: true });
     await page.locator('.server-table').waitFor();

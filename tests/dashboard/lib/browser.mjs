@@ -1,6 +1,8 @@
 // Starts Debian's Chromium and opens pages that record every problem in them.
 
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { chromium } from 'playwright-core';
 import { pause } from './gateway.mjs';
 
@@ -89,6 +91,15 @@ export const fitsScreen = (page, message) => becomes(() => page.evaluate(() => [
 /** Asserts that no problems were recorded except those that match one of `expected`. */
 export function assertClean(page, ...expected) {
   assert.deepEqual(page.problems.filter((p) => !expected.some((e) => e.test(p))), []);
+}
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+
+/** Asserts that axe finds no violation. The page must be opened with `bypassCSP`. */
+export async function assertAccessible(page, message) {
+  await page.evaluate(AXE);
+  const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'] }));
+  assert.deepEqual(violations.map(({ id, nodes }) => [id, nodes.map(({ html, failureSummary }) => `${html.slice(0, 160)} ${failureSummary}`)]), [], message);
 }
 
 /** Chromium reports every 4xx as an error on the console. */
