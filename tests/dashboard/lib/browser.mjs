@@ -18,7 +18,14 @@ export const launch = () => chromium.launch({ executablePath: process.env.CHROMI
  * hosts; see `assertClean`. The first steps of a new gateway are hidden unless `firstSteps` is true.
  */
 export async function newPage(browser, gateway, { width = 1280, height = 800, dark = false, reducedMotion = 'reduce', bypassCSP = false, context = null, patience = WAIT, firstSteps = false } = {}) {
-  const own = context ?? await browser.newContext({ viewport: { width, height }, colorScheme: dark ? 'dark' : 'light', reducedMotion, bypassCSP });
+  const own = context ?? await browser.newContext({
+    viewport: { width, height },
+    colorScheme: dark ? 'dark' : 'light',
+    reducedMotion,
+    bypassCSP,
+    // A debug gateway needs a third of a second to compress the dashboard.
+    extraHTTPHeaders: { 'Accept-Encoding': 'identity' },
+  });
   const page = await own.newPage();
   page.setDefaultTimeout(patience);
   if (!firstSteps) await page.addInitScript(() => location.protocol === 'http:' && localStorage.setItem('countersign.first-steps', 'hidden'));
