@@ -37,6 +37,27 @@ test('an empty inbox shows a message, and a new change opens by itself', async (
   await page.context().close();
 });
 
+test('a new change does not replace the page of a link that was just followed', async () => {
+  const page = await newPage(browser, gateway);
+  // Holds the event of the link until `followLink`.
+  await page.addInitScript(() => addEventListener('hashchange', (event) => {
+    if (!event.isTrusted) return;
+    event.stopImmediatePropagation();
+    window.followLink = () => dispatchEvent(new Event('hashchange'));
+  }));
+  await signIn(page, gateway);
+  await page.getByText("You're all caught up").waitFor();
+  await page.locator('nav').getByRole('link', { name: 'Sessions' }).click();
+  const id = await gateway.proposeIssue('Arrives meanwhile');
+  await row(page, 'Arrives meanwhile').waitFor();
+  await page.evaluate(() => window.followLink());
+  await page.getByRole('heading', { name: 'Sessions' }).waitFor();
+  await becomes(() => page.url(), `${gateway.url}/#/sessions`);
+  await gateway.decide(id, 'reject');
+  assertClean(page);
+  await page.context().close();
+});
+
 test('a new change appears within a second', async () => {
   const page = await dashboard(browser, gateway);
   await page.evaluate(() => {

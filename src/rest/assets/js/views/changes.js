@@ -251,8 +251,9 @@ export class ChangesView {
   // A wide screen opens the first change by itself.
   #openFirst() {
     if (!this.#loaded || !wide.matches || this.#detail.id !== null || this.#filter.q || !this.element.isConnected) return;
-    // The user has just followed a link to a change, which the page will open.
-    if (parseRoute(location.hash).id !== null) return;
+    // The user has just followed a link, which the page will open.
+    const { view, id } = parseRoute(location.hash);
+    if (view !== this.#name || id !== null) return;
     const first = this.#items.find((item) => !item.group);
     if (!first) return;
     this.#openedByItself = first.id;
