@@ -323,7 +323,7 @@ mod tests {
                     "tool": long, "provider": long, "proposer": { "principal": "x" }, "fault": { "message": long } },
             })
             .to_string();
-            let many = "{change.summary} ".repeat(200);
+            let many = "{change.summary} ".repeat(20);
             for template in [None, Some(many.as_str())] {
                 let units = |value: &Value| value.as_str().unwrap().encode_utf16().count();
                 for &format in DeliveryFormat::VARIANTS {

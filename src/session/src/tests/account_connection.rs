@@ -113,9 +113,9 @@ fn tool_names(list: &Value) -> Vec<&str> {
 
 #[actix::test]
 async fn call_waits_for_the_lists_of_a_new_account() {
-    let bench = AccountBench::new("policy: { default: allow }\nlimits: { first_connection: 10s }").await;
+    let bench = AccountBench::new("policy: { default: allow }\nlimits: { first_connection: 5s }").await;
     // The gateway has been running for longer than an upstream may take to connect.
-    tokio::time::sleep(Duration::from_secs(11)).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
     // Another node connected the account, so that this one is not told.
     bench.accounts.connect(&person("ann"));
     let result = ask(&bench.client("ann", MODERN, "{}"), "tools/call", &echo()).await;
