@@ -59,8 +59,14 @@ need_chromium() {
     export CHROMIUM
 }
 
-# Debian's PostgreSQL programs are not on the path.
-need_postgresql() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || need initdb postgresql; }
+# Debian's PostgreSQL programs are not on the path, and its `psql` there is a Perl script that takes ten times as long.
+need_postgresql() {
+    compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || need initdb postgresql || return
+    local folder
+    for folder in /usr/lib/postgresql/*/bin; do
+        [ ! -d "$folder" ] || PATH=$folder:$PATH
+    done
+}
 
 # A stamp file in a folder records the hash of the list that was installed there. Both take FOLDER LIST.
 needs_install() { [ "$(cat "$1/.installed" 2>/dev/null)" != "$(sha256sum <"$2")" ]; }
