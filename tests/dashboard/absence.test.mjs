@@ -2,10 +2,9 @@
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { binary, environment } from '../clients/gateway.mjs';
-import { armed, assertAccessible, assertClean, becomes, button, dashboard, fitsScreen, launch } from './lib/browser.mjs';
+import { armed, assertAccessible, assertClean, becomes, button, dashboard, fitsScreen, launch, screenshot } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -36,7 +35,7 @@ test('a deputy who is named in the form decides until the absent person is back'
   await dialog.getByText('the groups that list you by name: dba').waitFor();
   await becomes(() => dialog.getByLabel('Deputy').locator('option').allInnerTexts(), ['Choose…', 'bob', 'rest-reviewer']);
   await dialog.getByLabel('Deputy').selectOption('bob');
-  if (process.env.SHOTS) await alice.screenshot({ path: join(process.env.SHOTS, 'absence.png') });
+  await screenshot(alice, 'absence');
   await dialog.getByRole('button', { name: 'Start absence' }).click();
   await dialog.waitFor({ state: 'detached' });
   await account(alice).getByText('Away').waitFor();
@@ -44,7 +43,7 @@ test('a deputy who is named in the form decides until the absent person is back'
   await bob.reload();
   await bob.getByText('You decide as the deputy of alice.').waitFor();
   await becomes(() => bob.locator('.detail-actions [data-act=rule]').count(), 0, 'a deputy creates no rules');
-  if (process.env.SHOTS) await bob.screenshot({ path: join(process.env.SHOTS, 'deputy.png') });
+  await screenshot(bob, 'deputy');
   await armed(bob);
   await button(bob, 'Approve').click();
   await bob.locator('.outcome', { hasText: 'Approved by bob for alice' }).waitFor();
@@ -55,7 +54,7 @@ test('a deputy who is named in the form decides until the absent person is back'
   await account(alice).getByText('Away').waitFor();
   await account(alice).click();
   await dialog.getByText('You are away until').waitFor();
-  if (process.env.SHOTS) await alice.screenshot({ path: join(process.env.SHOTS, 'absence-away.png') });
+  await screenshot(alice, 'absence-away');
   await dialog.getByRole('button', { name: 'I am back' }).click();
   await dialog.waitFor({ state: 'detached' });
   await becomes(() => account(alice).getByText('Away').count(), 0);
@@ -104,7 +103,7 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['360', 
     await dialogOf(page).getByLabel('Until').waitFor();
     await assertAccessible(page);
     await fitsScreen(page, 'the page is wider than the screen');
-    if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, `absence-${name}.png`) });
+    await screenshot(page, `absence-${name}`);
     await page.keyboard.press('Escape');
     await dialogOf(page).waitFor({ state: 'detached' });
     assertClean(page);

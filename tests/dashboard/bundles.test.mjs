@@ -1,9 +1,8 @@
 // Tests bundles: the inbox shows related changes as one entry, and their page decides on those that were seen.
 
 import assert from 'node:assert/strict';
-import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, focused, holds, launch, matches } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, focused, holds, launch, matches, screenshot } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
 const DESCRIPTION = Array.from({ length: 60 }, (_, n) => `Line ${n + 1}`).join('\n');
@@ -30,7 +29,6 @@ async function propose(agent, titles, more = {}) {
   return ids;
 }
 
-const shot = (page, name) => (process.env.SHOTS ? page.screenshot({ path: join(process.env.SHOTS, `${name}.png`) }) : null);
 const decision = (page) => page.locator('.plan-decision');
 const approveAll = (page) => decision(page).locator('[data-act=approve-all]');
 const item = (page, title) => page.locator('.list-item', { hasText: title });
@@ -52,13 +50,13 @@ test('a bundle of twelve is opened from the inbox and approved once all was seen
   const page = await dashboard(browser, gateway, {});
   const group = page.locator('.group-row', { hasText: 'twelve-bot' });
   await becomes(() => group.locator('.group-count').innerText(), '12');
-  await shot(page, 'bundle-inbox');
+  await screenshot(page, 'bundle-inbox');
   await page.getByRole('link', { name: 'Review together' }).click();
   await page.getByRole('heading', { name: '12 changes by twelve-bot' }).waitFor();
   await becomes(() => page.locator('.list-contents li').count(), 12);
   await becomes(() => approveAll(page).isDisabled(), true, 'nobody has read the changes yet');
   await item(page, 'box / send').locator('.list-note', { hasText: 'incomplete' }).waitFor();
-  await shot(page, 'bundle-unseen');
+  await screenshot(page, 'bundle-unseen');
 
   // One is taken out, one is rejected by somebody else, and one is edited while it is being read.
   await item(page, 'Bundled 3').last().getByLabel('Include in').uncheck();
@@ -75,7 +73,7 @@ test('a bundle of twelve is opened from the inbox and approved once all was seen
   await item(page, 'Edited meanwhile').locator('.list-end').scrollIntoViewIfNeeded();
   await becomes(() => approveAll(page).isEnabled(), true);
   await approveAll(page).scrollIntoViewIfNeeded();
-  await shot(page, 'bundle-seen');
+  await screenshot(page, 'bundle-seen');
   await approveAll(page).click();
   await page.locator('dialog').getByRole('button', { name: 'Approve 9 changes' }).click();
   await page.locator('.bulk-summary', { hasText: 'All 9 changes decided.' }).waitFor();
@@ -85,7 +83,7 @@ test('a bundle of twelve is opened from the inbox and approved once all was seen
   assert.deepEqual(await states([ids[2], ids[4], large]), ['pending', 'rejected', 'pending'], 'what was left out still waits');
   await becomes(() => page.locator('.list-item .badge.state').allTextContents().then((all) => all.filter((state) => state === 'Applied').length), 9);
   await matches(() => page.locator('.page-head').innerText(), /2 waiting/);
-  await shot(page, 'bundle-decided');
+  await screenshot(page, 'bundle-decided');
   assertClean(page);
   await page.context().close();
 });
@@ -137,10 +135,10 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['small'
     await page.getByRole('heading', { name: `3 changes by look-bot-${name}` }).waitFor();
     await fitsScreen(page, name);
     await assertAccessible(page);
-    await shot(page, `bundle-${name}`);
+    await screenshot(page, `bundle-${name}`);
     await readAll(page);
     await approveAll(page).scrollIntoViewIfNeeded();
-    await shot(page, `bundle-${name}-end`);
+    await screenshot(page, `bundle-${name}-end`);
     await page.context().close();
   });
 }

@@ -1,14 +1,11 @@
 // Tests the forms of content: highlighted code, rendered Markdown, rows, images and recipients, also with hostile content.
 
 import assert from 'node:assert/strict';
-import { mkdirSync } from 'node:fs';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, button, dashboard, fitsScreen, focused, holds, launch, matches } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, button, dashboard, fitsScreen, focused, holds, launch, matches, screenshot } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
 const SERVER = new URL('lib/content-server.mjs', import.meta.url).pathname;
-// With SHOTS, each form is stored there as a picture.
-const { SHOTS } = process.env;
 const PNG = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==';
 const ATTACK = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>';
 
@@ -45,10 +42,7 @@ async function show(id, options = {}) {
 }
 
 async function close(page, name) {
-  if (SHOTS && name) {
-    mkdirSync(SHOTS, { recursive: true });
-    await page.screenshot({ path: `${SHOTS}/${name}.png` });
-  }
+  if (name) await screenshot(page, name);
   await becomes(() => page.evaluate(() => [window.pwned, document.querySelectorAll('#app script, #app iframe, #app [onerror], #app a[href^="javascript"]').length]), [undefined, 0]);
   assertClean(page);
   await page.context().close();

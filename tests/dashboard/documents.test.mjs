@@ -9,7 +9,7 @@ import { temporaryData } from '../clients/gateway.mjs';
 import { connectPeer } from '../clients/peer.mjs';
 import { assertClean, becomes, button, dashboard, launch, row, waitForOutcome } from './lib/browser.mjs';
 import { pause } from './lib/gateway.mjs';
-import { approve, screenshot, openChange, outcome, propose, shows } from './lib/upstreams.mjs';
+import { approve, openChange, outcome, propose, screenshotChange, shows } from './lib/upstreams.mjs';
 
 const front = ['---', 'doc_type: problem', 'title: Connection pool exhausted', 'date: 2026-11-20', 'summary: The pool ran dry under load',
   'significance: performance', 'problem_type: performance', 'symptoms: [requests time out]', 'root_cause: connections were never returned',
@@ -53,11 +53,11 @@ test('a new document shows its front matter and file, and is approved', async ()
   await field('root_cause').first().waitFor();
   await field('connections were never returned').first().waitFor();
   await shows(page, 'File', DOCUMENT.trimEnd().split('\n').map((line) => `+${line}`));
-  await screenshot(page, 'docs-1-new');
+  await screenshotChange(page, 'docs-1-new');
   await assert.rejects(stat(file('problems/pool.md')), 'nothing is written yet');
   await approve(page);
   await waitForOutcome(page, 'Applied');
-  await screenshot(page, 'docs-1-applied');
+  await screenshotChange(page, 'docs-1-applied');
   assert.equal(await text('problems/pool.md'), DOCUMENT);
   assert.equal((await outcome(agent, id)).status, 'applied');
   const found = await agent.call('semantic_search', { query: 'why does the connection pool run dry' });
@@ -72,7 +72,7 @@ test('a changed and a promoted document show only what differs', async () => {
   await field('release them in a guard').first().waitFor();
   await page.locator('.beside-now .line.delete', { hasText: 'an early return' }).first().waitFor();
   await becomes(() => page.locator('.beside-now', { hasText: 'front_matter.title' }).count(), 0);
-  await screenshot(page, 'docs-2-changed');
+  await screenshotChange(page, 'docs-2-changed');
   await approve(page);
   await waitForOutcome(page, 'Applied');
   assert.equal(await text('problems/pool.md'), changed);
@@ -80,7 +80,7 @@ test('a changed and a promoted document show only what differs', async () => {
   const promotion = await propose(agent, 'update_promotion_level', { document_path: 'problems/pool.md', promotion_level: 'critical' });
   await openChange(page, gateway, promotion);
   await field('Promotion level').first().waitFor();
-  await screenshot(page, 'docs-3-promoted');
+  await screenshotChange(page, 'docs-3-promoted');
   await approve(page);
   await waitForOutcome(page, 'Applied');
   assert.equal(await text('problems/pool.md'), changed.replace('\n---\n#', '\npromotion_level: critical\n---\n#'));
@@ -91,7 +91,7 @@ test('a deletion lists the files that it removes', async () => {
   const id = await propose(agent, 'delete_documents', { project_name: 'handbook' });
   await openChange(page, gateway, id);
   await shows(page, 'Files', ['-notes/deploy.md', '-problems/pool.md']);
-  await screenshot(page, 'docs-4-deleted');
+  await screenshotChange(page, 'docs-4-deleted');
   await approve(page);
   // The second press counts only after a pause.
   await button(page, 'Approve deletion').waitFor();

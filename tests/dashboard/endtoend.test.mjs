@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
 import { assertClean, becomes, button, dashboard, launch, row, status, waitForOutcome } from './lib/browser.mjs';
-import { approve, screenshot, openChange, outcome, propose, shows, startBehind } from './lib/upstreams.mjs';
+import { approve, openChange, outcome, propose, screenshotChange, shows, startBehind } from './lib/upstreams.mjs';
 
 let browser;
 let gateway;
@@ -58,13 +58,13 @@ test('writing a file shows its diff and is approved in the browser', async () =>
   await row(page, `Write ${file('a.txt')}`).click();
   await shows(page, 'Content', [' one', '-two', '+2', ' three']);
   await page.locator('.preview-note', { hasText: 'compares the current state' }).waitFor();
-  await screenshot(page, '1-write');
+  await screenshotChange(page, '1-write');
   assert.equal(await text('a.txt'), 'one\ntwo\nthree\n', 'nothing has run yet');
   const answer = outcome(agent, id);
   await approve(page);
   await waitForOutcome(page, 'Applied');
   await page.locator('.block-section > .block', { hasText: 'Successfully wrote to' }).waitFor();
-  await screenshot(page, '1-applied');
+  await screenshotChange(page, '1-applied');
   assert.equal(await text('a.txt'), 'one\n2\nthree\n');
   const { status: state, text: answerText } = await answer;
   assert.equal(state, 'applied');
@@ -82,7 +82,7 @@ test('editing a file shows the dry run of the server', async () => {
   await becomes(() => page.locator('.beside-now .line.delete .no').first().innerText(), '2');
   await page.locator('.beside-now .line.note', { hasText: file('edit.txt') }).first().waitFor();
   await page.locator('.preview-note', { hasText: 'own dry run' }).waitFor();
-  await screenshot(page, '1-edit');
+  await screenshotChange(page, '1-edit');
   await approve(page);
   await waitForOutcome(page, 'Applied');
   assert.equal(await text('edit.txt'), 'red\nyellow\nblue\n');
@@ -101,7 +101,7 @@ test('a decision on a modified file is refused and repeated on the new diff', as
   await shows(page, 'Content', ['-zero', ' one', '-two', '+three']);
   await shows(page, 'Content', [' one', '-two', '+three'], 'section.previous');
   await page.locator('footer.decision .after-conflict').waitFor();
-  await screenshot(page, '2-stale');
+  await screenshotChange(page, '2-stale');
   const { state, decisions, version } = await gateway.change(id);
   assert.deepEqual([state, decisions], ['pending', []]);
   // A decision by REST with an old version is refused too.
@@ -113,7 +113,7 @@ test('a decision on a modified file is refused and repeated on the new diff', as
   await waitForOutcome(page, 'Applied');
   assert.equal(await text('moved.txt'), 'one\nthree\n');
   await page.locator('.timeline', { hasText: 'found that the target had changed' }).waitFor();
-  await screenshot(page, '2-applied');
+  await screenshotChange(page, '2-applied');
   clean(status(409));
 });
 
@@ -131,7 +131,7 @@ test('a file that is modified after the approval is not written', async () => {
   await page.locator('.timeline', { hasText: 'found that the target had changed' }).waitFor();
   await shows(page, 'Content', ['-raced', '+new']);
   await shows(page, 'Content', ['-old', '+new'], 'section.previous');
-  await screenshot(page, '8-raced');
+  await screenshotChange(page, '8-raced');
   assert.equal(await readFile(path, 'utf8'), 'raced\n');
   assert.equal((await gateway.change(id)).state, 'pending');
   await gateway.reject(id);
@@ -148,7 +148,7 @@ test('edited arguments are previewed again and shown beside the proposed ones', 
   const content = dialog.locator('#edit-content');
   await content.fill('Dear all,\nwe meet on Monday.\n');
   await dialog.getByLabel('Comment', { exact: true }).fill('A typo');
-  await screenshot(page, '3-edit');
+  await screenshotChange(page, '3-edit');
   await dialog.getByRole('button', { name: 'Save and preview' }).click();
   await dialog.waitFor({ state: 'detached' });
   await shows(page, 'Content', [' Dear all,', '+we meet on Monday.']);
@@ -160,7 +160,7 @@ test('edited arguments are previewed again and shown beside the proposed ones', 
   await apart.locator('.line.delete', { hasText: 'Mnoday' }).waitFor();
   await apart.locator('.line.insert', { hasText: 'Monday' }).waitFor();
   await page.locator('.timeline li', { hasText: 'applied the change' }).waitFor();
-  await screenshot(page, '3-applied');
+  await screenshotChange(page, '3-applied');
   const hashOf = (event) => page.locator('.timeline li', { hasText: event }).locator('xpath=.//dt[.="argumentsHash"]/following-sibling::dd[1]').textContent();
   const [proposed, edited, approved, ran] = await Promise.all(['proposed this change', 'edited the change', 'alice approved', 'applied the change'].map(hashOf));
   assert.match(proposed, /^sha256:/);
@@ -187,11 +187,11 @@ test('a quorum of two needs two people, and the proposer is none of them', async
     method: 'POST', headers: { Authorization: `Bearer ${await gateway.createKey('admin', 'carols-other', 'carol')}`, 'Content-Type': 'application/json' }, body: JSON.stringify({ decision: 'approve', version: 1 }),
   });
   assert.deepEqual([own.status, (await own.json()).code], [403, 'SELF_APPROVAL']);
-  await screenshot(carol, '4-own');
+  await screenshotChange(carol, '4-own');
   await openChange(page, gateway, id);
   await approve(page);
   await page.locator('.quorum', { hasText: '1 of 2 approvals: alice' }).waitFor();
-  await screenshot(page, '4-one-of-two');
+  await screenshotChange(page, '4-one-of-two');
   const bob = await reviewer(await gateway.createKey('reviewer', 'bob'), `/#/inbox/${id}`);
   await bob.locator('.quorum', { hasText: '1 of 2 approvals: alice' }).waitFor();
   await assert.rejects(readFile(path), { code: 'ENOENT' });
@@ -218,7 +218,7 @@ test('an expired change is rejected, and the agent learns why', async () => {
   await openChange(page, gateway, id, 'history');
   await waitForOutcome(page, 'Rejected');
   await page.locator('.outcome', { hasText: 'CHANGE_EXPIRED' }).waitFor();
-  await screenshot(page, '5-expired');
+  await screenshotChange(page, '5-expired');
   await assert.rejects(readFile(path), { code: 'ENOENT' });
   clean();
 });
@@ -230,7 +230,7 @@ test('a failed preview is shown and prevents approval if the rule requires one',
   await page.locator('footer.decision', { hasText: 'this can only be rejected or edited' }).waitFor();
   await becomes(() => button(page, 'Approve').count(), 0);
   await row(page, 'countersign-end-to-end').locator('.badge', { hasText: 'No preview' }).waitFor();
-  await screenshot(page, '8-failed-preview');
+  await screenshotChange(page, '8-failed-preview');
   const { version, digest } = await gateway.change(id);
   const refused = await gateway.api('POST', `/changes/${id}/decision`, { decision: 'approve', version, digest });
   assert.deepEqual([refused.status, refused.body.code], [409, 'PREVIEW_REQUIRED']);
@@ -264,7 +264,7 @@ test('values that the agent may not read are marked and kept from it', async () 
   await page.locator('.preview-note', { hasText: 'No preview is available for this tool' }).waitFor();
   await page.locator('.fields tr', { hasText: 'path' }).waitFor();
   await page.locator('footer.decision', { hasText: 'this can only be rejected or edited' }).waitFor();
-  await screenshot(page, '9-no-recipe');
+  await screenshotChange(page, '9-no-recipe');
   for (const pending of [id, shortId, folderId]) await gateway.reject(pending);
   clean();
 });
@@ -277,7 +277,7 @@ test('staging, committing and checking out are previewed and approved', async ()
     const id = await propose(agent, `git__${tool}`, { repo_path, ...args });
     await openChange(page, gateway, id);
     await checkPreview();
-    await screenshot(page, `7-${tool}`);
+    await screenshotChange(page, `7-${tool}`);
     await approve(page);
     await waitForOutcome(page, 'Applied');
     return outcome(agent, id);
@@ -318,7 +318,7 @@ test('a commit is refused after another file was staged', async () => {
   await page.locator('.banner.altered', { hasText: 'Your decision was not recorded' }).waitFor();
   await shows(page, 'What is committed', ['+smuggled.txt', '+wanted.txt']);
   await shows(page, 'What is committed', ['+wanted.txt'], 'section.previous');
-  await screenshot(page, '7-smuggled');
+  await screenshotChange(page, '7-smuggled');
   assert.equal(await git('rev-parse', 'HEAD'), before);
   assert.equal((await gateway.change(id)).state, 'pending');
   await button(page, 'Reject').click();
@@ -370,6 +370,6 @@ test('a rejection tells the agent who, why and what to do next', async (t) => {
       for (const path of [file(`${name}.txt`), join(held, `${name}.txt`)]) await assert.rejects(readFile(path), { code: 'ENOENT' });
     });
   }
-  await screenshot(page, '6-rejected');
+  await screenshotChange(page, '6-rejected');
   clean();
 });

@@ -2,10 +2,9 @@
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { environment } from '../clients/gateway.mjs';
-import { armed, assertAccessible, assertClean, becomes, button, dashboard, fitsScreen, focused, holds, launch, live, matches, newPage, waitForOutcome } from './lib/browser.mjs';
+import { armed, assertAccessible, assertClean, becomes, button, dashboard, fitsScreen, focused, holds, launch, live, matches, newPage, screenshot, waitForOutcome } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 const CONTENT_SERVER = new URL('lib/content-server.mjs', import.meta.url).pathname;
@@ -28,11 +27,6 @@ const step = (page, name) => page.locator(`.step[data-step=${name}]`);
 const isDone = (page, name) => step(page, name).getAttribute('data-done');
 const snippet = (page) => page.locator('.snippet pre').innerText();
 
-/** Takes a screenshot if the variable SHOTS names a folder. */
-async function shoot(page, name) {
-  if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, `${name}.png`) });
-}
-
 /** Starts the agent of a shown `mcpServers` block, as a desktop client does. */
 function startAgent(block) {
   const { command, args, env } = JSON.parse(block).mcpServers.countersign;
@@ -51,7 +45,7 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['360', 
     await page.getByRole('button', { name: 'Propose a test change' }).waitFor();
     await assertAccessible(page);
     await fitsScreen(page, 'the steps are wider than the screen');
-    await shoot(page, `first-steps-${name}`);
+    await screenshot(page, `first-steps-${name}`);
     assertClean(page);
     await page.context().close();
   });
@@ -76,14 +70,14 @@ test('each step is ticked while the page stays open', async () => {
   await page.getByRole('button', { name: 'Propose a test change' }).click();
   await page.locator('article h2', { hasText: 'Say hello to Countersign' }).waitFor();
   await page.locator('.proposer', { hasText: 'countersign-test-agent' }).first().waitFor();
-  await shoot(page, 'first-steps-change');
+  await screenshot(page, 'first-steps-change');
   await armed(page);
   await button(page, 'Approve').click();
   await waitForOutcome(page, 'Applied');
   await page.getByRole('link', { name: /^Inbox/ }).click();
   await page.getByText('2 of 3 done').waitFor();
   await becomes(() => isDone(page, 'change'), 'true');
-  await shoot(page, 'first-steps-ticked');
+  await screenshot(page, 'first-steps-ticked');
   gateway.reconfigure({ mcpServers: { content: { command: process.execPath, args: [CONTENT_SERVER] } } });
   await page.locator('.notice', { hasText: 'All first steps are done.' }).waitFor();
   await page.getByText("You're all caught up").waitFor();
@@ -149,7 +143,7 @@ test('a key for the agent is created on the page and shown once', async () => {
     const text = await snippet(page);
     const key = JSON.parse(text).mcpServers.countersign.env.COUNTERSIGN_AGENT_KEY;
     assert.match(key, /^csk_[\w-]{43}$/);
-    await shoot(page, 'first-steps-key');
+    await screenshot(page, 'first-steps-key');
     assert.ok(!page.url().includes(key));
     assert.ok(!(await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }]))).includes(key), 'it is stored nowhere');
     assert.ok(!keyed.log.includes(key), 'it is not logged');

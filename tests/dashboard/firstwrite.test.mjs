@@ -12,7 +12,7 @@ import { test } from 'node:test';
 import { binary, eventually, repository } from '../clients/gateway.mjs';
 import { connectPeer } from '../clients/peer.mjs';
 import { armed, assertClean, becomes, button, fitsScreen, launch, live, newPage, row, waitForOutcome } from './lib/browser.mjs';
-import { propose, screenshot } from './lib/upstreams.mjs';
+import { propose, screenshotChange } from './lib/upstreams.mjs';
 
 const MAX_STEPS = 10;
 const WIDTH = Number(process.env.WIDTH ?? 1280);
@@ -155,7 +155,7 @@ test('a new user approves the first write of a real server', async (t) => {
       await take(user);
       t.diagnostic(`${n += 1}. ${name}: ${((performance.now() - began) / 1000).toFixed(1)} s`);
       if (!user.page) continue;
-      await screenshot(user.page, `first-write-${WIDTH}-${n}`);
+      await screenshotChange(user.page, `first-write-${WIDTH}-${n}`);
       await fitsScreen(user.page, name);
     }
     // The empty inbox still shows how agents connect.

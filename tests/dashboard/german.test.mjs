@@ -1,11 +1,10 @@
 // Tests the dashboard in German: every page fits its screen, is accessible and shows no English text of its own.
 
 import assert from 'node:assert/strict';
-import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import english from '../../src/rest/assets/js/locales/en.js';
 import german from '../../src/rest/assets/js/locales/de.js';
-import { assertAccessible, assertClean, becomes, fitsScreen, holds, launch, live, newPage } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, fitsScreen, holds, launch, live, newPage, screenshot } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 // What the gateway, its servers and agents wrote.
@@ -74,7 +73,7 @@ const textsOf = (page) => page.evaluate((foreign) => {
 }, FOREIGN);
 
 async function check(page, name, width) {
-  if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, `german-${name}-${width}.png`) });
+  await screenshot(page, `german-${name}-${width}`);
   await fitsScreen(page, `${name} is wider than the screen`);
   await becomes(() => page.evaluate(() => document.documentElement.scrollWidth), width, name);
   await becomes(() => page.evaluate(() => [...document.querySelectorAll('dialog, dialog *')].filter((e) => e.clientWidth > 1 && e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX !== 'visible' && !e.matches('input')).map((e) => e.className)), [], name);

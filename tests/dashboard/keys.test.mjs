@@ -1,9 +1,8 @@
 // Tests the page of keys: creating, showing once, using and revoking a key.
 
 import assert from 'node:assert/strict';
-import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, live, newPage, row, status } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, live, newPage, row, screenshot, status } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -34,7 +33,7 @@ test('an admin creates a key, sees what it proposed, and revokes it', async () =
   const secret = await page.locator('.secret').innerText();
   assert.match(secret, /^csk_[\w-]{43}$/);
   await key(page, 'desk').filter({ hasText: 'Bob' }).waitFor();
-  if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, 'keys.png') });
+  await screenshot(page, 'keys');
   await page.getByRole('button', { name: 'Done' }).click();
   await becomes(() => page.locator('.secret').count(), 0);
   assert.ok(!page.url().includes(secret) && !gateway.log.includes(secret));
@@ -101,7 +100,7 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['360', 
     await key(page, 'root').waitFor();
     await assertAccessible(page);
     await fitsScreen(page, 'the keys are wider than the screen');
-    if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, `keys-${name}.png`) });
+    await screenshot(page, `keys-${name}`);
     assertClean(page);
     await page.context().close();
   });

@@ -1,9 +1,8 @@
 // Tests the overview: its numbers lead to the changes behind them, and it follows what happens.
 
 import assert from 'node:assert/strict';
-import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, matches, row } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, matches, row, screenshot } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -20,10 +19,6 @@ after(async () => {
 
 const tile = (page, name) => page.locator('.tile', { hasText: name });
 const value = (page, name) => tile(page, name).locator('.tile-value').innerText();
-
-async function shoot(page, name) {
-  if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, `${name}.png`), fullPage: true });
-}
 
 test('numbers follow what happens and lead to the changes behind them', async () => {
   const empty = await Gateway.start();
@@ -70,7 +65,7 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['360', 
     await page.locator('.chart summary').first().click();
     await assertAccessible(page);
     await fitsScreen(page, 'the overview is wider than the screen');
-    await shoot(page, `overview-${name}`);
+    await screenshot(page, `overview-${name}`, { fullPage: true });
     assertClean(page);
     await page.context().close();
   });

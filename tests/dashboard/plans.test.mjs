@@ -1,9 +1,8 @@
 // Tests plans: the inbox shows their changes together, and their page decides on all of them once they were seen.
 
 import assert from 'node:assert/strict';
-import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, row } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, row, screenshot } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 const DESCRIPTION = Array.from({ length: 60 }, (_, n) => `Line ${n + 1}`).join('\n');
@@ -27,7 +26,6 @@ async function propose(title, titles, at = gateway) {
 }
 
 const plan = async (id, at = gateway) => (await at.api(`plans/${id}`)).value;
-const shot = (page, name) => (process.env.SHOTS ? page.screenshot({ path: join(process.env.SHOTS, `${name}.png`) }) : null);
 const decision = (page, name) => page.locator('.plan-decision').getByRole('button', { name });
 
 /** Scrolls to the end of each step. */
@@ -48,10 +46,10 @@ test('a plan is opened from the inbox and approved once all was seen', async () 
   await decision(page, 'Approve all').waitFor();
   // Nobody has read the steps yet.
   await becomes(() => decision(page, 'Approve all').isDisabled(), true);
-  await shot(page, 'plan-unseen');
+  await screenshot(page, 'plan-unseen');
   await readAll(page);
   await page.locator('.list-progress', { hasText: 'You have seen all of them.' }).waitFor();
-  await shot(page, 'plan-seen');
+  await screenshot(page, 'plan-seen');
   await decision(page, 'Approve all').click();
   await becomes(async () => (await plan(id)).changes.map(({ state }) => state), ['applied', 'applied', 'applied']);
   await becomes(() => page.locator('.list-item .badge.state', { hasText: 'Applied' }).count(), 3);
@@ -84,7 +82,7 @@ test('an approved plan is stopped before it runs', async (t) => {
   await readAll(page);
   await decision(page, 'Approve all').click();
   await decision(page, 'Stop plan').waitFor();
-  await shot(page, 'plan-stop');
+  await screenshot(page, 'plan-stop');
   await decision(page, 'Stop plan').click();
   await page.locator('.banner', { hasText: 'The plan has stopped' }).waitFor();
   await becomes(async () => (await plan(id, undoing)).changes.map(({ state }) => state), ['withdrawn', 'withdrawn']);
@@ -100,7 +98,7 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['small'
     await page.locator('.list-item').nth(1).waitFor();
     await fitsScreen(page, 'the plan is wider than the screen');
     await assertAccessible(page);
-    await shot(page, `plan-${name}`);
+    await screenshot(page, `plan-${name}`);
     assertClean(page);
     await page.context().close();
   });

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { assertClean, becomes, dashboard, fitsScreen, launch, matches, pressTogether } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, fitsScreen, launch, matches, pressTogether, screenshot } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 const RULES = [
@@ -23,7 +23,6 @@ after(async () => {
   await gateway?.end();
 });
 
-const shot = (page, name) => (process.env.SHOTS ? page.screenshot({ path: join(process.env.SHOTS, `${name}.png`), fullPage: true }) : null);
 
 test('rules stand in order with what each decided', async () => {
   await gateway.decide(await gateway.proposeIssue('Reviewed'), 'reject', 'not now');
@@ -40,7 +39,7 @@ test('rules stand in order with what each decided', async () => {
   await matches(() => rules.nth(1).innerText(), /arguments\.type == /);
   await rules.nth(2).getByText('2 calls reviewed').waitFor();
   await page.locator('.policy-standing').getByText('are denied without review.').waitFor();
-  await shot(page, 'policy');
+  await screenshot(page, 'policy', { fullPage: true });
   await rules.nth(1).getByRole('link', { name: 'create_issue' }).click();
   await page.locator('.row', { hasText: 'Reviewed' }).waitFor();
   assertClean(page);
@@ -49,7 +48,7 @@ test('rules stand in order with what each decided', async () => {
   const narrow = await dashboard(browser, gateway, { width: 360, dark: true, route: '/#/policy' });
   await narrow.locator('.policy-rule').first().waitFor();
   await fitsScreen(narrow);
-  await shot(narrow, 'policy-360');
+  await screenshot(narrow, 'policy-360', { fullPage: true });
   await narrow.getByRole('link', { name: /All standing rules/ }).click();
   await narrow.getByRole('heading', { name: 'Standing rules' }).waitFor();
   assertClean(narrow);
@@ -84,11 +83,11 @@ test('rules are tried on recorded calls and written into the file', async () => 
   await becomes(() => rows.count(), 3);
   await rows.nth(2).getByRole('button', { name: /^Up/ }).click();
   await rows.nth(1).locator('p', { hasText: 'no-bugs' }).waitFor();
-  await shot(page, 'policy-form');
+  await screenshot(page, 'policy-form', { fullPage: true });
   await dialog.getByRole('button', { name: 'Try it' }).click();
   await dialog.getByText('1 of 2 recorded calls would get another verdict').waitFor();
   await dialog.locator('.dry-run a', { hasText: 'Reviewed' }).waitFor();
-  await shot(page, 'policy-dry-run');
+  await screenshot(page, 'policy-dry-run', { fullPage: true });
   assert.equal(readFileSync(file, 'utf8'), FILE, 'nothing is written before');
   await dialog.getByRole('button', { name: 'Write the file' }).click();
   await page.locator('.notice', { hasText: 'The rules are saved.' }).waitFor();
@@ -111,7 +110,7 @@ test('rules are tried on recorded calls and written into the file', async () => 
   await narrow.getByRole('button', { name: 'Edit rules…' }).click();
   await narrow.locator('.policy-list > li').first().waitFor();
   await fitsScreen(narrow);
-  await shot(narrow, 'policy-form-360');
+  await screenshot(narrow, 'policy-form-360', { fullPage: true });
   assertClean(narrow);
   await narrow.context().close();
 });

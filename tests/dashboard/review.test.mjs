@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { armed, assertClean, becomes, button, dashboard, focused, heading, holds, launch, matches, open, row, status } from './lib/browser.mjs';
+import { armed, assertClean, becomes, button, dashboard, focused, heading, holds, launch, matches, open, row, screenshot, status } from './lib/browser.mjs';
 import { Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
@@ -102,7 +102,7 @@ testWithRule('others may decide once nobody has for the time of the rule', { rev
   await carol.locator('.terms', { hasText: 'Decided by dba, now also by oncall' }).waitFor();
   await carol.locator('.timeline', { hasText: 'Countersign let further people decide' }).waitFor();
   await carol.locator('.detail-actions [data-act=rule]').waitFor({ state: 'detached' });
-  if (process.env.SHOTS) await carol.screenshot({ path: `${process.env.SHOTS}/escalated.png` });
+  await screenshot(carol, 'escalated');
   await armed(carol);
   await button(carol, 'Approve').click();
   await carol.locator('.outcome', { hasText: 'Applied' }).waitFor();

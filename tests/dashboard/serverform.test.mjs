@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, matches, status } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, matches, screenshot, status } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
 const SERVER = fileURLToPath(new URL('./lib/altering-server.mjs', import.meta.url));
@@ -37,10 +37,10 @@ after(async () => {
   if (folder) rmSync(folder, { recursive: true });
 });
 
-async function looks(page, name) {
+async function checkAppearance(page, name) {
   await fitsScreen(page, name);
   await assertAccessible(page, name);
-  if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/${name}.png` });
+  await screenshot(page, name);
 }
 
 test('a server is tested, added with its diff, changed and removed', async () => {
@@ -164,7 +164,7 @@ test('a saved command waits for somebody else behind a proxy', async () => {
   await matches(() => offer(own).innerText(), /Somebody else must allow it[^]*Withdraw/);
   await becomes(() => offer(own).getByRole('button', { name: 'Save and start it' }).count(), 0);
   await matches(() => offer(page).innerText(), /root wants to save the server late[^]*command: sh[^]*exit 5/);
-  await looks(page, 'server-consent');
+  await checkAppearance(page, 'server-consent');
   assert.ok(!text().includes('exit 5'));
   await offer(page).getByRole('button', { name: 'Save and start it' }).click();
   await page.getByText('The server is saved.').waitFor();
@@ -183,10 +183,10 @@ test('the form and the table fit all screens and are accessible', async () => {
     await server(page, 'broken').getByRole('button', { name: 'broken' }).click();
     await server(page, 'broken').getByText('Error on stderr').waitFor();
     const name = `${width}${dark ? '-dark' : ''}`;
-    await looks(page, `server-table-${name}`);
+    await checkAppearance(page, `server-table-${name}`);
     await page.getByRole('button', { name: 'Add a server' }).click();
     await page.getByLabel('Kind').waitFor();
-    await looks(page, `server-form-${name}`);
+    await checkAppearance(page, `server-form-${name}`);
     await page.keyboard.press('Escape');
     await page.getByRole('dialog').waitFor({ state: 'detached' });
     await page.context().close();

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, matches, status } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, matches, screenshot, status } from './lib/browser.mjs';
 import { World } from './lib/world.mjs';
 
 let browser;
@@ -71,7 +71,7 @@ test('known reads of a server without annotations are accepted in one step', asy
   await becomes(() => offer.locator('.offer-name').allInnerTexts(), ['memory__read_graph', 'memory__search_nodes', 'memory__open_nodes']);
   await offer.getByText('Full definition').first().click();
   await matches(() => offer.locator('.json').first().innerText(), /read_graph/);
-  if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/known-reads.png` });
+  await screenshot(page, 'known-reads');
   await fitsScreen(page, 'with known reads');
   await offer.getByRole('button', { name: 'Accept the known reads' }).click();
   await offer.waitFor({ state: 'detached' });
@@ -85,7 +85,7 @@ test('known reads of a server without annotations are accepted in one step', asy
   await happen({ redefine: { server: 'memory', tool: 'memory__open_nodes', description: 'Opens nodes, and more' } });
   await memory.getByText('does not cover this tool, because its definition differs from').waitFor();
   assert.equal((await tool('memory', 'open_nodes')).verdict, 'review');
-  if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/known-reads-accepted.png` });
+  await screenshot(page, 'known-reads-accepted');
   assertClean(page);
   await page.context().close();
 });
@@ -166,7 +166,7 @@ test('the servers page fits all screens and is accessible', async () => {
     await server(page, 'wide').getByText('All 3 tools').click();
     await fitsScreen(page, `at ${width} pixels`);
     await assertAccessible(page);
-    if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/servers-${width}${dark ? '-dark' : ''}.png`, fullPage: false });
+    await screenshot(page, `servers-${width}${dark ? '-dark' : ''}`);
     await page.context().close();
   }
 });

@@ -1,9 +1,8 @@
 // Tests that the page of a change suggests standing rules after five approvals, and that a reviewer creates one from the form.
 
 import assert from 'node:assert/strict';
-import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { assertClean, becomes, dashboard, fitsScreen, launch } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, fitsScreen, launch, screenshot } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -17,7 +16,6 @@ after(async () => {
   await gateway?.end();
 });
 
-const shot = (page, name) => (process.env.SHOTS ? page.screenshot({ path: join(process.env.SHOTS, `${name}.png`), fullPage: true }) : null);
 
 async function approve(title) {
   const id = await gateway.proposeIssue(title);
@@ -39,11 +37,11 @@ test('five approvals suggest a standing rule, and the form is filled in', async 
   await first.getByText('It would have matched 6 changes').click();
   await first.getByText('It would not have matched 1 other change of this tool').click();
   await becomes(() => first.locator('a').last().getAttribute('href'), `#/history/${other}`);
-  await shot(page, 'suggestions');
+  await screenshot(page, 'suggestions', { fullPage: true });
   await first.getByRole('button', { name: 'Fill in this rule…' }).click();
   const dialog = page.getByRole('dialog', { name: 'Create standing rule' });
   await dialog.locator('.rule-sentence', { hasText: 'type equal to "Bug"' }).waitFor();
-  await shot(page, 'suggestions-form');
+  await screenshot(page, 'suggestions-form', { fullPage: true });
   assert.deepEqual((await gateway.api('rules')).value.rules, [], 'nothing is created before the form is sent');
   await dialog.getByRole('button', { name: 'Create standing rule' }).click();
   await page.locator('.notice', { hasText: 'Standing rule created' }).waitFor();
@@ -59,7 +57,7 @@ test('five approvals suggest a standing rule, and the form is filled in', async 
   const narrow = await dashboard(browser, gateway, { width: 360, dark: true, route: '/#/rules' });
   await narrow.locator('.rule', { hasText: 'type equal to "Bug"' }).waitFor();
   await fitsScreen(narrow);
-  await shot(narrow, 'suggestions-rule-360');
+  await screenshot(narrow, 'suggestions-rule-360', { fullPage: true });
   assertClean(narrow);
   await narrow.context().close();
 });

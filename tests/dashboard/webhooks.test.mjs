@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, screenshot } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 // A name of the maximum length.
@@ -82,7 +82,7 @@ test('the webhook page fits all screens and is accessible', async () => {
     await page.locator('.deliveries tbody tr').first().waitFor();
     await fitsScreen(page, `at ${width} pixels`);
     await assertAccessible(page);
-    if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/hooks-${width}${dark ? '-dark' : ''}.png` });
+    await screenshot(page, `hooks-${width}${dark ? '-dark' : ''}`);
     await page.context().close();
   }
 });

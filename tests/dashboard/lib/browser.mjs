@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { join } from 'node:path';
 import { chromium } from 'playwright-core';
 import { pause } from './gateway.mjs';
 
@@ -98,6 +99,19 @@ export const fitsScreen = (page, message) => becomes(() => page.evaluate(() => [
 /** Asserts that no problems were recorded except those that match one of `expected`. */
 export function assertClean(page, ...expected) {
   assert.deepEqual(page.problems.filter((p) => !expected.some((e) => e.test(p))), []);
+}
+
+/**
+ * Stores a picture of the page in the folder of the variable SHOTS, if it is set. `size` is that of the viewport meanwhile; see
+ * Playwright for the other options.
+ */
+export async function screenshot(page, name, { size, ...options } = {}) {
+  const { SHOTS } = process.env;
+  if (!SHOTS) return;
+  const previousSize = page.viewportSize();
+  if (size) await page.setViewportSize(size);
+  await page.screenshot({ ...options, path: join(SHOTS, `${name}.png`) });
+  if (size) await page.setViewportSize(previousSize);
 }
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');

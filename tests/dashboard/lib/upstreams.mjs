@@ -7,7 +7,7 @@ import { startGatewayWith } from '../../clients/fixture.mjs';
 import { binary, environment, eventually, temporaryData } from '../../clients/gateway.mjs';
 import { connectPeer } from '../../clients/peer.mjs';
 import { prepare, SERVERS } from '../../clients/servers.mjs';
-import { armed } from './browser.mjs';
+import { armed, screenshot } from './browser.mjs';
 
 /** The arguments of `connectPeer` for each transport. */
 export const TRANSPORTS = {
@@ -113,11 +113,5 @@ export async function approve(page) {
   await page.keyboard.press('a');
 }
 
-/** Takes a screenshot if `SHOTS` names a folder. */
-export async function screenshot(page, name) {
-  if (!process.env.SHOTS) return;
-  const size = page.viewportSize();
-  await page.setViewportSize({ width: 1440, height: 1700 });
-  await page.screenshot({ path: join(process.env.SHOTS, `${name}.png`) });
-  await page.setViewportSize(size);
-}
+/** Stores a picture of a whole change, which is longer than most screens. */
+export const screenshotChange = (page, name) => screenshot(page, name, { size: { width: 1440, height: 1700 } });
