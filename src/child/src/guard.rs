@@ -266,14 +266,13 @@ async fn supervise(server: Pid, control: &Control, mut signals: Signals) {
 }
 
 fn terminate(server: Pid) -> Phase {
-    processes::signal_descendants(server, Signal::TERM);
     // A stopped process does not receive SIGTERM until it continues.
-    processes::signal_descendants(server, Signal::CONT);
+    processes::signal_descendants(server, &[Signal::TERM, Signal::CONT]);
     Phase::Terminating { until: Instant::now() + TERMINATION_TIME }
 }
 
 fn kill(server: Pid, phase: &Phase) -> Phase {
-    let killed = processes::signal_descendants(server, Signal::KILL);
+    let killed = processes::signal_descendants(server, &[Signal::KILL]);
     let pause = match phase {
         // The same processes as before cannot be killed and are only waited for.
         Phase::Killing { pause, remaining, .. } if !killed.is_empty() && *remaining == killed => {

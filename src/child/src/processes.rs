@@ -25,21 +25,23 @@ struct Stat {
 /// The id and the start time of a process, which together identify it.
 pub(crate) type ProcessIdentity = (Pid, u64);
 
-/// Sends a signal to every living descendant of this process, whatever its group and session, and returns them. Without
+/// Sends signals to every living descendant of this process, whatever its group and session, and returns them. Without
 /// `/proc`, it signals the process group `group`.
 ///
 /// Best effort: processes that keep forking may be missed, so callers that must be sure call it again.
-pub(crate) fn signal_descendants(group: Pid, signal: Signal) -> HashSet<ProcessIdentity> {
+pub(crate) fn signal_descendants(group: Pid, signals: &[Signal]) -> HashSet<ProcessIdentity> {
     let mut signalled = HashSet::new();
     for _ in 0..MAX_SCANS {
         let Some(processes) = descendants(getpid()) else {
-            let _ = kill_process_group(group, signal);
+            for signal in signals {
+                let _ = kill_process_group(group, *signal);
+            }
             break;
         };
         let before = signalled.len();
         for (pid, start_ticks) in processes {
             if signalled.insert((pid, start_ticks)) {
-                send_signal(pid, start_ticks, signal);
+                send_signals(pid, start_ticks, signals);
             }
         }
         if signalled.len() == before {
@@ -49,14 +51,16 @@ pub(crate) fn signal_descendants(group: Pid, signal: Signal) -> HashSet<ProcessI
     signalled
 }
 
-/// Sends a signal to a process if it is still the one with that start time.
-fn send_signal(pid: Pid, start_ticks: u64, signal: Signal) {
+/// Sends signals to a process if it is still the one with that start time.
+fn send_signals(pid: Pid, start_ticks: u64, signals: &[Signal]) {
     // The descriptor refers to one process, and the second check verifies that it is the right one.
     #[cfg(target_os = "linux")]
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(process) => {
             if read_start_ticks(pid) == Some(start_ticks) {
-                let _ = pidfd_send_signal(&process, signal);
+                for signal in signals {
+                    let _ = pidfd_send_signal(&process, *signal);
+                }
             }
             return;
         }
@@ -65,7 +69,9 @@ fn send_signal(pid: Pid, start_ticks: u64, signal: Signal) {
         Err(_) => {}
     }
     if read_start_ticks(pid) == Some(start_ticks) {
-        let _ = kill_process(pid, signal);
+        for signal in signals {
+            let _ = kill_process(pid, *signal);
+        }
     }
 }
 
@@ -147,9 +153,9 @@ mod tests {
         };
         assert!(descendants(getpid()).unwrap().iter().any(|(found, _)| *found == pid));
         // Another start time means another process.
-        send_signal(grandchild, start_ticks + 1, Signal::KILL);
+        send_signals(grandchild, start_ticks + 1, &[Signal::KILL]);
         assert_eq!(read_start_ticks(grandchild), Some(start_ticks));
-        send_signal(grandchild, start_ticks, Signal::KILL);
+        send_signals(grandchild, start_ticks, &[Signal::KILL]);
         child.wait().unwrap();
         assert_eq!(descendants(pid), None);
     }
