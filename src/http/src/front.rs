@@ -249,7 +249,7 @@ fn complete_challenge(authenticator: &Authenticator, response: &mut ServiceRespo
     protected_resource::complete_challenge(authenticator.tokens(), request.path(), status, response.headers_mut());
 }
 
-/// Compresses a long response if the client accepts a supported encoding. Event streams are never compressed.
+/// Compresses a long response if the client accepts gzip. Event streams are never compressed.
 fn compress(response: ServiceResponse) -> ServiceResponse<Encoder<BoxBody>> {
     let is_long = matches!(response.response().body().size(), BodySize::Sized(n) if n >= MIN_COMPRESSED_BYTES);
     let is_stream =
@@ -266,7 +266,7 @@ fn compress(response: ServiceResponse) -> ServiceResponse<Encoder<BoxBody>> {
 
 /// Returns the encoding that a client prefers, or identity, which every client can read.
 fn accepted_encoding(request: &HttpRequest) -> ContentEncoding {
-    const SUPPORTED_ENCODINGS: [Encoding; 3] = [Encoding::brotli(), Encoding::gzip(), Encoding::identity()];
+    const SUPPORTED_ENCODINGS: [Encoding; 2] = [Encoding::gzip(), Encoding::identity()];
     if !request.headers().contains_key(ACCEPT_ENCODING) {
         return ContentEncoding::Identity;
     }

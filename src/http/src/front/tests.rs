@@ -102,7 +102,7 @@ async fn encoding_of(accept: Option<&str>, len: usize) -> Option<String> {
 #[actix::test]
 async fn long_responses_are_compressed_if_accepted() {
     assert_eq!(encoding_of(Some("gzip"), 5000).await.as_deref(), Some("gzip"));
-    assert_eq!(encoding_of(Some("gzip, br"), 5000).await.as_deref(), Some("br"));
+    assert_eq!(encoding_of(Some("br, gzip"), 5000).await.as_deref(), Some("gzip"));
     assert_eq!(encoding_of(None, 5000).await, None);
     assert_eq!(encoding_of(Some("zstd"), 5000).await, None);
     assert_eq!(encoding_of(Some("gzip"), 100).await, None);
