@@ -267,12 +267,12 @@ impl ProbeConnection {
 
     /// Receives the next message, or returns `None` after the limit.
     pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
-        let received = self.wire.receive(limit).await?;
-        if let Some(received) = &received {
-            let status = received.status.map(|status| format!("HTTP {status} ")).unwrap_or_default();
-            self.probe.record_received(&format!("{status}{}", received.text));
+        let incoming = self.wire.receive(limit).await?;
+        if let Some(incoming) = &incoming {
+            let status = incoming.status.map(|status| format!("HTTP {status} ")).unwrap_or_default();
+            self.probe.record_received(&format!("{status}{}", incoming.text));
         }
-        Ok(received)
+        Ok(incoming)
     }
 
     /// Receives the next message before the deadline. A caller that waits for a certain message passes the same deadline each
@@ -296,28 +296,28 @@ impl ProbeConnection {
         let deadline = Instant::now() + limit;
         let mut wrong_id = None;
         loop {
-            let Some(received) = self.receive_until(deadline).await? else {
+            let Some(incoming) = self.receive_until(deadline).await? else {
                 return Err(wrong_id.unwrap_or_else(|| self.wire.missing_answer(limit)));
             };
-            let Some(json) = received.json() else {
+            let Some(json) = incoming.json() else {
                 // An HTTP response without a message is the answer.
-                if received.status.is_some() {
-                    return Ok(received);
+                if incoming.status.is_some() {
+                    return Ok(incoming);
                 }
                 continue;
             };
             if json.get("method").is_some() {
                 self.answer_server_request(&json).await?;
-            } else if ids_match(&json["id"], id) || received.status.is_some() {
+            } else if ids_match(&json["id"], id) || incoming.status.is_some() {
                 // Over HTTP a response belongs to its request, whatever its id is.
-                return Ok(received);
+                return Ok(incoming);
             } else if is_response(&json) {
                 wrong_id.get_or_insert_with(|| ProbeError::WrongId {
                     sent_id: id.to_string(),
                     received_id: json
                         .get("id")
                         .map_or_else(|| "missing".to_owned(), |id| truncate_message(&id.to_string())),
-                    message: truncate_message(&self.probe.redactor.redact(&received.text)),
+                    message: truncate_message(&self.probe.redactor.redact(&incoming.text)),
                 });
             }
         }
@@ -326,10 +326,10 @@ impl ProbeConnection {
     /// Returns the next message that is not a request or notification of the server.
     pub async fn next_response(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
         let deadline = Instant::now() + limit;
-        while let Some(received) = self.receive_until(deadline).await? {
-            match received.json().filter(|message| message.get("method").is_some()) {
+        while let Some(incoming) = self.receive_until(deadline).await? {
+            match incoming.json().filter(|message| message.get("method").is_some()) {
                 Some(message) => self.answer_server_request(&message).await?,
-                None => return Ok(Some(received)),
+                None => return Ok(Some(incoming)),
             }
         }
         Ok(None)
@@ -354,12 +354,12 @@ impl ProbeConnection {
     async fn ask_with_size(&mut self, method: &str, params: Value) -> Result<(Value, usize), ProbeError> {
         let id = self.next_id();
         let message = self.probe.message(Some(&id), method, params);
-        let received = self.exchange(&message).await?;
-        let status = received.status.map(|status| format!("HTTP {status}")).unwrap_or_default();
-        let response = received.json().ok_or_else(|| {
-            ProbeError::InvalidData(format!("not JSON: {status} {}", truncate_message(&received.text)))
-        })?;
-        Ok((response, estimate_parsed_bytes(&received.text)))
+        let reply = self.exchange(&message).await?;
+        let status = reply.status.map(|status| format!("HTTP {status}")).unwrap_or_default();
+        let response = reply
+            .json()
+            .ok_or_else(|| ProbeError::InvalidData(format!("not JSON: {status} {}", truncate_message(&reply.text))))?;
+        Ok((response, estimate_parsed_bytes(&reply.text)))
     }
 
     /// Sends a message and returns everything received until its response or the time limit.
@@ -379,11 +379,10 @@ impl ProbeConnection {
         self.send(&text).await?;
         let deadline = Instant::now() + limit;
         let mut all = MessageCollector::default();
-        while let Some(received) = self.receive_until(deadline).await? {
-            let Some(received_message) = received.json() else { continue };
-            let is_answer =
-                received_message.get("method").is_none() && ids_match(&received_message["id"], &message["id"]);
-            all.push(&received.text, Some(received_message))?;
+        while let Some(incoming) = self.receive_until(deadline).await? {
+            let Some(json) = incoming.json() else { continue };
+            let is_answer = json.get("method").is_none() && ids_match(&json["id"], &message["id"]);
+            all.push(&incoming.text, Some(json))?;
             if is_answer {
                 break;
             }
@@ -404,12 +403,12 @@ impl ProbeConnection {
     /// Sends `initialize` and returns its result.
     pub async fn initialize(&mut self, version: &str) -> Result<Value, ProbeError> {
         let message = initialize_request(&self.next_id(), version);
-        let received = self.exchange(&message).await?;
-        let response = received.json().unwrap_or_default();
+        let reply = self.exchange(&message).await?;
+        let response = reply.json().unwrap_or_default();
         let Some(result) = response.get("result") else {
             return Err(ProbeError::InvalidData(format!(
                 "initialize is answered with {}",
-                truncate_message(&received.text)
+                truncate_message(&reply.text)
             )));
         };
         let negotiated = result["protocolVersion"].as_str().unwrap_or(version).to_owned();

@@ -55,13 +55,13 @@ const REFUSAL_LIMIT: Duration = Duration::from_secs(2);
 async fn check_refusal(probe: Probe, text: &str, expected: i64) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     conn.send(text).await?;
-    let received = match conn.next_response(probe.answer_timeout().min(REFUSAL_LIMIT)).await {
+    let reply = match conn.next_response(probe.answer_timeout().min(REFUSAL_LIMIT)).await {
         Err(ProbeError::Closed) if !probe.is_child() => return Ok(()),
-        received => received?,
+        reply => reply?,
     };
-    let Some(received) = received else { return fail("it does not answer".to_owned()) };
-    let response = received.json().unwrap_or_default();
-    let is_refusal = received.status.is_some_and(|status| (400..500).contains(&status));
+    let Some(reply) = reply else { return fail("it does not answer".to_owned()) };
+    let response = reply.json().unwrap_or_default();
+    let is_refusal = reply.status.is_some_and(|status| (400..500).contains(&status));
     let is_bare_refusal = is_refusal && response.get("error").is_none();
     ensure_response(error_code(&response) == Some(expected) || is_bare_refusal, &response)
 }

@@ -125,8 +125,8 @@ async fn check_ping(probe: Probe) -> Outcome {
 
 async fn check_initialize_without_params(probe: Probe) -> Outcome {
     let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize" });
-    let received = probe.connect_without_handshake().await?.exchange(&message).await?;
-    ensure_response(received.is_refusal(), &received.json().unwrap_or_default())
+    let reply = probe.connect_without_handshake().await?.exchange(&message).await?;
+    ensure_response(reply.is_refusal(), &reply.json().unwrap_or_default())
 }
 
 async fn check_early_request(probe: Probe) -> Outcome {
@@ -135,7 +135,7 @@ async fn check_early_request(probe: Probe) -> Outcome {
     match conn.exchange(&message).await {
         // A server that closes the connection has refused the request.
         Err(ProbeError::Closed) if !probe.is_child() => conn = probe.connect_without_handshake().await?,
-        received => drop(received?),
+        reply => drop(reply?),
     }
     conn.initialize(&probe.revision).await?;
     Ok(())
@@ -151,9 +151,9 @@ async fn check_early_server_request(probe: Probe) -> Outcome {
     let mut request = conn.gather(&message, probe.answer_timeout()).await?.into_iter().find(is_request);
     // Other messages are skipped, because only requests violate the requirement.
     while request.is_none()
-        && let Some(received) = conn.receive(QUIET_PERIOD).await?
+        && let Some(incoming) = conn.receive(QUIET_PERIOD).await?
     {
-        request = received.json().filter(is_request);
+        request = incoming.json().filter(is_request);
     }
     ensure_none(request, |request| format!("it sends the request {}", compact_json(&request)))
 }

@@ -112,11 +112,11 @@ async fn check_notification_unanswered(probe: Probe) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     let message = probe.message(None, "notifications/check/unknown", json!({}));
     conn.send(&message.to_string()).await?;
-    while let Some(received) = conn.receive(QUIET_PERIOD).await? {
-        let response = received.json().unwrap_or_default();
+    while let Some(incoming) = conn.receive(QUIET_PERIOD).await? {
+        let response = incoming.json().unwrap_or_default();
         // Over HTTP a refused notification may have a body with an error without an id.
         let is_answer =
-            response.get("result").is_some() || (response.get("error").is_some() && received.status.is_none());
+            response.get("result").is_some() || (response.get("error").is_some() && incoming.status.is_none());
         ensure_response(!is_answer, &response)?;
     }
     Ok(conn.ensure_answers_with_result().await?)
@@ -145,8 +145,8 @@ async fn check_concurrent(probe: Probe) -> Outcome {
             conn.send(&message.to_string()).await?;
         }
         for _ in &messages {
-            let Some(received) = conn.next_response(probe.answer_timeout()).await? else { break };
-            ids.push(received.json().unwrap_or_default()["id"].clone());
+            let Some(reply) = conn.next_response(probe.answer_timeout()).await? else { break };
+            ids.push(reply.json().unwrap_or_default()["id"].clone());
         }
     }
     // All ids have the same number of digits, so their order as texts is their numeric order.

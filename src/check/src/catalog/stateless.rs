@@ -94,8 +94,8 @@ async fn check_envelope(probe: Probe) -> Outcome {
     let mut conn = probe.connect_without_handshake().await?;
     let message = json!({ "jsonrpc": "2.0", "id": 9, "method": "tools/list",
         "params": { "_meta": { "io.modelcontextprotocol/clientCapabilities": {} } } });
-    let received = conn.exchange(&message).await?;
-    ensure_response(received.is_refusal(), &received.json().unwrap_or_default())
+    let reply = conn.exchange(&message).await?;
+    ensure_response(reply.is_refusal(), &reply.json().unwrap_or_default())
 }
 
 async fn check_client_capabilities(probe: Probe) -> Outcome {

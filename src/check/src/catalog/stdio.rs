@@ -78,10 +78,10 @@ async fn check_stdout(probe: Probe) -> Outcome {
     conn.send(&probe.message(Some(&3.into()), "check/no-such-method", json!({})).to_string()).await?;
     let mut wait = probe.answer_timeout();
     let mut received_count = 0;
-    while let Some(received) = conn.receive(wait).await? {
-        let message = received.json().unwrap_or_default();
+    while let Some(incoming) = conn.receive(wait).await? {
+        let message = incoming.json().unwrap_or_default();
         if message["jsonrpc"] != "2.0" && !message.is_array() {
-            return fail(format!("it writes {}", compact_json(&received.text.into())));
+            return fail(format!("it writes {}", compact_json(&incoming.text.into())));
         }
         received_count += 1;
         if received_count >= if probe.is_modern() { 2 } else { 3 } {
@@ -95,10 +95,10 @@ async fn check_stdout(probe: Probe) -> Outcome {
 async fn ensure_ids_answered(conn: &mut ProbeConnection, probe: &Probe, expected: &[i64]) -> Outcome {
     let mut unanswered: Vec<i64> = expected.to_vec();
     while !unanswered.is_empty() {
-        let Some(received) = conn.next_response(probe.answer_timeout()).await? else {
+        let Some(reply) = conn.next_response(probe.answer_timeout()).await? else {
             return fail(format!("{} of {} requests get no answer", unanswered.len(), expected.len()));
         };
-        let message = received.json().unwrap_or_default();
+        let message = reply.json().unwrap_or_default();
         unanswered.retain(|expected| !ids_match(&message["id"], &(*expected).into()));
     }
     Ok(())

@@ -60,10 +60,10 @@ async fn check_cancel_unknown(probe: Probe) -> Outcome {
     for params in [json!({ "requestId": "check-never-was" }), json!({ "requestId": completed_id }), json!({})] {
         let message = probe.message(None, "notifications/cancelled", params);
         conn.send(&message.to_string()).await?;
-        while let Some(received) = conn.receive(QUIET_PERIOD).await? {
-            let message = received.json().unwrap_or_default();
+        while let Some(incoming) = conn.receive(QUIET_PERIOD).await? {
+            let message = incoming.json().unwrap_or_default();
             // Over HTTP a refused notification may have a body with an error, which is not an answer to it.
-            ensure_response(!is_response(&message) || received.status.is_some_and(|status| status >= 400), &message)?;
+            ensure_response(!is_response(&message) || incoming.status.is_some_and(|status| status >= 400), &message)?;
         }
     }
     Ok(conn.ensure_answers_with_result().await?)

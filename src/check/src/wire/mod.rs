@@ -154,16 +154,16 @@ impl Wire {
 
     /// Returns the next message, or `None` if none arrives within the limit.
     pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
-        let received = match self {
+        let incoming = match self {
             Self::Stdio(wire) => wire.receive(limit).await?,
             Self::Http(wire) => wire.receive(),
             Self::WebSocket(wire) => wire.receive(limit).await?,
         };
-        match received {
-            Some(received) if estimate_parsed_bytes(&received.text) > MAX_PARSED_BYTES => {
+        match incoming {
+            Some(incoming) if estimate_parsed_bytes(&incoming.text) > MAX_PARSED_BYTES => {
                 Err(ProbeError::InvalidData("a message exceeds the size limit".to_owned()))
             }
-            received => Ok(received),
+            incoming => Ok(incoming),
         }
     }
 }
@@ -204,9 +204,9 @@ mod tests {
         let target = Target::Http { url, headers: Vec::new() };
         let mut wire = Wire::open(&target, limit, &Arc::default()).await.unwrap();
         wire.send(br#"{"id":1,"method":"tools/call"}"#).await.unwrap();
-        let request = wire.receive(limit).await.unwrap().and_then(|received| received.json()).unwrap();
+        let request = wire.receive(limit).await.unwrap().and_then(|message| message.json()).unwrap();
         wire.send_unanswered(&json!({ "id": request["id"], "result": {} })).await.unwrap();
-        let response = wire.receive(limit).await.unwrap().and_then(|received| received.json());
+        let response = wire.receive(limit).await.unwrap().and_then(|message| message.json());
         assert_eq!(response, Some(json!({ "id": 1, "result": {} })));
         assert_eq!(wire.receive(limit).await.unwrap(), None);
         server.await.unwrap();
