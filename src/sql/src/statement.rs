@@ -45,6 +45,8 @@ pub enum WriteKind {
     Delete,
     /// Creates, alters or drops an object such as a table.
     Ddl,
+    /// Begins a transaction, and changes no data by itself.
+    Begin,
     Other,
 }
 

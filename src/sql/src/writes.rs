@@ -35,6 +35,8 @@ pub fn kind_and_tables(statement: &Statement) -> (WriteKind, Vec<String>) {
         Statement::Truncate(truncate) => {
             (WriteKind::Delete, truncate.table_names.iter().map(|target| name(&target.name)).collect())
         }
+        // In some dialects, statements may follow in the same block.
+        Statement::StartTransaction { statements, .. } if statements.is_empty() => (WriteKind::Begin, Vec::new()),
         _ => (WriteKind::Other, Vec::new()),
     }
 }

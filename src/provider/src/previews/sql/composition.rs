@@ -91,8 +91,11 @@ impl Composer {
         hasher: &mut PartHasher,
     ) -> Result<(), Fault> {
         let added = self.add_effect(index, observed, hasher);
-        let Statement { text, effect } = &observed.statement;
-        self.has_earlier_write |= *effect != Effect::Read && !begins_transaction(text);
+        self.has_earlier_write |= match &observed.statement.effect {
+            Effect::Read => false,
+            Effect::Write(write) => write.kind != WriteKind::Begin,
+            Effect::Unparsed { .. } => true,
+        };
         added
     }
 
@@ -248,16 +251,6 @@ impl Composer {
     /// Returns a label with the number of the statement if there are several.
     fn label(&self, index: usize, title: &str) -> String {
         statement_label(self.is_single, index, title)
-    }
-}
-
-/// Returns `true` if the statement only begins a transaction, which changes no data.
-fn begins_transaction(text: &str) -> bool {
-    let mut words = text.split_whitespace().map(str::to_ascii_lowercase);
-    match words.next().as_deref() {
-        Some("begin") => true,
-        Some("start") => words.next().as_deref() == Some("transaction"),
-        _ => false,
     }
 }
 

@@ -115,7 +115,7 @@ fn operation_of(statement: &Statement) -> Operation {
             "drop" => Operation::Delete,
             _ => Operation::Call,
         },
-        WriteKind::Other => Operation::Call,
+        WriteKind::Begin | WriteKind::Other => Operation::Call,
     }
 }
 
