@@ -11,6 +11,8 @@ cache=$repository/tests/.cache
 mkdir -p "$cache"
 export PATH="$PATH:$HOME/.cargo/bin"
 export npm_config_update_notifier=false npm_config_fund=false npm_config_audit=false
+# Python keeps what it compiles, because the tests start the same servers many times.
+unset PYTHONDONTWRITEBYTECODE
 # The program that all suites except the Rust ones run. A relative path starts at the repository.
 program_is_ready=${COUNTERSIGN_BIN:-}
 export COUNTERSIGN_BIN=${COUNTERSIGN_BIN:-${CARGO_TARGET_DIR:-$repository/target}/debug/countersign}
