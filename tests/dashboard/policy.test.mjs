@@ -23,7 +23,6 @@ after(async () => {
   await gateway?.end();
 });
 
-
 test('rules stand in order with what each decided', async () => {
   await gateway.decide(await gateway.proposeIssue('Reviewed'), 'reject', 'not now');
   const id = await gateway.proposeIssue('Never');

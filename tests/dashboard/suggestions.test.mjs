@@ -16,7 +16,6 @@ after(async () => {
   await gateway?.end();
 });
 
-
 async function approve(title) {
   const id = await gateway.proposeIssue(title);
   await gateway.decide(id, 'approve');

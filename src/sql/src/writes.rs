@@ -35,7 +35,7 @@ pub fn kind_and_tables(statement: &Statement) -> (WriteKind, Vec<String>) {
         Statement::Truncate(truncate) => {
             (WriteKind::Delete, truncate.table_names.iter().map(|target| name(&target.name)).collect())
         }
-        // In some dialects, statements may follow in the same block.
+        // Some dialects have blocks, whose BEGIN contains other statements.
         Statement::StartTransaction { statements, .. } if statements.is_empty() => (WriteKind::Begin, Vec::new()),
         _ => (WriteKind::Other, Vec::new()),
     }
