@@ -31,6 +31,8 @@ pub(super) const NAMES: [&str; 8] = [SORT, JOIN, SPLIT, REPLACE_IN, ATX_HEADINGS
 const MAX_DEPTH: usize = 64;
 /// The steps for an element that is sorted, or compared by [`INCLUDES`].
 const ELEMENT_STEPS: u64 = 4;
+/// The steps for a part of a split text, which takes about as much memory as 128 bytes of text.
+const PART_STEPS: u64 = 2;
 
 /// Adds the functions to an environment that has none of these names.
 pub(super) fn add_to(env: &mut Env) {
@@ -86,9 +88,10 @@ fn compare(a: &Value, b: &Value) -> Option<Ordering> {
 fn join<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let (Value::List(list), Value::String(separator)) = two_values(args)? else { return Err(type_mismatch()) };
     let texts: Option<Vec<&str>> = list.iter().map(text_of).collect();
-    let joined = texts.ok_or_else(type_mismatch)?.join(&separator);
-    budget::spend_for_text(joined.len())?;
-    to_answer(Value::String(Arc::new(joined)))
+    let texts = texts.ok_or_else(type_mismatch)?;
+    let separators = texts.len().saturating_sub(1).saturating_mul(separator.len());
+    budget::spend_for_text(texts.iter().fold(separators, |bytes, text| bytes.saturating_add(text.len())))?;
+    to_answer(Value::String(Arc::new(texts.join(&separator))))
 }
 
 /// Splits a text at a separator, and leaves out the spaces around the parts and parts without content.
@@ -98,6 +101,7 @@ fn split<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
         return Err(type_mismatch());
     }
     budget::spend_for_text(text.len())?;
+    budget::spend(PART_STEPS * text.matches(separator.as_str()).count() as u64)?;
     let parts = text.split(separator.as_str()).map(str::trim).filter(|part| !part.is_empty());
     to_answer(Value::List(Arc::new(parts.map(Value::from).collect())))
 }
@@ -119,6 +123,8 @@ fn replace_in<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
         if count == 0 || count > 1 && !replaces_all {
             return Err(ExecutionError::FunctionError { function: REPLACE_IN.to_owned(), message: String::new() });
         }
+        // The new text may be many times as long.
+        budget::spend_for_text(count.saturating_mul(new.len()))?;
         edited = edited.replace(old, new);
     }
     to_answer(Value::String(Arc::new(edited)))
@@ -258,6 +264,20 @@ mod tests {
             r#"{"old": "", "new": "3"}"#,
         ] {
             assert_eq!(fault(&edit(misfit), arguments), ConditionFault::Document("what the edits expect"), "{misfit}");
+        }
+    }
+
+    #[test]
+    fn texts_that_would_exceed_the_budget_are_not_built() {
+        let text = "a".repeat(20_000);
+        let arguments =
+            format!(r#"{{"text":"{text}","list":{:?},"commas":"{}"}}"#, vec![""; 1000], ",".repeat(200_000));
+        for condition in [
+            r#"replace_in(arguments.text, [{"old": "a", "new": arguments.text, "all": true}]) == """#,
+            r#"join(arguments.list, arguments.text) == """#,
+            r#"split(arguments.commas, ",") == []"#,
+        ] {
+            assert!(matches!(fault(condition, &arguments), ConditionFault::Budget), "{condition}");
         }
     }
 
