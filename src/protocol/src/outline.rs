@@ -1,7 +1,7 @@
 //! Records the positions of the members of a request's `params` and of its `_meta`. The outline is built once per request and
 //! used by every later step. [`check_key_case`] rejects members whose names differ from a meaningful one only in case.
 
-use std::{borrow::Cow, ops::Range, sync::Arc};
+use std::{borrow::Cow, collections::HashSet, ops::Range, sync::Arc};
 
 use super::{
     ErrorKind, McpError,
@@ -219,6 +219,14 @@ fn check_object(object: OutlinedObject<'_>, path: &str, known: &[&str]) -> Resul
 /// Returns `true` if two keys are equal when case is ignored.
 fn eq_ignoring_case(a: &str, b: &str) -> bool {
     a.chars().map(fold_case).eq(b.chars().map(fold_case))
+}
+
+/// Returns `true` if no two keys of an object are equal when case is ignored. Some parsers ignore case, so that a server could
+/// read another of two such members than the gateway.
+#[must_use]
+pub fn are_keys_distinct<'a>(keys: impl Iterator<Item = &'a String>) -> bool {
+    let mut folded_keys = HashSet::new();
+    keys.map(|key| key.chars().map(fold_case).collect::<String>()).all(|key| folded_keys.insert(key))
 }
 
 /// Maps a character to its simple case folding, so that keys that differ only in case become equal.

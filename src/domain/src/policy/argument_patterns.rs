@@ -9,7 +9,7 @@ use serde_json::{Map, Value, value::RawValue};
 use utoipa::ToSchema;
 
 use super::condition::path_components;
-use countersign_protocol::arguments;
+use countersign_protocol::{arguments, outline::are_keys_distinct};
 
 /// The maximum number of patterns of a rule.
 pub const MAX_PATTERNS: usize = 16;
@@ -97,7 +97,8 @@ impl fmt::Display for ArgumentPattern {
 #[must_use]
 pub fn read_arguments(raw: &RawValue) -> Option<Map<String, Value>> {
     arguments::check(raw, MAX_DEPTH).ok()?;
-    serde_json::from_str(raw.get()).ok()
+    let arguments: Map<String, Value> = serde_json::from_str(raw.get()).ok()?;
+    are_keys_distinct(arguments.keys()).then_some(arguments)
 }
 
 #[cfg(test)]
@@ -144,6 +145,8 @@ mod tests {
     fn ambiguous_arguments_are_not_read() {
         let read = |text: &str| read_arguments(&RawValue::from_string(text.into()).unwrap());
         assert!(read(r#"{"a":1}"#).is_some());
-        assert!(read(r#"{"a":1,"a":2}"#).is_none() && read("[1]").is_none());
+        for ambiguous in [r#"{"a":1,"a":2}"#, r#"{"a":1,"A":2}"#, r#"{"path":"/a","\u017fum":1,"SUM":2}"#, "[1]"] {
+            assert!(read(ambiguous).is_none(), "{ambiguous}");
+        }
     }
 }

@@ -1,9 +1,6 @@
 //! Converts the arguments of a call to CEL values: bounded, and rejected if they are ambiguous.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use cel::{Value, objects::Key};
 use serde_json::{Value as Json, value::RawValue};
@@ -11,7 +8,7 @@ use serde_json::{Value as Json, value::RawValue};
 use super::condition::ConditionFault;
 use countersign_protocol::{
     json::{Token, tokens},
-    outline::fold_case,
+    outline::are_keys_distinct,
 };
 
 /// The maximum size of arguments that conditions read, in bytes.
@@ -93,13 +90,11 @@ pub(super) fn to_cel(json: Json) -> Result<Value, ConditionFault> {
             Value::List(Arc::new(items?))
         }
         Json::Object(members) => {
-            let mut folded: HashSet<String> = HashSet::new();
+            if !are_keys_distinct(members.keys()) {
+                return Err(AMBIGUOUS);
+            }
             let mut entries: HashMap<Key, Value> = HashMap::new();
             for (key, value) in members {
-                // The condition and the provider could read different values; some parsers ignore case.
-                if !folded.insert(key.chars().map(fold_case).collect()) {
-                    return Err(AMBIGUOUS);
-                }
                 entries.insert(Key::String(Arc::new(key)), to_cel(value)?);
             }
             Value::Map(cel::objects::Map { map: Arc::new(entries) })
