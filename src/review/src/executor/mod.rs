@@ -31,7 +31,7 @@ use tokio_util::sync::DropGuard;
 
 use self::{
     dialogue::RunningDialogue,
-    outcome::{outcome_event, record_outcome, resolve_unknown_claim},
+    outcome::{lose_track, outcome_event, record_outcome, resolve_unknown_claim},
     plan_step::{Preparation, prepare},
     verify::verify,
 };
@@ -129,10 +129,14 @@ fn spawn_attempt(
     running.spawn(async move {
         // The key must be returned in any case, or its target would be blocked until the next start.
         let key = approved.queue_key.clone();
-        let retry = AssertUnwindSafe(run_change(&state, &approved, &slots)).catch_unwind().await.unwrap_or_else(|_| {
-            tracing::error!(change = %approved.id, "the Executor panicked while it ran a change");
-            None
-        });
+        let retry = match AssertUnwindSafe(run_change(&state, &approved, &slots)).catch_unwind().await {
+            Ok(retry) => retry,
+            Err(_panic) => {
+                tracing::error!(change = %approved.id, "the Executor panicked while it ran a change");
+                lose_track(&state.changes, &approved.id).await;
+                None
+            }
+        };
         AttemptResult { key, retry }
     });
 }
@@ -380,8 +384,8 @@ async fn commit_transition(
         }
         Err(TransitionError::Conflict | TransitionError::Illegal(_)) => Ok(None),
         Err(TransitionError::Busy) => Err(RetryReason::TargetOccupied),
-        // This node's lease expired, and another node will take the change over.
-        Err(TransitionError::Fenced) => Err(RetryReason::Unavailable),
+        // This node's lease expired, and another node will take the change over; or the transition could not be prepared.
+        Err(TransitionError::Fenced | TransitionError::Refused(_)) => Err(RetryReason::Unavailable),
         // Nothing was sent. The next start or another node finds the change.
         Err(error) => {
             tracing::error!(?error, change = %change.id, "a transition of an approved change was lost");

@@ -77,6 +77,20 @@ fn first_text(result: &ToolResult) -> Option<String> {
     Some(redact(&text).chars().take(MAX_FAULT_CHARS).collect())
 }
 
+/// Ends a change that this node has claimed and whose attempt panicked, so that somebody can settle it.
+pub(super) async fn lose_track(changes: &StoredChanges, id: &str) {
+    let Ok(Some(change)) = changes.store.get(id).await else { return };
+    if change.state != ChangeState::Executing || change.claimed_by != changes.nodes.claimant() {
+        return;
+    }
+    let message = "The gateway failed in a way that leaves open whether the change was applied";
+    let event = ChangeEvent::LoseTrack {
+        fault: ChangeFault::new(ErrorKind::Internal, message),
+        last_sent_at: changes.config.now(),
+    };
+    record_outcome(changes, change, event).await;
+}
+
 /// Records the outcome and retries until that succeeds: the call is over and is never made again.
 /// Returns the change as it was recorded, or `None` if it was not recorded as the outcome.
 pub(super) async fn record_outcome(

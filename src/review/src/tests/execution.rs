@@ -1,13 +1,16 @@
 //! The Executor makes exactly one call for each approved change.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
 use crate::{ChangeFilter, testing::*};
 use countersign_domain::changes::{BlockingChange, ChangeState, ReviewVerdict, machine::ChangeEvent};
-use countersign_protocol::ErrorKind;
+use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::StoreLocation;
 
 #[actix::test]
@@ -323,6 +326,26 @@ async fn call_beyond_the_shutdown_deadline_is_unknown() {
     let unknown = bench.get(&change.id).await;
     assert_eq!((unknown.state, unknown.version), (ChangeState::OutcomeUnknown, 4));
     assert!(unknown.fault.as_ref().unwrap().message.contains("stopped while"));
+    bench.end().await;
+}
+
+#[actix::test]
+async fn outcome_is_unknown_if_the_executor_panics_after_a_call() {
+    let (skew, is_broken) = (Arc::<AtomicI64>::default(), Arc::<AtomicBool>::default());
+    let mut config = config(&skew);
+    let (clock, breaks) = (config.clock, Arc::clone(&is_broken));
+    config.clock = Arc::new(move || if breaks.swap(false, Ordering::SeqCst) { panic!("no clock") } else { clock() });
+    let mut fake = FakeProvider::new("fake");
+    fake.call_script = Some(Box::new(move |_, _| {
+        is_broken.store(true, Ordering::SeqCst);
+        Err(McpError::new(ErrorKind::UpstreamUnavailable, "gone"))
+    }));
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let bench = TestBench::in_directory(dir, Arc::new(fake), skew, config).await;
+    let change = bench.propose("{}").await;
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
+    let unknown = bench.wait_for_state(&change.id, ChangeState::OutcomeUnknown).await;
+    assert_eq!(unknown.fault.as_ref().unwrap().code, "INTERNAL_ERROR");
     bench.end().await;
 }
 
