@@ -52,9 +52,9 @@ pub fn is_shareable_read(table: &RouteTable, request: &Request<'_>) -> bool {
             | Method::Complete,
         ) => true,
         Some(Method::ToolsCall) => params::parse::<params::CallToolParams<'_>>(request.params).is_ok_and(|call| {
-            table.find_tool(&call.name).is_some_and(|route| {
-                route.ruling.always_allows() && route.def.annotations.read_only_hint && !route.def.long_running
-            })
+            table
+                .find_tool(&call.name)
+                .is_some_and(|route| route.ruling.always_allows() && route.is_read_only() && !route.def.long_running)
         }),
         _ => false,
     }

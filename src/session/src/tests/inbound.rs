@@ -15,7 +15,7 @@ use countersign_protocol::{
     Era, ErrorKind, Revision,
     envelope::{self, Incoming, Notification},
 };
-use countersign_provider::testing::CallOutcome;
+use countersign_provider::testing::{CallOutcome, FakeProvider};
 
 fn source(bench: &Bench, session: &Arc<SessionState>) -> MessageSource {
     MessageSource {
@@ -179,6 +179,18 @@ async fn identical_writes_of_batch_each_run() {
     let write = |id: u64| json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": "write", "arguments": { "target": "t" } } });
     batch(&bench, Revision::V2025_03_26, &json!([write(1), write(2)])).await.unwrap();
     assert_eq!(bench.fake.call_count(), 2);
+}
+
+#[actix::test]
+async fn identical_calls_of_unaccepted_reads_each_run() {
+    let bench = Bench::new("policy: { default: allow }").await;
+    let mut server = FakeProvider::new("server");
+    server.is_module = false;
+    server.tools.lock().unwrap().extend(bench.fake.tools.lock().unwrap().clone());
+    let server = bench.offer_module(server).await;
+    let read = |id: u64| json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": "read", "arguments": { "n": 1 } } });
+    batch(&bench, Revision::V2025_03_26, &json!([read(1), read(2)])).await.unwrap();
+    assert_eq!(server.call_count(), 2, "only the server says that the tool reads");
 }
 
 #[actix::test]
