@@ -304,7 +304,9 @@ impl RouteTable {
         let server = upstream.config.name.as_str();
         let hides_tools = !upstream.config.tools_allow.is_empty() || !upstream.config.tools_deny.is_empty();
         let may_block_tools = || {
-            let mut tools = self.tools().iter().filter(|route| route.provider.name() == server);
+            // A tool that another server's tool of the same name hides counts too.
+            let all = self.tools().iter().chain(self.tools.alternatives.values().flatten());
+            let mut tools = all.filter(|route| route.provider.name() == server);
             hides_tools || tools.any(|route| route.ruling.may_block(requester.principal))
         };
         self.policy.as_ref().is_some_and(|policy| policy.allows_method(server, method, requester, may_block_tools))
