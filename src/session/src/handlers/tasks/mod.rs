@@ -144,13 +144,15 @@ pub fn creation_reply(
 
 /// Notifies the session in which a task was created of every transition (2025-11-25/basic/utilities/tasks, "Task Status
 /// Notification"). If the call has a progress token, the transition is also sent as progress (ibid., "Task Progress
-/// Notifications"); tasks of the extension have none. Notifying ends with the session or the task. The limits on waits
-/// and on pending changes bound the number of these background tasks.
+/// Notifications"); tasks of the extension have none. Notifying ends with the session or the task. Until then it takes one of the
+/// principal's slots for long requests; a client without a free slot gets no notifications.
 fn notify_of_transitions(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Change, progress_token: Option<&str>) {
+    let Ok(slot) = reviews.long_requests.admit(&exchange.identity.principal) else { return };
     let (exchange, reviews) = (exchange.clone(), Arc::clone(reviews));
     let (id, mut version) = (change.id.clone(), change.version);
     let token = progress_token.map(ToOwned::to_owned);
     actix::spawn(async move {
+        let _slot = slot;
         let shutdown = &reviews.long_requests.shutdown;
         let notifying = async {
             while let Ok(Some(change)) = reviews.changes.wait(&id, version, WAIT_RENEWAL).await {
