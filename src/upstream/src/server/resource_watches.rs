@@ -22,8 +22,8 @@ pub struct ResourceWatches {
     watches: Mutex<BTreeMap<String, ResourceWatch>>,
     /// Incremented when the set of URIs changes.
     pub version: watch::Sender<u64>,
-    /// The URIs that the upstream has confirmed.
-    pub confirmed: watch::Sender<BTreeSet<String>>,
+    /// The URIs that the upstream has accepted (`true`) or refused.
+    pub answers: watch::Sender<BTreeMap<String, bool>>,
 }
 
 #[derive(Debug)]
@@ -54,6 +54,7 @@ impl ResourceWatches {
             Some(entry) => entry.count += 1,
             None => {
                 watches.insert(uri.to_owned(), ResourceWatch { count: 1, last_update: None, is_delayed: false });
+                self.answers.send_if_modified(|answers| answers.remove(uri).is_some());
                 self.version.send_modify(|version| *version += 1);
             }
         }
@@ -80,7 +81,7 @@ impl ResourceWatches {
     /// Decides what to do with an update from another connection.
     #[must_use]
     pub fn classify_update_from_other_connection(&self, uri: &str) -> UpdateAction {
-        if !self.confirmed.borrow().contains(uri) {
+        if self.answers.borrow().get(uri) != Some(&true) {
             return UpdateAction::Forward;
         }
         match self.watches.lock().get_mut(uri) {
@@ -106,6 +107,14 @@ impl ResourceWatches {
             entry.is_delayed = false;
             entry.last_update.is_none_or(|last_update| last_update.elapsed() > DUPLICATE_WINDOW)
         })
+    }
+
+    /// Publishes which URIs the upstream has accepted and refused.
+    pub fn publish_answers(&self, accepted: &BTreeSet<String>, refused: &BTreeSet<String>) {
+        let answers = |uris: &BTreeSet<String>, is_accepted| {
+            uris.iter().cloned().map(move |uri| (uri, is_accepted)).collect::<Vec<_>>()
+        };
+        self.answers.send_replace([answers(accepted, true), answers(refused, false)].concat().into_iter().collect());
     }
 
     /// Returns the URIs that clients watch.

@@ -228,7 +228,8 @@ async fn count_requests_after_failure(fake: &Arc<FakeServer>, status: u16, metho
     *fake.capabilities.lock() = json!({ "tools": {}, "resources": { "subscribe": true } });
     fake.answer_with(move |_| Box::pin(std::future::ready(Err(LinkError::Status { status, body: String::new() }))));
     let upstream = start(fake).await;
-    upstream.watch_resource("file:///a").await.unwrap();
+    // A watch that may succeed later is no error.
+    assert_eq!(upstream.watch_resource("file:///a").await.is_ok(), status == 429);
     seconds(10).await;
     fake.request_count(method)
 }
@@ -252,6 +253,35 @@ async fn failed_stream_is_requested_again() {
 #[actix::test]
 async fn subscription_refused_by_status_is_not_requested_again() {
     assert_eq!(count_requests_after_failure(&legacy(), 405, "resources/subscribe").await, 1);
+}
+
+#[actix::test]
+async fn resources_left_out_or_refused_by_stateless_server_are_errors() {
+    let fake = modern();
+    *fake.capabilities.lock() = json!({ "tools": { "listChanged": true }, "resources": { "subscribe": true } });
+    fake.answer_with(|request| {
+        Box::pin(async move {
+            let mut filter = request.params["notifications"].clone();
+            if filter["resourceSubscriptions"].to_string().contains("file:///unknown") {
+                return Ok(Response::Error(countersign_protocol::rpc_error::RpcError::new(-32602, "unknown")));
+            }
+            if let Some(uris) = filter["resourceSubscriptions"].as_array_mut() {
+                uris.retain(|uri| uri != "file:///silent");
+            }
+            let acknowledged = json!({ "notifications": filter });
+            let acknowledged = fake::notification("notifications/subscriptions/acknowledged", acknowledged);
+            request.listener.handle_notification(acknowledged);
+            std::future::pending().await
+        })
+    });
+    let upstream = start(&fake).await;
+    for (uri, is_accepted) in [("file:///a", true), ("file:///silent", false), ("file:///unknown", false)] {
+        assert_eq!(upstream.watch_resource(uri).await.is_ok(), is_accepted, "{uri}");
+    }
+    seconds(600).await;
+    // The last stream announces what the server accepts, and is not opened again.
+    assert_eq!(fake.request_count("subscriptions/listen"), 5);
+    upstream.watch_resource("file:///a").await.unwrap();
 }
 
 #[actix::test]

@@ -7,8 +7,9 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures_util::future::LocalBoxFuture;
-use serde_json::{Value, json};
-use tokio::time::Instant;
+use parking_lot::Mutex;
+use serde_json::{Value, json, value::RawValue};
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -19,10 +20,11 @@ use crate::{
         Upstream,
         connection::UpstreamConnection,
         gateway_requests::{GatewayRequestError, add_gateway_meta},
+        resource_watches::ResourceWatches,
     },
 };
 use countersign_net::Backoff;
-use countersign_protocol::{Era, ErrorKind, McpError};
+use countersign_protocol::{Era, ErrorKind, McpError, json::member};
 use countersign_provider::request::UpstreamRequest;
 
 /// The pauses before a stream that ended is opened again, and before a subscription that failed is requested again.
@@ -34,20 +36,27 @@ const MIN_STREAM_TIME: Duration = Duration::from_secs(5);
 
 impl Upstream {
     /// Adds a watch of a resource, by the upstream's own URI. The watch is counted at once, and the future resolves
-    /// when the upstream has confirmed it or a time limit is reached.
+    /// when the upstream has answered or a time limit is reached.
     ///
     /// # Errors
-    /// Those of [`Self::check_subscribable`]. The watch is counted in this case too.
+    /// Those of [`Self::check_subscribable`]; `UPSTREAM_ERROR` if the upstream refuses the subscription. The watch is counted in
+    /// these cases too.
     pub fn watch_resource(&self, uri: &str) -> impl Future<Output = Result<(), McpError>> + Send + 'static + use<> {
         self.resource_watches.add(uri);
-        let mut confirmed = self.resource_watches.confirmed.subscribe();
+        let mut answers = self.resource_watches.answers.subscribe();
         let checked = self.check_subscribable();
         let uri = uri.to_owned();
         let limit = self.config.timeout.min(ACKNOWLEDGEMENT_TIMEOUT);
+        let upstream = self.config.name.clone();
         async move {
             checked?;
-            let _ = tokio::time::timeout(limit, confirmed.wait_for(|uris| uris.contains(&uri))).await;
-            Ok(())
+            match tokio::time::timeout(limit, answers.wait_for(|answers| answers.contains_key(&uri))).await {
+                Ok(Ok(answers)) if answers.get(&uri) == Some(&false) => {
+                    let message = "this server refuses to announce changes of this resource";
+                    Err(McpError::new(ErrorKind::UpstreamError, message).with("upstream", upstream))
+                }
+                _ => Ok(()),
+            }
         }
     }
 
@@ -88,7 +97,7 @@ pub(crate) async fn run(upstream: Arc<Upstream>, connection: Arc<UpstreamConnect
         () = work => cancelled.cancelled().await,
         () = cancelled.cancelled() => {}
     }
-    upstream.resource_watches.confirmed.send_replace(BTreeSet::new());
+    upstream.resource_watches.publish_answers(&BTreeSet::new(), &BTreeSet::new());
 }
 
 /// Sends `resources/subscribe` and `resources/unsubscribe` whenever the set of resources has changed.
@@ -124,8 +133,7 @@ async fn subscribe(upstream: &Upstream, connection: &UpstreamConnection) {
                 }
             }
         }
-        // Refused resources count as confirmed, because nobody needs to wait for them.
-        upstream.resource_watches.confirmed.send_replace(subscribed.union(&refused).cloned().collect());
+        upstream.resource_watches.publish_answers(&subscribed, &refused);
         failures = if has_failed { failures.saturating_add(1) } else { 0 };
         let retry = async {
             match failures {
@@ -143,31 +151,40 @@ async fn subscribe(upstream: &Upstream, connection: &UpstreamConnection) {
 /// Keeps one stream of `subscriptions/listen` open, and two while a new one replaces it.
 async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) {
     let mut version = upstream.resource_watches.version.subscribe();
+    let watches = &upstream.resource_watches;
     let mut current: Option<LocalBoxFuture<'_, StreamEnd>> = None;
     let mut failures = 0_u32;
+    let mut accepted = BTreeSet::new();
+    // A refused resource is not requested again on this connection, unless it was unwatched meanwhile.
+    let mut refused = BTreeSet::new();
     loop {
         version.mark_unchanged();
-        let uris = if connection.features.subscribe { upstream.resource_watches.uris() } else { BTreeSet::new() };
+        let wanted_uris = if connection.features.subscribe { watches.uris() } else { BTreeSet::new() };
+        refused.retain(|uri| wanted_uris.contains(uri));
+        let mut uris: BTreeSet<String> = wanted_uris.difference(&refused).cloned().collect();
         let Some(filter) = listen_filter(connection, &uris) else {
             current = None;
-            upstream.resource_watches.confirmed.send_replace(BTreeSet::new());
+            watches.publish_answers(&uris, &refused);
             if version.changed().await.is_err() {
                 return;
             }
             continue;
         };
-        let acknowledged = CancellationToken::new();
+        let acknowledgement = Arc::new(Acknowledgement::default());
         let mut next: LocalBoxFuture<'_, StreamEnd> =
-            Box::pin(listen_once(Arc::clone(upstream), Arc::clone(connection), filter, acknowledged.clone()));
+            Box::pin(listen_once(Arc::clone(upstream), Arc::clone(connection), filter, Arc::clone(&acknowledgement)));
         let early = tokio::select! {
             biased;
             stream_end = &mut next => Some(stream_end),
-            _ = tokio::time::timeout(ACKNOWLEDGEMENT_TIMEOUT, acknowledged.cancelled()) => None,
+            _ = tokio::time::timeout(ACKNOWLEDGEMENT_TIMEOUT, acknowledgement.received.cancelled()) => None,
         };
         let stream_end = match early {
             Some(stream_end) => stream_end,
             None => {
-                upstream.resource_watches.confirmed.send_replace(uris);
+                refused.extend(acknowledgement.left_out(&uris));
+                uris.retain(|uri| !refused.contains(uri));
+                watches.publish_answers(&uris, &refused);
+                accepted.clone_from(&uris);
                 // This drops the old stream, which was open until now.
                 let (stream, opened_at) = (current.insert(next), Instant::now());
                 let stream_end = tokio::select! {
@@ -183,17 +200,35 @@ async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) 
                 stream_end
             }
         };
-        current = None;
-        upstream.resource_watches.confirmed.send_replace(BTreeSet::new());
         if matches!(stream_end, StreamEnd::Refused) {
-            // The server has no such stream, regardless of its declaration, so its lists are read by their time to
-            // live.
-            return;
+            if uris.is_empty() {
+                // The server has no such stream, regardless of its declaration, so its lists are read by their time to
+                // live.
+                return refuse_all(watches, version).await;
+            }
+            // The server refuses the resources that were added, and may accept the others.
+            let has_added = uris.difference(&accepted).next().is_some();
+            refused.extend(uris.into_iter().filter(|uri| !has_added || !accepted.contains(uri)));
+            watches.publish_answers(&accepted, &refused);
+            continue;
         }
+        current = None;
+        accepted.clear();
+        watches.publish_answers(&accepted, &refused);
         tokio::time::sleep(BACKOFF.pause(failures)).await;
         failures = failures.saturating_add(1);
         // Changes during the interruption were not announced.
         upstream.mark_stale(ListKinds::all());
+    }
+}
+
+/// Refuses all resources that clients watch.
+async fn refuse_all(watches: &ResourceWatches, mut version: watch::Receiver<u64>) {
+    loop {
+        watches.publish_answers(&BTreeSet::new(), &watches.uris());
+        if version.changed().await.is_err() {
+            return;
+        }
     }
 }
 
@@ -210,18 +245,18 @@ async fn listen_once(
     upstream: Arc<Upstream>,
     connection: Arc<UpstreamConnection>,
     filter: Value,
-    acknowledged: CancellationToken,
+    acknowledgement: Arc<Acknowledgement>,
 ) -> StreamEnd {
     let params = add_gateway_meta(&json!({ "notifications": filter }).to_string());
     let outgoing = OutgoingRequest::new(upstream.next_request_id(), "subscriptions/listen", Some(&params));
-    let listener = SubscriptionListener { upstream: Arc::downgrade(&upstream), acknowledged: acknowledged.clone() };
+    let is_acknowledged = acknowledgement.received.clone();
+    let listener = SubscriptionListener { upstream: Arc::downgrade(&upstream), acknowledgement };
     let error = match connection.link.request(&outgoing, Arc::new(listener)).await {
         Ok(Response::Result(_)) => return StreamEnd::Closed,
         Ok(Response::Error(error)) => GatewayRequestError::Rpc(error),
         Err(error) => GatewayRequestError::Link(error),
     };
-    // Over HTTP, the cancellation with which a server ends its own stream arrives as an error.
-    if may_succeed_later(&error) || acknowledged.is_cancelled() {
+    if may_succeed_later(&error) || is_acknowledged.is_cancelled() {
         return StreamEnd::Closed;
     }
     tracing::info!(upstream = %upstream.config.name, %error, "the upstream refused the subscription");
@@ -260,17 +295,45 @@ fn listen_filter(connection: &UpstreamConnection, uris: &BTreeSet<String>) -> Op
     (!filter.is_empty()).then_some(Value::Object(filter))
 }
 
+/// The server's acknowledgement of a stream.
+#[derive(Default)]
+struct Acknowledgement {
+    /// Cancelled when the acknowledgement arrives.
+    received: CancellationToken,
+    /// The resources that the server announces, unless it named none.
+    uris: Mutex<Option<BTreeSet<String>>>,
+}
+
+impl Acknowledgement {
+    /// Returns the requested resources that the server left out. A server that names as many as requested may write them in
+    /// another form.
+    fn left_out(&self, requested: &BTreeSet<String>) -> BTreeSet<String> {
+        match &*self.uris.lock() {
+            Some(announced) if announced.len() < requested.len() => requested.difference(announced).cloned().collect(),
+            _ => BTreeSet::new(),
+        }
+    }
+
+    fn receive(&self, params: Option<&RawValue>) {
+        let filter = params.and_then(|params| member(params.get(), "notifications"));
+        *self.uris.lock() = filter.map(|filter| {
+            let uris = member(filter, "resourceSubscriptions").and_then(|uris| serde_json::from_str(uris).ok());
+            uris.unwrap_or_default()
+        });
+        self.received.cancel();
+    }
+}
+
 /// Receives the notifications of one stream.
 struct SubscriptionListener {
     upstream: std::sync::Weak<Upstream>,
-    /// Cancelled when the server acknowledges the stream.
-    acknowledged: CancellationToken,
+    acknowledgement: Arc<Acknowledgement>,
 }
 
 impl Listener for SubscriptionListener {
     fn handle_notification(&self, notification: UpstreamNotification) {
         if notification.method == "notifications/subscriptions/acknowledged" {
-            self.acknowledged.cancel();
+            self.acknowledgement.receive(notification.params.as_deref());
         } else if let Some(upstream) = self.upstream.upgrade()
             && !upstream.handle_notification(&notification, true)
         {
