@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{Revision, redact::redact};
+use super::{Era, Revision, redact::redact};
 
 macro_rules! error_table {
     ($($(#[$doc:meta])* $kind:ident = $number:literal, $code:literal, $status:literal;)*) => {
@@ -273,7 +273,8 @@ impl McpError {
     #[must_use]
     pub fn number(&self, revision: Revision) -> i64 {
         if let Some(foreign) = &self.passthrough {
-            return foreign.code;
+            let is_defined = foreign.code == self.kind.number();
+            return if is_defined { foreign.code } else { code_for_client(foreign.code, revision) };
         }
         match self.kind {
             ErrorKind::ResourceNotFound => revision.rules().resource_not_found,
@@ -289,6 +290,14 @@ impl McpError {
     }
 }
 
+/// Returns the code with which an error of an upstream reaches a client. The stateless era reserves some codes for meanings that
+/// they do not have here (2026-07-28/basic/index#error-codes).
+#[must_use]
+pub fn code_for_client(code: i64, client: Revision) -> i64 {
+    let is_reserved = matches!(code, -32099..=-32020 | -32002);
+    if is_reserved && client.era() == Era::Modern { ErrorKind::Internal.number() } else { code }
+}
+
 impl std::fmt::Display for McpError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.kind.code(), self.message)
@@ -300,6 +309,21 @@ impl std::error::Error for McpError {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reserved_codes_of_upstreams_are_replaced_in_stateless_era() {
+        let number = |code: i64, revision| {
+            McpError::from_upstream(ErrorKind::UpstreamError, code, "theirs", None).number(revision)
+        };
+        for code in [-32002, -32042, -32020, -32022, -32023, -32099] {
+            assert_eq!((number(code, Revision::MODERN), number(code, Revision::V2025_11_25)), (-32603, code));
+        }
+        for code in [-32603, -32602, -32000, -32019, -32100, -1, 4711] {
+            assert_eq!(number(code, Revision::MODERN), code);
+        }
+        let missing = McpError::from_upstream(ErrorKind::MissingCapability, -32021, "theirs", None);
+        assert_eq!(missing.number(Revision::MODERN), -32021);
+    }
 
     #[test]
     fn own_errors_mask_secrets_and_upstream_errors_do_not() {

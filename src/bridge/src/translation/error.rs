@@ -48,8 +48,6 @@ pub fn for_client(
             let message = error.message.clone();
             McpError::from_upstream(ErrorKind::MissingCapability, MISSING_CAPABILITY, message, Some(data))
         }
-        // The stateless era must not use this code, which means a missing resource only for `resources/read`.
-        (Era::Legacy, Era::Modern, RESOURCE_NOT_FOUND) => passthrough(ErrorKind::UpstreamError, INTERNAL),
         (Era::Modern, Era::Legacy, INVALID_PARAMS) if is_read => {
             passthrough(ErrorKind::ResourceNotFound, RESOURCE_NOT_FOUND)
         }
@@ -62,7 +60,7 @@ pub fn for_client(
             McpError::new(ErrorKind::Internal, format!("the upstream refuses the gateway's request: {}", error.message))
                 .with("upstreamCode", error.code)
         }
-        (_, Era::Modern, MISSING_CAPABILITY) => passthrough(ErrorKind::MissingCapability, MISSING_CAPABILITY),
+        (Era::Modern, Era::Modern, MISSING_CAPABILITY) => passthrough(ErrorKind::MissingCapability, MISSING_CAPABILITY),
         (Era::Modern, Era::Legacy, MISSING_CAPABILITY) => passthrough(ErrorKind::NotBridgeable, INTERNAL),
         (_, _, code) => passthrough(ErrorKind::UpstreamError, code),
     }
@@ -128,7 +126,7 @@ mod tests {
             assert!(translated.passthrough.is_none());
         }
         let legacy = for_client(&error(-32020, None), RequestKind::Tool, (MODERN, LEGACY), None, "");
-        assert_eq!(legacy.number(MODERN), -32020, "the handshake era does not define the code, so it passes unchanged");
+        assert_eq!((legacy.kind, legacy.number(MODERN)), (ErrorKind::UpstreamError, -32603));
     }
 
     #[test]
