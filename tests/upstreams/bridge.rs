@@ -162,12 +162,12 @@ fn common_messages_pass_byte_for_byte() {
 #[test]
 fn resource_errors_follow_the_clients_era() {
     for pair in all_pairs() {
-        let (from, to) = (pair.is_stateless(), pair.upstream.is_stateless());
+        let from = pair.is_stateless();
         let answer = text(&mut pair.start("resources/read", "x:here", r#"{"uri":"x:here"}"#, ""));
         assert!(answer.contains(r#""contents":[{"uri":"x:here","text":"t","n":1.0}]"#), "{answer}");
         let hints = answer.contains(r#""ttlMs":0,"cacheScope":"private""#);
-        // A stateless upstream's result without cache hints gets none.
-        assert_eq!(hints, from && !to, "{answer}");
+        // Stateless clients require the hints, whatever the upstream sends.
+        assert_eq!(hints, from, "{answer}");
         assert_eq!(answer.contains("resultType"), from, "{answer}");
         let code = if from { -32602 } else { -32002 };
         assert_eq!(

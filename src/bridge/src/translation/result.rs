@@ -172,10 +172,19 @@ impl<'a> ResultAdapter<'a> {
                     edits.push(("cacheScope", MemberEdit::SetIfMissing(r#""private""#)));
                 }
             }
-            // A missing `resultType` means complete, but strict clients require it.
+            // A missing `resultType` means complete, but strict clients require it, and the hints of resources too
+            // (2026-07-28/server/utilities/caching).
             (Era::Modern, Era::Modern) => {
                 if parsed.result_type.is_none() {
                     edits.push(("resultType", MemberEdit::Set(r#""complete""#)));
+                }
+                let is_resource =
+                    self.request_kind == RequestKind::Resource && parsed.parse_type() == ResultType::Complete;
+                if is_resource && parsed.ttl_ms.is_none() {
+                    edits.push(("ttlMs", MemberEdit::Set("0")));
+                }
+                if is_resource && parsed.cache_scope.is_none() {
+                    edits.push(("cacheScope", MemberEdit::Set(r#""private""#)));
                 }
             }
         }

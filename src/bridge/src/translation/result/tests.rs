@@ -31,6 +31,18 @@ fn only_differences_between_eras_are_changed() {
             r#"{"resultType":"complete","x":1}"#.into(),
         ),
         (RequestKind::Tool, (MODERN, MODERN), r#"{"x":1}"#, r#"{"x":1,"resultType":"complete"}"#.into()),
+        (
+            RequestKind::Resource,
+            (MODERN, MODERN),
+            r#"{"resultType":"complete","contents":[],"ttlMs":7}"#,
+            r#"{"resultType":"complete","contents":[],"ttlMs":7,"cacheScope":"private"}"#.into(),
+        ),
+        (
+            RequestKind::Resource,
+            (MODERN, MODERN),
+            r#"{"resultType":"input_required"}"#,
+            r#"{"resultType":"input_required"}"#.into(),
+        ),
         (RequestKind::Tool, (LEGACY, MODERN), r#"{"resultType":"complete","x":1,"ttlMs":5}"#, r#"{"x":1}"#.into()),
         // A server of the client's own era may use the member for its own purpose.
         (RequestKind::Tool, (LEGACY, LEGACY), r#"{"resultType":"mine"}"#, r#"{"resultType":"mine"}"#.into()),
