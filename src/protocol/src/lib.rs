@@ -25,6 +25,7 @@ pub mod request;
 pub mod revision;
 pub mod rpc_error;
 pub mod suggest;
+pub mod task;
 
 pub use error::{ErrorKind, McpError, PassthroughError};
 pub use request::{Method, RequestId};

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use countersign_bridge::{
     self, Bridge, Call,
     request::{RequestKind, RequestedItem},
-    tasks,
 };
 use countersign_domain::policy::Requester;
 use countersign_exchange::{
@@ -23,6 +22,7 @@ use countersign_protocol::{
     ErrorKind, McpError, Method,
     envelope::Request,
     json::{member, members},
+    task,
 };
 use countersign_routing::RouteTable;
 use countersign_upstream::{NegotiatedSession, Upstream};
@@ -71,7 +71,7 @@ pub fn find_upstream(
 }
 
 /// The extensions that the gateway serves itself. Their methods are never passed on.
-pub const OWN_EXTENSIONS: &[&str] = &[tasks::request::TASKS_EXTENSION];
+pub const OWN_EXTENSIONS: &[&str] = &[task::TASKS_EXTENSION];
 
 /// Returns `true` if client and upstream both declare an extension or experimental capability that the gateway does not
 /// serve itself.

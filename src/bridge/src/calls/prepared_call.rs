@@ -16,11 +16,12 @@ use crate::{
 };
 use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
-    Era, ErrorKind, McpError,
+    Era, ErrorKind, McpError, Revision,
     arguments::canonical_text_hash,
     json::{self, MemberEdit, edit, member, members, string},
     outline::OutlinedParams,
     params::keys,
+    task,
 };
 use countersign_upstream::{
     Caller, NegotiatedSession, OutgoingRequest, Response,
@@ -38,6 +39,15 @@ const IGNORED_META: [&str; 7] = [
     "baggage",
 ];
 
+/// A task that the gateway requests, by who waits for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum RequestedTask {
+    /// The client gets a task of the extension.
+    ForClient,
+    /// The client does not know the extension, so the call waits for the result.
+    ForCall,
+}
+
 /// A call with everything that is known about its client and its upstream. It creates the requests to the upstream.
 pub struct PreparedCall<'a> {
     pub call: Call<'a>,
@@ -45,8 +55,8 @@ pub struct PreparedCall<'a> {
     pub caller: Caller,
     pub(super) params: OutlinedParams<'a>,
     pub(super) declared_client: DeclaredClient<'a>,
-    /// The member that makes the upstream run the call as a task, if the client cannot ask for one itself.
-    pub(super) task_member: Option<(&'static str, &'static str)>,
+    /// The task that the gateway requests, because the tool requires one and the client cannot ask for it.
+    pub(super) requested_task: Option<RequestedTask>,
     /// The cache lookup for the call; `None` if its result must not be cached.
     pub(super) cache_lookup: Option<CacheLookup>,
 }
@@ -70,9 +80,9 @@ impl<'a> PreparedCall<'a> {
         };
         countersign_protocol::outline::check_key_case(&params)?;
         let mut prepared =
-            Self { call, negotiated, caller, params, declared_client, task_member: None, cache_lookup: None };
+            Self { call, negotiated, caller, params, declared_client, requested_task: None, cache_lookup: None };
         prepared.declared_client.capabilities = prepared.capabilities_to_declare(is_restricted);
-        prepared.task_member = prepared.added_task_member()?;
+        prepared.requested_task = prepared.task_to_request()?;
         Ok(prepared)
     }
 
@@ -96,43 +106,36 @@ impl<'a> PreparedCall<'a> {
         Some(capabilities.to_json(self.negotiated.revision).to_string().into())
     }
 
-    /// Returns the member that turns the call into a task, if the gateway has to add one to the client's parameters.
+    /// Returns the task that the gateway has to request for the client.
     ///
     /// # Errors
-    /// `-32601` if a client requests a task from an upstream without tasks; `-32021` if a tool requires a task and its
-    /// stateless client does not declare the extension.
-    fn added_task_member(&self) -> Result<Option<(&'static str, &'static str)>, McpError> {
+    /// `-32601` if a client requests a task from an upstream without tasks.
+    fn task_to_request(&self) -> Result<Option<RequestedTask>, McpError> {
         if self.call.request_kind != RequestKind::Tool {
             return Ok(None);
         }
         if self.call.plan.wants_task {
-            return match tasks::has_tasks(&self.negotiated) {
+            return match self.negotiated.has_tasks() {
                 true => Ok(None),
                 false => Err(McpError::new(ErrorKind::MethodNotFound, "this tool does not run as a task")),
             };
         }
-        let is_modern = self.call.exchange.is_modern();
-        if !is_modern || self.negotiated.revision.era() == Era::Modern || !tasks::has_tasks(&self.negotiated) {
+        // A client of 2025-11-25 can request the task itself, and gets the upstream's error if it does not.
+        let exchange = self.call.exchange;
+        if exchange.revision() == Revision::V2025_11_25 || !self.negotiated.requires_task(self.call.definition) {
             return Ok(None);
         }
-        let support = self.call.definition.and_then(|definition| tasks::task_support(definition.get()));
-        if support.is_none_or(|support| support != "required") {
-            return Ok(None);
-        }
-        if tasks::is_extension_declared(&self.call.exchange.facts.capabilities) {
-            Ok(Some(("task", "{}")))
-        } else {
-            Err(tasks::missing_extension_error())
-        }
+        let knows_extension = exchange.is_modern() && task::is_extension_declared(&exchange.facts.capabilities);
+        Ok(Some(if knows_extension { RequestedTask::ForClient } else { RequestedTask::ForCall }))
     }
 
     /// Returns the request for the upstream, with a new id for each use. `extra` are members to add to the parameters.
     pub(super) fn build_request(&self, extra: &[(&'static str, &str)]) -> OutgoingRequest {
         let with_task: Vec<_>;
-        let extra = match self.task_member {
+        let extra = match self.requested_task {
             None => extra,
-            Some(member) => {
-                with_task = extra.iter().copied().chain([member]).collect();
+            Some(_) => {
+                with_task = extra.iter().copied().chain([("task", "{}")]).collect();
                 &with_task
             }
         };
@@ -175,9 +178,14 @@ impl<'a> PreparedCall<'a> {
         self.params.object.text()
     }
 
-    /// Returns `true` if the gateway requests a task on the client's behalf.
-    pub(super) fn requests_task(&self) -> bool {
-        self.task_member.is_some()
+    /// Returns `true` if the gateway requests a task on the client's behalf, and the client gets it.
+    pub(super) fn requests_client_task(&self) -> bool {
+        self.requested_task == Some(RequestedTask::ForClient)
+    }
+
+    /// Returns `true` if the gateway requests a task, and the call waits for its result.
+    pub(super) fn waits_for_task(&self) -> bool {
+        self.requested_task == Some(RequestedTask::ForCall)
     }
 
     /// Returns the recipient of the messages that the upstream sends during the call.
@@ -208,7 +216,7 @@ impl<'a> PreparedCall<'a> {
     pub(super) fn may_be_task(&self) -> bool {
         match (self.negotiated.revision.era(), self.declared_client.is_modern) {
             (_, false) => self.call.plan.wants_task,
-            (Era::Legacy, true) => self.requests_task(),
+            (Era::Legacy, true) => self.requests_client_task(),
             (Era::Modern, true) => self.shares_extension(),
         }
     }
@@ -232,7 +240,6 @@ impl<'a> PreparedCall<'a> {
         let is_cacheable = is_read_only
             && matches!(request_kind, RequestKind::Tool | RequestKind::Resource)
             && self.negotiated.revision.era() == Era::Modern
-            && !self.requests_task()
             && !self.call.plan.is_retry;
         let mut meta = self.params.meta.into_iter().flat_map(|meta| meta.members());
         if !is_cacheable

@@ -19,7 +19,7 @@ use crate::{
         error,
         request::RequestKind,
         result::{ResultMembers, ResultType, input_required_result, is_error_result},
-        task_shape::{self, Status, Times},
+        task_shape::{self, Times},
     },
 };
 use countersign_exchange::{
@@ -30,6 +30,7 @@ use countersign_protocol::{
     Era, ErrorKind, McpError,
     json::{MemberEdit, edit, elements, member, string},
     rpc_error::RpcError,
+    task::{self, Status},
 };
 use countersign_upstream::Response;
 
@@ -158,7 +159,7 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
         Era::Modern if !is_modern && prepared.call.plan.wants_task => Ok(Some(finished_task_reply(prepared, result))),
         Era::Modern => Ok(None),
         Era::Legacy => {
-            let Some(created) = member(text, "task").filter(|task| task_shape::task_id(task).is_some()) else {
+            let Some(created) = member(text, "task").filter(|task| task::task_id(task).is_some()) else {
                 let wants_task = !is_modern && prepared.call.plan.wants_task;
                 return Ok(wants_task.then(|| finished_task_reply(prepared, result)));
             };
@@ -168,7 +169,7 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
                 let json = edit(text, &[("task", MemberEdit::Set(&renamed))]);
                 return Ok(Some(Reply::verbatim(json)));
             }
-            if !is_modern || !prepared.requests_task() {
+            if !prepared.requests_client_task() {
                 return Ok(None);
             }
             let declared = Arc::clone(&prepared.call.exchange.facts.capabilities);
@@ -214,9 +215,9 @@ fn create_task_reply(task: &str) -> Reply {
 
 /// Registers a task that an upstream created. `task` is its description.
 fn register(prepared: &PreparedCall<'_>, task: &str, kind: TaskKind) -> Result<Arc<Task>, McpError> {
-    let upstream_id = task_shape::task_id(task)
-        .ok_or_else(|| McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no id"))?;
-    let ttl = task_shape::duration_ms(task, "ttlMs").or_else(|| task_shape::duration_ms(task, "ttl"));
+    let upstream_id =
+        task::task_id(task).ok_or_else(|| McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no id"))?;
+    let ttl = task::duration_ms(task, "ttlMs").or_else(|| task::duration_ms(task, "ttl"));
     let task = Task::new(upstream_id, prepared.call.upstream, prepared.caller.clone(), kind, ttl);
     Ok(prepared.call.bridge.tasks.insert(task))
 }

@@ -19,15 +19,17 @@ use super::{
 };
 use crate::{
     questions::{self, DeclinedQuestions},
-    translation::task_shape::{self, Status},
+    translation::task_shape,
 };
 use countersign_exchange::memory::Share;
 use countersign_protocol::{
     ErrorKind, McpError, Revision, encode,
+    error::code_for_client,
     json::{MemberEdit, edit, members, merge_meta, push_quoted, quoted, string},
     negotiate::ClientCapabilities,
     params::keys,
     rpc_error::RpcError,
+    task::{self, Status},
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
 use countersign_upstream::{Listener, Response, Upstream, UpstreamNotification};
@@ -154,21 +156,26 @@ impl AwaitedTask {
                 Err(error) if !error.kind.is_transient() || failures.record() => return give_up(&task, &error),
                 Err(_) => method = "tasks/get",
             }
-            let pause = task_shape::poll_interval(&self.task.lock());
+            let pause = task::poll_interval(&self.task.lock());
             tokio::time::sleep(pause).await;
         }
     }
 
     /// Replaces the response of a failed task with `-32021` if its upstream asked for something that the client did not
-    /// declare.
+    /// declare. Otherwise its error gets a code that the client's era knows.
     fn with_capability_error(&self, response: Result<Response, McpError>) -> Result<Response, McpError> {
         let response = response?;
-        let error = self.declined.capability_error(&response, &self.declared_capabilities, &self.upstream);
-        Ok(error.map_or(response, |error| {
+        if let Some(error) = self.declined.capability_error(&response, &self.declared_capabilities, &self.upstream) {
             let data = RawValue::from_string(error.data().to_string()).ok();
             let code = error.kind.number();
-            Response::Error(RpcError { code, message: error.message.to_string(), data, status: None })
-        }))
+            return Ok(Response::Error(RpcError { code, message: error.message.to_string(), data, status: None }));
+        }
+        Ok(match response {
+            Response::Error(error) => {
+                Response::Error(RpcError { code: code_for_client(error.code, Revision::MODERN), ..error })
+            }
+            result => result,
+        })
     }
 
     /// Marks the task as cancelled by its client.

@@ -18,16 +18,14 @@ use super::{
 };
 use crate::{
     questions::{self, ClientAsker, Relay},
-    translation::{
-        result::is_error_result,
-        task_shape::{self, Status},
-    },
+    translation::{result::is_error_result, task_shape},
 };
 use countersign_exchange::{ask::ask, context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
     json::{MemberEdit, edit, member, members, push_quoted, string},
     rpc_error::RpcError,
+    task::{self, Status},
 };
 use countersign_upstream::Response;
 
@@ -128,7 +126,7 @@ async fn await_handshake_task(task_request: &TaskRequest<'_>, params: &str) -> R
             if Status::parse_known(described.get())? != Status::Working {
                 break;
             }
-            tokio::time::sleep(task_shape::poll_interval(described.get())).await;
+            tokio::time::sleep(task::poll_interval(described.get())).await;
         }
     }
 }
@@ -145,7 +143,7 @@ fn cancelled_error() -> McpError {
 /// client has cancelled.
 pub async fn await_end(task_request: &TaskRequest<'_>) -> Result<Box<RawValue>, McpError> {
     let mut asked_keys: HashSet<String> = HashSet::new();
-    let (mut failures, mut pause) = (FailedRequests::default(), task_shape::poll_interval("{}"));
+    let (mut failures, mut pause) = (FailedRequests::default(), task::poll_interval("{}"));
     loop {
         if task_request.task.is_cancelled() {
             return Err(cancelled_error());
@@ -162,7 +160,7 @@ pub async fn await_end(task_request: &TaskRequest<'_>) -> Result<Box<RawValue>, 
             answer => answer?,
         };
         let text = task.get();
-        (failures, pause) = (FailedRequests::default(), task_shape::poll_interval(text));
+        (failures, pause) = (FailedRequests::default(), task::poll_interval(text));
         match Status::parse_known(text)? {
             Status::Completed | Status::Failed | Status::Cancelled => return Ok(task),
             Status::InputRequired => {

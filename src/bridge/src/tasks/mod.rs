@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | client of 2025-11-25 | passed on under another id | the methods of 2025-11-25 over the extension; a client that requests no task gets the result once it is available |
 //! | stateless client | the gateway requests the task if the tool requires one, and waits for its result ([`awaited_task`]) | passed on under another id |
+//! | client without tasks | the gateway requests the task if the tool requires one, and answers the call with its result | an older client gets the result once it is available; otherwise the server knows that it must not answer with a task |
 //!
 //! Clients see ids of the gateway, which are unguessable and valid for one principal only ([`table`]).
 
@@ -19,45 +20,21 @@ mod tests;
 
 use serde_json::{json, value::RawValue};
 
-use crate::translation::task_shape;
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
-    Era, ErrorKind, McpError, Method, Revision,
-    envelope::Request,
-    json::{member, string},
-    outline::OutlinedObject,
+    Era, ErrorKind, McpError, Method, Revision, envelope::Request, outline::OutlinedObject, task,
 };
 use countersign_upstream::{NegotiatedSession, Upstream};
 pub use legacy::list;
-use request::TASKS_EXTENSION;
 pub use table::Tasks;
-
-/// Returns `true` if capabilities, as JSON text, declare the extension.
-#[must_use]
-pub fn is_extension_declared(capabilities: &str) -> bool {
-    member(capabilities, "extensions").is_some_and(|extensions| member(extensions, TASKS_EXTENSION).is_some())
-}
-
-/// Returns `true` if tools of the upstream may run as tasks.
-#[must_use]
-pub fn has_tasks(negotiated: &NegotiatedSession) -> bool {
-    let capabilities = negotiated.capabilities.get();
-    match negotiated.revision.era() {
-        Era::Modern => is_extension_declared(capabilities),
-        Era::Legacy => {
-            let requests = member(capabilities, "tasks").and_then(|tasks| member(tasks, "requests"));
-            requests.and_then(|requests| member(requests, "tools")).is_some_and(|tools| member(tools, "call").is_some())
-        }
-    }
-}
 
 /// Returns `true` if a call of the tool may be passed on as a task: its upstream has tasks, and the definition allows
 /// them for this tool.
 #[must_use]
 pub fn can_run_as_task(upstream: &Upstream, definition: Option<&RawValue>) -> bool {
-    let support = definition.and_then(|definition| task_support(definition.get()));
+    let support = definition.and_then(|definition| task::task_support(definition.get()));
     support.is_some_and(|support| support != "forbidden")
-        && upstream.negotiated().is_some_and(|negotiated| has_tasks(&negotiated))
+        && upstream.negotiated().is_some_and(|negotiated| negotiated.has_tasks())
 }
 
 /// Returns `true` if a client of 2025-11-25 requests this call as a task.
@@ -66,23 +43,17 @@ pub fn is_requested(exchange: &Exchange, params: &OutlinedObject<'_>) -> bool {
     exchange.revision() == Revision::V2025_11_25 && params.member("task").is_some_and(|task| task.starts_with('{'))
 }
 
-/// Returns `execution.taskSupport` of a tool's definition.
-#[must_use]
-pub fn task_support(definition: &str) -> Option<std::borrow::Cow<'_, str>> {
-    member(definition, "execution").and_then(|execution| member(execution, "taskSupport")).and_then(string)
-}
-
 /// Returns `true` if the gateway declares the extension to a stateless upstream for a client that cannot know it.
 #[must_use]
 pub fn declares_extension_for(client: Revision, upstream: &NegotiatedSession) -> bool {
-    client.era() == Era::Legacy && upstream.revision.era() == Era::Modern && has_tasks(upstream)
+    client.era() == Era::Legacy && upstream.revision.era() == Era::Modern && upstream.has_tasks()
 }
 
 /// Returns the error for a stateless client that needs the extension and does not declare it.
 #[must_use]
 pub fn missing_extension_error() -> McpError {
     McpError::new(ErrorKind::MissingCapability, "Missing required client capability")
-        .with("requiredCapabilities", json!({ "extensions": { TASKS_EXTENSION: {} } }))
+        .with("requiredCapabilities", json!({ "extensions": { task::TASKS_EXTENSION: {} } }))
 }
 
 /// Checks that the client may send requests about tasks.
@@ -90,7 +61,7 @@ pub fn missing_extension_error() -> McpError {
 /// # Errors
 /// `-32021` for a stateless client that does not declare the extension.
 pub fn check_extension_declared(exchange: &Exchange) -> Result<(), McpError> {
-    if exchange.is_modern() && !is_extension_declared(&exchange.facts.capabilities) {
+    if exchange.is_modern() && !task::is_extension_declared(&exchange.facts.capabilities) {
         return Err(missing_extension_error());
     }
     Ok(())
@@ -101,7 +72,7 @@ pub fn check_extension_declared(exchange: &Exchange) -> Result<(), McpError> {
 /// # Errors
 /// `-32602` if the request names no task.
 pub fn requested_task_id(params: &str) -> Result<String, McpError> {
-    task_shape::task_id(params).ok_or_else(|| {
+    task::task_id(params).ok_or_else(|| {
         McpError::new(ErrorKind::InvalidParams, "`taskId` must be a string").with("member", "params.taskId")
     })
 }

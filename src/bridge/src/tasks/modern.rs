@@ -7,18 +7,16 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::{
-    Tasks, awaited_task, is_extension_declared, missing_extension_error,
+    Tasks, awaited_task, check_extension_declared,
     request::TaskRequest,
     table::{Task, TaskKind},
 };
-use crate::{
-    questions,
-    translation::task_shape::{self, Status},
-};
+use crate::{questions, translation::task_shape};
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
     json::{MemberEdit, edit, member, members, string},
+    task::{self, Status},
 };
 
 /// Answers `tasks/get`.
@@ -137,9 +135,7 @@ pub fn find_observable(
     if named_aliases.is_empty() {
         return Ok(Vec::new());
     }
-    if !is_extension_declared(&exchange.facts.capabilities) {
-        return Err(missing_extension_error());
-    }
+    check_extension_declared(exchange)?;
     let mut seen: HashSet<&str> = HashSet::new();
     let known_tasks =
         named_aliases.iter().map(AsRef::as_ref).filter(|alias: &&str| seen.insert(alias)).filter_map(|alias| {
@@ -174,7 +170,7 @@ async fn watch_task(exchange: &Exchange, task: Arc<Task>, subscription: &str, si
                 if has_ended {
                     return;
                 }
-                tokio::time::sleep(task_shape::poll_interval(&last_sent)).await;
+                tokio::time::sleep(task::poll_interval(&last_sent)).await;
             }
             Err(error) => {
                 tracing::debug!(%error, "a task cannot be polled, so its listener gets no notifications for now");
@@ -183,7 +179,7 @@ async fn watch_task(exchange: &Exchange, task: Arc<Task>, subscription: &str, si
                 if error.passthrough.is_some() || task_request.task.is_expired() {
                     return;
                 }
-                tokio::time::sleep(task_shape::poll_interval("{}")).await;
+                tokio::time::sleep(task::poll_interval("{}")).await;
             }
         }
     }

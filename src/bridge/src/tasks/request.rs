@@ -20,12 +20,9 @@ use countersign_protocol::{
     outline::Outline,
     params::LoggingLevel,
     rpc_error::RpcError,
+    task::TASKS_EXTENSION,
 };
-use countersign_provider::request::UpstreamRequest;
-use countersign_upstream::{Listener, NegotiatedSession, OutgoingRequest, Response, Upstream, UpstreamNotification};
-
-/// The name of the extension in capabilities.
-pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
+use countersign_upstream::{Listener, NegotiatedSession, OutgoingRequest, Response, SilentListener, Upstream};
 
 /// A client's request about a task, with everything that is known about its client and its upstream.
 pub struct TaskRequest<'a> {
@@ -137,16 +134,6 @@ pub fn cancel_in_background(upstream: &Arc<Upstream>, task: &Arc<Task>) {
             tracing::debug!(%error, "a task that nobody waits for could not be cancelled");
         }
     });
-}
-
-/// Ignores what the upstream sends during a request.
-struct SilentListener;
-
-impl Listener for SilentListener {
-    fn handle_notification(&self, _: UpstreamNotification) {}
-
-    /// Dropping a request declines it.
-    fn handle_request(&self, _: UpstreamRequest) {}
 }
 
 /// Adds the declaration of the extension to capabilities.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::testing::{Fixture, value};
 use countersign_exchange::testing::request;
-use countersign_protocol::rpc_error::RpcError;
+use countersign_protocol::{rpc_error::RpcError, task::TASKS_EXTENSION};
 use countersign_upstream::{LinkError, Response, testing::fake::ok};
 
 const TASKS_CAPABILITY: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
@@ -121,6 +121,39 @@ async fn task_may_take_longer_than_any_call() {
     let alias = created["task"]["taskId"].as_str().unwrap();
     let result = request_task(&fixture, &client, Method::TasksResult, alias).await.unwrap();
     assert_eq!(result["content"][0]["text"], "late");
+    // Clients without tasks wait for the result.
+    for (revision, capabilities) in
+        [(Revision::V2024_11_05, "{}"), (Revision::V2025_06_18, r#"{"elicitation":{}}"#), (Revision::MODERN, "{}")]
+    {
+        let client = fixture.clients.exchange(revision, capabilities);
+        let reply = fixture.call_tool(&client, &json!({ "name": "s__echo" }), Some(&definition)).await.unwrap();
+        assert_eq!(value(&reply)["content"][0]["text"], "late", "{revision:?}");
+    }
+    assert_eq!((fixture.call_count(), cancellation_count(&fixture).await), (5, 0));
+}
+
+#[actix::test]
+async fn dropped_call_cancels_task_that_tool_requires() {
+    let fixture = server_with_tasks(Era::Legacy).await;
+    let client = fixture.clients.exchange(Revision::V2025_06_18, "{}");
+    let definition = RawValue::from_string(r#"{"execution":{"taskSupport":"required"}}"#.to_owned()).unwrap();
+    fixture.server.answer_with(|request| match request.method.as_str() {
+        "tools/call" => Box::pin(ready(ok(json!({ "task": { "taskId": "own", "status": "working" } })))),
+        "tasks/result" => Box::pin(pending()),
+        _ => Box::pin(ready(ok(json!({})))),
+    });
+    let params = json!({ "name": "s__echo" });
+    let call = fixture.call_tool(&client, &params, Some(&definition));
+    let until_awaited = async {
+        while fixture.server.request_count("tasks/result") == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        reply = call => panic!("{reply:?}"),
+        () = until_awaited => {}
+    }
+    assert_eq!(cancellation_count(&fixture).await, 1);
 }
 
 #[actix::test]

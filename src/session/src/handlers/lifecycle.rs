@@ -6,9 +6,8 @@ use serde_json::{Value, json};
 
 use super::lists::hint_for_tools;
 use crate::{extension::OWN_EXTENSIONS, limits::RequestLimits, status::GatewayStatus};
-use countersign_bridge::tasks;
 use countersign_exchange::{context::Exchange, facts::ClientFacts, memory::Memory, reply::Reply};
-use countersign_protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, json, negotiate, params};
+use countersign_protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, json, negotiate, params, task};
 use countersign_routing::RouteTable;
 
 /// The gateway's own instructions for models.
@@ -46,7 +45,7 @@ fn capabilities_json(table: &RouteTable, revision: Revision, client_capabilities
         let mut shared: Vec<(String, String)> = Vec::new();
         // Every client is offered tasks, because a client declares the extension only in requests that want them.
         if kind == "extensions" && revision == Revision::MODERN {
-            shared.push((tasks::request::TASKS_EXTENSION.to_owned(), "{}".to_owned()));
+            shared.push((task::TASKS_EXTENSION.to_owned(), "{}".to_owned()));
         }
         for negotiated in table.providers().iter().filter_map(|p| p.upstream()?.negotiated()) {
             let offered = json::member(negotiated.capabilities.get(), kind).unwrap_or("{}");

@@ -21,6 +21,7 @@ use countersign_protocol::{
     envelope::Request,
     json::{string, trusted_raw_value},
     params::keys,
+    task,
 };
 use countersign_provider::ToolResult;
 use countersign_review::{
@@ -62,7 +63,7 @@ impl<'a> ToolCall<'a> {
         let is_modern = exchange.is_modern();
         let retry_member = |key: &str| if is_modern { object.member(key) } else { None };
         let accepts_task = match is_modern {
-            true => tasks::is_extension_declared(&exchange.facts.capabilities),
+            true => task::is_extension_declared(&exchange.facts.capabilities),
             false => tasks::is_requested(exchange, &object),
         };
         let meta = request.meta()?;

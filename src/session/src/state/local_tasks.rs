@@ -15,14 +15,14 @@ use tokio_util::sync::CancellationToken;
 use crate::long_requests::LongRequests;
 use countersign_bridge::{
     result::is_error_result,
-    task_shape::{self, Status, Times},
+    task_shape::{self, Times},
 };
 use countersign_exchange::{
     context::Exchange,
     memory::{Memory, Share},
     reply::Reply,
 };
-use countersign_protocol::{ErrorKind, McpError, Method};
+use countersign_protocol::{ErrorKind, McpError, Method, task::Status};
 
 /// The maximum number of tasks of one principal that are remembered. A running task is never dropped for another one.
 const MAX_TASKS_PER_PRINCIPAL: usize = 100;

@@ -88,6 +88,11 @@ async fn call_tool(
         inquirer: inquirer.clone(),
         has_declined: AtomicBool::new(false),
     });
+    let requires_task = {
+        let definitions = upstream.definitions.load();
+        let definition = definitions.tools.iter().find(|def| def.name == tool).and_then(|def| def.raw.as_deref());
+        upstream.negotiated().is_some_and(|negotiated| negotiated.requires_task(definition))
+    };
     let checked_endpoint = upstream.ensure_session_alive(&caller).await;
     let mut rounds = InputRounds::default();
     loop {
@@ -95,6 +100,9 @@ async fn call_tool(
         let mut params = format!(r#"{{"name":{},"arguments":{}}}"#, Value::from(upstream_name), arguments.get());
         if era == Era::Modern {
             params = add_meta_for(&add_members(&params, &rounds.extra_params()), &caller.capabilities);
+        }
+        if requires_task {
+            params = add_members(&params, &[("task", "{}")]);
         }
         if context.progress.has_listener() {
             params = merge_meta(&params, &[("progressToken", MemberEdit::Set(&id.to_string()))]);
@@ -105,9 +113,12 @@ async fn call_tool(
             permit: context.permit.clone(),
             ..OutgoingRequest::new(id, "tools/call", Some(&params))
         };
-        let response = upstream
-            .send(&caller, &outgoing, Arc::clone(&listener) as _, ResendPolicy::Unsent, checked_endpoint)
-            .await?;
+        let (listener_of_call, resend) = (Arc::clone(&listener) as _, ResendPolicy::Unsent);
+        let response = if requires_task {
+            upstream.send_as_task(&caller, &outgoing, listener_of_call, resend, checked_endpoint).await?
+        } else {
+            upstream.send(&caller, &outgoing, listener_of_call, resend, checked_endpoint).await?
+        };
         if era == Era::Modern
             && let Some(inquirer) = &inquirer
             && let Response::Result(result) = &response

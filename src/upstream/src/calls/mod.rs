@@ -5,6 +5,7 @@ pub(crate) mod actor;
 mod execute;
 mod lease;
 pub mod rounds;
+pub mod task;
 
 use std::{sync::Arc, time::Duration};
 

@@ -24,8 +24,10 @@ use crate::credentials::AuthorizationFailure;
 use countersign_protocol::{
     Era, ErrorKind, RequestId, Revision, encode,
     envelope::{self, Incoming, Limits, Message, Notification},
+    json::member,
     redact::redact,
     rpc_error::RpcError,
+    task,
 };
 use countersign_provider::{Permit, request::UpstreamRequest};
 
@@ -149,6 +151,30 @@ pub struct NegotiatedSession {
     /// The time for which the answer to `server/discover` may be reused, in milliseconds
     /// (2026-07-28/server/utilities/caching).
     pub ttl_ms: Option<u64>,
+}
+
+impl NegotiatedSession {
+    /// Returns `true` if tools of the upstream may run as tasks.
+    #[must_use]
+    pub fn has_tasks(&self) -> bool {
+        let capabilities = self.capabilities.get();
+        match self.revision.era() {
+            Era::Modern => task::is_extension_declared(capabilities),
+            Era::Legacy => {
+                let requests = member(capabilities, "tasks").and_then(|tasks| member(tasks, "requests"));
+                let tools = requests.and_then(|requests| member(requests, "tools"));
+                tools.is_some_and(|tools| member(tools, "call").is_some())
+            }
+        }
+    }
+
+    /// Returns `true` if the gateway must request a task for a call of this tool
+    /// (2025-11-25/basic/utilities/tasks, "Tool-Level Negotiation"). Stateless servers decide that themselves.
+    #[must_use]
+    pub fn requires_task(&self, definition: Option<&RawValue>) -> bool {
+        let support = definition.and_then(|definition| task::task_support(definition.get()));
+        support.is_some_and(|support| support == "required") && self.revision.era() == Era::Legacy && self.has_tasks()
+    }
 }
 
 /// A connection to an upstream. If the future of a request is dropped, the request is cancelled at the upstream, as its

@@ -3,6 +3,7 @@
 mod accounts;
 mod cached;
 mod calls;
+mod execution;
 mod lists;
 mod pool;
 mod registry;

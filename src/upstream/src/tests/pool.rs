@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use serde_json::json;
 
-use super::{calls::run_approved_change, *};
+use super::{execution::run_approved_change, *};
 use crate::link::LinkError;
 use countersign_protocol::ErrorKind;
 

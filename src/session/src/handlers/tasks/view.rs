@@ -8,13 +8,14 @@ use super::super::reviewed::{
     finished_call::{ChangeOutcome, outcome_of},
 };
 use crate::server::Reviews;
-use countersign_bridge::task_shape::{self, Status};
+use countersign_bridge::task_shape;
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{
     McpError,
     json::{MemberEdit, edit},
+    task::Status,
 };
 use countersign_review::gateway_tools;
 

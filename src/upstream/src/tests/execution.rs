@@ -1,0 +1,191 @@
+//! Tests of approved changes, which are sent once.
+
+use std::{
+    future::{pending, ready},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use serde_json::{json, value::RawValue};
+
+use super::{calls::fail_calls, *};
+use crate::link::LinkError;
+use countersign_domain::recipes::{Confirmation, Pattern, Recipe, Recipes};
+use countersign_protocol::{ErrorKind, rpc_error::RpcError};
+use countersign_provider::{CallContext, Permit, Provider};
+
+fn context() -> CallContext {
+    let context = CallContext::new(Arc::new(Principal::local_agent()));
+    CallContext { change_id: Some("chg_1".into()), ..context }
+}
+
+pub(super) async fn run_approved_change(
+    upstream: &Arc<Upstream>,
+) -> Result<countersign_provider::ToolResult, McpError> {
+    let arguments = RawValue::from_string(r#"{"n":12345678901234567890123, "b":1}"#.into()).unwrap();
+    Provider::call(&**upstream, "fake__echo", &arguments, &context()).await
+}
+
+#[actix::test]
+async fn approved_change_runs_as_task_if_its_tool_requires_one() {
+    let fake = legacy();
+    *fake.capabilities.lock() = json!({ "tools": {}, "tasks": { "requests": { "tools": { "call": {} } } } });
+    let mut tools = fake::tools(&["echo"]);
+    tools["tools"][0]["execution"] = json!({ "taskSupport": "required" });
+    fake.lists.lock().insert("tools/list", tools);
+    let upstream = start(&fake).await;
+    let outcomes = [
+        (Ok(json!({ "content": [{ "type": "text", "text": "done" }] })), Ok("done")),
+        (Err((-32050, "no such row")), Err((ErrorKind::UpstreamError, None))),
+        // The server has forgotten the task.
+        (Err((-32602, "Task not found")), Err((ErrorKind::UpstreamUnavailable, Some("unknown")))),
+    ];
+    for (answer, expected) in outcomes {
+        fake.log.lock().clear();
+        fake.answer_with(move |request| {
+            let answer = match request.method.as_str() {
+                "tools/call" => {
+                    assert_eq!(request.params["task"], json!({}));
+                    Ok(json!({ "task": { "taskId": "own", "status": "working" } }))
+                }
+                method => {
+                    assert_eq!((method, &request.params["taskId"]), ("tasks/result", &json!("own")));
+                    answer.clone()
+                }
+            };
+            Box::pin(ready(match answer {
+                Ok(result) => fake::ok(result),
+                Err((code, message)) => Ok(Response::Error(RpcError::new(code, message))),
+            }))
+        });
+        let result = run_approved_change(&upstream).await;
+        let shown = match &result {
+            Ok(result) => Ok(result.content.get()),
+            Err(error) => Err((error.kind, error.data.get("outcome").and_then(Value::as_str))),
+        };
+        match expected {
+            Ok(text) => assert!(shown.is_ok_and(|content| content.contains(text)), "{shown:?}"),
+            Err(_) => assert_eq!(shown, expected),
+        }
+        assert_eq!((fake.request_count("tools/call"), fake.request_count("tasks/result")), (1, 1));
+    }
+}
+
+#[actix::test]
+async fn approved_change_is_sent_once_verbatim() {
+    let fake = modern();
+    let upstream = start(&fake).await;
+    fake.answer_with(|request| {
+        assert_eq!(request.params["name"], "echo");
+        assert_eq!(request.params["_meta"]["io.modelcontextprotocol/clientCapabilities"], json!({}));
+        assert_eq!(request.params["_meta"]["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
+        Box::pin(ready(fake::ok(json!({ "resultType": "complete", "content": [{ "type": "text", "text": "x" }] }))))
+    });
+    assert_eq!(run_approved_change(&upstream).await.unwrap().content.get(), r#"[{"type":"text","text":"x"}]"#);
+    for (error, outcome, sends) in [
+        (LinkError::SessionGone, "not_applied", 1),
+        (LinkError::Lost("x".into()), "unknown", 1),
+        (LinkError::Unreachable("x".into()), "not_applied", 3),
+    ] {
+        let before = fake.request_count("tools/call");
+        fail_calls(&fake, 1000, error.clone());
+        let failed = run_approved_change(&upstream).await.unwrap_err();
+        assert_eq!(failed.data["outcome"], outcome, "{error}");
+        assert_eq!(fake.request_count("tools/call") - before, sends, "{error}");
+        upstream.endpoints[0].breaker.reset();
+    }
+}
+
+#[actix::test]
+async fn permit_is_checked_after_all_waits() {
+    let fake = legacy();
+    *fake.capabilities.lock() = json!({ "tools": {}, "logging": {} });
+    let upstream = start(&fake).await;
+    // The permit expires while another message is sent.
+    let is_valid = Arc::new(AtomicBool::new(true));
+    let expires = Arc::clone(&is_valid);
+    fake.answer_with(move |request| {
+        if request.method == "logging/setLevel" {
+            expires.store(false, Ordering::SeqCst);
+        }
+        Box::pin(ready(fake::ok(json!({ "content": [] }))))
+    });
+    let caller = Caller { log_level: Some(countersign_protocol::params::LoggingLevel::Debug), ..agent("a") };
+    let permit = Some(Permit(Arc::new(move || is_valid.load(Ordering::SeqCst))));
+    let outgoing = OutgoingRequest { permit, ..request(&upstream, "tools/call") };
+    let failed = upstream.call(&caller, &outgoing, Arc::new(RecordingListener::default())).await.unwrap_err();
+    assert_eq!((fake.request_count("logging/setLevel"), fake.request_count("tools/call")), (1, 0));
+    assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::UpstreamUnavailable, &json!("not_applied")));
+    // The failure is neither attributed to the server nor retried.
+    for _ in 0..20 {
+        let outgoing = OutgoingRequest { permit: outgoing.permit.clone(), ..request(&upstream, "tools/call") };
+        assert!(upstream.call(&agent("a"), &outgoing, Arc::new(RecordingListener::default())).await.is_err());
+    }
+    assert_eq!((fake.request_count("tools/call"), upstream.status().breaker), (0, "closed"));
+}
+
+#[actix::test]
+async fn approved_change_without_inquirer_declines_questions() {
+    let fake = legacy();
+    let upstream = start(&fake).await;
+    fake.answer_with(|request| {
+        Box::pin(async move {
+            let (question, answer) = fake::question();
+            request.listener.handle_request(question);
+            let declined = answer.await.unwrap().unwrap_err();
+            assert_eq!(declined.code, -32601);
+            fake::ok(json!({ "content": [], "isError": true }))
+        })
+    });
+    assert_eq!(run_approved_change(&upstream).await.unwrap_err().kind, ErrorKind::InputRequired);
+}
+
+/// Runs the approved change at a server that asks this question, and whose recipe answers one.
+async fn run_confirmed_change(question: &'static str) -> Result<countersign_provider::ToolResult, McpError> {
+    let confirm = Confirmation { question: Pattern::new("^Really").unwrap(), answer: Vec::new(), is_trusted: true };
+    let recipe = Recipe { confirm: Some(confirm), ..Recipe::default() };
+    let previews = Recipes { by_tool: Arc::new([("echo".to_owned(), recipe)].into()), ..Recipes::default() };
+    let fake = modern();
+    let upstream = start_with(UpstreamConfig { previews, ..config("fake") }, &[&fake]);
+    upstream.wait_until_settled().await;
+    fake.answer_with(move |request| {
+        let answer = &request.params["inputResponses"]["q"];
+        Box::pin(ready(fake::ok(match answer["action"].as_str() {
+            Some(action) => json!({ "resultType": "complete", "content": [{ "type": "text", "text": action }] }),
+            None => json!({
+                "resultType": "input_required", "requestState": "s",
+                "inputRequests": { "q": { "method": "elicitation/create", "params": { "message": question } } }
+            }),
+        })))
+    });
+    let arguments = RawValue::from_string("{}".into()).unwrap();
+    let unseen = Provider::call(&*upstream, "fake__echo", &arguments, &context()).await;
+    assert_eq!(unseen.unwrap_err().kind, ErrorKind::InputRequired, "no reviewer saw how it is answered");
+    let context = CallContext { answers_confirmation: true, ..context() };
+    Provider::call(&*upstream, "fake__echo", &arguments, &context).await
+}
+
+#[actix::test]
+async fn recipe_answers_the_question_it_names() {
+    let confirmed = run_confirmed_change("Really delete it?").await.unwrap();
+    assert_eq!(confirmed.content.get(), r#"[{"type":"text","text":"accept"}]"#);
+}
+
+#[actix::test]
+async fn other_question_than_that_of_recipe_fails() {
+    let failed = run_confirmed_change("Delete the others too?").await.unwrap_err();
+    assert_eq!(failed.kind, ErrorKind::InputRequired);
+    assert!(failed.message.contains("it asks: Delete the others too?"), "{}", failed.message);
+}
+
+#[actix::test]
+async fn abandoned_change_is_cancelled_at_server() {
+    let fake = modern();
+    let upstream = start(&fake).await;
+    fake.answer_with(|_| Box::pin(pending()));
+    assert!(tokio::time::timeout(Duration::from_secs(5), run_approved_change(&upstream)).await.is_err());
+    seconds(1).await;
+    assert_eq!(fake.dropped_requests.load(Ordering::SeqCst), 1);
+}
