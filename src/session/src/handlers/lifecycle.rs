@@ -6,7 +6,12 @@ use serde_json::{Value, json};
 
 use super::lists::hint_for_tools;
 use crate::{extension::OWN_EXTENSIONS, limits::RequestLimits, status::GatewayStatus};
-use countersign_exchange::{context::Exchange, facts::ClientFacts, memory::Memory, reply::Reply};
+use countersign_exchange::{
+    context::Exchange,
+    facts::ClientFacts,
+    memory::Memory,
+    reply::{CacheHint, Reply},
+};
 use countersign_protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, json, negotiate, params, task};
 use countersign_routing::RouteTable;
 
@@ -32,6 +37,9 @@ pub fn capabilities(revision: Revision) -> Value {
     out
 }
 
+/// The capabilities that a client and the servers behind the gateway agree on without it.
+const EXTENSION_KINDS: [&str; 2] = ["experimental", "extensions"];
+
 /// Returns the gateway's capabilities as JSON text. They include the extensions and experimental capabilities that both
 /// the client and an upstream declare. If several upstreams declare the same one, the first one's declaration is used.
 fn capabilities_json(table: &RouteTable, revision: Revision, client_capabilities: &str) -> String {
@@ -40,7 +48,7 @@ fn capabilities_json(table: &RouteTable, revision: Revision, client_capabilities
     if revision == Revision::V2025_11_25 {
         members.push(("tasks", r#"{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}"#.to_owned()));
     }
-    for kind in ["experimental", "extensions"] {
+    for kind in EXTENSION_KINDS {
         let declared = json::member(client_capabilities, kind).unwrap_or("{}");
         let mut shared: Vec<(String, String)> = Vec::new();
         // Every client is offered tasks, because a client declares the extension only in requests that want them.
@@ -118,8 +126,16 @@ pub fn discover(exchange: &Exchange, table: &RouteTable) -> Reply {
     });
     let capabilities = capabilities_json(table, Revision::MODERN, &exchange.facts.capabilities);
     let result = json::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
-    // The instructions of servers vary by principal exactly as their tools do.
-    Reply::new(result).with_cache_hint(hint_for_tools(table))
+    // The instructions of servers vary by principal exactly as their tools do, and the extensions by client.
+    let hint = hint_for_tools(table);
+    Reply::new(result).with_cache_hint(CacheHint { is_public: hint.is_public && !has_extensions(table), ..hint })
+}
+
+/// Returns `true` if a server has extensions or experimental capabilities, which are offered to clients that declare them too.
+fn has_extensions(table: &RouteTable) -> bool {
+    table.providers().iter().filter_map(|provider| provider.upstream()?.negotiated()).any(|negotiated| {
+        EXTENSION_KINDS.iter().any(|kind| json::member(negotiated.capabilities.get(), kind).is_some())
+    })
 }
 
 /// Returns the instructions of the gateway and of the servers that are visible to the principal.
