@@ -338,6 +338,12 @@ impl Meta<'_> {
         self.protocol_version.is_some()
     }
 
+    /// Returns `true` if the request has a member that only requests of the stateless era have.
+    #[must_use]
+    pub fn is_stateless(&self) -> bool {
+        self.names_revision() || self.client_info.is_some() || self.client_capabilities.is_some()
+    }
+
     /// Returns the name and version of the client.
     ///
     /// # Errors

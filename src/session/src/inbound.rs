@@ -198,7 +198,12 @@ impl MessageSource {
     pub fn into_scope(self, request: &Request<'_>) -> Result<RequestScope, (McpError, Revision)> {
         let meta = request.meta().map_err(|e| (e, self.revision()))?;
         let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
-        let facts = if meta.names_revision() {
+        // Without a handshake, a request that lacks only its revision is an invalid one of the stateless era.
+        let is_stateless = || {
+            let is_of_method = matches!(Method::parse(&request.method), Some(Method::Discover | Method::Listen));
+            (meta.is_stateless() || is_of_method) && self.session.legacy_revision().is_none()
+        };
+        let facts = if meta.names_revision() || is_stateless() {
             let limits = self.server.limits.facts;
             let facts = modern_facts(&meta, limits).map_err(|e| (e, Revision::MODERN))?;
             if !self.session.has_facts(&facts) && self.session.legacy_revision().is_none() {

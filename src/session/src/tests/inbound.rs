@@ -52,6 +52,13 @@ async fn client_may_list_but_not_call_before_handshake() {
         }
     }
     assert!(!session.is_initialized());
+    // A request of the stateless era must name its revision.
+    let capabilities = json!({ "_meta": { "io.modelcontextprotocol/clientCapabilities": {} } });
+    for (method, params) in [("tools/call", &capabilities), ("server/discover", &json!({}))] {
+        let scope = source(&bench, &session).into_scope(&request(&message(method, params)));
+        let (error, revision) = scope.err().unwrap();
+        assert_eq!((error.kind, revision), (ErrorKind::InvalidParams, Revision::MODERN), "{method}");
+    }
     // A stateless request carries the facts of a handshake itself.
     let meta = json!({ "_meta": {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {},
