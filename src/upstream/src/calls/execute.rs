@@ -34,6 +34,10 @@ use countersign_provider::{
     request::{Replier, UpstreamRequest},
 };
 
+/// The codes with which clients of the official TypeScript SDK report a closed connection and a timeout. A proxy that is built
+/// with it answers with them.
+const SDK_LOSS_CODES: [i64; 2] = [-32000, -32001];
+
 /// Runs the change on the upstreams' thread until its sender no longer waits.
 ///
 /// # Errors
@@ -205,11 +209,14 @@ fn unreadable_answer_error(reason: &str) -> McpError {
         .with("outcome", "unknown")
 }
 
-/// Creates the error for an error of the server, which means that it did not apply the change.
+/// Creates the error for an error of the server, which usually means that it did not apply the change. It may have applied the
+/// change if its HTTP status is 500 or above, or if a proxy of the official SDK lost it.
 fn refusal_error(error: &RpcError) -> McpError {
     // Secrets are redacted first, because truncation could leave the beginning of a secret.
     let message: String = redact(&error.message).chars().take(1000).collect();
-    McpError::new(ErrorKind::UpstreamError, message).with("upstreamCode", error.code)
+    let may_be_applied = error.status.is_some_and(|status| status >= 500) || SDK_LOSS_CODES.contains(&error.code);
+    let refusal = McpError::new(ErrorKind::UpstreamError, message).with("upstreamCode", error.code);
+    if may_be_applied { refusal.with("outcome", "unknown") } else { refusal }
 }
 
 fn input_required_error(reason: &str) -> McpError {

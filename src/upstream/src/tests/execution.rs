@@ -39,6 +39,8 @@ async fn approved_change_runs_as_task_if_its_tool_requires_one() {
     let outcomes = [
         (Ok(json!({ "content": [{ "type": "text", "text": "done" }] })), Ok("done")),
         (Err((-32050, "no such row")), Err((ErrorKind::UpstreamError, None))),
+        // A proxy has lost the call.
+        (Err((-32001, "Request timed out")), Err((ErrorKind::UpstreamError, Some("unknown")))),
         // The server has forgotten the task.
         (Err((-32602, "Task not found")), Err((ErrorKind::UpstreamUnavailable, Some("unknown")))),
     ];

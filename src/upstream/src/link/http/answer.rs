@@ -99,7 +99,7 @@ impl HttpLink {
         listener: &Arc<dyn Listener>,
     ) -> Result<Option<Response>, LinkError> {
         let upstream = &*self.state.server;
-        let (mut answer, mut fault, mut has_message) = (None, None, false);
+        let (mut answer, mut fault, mut has_message, mut is_cancelled) = (None, None, false, false);
         parse_messages(text, |message| {
             has_message |= message.is_ok();
             match message {
@@ -118,12 +118,9 @@ impl HttpLink {
                 }
                 Ok(Message::Notification(notification)) if notification.method == "notifications/cancelled" => {
                     let is_own_request = mode.is_modern && is_same_id(cancelled_id(notification.params).as_ref(), id);
-                    if is_own_request && answer.is_none() {
+                    if is_own_request {
                         // A stateless server may end a subscription in this way.
-                        answer = Some(Response::Error(RpcError::new(
-                            ErrorKind::Internal.number(),
-                            "the server has ended the subscription",
-                        )));
+                        is_cancelled = true;
                     } else {
                         self.state.open_requests.cancel(notification.params);
                     }
@@ -149,6 +146,7 @@ impl HttpLink {
         });
         match (answer, fault) {
             (None, Some(fault)) if !has_message => Err(fault),
+            (None, _) if is_cancelled => Err(LinkError::Lost("the server cancelled the request".to_owned())),
             (answer, _) => Ok(answer),
         }
     }
