@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use self::lease::AttemptError;
 use crate::{
+    catalog::ListKinds,
     link::{LinkError, LinkKind, Listener, OutgoingRequest, Response, detect::is_client_error},
     server::{
         CallOutcome, Caller, Upstream,
@@ -303,9 +304,15 @@ impl Upstream {
         if may_change_breaker {
             self.report_breaker();
         }
-        // The server no longer accepts the negotiated revision.
-        if matches!(response, Response::Error(error) if error.code == ErrorKind::UnsupportedVersion.number()) {
-            self.era_doubted.notify_one();
+        const UNSUPPORTED_VERSION: i64 = ErrorKind::UnsupportedVersion.number();
+        const HEADER_MISMATCH: i64 = ErrorKind::HeaderMismatch.number();
+        match response {
+            // The server no longer accepts the negotiated revision.
+            Response::Error(error) if error.code == UNSUPPORTED_VERSION => self.era_doubted.notify_one(),
+            // The tool may want other arguments in headers than its known definition says
+            // (2026-07-28/basic/transports/streamable-http, "Client Behavior").
+            Response::Error(error) if error.code == HEADER_MISMATCH => self.mark_stale(ListKinds::TOOLS),
+            _ => {}
         }
     }
 

@@ -309,6 +309,19 @@ async fn log_level_lost_by_timed_out_call_is_sent_again() {
     assert_eq!(fake.request_count("logging/setLevel"), 2);
 }
 
+#[actix::test]
+async fn tools_are_read_again_after_refused_headers() {
+    let fake = modern();
+    // A stream of notifications would lead to more readings.
+    *fake.capabilities.lock() = json!({ "tools": {} });
+    let upstream = start(&fake).await;
+    fake.answer_with(|_| Box::pin(ready(Ok(Response::Error(RpcError::new(-32020, "a header is missing"))))));
+    let readings = fake.request_count("tools/list");
+    call(&upstream, &agent("a")).await.unwrap();
+    seconds(1).await;
+    assert_eq!(fake.request_count("tools/list"), readings + 1);
+}
+
 /// Makes the server never answer calls. It answers other requests if `alive`.
 fn hang_calls(fake: &FakeServer, alive: bool) {
     fake.answer_with(move |request| {
