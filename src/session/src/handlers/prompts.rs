@@ -160,9 +160,9 @@ async fn complete_upstream(
     if !has_completions {
         return Ok(Reply::new(NO_SUGGESTIONS.into()));
     }
-    let upstream_params = request.params.map(|params| upstream.names.upstream_params(params));
-    let reference = upstream_params.as_ref().and_then(|params| member(params.get(), "ref")).unwrap_or("{}");
-    let item = request::RequestedItem::Reference(reference);
+    let reference = request.params.and_then(|params| member(params.get(), "ref")).unwrap_or("{}");
+    let reference = upstream.names.upstream_reference(reference);
+    let item = request::RequestedItem::Reference(&reference);
     let call = Call::new(exchange, bridge, upstream, RequestKind::Completion, item, request);
     let reply = countersign_bridge::call(call).await?;
     Ok(match truncate_values(&reply.json) {

@@ -2,15 +2,12 @@
 //!
 //! Names of tools and prompts get the configured prefix. URIs and URI templates get the server's name as an additional
 //! scheme: `file:///a` of the server `fs` becomes `fs+file:///a`. An empty prefix leaves both unchanged. The way back
-//! only removes the prefix, so no mapping is stored, and messages are rewritten in their text, in which all other bytes
-//! stay the same.
+//! only removes the prefix, so no mapping is stored.
 
 use std::borrow::Cow;
 
-use serde_json::value::RawValue;
-
 use countersign_config::UpstreamConfig;
-use countersign_protocol::json::{MemberAction, edit_members, map_elements, member, quoted, replace_strings, string};
+use countersign_protocol::json::replace_strings;
 
 /// The maximum length of names that desktop clients accept.
 const MAX_CLIENT_NAME_LEN: usize = 64;
@@ -82,104 +79,18 @@ impl Names {
         prefix.eq_ignore_ascii_case(&self.uri_prefix).then_some(original)
     }
 
-    /// Returns a result with the URIs that clients use: links and embedded resources in `content` of `tools/call` and
-    /// in messages of `prompts/get`, and `contents` of `resources/read`.
+    /// Returns the `ref` of `completion/complete` with the upstream's `name` or `uri`. Values that do not belong to the
+    /// upstream are unchanged, as is all other text.
     #[must_use]
-    pub fn expose_result<'a>(&self, result: &'a RawValue) -> Cow<'a, RawValue> {
-        if self.is_identity() || !may_have_uri(result.get()) {
-            return Cow::Borrowed(result);
-        }
-        let text = edit_members(result.get(), |key, value| match key {
-            "content" => self.expose_blocks(value).into(),
-            "contents" => map_elements(value, |contents| self.expose_contents(contents)).into(),
-            "messages" => map_elements(value, |message| {
-                edit_members(message, |key, value| match key {
-                    "content" if value.starts_with('[') => self.expose_blocks(value).into(),
-                    "content" => self.expose_block(value).into(),
-                    _ => MemberAction::Keep,
-                })
-            })
-            .into(),
-            _ => MemberAction::Keep,
-        });
-        to_raw_value(result, text)
-    }
-
-    /// Returns the `params` of a notification about a resource with the `uri` that clients use.
-    #[must_use]
-    pub fn expose_params<'a>(&self, params: &'a RawValue) -> Cow<'a, RawValue> {
+    pub fn upstream_reference<'a>(&self, reference: &'a str) -> Cow<'a, str> {
         if self.is_identity() {
-            return Cow::Borrowed(params);
+            return Cow::Borrowed(reference);
         }
-        to_raw_value(params, replace_strings(params.get(), &["uri"], |_, uri| Some(self.expose_uri(uri).into_owned())))
-    }
-
-    /// Returns the `params` of a client's request with the upstream's `name` (`tools/call`, `prompts/get`), `uri`
-    /// (`resources/*`) and `ref` (`completion/complete`). Values that do not belong to the upstream are unchanged.
-    ///
-    /// For a tool or prompt that was called by an alias, use [`Names::upstream_params_for`].
-    #[must_use]
-    pub fn upstream_params<'a>(&self, params: &'a RawValue) -> Cow<'a, RawValue> {
-        if self.is_identity() {
-            return Cow::Borrowed(params);
-        }
-        let text = edit_members(params.get(), |key, value| match key {
-            "name" | "uri" => self.upstream_member(key, value).into(),
-            "ref" => edit_members(value, |key, value| self.upstream_member(key, value).into()).into(),
-            _ => MemberAction::Keep,
+        let translated = replace_strings(reference, &["name", "uri"], |key, text| {
+            let own = if key == "name" { self.upstream_name(text) } else { self.upstream_uri(text) };
+            own.map(str::to_owned)
         });
-        to_raw_value(params, text)
-    }
-
-    /// Returns the `params` of `tools/call` or `prompts/get` for the tool or prompt with this exposed name, regardless
-    /// of the alias that was used.
-    #[must_use]
-    pub fn upstream_params_for<'a>(&self, params: &'a RawValue, exposed: &str) -> Cow<'a, RawValue> {
-        let upstream_name = self.upstream_name(exposed).unwrap_or(exposed);
-        to_raw_value(
-            params,
-            replace_strings(params.get(), &["name"], |_, name| {
-                (name != upstream_name).then(|| upstream_name.to_owned())
-            }),
-        )
-    }
-
-    /// Returns a member with the upstream's name or URI, or `None` if it stays as it is.
-    fn upstream_member(&self, key: &str, value: &str) -> Option<String> {
-        let text = string(value)?;
-        let translated = match key {
-            "name" => self.upstream_name(&text),
-            "uri" => self.upstream_uri(&text),
-            _ => None,
-        };
-        translated.map(quoted)
-    }
-
-    /// Rewrites a list of content blocks.
-    fn expose_blocks(&self, content: &str) -> Option<String> {
-        map_elements(content, |block| self.expose_block(block))
-    }
-
-    /// Rewrites a content block. A link has its URI in the block, and an embedded resource one level deeper.
-    fn expose_block(&self, block: &str) -> Option<String> {
-        let is_link = member(block, "type").and_then(string).is_some_and(|kind| kind == "resource_link");
-        edit_members(block, |key, value| match key {
-            "uri" if is_link => self.expose_quoted_uri(value).into(),
-            "resource" => self.expose_contents(value).into(),
-            _ => MemberAction::Keep,
-        })
-    }
-
-    /// Rewrites the URI of a resource that was read or is embedded.
-    fn expose_contents(&self, contents: &str) -> Option<String> {
-        edit_members(
-            contents,
-            |key, value| if key == "uri" { self.expose_quoted_uri(value).into() } else { MemberAction::Keep },
-        )
-    }
-
-    fn expose_quoted_uri(&self, value: &str) -> Option<String> {
-        string(value).map(|uri| quoted(&self.expose_uri(&uri)))
+        translated.map_or(Cow::Borrowed(reference), Cow::Owned)
     }
 }
 
@@ -200,18 +111,6 @@ pub fn client_rejection_reason(exposed: &str) -> Option<&'static str> {
 
 fn add_prefix<'a>(prefix: &str, original: &'a str) -> Cow<'a, str> {
     if prefix.is_empty() { Cow::Borrowed(original) } else { Cow::Owned(format!("{prefix}{original}")) }
-}
-
-/// Returns `false` if a result certainly has no URI, as is usual. An escaped key counts as a URI.
-fn may_have_uri(text: &str) -> bool {
-    memchr::memmem::find(text.as_bytes(), br#""uri""#).is_some()
-        || memchr::memmem::find(text.as_bytes(), br"\u00").is_some()
-}
-
-/// Returns the edited text, or `raw` if nothing was edited.
-fn to_raw_value(raw: &RawValue, text: Option<String>) -> Cow<'_, RawValue> {
-    // Only strings were replaced by strings, so the text is still JSON.
-    text.and_then(|text| RawValue::from_string(text).ok()).map_or(Cow::Borrowed(raw), Cow::Owned)
 }
 
 #[cfg(test)]
