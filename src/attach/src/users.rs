@@ -29,8 +29,8 @@ struct State {
     count: usize,
     /// `true` once there has been a user.
     had_user: bool,
-    /// The time of the last request, or when the last user left, whichever is later.
-    last_activity: Instant,
+    /// The time at which the last user left, or of the start before the first user.
+    idle_since: Instant,
 }
 
 /// Counts as a user until it is dropped.
@@ -40,7 +40,7 @@ pub struct UserGuard(Users);
 
 impl Default for Users {
     fn default() -> Self {
-        let state = Mutex::new(State { count: 0, had_user: false, last_activity: Instant::now() });
+        let state = Mutex::new(State { count: 0, had_user: false, idle_since: Instant::now() });
         Self { shared: Arc::new(SharedUsers { state, user_left: Notify::new() }) }
     }
 }
@@ -55,19 +55,7 @@ impl Users {
         UserGuard(self.clone())
     }
 
-    /// Records a request without a session as activity.
-    pub fn record_activity(&self) {
-        self.with_state(|state| state.last_activity = Instant::now());
-    }
-
-    /// Returns the time of the last activity, or `None` while there are users.
-    #[must_use]
-    pub fn last_activity_if_idle(&self) -> Option<Instant> {
-        self.with_state(|state| (state.count == 0).then_some(state.last_activity))
-    }
-
-    /// Waits until there were neither users nor requests for `linger`, and before the first user for at least 30 s.
-    /// Cancel-safe.
+    /// Waits until there were no users for `linger`, and before the first user for at least 30 s. Cancel-safe.
     pub async fn wait_until_idle(&self, linger: Duration) {
         loop {
             let now = Instant::now();
@@ -75,7 +63,7 @@ impl Users {
             let (end, is_idle) = self.with_state(|state| {
                 let wait = if state.had_user { linger } else { linger.max(FIRST_USER_TIMEOUT) };
                 let is_idle = state.count == 0;
-                (if is_idle { state.last_activity } else { now } + wait, is_idle)
+                (if is_idle { state.idle_since } else { now } + wait, is_idle)
             });
             if is_idle && end <= now {
                 return;
@@ -95,7 +83,7 @@ impl Drop for UserGuard {
     fn drop(&mut self) {
         self.0.with_state(|state| {
             state.count = state.count.saturating_sub(1);
-            state.last_activity = Instant::now();
+            state.idle_since = Instant::now();
         });
         self.0.shared.user_left.notify_one();
     }
@@ -112,13 +100,10 @@ mod tests {
         let users = Users::default();
         assert!(users.wait_until_idle(Duration::ZERO).now_or_never().is_none(), "the first user is still connecting");
         let (first, second) = (users.add_user(), users.add_user());
-        assert!(users.last_activity_if_idle().is_none());
         assert!(users.wait_until_idle(Duration::ZERO).now_or_never().is_none());
         drop(first);
-        assert!(users.last_activity_if_idle().is_none());
-        let before = Instant::now();
+        assert!(users.wait_until_idle(Duration::ZERO).now_or_never().is_none());
         drop(second);
-        assert!(users.last_activity_if_idle().unwrap() >= before);
         assert!(users.wait_until_idle(Duration::from_secs(3600)).now_or_never().is_none());
         // A waiter that started before the first user notices when that user leaves.
         let users = Users::default();
@@ -127,7 +112,5 @@ mod tests {
         assert!(idle.as_mut().now_or_never().is_none());
         drop(users.add_user());
         idle.await;
-        users.record_activity();
-        users.wait_until_idle(Duration::ZERO).await;
     }
 }

@@ -333,20 +333,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns the `Host` header values that are served in addition to the listen address and loopback names:
-    /// `allowed_hosts`, and the host and port of `public_url`.
-    #[must_use]
-    pub fn served_hosts(&self) -> Vec<String> {
-        let mut hosts = self.allowed_hosts.clone();
-        let public = self.public_url.as_deref().and_then(|text| url::Url::parse(text).ok());
-        if let Some(url) = public
-            && let Some(host) = url.host_str()
-        {
-            hosts.push(url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")));
-        }
-        hosts
-    }
-
     /// Returns the URL at which this machine reaches a bound address of the gateway ([`local_url`]).
     #[must_use]
     pub fn local_url(&self, address: SocketAddr) -> String {

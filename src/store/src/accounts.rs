@@ -77,12 +77,6 @@ pub trait AccountStore: Send + Sync + 'static {
     /// Those of the database.
     fn remove_account(&self, key: &AccountKey) -> Result<bool, StoreError>;
 
-    /// Removes all accounts of a holder. Returns their servers.
-    ///
-    /// # Errors
-    /// Those of the database.
-    fn remove_accounts_of(&self, holder: &str) -> Result<Vec<String>, StoreError>;
-
     /// Returns the gateway's registration at an authorization server, sealed.
     ///
     /// # Errors

@@ -226,10 +226,6 @@ impl<D: Database> AccountStore for StoredKeys<D> {
         self.0.write(async |db| accounts::remove(db, key).await)
     }
 
-    fn remove_accounts_of(&self, holder: &str) -> Result<Vec<String>, StoreError> {
-        self.0.transaction(async |db| accounts::remove_all_of(db, holder).await)
-    }
-
     fn registration(&self, issuer: &str) -> Result<Option<String>, StoreError> {
         self.0.read(REQUEST_TIMEOUT, async |db| accounts::registration(db, issuer).await)
     }

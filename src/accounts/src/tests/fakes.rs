@@ -144,10 +144,6 @@ impl AccountStore for MemoryStore {
         Ok(self.rows.lock().unwrap().remove(key).is_some())
     }
 
-    fn remove_accounts_of(&self, _: &str) -> Result<Vec<String>, StoreError> {
-        unreachable!("accounts of a person are removed with the person")
-    }
-
     fn registration(&self, issuer: &str) -> Result<Option<String>, StoreError> {
         Ok(self.registrations.lock().unwrap().get(issuer).cloned())
     }
