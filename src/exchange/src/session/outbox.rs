@@ -103,12 +103,14 @@ pub struct Outbox {
 }
 
 impl Outbox {
+    /// Creates an outbox whose frames do not count as memory of a principal.
+    #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn new(limits: OutboxLimits) -> Self {
         Self { limits, state: Arc::default() }
     }
 
-    /// Creates an outbox like [`Self::new`], whose frames count as memory of a principal.
+    /// Creates an outbox whose frames count as memory of a principal.
     #[must_use]
     pub fn with_share(limits: OutboxLimits, share: Share) -> Self {
         Self { limits, state: Arc::new(Mutex::new(State { share: Some(share), ..State::default() })) }

@@ -47,6 +47,7 @@ pub struct StateBefore {
 
 impl StateBefore {
     /// Creates the state that a recipe without alternatives has read.
+    #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn with_values(values: Vec<Option<Value>>) -> Self {
         Self { values, ..Self::default() }
