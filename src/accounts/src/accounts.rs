@@ -66,13 +66,12 @@ pub struct AccountStatus {
 
 impl Accounts {
     /// Creates the accounts, and reads which ones the store holds. `on_change` is called with a server and a holder
-    /// after this node connected or disconnected them, or noticed that another node did. Without a sealer, nothing can
-    /// be connected.
+    /// after this node connected or disconnected them, or noticed that another node did.
     #[must_use]
     pub fn new(
         config: &Config,
         store: Arc<dyn store::AccountStore>,
-        sealer: Option<Sealer>,
+        sealer: Sealer,
         on_change: ChangeListener,
     ) -> Arc<Self> {
         let base_url = base_url(config);

@@ -32,7 +32,7 @@ const REGISTRATION_CONTEXT: &str = "countersign.registration.1";
 /// The accounts and registrations of the store. Their secrets are stored sealed.
 pub struct SealedStore {
     store: Arc<dyn AccountStore>,
-    sealer: Option<Arc<Sealer>>,
+    sealer: Sealer,
     list: Mutex<AccountList>,
     is_reading_list: AtomicBool,
 }
@@ -74,9 +74,9 @@ impl UnsealedAccount {
 impl SealedStore {
     /// Creates the sealed store, and reads the list of accounts.
     #[must_use]
-    pub fn new(store: Arc<dyn AccountStore>, sealer: Option<Sealer>) -> Arc<Self> {
+    pub fn new(store: Arc<dyn AccountStore>, sealer: Sealer) -> Arc<Self> {
         let (list, is_reading_list) = (Mutex::default(), AtomicBool::new(false));
-        let sealed_store = Arc::new(Self { store, sealer: sealer.map(Arc::new), list, is_reading_list });
+        let sealed_store = Arc::new(Self { store, sealer, list, is_reading_list });
         sealed_store.read_list();
         sealed_store
     }
@@ -198,17 +198,16 @@ impl SealedStore {
     /// Seals a value for this context.
     ///
     /// # Errors
-    /// `INTERNAL_ERROR` without a key to seal with.
+    /// `INTERNAL_ERROR` if the value cannot be written as JSON, or if the operating system provides no random numbers.
     pub fn seal(&self, context: &[u8], value: &impl Serialize) -> Result<String, McpError> {
-        let no_key = || McpError::new(ErrorKind::Internal, "the gateway has no key to seal with");
-        let json = serde_json::to_string(value).map_err(|_| no_key())?;
-        self.sealer.as_ref().ok_or_else(no_key)?.seal(context, &json)
+        let invalid = |_| McpError::new(ErrorKind::Internal, "a value to be sealed cannot be written as JSON");
+        self.sealer.seal(context, &serde_json::to_string(value).map_err(invalid)?)
     }
 
     /// Opens a value that was sealed for this context.
     #[must_use]
     pub fn open<T: DeserializeOwned>(&self, context: &[u8], sealed: &str) -> Option<T> {
-        serde_json::from_str(&self.sealer.as_ref()?.open(context, sealed)?).ok()
+        serde_json::from_str(&self.sealer.open(context, sealed)?).ok()
     }
 
     /// Returns the holders of the accounts at a server, the oldest first, as the list had them when it was last read.

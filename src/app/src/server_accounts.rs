@@ -22,7 +22,7 @@ use countersign_upstream::Upstreams;
 pub fn open(
     config: &Config,
     location: &StoreLocation,
-    sealer: Option<Sealer>,
+    sealer: Sealer,
 ) -> Result<(Arc<Accounts>, Arc<Upstreams>), StoreError> {
     // The two refer to each other: the accounts report changes to the upstreams, which are created after them.
     let upstreams_slot: Arc<OnceLock<Weak<Upstreams>>> = Arc::default();

@@ -89,8 +89,8 @@ impl Fixture {
     }
 }
 
-fn sealer() -> Option<Sealer> {
-    Sealer::new(&[3; KEY_LEN])
+fn sealer() -> Sealer {
+    Sealer::new(&[3; KEY_LEN]).unwrap()
 }
 
 fn server_at(url: &str, oauth: UpstreamOAuth) -> UpstreamConfig {

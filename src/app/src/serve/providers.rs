@@ -42,7 +42,7 @@ impl Providers {
     pub(super) async fn start(
         config: &Config,
         location: &StoreLocation,
-        account_sealer: Option<Sealer>,
+        account_sealer: Sealer,
         routes: Arc<PublishedTable>,
         review: &Review,
     ) -> Result<Self, ServeError> {

@@ -13,9 +13,9 @@ pub(super) struct Sealers {
     /// Seals the state of requests.
     pub state: StateSealer,
     /// Seals the tokens of sign-ins at the identity provider.
-    pub sign_in: Option<Sealer>,
+    pub sign_in: Sealer,
     /// Seals the tokens of accounts at servers.
-    pub account: Option<Sealer>,
+    pub account: Sealer,
     /// The salt for digests of pending configurations.
     pub consent_salt: [u8; 16],
     /// The fingerprint of the key for stored tokens, for [`token_key::check_again`].
@@ -54,13 +54,12 @@ impl Sealers {
                 (key, key)
             }
         };
-        let state =
-            StateSealer::new(state_key).ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;
+        let refused_key = || ServeError::StateKey(std::io::ErrorKind::InvalidData.into());
         let token_secret = token_secret.unwrap_or(secret);
         Ok(Self {
-            state,
-            sign_in: Sealer::new(&keys::sign_in_token_key(&token_secret)),
-            account: Sealer::new(&keys::account_token_key(&token_secret)),
+            state: StateSealer::new(state_key).ok_or_else(refused_key)?,
+            sign_in: Sealer::new(&keys::sign_in_token_key(&token_secret)).ok_or_else(refused_key)?,
+            account: Sealer::new(&keys::account_token_key(&token_secret)).ok_or_else(refused_key)?,
             consent_salt: keys::consent_salt(&secret),
             token_key_fingerprint: token_key::record(&token_secret, credentials, &*store.nodes()).await?,
         })

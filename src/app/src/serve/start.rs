@@ -221,7 +221,7 @@ struct Identification {
 }
 
 impl Identification {
-    fn new(config: &Config, credentials: &Arc<StoredCredentials>, sign_in_sealer: Option<Sealer>) -> Self {
+    fn new(config: &Config, credentials: &Arc<StoredCredentials>, sign_in_sealer: Sealer) -> Self {
         let client = OidcClient::new(config, sign_in_sealer);
         Self {
             authenticator: Arc::new(Authenticator::new(config, Arc::clone(credentials) as _)),

@@ -61,6 +61,7 @@ use countersign_routing::{
     table::{Aliases, TableInputs},
 };
 use countersign_rulings::standing_rules::{StandingRuleCache, StandingRuleService, StandingRuleServiceDeps};
+use countersign_runtime::sealing::{KEY_LEN, Sealer};
 use countersign_session::registry::SessionInfo;
 use countersign_store::{PinStore, Store, StoreLocation};
 
@@ -240,6 +241,7 @@ impl Endpoints {
             feed: changes.feed().clone(),
         });
         let streams = StreamSlots::new(config.limits.max_streams);
+        let sealer = Sealer::new(&[7; KEY_LEN]).unwrap();
         let data = RestData {
             access: web::Data::new(AccessData {
                 authentication: Arc::clone(&authentication),
@@ -248,7 +250,10 @@ impl Endpoints {
             sign_in: web::Data::new(SignInData {
                 authentication: Arc::clone(&authentication),
                 credentials: Arc::clone(&stored),
-                provider_sign_ins: Arc::new(ProviderSignIns::new(OidcClient::new(&config, None), Arc::clone(&stored))),
+                provider_sign_ins: Arc::new(ProviderSignIns::new(
+                    OidcClient::new(&config, sealer),
+                    Arc::clone(&stored),
+                )),
                 attempts: FailedAttempts::default(),
                 reviewers: people,
             }),

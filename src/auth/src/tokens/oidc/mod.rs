@@ -44,8 +44,7 @@ const TOKENS_CONTEXT: &[u8] = b"countersign.tokens.1";
 /// threads of actix.
 pub struct OidcClient {
     provider: ArcSwapOption<ConfiguredIdentityProvider>,
-    /// `None` if the store has no key to seal with.
-    sealer: Option<Sealer>,
+    sealer: Sealer,
     /// The address of the gateway, without a slash at its end.
     public_url: String,
 }
@@ -106,7 +105,7 @@ pub enum Renewal {
 
 impl OidcClient {
     #[must_use]
-    pub fn new(config: &Config, sealer: Option<Sealer>) -> Self {
+    pub fn new(config: &Config, sealer: Sealer) -> Self {
         let public_url = config.public_url.as_deref().unwrap_or_default().trim_end_matches('/').to_owned();
         let client = Self { provider: ArcSwapOption::empty(), sealer, public_url };
         client.set_provider(config.auth.oidc.as_ref());
@@ -146,15 +145,6 @@ impl OidcClient {
         self.provider.load().as_ref().map(|provider| provider.config.clone())
     }
 
-    /// Returns the provider and the sealer.
-    ///
-    /// # Errors
-    /// [`SignInProblem::NotConfigured`] if one of them is missing.
-    fn require_configured(&self) -> Result<(Arc<ConfiguredIdentityProvider>, &Sealer), SignInProblem> {
-        let provider = self.provider.load_full().ok_or(SignInProblem::NotConfigured)?;
-        Ok((provider, self.sealer.as_ref().ok_or(SignInProblem::NotConfigured)?))
-    }
-
     /// Returns the person with the role that the current configuration gives to their last known claims. People of
     /// another provider have no role.
     #[must_use]
@@ -178,7 +168,7 @@ impl OidcClient {
     /// # Errors
     /// Returns why it cannot begin.
     pub async fn begin(&self, required: Option<&SignInTerms>, now: Timestamp) -> Result<StartedSignIn, SignInProblem> {
-        let (provider, sealer) = self.require_configured()?;
+        let provider = self.provider.load_full().ok_or(SignInProblem::NotConfigured)?;
         let ConfiguredIdentityProvider { config, issuer } = &*provider;
         let snapshot = issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
         let endpoint = snapshot.metadata.sign_in.authorization.as_deref();
@@ -208,7 +198,7 @@ impl OidcClient {
             }
         }
         let json = serde_json::to_string(&pending).map_err(|_| SignInProblem::Failed)?;
-        let cookie = sealer.seal(SIGN_IN_CONTEXT, &json).map_err(|_| SignInProblem::Failed)?;
+        let cookie = self.sealer.seal(SIGN_IN_CONTEXT, &json).map_err(|_| SignInProblem::Failed)?;
         Ok(StartedSignIn { url: url.into(), cookie })
     }
 
@@ -222,8 +212,9 @@ impl OidcClient {
         cookie: Option<&str>,
         now: Timestamp,
     ) -> Result<VerifiedPerson, SignInProblem> {
-        let (provider, sealer) = self.require_configured()?;
-        let json = cookie.and_then(|cookie| sealer.open(SIGN_IN_CONTEXT, cookie)).ok_or(SignInProblem::Interrupted)?;
+        let provider = self.provider.load_full().ok_or(SignInProblem::NotConfigured)?;
+        let json = cookie.and_then(|cookie| self.sealer.open(SIGN_IN_CONTEXT, cookie));
+        let json = json.ok_or(SignInProblem::Interrupted)?;
         let pending: PendingSignIn = serde_json::from_str(&json).map_err(|_| SignInProblem::Interrupted)?;
         if now.duration_since(pending.started_at).abs() >= MAX_SIGN_IN_DURATION
             || pending.issuer != provider.config.issuer
@@ -245,14 +236,14 @@ impl OidcClient {
         if let Some(required) = &pending.required {
             check_sign_in_terms(required, &verified.session, now)?;
         }
-        let session = seal_session(sealer, verified.session, verified.tokens)?;
+        let session = seal_session(&self.sealer, verified.session, verified.tokens)?;
         Ok(VerifiedPerson { person, session })
     }
 
     /// Renews a session, and reads the current claims of its person from the provider.
     pub async fn renew(&self, session: &ProviderSession, now: Timestamp) -> Renewal {
-        let Ok((provider, sealer)) = self.require_configured() else { return Renewal::Ended };
-        let tokens = sealer.open(TOKENS_CONTEXT, &session.tokens);
+        let Some(provider) = self.provider.load_full() else { return Renewal::Ended };
+        let tokens = self.sealer.open(TOKENS_CONTEXT, &session.tokens);
         let tokens = tokens.and_then(|json| serde_json::from_str::<SessionTokens>(&json).ok());
         let Some(SessionTokens { id_token, refresh_token: Some(refresh_token), userinfo_claims }) = tokens else {
             return Renewal::Ended;
@@ -266,7 +257,7 @@ impl OidcClient {
                 issuer = session.issuer,
                 "a sign-in could not be renewed at the identity provider, and continues"
             );
-            Renewal::Unknown(tokens.and_then(|tokens| seal_session(sealer, session.clone(), tokens).ok()))
+            Renewal::Unknown(tokens.and_then(|tokens| seal_session(&self.sealer, session.clone(), tokens).ok()))
         };
         let mut answer = match provider.redeem_refresh_token(&refresh_token, now).await {
             Ok(answer) => answer,
@@ -279,7 +270,7 @@ impl OidcClient {
             Ok(renewed) => renewed,
             Err(problem) => return unknown(problem, Some(tokens)),
         };
-        match seal_session(sealer, renewed.session, renewed.tokens) {
+        match seal_session(&self.sealer, renewed.session, renewed.tokens) {
             Ok(session) => Renewal::Renewed(Box::new(VerifiedPerson { person: renewed.person, session })),
             Err(problem) => unknown(problem, None),
         }
@@ -288,18 +279,15 @@ impl OidcClient {
     /// Returns the ID token of a session. It must be sent only to its issuer.
     #[must_use]
     pub fn id_token(&self, session: &ProviderSession) -> Option<String> {
-        let (provider, sealer) = self.require_configured().ok()?;
-        let tokens = sealer.open(TOKENS_CONTEXT, &session.tokens).filter(|_| provider.config.issuer == session.issuer);
+        let provider = self.provider.load_full().filter(|provider| provider.config.issuer == session.issuer);
+        let tokens = provider.and_then(|_| self.sealer.open(TOKENS_CONTEXT, &session.tokens));
         serde_json::from_str(&tokens?).ok().map(|SessionTokens { id_token, .. }| id_token)
     }
 
     /// Returns the URL at which the provider ends a session, if it has one.
     #[must_use]
     pub fn end_session_url(&self, session: &ProviderSession, now: Timestamp) -> Option<String> {
-        let (provider, _) = self.require_configured().ok()?;
-        if provider.config.issuer != session.issuer {
-            return None;
-        }
+        let provider = self.provider.load_full().filter(|provider| provider.config.issuer == session.issuer)?;
         let snapshot = provider.issuer.snapshot(now)?;
         let mut url = Url::parse(snapshot.metadata.sign_in.end_session.as_deref()?).ok()?;
         url.query_pairs_mut()

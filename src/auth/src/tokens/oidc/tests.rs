@@ -28,7 +28,7 @@ fn config(issuer: &str) -> Config {
 }
 
 fn client(config: &Config) -> OidcClient {
-    OidcClient::new(config, Sealer::new(&[7; 32]))
+    OidcClient::new(config, Sealer::new(&[7; 32]).unwrap())
 }
 
 /// Returns the claims of a good ID token.
@@ -266,7 +266,7 @@ async fn renewal_brings_new_claims_or_ends_the_session() {
     }
     fixture.provider.stop().await;
     assert!(matches!(renew(&session).await, Renewal::Unknown(None)));
-    let other_key = OidcClient::new(&config(&issuer), Sealer::new(&[8; 32]));
+    let other_key = OidcClient::new(&config(&issuer), Sealer::new(&[8; 32]).unwrap());
     assert!(matches!(other_key.renew(&session, now()).await, Renewal::Ended));
     let other_provider = client(&config("https://other.example"));
     assert!(matches!(other_provider.renew(&session, now()).await, Renewal::Ended));
