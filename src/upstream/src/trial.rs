@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use crate::{
     catalog::{Names, is_tool_allowed},
     link::{
-        Connector, Link, LinkError, Listener, NegotiatedSession, OutgoingRequest, Response, UpstreamNotification,
+        Connector, Link, LinkError, Listener, NegotiatedSession, OutgoingRequest, Response, SilentListener,
         child::ChildConnector, detect, escape_excerpt, handshake::add_meta_for, http,
     },
     upkeep::lists::{ListBudget, Page},
@@ -22,7 +22,6 @@ use countersign_protocol::{
     negotiate::ClientCapabilities,
     redact::redact,
 };
-use countersign_provider::request::UpstreamRequest;
 
 /// The time to wait for the last lines on stderr after a server has failed.
 const STDERR_DELAY: Duration = Duration::from_millis(300);
@@ -69,15 +68,6 @@ pub struct TrialTool {
     pub claims_read: bool,
     /// `false` if `tools` of the configuration leaves it out.
     pub offered: bool,
-}
-
-/// A listener that ignores messages outside of requests.
-struct DeafListener;
-
-impl Listener for DeafListener {
-    fn handle_notification(&self, _: UpstreamNotification) {}
-    // A request that is dropped is declined.
-    fn handle_request(&self, _: UpstreamRequest) {}
 }
 
 /// Tries a server for at most `limit`. A command without `cwd` runs in a folder of its own below `data`, which the caller may
@@ -135,7 +125,7 @@ fn shorten(text: &str) -> String {
 
 /// Opens a link, lists the tools and closes the link.
 async fn read_tools(config: &UpstreamConfig, connector: &Arc<dyn Connector>) -> Result<TrialReport, LinkError> {
-    let listener = || Arc::new(DeafListener) as Arc<dyn Listener>;
+    let listener = || Arc::new(SilentListener) as Arc<dyn Listener>;
     let detected = detect::detect(Arc::clone(connector), &listener).await?;
     let listed = list_tools(config, &*detected.link, &detected.negotiated).await;
     detected.link.close();
@@ -173,7 +163,7 @@ async fn list_tools(
             Era::Legacy => params,
         };
         let outgoing = OutgoingRequest { is_repeatable: true, ..OutgoingRequest::new(id, "tools/list", Some(&params)) };
-        let result: Box<RawValue> = match link.request(&outgoing, Arc::new(DeafListener)).await? {
+        let result: Box<RawValue> = match link.request(&outgoing, Arc::new(SilentListener)).await? {
             Response::Result(result) => result,
             // The server has no tools.
             Response::Error(error) if error.code == ErrorKind::MethodNotFound.number() => break,

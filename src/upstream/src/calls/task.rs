@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::ResendPolicy;
 use crate::{
-    link::{Listener, OutgoingRequest, Response, UpstreamNotification},
+    link::{Listener, OutgoingRequest, Response, SilentListener},
     server::{Caller, LinkChoice, Upstream, endpoint::Endpoint},
 };
 use countersign_protocol::{
@@ -12,7 +12,7 @@ use countersign_protocol::{
     json::{member, quoted},
     task::{self, Status},
 };
-use countersign_provider::{Permit, request::UpstreamRequest};
+use countersign_provider::Permit;
 
 impl Upstream {
     /// Sends a call that requests a task, and waits for the result that the call itself would have returned. Dropping the
@@ -117,14 +117,4 @@ impl Drop for RunningTask<'_> {
 
 fn lost_task_error(message: &str) -> McpError {
     McpError::new(ErrorKind::UpstreamUnavailable, format!("the server does not say how its task has ended: {message}"))
-}
-
-/// Ignores what the upstream sends during a request.
-pub struct SilentListener;
-
-impl Listener for SilentListener {
-    fn handle_notification(&self, _: UpstreamNotification) {}
-
-    /// Dropping a request declines it.
-    fn handle_request(&self, _: UpstreamRequest) {}
 }

@@ -124,9 +124,17 @@ pub struct UpstreamNotification {
 /// Receives the messages that an upstream sends with one request before its response, in order, or messages outside of
 /// requests. Neither method may block, because the link is read on the same thread.
 pub trait Listener: Send + Sync {
-    fn handle_notification(&self, notification: UpstreamNotification);
-    fn handle_request(&self, request: UpstreamRequest);
+    /// Receives a notification. It is ignored by default.
+    fn handle_notification(&self, _notification: UpstreamNotification) {}
+
+    /// Receives a request. It is declined by default, because dropping a request declines it.
+    fn handle_request(&self, _request: UpstreamRequest) {}
 }
+
+/// Ignores what an upstream sends with a request.
+pub struct SilentListener;
+
+impl Listener for SilentListener {}
 
 /// Determines how messages of an upstream are attributed to requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,7 +25,6 @@ use crate::{
 };
 use countersign_net::Backoff;
 use countersign_protocol::{Era, ErrorKind, McpError, json::member};
-use countersign_provider::request::UpstreamRequest;
 
 /// The pauses before a stream that ended is opened again, and before a subscription that failed is requested again.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
@@ -324,7 +323,7 @@ impl Acknowledgement {
     }
 }
 
-/// Receives the notifications of one stream.
+/// Receives the notifications of one stream. Servers of this era send no requests.
 struct SubscriptionListener {
     upstream: std::sync::Weak<Upstream>,
     acknowledgement: Arc<Acknowledgement>,
@@ -340,7 +339,4 @@ impl Listener for SubscriptionListener {
             upstream.count_unattributed(&notification.method);
         }
     }
-
-    /// Servers of this era send no requests. Dropping a request declines it.
-    fn handle_request(&self, _: UpstreamRequest) {}
 }

@@ -39,7 +39,6 @@ fn first_matching_glob_sets_tool_timeout() {
 #[derive(Default)]
 struct QuestionKeeper(Mutex<Vec<UpstreamRequest>>);
 impl Listener for QuestionKeeper {
-    fn handle_notification(&self, _: UpstreamNotification) {}
     fn handle_request(&self, request: UpstreamRequest) {
         self.0.lock().push(request);
     }
