@@ -4,10 +4,7 @@
 use std::collections::BTreeMap;
 
 use countersign_domain::policy::{Pins, pins::Acceptance};
-use countersign_store::{AuditSearch, Store};
-
-/// The maximum number of audit entries that are searched for the person who revoked an acceptance.
-const MAX_SEARCHED_ENTRIES: usize = 50;
+use countersign_store::{Store, find_newest_entry};
 
 /// Tools of a server whose definitions one person accepted at the same time, or whose acceptances were revoked.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,13 +42,8 @@ pub fn compare_pins(before: &Pins, after: &Pins) -> Vec<AcceptanceChange> {
 
 /// Returns the person who last revoked acceptances of the server.
 pub async fn last_revoker(store: &dyn Store, server: &str) -> Option<String> {
-    let search = AuditSearch { events: vec!["definitions_revoked".to_owned()], ..AuditSearch::default() };
-    let page = store.search_audit(search, None, MAX_SEARCHED_ENTRIES).await.ok()?;
-    let entry_of_server = page.entries.into_iter().find(|found_entry| {
-        let details = serde_json::from_str::<serde_json::Value>(found_entry.entry.details.get()).unwrap_or_default();
-        details["server"] == server
-    });
-    entry_of_server.map(|found_entry| found_entry.entry.actor)
+    let found = find_newest_entry(store, "definitions_revoked", |details| details["server"] == server).await;
+    found.map(|(entry, _)| entry.actor)
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ pub use postgres::tables;
 pub use retention::{Deletion, PrunableRecords, Pruning, PruningCutoffs, Redaction};
 pub use reviewer_records::ReviewerRecords;
 pub use schema_versions::SchemaVersions;
-pub use search::{AuditSearch, ChangeCriteria, FoundEntries, FoundEntry};
+pub use search::{AuditSearch, ChangeCriteria, FoundEntries, FoundEntry, find_newest_entry};
 pub use verify::{VerifiedTrail, VerifyError};
 
 /// A transition that is ready to be written. The caller serializes the JSON, which keeps that work off the store's

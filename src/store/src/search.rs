@@ -1,7 +1,9 @@
 //! Search criteria for changes and audit entries.
 
 use jiff::Timestamp;
+use serde_json::Value;
 
+use super::Store;
 use countersign_domain::changes::{Change, audit::AuditEntry};
 
 /// Criteria for a list of changes. An empty criterion matches everything.
@@ -77,6 +79,24 @@ pub struct FoundEntries {
     pub entries: Vec<FoundEntry>,
     /// The number below which the search continues; `None` if everything was searched.
     pub next: Option<u64>,
+}
+
+/// The number of the newest entries of an event that [`find_newest_entry`] reads.
+const NEWEST_ENTRIES: usize = 50;
+
+/// Returns the newest entry of an event whose details match, with its details. Returns `None` also if it is not among the
+/// last ones of the event, or if the trail cannot be read.
+pub async fn find_newest_entry(
+    store: &dyn Store,
+    event: &str,
+    matches: impl Fn(&Value) -> bool,
+) -> Option<(AuditEntry, Value)> {
+    let search = AuditSearch { events: vec![event.to_owned()], ..AuditSearch::default() };
+    let page = store.search_audit(search, None, NEWEST_ENTRIES).await.ok()?;
+    page.entries.into_iter().find_map(|FoundEntry { entry, .. }| {
+        let details: Value = serde_json::from_str(entry.details.get()).ok()?;
+        matches(&details).then_some((entry, details))
+    })
 }
 
 impl AuditSearch {

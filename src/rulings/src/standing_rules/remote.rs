@@ -7,10 +7,7 @@ use countersign_domain::{
     changes::machine::SYSTEM,
     policy::{StandingRule, StandingVerdict},
 };
-use countersign_store::{AuditSearch, StoreError};
-
-/// The maximum number of audit entries that are searched for the comment on a revocation.
-const MAX_SEARCHED_ENTRIES: usize = 50;
+use countersign_store::{StoreError, find_newest_entry};
 
 /// The creation or the end of a rule on another node, as this node announces it.
 #[derive(Debug, PartialEq, Eq)]
@@ -95,13 +92,9 @@ impl StandingRuleService {
 
     /// Finds the comment on a revocation in the audit trail, since the rule does not contain it.
     async fn find_revocation_comment(&self, rule: &StandingRule) -> Option<String> {
-        let search = AuditSearch { events: vec!["standing_rule_revoked".to_owned()], ..AuditSearch::default() };
-        let page = self.deps.store.search_audit(search, None, MAX_SEARCHED_ENTRIES).await.ok()?;
-        page.entries.iter().find_map(|found_entry| {
-            let details: serde_json::Value = serde_json::from_str(found_entry.entry.details.get()).ok()?;
-            let comment = details["comment"].as_str()?;
-            (details["rule"]["id"] == *rule.id).then(|| comment.to_owned())
-        })
+        let is_of_rule = |details: &serde_json::Value| details["rule"]["id"] == *rule.id;
+        let (_, details) = find_newest_entry(&*self.deps.store, "standing_rule_revoked", is_of_rule).await?;
+        details["comment"].as_str().map(str::to_owned)
     }
 }
 
