@@ -45,7 +45,7 @@ use std::{
 pub use auth::{AuthConfig, AuthMode, IntrospectionClient, OidcConfig, TokenIssuer};
 use countersign_domain::policy::PolicyConfig;
 use countersign_telemetry::logs::LogConfig;
-use strum::{IntoStaticStr, VariantArray};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 pub use docs::{DocsConfig, DocsProject, ModelEndpoint};
 pub use environment::Environment;
@@ -127,7 +127,7 @@ impl Config {
 }
 
 /// The permission to edit servers on the dashboard (`dashboard.edit`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]
 pub enum DashboardEdit {
     /// Only with `auth.mode: local`.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use strum::{IntoStaticStr, VariantArray};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 
 use countersign_protocol::{ErrorKind, McpError};
 
 /// The permissions of a principal. `admin` has the permissions of all other roles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Role {
@@ -31,7 +31,7 @@ impl Role {
 
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        Self::VARIANTS.iter().copied().find(|role| role.as_str() == name)
+        name.parse().ok()
     }
 
     /// Returns `true` if the role may use the MCP endpoints and `/tools`.
@@ -154,6 +154,7 @@ impl Principal {
     Hash,
     Serialize,
     Deserialize,
+    EnumString,
     IntoStaticStr,
     VariantArray,
     ToSchema,
@@ -185,7 +186,7 @@ impl Scope {
 
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        Self::VARIANTS.iter().copied().find(|scope| scope.as_str() == name)
+        name.parse().ok()
     }
 
     /// Returns `true` if this scope grants everything that `other` grants.

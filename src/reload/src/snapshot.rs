@@ -6,12 +6,10 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use strum::VariantArray as _;
 
 use super::{diff::compare, digest::target_digest, settings_view::ActiveSetting};
 use countersign_config::{
-    AuthConfig, Authorities, Config, DashboardEdit, OidcConfig, Serialization, TokenIssuer, UpstreamConfig,
-    UpstreamTarget,
+    AuthConfig, Authorities, Config, OidcConfig, Serialization, TokenIssuer, UpstreamConfig, UpstreamTarget,
     load::{list_keys, policy_from_values},
     reader::Setting,
     show,
@@ -253,8 +251,7 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
     };
     let oidc = body.identity_provider.map(restore_identity_provider);
     let auth = AuthConfig { oidc, tokens: body.issuers.into_iter().map(restore_issuer).collect(), ..now.auth.clone() };
-    let dashboard_edit = DashboardEdit::VARIANTS.iter().find(|edit| <&str>::from(**edit) == body.dashboard_edit);
-    let dashboard_edit = dashboard_edit.copied().unwrap_or_default();
+    let dashboard_edit = body.dashboard_edit.parse().unwrap_or_default();
     let config = Config { policy, upstreams, auth, dashboard_edit, ..now.clone() };
     Ok(PreviousConfig { config, settings, unreadable_reason })
 }

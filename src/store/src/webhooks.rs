@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::Serialize;
+use strum::{EnumString, IntoStaticStr};
 use utoipa::ToSchema;
 
 use super::StoreError;
@@ -13,8 +14,9 @@ use countersign_domain::changes::Claimant;
 pub const MAX_FINISHED_DELIVERIES: u64 = 1000;
 
 /// The state of a delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, EnumString, IntoStaticStr, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum DeliveryState {
     Waiting,
     Delivered,
@@ -23,19 +25,12 @@ pub enum DeliveryState {
 }
 
 impl DeliveryState {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Delivered => "delivered",
-            Self::GivenUp => "given_up",
-        }
+    pub(crate) fn as_str(self) -> &'static str {
+        self.into()
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
-        [Self::Waiting, Self::Delivered, Self::GivenUp]
-            .into_iter()
-            .find(|state| state.as_str() == text)
-            .ok_or_else(|| StoreError::BadRecord(format!("unknown state {text:?} of a delivery")))
+        text.parse().map_err(|_| StoreError::BadRecord(format!("unknown state {text:?} of a delivery")))
     }
 }
 

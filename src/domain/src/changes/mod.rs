@@ -43,7 +43,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use strum::{IntoStaticStr, VariantArray};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 
 use crate::principal::TokenRights;
@@ -62,6 +62,7 @@ use countersign_protocol::ErrorKind;
     Ord,
     Serialize,
     Deserialize,
+    EnumString,
     IntoStaticStr,
     VariantArray,
     ToSchema,
@@ -93,7 +94,7 @@ impl ChangeState {
     /// Parses the name of a state.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        Self::VARIANTS.iter().copied().find(|state| state.as_str() == name)
+        name.parse().ok()
     }
 
     /// Returns `true` if the outcome is settled. Only a [`Verification`] may follow, which keeps the state.

@@ -4,7 +4,6 @@ use std::fmt;
 
 use countersign_sql::Dialect;
 use serde_json::Value;
-use strum::VariantArray as _;
 
 use super::RecordField;
 use crate::policy::{Condition, values};
@@ -72,8 +71,7 @@ impl SqlRecipe {
             SqlDialect::InTitle => {
                 let title = title.to_ascii_lowercase();
                 let (_, name) = title.strip_suffix(')')?.rsplit_once('(')?;
-                let find = |name: &str| Dialect::VARIANTS.iter().copied().find(|dialect| <&str>::from(dialect) == name);
-                find(if name == "mariadb" { "mysql" } else { name })
+                if name == "mariadb" { Some(Dialect::Mysql) } else { name.parse().ok() }
             }
         }
     }
