@@ -280,15 +280,24 @@ pub fn should_ask(json: bool, yes: bool, operation: Option<&str>) -> Result<bool
 /// # Errors
 /// Fails if the answer cannot be read.
 pub fn confirm(question: &str, verb: &str) -> Result<bool, Failure> {
-    let mut stderr = io::stderr().lock();
-    let _ = write!(stderr, "{question} [y/N] ");
-    let _ = stderr.flush();
-    let mut line = String::new();
-    io::stdin().lock().read_line(&mut line).map_err(|error| {
+    let answer = read_answer(&format!("{question} [y/N] ")).map_err(|error| {
         let message = format!("your answer cannot be read: {error}; use --yes to {verb} without being asked");
         Failure::new(Exit::Failed, message)
     })?;
-    Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
+/// Asks on the terminal, and returns the line of the answer.
+///
+/// # Errors
+/// Those of stdin.
+pub fn read_answer(question: &str) -> io::Result<String> {
+    let mut stderr = io::stderr().lock();
+    let _ = write!(stderr, "{question}");
+    let _ = stderr.flush();
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    Ok(line)
 }
 
 /// Breaks JSON into indented lines and changes nothing else: numbers keep all digits and strings their escapes, as they

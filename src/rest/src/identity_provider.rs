@@ -100,10 +100,10 @@ pub async fn begin(
     }
 }
 
-/// The parameters with which the identity provider sends a browser back (RFC 6749, RFC 9207).
+/// The parameters with which an identity provider or authorization server sends a browser back (RFC 6749, RFC 9207).
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "they describe the endpoint; the client of the provider reads the query itself")]
+#[expect(dead_code, reason = "they describe endpoints; the clients of OAuth read the query themselves")]
 pub struct CallbackParams {
     state: Option<String>,
     code: Option<String>,

@@ -12,13 +12,13 @@ use futures_util::future::LocalBoxFuture;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 use super::{
     Caller, Problem,
     account::set_cookie,
     caller::access_data,
-    identity_provider::{flow_cookie, redirect},
+    identity_provider::{CallbackParams, flow_cookie, redirect},
     json_ok, path_name,
 };
 use countersign_accounts::{
@@ -131,17 +131,6 @@ pub async fn connect(
         &connect_cookie(&request, cookie, CookieDuration::seconds(MAX_CONSENT_DURATION.as_secs()))?,
     )?;
     Ok(response)
-}
-
-/// The parameters with which the authorization server sends a browser back (RFC 6749, RFC 9207).
-#[derive(IntoParams)]
-#[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "they describe the endpoint; the accounts read the query themselves")]
-pub struct CallbackParams {
-    state: Option<String>,
-    code: Option<String>,
-    iss: Option<String>,
-    error: Option<String>,
 }
 
 /// Finishes the connection of a browser that comes back from the authorization server.

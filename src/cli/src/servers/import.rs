@@ -2,14 +2,12 @@
 
 mod clients;
 
-use std::io::{self, BufRead as _, Write as _};
-
 use self::clients::{FoundServer, find_servers};
 use super::edit::{Edit, Editor};
 use crate::{
     args::{ConnectArgs, servers::ImportArgs},
     exit::{Exit, Failure},
-    output::{Output, Style, cell, one_line, print_note, print_table, should_ask},
+    output::{Output, Style, cell, one_line, print_note, print_table, read_answer, should_ask},
 };
 use countersign_config::{
     edit::{hidden::hide_secrets, server_names},
@@ -83,16 +81,10 @@ fn describe(settings: &[KeyValue]) -> String {
 
 /// Asks which servers to add, and returns their positions.
 fn choose(found: &[FoundServer]) -> Result<Vec<usize>, Failure> {
-    let mut stderr = io::stderr().lock();
-    let _ = write!(stderr, "Which ones? Numbers or names, or all: ");
-    let _ = stderr.flush();
-    let mut line = String::new();
-    io::stdin()
-        .lock()
-        .read_line(&mut line)
+    let answer = read_answer("Which ones? Numbers or names, or all: ")
         .map_err(|error| Failure::new(Exit::Failed, format!("your answer cannot be read: {error}")))?;
     let words: Vec<String> =
-        line.split([',', ' ', '\n', '\t']).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+        answer.split([',', ' ', '\n', '\t']).filter(|word| !word.is_empty()).map(str::to_owned).collect();
     if words.len() == 1 && words.first().is_some_and(|word| word.eq_ignore_ascii_case("all")) {
         return Ok((0..found.len()).collect());
     }
