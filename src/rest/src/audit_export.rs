@@ -1,7 +1,5 @@
 //! `GET /api/audit/export`: the audit trail, or the entries between two times, as a file.
 
-use std::collections::VecDeque;
-
 use actix_web::{
     HttpRequest, HttpResponse,
     http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, HeaderValue, X_CONTENT_TYPE_OPTIONS},
@@ -11,10 +9,7 @@ use futures_util::stream;
 use jiff::Timestamp;
 
 use super::{Caller, Problem, Query};
-use countersign_domain::changes::{
-    audit::AuditEntry,
-    export::{ExportFormat, TimeRange},
-};
+use countersign_domain::changes::export::{ExportFormat, TimeRange};
 use countersign_exchange::slots::{StreamSlot, StreamSlots};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_review::Changes;
@@ -85,11 +80,11 @@ impl Export {
             return Ok(Some(header.into()));
         }
         while self.after < self.end {
-            let page = self.read_page().await?;
-            let Some(last) = page.back().map(|entry| entry.seq) else { break };
-            self.after = last;
+            let entries = self.changes.audit_after(self.after, PAGE_ENTRIES).await?;
+            let Some(last) = entries.last() else { break };
+            self.after = last.seq;
             let mut text = String::new();
-            for entry in page.iter().filter(|entry| self.range.contains(entry)) {
+            for entry in entries.iter().filter(|entry| entry.seq <= self.end && self.range.contains(entry)) {
                 self.format.write_entry(entry, &mut text);
             }
             if !text.is_empty() {
@@ -97,12 +92,5 @@ impl Export {
             }
         }
         Ok(None)
-    }
-
-    /// Reads the next entries, the oldest first. The trail has no gaps, so they are found by number.
-    async fn read_page(&self) -> Result<VecDeque<AuditEntry>, McpError> {
-        let below = (self.after + PAGE_ENTRIES as u64).min(self.end) + 1;
-        let page = self.changes.audit_page(None, PAGE_ENTRIES, Some(&below.to_string())).await?;
-        Ok(page.items.into_iter().rev().filter(|entry| entry.seq > self.after).collect())
     }
 }

@@ -412,25 +412,12 @@ impl Changes {
         self.state.changes.shared.counts.read()
     }
 
-    /// Returns a page of the audit trail of one change or of all, newest first; `limit` is clamped to 1..=500.
+    /// Returns the entries of the audit trail above `after`, oldest first, at most `limit`.
     ///
     /// # Errors
-    /// `INVALID_PARAMS` for an invalid cursor; the errors of the store.
-    pub async fn audit_page(
-        &self,
-        change: Option<&str>,
-        limit: usize,
-        cursor: Option<&str>,
-    ) -> Result<Page<AuditEntry>, McpError> {
-        let limit = limit.clamp(1, MAX_PAGE_SIZE);
-        let before = parse_cursor(cursor)?;
-        // One more entry is read, to know whether there is a next page.
-        let page = self.state.changes.store.audit_page(change.map(ToOwned::to_owned), before, limit + 1);
-        let mut items = page.await.map_err(|e| store_error(&e))?;
-        let has_more = items.len() > limit;
-        items.truncate(limit);
-        let next_cursor = items.last().filter(|_| has_more).map(|entry| entry.seq.to_string());
-        Ok(Page { items, next_cursor })
+    /// The errors of the store.
+    pub async fn audit_after(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>, McpError> {
+        self.state.changes.store.audit_after(after, limit).await.map_err(|e| store_error(&e))
     }
 
     /// Searches the audit trail, newest first, and returns each entry with the title of its change; `limit` is clamped to

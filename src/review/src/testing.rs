@@ -16,12 +16,15 @@ use serde_json::value::RawValue;
 use super::{ChangeDecision, ChangeRequestError, Changes, Proposal, ReviewConfig};
 use countersign_config::Config;
 use countersign_domain::{
-    changes::{Change, ChangeState, Preview, Proposer, ReviewVerdict, ServerIdentity, Terms, testing::proposer},
+    changes::{
+        Change, ChangeState, Preview, Proposer, ReviewVerdict, ServerIdentity, Terms, audit::AuditEntry,
+        testing::proposer,
+    },
     principal::{Principal, Role},
 };
 pub use countersign_provider::testing::{CallOutcome, FakeProvider};
 use countersign_provider::{ProviderDirectory, testing::FakeDirectory};
-use countersign_store::{Store, StoreLocation};
+use countersign_store::{AuditSearch, Store, StoreLocation};
 
 /// Changes, fake provider and clock of a test; the directory outlives a restart.
 pub struct TestBench {
@@ -120,6 +123,13 @@ impl TestBench {
 
     pub async fn get(&self, id: &str) -> Arc<Change> {
         self.changes.get(id).await.unwrap().unwrap()
+    }
+
+    /// Returns the audit entries of a change, newest first.
+    pub async fn trail(&self, change: &str) -> Vec<AuditEntry> {
+        let search = AuditSearch { change: Some(change.to_owned()), ..AuditSearch::default() };
+        let page = self.changes.search_audit(search, 500, None).await.unwrap();
+        page.items.into_iter().map(|found_entry| found_entry.entry).collect()
     }
 
     /// Waits until the change is in that state. Panics if the change stops in another state.

@@ -429,8 +429,8 @@ pub trait Store: StoreBackend {
     fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>>;
     /// Returns the changes that hold the given targets ([`Change::target_hash`]). Free targets are left out.
     fn occupants(&self, targets: Vec<String>, now: Timestamp) -> StoreFuture<Vec<Occupant>>;
-    /// Returns audit entries below `before`, newest first.
-    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>>;
+    /// Returns audit entries above `after`, in order, at most `limit`.
+    fn audit_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<AuditEntry>>;
     /// Returns a page of the matching audit entries below `before`, newest first.
     fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> StoreFuture<FoundEntries>;
     /// Returns where the feed and the audit trail end.

@@ -312,11 +312,11 @@ mod tests {
         pins.revoke("fs", &[tool("read", "h1"), tool("new", "h3"), tool("write", "h2")], "bob").await.unwrap();
         assert_eq!(status(&pins, "read", "h1"), DefinitionStatus::FirstSeen);
         assert_eq!(status(&pins, "new", "h3"), DefinitionStatus::New);
-        let trail = pins.store.audit_page(None, None, 10).await.unwrap();
+        let trail = pins.store.audit_after(0, 10).await.unwrap();
         let entries: Vec<(&str, &str)> = trail.iter().map(|e| (e.event.as_str(), e.actor.as_str())).collect();
         assert_eq!(
             entries,
-            [("definitions_revoked", "bob"), ("definitions_accepted", "alice"), ("definitions_seen", "gateway")]
+            [("definitions_seen", "gateway"), ("definitions_accepted", "alice"), ("definitions_revoked", "bob")]
         );
         let mut details: serde_json::Value = serde_json::from_str(trail[1].details.get()).unwrap();
         for tool in details["tools"].as_array_mut().unwrap() {
@@ -354,9 +354,10 @@ mod tests {
         assert_eq!(accepted("edit", "h2"), AcceptedReads::None);
         assert_eq!(accepted("execute_sql", "h3"), AcceptedReads::Sql);
         assert_eq!(pins.pins().status(("fs", "t"), "edit", "h2"), DefinitionStatus::Accepted);
-        let trail = pins.store.audit_page(None, None, 10).await.unwrap();
-        assert_eq!((trail[0].event.as_str(), trail[0].actor.as_str()), ("definitions_accepted_as_reads", "alice"));
-        let details: serde_json::Value = serde_json::from_str(trail[0].details.get()).unwrap();
+        let trail = pins.store.audit_after(0, 10).await.unwrap();
+        let entry = trail.last().unwrap();
+        assert_eq!((entry.event.as_str(), entry.actor.as_str()), ("definitions_accepted_as_reads", "alice"));
+        let details: serde_json::Value = serde_json::from_str(entry.details.get()).unwrap();
         let recorded = |index: usize| (&details["tools"][index]["hash"], &details["tools"][index]["as"]);
         assert_eq!(recorded(0), (&json!("h1"), &json!("read")));
         assert_eq!(recorded(1), (&json!("h2"), &json!(null)));
@@ -420,8 +421,8 @@ mod tests {
             (status(&pins, "now"), status(&pins, "later")),
             (DefinitionStatus::Accepted, DefinitionStatus::Changed)
         );
-        let trail = pins.store.audit_page(None, None, 10).await.unwrap();
-        assert_eq!(trail[0].event, "definitions_bound");
+        let trail = pins.store.audit_after(0, 10).await.unwrap();
+        assert_eq!(trail.last().unwrap().event, "definitions_bound");
         pins.store.close();
         // One entry anchors the existing rows, and one records the binding.
         assert_eq!(StoreLocation::directory(dir.path()).verify_audit(None).unwrap().entries, 2);

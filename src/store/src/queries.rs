@@ -122,8 +122,8 @@ impl<B: Queries> Store for B {
         self.read(async move |db| claims::occupants(db, &targets, now).await)
     }
 
-    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>> {
-        self.read(async move |db| trail::page(db, change.as_deref(), before, limit).await)
+    fn audit_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<AuditEntry>> {
+        self.read(async move |db| trail::entries_after(db, after, limit).await)
     }
 
     fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> StoreFuture<FoundEntries> {

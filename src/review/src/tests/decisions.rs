@@ -34,7 +34,7 @@ async fn one_of_a_thousand_concurrent_decisions_wins() {
     if won[0].state == ChangeState::Approved {
         bench.wait_for_state(&change.id, ChangeState::Applied).await;
     }
-    let events = bench.changes.audit_page(Some(&change.id), 100, None).await.unwrap().items;
+    let events = bench.trail(&change.id).await;
     assert_eq!(events.iter().filter(|e| e.event == "approved" || e.event == "rejected").count(), 1);
     let (_, fake, _) = bench.end().await;
     assert_eq!(fake.call_count(), usize::from(won[0].state == ChangeState::Approved));
@@ -101,7 +101,7 @@ async fn change_is_stale_if_its_server_changed() {
     assert_eq!((current.state, current.version), (ChangeState::Pending, 3));
     assert_eq!((&current.served_by, &current.previous_diff), (&server("sha256:b"), &None), "the diff is the same");
     assert_ne!(current.digest, change.digest);
-    let trail = bench.changes.audit_page(Some(&change.id), 10, None).await.unwrap().items;
+    let trail = bench.trail(&change.id).await;
     let why: serde_json::Value = serde_json::from_str(trail[1].details.get()).unwrap();
     assert!(why["comment"].as_str().unwrap().contains("another command or address"), "{why}");
     bench.decide(&current, ReviewVerdict::Approve).await.unwrap();
@@ -259,9 +259,9 @@ async fn unknown_outcome_is_settled_once_by_a_reviewer() {
     assert_eq!(settled.state, ChangeState::Applied);
     let again = bench.changes.settle(&change.id, &reviewer("bob"), false, None, settled.version).await;
     expect_refusal(again, ErrorKind::ChangeNotPending);
-    let trail = bench.changes.audit_page(Some(&change.id), 1, None).await.unwrap();
-    assert_eq!((trail.items[0].event.as_str(), trail.items[0].actor.as_str()), ("settled", "alice"));
-    assert!(trail.items[0].details.get().contains("it is there") && trail.next_cursor.is_some());
+    let entry = &bench.trail(&change.id).await[0];
+    assert_eq!((entry.event.as_str(), entry.actor.as_str()), ("settled", "alice"));
+    assert!(entry.details.get().contains("it is there"));
     bench.end().await;
 }
 

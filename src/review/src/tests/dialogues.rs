@@ -71,8 +71,8 @@ async fn questions_and_answers_are_stored_and_audited() {
     let dialogue = applied.dialogue.as_ref().unwrap();
     assert!(dialogue.questions.iter().all(|q| q.answer.is_some() && q.unanswered.is_none() && !q.is_open()));
     assert_eq!(bench.fake.call_count(), 1, "the tool ran once");
-    let trail = bench.changes.audit_page(Some(&change.id), 50, None).await.unwrap();
-    let events: Vec<_> = trail.items.iter().rev().map(|e| (e.event.as_str(), e.actor.as_str())).collect();
+    let trail = bench.trail(&change.id).await;
+    let events: Vec<_> = trail.iter().rev().map(|e| (e.event.as_str(), e.actor.as_str())).collect();
     let (asked, answered) = (("asked", "system"), ("answered", "agent"));
     assert_eq!(events[2..], [("executing", "system"), asked, asked, answered, answered, ("applied", "system")]);
     // An answer after the end of the call is ignored.

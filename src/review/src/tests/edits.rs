@@ -51,7 +51,7 @@ async fn edited_arguments_run_and_the_proposal_is_kept() {
     assert_eq!(bench.changes.propose(again).await.unwrap().id, change.id);
 
     // The trail distinguishes the proposed arguments from the approved and executed ones.
-    let trail = bench.changes.audit_page(Some(&change.id), 100, None).await.unwrap().items;
+    let trail = bench.trail(&change.id).await;
     let details = |event: &str| -> Value {
         serde_json::from_str(trail.iter().find(|e| e.event == event).unwrap().details.get()).unwrap()
     };

@@ -42,7 +42,7 @@ fn pass_time(bench: &TestBench, seconds: i64) {
 
 /// Returns the number of audit entries about the escalation of the change.
 async fn recorded_escalations(bench: &TestBench, id: &str) -> usize {
-    let entries = bench.changes.audit_page(Some(id), 50, None).await.unwrap().items;
+    let entries = bench.trail(id).await;
     entries.iter().filter(|entry| entry.event == "escalated" && entry.actor == "system").count()
 }
 

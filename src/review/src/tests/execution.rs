@@ -98,7 +98,7 @@ async fn change_is_not_run_if_its_target_moved_after_approval() {
     assert_eq!((fresh.state, fresh.version), (ChangeState::Pending, 4));
     assert_eq!(fresh.approvals(), 0, "the approval was for another diff");
     assert_eq!(bench.fake.call_count(), 1);
-    let trail = bench.changes.audit_page(Some(&second.id), 10, None).await.unwrap().items;
+    let trail = bench.trail(&second.id).await;
     let events: Vec<_> = trail.iter().rev().map(|e| e.event.as_str()).collect();
     assert_eq!(events, ["created", "approved", "stale", "refreshed"]);
     bench.end().await;

@@ -150,8 +150,8 @@ impl Store for FaultyStore {
     fn standing_rules(&self) -> StoreFuture<Vec<countersign_domain::policy::StandingRule>> {
         self.store.standing_rules()
     }
-    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>> {
-        self.store.audit_page(change, before, limit)
+    fn audit_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<AuditEntry>> {
+        self.store.audit_after(after, limit)
     }
     fn search_audit(
         &self,

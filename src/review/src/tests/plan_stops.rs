@@ -33,7 +33,7 @@ async fn approved_plan_can_be_stopped_before_it_runs() {
     let fault = first.fault.as_ref().unwrap();
     assert_eq!(fault.code, "PLAN_STOPPED");
     assert_eq!(fault.message, "Not run, because its plan was stopped by bob: “looks right”");
-    let entry = &bench.changes.audit_page(Some(&first.id), 1, None).await.unwrap().items[0];
+    let entry = &bench.trail(&first.id).await[0];
     assert_eq!((entry.event.as_str(), entry.actor.as_str()), ("withdrawn", "bob"));
     assert!(entry.details.get().contains("plan_stopped: its plan was stopped by bob"), "{}", entry.details);
     let over = plan(&bench, &steps).await;

@@ -402,7 +402,7 @@ pub(super) async fn propose_texts(bench: &TestBench, steps: &[&str]) -> Vec<Arc<
 
 /// Returns the events of the change in the audit trail, oldest first.
 pub(super) async fn recorded_events(bench: &TestBench, change: &Change) -> Vec<String> {
-    let trail = bench.changes.audit_page(Some(&change.id), 50, None).await.unwrap().items;
+    let trail = bench.trail(&change.id).await;
     trail.iter().rev().map(|entry| entry.event.clone()).collect()
 }
 

@@ -49,8 +49,8 @@ async fn change_approved_in_a_backup_waits_for_review_again() {
     restored.wait_for_state(&change.id, ChangeState::Applied).await;
     restored.end().await;
     let again = TestBench::at_path(data.path(), fake, Arc::clone(&skew), config(&skew)).await;
-    let trail = again.changes.audit_page(None, 50, None).await.unwrap();
-    assert_eq!(trail.items.iter().filter(|entry| entry.event == "restored").count(), 1);
+    let trail = again.changes.audit_after(0, 100).await.unwrap();
+    assert_eq!(trail.iter().filter(|entry| entry.event == "restored").count(), 1);
     again.end().await;
     StoreLocation::directory(data.path()).verify_audit(None).unwrap();
 }

@@ -44,8 +44,7 @@ async fn applied(bench: &TestBench, arguments: &str) -> Arc<Change> {
 }
 
 async fn trail(bench: &TestBench, id: &str) -> Vec<String> {
-    let page = bench.changes.audit_page(Some(id), 50, None).await.unwrap();
-    page.items.into_iter().rev().map(|entry| entry.event).collect()
+    bench.trail(id).await.into_iter().rev().map(|entry| entry.event).collect()
 }
 
 #[actix::test]

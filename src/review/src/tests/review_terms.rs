@@ -218,7 +218,7 @@ async fn expiry_rejects_if_the_rule_says_so() {
         rejected.decisions.is_empty()
             && rejected.fault.as_ref().unwrap().message.contains("counts that as a rejection")
     );
-    let entry = &bench.changes.audit_page(Some(&change.id), 1, None).await.unwrap().items[0];
+    let entry = &bench.trail(&change.id).await[0];
     assert_eq!((entry.event.as_str(), entry.actor.as_str()), ("rejected", "system"));
     bench.end().await;
 }

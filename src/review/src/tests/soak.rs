@@ -88,7 +88,7 @@ async fn random_mix_runs_nothing_unapproved_or_twice() {
         for change in &page.items {
             *counts.entry(change.state).or_default() += 1;
             let runs = calls.get(change.arguments.get()).copied().unwrap_or(0);
-            let trail = bench.changes.audit_page(Some(&change.id), 500, None).await.unwrap().items;
+            let trail = bench.trail(&change.id).await;
             assert_eq!(trail.len() as u64, change.version, "one entry for each version");
             seen_events.extend(trail.iter().map(|e| e.event.clone()));
             let times = |event: &str| trail.iter().filter(|e| e.event == event).count();

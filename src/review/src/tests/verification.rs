@@ -62,7 +62,7 @@ async fn applied_change_is_read_back_once() {
             assert_eq!((field.before.as_deref(), field.after.as_deref()), (Some("<b>two</b>"), Some("one")));
         }
         assert_eq!((change.state, change.version, &change.digest), (ChangeState::Applied, 5, &applied.digest));
-        let trail = bench.changes.audit_page(Some(&id), 10, None).await.unwrap().items;
+        let trail = bench.trail(&id).await;
         let events: Vec<_> = trail.iter().rev().map(|entry| entry.event.as_str()).collect();
         assert_eq!(events, ["created", "approved", "executing", "applied", "verified"]);
         let details: serde_json::Value = serde_json::from_str(trail[0].details.get()).unwrap();
@@ -103,7 +103,7 @@ async fn next_change_of_target_waits_until_the_read_ends() {
     bench.fake.read_back_gate.add_permits(1);
     let change = wait_for_verification(&bench, &second).await;
     assert_eq!(change.verification.as_ref().unwrap().verified, VerificationOutcome::Matches);
-    let trail = bench.changes.audit_page(None, 20, None).await.unwrap().items;
+    let trail = bench.changes.audit_after(0, 100).await.unwrap();
     let position = |id: &str, event: &str| trail.iter().find(|e| e.change_id == id && e.event == event).unwrap().seq;
     assert!(position(&second, "executing") > position(&first, "verified"));
     bench.end().await;

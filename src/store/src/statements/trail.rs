@@ -37,20 +37,10 @@ pub fn parse_entry(row: &Row) -> Result<AuditEntry, StoreError> {
     })
 }
 
-/// Reads entries below `before`, newest first.
-pub async fn page<S: Sql>(
-    db: &S,
-    change: Option<&str>,
-    before: Option<u64>,
-    limit: usize,
-) -> Result<Vec<AuditEntry>, StoreError> {
-    let mut parameters = Parameters::default();
-    let (before, limit) = (parameters.add(before.unwrap_or(u64::MAX)), parameters.add(limit));
-    let of_change = change.map_or_else(String::new, |id| format!(" AND a.change_id = {}", parameters.add(id)));
-    let sql = format!(
-        "SELECT {ENTRY_COLUMNS} FROM audit a WHERE a.seq < {before}{of_change} ORDER BY a.seq DESC LIMIT {limit}"
-    );
-    db.rows(&sql, &parameters.values()).await?.iter().map(parse_entry).collect()
+/// Reads at most `limit` entries above `after`, oldest first.
+pub async fn entries_after<S: Sql>(db: &S, after: u64, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
+    let sql = format!("SELECT {ENTRY_COLUMNS} FROM audit a WHERE a.seq > ?1 ORDER BY a.seq LIMIT ?2");
+    db.rows(&sql, values![after, limit]).await?.iter().map(parse_entry).collect()
 }
 
 /// Passes all entries to `each`, oldest first, in bounded memory.
@@ -58,11 +48,9 @@ pub async fn for_each_entry<S: Sql, E: From<StoreError>>(
     db: &S,
     mut each: impl FnMut(&AuditEntry) -> Result<(), E>,
 ) -> Result<(), E> {
-    let sql = format!("SELECT {ENTRY_COLUMNS} FROM audit a WHERE a.seq > ?1 ORDER BY a.seq LIMIT ?2");
-    let mut after = Some(0_u64);
+    let mut after = Some(0);
     while let Some(last) = after.take() {
-        for row in db.rows(&sql, values![last, ENTRIES_PER_PAGE]).await? {
-            let entry = parse_entry(&row)?;
+        for entry in entries_after(db, last, ENTRIES_PER_PAGE as usize).await? {
             each(&entry)?;
             after = Some(entry.seq);
         }

@@ -104,8 +104,9 @@ pub(super) async fn verification_is_kept_with_its_event(location_of: LocationOf)
     assert_eq!((read.state, &read.verification), (ChangeState::Applied, &draft.change.verification));
     let events = store.events_after(written.seq - 1, 10).await.unwrap();
     assert_eq!(events.iter().map(|event| event.kind.as_str()).collect::<Vec<_>>(), ["change.verified"]);
-    let page = store.audit_page(Some("a".into()), None, 1).await.unwrap();
-    assert_eq!((page[0].event.as_str(), page[0].from, page[0].to), ("verified", page[0].to, Some(read.state)));
+    let trail = store.audit_after(0, 100).await.unwrap();
+    let entry = trail.last().unwrap();
+    assert_eq!((entry.event.as_str(), entry.from, entry.to), ("verified", entry.to, Some(read.state)));
     store.close();
 }
 
