@@ -33,12 +33,13 @@ pub mod watch;
 use std::{
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 pub use self::{
@@ -178,7 +179,7 @@ impl Reloader {
     /// Returns the configuration in force. Keys that are read only at the start have the values from then.
     #[must_use]
     pub fn config(&self) -> Arc<Config> {
-        Arc::clone(&self.lock().in_force)
+        Arc::clone(&self.state.lock().in_force)
     }
 
     /// Returns the watched file: the one that was read at the start, or the default path, where one may be created
@@ -197,7 +198,7 @@ impl Reloader {
     /// Returns the settings in force, key by key, with their pending changes.
     #[must_use]
     pub fn settings(&self) -> Vec<ActiveSetting> {
-        let state = self.lock();
+        let state = self.state.lock();
         let pending = state.pending.as_ref().map(|(pending, _)| pending);
         state.settings_view.active_settings(&self.settings_at_start, &state.in_force, pending, &state.needs_restart)
     }
@@ -205,7 +206,7 @@ impl Reloader {
     /// Returns the status that `GET /api/reload` reports.
     #[must_use]
     pub fn status(&self) -> ReloadStatus {
-        let state = self.lock();
+        let state = self.state.lock();
         ReloadStatus {
             file: self.file.as_ref().map(|file| file.display().to_string()),
             generation: state.generation,
@@ -230,7 +231,7 @@ impl Reloader {
     /// Returns a [`ConsentError`]. With `NotInForce` the decision is recorded, but the old configuration stays in force.
     pub async fn decide(&self, digest: &str, accept: bool, by: &str) -> Result<(), ConsentError> {
         let _guard = self.reload_lock.lock().await;
-        let (pending, config) = self.lock().pending.clone().ok_or(ConsentError::NothingPending)?;
+        let (pending, config) = self.state.lock().pending.clone().ok_or(ConsentError::NothingPending)?;
         if pending.digest != digest {
             return Err(ConsentError::Superseded);
         }
@@ -241,7 +242,7 @@ impl Reloader {
         // The decision is recorded before it takes effect.
         self.gateway.record(event, by, details).await.map_err(ConsentError::NotRecorded)?;
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.own_decisions.insert(0, Decision { digest: digest.to_owned(), accept });
             state.own_decisions.truncate(MAX_OWN_DECISIONS);
         }
@@ -254,7 +255,7 @@ impl Reloader {
     pub async fn apply_remote_decision(&self, digest: &str, accept: bool, by: &str) {
         let _guard = self.reload_lock.lock().await;
         let pending = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let is_same = |own: &Decision| own.digest == digest && own.accept == accept;
             if let Some(index) = state.own_decisions.iter().position(is_same) {
                 state.own_decisions.remove(index);
@@ -283,7 +284,7 @@ impl Reloader {
         if !accept {
             let outcome = ReloadOutcome { by, ..ReloadOutcome::new(ReloadCause::Consent, ReloadEffect::Refused) };
             {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 state.pending = None;
                 state.last = Some(outcome.clone());
                 state.refused = Some(pending.digest.clone());
@@ -298,7 +299,7 @@ impl Reloader {
         let (changes, _) = compare(&before, &config);
         let outcome = ReloadOutcome { by, changes, ..ReloadOutcome::new(ReloadCause::Consent, ReloadEffect::Applied) };
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.in_force = config;
             state.generation += 1;
             state.pending = None;
@@ -337,7 +338,7 @@ impl Reloader {
         let before = self.config();
         // A suspended server is compared with its earlier settings, although it does not run.
         let mut old = Config::clone(&before);
-        old.upstreams.extend(self.lock().suspended.iter().cloned());
+        old.upstreams.extend(self.state.lock().suspended.iter().cloned());
         let (mut diff, mut effective) = compare(&old, &loaded.config);
         if !diff.policy_loosened.is_empty() && self.is_newest_policy(&loaded.config).await {
             effective = diff::apply_consent(&effective, &loaded.config);
@@ -350,7 +351,7 @@ impl Reloader {
             return self.reject(cause, vec![Problem::not_applicable(error)]);
         }
         let digest = digest::digest(&loaded.config, &self.salt);
-        let was_refused = cause == ReloadCause::File && self.lock().refused.as_ref() == Some(&digest);
+        let was_refused = cause == ReloadCause::File && self.state.lock().refused.as_ref() == Some(&digest);
         let loosened = diff.policy_loosened.clone();
         let pending = (!loosened.is_empty() && !was_refused)
             .then(|| self.hold_for_consent(&effective, &loaded, digest, diff.policy_loosened));
@@ -361,7 +362,7 @@ impl Reloader {
         let needs_restart = &outcome.changes.needs_restart;
         // Readers see all changes of a reload or none of them.
         let (has_news, was_invalid, new_pending) = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let digest_of = |pending: &Option<(PendingPolicy, Arc<Config>)>| {
                 pending.as_ref().map(|(policy, _)| policy.digest.clone())
             };
@@ -417,7 +418,7 @@ impl Reloader {
     ) -> (PendingPolicy, Arc<Config>) {
         let config = diff::apply_consent(effective, &loaded.config);
         // Two files are compared line by line, which must not happen under the lock.
-        let settings_view = self.lock().settings_view.clone();
+        let settings_view = self.state.lock().settings_view.clone();
         let content = settings_view.value_diffs(&loosenings, (effective, &config), &loaded.settings);
         (PendingPolicy { digest, since: Timestamp::now(), loosenings, content }, Arc::new(config))
     }
@@ -429,7 +430,7 @@ impl Reloader {
         }
         tracing::info!("the configuration is unchanged");
         let outcome = ReloadOutcome { result: ReloadEffect::Unchanged, ..outcome };
-        self.lock().last = Some(outcome.clone());
+        self.state.lock().last = Some(outcome.clone());
         if was_invalid {
             self.publish_outcome(&outcome, None);
         }
@@ -458,7 +459,7 @@ impl Reloader {
             );
         }
         let outcome = ReloadOutcome { problems, ..ReloadOutcome::new(cause, ReloadEffect::Refused) };
-        self.lock().last = Some(outcome.clone());
+        self.state.lock().last = Some(outcome.clone());
         self.publish_outcome(&outcome, None);
     }
 
@@ -471,9 +472,5 @@ impl Reloader {
             event.extend(digest.map(|digest| ("digest".to_owned(), digest.into())));
         }
         (self.publish)(&event);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -35,7 +35,7 @@ impl Reloader {
     /// Saves the policy if the last attempt failed.
     pub async fn retry_save(&self) {
         let _guard = self.reload_lock.lock().await;
-        if self.lock().is_unsaved {
+        if self.state.lock().is_unsaved {
             // Another node may have saved a newer policy by now, which only a consent here may replace.
             self.save_policy(false).await;
         }
@@ -47,7 +47,7 @@ impl Reloader {
     pub(super) async fn save_policy(&self, by_consent: bool) {
         let snapshot = {
             let salt = &self.salt;
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let pending = state.pending.as_ref().map(|(pending, _)| pending);
             let view = &state.settings_view;
             let settings =
@@ -73,7 +73,7 @@ impl Reloader {
             snapshot
         };
         let saved = self.gateway.save_policy(snapshot.clone(), by_consent).await;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match saved {
             Ok(()) => (state.saved, state.is_unsaved) = (Some(snapshot), false),
             Err(error) => {
@@ -89,7 +89,7 @@ impl Reloader {
     /// node before the file was read here.
     pub(super) async fn is_newest_policy(&self, config: &Config) -> bool {
         // The newest policy in the store may be looser than the unsaved one that is in force here.
-        if self.lock().is_unsaved {
+        if self.state.lock().is_unsaved {
             return false;
         }
         let newest = self.gateway.newest_digest().await;

@@ -22,10 +22,10 @@ struct GatewayLog {
 
 impl GatewayLog {
     fn record(&self, action: &str, details: String) -> Result<(), String> {
-        if *self.fails_at.lock().unwrap() == action {
+        if *self.fails_at.lock() == action {
             return Err(format!("{action} is broken"));
         }
-        self.actions.lock().unwrap().push(format!("{action} {details}"));
+        self.actions.lock().push(format!("{action} {details}"));
         Ok(())
     }
 }
@@ -62,10 +62,10 @@ impl Reconfigurable for RecordingGateway {
         self.0.record("log", filter.to_owned())
     }
     fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>> {
-        if *self.0.fails_at.lock().unwrap() == "save" {
+        if *self.0.fails_at.lock() == "save" {
             return async { Err("the store is away".to_owned()) }.boxed();
         }
-        let mut store = self.0.store.lock().unwrap();
+        let mut store = self.0.store.lock();
         let digest_of = |policy: &Option<PolicySnapshot>| policy.as_ref().map(|policy| policy.digest.clone());
         if by_consent || store.newest.is_none() || digest_of(&store.newest) == digest_of(&store.own) {
             store.newest = Some(snapshot.clone());
@@ -74,7 +74,7 @@ impl Reconfigurable for RecordingGateway {
         async { Ok(()) }.boxed()
     }
     fn newest_digest(&self) -> BoxFuture<'static, Option<String>> {
-        let newest = self.0.store.lock().unwrap().newest.clone();
+        let newest = self.0.store.lock().newest.clone();
         async { newest.map(|newest| newest.digest) }.boxed()
     }
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {
@@ -103,7 +103,7 @@ impl TestGateway {
     /// Restarts the gateway on the same store with this file, as after a kill.
     async fn restart_with(self, yaml: &str) -> Self {
         std::fs::write(self.file(), yaml).unwrap();
-        let store = self.log.store.lock().unwrap().clone();
+        let store = self.log.store.lock().clone();
         let gateway = Self::start(self.dir, store, false);
         gateway.reloader.record_start().await.unwrap();
         gateway
@@ -123,8 +123,8 @@ impl TestGateway {
         let reloader = Arc::new_cyclic(|reloader: &std::sync::Weak<Reloader>| {
             let reloader = reloader.clone();
             let publish = Box::new(move |event: &Value| {
-                read_statuses.lock().unwrap().push(reloader.upgrade().unwrap().status());
-                published.lock().unwrap().push(event.clone());
+                read_statuses.lock().push(reloader.upgrade().unwrap().status());
+                published.lock().push(event.clone());
             });
             let initial = InitialConfig::new(loaded, [7; 16], store, accept);
             Reloader::new(source, initial, Box::new(RecordingGateway(Arc::clone(&log))), publish)
@@ -145,8 +145,8 @@ impl TestGateway {
 
     fn take_actions(&self) -> (Vec<String>, Vec<String>) {
         let kind = |event: Value| event["type"].as_str().unwrap().to_owned();
-        let actions = std::mem::take(&mut *self.log.actions.lock().unwrap());
-        (actions, std::mem::take(&mut *self.events.lock().unwrap()).into_iter().map(kind).collect())
+        let actions = std::mem::take(&mut *self.log.actions.lock());
+        (actions, std::mem::take(&mut *self.events.lock()).into_iter().map(kind).collect())
     }
 
     fn digest(&self) -> String {
@@ -154,7 +154,7 @@ impl TestGateway {
     }
 
     fn fail_at(&self, action: &'static str) {
-        *self.log.fails_at.lock().unwrap() = action;
+        *self.log.fails_at.lock() = action;
     }
 
     fn default(&self) -> PolicyDefault {
@@ -340,7 +340,7 @@ async fn event_is_sent_after_all_changes_are_visible() {
     let gateway = TestGateway::new(SERVERS);
     // The pending changes are reported while the rest takes effect.
     gateway.reload("policy: { default: allow }\n").await;
-    let statuses: Vec<_> = std::mem::take(&mut *gateway.statuses.lock().unwrap());
+    let statuses: Vec<_> = std::mem::take(&mut *gateway.statuses.lock());
     let generation_and_removed =
         |status: &ReloadStatus| (status.generation, status.last.as_ref().map(|l| l.changes.upstreams_removed.len()));
     assert_eq!(statuses.iter().map(generation_and_removed).collect::<Vec<_>>(), [(1, Some(2)), (1, Some(2))]);

@@ -69,7 +69,7 @@ async fn new_issuer_of_tokens_waits_for_consent() {
     let digest = gateway.reloader.status().waiting.unwrap().digest;
     gateway.reloader.decide(&digest, true, "alice").await.unwrap();
     assert_eq!(accepted(&gateway), [("https://a".to_owned(), 0)]);
-    assert!(gateway.log.actions.lock().unwrap().contains(&"issuers https://a".to_owned()));
+    assert!(gateway.log.actions.lock().contains(&"issuers https://a".to_owned()));
     // What was consented to is known at the next start, and more of it waits again.
     let gateway = gateway.restart_with(&issuers(with_secret)).await;
     assert!(gateway.reloader.status().waiting.is_none());
@@ -136,7 +136,7 @@ async fn start_compares_file_with_last_policy() {
     let gateway = gateway.restart_with("policy: { default: allow }").await;
     assert_eq!((gateway.default(), gateway.reloader.status().waiting.is_some()), (PolicyDefault::Deny, true));
     // The operator may accept it.
-    let store = gateway.log.store.lock().unwrap().clone();
+    let store = gateway.log.store.lock().clone();
     let gateway = TestGateway::start(gateway.dir, store, true);
     gateway.reloader.record_start().await.unwrap();
     assert_eq!((gateway.default(), gateway.reloader.status().waiting.is_none()), (PolicyDefault::Allow, true));
@@ -166,7 +166,7 @@ async fn unreadable_policy_is_recorded_and_locks_nobody_out() {
         let gateway = TestGateway::new(strict);
         gateway.reloader.record_start().await.unwrap();
         let changed = {
-            let mut store = gateway.log.store.lock().unwrap();
+            let mut store = gateway.log.store.lock();
             let body = &mut store.own.as_mut().unwrap().body;
             let before = std::mem::take(body);
             *body = change(&before);
@@ -202,7 +202,7 @@ async fn server_with_unknown_target_waits_for_consent() {
     };
     assert_eq!(names(&gateway), ["b"]);
     assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosenings), ["mcpServers.a.allow_own_files"]);
-    let saved = gateway.log.store.lock().unwrap().own.clone().unwrap();
+    let saved = gateway.log.store.lock().own.clone().unwrap();
     assert!(!format!("{saved:?}").contains("s3cret"), "{saved:?}");
     // The earlier denials of the server are not forgotten, however often the gateway restarts.
     let gateway = gateway.restart_with(own).await;
@@ -235,7 +235,7 @@ async fn trusted_server_with_changed_env_waits_after_restart() {
         gateway.reloader.decide(&gateway.digest(), false, "alice").await.unwrap();
         let gateway = gateway.restart_with(&new).await;
         assert!(!trusted(&gateway) && gateway.reloader.status().waiting.is_none());
-        let saved = format!("{:?}", gateway.log.store.lock().unwrap());
+        let saved = format!("{:?}", gateway.log.store.lock());
         assert!(!saved.contains("two-value"), "{saved}");
     }
 }
@@ -269,7 +269,7 @@ async fn moved_store_keeps_policy_but_asks_for_salted_values() {
     let looser = "policy: { default: allow }\nmcpServers: { a: { command: x, trust_annotations: true } }";
     gateway.reload(looser).await;
     gateway.reloader.decide(&gateway.digest(), false, "alice").await.unwrap();
-    let newest = gateway.log.store.lock().unwrap().newest.clone();
+    let newest = gateway.log.store.lock().newest.clone();
     let loaded = load(&gateway.reloader.source.flags, &gateway.reloader.source.env).unwrap();
     let initial = InitialConfig::new(loaded, [8; 16], PolicySnapshots { newest, ..PolicySnapshots::default() }, false);
     assert_eq!(initial.config().policy.default, PolicyDefault::Deny);
@@ -314,13 +314,13 @@ async fn consent_at_another_gateway_counts_here() {
     let other = TestGateway::new("policy: { default: deny }");
     other.reload("policy: { default: allow }").await;
     other.reloader.decide(&other.digest(), true, "alice").await.unwrap();
-    let consented = other.log.store.lock().unwrap().newest.clone();
+    let consented = other.log.store.lock().newest.clone();
     // Before the file arrives here, and before the next start.
-    gateway.log.store.lock().unwrap().newest.clone_from(&consented);
+    gateway.log.store.lock().newest.clone_from(&consented);
     let gateway = gateway.restart_with("policy: { default: allow }").await;
     assert_eq!((gateway.default(), gateway.reloader.status().waiting.is_none()), (PolicyDefault::Allow, true));
     let gateway = gateway.restart_with("policy: { default: deny }").await;
-    gateway.log.store.lock().unwrap().newest = consented;
+    gateway.log.store.lock().newest = consented;
     gateway.reload("policy: { default: allow }").await;
     assert_eq!((gateway.default(), gateway.reloader.status().waiting.is_none()), (PolicyDefault::Allow, true));
 }
@@ -334,7 +334,7 @@ async fn identity_provider_with_consent_elsewhere_counts_here() {
     gateway.reloader.record_start().await.unwrap();
     other.reload(WITH_IDENTITY_PROVIDER).await;
     other.reloader.decide(&other.digest(), true, "alice").await.unwrap();
-    gateway.log.store.lock().unwrap().newest = other.log.store.lock().unwrap().newest.clone();
+    gateway.log.store.lock().newest = other.log.store.lock().newest.clone();
     gateway.reload(WITH_IDENTITY_PROVIDER).await;
     let auth = gateway.reloader.config().auth.clone();
     assert_eq!((auth.oidc.is_some(), auth.tokens.len()), (true, 1));

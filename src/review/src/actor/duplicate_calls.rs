@@ -1,11 +1,9 @@
 //! Finds open changes that ask for the same call. The index is in memory, so that two proposals made at the same moment
 //! see each other.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
 
+use parking_lot::Mutex;
 use serde_json::value::RawValue;
 
 use countersign_domain::changes::digest::PartHasher;
@@ -35,7 +33,7 @@ struct OpenCalls {
 impl DuplicateCalls {
     /// Adds an open change. Returns the oldest other change that asks for the same call.
     pub(crate) fn add(&self, call_hash: &str, id: &str) -> Option<String> {
-        let mut open = self.lock();
+        let mut open = self.0.lock();
         open.hash_by_change.insert(id.to_owned(), call_hash.to_owned());
         let ids = open.changes_by_hash.entry(call_hash.to_owned()).or_default();
         ids.push(id.to_owned());
@@ -44,7 +42,7 @@ impl DuplicateCalls {
 
     /// Removes a change that is final or was not stored.
     pub(crate) fn remove(&self, id: &str) {
-        let mut open = self.lock();
+        let mut open = self.0.lock();
         let Some(call_hash) = open.hash_by_change.remove(id) else { return };
         if let Some(ids) = open.changes_by_hash.get_mut(&call_hash) {
             ids.retain(|other| other != id);
@@ -52,10 +50,6 @@ impl DuplicateCalls {
                 open.changes_by_hash.remove(&call_hash);
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, OpenCalls> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -74,7 +68,7 @@ mod tests {
         for id in ["b", "c", "x", "x", "never"] {
             duplicates.remove(id);
         }
-        let open = duplicates.lock();
+        let open = duplicates.0.lock();
         assert!(
             open.changes_by_hash.is_empty() && open.hash_by_change.is_empty(),
             "no entry is left for closed changes"

@@ -2,15 +2,13 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Instant,
 };
 
 use jiff::Timestamp;
 use metrics::Gauge;
+use parking_lot::Mutex;
 
 use countersign_domain::changes::ChangeState;
 use countersign_protocol::{ErrorKind, McpError};
@@ -193,7 +191,7 @@ impl Deadlines {
         let remaining = std::time::Duration::try_from(expires_at.duration_since(now)).unwrap_or_default();
         // A time beyond the range of `Instant` is never reached.
         let Some(monotonic) = Instant::now().checked_add(remaining) else { return };
-        let mut deadlines = self.lock();
+        let mut deadlines = self.0.lock();
         deadlines.remove(id);
         deadlines.by_wall_clock.insert((expires_at, id.to_owned()));
         deadlines.by_monotonic_clock.insert((monotonic, id.to_owned()));
@@ -201,12 +199,12 @@ impl Deadlines {
     }
 
     pub(crate) fn remove(&self, id: &str) {
-        self.lock().remove(id);
+        self.0.lock().remove(id);
     }
 
     /// Returns at most `limit` changes that are due. They stay until they are removed.
     pub(crate) fn due(&self, now: Timestamp, limit: usize) -> Vec<String> {
-        let deadlines = self.lock();
+        let deadlines = self.0.lock();
         let monotonic_now = Instant::now();
         let mut due: Vec<String> = deadlines
             .by_wall_clock
@@ -221,10 +219,6 @@ impl Deadlines {
             }
         }
         due
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, DeadlineIndex> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -13,13 +13,11 @@ pub mod remote_transition;
 pub mod shared_state;
 pub mod watch;
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use actix::{Actor, Context, Handler, Message, StreamHandler};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 
 use self::{
@@ -241,7 +239,7 @@ impl Handler<WriteChange> for PendingChanges {
         self.store.submit(
             WriteRequest::Transition(draft),
             Box::new(move |result, more_follow| {
-                let mut collected = collected.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut collected = collected.lock();
                 collected.push(WriteOutcome { result, pending });
                 if !more_follow {
                     let _ = outcomes.send(std::mem::take(&mut *collected));

@@ -1,12 +1,9 @@
 //! Requests that wait for the next version of a change. Their number is bounded, and a change without watchers costs
 //! nothing.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use countersign_domain::changes::Change;
@@ -41,7 +38,7 @@ impl Watchers {
 
     /// Watches the change from now on. Returns `None` if there are too many watchers.
     pub(crate) fn watch(self: &Arc<Self>, id: &str) -> Option<Watch> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.total >= self.limit {
             return None;
         }
@@ -58,13 +55,13 @@ impl Watchers {
 
     /// Returns `true` if a request waits for the change.
     pub(crate) fn has_watchers(&self, id: &str) -> bool {
-        self.lock().changes.contains_key(id)
+        self.state.lock().changes.contains_key(id)
     }
 
     /// Passes a committed change to its watchers. Ignores a version that is not newer than the last one, because a change
     /// read from the store may arrive late.
     pub(crate) fn announce(&self, change: &Arc<Change>) {
-        if let Some(entry) = self.lock().changes.get(&change.id) {
+        if let Some(entry) = self.state.lock().changes.get(&change.id) {
             entry.latest.send_if_modified(|latest| {
                 let is_newer = latest.as_ref().is_none_or(|latest| latest.version < change.version);
                 if is_newer {
@@ -77,16 +74,12 @@ impl Watchers {
 
     /// Ends all waits; called when the shutdown begins.
     pub(crate) fn close(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.closed = true;
         for entry in state.changes.values_mut() {
             // Dropping the old sender ends its receivers' wait.
             entry.latest = watch::Sender::new(None);
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -124,7 +117,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut state = self.watchers.lock();
+        let mut state = self.watchers.state.lock();
         state.total = state.total.saturating_sub(1);
         if let Some(entry) = state.changes.get_mut(&self.id) {
             entry.watchers = entry.watchers.saturating_sub(1);

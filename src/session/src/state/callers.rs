@@ -1,14 +1,10 @@
 //! State of the principals that send requests: the rate of their calls, and keys that call tools although they may
 //! decide on changes.
 
-use std::{
-    collections::HashSet,
-    num::NonZeroU32,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashSet, num::NonZeroU32, sync::Arc, time::Duration};
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use parking_lot::Mutex;
 
 use countersign_config::LimitsConfig;
 use countersign_domain::principal::Principal;
@@ -98,7 +94,7 @@ impl DecidingKeys {
     /// Logs a warning at the first tool call with a key that may decide. Returns `true` if this was that call.
     pub fn note_call(&self, principal: &Principal, transport: &str) -> bool {
         let Some(key) = principal.key_id.as_ref().filter(|_| principal.role.may_decide()) else { return false };
-        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = self.0.lock();
         if noted.contains(key) || noted.len() >= MAX_KEYS {
             return false;
         }
