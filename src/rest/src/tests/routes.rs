@@ -3,16 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::openapi;
+use crate::openapi::description;
 use countersign_review::PlanAnnouncement;
-
-fn documented() -> Value {
-    serde_json::from_str(&openapi::OPENAPI).unwrap()
-}
 
 #[test]
 fn described_routes_equal_served_routes() {
-    let document = documented();
+    let document = description::document();
     assert_eq!(document["openapi"], "3.1.0");
     let described: BTreeSet<(String, String)> = document["paths"]
         .as_object()
@@ -41,7 +37,7 @@ fn every_reference_in_description_resolves() {
             _ => {}
         }
     }
-    let document = documented();
+    let document = description::document();
     let mut found = Vec::new();
     references(&document, &mut found);
     assert!(found.len() > 50);
@@ -52,7 +48,7 @@ fn every_reference_in_description_resolves() {
 
 #[test]
 fn every_event_type_is_described() {
-    let document = documented();
+    let document = description::document();
     let schema_of = |reference: &Value| document.pointer(reference["$ref"].as_str().unwrap().trim_start_matches('#'));
     let variants = document["components"]["schemas"]["FeedEvent"]["oneOf"].as_array().unwrap();
     let types: Vec<jsonschema::Validator> = variants
@@ -72,7 +68,7 @@ async fn responses_match_the_description() {
     let path = format!("/api/changes/{}/decision", change.id);
     endpoints.post(&path, &key, &decision("approve", &change)).await;
     endpoints.wait_for_state(&change.id, ChangeState::Applied).await;
-    let document = documented();
+    let document = description::document();
     let check = |schema: &str, instance: &Value| {
         let mut root =
             json!({ "$schema": "https://json-schema.org/draft/2020-12/schema", "components": document["components"] });
@@ -151,7 +147,7 @@ async fn responses_match_the_description() {
 async fn described_query_parameters_are_accepted() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
-    for (path, item) in documented()["paths"].as_object().unwrap() {
+    for (path, item) in description::document()["paths"].as_object().unwrap() {
         let parameters = item["get"]["parameters"].as_array().into_iter().flatten();
         let names: Vec<&str> =
             parameters.filter(|parameter| parameter["in"] == "query").map(|p| p["name"].as_str().unwrap()).collect();
