@@ -249,13 +249,18 @@ fn complete_challenge(authenticator: &Authenticator, response: &mut ServiceRespo
     protected_resource::complete_challenge(authenticator.tokens(), request.path(), status, response.headers_mut());
 }
 
-/// Compresses a long response if the client accepts gzip. Event streams are never compressed.
+/// Compresses a long response if the client accepts gzip. Event streams are never compressed, and embedded bodies already
+/// are if they should be.
 fn compress(response: ServiceResponse) -> ServiceResponse<Encoder<BoxBody>> {
     let is_long = matches!(response.response().body().size(), BodySize::Sized(n) if n >= MIN_COMPRESSED_BYTES);
     let is_stream =
         response.headers().get(CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
-    let is_compressible = is_long && !is_stream;
-    let encoding = if is_compressible { accepted_encoding(response.request()) } else { ContentEncoding::Identity };
+    let is_compressible = is_long && !is_stream && !is_embedded(&response);
+    let encoding = if is_compressible && accepts_gzip(response.request()) {
+        ContentEncoding::Gzip
+    } else {
+        ContentEncoding::Identity
+    };
     response.map_body(|head, body| {
         if is_compressible {
             head.headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
@@ -264,16 +269,19 @@ fn compress(response: ServiceResponse) -> ServiceResponse<Encoder<BoxBody>> {
     })
 }
 
-/// Returns the encoding that a client prefers, or identity, which every client can read.
-fn accepted_encoding(request: &HttpRequest) -> ContentEncoding {
+/// Returns `true` if a client prefers gzip to an uncompressed body, which every client can read.
+#[must_use]
+pub fn accepts_gzip(request: &HttpRequest) -> bool {
     const SUPPORTED_ENCODINGS: [Encoding; 2] = [Encoding::gzip(), Encoding::identity()];
     if !request.headers().contains_key(ACCEPT_ENCODING) {
-        return ContentEncoding::Identity;
+        return false;
     }
-    match AcceptEncoding::parse(request).ok().and_then(|accept| accept.negotiate(SUPPORTED_ENCODINGS.iter())) {
-        Some(Encoding::Known(encoding)) => encoding,
-        _ => ContentEncoding::Identity,
-    }
+    let accepted = AcceptEncoding::parse(request).ok();
+    accepted.and_then(|accepted| accepted.negotiate(SUPPORTED_ENCODINGS.iter())) == Some(Encoding::gzip())
+}
+
+fn is_embedded(response: &ServiceResponse) -> bool {
+    response.response().extensions().contains::<EmbeddedBody>()
 }
 
 /// Counts the body of a response, or refuses the request if there is no memory for it.
@@ -289,7 +297,7 @@ fn count_response(
         // The outbox of a WebSocket counts its own messages.
         BodySize::Stream => response.status() != StatusCode::SWITCHING_PROTOCOLS,
     };
-    if !is_long || response.response().extensions().contains::<EmbeddedBody>() {
+    if !is_long || is_embedded(&response) {
         return response;
     }
     let Some(share) = share_of_requester(authentication, memory, response.request()) else { return response };

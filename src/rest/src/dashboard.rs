@@ -3,21 +3,15 @@
 //! The page fetches its data from `/api` with a reviewer's credential, so the files are not secret. The content security policy
 //! forbids what the page does not need: inline code, other origins, framing, and turning text into markup.
 
-use std::borrow::Cow;
+use std::io;
 
 use actix_web::{
     HttpRequest, HttpResponse,
-    http::header::{self, ContentType, EntityTag, Header, HeaderName, HeaderValue, IfNoneMatch},
+    http::header::{self, ContentType, Header, HeaderName, HeaderValue, IfNoneMatch},
     web,
 };
-use rust_embed::{EmbeddedFile, RustEmbed};
 
-use countersign_domain::changes::digest::hex;
-use countersign_http::framing::EmbeddedBody;
-
-#[derive(RustEmbed)]
-#[folder = "assets/"]
-struct Assets;
+use crate::embedded_files::EmbeddedFile;
 
 /// Allows only files of the page's own origin. `trusted-types 'none'` makes the browser refuse every assignment of a string to
 /// markup.
@@ -46,35 +40,32 @@ pub fn routes(cfg: &mut web::ServiceConfig) {
         .service(web::resource("/assets/{name:.*}").get(asset).head(asset));
 }
 
-async fn page(request: HttpRequest) -> HttpResponse {
+async fn page(request: HttpRequest) -> io::Result<HttpResponse> {
     serve(&request, "index.html")
 }
 
-async fn asset(request: HttpRequest, name: web::Path<String>) -> HttpResponse {
+async fn asset(request: HttpRequest, name: web::Path<String>) -> io::Result<HttpResponse> {
     serve(&request, &name)
 }
 
 /// Serves a file by its name: 304 if the browser has it, 404 if it does not exist.
-fn serve(request: &HttpRequest, name: &str) -> HttpResponse {
-    let found = if is_asset_name(name) { Assets::get(name) } else { None };
+fn serve(request: &HttpRequest, name: &str) -> io::Result<HttpResponse> {
+    let found = if is_asset_name(name) { EmbeddedFile::find(&format!("assets/{name}")) } else { None };
     let Some(file) = found else {
-        return add_headers(HttpResponse::NotFound()).content_type(ContentType::plaintext()).body("No such file.");
+        let mut response = add_headers(HttpResponse::NotFound());
+        return Ok(response.content_type(ContentType::plaintext()).body("No such file."));
     };
-    let tag = entity_tag(&file);
+    let tag = file.entity_tag();
     let unchanged = IfNoneMatch::parse(request).is_ok_and(|condition| match condition {
         IfNoneMatch::Any => request.headers().contains_key(header::IF_NONE_MATCH),
         IfNoneMatch::Items(tags) => tags.iter().any(|t| t.weak_eq(&tag)),
     });
     if unchanged {
-        return add_headers(HttpResponse::NotModified()).insert_header(header::ETag(tag)).finish();
+        return Ok(add_headers(HttpResponse::NotModified()).insert_header(header::ETag(tag)).finish());
     }
     let mut response = add_headers(HttpResponse::Ok());
     response.insert_header(header::ETag(tag)).content_type(media_type(name));
-    response.extensions_mut().insert(EmbeddedBody);
-    response.body(match file.data {
-        Cow::Borrowed(bytes) => web::Bytes::from_static(bytes),
-        Cow::Owned(bytes) => web::Bytes::from(bytes),
-    })
+    file.respond(request, response)
 }
 
 /// Returns `true` if the name has the form of the gateway's own files. Development builds read from the folder, so no
@@ -85,11 +76,6 @@ fn is_asset_name(name: &str) -> bool {
             && !part.starts_with('.')
             && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
     })
-}
-
-/// Returns the entity tag of a file, which is weak because the response may be compressed.
-fn entity_tag(file: &EmbeddedFile) -> EntityTag {
-    EntityTag::new_weak(hex(&file.metadata.sha256_hash()[..16]))
 }
 
 fn media_type(name: &str) -> &'static str {
@@ -117,6 +103,7 @@ mod tests {
     use countersign_domain::changes::visible::HIDDEN_RANGES;
 
     use super::*;
+    use crate::embedded_files::tests::assets;
 
     async fn get(path: &str, headers: &[(&str, &str)]) -> actix_web::dev::ServiceResponse {
         let app = test::init_service(App::new().configure(routes)).await;
@@ -195,17 +182,17 @@ mod tests {
     async fn page_names_every_file() {
         let body = to_bytes(get("/", &[]).await.into_body()).await.unwrap();
         let page = std::str::from_utf8(&body).unwrap();
-        let named: Vec<&str> = page.split(['"', '\'']).filter_map(|word| word.strip_prefix("/assets/")).collect();
+        let named: Vec<&str> = page.split(['"', '\'']).filter(|word| word.starts_with("/assets/")).collect();
         assert!(named.len() > 10);
         for name in &named {
-            assert!(Assets::get(name).is_some(), "{name} does not exist");
+            assert_eq!(get(name, &[]).await.status(), StatusCode::OK, "{name}");
         }
         let is_loaded = |name: &str| {
             (name.ends_with(".js") || name.ends_with(".css"))
-                && (!name.starts_with("js/locales/") || name.starts_with("js/locales/en"))
+                && (!name.starts_with("assets/js/locales/") || name.starts_with("assets/js/locales/en"))
         };
-        for name in Assets::iter().filter(|n| is_loaded(n)) {
-            assert!(named.contains(&name.as_ref()), "{name} is not named by the page");
+        for (name, _) in assets().iter().filter(|(name, _)| is_loaded(name)) {
+            assert!(named.contains(&format!("/{name}").as_str()), "{name} is not named by the page");
         }
         assert!(!page.contains("http://") && !page.contains("https://"));
         assert!(!page.contains("<style") && !page.contains("style=") && !page.contains("onload="));
@@ -217,8 +204,7 @@ mod tests {
 
     #[test]
     fn hidden_characters_match_the_gateway() {
-        let file = Assets::get("js/core/text.js").unwrap();
-        let code = std::str::from_utf8(&file.data).unwrap();
+        let code = include_str!("../assets/js/core/text.js");
         let table = code.split("const HIDDEN_RANGES = [").nth(1).unwrap().split("];").next().unwrap();
         let shown: Vec<&str> = table.split_inclusive("],").map(str::trim).filter(|range| !range.is_empty()).collect();
         let range = |range: &RangeInclusive<char>| {
@@ -228,11 +214,9 @@ mod tests {
     }
 
     /// Modules must not create markup, which agents could inject.
-    #[actix::test]
-    async fn no_module_assigns_markup() {
-        for name in Assets::iter().filter(|n| n.ends_with(".js")) {
-            let file = Assets::get(&name).unwrap();
-            let code = std::str::from_utf8(&file.data).unwrap();
+    #[test]
+    fn no_module_assigns_markup() {
+        for (name, code) in assets().iter().filter(|(name, _)| name.ends_with(".js")) {
             for sink in
                 ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "DOMParser"]
             {

@@ -15,6 +15,7 @@ pub mod caller;
 pub mod changes;
 pub mod dashboard;
 pub mod decisions;
+pub mod embedded_files;
 pub mod events;
 pub mod events_ws;
 mod file_edits;

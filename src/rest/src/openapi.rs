@@ -15,22 +15,24 @@
 #[cfg(test)]
 pub mod description;
 
+use std::io;
+
 use actix_web::{
-    HttpResponse,
+    HttpRequest, HttpResponse,
     http::header::{CACHE_CONTROL, HeaderValue, X_CONTENT_TYPE_OPTIONS},
 };
-use countersign_http::framing::EmbeddedBody;
+
+use crate::embedded_files::EmbeddedFile;
 
 /// Returns this document.
 #[utoipa::path(get, path = "/api/openapi.json", operation_id = "getOpenApi", security(()), responses(
     (status = 200, description = "OpenAPI 3.1", body = Object)))]
-pub async fn get() -> HttpResponse {
+pub async fn get(request: HttpRequest) -> io::Result<HttpResponse> {
+    let file = EmbeddedFile::find("openapi.json").ok_or(io::ErrorKind::NotFound)?;
     let mut response = HttpResponse::Ok();
     response
         .content_type("application/json")
         .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-cache")))
-        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
-        .extensions_mut()
-        .insert(EmbeddedBody);
-    response.body(include_str!("../openapi.json"))
+        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")));
+    file.respond(&request, response)
 }

@@ -4,5 +4,6 @@ mod input;
 pub mod pump;
 pub mod sse;
 
-/// Marks a response whose body is embedded in the executable and does not count as memory of a principal.
+/// Marks a response whose body is embedded in the executable, in an encoding that the client accepts. It does not count as
+/// memory of a principal.
 pub struct EmbeddedBody;

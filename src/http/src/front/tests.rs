@@ -124,6 +124,20 @@ fn only_pages_and_probes_are_public() {
 }
 
 #[actix::test]
+async fn embedded_bodies_are_sent_as_they_are() {
+    let handler = || async {
+        let mut response = HttpResponse::Ok();
+        response.extensions_mut().insert(EmbeddedBody);
+        response.body("x".repeat(5000))
+    };
+    let app = test::init_service(App::new().wrap(from_fn(compressed)).route("/", web::get().to(handler))).await;
+    let request = TestRequest::get().uri("/").insert_header((header::ACCEPT_ENCODING, "gzip")).to_request();
+    let response = test::call_service(&app, request).await;
+    assert!(!response.headers().contains_key(CONTENT_ENCODING) && !response.headers().contains_key(VARY));
+    assert_eq!(test::read_body(response).await.len(), 5000);
+}
+
+#[actix::test]
 async fn event_streams_are_not_compressed() {
     let handler = || async { crate::framing::sse::event_stream_response().body("data: x\n\n".repeat(1000)) };
     let app = test::init_service(App::new().wrap(from_fn(compressed)).route("/", web::get().to(handler))).await;
