@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::{Caller, Problem, caller, path_id, path_name};
+use super::{Problem, caller, path_id, path_name};
 use countersign_config::HttpConfig;
 use countersign_domain::{changes::visible, principal::Principal};
 use countersign_protocol::{ErrorKind, McpError};
@@ -54,23 +54,36 @@ impl<B: Body> FromRequest for Submission<B> {
     type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
 
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let admitted = Caller::from_request(request, payload).into_inner().and_then(|caller| {
-            let principal = if B::NEEDS_REVIEWER { caller.reviewer()? } else { &caller.principal };
-            let path_parameter = match request.match_info().get("id") {
-                Some(_) => path_id(request)
-                    .ok_or_else(|| Problem::new(B::NOT_FOUND.1, format!("{} not found", B::NOT_FOUND.0)))?,
-                None => path_name(request),
-            };
-            Ok((Arc::clone(principal), path_parameter.to_owned(), caller::access_data(request)?.clone()))
-        });
-        let (request, payload) = (request.clone(), web::Payload::from_request(request, payload).into_inner());
+        let endpoint = Endpoint { not_found: B::NOT_FOUND, needs_reviewer: B::NEEDS_REVIEWER, max_bytes: B::max_bytes };
+        let received = receive(endpoint, request.clone(), payload.take());
         Box::pin(async move {
-            let (principal, path_parameter, access) = admitted?;
-            let payload = payload.map_err(|error| Problem::new(ErrorKind::InvalidRequest, error.to_string()))?;
-            let body = read_json(B::max_bytes(&access.http), &request, payload).await?;
-            Ok(Self { principal, path_parameter, body })
+            let Submission { principal, path_parameter, body } = received.await?;
+            Ok(Self { principal, path_parameter, body: parse_json(body).await? })
         })
     }
+}
+
+/// The rules of a [`Body`] that are checked before it is parsed.
+struct Endpoint {
+    not_found: (&'static str, ErrorKind),
+    needs_reviewer: bool,
+    max_bytes: fn(&HttpConfig) -> usize,
+}
+
+/// Checks the sender and the path of a request, and reads its body. All types of bodies share the code of this function.
+async fn receive(endpoint: Endpoint, request: HttpRequest, payload: Payload) -> Result<Submission<Vec<u8>>, Problem> {
+    let caller = caller::authenticate(&request)?;
+    let principal = if endpoint.needs_reviewer { caller.reviewer()? } else { &caller.principal };
+    let path_parameter = match request.match_info().get("id") {
+        Some(_) => path_id(&request).ok_or_else(|| {
+            let (object, kind) = endpoint.not_found;
+            Problem::new(kind, format!("{object} not found"))
+        })?,
+        None => path_name(&request),
+    };
+    let max = (endpoint.max_bytes)(&caller::access_data(&request)?.http);
+    let body = read_json_text(max, &request, payload).await?;
+    Ok(Submission { principal: Arc::clone(principal), path_parameter: path_parameter.to_owned(), body })
 }
 
 /// The end of the time that a request may take. Its body shares it, because a body that comes too late is the fault of the client
@@ -88,9 +101,12 @@ pub async fn read_json<T: DeserializeOwned + Send + 'static>(
     request: &HttpRequest,
     payload: web::Payload,
 ) -> Result<T, Problem> {
+    parse_json(read_json_text(max, request, payload.into_inner()).await?).await
+}
+
+async fn read_json_text(max: usize, request: &HttpRequest, payload: Payload) -> Result<Vec<u8>, Problem> {
     check_headers(max, request)?;
-    let body = read(max, request, payload).await?;
-    offload(body.len(), move || parse(&body)).await?
+    read(max, request, payload).await
 }
 
 /// Reads a form of at most `max` bytes, as pairs of names and values.
@@ -102,7 +118,7 @@ pub async fn read_form(
     request: &HttpRequest,
     payload: web::Payload,
 ) -> Result<Vec<(String, String)>, Problem> {
-    let body = read(max, request, payload).await?;
+    let body = read(max, request, payload.into_inner()).await?;
     Ok(url::form_urlencoded::parse(&body).into_owned().collect())
 }
 
@@ -127,14 +143,14 @@ fn too_large(max: usize) -> Problem {
     Problem::new(ErrorKind::TooLarge, format!("the body is larger than {max} bytes"))
 }
 
-async fn read(max: usize, request: &HttpRequest, payload: web::Payload) -> Result<Vec<u8>, Problem> {
+async fn read(max: usize, request: &HttpRequest, payload: Payload) -> Result<Vec<u8>, Problem> {
     // Every route has a deadline.
     let deadline = request.extensions().get::<RequestDeadline>().map_or_else(Instant::now, |deadline| deadline.0);
     let read_result = tokio::time::timeout_at(deadline, read_chunks(max, payload)).await;
     read_result.map_err(|_| Problem::request_timeout())?
 }
 
-async fn read_chunks(max: usize, mut payload: web::Payload) -> Result<Vec<u8>, Problem> {
+async fn read_chunks(max: usize, mut payload: Payload) -> Result<Vec<u8>, Problem> {
     let mut body = Vec::new();
     while let Some(chunk) = payload.next().await {
         let chunk =
@@ -147,17 +163,27 @@ async fn read_chunks(max: usize, mut payload: web::Payload) -> Result<Vec<u8>, P
     Ok(body)
 }
 
+async fn parse_json<T: DeserializeOwned + Send + 'static>(body: Vec<u8>) -> Result<T, Problem> {
+    offload(body.len(), move || parse(&body)).await?
+}
+
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    let refuse = |error: serde_json::Error| {
-        let kind = if error.is_data() { ErrorKind::ValidationFailed } else { ErrorKind::Parse };
-        Problem::new(kind, shorten(&error.to_string()))
-    };
-    // Derived deserializers accept an array as an object.
-    if body.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
-        serde_json::from_slice::<serde::de::IgnoredAny>(body).map_err(refuse)?;
-        return Err(Problem::new(ErrorKind::ValidationFailed, "the body must be a JSON object"));
+    check_object(body)?;
+    serde_json::from_slice(body).map_err(|error| parse_problem(&error))
+}
+
+/// Checks that a text of JSON is an object, because derived deserializers accept an array as an object.
+fn check_object(body: &[u8]) -> Result<(), Problem> {
+    if body.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{') {
+        return Ok(());
     }
-    serde_json::from_slice(body).map_err(refuse)
+    serde_json::from_slice::<serde::de::IgnoredAny>(body).map_err(|error| parse_problem(&error))?;
+    Err(Problem::new(ErrorKind::ValidationFailed, "the body must be a JSON object"))
+}
+
+fn parse_problem(error: &serde_json::Error) -> Problem {
+    let kind = if error.is_data() { ErrorKind::ValidationFailed } else { ErrorKind::Parse };
+    Problem::new(kind, shorten(&error.to_string()))
 }
 
 /// Shortens the message of the parser, which repeats names that the client chose.

@@ -45,7 +45,11 @@ impl FromRequest for Caller {
     }
 }
 
-fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
+/// Authenticates the caller of a request.
+///
+/// # Errors
+/// `UNAUTHORIZED`, or `FORBIDDEN` for an agent.
+pub fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
     let identity = access_data(request)?.authentication.identify(request)?;
     check_access(&identity.principal)?;
     if let Some(connection) = Connection::for_request(request) {
