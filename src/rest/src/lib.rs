@@ -310,14 +310,18 @@ fn path_id(request: &HttpRequest) -> Option<&str> {
 
 /// Responds like [`json_ok`]. A text of about `bytes` bytes that is large is written on another thread.
 async fn json_ok_sized(bytes: usize, body: impl Serialize + Send + 'static) -> Result<HttpResponse, Problem> {
-    let text = offload(bytes, move || serde_json::to_vec(&body)).await?;
-    let text = text.map_err(|error| Problem::new(ErrorKind::Internal, error.to_string()))?;
-    Ok(no_store_response().content_type("application/json").body(text))
+    json_response(offload(bytes, move || serde_json::to_vec(&body)).await?)
 }
 
 /// Responds with JSON.
 fn json_ok(body: &impl Serialize) -> HttpResponse {
-    no_store_response().json(body)
+    json_response(serde_json::to_vec(body)).unwrap_or_else(|problem| problem.error_response())
+}
+
+/// Responds with a text of JSON, or with the error of writing it.
+fn json_response(text: serde_json::Result<Vec<u8>>) -> Result<HttpResponse, Problem> {
+    let text = text.map_err(|error| Problem::new(ErrorKind::Internal, error.to_string()))?;
+    Ok(no_store_response().content_type("application/json").body(text))
 }
 
 /// Builds a response that no cache may store.
