@@ -1,24 +1,13 @@
 //! Reads incoming messages, finds their era and revision, passes each to its handler, and regroups batches.
 
-use std::{
-    cell::RefCell,
-    collections::HashMap,
-    future,
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll, Wake},
-};
+use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
-use futures_util::{StreamExt, stream, task::AtomicWaker};
+use futures_util::{StreamExt, stream};
 
 use crate::{RequestScope, cluster, handlers, middleware, owned::OwnedRequest, server::McpServer};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
-    body_budget::Reservation,
     context::{Exchange, ForwardedHeaders, InFlightRequest, WireResponse},
     facts::{ClientFacts, FactLimits},
     reply::{RelatedChannel, Reply},
@@ -26,12 +15,11 @@ use countersign_exchange::{
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, Method, Revision, encode,
-    envelope::{self, EnvelopeFault, Incoming, Message, Notification, Request},
+    envelope::{EnvelopeFault, Message, Notification, Request},
     headers,
     params::{self, LoggingLevel, Meta},
 };
 use countersign_routing::RouteTable;
-use countersign_runtime::is_large;
 use countersign_telemetry::{
     RequestMetrics,
     metrics::{Cache, CacheMetrics, Transport},
@@ -51,118 +39,6 @@ pub struct MessageSource {
     pub headers: Option<Arc<ForwardedHeaders>>,
     /// See [`RequestScope::table`].
     pub table: Arc<RouteTable>,
-}
-
-/// Processes one frame of a connection with an outbox. It never waits: work that cannot finish at once goes on in the
-/// background.
-///
-/// For a large frame ([`countersign_runtime::large_messages`]), it returns a future that processes the frame and resolves
-/// once the message was parsed and run to its first wait. A caller that waits for it before reading the next frame
-/// preserves the order of messages and holds at most one unparsed message.
-#[must_use]
-pub fn process_frame(
-    server: &Arc<McpServer>,
-    session: &Arc<SessionState>,
-    identity: Identity,
-    frame: Bytes,
-    reservation: Option<Reservation>,
-) -> Option<impl Future<Output = ()> + use<>> {
-    if !is_large(frame.len()) {
-        poll_then_spawn(answer_frame(server, session, identity, frame, reservation));
-        return None;
-    }
-    let (server, session) = (Arc::clone(server), Arc::clone(session));
-    Some(async move {
-        let large_messages = Arc::clone(&server.large_messages);
-        let principal = Arc::clone(session.principal());
-        let work =
-            move || async move { poll_then_spawn(answer_frame(&server, &session, identity, frame, reservation)) };
-        if let Err(error) = large_messages.run(&principal.name, work).await {
-            tracing::debug!(%error, "a large message was not processed");
-        }
-    })
-}
-
-/// Answers one frame over its connection.
-fn answer_frame(
-    server: &Arc<McpServer>,
-    session: &Arc<SessionState>,
-    identity: Identity,
-    frame: Bytes,
-    reservation: Option<Reservation>,
-) -> Pin<Box<impl Future<Output = ()> + use<>>> {
-    let source = MessageSource {
-        server: server.clone(),
-        session: session.clone(),
-        identity,
-        transport: session.transport,
-        related: RelatedChannel::Outbox(session.clone()),
-        assumed: Revision::NEWEST_LEGACY,
-        headers: None,
-        table: server.routing.routes.load_full(),
-    };
-    // Boxed where it is created, because moving a future of this size costs hundreds of instructions.
-    Box::pin(async move {
-        let _reservation = reservation;
-        let related = source.related.clone();
-        let answer = match envelope::parse(&frame, &source.server.limits.envelope) {
-            Ok(Incoming::Single(Message::Request(request))) => source.answer_request(&request).await,
-            Ok(Incoming::Single(Message::Notification(notification))) => {
-                source.handle_notification(&notification);
-                None
-            }
-            Ok(Incoming::Single(Message::Response(response))) => {
-                source.session.questions.deliver_answer(&response);
-                None
-            }
-            Ok(Incoming::Batch(members)) => source.answer_batch(members).await,
-            Err(fault) => source.fault_response(&fault),
-        };
-        if let Some(answer) = answer {
-            related.send(answer.bytes);
-        }
-    })
-}
-
-/// Runs a future to its first wait at once, and the rest, if any, in the background. This keeps the order of messages
-/// that are answered at once, such as `initialize` before the next message. It also saves spawning them as tasks, which
-/// would cost 1,400 instructions (`scripts/bench instructions --beside PROGRAM` shows it).
-fn poll_then_spawn(mut work: Pin<Box<impl Future<Output = ()> + 'static>>) {
-    let first_wait = Arc::new(FirstWait::default());
-    if work.as_mut().poll(&mut Context::from_waker(&Arc::clone(&first_wait).into())).is_ready() {
-        return;
-    }
-    actix::spawn(async move {
-        // A poll before the end of the wait would be in vain, and it would pass through all layers of a call.
-        future::poll_fn(|cx| first_wait.poll_end(cx)).await;
-        work.await;
-    });
-}
-
-/// The first wait of a future that was polled outside of its task.
-#[derive(Default)]
-struct FirstWait {
-    has_ended: AtomicBool,
-    task: AtomicWaker,
-}
-
-impl FirstWait {
-    /// Waits until the future may go on.
-    fn poll_end(&self, cx: &Context<'_>) -> Poll<()> {
-        self.task.register(cx.waker());
-        if self.has_ended.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
-    }
-}
-
-impl Wake for FirstWait {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.has_ended.store(true, Ordering::Release);
-        self.task.wake();
-    }
 }
 
 impl MessageSource {

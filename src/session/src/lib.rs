@@ -5,11 +5,12 @@
 //! Each part uses only the parts before it: [`long_requests`]; [`state`] that outlives a request; [`registry`] and
 //! [`cluster`]; [`limits`], [`lifetimes`], [`address`] and [`status`]; [`server`], the parts of the gateway
 //! and the requests that they answer ([`RequestScope`]); [`owned`] messages; [`policy`] and [`extension`];
-//! [`handlers`]; [`middleware`]; [`inbound`]; and [`sessions`].
+//! [`handlers`]; [`middleware`]; [`inbound`]; [`frames`]; and [`sessions`].
 
 pub mod address;
 pub mod cluster;
 pub mod extension;
+pub mod frames;
 pub mod handlers;
 pub mod inbound;
 pub mod lifetimes;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Sessions;
-use crate::inbound;
+use crate::frames;
 use countersign_auth::authenticator::RECHECK_INTERVAL;
 use countersign_domain::principal::{Credential, Identity};
 use countersign_exchange::{
@@ -228,7 +228,7 @@ impl Handler<InboundMessage> for Session {
         self.is_alive = true;
         self.state.touch();
         let server = &self.sessions.server;
-        match inbound::process_frame(server, &self.state, identity, frame, reservation) {
+        match frames::process_frame(server, &self.state, identity, frame, reservation) {
             Some(work) => Response::fut(work),
             None => Response::reply(()),
         }
