@@ -3,11 +3,12 @@
 use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, future::LocalBoxFuture, stream};
 
 use crate::{RequestScope, cluster, handlers, middleware, owned::OwnedRequest, server::McpServer};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
+    body_budget::Reservation,
     context::{Exchange, ForwardedHeaders, InFlightRequest, WireResponse},
     facts::{ClientFacts, FactLimits},
     reply::{RelatedChannel, Reply},
@@ -15,7 +16,7 @@ use countersign_exchange::{
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, Method, Revision, encode,
-    envelope::{EnvelopeFault, Message, Notification, Request},
+    envelope::{self, EnvelopeFault, Incoming, Message, Notification, Request},
     headers,
     params::{self, LoggingLevel, Meta},
 };
@@ -24,6 +25,12 @@ use countersign_telemetry::{
     RequestMetrics,
     metrics::{Cache, CacheMetrics, Transport},
 };
+
+/// A request being handled. Resolves to its answer, or to `None` if it was cancelled.
+///
+/// It is boxed in this crate, because the code of an unboxed future, which includes all handlers, would be compiled again
+/// in each crate that polls it.
+pub type AnswerFuture = LocalBoxFuture<'static, Option<WireResponse>>;
 
 /// The origin of a message: everything about the message except its text.
 #[derive(Clone)]
@@ -56,7 +63,7 @@ impl MessageSource {
     }
 
     /// Answers a request that is not a member of a batch. Returns `None` if its client has cancelled it.
-    pub fn answer_request(self, request: &Request<'_>) -> impl Future<Output = Option<WireResponse>> {
+    pub(crate) fn answer_request(self, request: &Request<'_>) -> impl Future<Output = Option<WireResponse>> {
         // Not an async function, so that the future does not keep the memory of `self`.
         let scope = self.into_scope(request);
         async move {
@@ -128,9 +135,25 @@ impl MessageSource {
         }
     }
 
+    /// Answers a body that is a batch, and holds its reserved bytes until then. A large one is answered on the principal's
+    /// thread for large messages ([`countersign_runtime::large_messages`]).
+    pub fn answer_batch_body(self, body: Bytes, reservation: Option<Reservation>) -> AnswerFuture {
+        let large_messages = Arc::clone(&self.server.large_messages);
+        let (bytes, principal) = (body.len(), Arc::clone(&self.identity.principal));
+        let answer_batch = move || async move {
+            let _reservation = reservation;
+            match envelope::parse(&body, &self.server.limits.envelope) {
+                Ok(Incoming::Batch(members)) => self.answer_batch(members).await,
+                // Impossible, because the same body was parsed as a batch before.
+                Ok(Incoming::Single(_)) | Err(_) => None,
+            }
+        };
+        Box::pin(async move { large_messages.run_sized(bytes, &principal.name, answer_batch).await.unwrap_or(None) })
+    }
+
     /// Answers the members of a batch, `limits.batch_concurrency` at a time, and regroups the answers
     /// (2025-03-26/basic/index#batching).
-    pub async fn answer_batch(&self, members: Vec<Result<Message<'_>, EnvelopeFault>>) -> Option<WireResponse> {
+    pub(crate) async fn answer_batch(&self, members: Vec<Result<Message<'_>, EnvelopeFault>>) -> Option<WireResponse> {
         let revision = self.revision();
         if !revision.rules().batches {
             let error = McpError::new(ErrorKind::InvalidRequest, "this protocol revision has no batches");
@@ -215,8 +238,48 @@ impl MessageSource {
     }
 }
 
+/// Runs one request to its answer, and holds the reserved bytes of its body until then.
+pub fn answer_owned(scope: RequestScope, request: OwnedRequest, reservation: Option<Reservation>) -> AnswerFuture {
+    Box::pin(async move {
+        let _reservation = reservation;
+        answer(&scope, &request.as_request()).await
+    })
+}
+
+/// Runs a large request like [`answer_owned`], on the principal's thread for large messages
+/// ([`countersign_runtime::large_messages`]).
+pub fn answer_large(scope: RequestScope, request: Arc<OwnedRequest>, reservation: Option<Reservation>) -> AnswerFuture {
+    let (large_messages, revision, id) =
+        (Arc::clone(&scope.server.large_messages), scope.exchange.revision(), request.id.clone());
+    let principal = Arc::clone(&scope.exchange.identity.principal);
+    let work = move || async move { answer(&scope, &request.as_request()).await };
+    Box::pin(async move {
+        let _reservation = reservation;
+        large_messages
+            .run(&principal.name, work)
+            .await
+            .unwrap_or_else(|error| Some(WireResponse::error(Some(&id), &error, revision)))
+    })
+}
+
+/// Runs a request of an endpoint that has no envelopes. Boxed for the same reason as an [`AnswerFuture`].
+///
+/// # Errors
+/// The error of the first layer that refuses the request, or of its handler.
+pub fn run_request<'a>(
+    scope: &'a RequestScope,
+    request: &'a Request<'a>,
+) -> LocalBoxFuture<'a, Result<Reply, McpError>> {
+    Box::pin(async move {
+        let mut in_flight = InFlightRequest::admit(&scope.server.slots, &scope.exchange.session, &request.id)?;
+        let reply = middleware::run(scope, request, &in_flight.cancel).await?;
+        in_flight.is_answered = true;
+        Ok(reply)
+    })
+}
+
 /// Runs one request to its answer. Returns `None` if its client has cancelled it.
-pub async fn answer(scope: &RequestScope, request: &Request<'_>) -> Option<WireResponse> {
+pub(crate) async fn answer(scope: &RequestScope, request: &Request<'_>) -> Option<WireResponse> {
     let RequestScope { exchange, server, table } = scope;
     if let Some(cluster) = server.cluster.as_deref()
         && let Some(lookup) = cluster::find_forward_target(cluster, exchange, request)
@@ -241,19 +304,6 @@ pub async fn answer(scope: &RequestScope, request: &Request<'_>) -> Option<WireR
         ServeOutcome::Reply(Err(error)) => Some(WireResponse::error(Some(&request.id), &error, exchange.revision())),
         ServeOutcome::Cancelled => None,
     }
-}
-
-/// Runs a large request like [`answer`], on the principal's thread for large messages
-/// ([`countersign_runtime::large_messages`]).
-pub async fn answer_large(scope: RequestScope, request: Arc<OwnedRequest>) -> Option<WireResponse> {
-    let (large_messages, revision, id) =
-        (Arc::clone(&scope.server.large_messages), scope.exchange.revision(), request.id.clone());
-    let principal = Arc::clone(&scope.exchange.identity.principal);
-    let work = move || async move { answer(&scope, &request.as_request()).await };
-    large_messages
-        .run(&principal.name, work)
-        .await
-        .unwrap_or_else(|error| Some(WireResponse::error(Some(&id), &error, revision)))
 }
 
 /// Reads the facts that a modern request states about its client (2026-07-28/basic/index, "Per-request protocol

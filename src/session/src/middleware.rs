@@ -31,7 +31,7 @@ use countersign_telemetry::{RequestMetrics, RequestOutcome, Transport};
 ///
 /// # Errors
 /// The error of the first layer that refuses the request, or of its handler.
-pub async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Cancellation) -> Result<Reply, McpError> {
+pub(crate) async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Cancellation) -> Result<Reply, McpError> {
     let RequestScope { exchange, server, table } = scope;
     let method = Method::parse(&request.method);
     let log = RequestLog::new(exchange, &request.method);

@@ -15,7 +15,6 @@ use futures_util::{Stream, future::LocalBoxFuture};
 use tokio::{sync::watch, time::Interval};
 use tokio_util::sync::CancellationToken;
 
-use super::post::AnswerFuture;
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
@@ -27,6 +26,7 @@ use countersign_exchange::{
 };
 use countersign_http::framing::sse::{KEEP_ALIVE, interval_from_now, stream_response, write_event};
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_session::inbound::AnswerFuture;
 
 /// The body of the response to a stateless request: its notifications as they arrive, then its answer. The body is dropped when
 /// the client closes the stream, which cancels the request (2026-07-28/basic/patterns/cancellation).

@@ -8,7 +8,7 @@ use actix_web::{HttpResponse, http::StatusCode};
 use super::{
     HeaderView,
     event_streams::QueueBody,
-    post::{AnswerFuture, LargeRequest, MirrorCheck, Post, forwarded_headers},
+    post::{LargeRequest, MirrorCheck, Post, forwarded_headers},
     refuse_message,
 };
 use countersign_exchange::{
@@ -78,18 +78,9 @@ pub async fn serve(
         Err(error) => return refuse(Some(&request.id), &error),
     };
     let reservation = post.reservation.take();
-    let mut work: AnswerFuture = match large {
-        None => {
-            let owned = OwnedRequest::from_request(request);
-            Box::pin(async move {
-                let _reservation = reservation;
-                inbound::answer(&scope, &owned.as_request()).await
-            })
-        }
-        Some(large) => Box::pin(async move {
-            let _reservation = reservation;
-            inbound::answer_large(scope, large.request).await
-        }),
+    let mut work = match large {
+        None => inbound::answer_owned(scope, OwnedRequest::from_request(request), reservation),
+        Some(large) => inbound::answer_large(scope, large.request, reservation),
     };
     if post.accepts.json {
         // A stream is only opened if there are messages before the answer.

@@ -14,7 +14,7 @@ use super::{identify, read_body};
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
-    context::{Exchange, InFlightRequest},
+    context::Exchange,
     facts::ClientFacts,
     reply::{RelatedChannel, Reply},
 };
@@ -27,7 +27,7 @@ use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision, envelope::Request, json::quoted, outline::Outline, params::keys,
 };
 use countersign_provider::{AnswerFault, ToolResult, text::content_text};
-use countersign_session::{RequestScope, middleware};
+use countersign_session::{RequestScope, inbound, middleware};
 use countersign_telemetry::metrics::Transport;
 
 /// The revision whose formats this endpoint uses.
@@ -173,10 +173,7 @@ async fn call_tool(
         outline: Outline::new(params.get()),
     };
     let scope = build_scope(endpoint, identity);
-    let mut in_flight = InFlightRequest::admit(&scope.server.slots, &scope.exchange.session, &request.id)?;
-    let reply = middleware::run(&scope, &request, &in_flight.cancel).await?;
-    in_flight.is_answered = true;
-    Ok(reply)
+    inbound::run_request(&scope, &request).await
 }
 
 /// Returns the problem document for a tool that failed, with the details that it reports.

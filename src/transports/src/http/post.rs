@@ -1,16 +1,13 @@
 //! A POST to the MCP endpoint, in the form that both eras share.
 
-use std::{pin::Pin, sync::Arc};
+use std::sync::Arc;
 
 use actix_web::{HttpRequest, web};
 
 use super::{HeaderView, names};
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
-use countersign_exchange::{
-    body_budget::Reservation,
-    context::{ForwardedHeaders, WireResponse},
-};
+use countersign_exchange::{body_budget::Reservation, context::ForwardedHeaders};
 use countersign_http::answer::AcceptedMedia;
 use countersign_protocol::{McpError, RequestId, envelope::Message, headers, params::Meta};
 use countersign_routing::RouteTable;
@@ -40,9 +37,6 @@ pub enum MirrorCheck {
     /// The tool may belong to a server whose definitions have not arrived yet.
     UnknownTool,
 }
-
-/// A request being handled. Resolves to its answer, or to `None` if it was cancelled.
-pub type AnswerFuture = Pin<Box<dyn Future<Output = Option<WireResponse>>>>;
 
 /// Returns the headers of the request that the configuration forwards to upstreams, or `None` if it forwards none.
 #[must_use]

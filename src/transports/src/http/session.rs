@@ -4,7 +4,7 @@
 //! A client that disconnects has not cancelled anything: its request runs on, and the answer waits in the request's stream.
 
 use std::{
-    future::poll_fn,
+    future::{self, poll_fn},
     sync::Arc,
     task::{Context, Poll},
 };
@@ -21,7 +21,7 @@ use bytes::Bytes;
 
 use super::{
     event_streams, names,
-    post::{AnswerFuture, LargeRequest, Post, forwarded_headers, handshake_session_id, request_id, session_id},
+    post::{LargeRequest, Post, forwarded_headers, handshake_session_id, request_id, session_id},
     refuse, refuse_message,
 };
 use crate::endpoint::McpEndpoint;
@@ -34,15 +34,12 @@ use countersign_exchange::{
     streams::{EventId, GET_STREAM, Streams},
 };
 use countersign_http::{answer, connections::Connection, framing::sse};
-use countersign_protocol::{
-    ErrorKind, McpError, Method, Revision,
-    envelope::{self, Incoming, Message},
-};
+use countersign_protocol::{ErrorKind, McpError, Method, Revision, envelope::Message};
 use countersign_routing::RouteTable;
 use countersign_session::{
     Session,
     actor::{EndSession, close},
-    inbound::{self, MessageSource},
+    inbound::{self, AnswerFuture, MessageSource},
     owned::OwnedRequest,
 };
 use countersign_telemetry::metrics::Transport;
@@ -79,21 +76,12 @@ pub async fn message(
         Message::Request(request) => request,
     };
     let reservation = post.reservation.take();
-    let work: AnswerFuture = match large {
-        None => {
-            let owned = OwnedRequest::from_request(request);
-            Box::pin(async move {
-                let _reservation = reservation;
-                source.answer_request(&owned.as_request()).await
-            })
+    let work = match (source.into_scope(request), large) {
+        (Ok(scope), None) => inbound::answer_owned(scope, OwnedRequest::from_request(request), reservation),
+        (Ok(scope), Some(large)) => inbound::answer_large(scope, large.request, reservation),
+        (Err((error, revision)), _) => {
+            Box::pin(future::ready(Some(WireResponse::error(Some(&request.id), &error, revision))))
         }
-        Some(LargeRequest { request, .. }) => Box::pin(async move {
-            let _reservation = reservation;
-            match source.into_scope(&request.as_request()) {
-                Ok(scope) => inbound::answer_large(scope, request).await,
-                Err((error, revision)) => Some(WireResponse::error(Some(&request.id), &error, revision)),
-            }
-        }),
     };
     let was_initialized = session.legacy_revision().is_some();
     let mut response = respond(&post, &stream, work).await;
@@ -127,20 +115,8 @@ pub async fn batch(mut post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> H
     }
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
     let source = message_source(&post, table, &session, &stream, assumed);
-    let limits = post.endpoint.server.limits.envelope;
-    let reservation = post.reservation.take();
-    let large_messages = Arc::clone(&post.endpoint.server.large_messages);
-    let (bytes, principal) = (body.len(), Arc::clone(&post.identity.principal));
-    let answer_batch = move || async move {
-        let _reservation = reservation;
-        match envelope::parse(&body, &limits) {
-            Ok(Incoming::Batch(members)) => source.answer_batch(members).await,
-            // Impossible, because the same body was parsed as a batch before.
-            Ok(Incoming::Single(_)) | Err(_) => None,
-        }
-    };
-    let work = async move { large_messages.run_sized(bytes, &principal.name, answer_batch).await.unwrap_or(None) };
-    respond(&post, &stream, Box::pin(work)).await
+    let work = source.answer_batch_body(body, post.reservation.take());
+    respond(&post, &stream, work).await
 }
 
 fn message_source(
