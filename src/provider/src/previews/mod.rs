@@ -24,6 +24,7 @@ pub mod verification;
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use serde_json::value::RawValue;
 
 use crate::{CallContext, Provider, ProviderDirectory, ToolDef};
@@ -101,23 +102,28 @@ pub async fn preview_arguments_only(
     Ok(preview)
 }
 
-async fn compute(
-    directory: &dyn ProviderDirectory,
-    provider: &Arc<dyn Provider>,
-    tool: &str,
-    arguments: &RawValue,
-    context: &CallContext,
-) -> Result<ComputedPreview, McpError> {
-    if provider.is_module() {
-        return module::preview_module_call(directory, provider, tool, arguments, context).await;
-    }
-    let recipe = provider.recipe(tool);
-    for dry_run in recipe.iter().flat_map(|recipe| recipe.alternatives()).filter_map(|recipe| recipe.dry_run.as_ref()) {
-        dry_run::check_arguments(dry_run, arguments)?;
-    }
-    let arguments_preview = provider.preview(tool, arguments, context).await?;
-    let Some(recipe) = recipe else {
-        return Ok(ComputedPreview { preview: arguments_preview, transient_error: None, before: None });
-    };
-    Ok(RecipeRunner::new(directory, provider, context).run(recipe, tool, arguments, arguments_preview).await)
+/// Computes a preview. Boxed, because the code of an unboxed future, which includes all kinds of previews, would be
+/// compiled again in each crate that awaits one.
+fn compute<'a>(
+    directory: &'a dyn ProviderDirectory,
+    provider: &'a Arc<dyn Provider>,
+    tool: &'a str,
+    arguments: &'a RawValue,
+    context: &'a CallContext,
+) -> BoxFuture<'a, Result<ComputedPreview, McpError>> {
+    Box::pin(async move {
+        if provider.is_module() {
+            return module::preview_module_call(directory, provider, tool, arguments, context).await;
+        }
+        let recipe = provider.recipe(tool);
+        let alternatives = recipe.iter().flat_map(|recipe| recipe.alternatives());
+        for dry_run in alternatives.filter_map(|recipe| recipe.dry_run.as_ref()) {
+            dry_run::check_arguments(dry_run, arguments)?;
+        }
+        let arguments_preview = provider.preview(tool, arguments, context).await?;
+        let Some(recipe) = recipe else {
+            return Ok(ComputedPreview { preview: arguments_preview, transient_error: None, before: None });
+        };
+        Ok(RecipeRunner::new(directory, provider, context).run(recipe, tool, arguments, arguments_preview).await)
+    })
 }
