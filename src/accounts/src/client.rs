@@ -115,19 +115,21 @@ impl OAuthClient {
         }
     }
 
-    /// Registers the gateway, and replaces an earlier registration.
+    /// Registers the gateway, and replaces an earlier registration. Boxed, so that its code is compiled in this crate only.
     ///
     /// # Errors
     /// Those of [`Self::find_or_register`].
-    pub async fn register_anew(
-        &self,
-        server: &AccountServer,
-        authorization_server: &AuthorizationServer,
-    ) -> Result<Registration, RegistrationError> {
-        let (addresses, trusted) = (self.addresses.load_full(), server.authorities.as_ref());
-        let registration = register(authorization_server, &addresses, trusted).await?;
-        self.store.put_registration(&registration).await?;
-        Ok(registration)
+    pub fn register_anew<'a>(
+        &'a self,
+        server: &'a AccountServer,
+        authorization_server: &'a AuthorizationServer,
+    ) -> LocalBoxFuture<'a, Result<Registration, RegistrationError>> {
+        Box::pin(async move {
+            let (addresses, trusted) = (self.addresses.load_full(), server.authorities.as_ref());
+            let registration = register(authorization_server, &addresses, trusted).await?;
+            self.store.put_registration(&registration).await?;
+            Ok(registration)
+        })
     }
 
     /// Returns the registration to which tokens were issued, with the secret that is configured now.

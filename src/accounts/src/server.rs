@@ -1,5 +1,6 @@
 //! A configured server that may require accounts, with its last challenge.
 
+use futures_util::future::LocalBoxFuture;
 use parking_lot::Mutex;
 use url::Url;
 
@@ -54,12 +55,15 @@ impl AccountServer {
             && (&self.oauth, &self.authorities) == (&other.oauth, &other.authorities)
     }
 
-    /// Finds the authorization server that issues tokens for this server.
+    /// Finds the authorization server that issues tokens for this server. Boxed, so that its code is compiled in this crate
+    /// only.
     ///
     /// # Errors
     /// The errors of [`discover`].
-    pub async fn discover(&self) -> Result<DiscoveredResource, OAuthError> {
-        discover(&self.url, self.challenge().as_ref(), &self.oauth, self.authorities.as_ref()).await
+    pub fn discover(&self) -> LocalBoxFuture<'_, Result<DiscoveredResource, OAuthError>> {
+        Box::pin(
+            async move { discover(&self.url, self.challenge().as_ref(), &self.oauth, self.authorities.as_ref()).await },
+        )
     }
 
     /// Creates the request for a token that the discovered resource of the server accepts.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use actix_rt::time::timeout;
 use awc::{
     ClientRequest,
-    body::MessageBody,
+    body::None as NoBody,
     error::{ConnectError, SendRequestError},
     http::header::HeaderMap,
 };
@@ -42,19 +42,23 @@ pub enum BoundedRequestError {
 /// Returns why there is no complete response.
 pub async fn send_bounded(
     request: ClientRequest,
-    body: impl MessageBody + 'static,
+    body: Option<String>,
 ) -> Result<BoundedResponse, BoundedRequestError> {
+    let request = request.force_close();
     let response = async {
-        let mut response =
-            request.force_close().send_body(body).await.map_err(|error| BoundedRequestError::NoResponse {
-                // The connection may end after the request was written to it.
-                is_unsent: match &error {
-                    SendRequestError::Connect(error) => !matches!(error, ConnectError::Disconnected),
-                    SendRequestError::Url(_) => true,
-                    _ => false,
-                },
-                reason: error.to_string(),
-            })?;
+        let sending = match body {
+            Some(body) => request.send_body(body),
+            None => request.send_body(NoBody::new()),
+        };
+        let mut response = sending.await.map_err(|error| BoundedRequestError::NoResponse {
+            // The connection may end after the request was written to it.
+            is_unsent: match &error {
+                SendRequestError::Connect(error) => !matches!(error, ConnectError::Disconnected),
+                SendRequestError::Url(_) => true,
+                _ => false,
+            },
+            reason: error.to_string(),
+        })?;
         let body = response
             .body()
             .limit(MAX_BODY_BYTES)

@@ -2,7 +2,6 @@
 
 use awc::{
     Client,
-    body::None as NoBody,
     http::header::{ACCEPT, CONTENT_TYPE, HeaderName, USER_AGENT},
 };
 use serde_json::Value;
@@ -40,8 +39,7 @@ pub(super) async fn get_json(
     let request = client(range, trusted).get(url.as_str());
     let request = request.insert_header((ACCEPT, "application/json"));
     let request = request.insert_header((USER_AGENT, countersign_net::USER_AGENT));
-    let answer =
-        send_bounded(request, NoBody::new()).await.map_err(|error| GetError::Failed(to_oauth_error(&url, error)))?;
+    let answer = send_bounded(request, None).await.map_err(|error| GetError::Failed(to_oauth_error(&url, error)))?;
     let is_transient = is_transient(answer.status);
     match answer.status {
         200 => serde_json::from_slice(&answer.body)
@@ -79,7 +77,7 @@ pub(super) async fn post(
     for (name, value) in headers {
         request = request.insert_header((name.clone(), value.as_str()));
     }
-    let answer = send_bounded(request, body).await.map_err(|error| to_oauth_error(&url, error))?;
+    let answer = send_bounded(request, Some(body)).await.map_err(|error| to_oauth_error(&url, error))?;
     let describe = |problem: &str| format!("{}: the answer {problem}", quote(url.as_str()));
     match answer.status {
         200 | 201 => serde_json::from_slice(&answer.body).map_err(|_| OAuthError::Unusable(describe("is not JSON"))),

@@ -1,6 +1,7 @@
 //! Requests to the token endpoint.
 
 use awc::http::header::{AUTHORIZATION, HeaderName};
+use futures_util::future::LocalBoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde_json::Value;
@@ -117,29 +118,32 @@ impl TokenRequest<'_> {
         self.authenticate(&mut Serializer::new(String::new()), &mut Vec::new(), now)
     }
 
-    /// Sends the request once. A nonce that the server demands is stored in `demanded_nonce`.
-    async fn send(
-        &self,
-        grant: Grant<'_>,
-        nonce: Option<&str>,
+    /// Sends the request once. A nonce that the server demands is stored in `demanded_nonce`. Boxed, so that its code is
+    /// compiled in this crate only.
+    fn send<'a>(
+        &'a self,
+        grant: Grant<'a>,
+        nonce: Option<&'a str>,
         now: Timestamp,
-        demanded_nonce: &mut Option<String>,
-    ) -> Result<Value, OAuthError> {
-        let (mut form, mut headers) = (Serializer::new(String::new()), Vec::new());
-        self.write_grant(&mut form, grant);
-        self.authenticate(&mut form, &mut headers, now)?;
-        let endpoint = &self.authorization_server.token_endpoint;
-        if let Some(key) = self.dpop {
-            let proof = key.prove("POST", endpoint, None, nonce, now)?;
-            headers.push((HeaderName::from_static("dpop"), proof));
-        }
-        let content_type = "application/x-www-form-urlencoded";
-        let allowed_addresses = &self.authorization_server.allowed_addresses;
-        post(endpoint, allowed_addresses, self.trusted, content_type, &headers, form.finish(), |answer| {
-            let nonce = answer.headers.get("dpop-nonce").and_then(|nonce| nonce.to_str().ok());
-            *demanded_nonce = nonce.filter(|nonce| is_usable_nonce(nonce)).map(str::to_owned);
+        demanded_nonce: &'a mut Option<String>,
+    ) -> LocalBoxFuture<'a, Result<Value, OAuthError>> {
+        Box::pin(async move {
+            let (mut form, mut headers) = (Serializer::new(String::new()), Vec::new());
+            self.write_grant(&mut form, grant);
+            self.authenticate(&mut form, &mut headers, now)?;
+            let endpoint = &self.authorization_server.token_endpoint;
+            if let Some(key) = self.dpop {
+                let proof = key.prove("POST", endpoint, None, nonce, now)?;
+                headers.push((HeaderName::from_static("dpop"), proof));
+            }
+            let content_type = "application/x-www-form-urlencoded";
+            let allowed_addresses = &self.authorization_server.allowed_addresses;
+            post(endpoint, allowed_addresses, self.trusted, content_type, &headers, form.finish(), |answer| {
+                let nonce = answer.headers.get("dpop-nonce").and_then(|nonce| nonce.to_str().ok());
+                *demanded_nonce = nonce.filter(|nonce| is_usable_nonce(nonce)).map(str::to_owned);
+            })
+            .await
         })
-        .await
     }
 
     /// Writes the fields of the grant, the resource and the scopes.

@@ -10,6 +10,7 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
+use futures_util::future::LocalBoxFuture;
 use jiff::Timestamp;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -155,24 +156,28 @@ impl Issuer {
         self.last_warning.fetch_update(Ordering::Relaxed, Ordering::Relaxed, record).is_ok()
     }
 
-    /// Reads the metadata and the keys again, unless another task has just done so.
-    pub(super) async fn renew(self: Arc<Self>, now: Timestamp) {
-        let _read_lock = self.read_lock.lock().await;
-        if !self.may_read(now) {
-            return;
-        }
-        let (started, now) = (Instant::now(), now.as_millisecond());
-        // A read that is cancelled counts as well.
-        self.next_read_at.store(now.saturating_add(MIN_READ_INTERVAL_MS), Ordering::Relaxed);
-        match self.read_snapshot(now).await {
-            Ok(snapshot) => self.replace_snapshot(snapshot),
-            Err(error) => {
-                tracing::warn!(issuer = %self.config.issuer, %error, "cannot read the metadata and the keys of the issuer");
-                let interval = if self.snapshot.load().is_some() { MIN_READ_INTERVAL_MS } else { RETRY_INTERVAL_MS };
-                let duration = i64::try_from(started.elapsed().as_millis()).unwrap_or(0);
-                self.next_read_at.store(now.saturating_add(interval).saturating_add(duration), Ordering::Relaxed);
+    /// Reads the metadata and the keys again, unless another task has just done so. Boxed, so that its code is not compiled
+    /// again in each crate that asks an issuer.
+    pub(super) fn renew(self: Arc<Self>, now: Timestamp) -> LocalBoxFuture<'static, ()> {
+        Box::pin(async move {
+            let _read_lock = self.read_lock.lock().await;
+            if !self.may_read(now) {
+                return;
             }
-        }
+            let (started, now) = (Instant::now(), now.as_millisecond());
+            // A read that is cancelled counts as well.
+            self.next_read_at.store(now.saturating_add(MIN_READ_INTERVAL_MS), Ordering::Relaxed);
+            match self.read_snapshot(now).await {
+                Ok(snapshot) => self.replace_snapshot(snapshot),
+                Err(error) => {
+                    tracing::warn!(issuer = %self.config.issuer, %error, "cannot read the metadata and the keys of the issuer");
+                    let interval =
+                        if self.snapshot.load().is_some() { MIN_READ_INTERVAL_MS } else { RETRY_INTERVAL_MS };
+                    let duration = i64::try_from(started.elapsed().as_millis()).unwrap_or(0);
+                    self.next_read_at.store(now.saturating_add(interval).saturating_add(duration), Ordering::Relaxed);
+                }
+            }
+        })
     }
 
     async fn read_snapshot(&self, now: i64) -> Result<IssuerSnapshot, String> {

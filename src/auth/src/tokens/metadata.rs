@@ -1,5 +1,6 @@
 //! Finds and reads the metadata of an issuer (RFC 8414, OpenID Connect Discovery 1.0).
 
+use futures_util::future::LocalBoxFuture;
 use serde::Deserialize;
 use url::Url;
 
@@ -52,34 +53,40 @@ struct Document {
 }
 
 impl Metadata {
-    /// Reads the metadata of an issuer from the first of its well-known URLs that has it.
-    pub(super) async fn read(issuer: &str, trusted: Option<&Authorities>) -> Result<Self, RequestError> {
-        let mut failure = RequestError::Unusable("it has no well-known URL".to_owned());
-        for url in well_known_urls(issuer) {
-            let is_unavailable = matches!(failure, RequestError::Unavailable(_));
-            let document = get_json(&url, trusted).await.and_then(|document| {
-                Document::deserialize(document).map_err(|error| RequestError::Unusable(quote(&error.to_string())))
-            });
-            // At a URL without metadata, issuers answer with any status, with a page, or with other JSON.
-            let document = match document {
-                Ok(document) => document,
-                Err(RequestError::Unreachable(error)) => {
-                    return Err(RequestError::Unreachable(format!("{url}: {error}")));
-                }
-                Err(RequestError::Unavailable(error)) => {
-                    failure = RequestError::Unavailable(format!("{url}: {error}"));
-                    continue;
-                }
-                Err(_) if is_unavailable => continue,
-                Err(error) => {
-                    failure = RequestError::Unusable(format!("{url}: {error}"));
-                    continue;
-                }
-            };
-            return Self::from_document(issuer, document)
-                .map_err(|error| RequestError::Unusable(format!("{url}: {error}")));
-        }
-        Err(failure)
+    /// Reads the metadata of an issuer from the first of its well-known URLs that has it. Boxed, so that its code is compiled
+    /// in this crate only.
+    pub(super) fn read<'a>(
+        issuer: &'a str,
+        trusted: Option<&'a Authorities>,
+    ) -> LocalBoxFuture<'a, Result<Self, RequestError>> {
+        Box::pin(async move {
+            let mut failure = RequestError::Unusable("it has no well-known URL".to_owned());
+            for url in well_known_urls(issuer) {
+                let is_unavailable = matches!(failure, RequestError::Unavailable(_));
+                let document = get_json(&url, trusted).await.and_then(|document| {
+                    Document::deserialize(document).map_err(|error| RequestError::Unusable(quote(&error.to_string())))
+                });
+                // At a URL without metadata, issuers answer with any status, with a page, or with other JSON.
+                let document = match document {
+                    Ok(document) => document,
+                    Err(RequestError::Unreachable(error)) => {
+                        return Err(RequestError::Unreachable(format!("{url}: {error}")));
+                    }
+                    Err(RequestError::Unavailable(error)) => {
+                        failure = RequestError::Unavailable(format!("{url}: {error}"));
+                        continue;
+                    }
+                    Err(_) if is_unavailable => continue,
+                    Err(error) => {
+                        failure = RequestError::Unusable(format!("{url}: {error}"));
+                        continue;
+                    }
+                };
+                return Self::from_document(issuer, document)
+                    .map_err(|error| RequestError::Unusable(format!("{url}: {error}")));
+            }
+            Err(failure)
+        })
     }
 
     /// Checks a document, and returns its metadata.

@@ -14,6 +14,7 @@ use std::sync::{
 use actix_web::rt;
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
+use futures_util::future::LocalBoxFuture;
 use jiff::Timestamp;
 use tokio::sync::Mutex;
 use url::Url;
@@ -282,13 +283,16 @@ impl TokenVerifier {
         }
     }
 
-    /// Asks the issuer about an opaque token, unless another task has just done so.
-    async fn introspect_once(&self, token: &str, hash: SecretHash, now: Timestamp) {
-        let introspection = SharedIntrospection::join(&self.running_introspections, hash);
-        let _running = introspection.lock.lock().await;
-        if self.cache.fresh_introspection(&hash, now).is_none() {
-            self.introspect(token, hash, now).await;
-        }
+    /// Asks the issuer about an opaque token, unless another task has just done so. Boxed, so that its code is not compiled
+    /// again in each crate that asks an issuer.
+    fn introspect_once<'a>(&'a self, token: &'a str, hash: SecretHash, now: Timestamp) -> LocalBoxFuture<'a, ()> {
+        Box::pin(async move {
+            let introspection = SharedIntrospection::join(&self.running_introspections, hash);
+            let _running = introspection.lock.lock().await;
+            if self.cache.fresh_introspection(&hash, now).is_none() {
+                self.introspect(token, hash, now).await;
+            }
+        })
     }
 
     async fn introspect(&self, token: &str, hash: SecretHash, now: Timestamp) {

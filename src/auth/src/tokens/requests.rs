@@ -2,7 +2,6 @@
 
 use awc::{
     Client, ClientRequest,
-    body::{MessageBody, None as NoBody},
     http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -55,7 +54,7 @@ fn with_headers(request: ClientRequest) -> ClientRequest {
 
 /// Reads a JSON document.
 pub(super) async fn get_json(url: &str, trusted: Option<&Authorities>) -> Result<Value, RequestError> {
-    let text = send(with_headers(client(trusted).get(url)), NoBody::new()).await?;
+    let text = send(with_headers(client(trusted).get(url)), None).await?;
     serde_json::from_str(&text).map_err(|_| RequestError::Unusable("the answer is not JSON".to_owned()))
 }
 
@@ -65,7 +64,7 @@ pub(super) async fn get_with_token(
     trusted: Option<&Authorities>,
     token: &str,
 ) -> Result<String, RequestError> {
-    send(with_headers(client(trusted).get(url)).bearer_auth(token), NoBody::new()).await
+    send(with_headers(client(trusted).get(url)).bearer_auth(token), None).await
 }
 
 /// The gateway as the client of a request.
@@ -100,7 +99,7 @@ pub(super) async fn post_form(
             }
         }
     }
-    send(request, form.finish()).await
+    send(request, Some(form.finish())).await
 }
 
 /// Returns the `Authorization` header of a client with a secret (RFC 6749, section 2.3.1).
@@ -118,7 +117,7 @@ pub fn read_error_code(body: &[u8]) -> Option<String> {
     Some(refusal.error.chars().take(MAX_ERROR_CODE_CHARS).collect())
 }
 
-async fn send(request: ClientRequest, body: impl MessageBody + 'static) -> Result<String, RequestError> {
+async fn send(request: ClientRequest, body: Option<String>) -> Result<String, RequestError> {
     let answer = send_bounded(request, body).await.map_err(|error| match error {
         BoundedRequestError::NoResponse { reason, .. } => RequestError::Unreachable(reason),
         BoundedRequestError::Unreadable(reason) => RequestError::Unusable(reason),
