@@ -113,7 +113,7 @@ pub fn shared_client(range: Option<AddressRange>, authorities: Option<&[Certific
 /// Builds a client like [`client`](super::client) that refuses host names which resolve to an address outside the range. An
 /// IP address in a URL is not resolved, so the caller must check it.
 fn limited_client(range: AddressRange, tls: Arc<ClientConfig>) -> Client {
-    client_with_connector(Connector::new(Resolver::custom(LimitedResolver(range))).service(), tls)
+    client_with_connector(Connector::new(Resolver::custom(LimitedResolver(range))), None, tls)
 }
 
 struct LimitedResolver(AddressRange);

@@ -1,12 +1,14 @@
 //! The general HTTP client, built on awc.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use actix_rt::net::ActixStream;
-use actix_service::Service;
-use actix_tls::connect::{ConnectError, ConnectInfo, Connection, Connector};
+use actix_rt::net::TcpStream;
+use actix_service::ServiceExt as _;
+use actix_tls::connect::{Connection, Connector};
 use awc::{Client, http::Uri};
 use rustls::ClientConfig;
+
+use super::fence::{FencedStream, WriteFence};
 
 /// Time limit for resolving the name and connecting, and again for the TLS handshake.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -21,15 +23,25 @@ pub const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
 /// Builds a client for this thread. The client follows no redirects, and its user must limit the time of each request.
 #[must_use]
 pub fn client(tls: Arc<ClientConfig>) -> Client {
-    client_with_connector(Connector::default().service(), tls)
+    client_with_connector(Connector::default(), None, tls)
 }
 
-/// Builds a client like [`client`], with another TCP connector.
-pub fn client_with_connector<S, Io>(tcp_connector: S, tls: Arc<ClientConfig>) -> Client
-where
-    S: Service<ConnectInfo<Uri>, Response = Connection<Uri, Io>, Error = ConnectError> + Clone + 'static,
-    Io: ActixStream + Debug + 'static,
-{
+/// Builds a client like [`client`] that asks the fence directly before each write to a connection.
+#[must_use]
+pub fn fenced_client(fence: WriteFence, tls: Arc<ClientConfig>) -> Client {
+    client_with_connector(Connector::default(), Some(fence), tls)
+}
+
+/// Builds a client like [`client`], with another TCP connector and with or without a fence.
+pub(super) fn client_with_connector(
+    tcp_connector: Connector,
+    fence: Option<WriteFence>,
+    tls: Arc<ClientConfig>,
+) -> Client {
+    let tcp_connector = tcp_connector.service().map(move |connection: Connection<Uri, TcpStream>| {
+        let (io, uri) = connection.into_parts();
+        Connection::new(uri, FencedStream { io, fence: fence.clone() })
+    });
     let http_connector = awc::Connector::new()
         .connector(tcp_connector)
         .rustls_0_23(tls)

@@ -10,13 +10,15 @@ mod backoff;
 mod basic_authorization;
 mod bounded_request;
 mod client;
+mod fence;
 pub mod tls;
 
 pub use addresses::{AddressRange, shared_client};
 pub use backoff::{Backoff, random_byte};
 pub use basic_authorization::basic_authorization;
 pub use bounded_request::{BoundedRequestError, BoundedResponse, send_bounded};
-pub use client::{CONNECT_TIMEOUT, MAX_CONNECTION_AGE, client, client_with_connector};
+pub use client::{CONNECT_TIMEOUT, MAX_CONNECTION_AGE, client, fenced_client};
+pub use fence::WriteFence;
 
 /// The `User-Agent` of the gateway's requests.
 pub const USER_AGENT: &str = concat!("countersign/", env!("CARGO_PKG_VERSION"));

@@ -2,81 +2,21 @@
 //! would finish the write when it resumes, although another node may have sent later events. Leadership is therefore
 //! checked again directly before each write, with only a few instructions in between.
 
-use std::{
-    fmt, io,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{io, rc::Rc, sync::Arc};
 
-use actix_rt::net::{ActixStream, Ready, TcpStream};
-use actix_service::{Service, ServiceExt as _};
-use actix_tls::connect::{ConnectError, ConnectInfo, Connection, Connector};
-use awc::http::Uri;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
+use countersign_net::{fenced_client, tls};
 use countersign_store::Nodes;
 
-/// A connection that accepts writes only while this node is the leader.
-pub struct FencedStream {
-    io: TcpStream,
-    nodes: Arc<dyn Nodes>,
-}
-
-/// Returns a connector that opens [`FencedStream`] connections.
-pub fn connector(
-    nodes: Arc<dyn Nodes>,
-) -> impl Service<ConnectInfo<Uri>, Response = Connection<Uri, FencedStream>, Error = ConnectError> + Clone {
-    Connector::default().service().map(move |connection: Connection<Uri, TcpStream>| {
-        let (io, uri) = connection.into_parts();
-        Connection::new(uri, FencedStream { io, nodes: Arc::clone(&nodes) })
-    })
-}
-
-impl FencedStream {
-    fn writable_stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
-        if self.nodes.is_leader() {
-            Ok(Pin::new(&mut self.io))
+/// Returns a client whose connections accept writes only while this node is the leader.
+pub fn client(nodes: Arc<dyn Nodes>) -> awc::Client {
+    let fence = move || {
+        if nodes.is_leader() {
+            Ok(())
         } else {
             Err(io::Error::other("another node has become the leader and sends the deliveries"))
         }
-    }
-}
-
-impl fmt::Debug for FencedStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.io.fmt(f)
-    }
-}
-
-impl AsyncRead for FencedStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for FencedStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.writable_stream()?.poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
-
-impl ActixStream for FencedStream {
-    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<Ready>> {
-        ActixStream::poll_read_ready(&self.io, cx)
-    }
-
-    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<Ready>> {
-        ActixStream::poll_write_ready(&self.io, cx)
-    }
+    };
+    fenced_client(Rc::new(fence), tls::public_config())
 }
 
 #[cfg(test)]

@@ -82,8 +82,7 @@ impl DeliverySender {
     /// Creates a sender that works only while this node is the leader.
     #[must_use]
     pub fn for_leader(nodes: Arc<dyn Nodes>) -> Self {
-        let client = net::client_with_connector(fence::connector(Arc::clone(&nodes)), tls::public_config());
-        Self { client, nodes }
+        Self { client: fence::client(Arc::clone(&nodes)), nodes }
     }
 
     /// Returns the store's time.
