@@ -16,7 +16,7 @@ use actix::Arbiter;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::{is_large, reclaim};
+use crate::{background, is_large, reclaim};
 use countersign_protocol::{ErrorKind, McpError};
 
 thread_local! {
@@ -115,7 +115,7 @@ impl LargeMessageThreads {
         });
         let (mut sender, receiver) = oneshot::channel();
         let is_scheduled = thread.spawn_fn(move || {
-            actix::spawn(async move {
+            background::spawn(async move {
                 let _assignment = assignment;
                 if sender.is_closed() {
                     return;
@@ -181,7 +181,7 @@ pub async fn offload<T: Send + 'static>(
         reclaim::collect();
         work()
     };
-    let outcome = tokio::task::spawn_blocking(work).await;
+    let outcome = background::spawn_blocking(work).await;
     reclaim::collect_after_large();
     outcome.map_err(|_| McpError::new(ErrorKind::Internal, "an internal task ended unexpectedly"))
 }
