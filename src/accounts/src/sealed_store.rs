@@ -17,7 +17,7 @@ use super::{
     tokens::Tokens,
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_runtime::sealing::Sealer;
+use countersign_runtime::{background, sealing::Sealer};
 use countersign_store::{
     StoreError,
     accounts::{AccountKey, AccountStore, StoredAccount},
@@ -230,7 +230,7 @@ impl SealedStore {
         if is_old && !self.is_reading_list.swap(true, Ordering::AcqRel) {
             let this = Arc::clone(self);
             match tokio::runtime::Handle::try_current() {
-                Ok(runtime) => drop(runtime.spawn_blocking(move || this.read_list())),
+                Ok(_) => drop(background::spawn_blocking(move || this.read_list())),
                 Err(_) => this.read_list(),
             }
         }
@@ -262,7 +262,7 @@ impl SealedStore {
     async fn reload_list(self: &Arc<Self>) {
         let this = Arc::clone(self);
         // A failure is logged, and the list is read again when it is old.
-        let _ = tokio::task::spawn_blocking(move || this.read_list()).await;
+        let _ = background::spawn_blocking(move || this.read_list()).await;
     }
 
     /// Runs an operation of the store on a blocking thread.
@@ -271,7 +271,7 @@ impl SealedStore {
         operation: impl FnOnce(&dyn AccountStore) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, McpError> {
         let store = Arc::clone(&self.store);
-        let outcome = tokio::task::spawn_blocking(move || operation(&*store)).await;
+        let outcome = background::spawn_blocking(move || operation(&*store)).await;
         let outcome = outcome.map_err(|_| McpError::new(ErrorKind::Internal, "an operation of the store failed"))?;
         outcome.map_err(|error| {
             tracing::warn!(%error, "the accounts of the store cannot be read or written");

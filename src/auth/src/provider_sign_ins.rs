@@ -15,6 +15,7 @@ use super::{
 };
 use countersign_config::OidcConfig;
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::background;
 use countersign_store::{StoreError, keys::SignIn, people::ProviderSession};
 
 /// The maximum number of concurrent renewals.
@@ -184,7 +185,7 @@ impl ProviderSignIns {
         work: impl FnOnce(&StoredCredentials) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, McpError> {
         let store = Arc::clone(&self.store);
-        let outcome = tokio::task::spawn_blocking(move || work(&store)).await;
+        let outcome = background::spawn_blocking(move || work(&store)).await;
         outcome.unwrap_or(Err(StoreError::Closed)).map_err(report_unavailable)
     }
 }

@@ -10,6 +10,7 @@ use super::{
 };
 use countersign_domain::{changes::Absence, policy::KeyHolders as _, principal::SecretHash};
 use countersign_protocol::McpError;
+use countersign_runtime::background;
 use countersign_store::{
     StoreError, StoreLocation,
     keys::{CodeOutcome, Credentials, SignIn, is_touch_due},
@@ -108,13 +109,15 @@ impl StoredCredentials {
 
     /// Records a use on another thread without waiting, because it is a durable write.
     fn record_use(&self, write: impl FnOnce(&dyn Credentials) -> Result<(), StoreError> + Send + 'static) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
         let writer = Arc::clone(&self.writer);
-        runtime.spawn_blocking(move || {
+        drop(background::spawn_blocking(move || {
             if let Err(error) = write(&*writer) {
                 tracing::debug!(%error, "the use of a credential cannot be recorded");
             }
-        });
+        }));
     }
 }
 

@@ -25,6 +25,7 @@ use countersign_config::{
 };
 use countersign_domain::changes::{LineOp, diff::compare_lines};
 use countersign_protocol::redact::redact;
+use countersign_runtime::background;
 
 /// The number of unchanged lines that are shown around a change.
 const CONTEXT_LINES: usize = 3;
@@ -291,7 +292,7 @@ impl Reloader {
     pub async fn read_file(&self) -> Result<ConfigFile, FileEditError> {
         let path = self.file().cloned().ok_or(FileEditError::NoFile)?;
         let file = path.clone();
-        let read_result = tokio::task::spawn_blocking(move || ConfigFile::read(&file)).await;
+        let read_result = background::spawn_blocking(move || ConfigFile::read(&file)).await;
         Ok(read_result.map_err(|error| FileError::Unreadable { path, source: std::io::Error::other(error) })??)
     }
 
@@ -371,7 +372,7 @@ impl Reloader {
         self.record(event, by, &details).await?;
         tracing::warn!(target: "countersign::audit", by, event, %details, "the configuration file is edited on the dashboard");
         let path = file.path().to_owned();
-        let saved = tokio::task::spawn_blocking(move || file.save(&text)).await;
+        let saved = background::spawn_blocking(move || file.save(&text)).await;
         saved.map_err(|error| FileError::ReadOnly { path, reason: error.to_string() })??;
         loaded.register_secrets();
         self.apply_loaded(ReloadCause::File, loaded).await;

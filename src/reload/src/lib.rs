@@ -57,6 +57,7 @@ use self::{
 use countersign_config::{
     Config, ConfigError, Environment, Flags, LoadedConfig, UpstreamConfig, load, reader::Setting,
 };
+use countersign_runtime::background;
 use countersign_store::PolicySnapshot;
 
 /// The flags and the environment from which the configuration is read.
@@ -315,7 +316,7 @@ impl Reloader {
     async fn read_config(&self) -> Result<LoadedConfig, Vec<Problem>> {
         let (source, expected) = (self.source.clone(), self.file.clone().filter(|_| self.has_read_file()));
         // The file is read on a blocking thread, since it may have been replaced by something that blocks, such as a pipe.
-        let load_task = tokio::task::spawn_blocking(move || {
+        let load_task = background::spawn_blocking(move || {
             let is_readable =
                 expected.as_ref().is_none_or(|file| std::fs::metadata(file).is_ok_and(|meta| meta.is_file()));
             if !is_readable && let Some(file) = &expected {

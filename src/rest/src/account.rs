@@ -16,6 +16,7 @@ use countersign_auth::{OriginVerdict, attempts::AttemptSource, codes};
 use countersign_domain::principal::{Credential, Principal, Role, SecretHash};
 use countersign_http::guard::{self, dashboard_cookies};
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::background;
 use countersign_store::people::ProviderSession;
 
 /// Either a `code` or a `key`.
@@ -108,7 +109,8 @@ async fn verify_credential(
         (Some(code), None) => {
             codes::check_exists(&data.credentials, code.trim())?;
             let credentials = Arc::clone(&data.credentials);
-            let redeemed = web::block(move || codes::redeem(&credentials, code.trim(), Timestamp::now())).await;
+            let redeemed =
+                background::spawn_blocking(move || codes::redeem(&credentials, code.trim(), Timestamp::now())).await;
             let (principal, session) =
                 redeemed.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))??;
             Ok(SignInSubject { principal: Arc::new(principal), key: None, session })

@@ -19,6 +19,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_reload::Reloader;
+use countersign_runtime::background;
 use countersign_store::{
     StoreError,
     keys::{ApiKey, Credentials},
@@ -217,7 +218,7 @@ pub(super) async fn use_store<T: Send + 'static>(
     work: impl FnOnce(&dyn Credentials) -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
     let credentials = Arc::clone(&data.credentials);
-    let result = web::block(move || work(credentials.writer())).await;
+    let result = background::spawn_blocking(move || work(credentials.writer())).await;
     result.map_err(|_| Problem::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?
 }
 

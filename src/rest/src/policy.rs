@@ -21,6 +21,7 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError, suggest};
 use countersign_routing::{RouteTable, ToolRoute};
 use countersign_rulings::standing_rules::StandingRuleService;
+use countersign_runtime::background;
 use countersign_session::policy::find_refusal;
 
 #[derive(Deserialize, ToSchema)]
@@ -236,7 +237,7 @@ pub async fn test(
 ) -> Result<HttpResponse, Problem> {
     let table = standing_rules.routes().load_full();
     // The test runs on the blocking pool, because conditions may be slow.
-    let tested = web::block(move || submission.body.evaluate(&table)).await;
+    let tested = background::spawn_blocking(move || submission.body.evaluate(&table)).await;
     let tested = tested.map_err(|_| Problem::new(ErrorKind::Internal, "the policy could not be evaluated"))?;
     Ok(json_ok(&tested?))
 }

@@ -14,6 +14,7 @@ use countersign_routing::{
     RouteTable,
     table::{Aliases, TableInputs},
 };
+use countersign_runtime::background;
 use countersign_store::ChangeCriteria;
 
 /// A verdict of the policy on a call, with the rule that decided.
@@ -53,7 +54,7 @@ impl StandingRuleService {
         let (changes, is_complete) = self.read_recent_changes(ChangeCriteria::default()).await?;
         let table = self.routes().load_full();
         let policy = Policy::new(policy);
-        let compared = tokio::task::spawn_blocking(move || compare(&table, policy, changes)).await;
+        let compared = background::spawn_blocking(move || compare(&table, policy, changes)).await;
         let failed = || McpError::new(ErrorKind::Internal, "the policy could not be tried");
         let dry_run = compared.map_err(|_| failed())?.ok_or_else(failed)?;
         Ok(PolicyDryRun { is_complete, ..dry_run })

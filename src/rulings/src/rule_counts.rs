@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use countersign_domain::policy::verdict_counts::VerdictCounts;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::table::PublishedTable;
+use countersign_runtime::background;
 use countersign_store::{
     Nodes, StoreError,
     rule_counts::{HourlyRuleCount, RuleCountStore, VerdictTotals},
@@ -132,7 +133,7 @@ impl RuleCounts {
         work: impl FnOnce(&dyn RuleCountStore) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let store = Arc::clone(&self.store);
-        tokio::task::spawn_blocking(move || work(&*store)).await.unwrap_or(Err(StoreError::Closed))
+        background::spawn_blocking(move || work(&*store)).await.unwrap_or(Err(StoreError::Closed))
     }
 }
 

@@ -14,7 +14,7 @@ use countersign_domain::{
 use countersign_exchange::context::{Exchange, requester};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::{RouteTable, RouteTarget, ToolRoute};
-use countersign_runtime::crash::crash_point;
+use countersign_runtime::{background, crash::crash_point};
 use countersign_telemetry::metrics as telemetry;
 
 /// A call with the policy's decision on it. Only [`JudgedCall::apply_decision`] applies and counts the decision.
@@ -88,7 +88,7 @@ pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawV
     let principal = &exchange.identity.principal;
     let decision = if ruling.may_take_long(principal, arguments) {
         let (route, exchange, arguments) = (route.clone(), exchange.clone(), arguments.to_owned());
-        let work = tokio::task::spawn_blocking(move || decide(&exchange, &route, &arguments));
+        let work = background::spawn_blocking(move || decide(&exchange, &route, &arguments));
         work.await.map_err(|_| McpError::new(ErrorKind::Internal, "the policy could not be asked"))?
     } else {
         decide(exchange, route, arguments)

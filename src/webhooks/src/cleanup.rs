@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use countersign_runtime::background;
 use countersign_store::{Nodes, StoreError, nodes::Node, webhooks::Deliveries};
 
 /// The interval between checks for leadership.
@@ -53,7 +54,7 @@ impl RemovedWebhookCleanup {
             return Ok(false);
         }
         let store = claimant.map_or_else(|| Arc::clone(&self.store), |claimant| self.store.for_leader(&claimant));
-        let retained = tokio::task::spawn_blocking(move || store.retain_only(&names)).await;
+        let retained = background::spawn_blocking(move || store.retain_only(&names)).await;
         retained.unwrap_or(Err(StoreError::Closed)).map(|()| true)
     }
 }

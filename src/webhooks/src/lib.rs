@@ -36,6 +36,7 @@ use countersign_config::WebhookConfig;
 use countersign_domain::changes::ChangeState;
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::background;
 use countersign_store::{
     Nodes, StoreError,
     webhooks::{Deliveries, Delivery},
@@ -199,7 +200,7 @@ impl Webhooks {
         // Two workers of one name would send in different orders.
         stop_all(&removed).await;
         let names: Vec<String> = configured.iter().map(|webhook| webhook.name.clone()).collect();
-        let retained = tokio::task::spawn_blocking(move || {
+        let retained = background::spawn_blocking(move || {
             deleting_store.map_or(Ok(()), |deleting_store| deleting_store.retain_only(&names))
         })
         .await;
@@ -256,7 +257,7 @@ impl Webhooks {
     pub async fn deliveries(&self, name: &str, below: Option<u64>, limit: usize) -> Result<Vec<Delivery>, McpError> {
         let name = self.find(name)?.config.name.clone();
         let Some(store) = self.context.get().map(|context| Arc::clone(&context.store)) else { return Ok(Vec::new()) };
-        let read_task = tokio::task::spawn_blocking(move || store.deliveries(&name, below, limit));
+        let read_task = background::spawn_blocking(move || store.deliveries(&name, below, limit));
         let read_result = read_task.await.map_err(|_| shutting_down_error())?;
         read_result.map_err(|error| {
             tracing::error!(%error, "deliveries cannot be read");

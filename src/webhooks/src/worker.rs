@@ -35,7 +35,10 @@ use countersign_domain::{
 };
 use countersign_feed::{Feed, FeedEvent, FeedSubscription};
 use countersign_net::random_byte;
-use countersign_runtime::crash::crash_point;
+use countersign_runtime::{
+    background::{self, UnfinishedWork},
+    crash::crash_point,
+};
 use countersign_store::{
     Nodes, StoreError,
     webhooks::{AttemptResult, Deliveries, DeliveryState, PendingDelivery},
@@ -383,12 +386,12 @@ impl Worker {
         let work = Arc::new(work);
         loop {
             let (store, work) = (Arc::clone(&self.store), Arc::clone(&work));
-            match tokio::task::spawn_blocking(move || work(&*store)).await {
+            match background::spawn_blocking(move || work(&*store)).await {
                 Ok(Ok(value)) => return Some(value),
                 Ok(Err(StoreError::HandedOver)) => return None,
                 Ok(Err(error)) => tracing::error!(webhook = self.config.name, %error, "the store failed; trying again"),
-                Err(error) => {
-                    tracing::error!(webhook = self.config.name, %error, "an operation of the store panicked; trying again")
+                Err(UnfinishedWork) => {
+                    tracing::error!(webhook = self.config.name, "an operation of the store panicked; trying again")
                 }
             }
             tokio::select! {

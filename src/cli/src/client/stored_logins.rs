@@ -19,7 +19,7 @@ use crate::{
 };
 use countersign_auth::tokens::public_client::{ClientSettings, GrantProblem, PublicClient, TokenResponse};
 use countersign_config::{Authorities, Environment};
-use countersign_runtime::files::replace_file;
+use countersign_runtime::{background, files::replace_file};
 
 /// The time before its expiry at which an access token is due for renewal.
 const RENEWAL_MARGIN: SignedDuration = SignedDuration::from_secs(30);
@@ -146,7 +146,7 @@ impl LoginFile {
             file.lock()?;
             Ok(file)
         };
-        let locked = tokio::task::spawn_blocking(lock).await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let locked = background::spawn_blocking(lock).await.unwrap_or_else(|error| Err(io::Error::other(error)));
         locked.map_err(|error| self.failure(&format!("cannot be locked: {error}")))
     }
 

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{index::MAX_DIMENSIONS, text::truncate};
 use countersign_config::ModelEndpoint;
+use countersign_runtime::background;
 
 /// The maximum number of texts of one request.
 const BATCH_TEXTS: usize = 32;
@@ -131,7 +132,7 @@ impl Embedder {
 
 /// Runs work on the cache on the blocking pool.
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, RemoteError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| RemoteError::Cancelled)
+    background::spawn_blocking(work).await.map_err(|_| RemoteError::Cancelled)
 }
 
 /// Returns the prefixes of queries and passages: models of the E5 family

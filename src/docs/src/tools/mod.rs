@@ -20,6 +20,7 @@ use serde::Serialize;
 
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{ToolResult, text::tool_result};
+use countersign_runtime::background;
 
 /// The maximum number of characters of a title, path or note in a text for models or people.
 const MAX_SHOWN_CHARS: usize = 200;
@@ -28,7 +29,7 @@ const MAX_SHOWN_CHARS: usize = 200;
 pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, McpError> + Send + 'static,
 ) -> Result<T, McpError> {
-    tokio::task::spawn_blocking(work)
+    background::spawn_blocking(work)
         .await
         .map_err(|_| McpError::new(ErrorKind::Internal, "The work on the documents failed."))?
 }

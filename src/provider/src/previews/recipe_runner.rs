@@ -32,6 +32,7 @@ use countersign_protocol::{
     McpError,
     json::{self, MemberEdit},
 };
+use countersign_runtime::background;
 use countersign_sql::Statement;
 
 /// Time limit for all calls of one preview. It is shorter than the limits of a proposal and a recheck, so that the
@@ -424,6 +425,6 @@ fn raw_json(text: String) -> Result<Box<RawValue>, Fault> {
 pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
-    let result = tokio::task::spawn_blocking(work).await;
+    let result = background::spawn_blocking(work).await;
     result.unwrap_or_else(|_| Err(Fault::new("internal", "the preview could not be computed")))
 }

@@ -30,7 +30,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{ProviderDirectory, previews::compose::ComputedPreview};
-use countersign_runtime::{crash::crash_point, large_messages::offload};
+use countersign_runtime::{background, crash::crash_point, large_messages::offload};
 
 impl Changes {
     /// Replaces the arguments of a pending or stale change. They are checked against the tool's schema and previewed as
@@ -117,7 +117,7 @@ pub(crate) async fn terms_for_arguments(
 ) -> Result<(Verdict, Terms), McpError> {
     let (directory, proposed, arguments) = (Arc::clone(&state.directory), Arc::clone(change), Arc::clone(arguments));
     // Evaluating a condition may take long.
-    let decision = tokio::task::spawn_blocking(move || directory.judge_change(&proposed, &arguments)).await;
+    let decision = background::spawn_blocking(move || directory.judge_change(&proposed, &arguments)).await;
     let decision = decision.map_err(|_| McpError::new(ErrorKind::Internal, "The policy could not be evaluated"))?;
     let Some(Decision { verdict, reason, terms: current_terms, .. }) = decision else {
         return Ok((Verdict::Allow, change.terms.clone()));

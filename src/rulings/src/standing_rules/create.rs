@@ -18,7 +18,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError, arguments::canonical_text_hash};
 use countersign_routing::table::ToolRoute;
-use countersign_runtime::crash::crash_point;
+use countersign_runtime::{background, crash::crash_point};
 
 /// The longest validity of a rule that allows.
 const MAX_ALLOW_SECONDS: u64 = 30 * 86_400;
@@ -245,7 +245,7 @@ fn check_patterns(change: &Change, request: &RuleRequest) -> Result<(), &'static
 pub(super) async fn current_decision(route: &Arc<ToolRoute>, change: &Arc<Change>) -> Result<Decision, McpError> {
     let (route, change) = (Arc::clone(route), Arc::clone(change));
     // Evaluating a condition may take long.
-    let decision = tokio::task::spawn_blocking(move || {
+    let decision = background::spawn_blocking(move || {
         let caller = change.proposer.to_agent();
         let requester = Requester::for_proposer(&change.proposer, &caller);
         route.ruling_for(&change.arguments).decide(&requester, &change.arguments)

@@ -14,6 +14,7 @@ use countersign_domain::{
     principal::Principal,
 };
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::background;
 use countersign_store::{ChangeCriteria, ListQuery};
 
 /// The maximum age of the changes that are read.
@@ -49,7 +50,7 @@ impl StandingRuleService {
         let (history, is_complete) = self.read_recent_changes(criteria).await?;
         let change = Arc::clone(change);
         // Arguments may be large.
-        let rules = tokio::task::spawn_blocking(move || suggest_rules(&change, &history)).await;
+        let rules = background::spawn_blocking(move || suggest_rules(&change, &history)).await;
         let rules = rules
             .map_err(|_| McpError::new(ErrorKind::Internal, "the history could not be compared with the change"))?;
         Ok(Suggestions { rules, is_complete })

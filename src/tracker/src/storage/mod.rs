@@ -19,6 +19,7 @@ use super::{
     uri::ChangedResources,
 };
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::background;
 use countersign_store::{ModuleStorage, StoreError};
 
 pub use self::copying::copy_data;
@@ -164,7 +165,7 @@ impl Storage {
                 }
                 Database::Sqlite(file) => {
                     let file = Arc::clone(file);
-                    let task = tokio::task::spawn_blocking(move || {
+                    let task = background::spawn_blocking(move || {
                         let _permit = permit;
                         file.read_until(&stop, read)
                     });
@@ -186,7 +187,7 @@ impl Storage {
     ) -> Result<T, McpError> {
         let permit = Arc::clone(&self.0.write_permit).acquire_owned().await.map_err(|_| shutting_down_error())?;
         let storage = Arc::clone(&self.0);
-        let task = tokio::task::spawn_blocking(move || {
+        let task = background::spawn_blocking(move || {
             let _permit = permit;
             // An error here rolls the transaction back.
             let write = |db: Db<'_>| write(db).map_err(mark_not_applied);

@@ -14,6 +14,7 @@ use crate::{
     uri::ChangedResources,
 };
 use countersign_protocol::McpError;
+use countersign_runtime::background;
 use countersign_store::{
     StoreError,
     tables::{ModuleConnection, Tables},
@@ -76,7 +77,7 @@ impl PostgresDatabase {
         read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
     ) -> Result<T, McpError> {
         let mut connection = self.tables.connection().await.map_err(DbError::from)?;
-        let task = tokio::task::spawn_blocking(move || {
+        let task = background::spawn_blocking(move || {
             if kind == ReadKind::Statement {
                 return read(Db::Postgres(&connection));
             }
