@@ -22,6 +22,7 @@ use super::{
     server::AccountServer,
     tokens::Tokens,
 };
+use countersign_runtime::background;
 use countersign_store::accounts::AccountKey;
 use countersign_upstream::credentials::AuthorizationFailure;
 
@@ -234,7 +235,7 @@ impl StoredTokens {
             let tokens = Tokens { step_up: Some(step_up), ..account.tokens.clone() };
             let this = Arc::clone(self);
             // A task of its own, because the mark in the store must be removed even if nobody waits for it.
-            let task = tokio::task::spawn_local(async move { this.replace_tokens(&account, &tokens).await });
+            let task = background::spawn_with_result(async move { this.replace_tokens(&account, &tokens).await });
             // After a failure, the next refusal records the step-up.
             let _ = task.await;
         }
@@ -245,7 +246,7 @@ impl StoredTokens {
     /// because the answer must be stored even if nobody waits for it.
     async fn refresh_in_task(self: &Arc<Self>, seen: Arc<UnsealedAccount>, is_refused: bool) -> AccountResult {
         let this = Arc::clone(self);
-        let task = tokio::task::spawn_local(async move {
+        let task = background::spawn_with_result(async move {
             let _guard = this.refresh_lock.lock().await;
             this.refresh_locked(&seen, is_refused).await
         });

@@ -11,7 +11,7 @@ use countersign_config::Config;
 use countersign_domain::{policy::KeyHolders, principal::Principal};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_rest::ServerAccounts;
-use countersign_runtime::sealing::Sealer;
+use countersign_runtime::{background, sealing::Sealer};
 use countersign_store::{Record, Store, StoreError, StoreLocation, WriteRequest, write};
 use countersign_upstream::Upstreams;
 
@@ -86,7 +86,7 @@ impl ServerAccounts for AuditedAccounts {
     ) -> LocalBoxFuture<'a, Result<String, ConnectProblem>> {
         let (this, query, cookie) = (self.clone(), query.to_owned(), cookie.map(str::to_owned));
         // Runs in a task of its own, so that the audit entry is written even if the browser disconnects.
-        let task = actix::spawn(async move {
+        let task = background::spawn_with_result(async move {
             let finished =
                 this.accounts.finish_consent(&query, cookie.as_deref(), &*this.holders, Timestamp::now()).await;
             let FinishedConsent { server, started_by } = finished?;
@@ -103,7 +103,7 @@ impl ServerAccounts for AuditedAccounts {
     ) -> LocalBoxFuture<'a, Result<bool, McpError>> {
         let (this, server, principal) = (self.clone(), server.to_owned(), principal.clone());
         // Runs in a task of its own, so that the audit entry is written even if the browser disconnects.
-        let task = actix::spawn(async move {
+        let task = background::spawn_with_result(async move {
             let is_removed = this.accounts.disconnect(&server, &principal).await?;
             if is_removed {
                 this.record("account_disconnected", &principal.name, &server).await;

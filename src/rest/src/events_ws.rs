@@ -6,7 +6,7 @@
 
 use std::{cell::Cell, rc::Rc, sync::Arc};
 
-use actix_web::{HttpRequest, HttpResponse, rt, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 use actix_web_actors::ws::{self, CloseCode};
 use bytes::Bytes;
 use tokio::{
@@ -30,6 +30,7 @@ use countersign_http::framing::{
     sse::interval_from_now,
 };
 use countersign_protocol::ErrorKind;
+use countersign_runtime::background;
 
 /// Maximum size in bytes of a frame from a subscriber, who sends only pings and pongs.
 const MAX_FRAME_BYTES: usize = 4096;
@@ -72,7 +73,7 @@ pub async fn upgrade(
     let response = pump::start(&request, payload, socket, MAX_FRAME_BYTES, None)
         .map_err(|error| Problem::upgrade_required(&error.to_string()))?;
     let pause = feed.ping_interval;
-    rt::spawn(async move {
+    background::spawn(async move {
         tokio::select! {
             biased;
             () = disconnected.cancelled() => {}

@@ -15,6 +15,7 @@ use countersign_reload::{
     config_file::{ConfigFile, FileError},
     file_edits::{EditSummary, EditingState, FileChange, FileEditError},
 };
+use countersign_runtime::background;
 
 /// The state of the configuration file, for a page that shows a part of it.
 #[derive(Serialize, ToSchema)]
@@ -63,7 +64,7 @@ pub(super) async fn edit_file(
     by: String,
 ) -> Result<EditSummary, Problem> {
     let editing = web::Data::clone(reloader);
-    let edited = actix_web::rt::spawn(async move { editing.edit_file(&changes, &version, &by).await }).await;
+    let edited = background::spawn_with_result(async move { editing.edit_file(&changes, &version, &by).await }).await;
     edited.map_err(|_| Problem::new(ErrorKind::Internal, "the edit was not carried out"))?.map_err(to_problem)
 }
 

@@ -13,6 +13,7 @@ use super::{
 };
 use countersign_protocol::ErrorKind;
 use countersign_reload::{ConsentError, PendingPolicy, ReloadStatus, Reloader, settings_view};
+use countersign_runtime::background;
 
 /// Returns the last reload of the configuration, and the changes that wait.
 ///
@@ -85,7 +86,7 @@ pub async fn consent(
     let Submission { principal, body, .. } = submission;
     let deciding = Arc::clone(&reloader);
     // The decision runs in its own task, so that a client that disconnects cannot interrupt it half-way.
-    let decided = actix_web::rt::spawn(async move {
+    let decided = background::spawn_with_result(async move {
         deciding.decide(&body.digest, body.verdict == ConsentVerdict::Accept, &principal.name).await
     });
     let decided = decided.await.map_err(|_| Problem::new(ErrorKind::Internal, "the decision was not carried out"))?;

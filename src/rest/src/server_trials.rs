@@ -40,7 +40,7 @@ use countersign_reload::{
     Reloader,
     file_edits::{EditingState, ServerChanges},
 };
-use countersign_runtime::secret;
+use countersign_runtime::{background, secret};
 use countersign_upstream::trial::{TrialReport, try_server};
 
 /// The time limit for a server to answer. Many install themselves first.
@@ -452,7 +452,7 @@ async fn run(
 ) -> Result<(), Problem> {
     let trial = trials.leave_waiting(id, TrialState::Running, decided_by)?;
     let (by, reloader, trials) = (Arc::clone(by), web::Data::clone(reloader), web::Data::clone(trials));
-    let result = actix_web::rt::spawn(async move { carry_out(trial, &by, &reloader, &trials).await }).await;
+    let result = background::spawn_with_result(async move { carry_out(trial, &by, &reloader, &trials).await }).await;
     result.map_err(|_| Problem::new(ErrorKind::Internal, "the trial was not carried out"))?
 }
 
@@ -473,7 +473,7 @@ async fn carry_out(
             }
             server.register_secrets();
             let trials = web::Data::clone(trials);
-            actix_web::rt::spawn(async move {
+            background::spawn(async move {
                 let report = match tempfile::tempdir() {
                     Ok(folder) => try_server(&server.config, folder.path(), trials.max_message, TRIAL_TIMEOUT).await,
                     Err(error) => fail(format!("was not started: {error}")),

@@ -1,8 +1,8 @@
 //! Work in the background: tasks on this thread, and blocking work on other threads.
 //!
 //! The code of tokio for a task, about 2 KB, is compiled again for each type of future or closure, and for a future twice.
-//! Here the work is boxed, so that all tasks share that code. A task costs much more than an allocation. Only tasks that many
-//! calls start, such as those of connections, are spawned without this module.
+//! Here the work is boxed, so that all tasks share that code. A task costs much more than an allocation; only the tasks that
+//! calls to upstreams start are spawned without one.
 
 use std::{pin::Pin, sync::Arc};
 

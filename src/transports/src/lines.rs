@@ -17,6 +17,7 @@ use countersign_exchange::{
     shared::{Channel, SessionState},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, encode};
+use countersign_runtime::background;
 use countersign_session::{
     Session,
     actor::{Attach, AttachedConnection, Disconnected, InboundMessage, deliver},
@@ -145,7 +146,8 @@ where
         return;
     }
     let space_freed = Arc::new(Notify::new());
-    let writing = actix::spawn(write(Arc::clone(&session), Arc::clone(&wake_up), Arc::clone(&space_freed), writer));
+    let writing =
+        background::spawn(write(Arc::clone(&session), Arc::clone(&wake_up), Arc::clone(&space_freed), writer));
     let max = endpoint.transports.stdio.max_message_size;
     tokio::select! {
         () = read(&actor, &session, &space_freed, reader, (max, endpoint.connections.new_budget())) => {

@@ -161,7 +161,7 @@ impl Webhooks {
         };
         let names = move || running.lock().iter().map(|running| running.config.name.clone()).collect();
         let shutdown = shutdown.clone();
-        context.thread.spawn_fn(move || drop(actix::spawn(cleanup.run(names, shutdown))));
+        context.thread.spawn_fn(move || drop(background::spawn(cleanup.run(names, shutdown))));
         Ok(())
     }
 
@@ -328,7 +328,7 @@ impl WorkerContext {
             _ended: ended.clone().drop_guard(),
         };
         // If the thread has ended, the worker is dropped, which also marks it as ended.
-        self.thread.spawn_fn(move || drop(actix::spawn(worker.run())));
+        self.thread.spawn_fn(move || drop(background::spawn(worker.run())));
         RunningWebhook { config, status, commands, stop, ended }
     }
 }

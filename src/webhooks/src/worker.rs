@@ -150,7 +150,7 @@ impl Worker {
 
     fn spawn_test(&self, sender: &DeliverySender, answer: oneshot::Sender<AttemptOutcome>) {
         let (config, sender, url) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.dashboard_url));
-        actix::spawn(async move {
+        background::spawn(async move {
             let _ = answer.send(send_test(&config, &sender, &url).await);
         });
     }

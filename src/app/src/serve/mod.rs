@@ -37,7 +37,10 @@ use countersign_reload::{ConfigSource, ReloadCause, Reloader, watch};
 use countersign_review::StartError;
 use countersign_routing::table::RouteError;
 use countersign_rulings::{rule_counts::RuleCounts, standing_rules::StandingRuleService};
-use countersign_runtime::data_dir::{DataLock, LockError};
+use countersign_runtime::{
+    background,
+    data_dir::{DataLock, LockError},
+};
 use countersign_session::McpServer;
 use countersign_store::StoreError;
 use countersign_telemetry::Metrics;
@@ -143,11 +146,11 @@ impl RunningGateway {
     /// [`ServeError::CoreEnded`] if a core part failed.
     async fn run_until_end(mut self, manager: Arc<ServiceManager>) -> Result<(), ServeError> {
         // The manager may request a reload as soon as it knows that the gateway serves.
-        actix::spawn(watch_config(&self, &manager));
+        background::spawn(watch_config(&self, &manager));
         manager.notify_ready(&notify::describe(&self.endpoint.server));
         let mut threads: Vec<_> = self.threads.iter().map(Arbiter::handle).collect();
         threads.extend(self.endpoint.server.reviews.changes.threads());
-        actix::spawn(notify::run(Arc::clone(&manager), Arc::clone(&self.endpoint), threads));
+        background::spawn(notify::run(Arc::clone(&manager), Arc::clone(&self.endpoint), threads));
         let result = self.wait_for_end().await;
         manager.notify_stopping();
         self.shut_down().await;

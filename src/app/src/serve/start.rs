@@ -47,6 +47,7 @@ use countersign_rulings::{
     tool_acceptance::ToolAcceptances,
 };
 use countersign_runtime::{
+    background,
     data_dir::DataLock,
     installation::{Installation, program_path},
     sealing::Sealer,
@@ -186,14 +187,14 @@ pub async fn start(
     let front = Front::new(authentication, Arc::clone(&endpoint.server.memory));
     let (http_server, http_task) =
         open_endpoints(&config, &endpoint, rest, proof, front, (socket, tls)).map_err(listen_error)?;
-    actix::spawn(crate::server_status_events::run(routes, feed, shutdown.clone()));
-    actix::spawn(Arc::clone(&standing_rules).run(shutdown.child_token()));
-    actix::spawn(Arc::clone(&rule_counts).run(shutdown.child_token()));
-    actix::spawn(Arc::clone(provider_sign_ins).run(shutdown.child_token()));
+    background::spawn(crate::server_status_events::run(routes, feed, shutdown.clone()));
+    background::spawn(Arc::clone(&standing_rules).run(shutdown.child_token()));
+    background::spawn(Arc::clone(&rule_counts).run(shutdown.child_token()));
+    background::spawn(Arc::clone(provider_sign_ins).run(shutdown.child_token()));
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     stdio::serve_socket(&lines_thread, Arc::clone(&endpoint), listener, users.clone(), options.detached);
-    actix::spawn(node_sync.run(shutdown.child_token()));
+    background::spawn(node_sync.run(shutdown.child_token()));
     let gateway_file = GatewayFile::from_process(&config, address, options.detached, proof_secret);
     let published_file = publish(&gateway_file, &config, &mut lock)?;
     Ok(RunningGateway {

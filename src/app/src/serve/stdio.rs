@@ -12,6 +12,7 @@ use countersign_attach::{
 use countersign_auth::Authenticator;
 use countersign_domain::principal::{Identity, Principal};
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::background;
 use countersign_transports::{endpoint::McpEndpoint, lines};
 
 /// Serves the attach socket on its own thread. Each connection is a session of a local process.
@@ -39,7 +40,7 @@ pub fn serve_socket(
             };
             let endpoint = Arc::clone(&endpoint);
             let user = users.add_user();
-            actix::spawn(async move {
+            background::spawn(async move {
                 let (reader, mut writer) = stream.into_split();
                 let mut reader = tokio::io::BufReader::with_capacity(64 << 10, reader);
                 let admit = |hello: &hello::Hello| {

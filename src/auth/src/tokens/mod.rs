@@ -11,7 +11,6 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use actix_web::rt;
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
 use futures_util::future::LocalBoxFuture;
@@ -28,7 +27,7 @@ use self::{
 use countersign_config::TokenIssuer;
 use countersign_domain::principal::{Credential, Identity, Principal, SecretHash, TokenCredential};
 use countersign_protocol::McpError;
-use countersign_runtime::secret;
+use countersign_runtime::{background, secret};
 
 mod cache;
 mod claims;
@@ -236,7 +235,7 @@ impl TokenVerifier {
     async fn ask_issuer_at(&self, token: &str, now: Timestamp) {
         match self.verify(token, now).1 {
             Some(IssuerRequest::ReadKeys(issuer)) => renew_keys(issuer, now).await,
-            Some(IssuerRequest::RenewKeys(issuer)) => drop(rt::spawn(issuer.renew(now))),
+            Some(IssuerRequest::RenewKeys(issuer)) => drop(background::spawn(issuer.renew(now))),
             Some(IssuerRequest::Introspect) => self.introspect_once(token, secret::hash(token.as_bytes()), now).await,
             None => {}
         }
@@ -301,7 +300,7 @@ impl TokenVerifier {
         if issuer.snapshot(now).is_none() {
             renew_keys(Arc::clone(&issuer), now).await;
         } else if issuer.is_stale(now) && issuer.may_read(now) {
-            drop(rt::spawn(Arc::clone(&issuer).renew(now)));
+            drop(background::spawn(Arc::clone(&issuer).renew(now)));
         }
         let answer = match issuer.acquire_introspection(was_valid).await {
             Some(_permit) => issuer.introspect(token, now).await,
@@ -336,7 +335,7 @@ impl TokenVerifier {
         let issuer = self.find_credential_issuer(credential)?;
         if credential.signed_by.is_some() {
             if issuer.is_stale(now) && issuer.may_read(now) {
-                drop(rt::spawn(issuer.renew(now)));
+                drop(background::spawn(issuer.renew(now)));
             }
             return Ok(());
         }
@@ -410,7 +409,7 @@ impl Drop for SharedIntrospection<'_> {
 /// Reads the keys of an issuer in a task of its own, so that a client that disconnects does not cancel a read for which
 /// others wait.
 async fn renew_keys(issuer: Arc<Issuer>, now: Timestamp) {
-    if let Err(error) = rt::spawn(issuer.renew(now)).await {
+    if let Err(error) = background::spawn(issuer.renew(now)).await {
         tracing::error!(%error, "reading the keys of an issuer ended early");
     }
 }

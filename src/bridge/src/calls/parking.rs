@@ -19,6 +19,7 @@ use crate::{
 use countersign_domain::changes::digest::PartHasher;
 use countersign_exchange::reply::Reply;
 use countersign_protocol::{McpError, arguments::canonical_text_hash, json::MemberEdit};
+use countersign_runtime::background;
 
 /// The maximum number of parked calls of one principal at an upstream where each of them holds a link. A further call
 /// evicts the oldest one whose client is away. Such an upstream opens at most 4 links for a principal, and the next call
@@ -73,7 +74,7 @@ pub async fn call_or_resume(prepared: &PreparedCall<'_>) -> Result<Reply, McpErr
             let (slot, retries) =
                 parked_calls.reserve_slot(&prepared.caller.principal.name, &upstream.config.name, limit)?;
             let reply = input_required_reply(prepared, slot.reference, &questions)?;
-            actix::spawn(async move {
+            background::spawn(async move {
                 let _share = share;
                 run_parked(running_call, relay, slot, retries).await;
             });

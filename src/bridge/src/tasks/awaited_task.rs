@@ -32,6 +32,7 @@ use countersign_protocol::{
     task::{self, Status},
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
+use countersign_runtime::background;
 use countersign_upstream::{Listener, Response, Upstream, UpstreamNotification};
 
 const INTERNAL: i64 = ErrorKind::Internal.number();
@@ -114,7 +115,7 @@ impl AwaitedTask {
     /// Waits for the task's end in the background, on this thread, for as long as a client can name the task.
     pub fn wait_in_background(self: &Arc<Self>, task: &Arc<Task>, upstream: &Arc<Upstream>) {
         let (this, task, upstream) = (Arc::clone(self), Arc::downgrade(task), Arc::clone(upstream));
-        actix::spawn(async move {
+        background::spawn(async move {
             let outcome = tokio::select! {
                 outcome = this.await_outcome(&task, &upstream) => outcome,
                 () = this.cancelled.cancelled() => Some(TaskOutcome::Cancelled),

@@ -22,6 +22,7 @@ use countersign_protocol::{
     rpc_error::RpcError,
     task::TASKS_EXTENSION,
 };
+use countersign_runtime::background;
 use countersign_upstream::{Listener, NegotiatedSession, OutgoingRequest, Response, SilentListener, Upstream};
 
 /// A client's request about a task, with everything that is known about its client and its upstream.
@@ -129,7 +130,7 @@ pub fn build_request(upstream: &Upstream, task: &Task, method: &str, params: &st
 pub fn cancel_in_background(upstream: &Arc<Upstream>, task: &Arc<Task>) {
     let outgoing = build_request(upstream, task, "tasks/cancel", "{}", task.caller.is_modern);
     let (upstream, task) = (Arc::clone(upstream), Arc::clone(task));
-    actix::spawn(async move {
+    background::spawn(async move {
         if let Err(error) = upstream.call(&task.caller, &outgoing, Arc::new(SilentListener)).await {
             tracing::debug!(%error, "a task that nobody waits for could not be cancelled");
         }

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::error::RemoteError;
 use countersign_config::{ModelEndpoint, Secret};
 use countersign_net::{self as net, tls};
+use countersign_runtime::background;
 
 /// The maximum number of requests that wait for the thread.
 const QUEUE_LENGTH: usize = 64;
@@ -49,11 +50,11 @@ impl HttpSender {
         let thread = Arbiter::new();
         // The client is created on the thread that it belongs to.
         thread.spawn_fn(move || {
-            actix::spawn(async move {
+            background::spawn(async move {
                 let client = net::client(tls::public_config());
                 while let Some(job) = job_receiver.recv().await {
                     let (client, url, key) = (client.clone(), url.clone(), key.clone());
-                    actix::spawn(async move {
+                    background::spawn(async move {
                         let PostJob { body, max_bytes, mut reply } = job;
                         let answer = tokio::select! {
                             answer = tokio::time::timeout(timeout, send(&client, &url, key.as_ref(), body, max_bytes)) => {

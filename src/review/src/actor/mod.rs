@@ -30,7 +30,7 @@ use countersign_domain::changes::{
 };
 use countersign_feed::{Feed, FeedEvent};
 use countersign_protocol::McpError;
-use countersign_runtime::crash::crash_point;
+use countersign_runtime::{background, crash::crash_point};
 use countersign_store::{CommittedWrite, Draft, ProposalRecord, Store, StoreError, WriteError, WriteRequest};
 use countersign_telemetry::metrics as telemetry;
 
@@ -346,7 +346,7 @@ impl PendingChanges {
         }
         if self.shared.watchers.has_watchers(id) {
             let watchers = Arc::clone(&self.shared.watchers);
-            actix::spawn(watch::announce_from_store(watchers, Arc::clone(&self.store), id.clone()));
+            background::spawn(watch::announce_from_store(watchers, Arc::clone(&self.store), id.clone()));
         }
         tracing::debug!(change = %id, seq = remote.seq, "a transition was read from the feed");
         self.feed.publish(remote.event);

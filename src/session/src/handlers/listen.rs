@@ -40,6 +40,7 @@ use countersign_routing::{
     subscribers::{ListenFilter, ListenSink},
     table::RouteTable,
 };
+use countersign_runtime::background;
 use countersign_upstream::Upstream;
 
 /// Keeps the request open until the client cancels it or stops reading, another stream takes its slot, or the gateway
@@ -191,7 +192,7 @@ impl Drop for OwnLinkSubscriptions<'_> {
         if subscribed.is_empty() {
             return;
         }
-        actix::spawn(async move {
+        background::spawn(async move {
             for (upstream, uri) in subscribed {
                 countersign_bridge::subscribe_on_own_link(&exchange, &upstream, &uri, "resources/unsubscribe").await;
             }

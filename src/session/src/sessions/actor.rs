@@ -22,7 +22,7 @@ use countersign_exchange::{
     shared::{Channel, SessionState},
 };
 use countersign_protocol::ErrorKind;
-use countersign_runtime::reclaim;
+use countersign_runtime::{background, reclaim};
 use countersign_telemetry::{GaugeGuard, metrics::Transport};
 
 /// The close codes of connections (RFC 6455).
@@ -102,7 +102,7 @@ impl Session {
             // A peer that reads gets the close frame. The connection of a peer that does not read is cut at once.
             let has_overflowed = matches!(&self.state.channel, Channel::Outbox(outbox) if outbox.has_overflowed());
             let grace = if has_overflowed || code == close::TIMEOUT { Duration::ZERO } else { CLOSE_GRACE };
-            actix::spawn(async move {
+            background::spawn(async move {
                 tokio::time::sleep(grace).await;
                 (connection.cut)();
             });
@@ -190,7 +190,7 @@ impl Actor for Session {
         let actor = ctx.address();
         // Other threads can end a session only by its token: after an overflow, a DELETE or the shutdown.
         if !matches!(self.state.channel, Channel::None) {
-            actix::spawn(async move {
+            background::spawn(async move {
                 end_token.cancelled().await;
                 let _ = actor.send(EndSession { code: close::GOING_AWAY, reason: "session ended" }).await;
             });

@@ -36,6 +36,7 @@ use countersign_exchange::{
 use countersign_http::{answer, connections::Connection, framing::sse};
 use countersign_protocol::{ErrorKind, McpError, Method, Revision, envelope::Message};
 use countersign_routing::RouteTable;
+use countersign_runtime::background;
 use countersign_session::{
     Session,
     actor::{EndSession, close},
@@ -167,7 +168,7 @@ impl Drop for RunningRequest {
             && let Some(number) = self.stream.open()
         {
             let session = Arc::clone(&self.stream.session);
-            actix::spawn(async move { push_answer(&session, number, work.await) });
+            background::spawn(async move { push_answer(&session, number, work.await) });
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::{
 };
 use countersign_protocol::{McpError, negotiate::ClientCapabilities};
 use countersign_provider::{CallContext, ToolResult};
+use countersign_runtime::background;
 
 impl Upstream {
     /// Requests a new link for the pool of an endpoint.
@@ -62,7 +63,7 @@ impl Handler<OpenLink> for UpstreamActor {
 
     fn handle(&mut self, open: OpenLink, _: &mut Self::Context) {
         let upstream = Arc::clone(&self.0);
-        actix::spawn(async move {
+        background::spawn(async move {
             let result = tokio::select! {
                 result = open_link(&upstream, &open) => result,
                 () = upstream.stop.cancelled() => Err(LinkError::Unreachable("it is being closed".into())),

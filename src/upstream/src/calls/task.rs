@@ -13,6 +13,7 @@ use countersign_protocol::{
     task::{self, Status},
 };
 use countersign_provider::Permit;
+use countersign_runtime::background;
 
 impl Upstream {
     /// Sends a call that requests a task, and waits for the result that the call itself would have returned. Dropping the
@@ -107,7 +108,7 @@ impl Drop for RunningTask<'_> {
         let Some(upstream) = self.upstream.weak_self.upgrade().filter(|_| !self.has_ended) else { return };
         let outgoing = OutgoingRequest::new(upstream.next_request_id(), "tasks/cancel", Some(&self.params));
         let caller = self.caller.clone();
-        actix::spawn(async move {
+        background::spawn(async move {
             if let Err(error) = upstream.call(&caller, &outgoing, Arc::new(SilentListener)).await {
                 tracing::debug!(%error, "a task that nobody waits for could not be cancelled");
             }

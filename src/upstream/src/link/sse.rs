@@ -23,6 +23,7 @@ use super::{
     queue::QueuedMessage,
 };
 use countersign_protocol::{Era, event_stream::EventReader};
+use countersign_runtime::background;
 
 /// The time limit for a server to open the stream and to name its endpoint.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,7 +47,7 @@ impl Connector for SseConnector {
             })?;
             let link = SingleStreamLink::new(&self.target.server, unsolicited);
             let post = RequestHead::for_messages(endpoint, self.target.headers.clone(), &self.target.access);
-            actix_web::rt::spawn(run(Arc::clone(&link.mux), link.stop.clone(), response, events, post));
+            background::spawn(run(Arc::clone(&link.mux), link.stop.clone(), response, events, post));
             Ok(Arc::new(link) as Arc<dyn Link>)
         })
     }

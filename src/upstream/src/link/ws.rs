@@ -32,6 +32,7 @@ use super::{
     mux::{Mux, SingleStreamLink},
 };
 use crate::credentials::AuthorizationHeaders;
+use countersign_runtime::background;
 
 /// The time limit for connecting and the upgrade.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -55,7 +56,7 @@ impl Connector for WsConnector {
                 |_| LinkError::Unreachable(format!("it opened no WebSocket within {} s", OPEN_TIMEOUT.as_secs()));
             let socket = tokio::time::timeout(OPEN_TIMEOUT, open(&self.target)).await.map_err(timeout_error)??;
             let link = SingleStreamLink::new(&self.target.server, unsolicited);
-            actix_web::rt::spawn(run(Arc::clone(&link.mux), link.stop.clone(), socket));
+            background::spawn(run(Arc::clone(&link.mux), link.stop.clone(), socket));
             Ok(Arc::new(link) as Arc<dyn Link>)
         })
     }

@@ -20,6 +20,7 @@ use crate::link::{LinkError, LinkKind, Listener, UpstreamNotification};
 use countersign_config::UpstreamConfig;
 use countersign_protocol::Era;
 use countersign_provider::request::{Replier, UpstreamRequest};
+use countersign_runtime::background;
 
 /// The minimum interval between checks of a suspended clock.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -285,7 +286,7 @@ impl Upstream {
             return;
         }
         let (weak_self, connection) = (self.weak_self.clone(), Arc::clone(connection));
-        actix::spawn(async move {
+        background::spawn(async move {
             if let Some(upstream) = weak_self.upgrade() {
                 upstream.probe(&connection).await;
             }

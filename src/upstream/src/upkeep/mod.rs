@@ -29,6 +29,7 @@ use countersign_config::UpstreamTarget;
 use countersign_net::Backoff;
 use countersign_protocol::{Era, negotiate::ClientCapabilities};
 use countersign_provider::ProviderEvent;
+use countersign_runtime::background;
 
 /// A connection that lasted this long counts as stable, so that the next attempt follows at once.
 const STABLE_CONNECTION_TIME: Duration = Duration::from_secs(10);
@@ -58,7 +59,7 @@ impl Actor for UpstreamActor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX_CAPACITY);
-        actix::spawn(run(Arc::clone(&self.0)));
+        background::spawn(run(Arc::clone(&self.0)));
     }
 }
 
@@ -275,14 +276,14 @@ async fn maintain_connection(
     let _cancel_on_drop = cancelled.clone().drop_guard();
     let lists_connection = Arc::new(ListsConnection::new(lists_connection));
     if connection.era == Era::Legacy {
-        actix::spawn(lists_connection::run(
+        background::spawn(lists_connection::run(
             Arc::clone(upstream),
             Arc::clone(connection),
             Arc::clone(&lists_connection),
             cancelled.clone(),
         ));
     }
-    actix::spawn(subscriptions::run(Arc::clone(upstream), Arc::clone(connection), cancelled));
+    background::spawn(subscriptions::run(Arc::clone(upstream), Arc::clone(connection), cancelled));
     let started_at = Instant::now();
     let mut idle_check = tokio::time::interval(IDLE_CHECK_INTERVAL);
     let (mut changes_in_row, mut last_change) = (0_u32, started_at);

@@ -1,3 +1,4 @@
+use actix_web::rt;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 

@@ -42,6 +42,7 @@ use crate::{
     exit::{Exit, Failure},
 };
 use countersign_domain::changes::Change;
+use countersign_runtime::background;
 
 /// Maximum number of updated changes that are fetched one by one. If there are more, the list is fetched.
 const MAX_SINGLE_RELOADS: usize = 10;
@@ -79,7 +80,7 @@ pub async fn run(client: Client) -> Result<Exit, Failure> {
     let me: CurrentUser = client.get(&["me"], &[]).await?.read()?;
     let (events, mut received) = mpsc::channel(EVENT_QUEUE_LENGTH);
     let net = GatewayConnection { client: Rc::new(client), events };
-    let feed = actix_web::rt::spawn(net.clone().follow());
+    let feed = background::spawn(net.clone().follow());
     let mut inbox = Inbox {
         app: App::new(me, Theme::from_env(), Timestamp::now()),
         net,

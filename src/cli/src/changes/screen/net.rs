@@ -15,6 +15,7 @@ use crate::{
     exit::Failure,
 };
 use countersign_domain::changes::{Change, ChangeState};
+use countersign_runtime::background;
 
 const PAGE_SIZE: &str = "100";
 
@@ -91,7 +92,7 @@ impl GatewayConnection {
     /// Fetches the list page by page; the number `request` identifies outdated answers.
     pub fn load_list(&self, request: u64, query: Vec<(&'static str, String)>) -> actix_web::rt::task::JoinHandle<()> {
         let net = self.clone();
-        actix_web::rt::spawn(async move {
+        background::spawn(async move {
             let (mut cursor, mut loaded_changes): (Option<String>, usize) = (None, 0);
             loop {
                 let mut parts: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
@@ -127,7 +128,7 @@ impl GatewayConnection {
             bundles: Vec<ListedBundle>,
         }
         let net = self.clone();
-        actix_web::rt::spawn(async move {
+        background::spawn(async move {
             if let Ok(answer) = net.client.get(&["bundles"], &[]).await
                 && let Ok(list) = answer.read::<BundleList>()
             {
@@ -139,7 +140,7 @@ impl GatewayConnection {
     /// Fetches the number of changes in each state.
     pub fn load_counts(&self) {
         let net = self.clone();
-        actix_web::rt::spawn(async move {
+        background::spawn(async move {
             if let Ok(answer) = net.client.get(&["changes"], &[("limit", "1")]).await
                 && let Ok(page) = answer.read::<Page>()
             {
@@ -151,7 +152,7 @@ impl GatewayConnection {
     /// Fetches a change, and its timeline with `with_timeline`. With `show`, the change is opened.
     pub fn load_change(&self, id: String, show: bool, with_timeline: bool) {
         let net = self.clone();
-        actix_web::rt::spawn(async move {
+        background::spawn(async move {
             let change = match net.client.get(&["changes", &id], &[]).await {
                 Ok(answer) => answer.read::<Change>(),
                 Err(refusal) => Err(refusal.into()),
@@ -189,7 +190,7 @@ impl GatewayConnection {
     /// Sends a request that changes something.
     pub fn post(&self, path: Vec<String>, body: String, done_message: &'static str) {
         let net = self.clone();
-        actix_web::rt::spawn(async move {
+        background::spawn(async move {
             let parts: Vec<&str> = path.iter().map(String::as_str).collect();
             let is_bulk = path.len() == 1;
             let event = match net.client.post_text(&parts, body).await {

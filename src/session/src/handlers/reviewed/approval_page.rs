@@ -22,6 +22,7 @@ use countersign_exchange::{
 };
 use countersign_protocol::{Revision, encode, negotiate::ClientCapabilities};
 use countersign_provider::NoProgress;
+use countersign_runtime::background;
 
 /// The key of the request in `inputRequests`.
 pub const INPUT_KEY: &str = "open-change";
@@ -78,7 +79,7 @@ pub fn notify_when(
     let Ok(slot) = requests.admit_if_free(&exchange.identity.principal, stream) else { return };
     let (session, shutdown) = (Arc::clone(&exchange.session), requests.shutdown.clone());
     let params = json!({ "elicitationId": elicitation_id }).to_string();
-    actix::spawn(async move {
+    background::spawn(async move {
         let _slot = slot;
         let is_done = tokio::select! {
             is_done = is_done => is_done,

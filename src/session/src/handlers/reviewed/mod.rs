@@ -28,6 +28,7 @@ use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::Log
 use countersign_provider::{CallContext, ProgressSink, previews};
 use countersign_review::{CallIdentity, Proposal};
 use countersign_routing::ToolRoute;
+use countersign_runtime::background;
 use finished_call::outcome_of;
 use long_poll::{HoldLimit, WaitOutcome};
 
@@ -269,7 +270,7 @@ async fn propose(
     };
     // The change is stored in the background, even if the client disconnects meanwhile.
     let changes = reviews.changes.clone();
-    let stored = actix::spawn(async move { changes.propose(proposal).await }).await;
+    let stored = background::spawn_with_result(async move { changes.propose(proposal).await }).await;
     let change = stored.map_err(|_| McpError::new(ErrorKind::Internal, "the change could not be stored"))??;
     exchange.log(
         LoggingLevel::Notice,

@@ -32,6 +32,7 @@ use countersign_review::{
     gateway_tools::{ProposePlanArgs, plan_result},
 };
 use countersign_routing::{ToolRoute, validate};
+use countersign_runtime::background;
 
 /// Proposes all calls of a plan. If one of them is refused, nothing is stored. The idempotency key becomes that of the first step.
 ///
@@ -82,7 +83,9 @@ pub(in crate::handlers) async fn propose_plan(
     }
     // The plan is stored in the background, even if the client disconnects meanwhile.
     let (changes, title, reason) = (reviews.changes.clone(), plan.title, plan.reason);
-    let stored = actix::spawn(async move { changes.propose_plan(&title, reason.as_deref(), proposals).await }).await;
+    let stored =
+        background::spawn_with_result(async move { changes.propose_plan(&title, reason.as_deref(), proposals).await })
+            .await;
     let steps = stored.map_err(|_| not_stored_error())??;
     steps.iter().for_each(|step| log_created(exchange, step));
     Ok(finished_plan(&steps))
@@ -165,7 +168,7 @@ pub(in crate::handlers) async fn propose_step(
     }
     let proposal = Proposal { idempotency_key, stated_reason, ..proposal };
     let (changes, plan) = (reviews.changes.clone(), plan.clone());
-    let stored = actix::spawn(async move { changes.propose_step(proposal, plan).await }).await;
+    let stored = background::spawn_with_result(async move { changes.propose_step(proposal, plan).await }).await;
     let change = stored.map_err(|_| not_stored_error())??;
     log_created(exchange, &change);
     Ok(ToolOutcome::Pending(change))

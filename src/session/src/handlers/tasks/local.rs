@@ -17,6 +17,7 @@ use countersign_exchange::{
     shared::Cancellation,
 };
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, json::MemberEdit};
+use countersign_runtime::background;
 
 /// Runs the call as a task of this gateway. The task is cancelled when the client's access is revoked.
 ///
@@ -41,7 +42,7 @@ pub fn start(
         exchange.related = RelatedChannel::None;
     }
     let plan = CallPlan { wants_task: false, ..plan };
-    actix::spawn(async move {
+    background::spawn(async move {
         let request = owned.as_request();
         let call_cancel = Cancellation::from(cancel.clone());
         let work = Box::pin(tools::pass_to_provider(&exchange, &runner, &request, admitted, plan, &call_cancel));

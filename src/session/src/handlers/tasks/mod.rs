@@ -32,7 +32,7 @@ use countersign_protocol::{
 };
 use countersign_provider::NoProgress;
 use countersign_review::ChangeFilter;
-use countersign_runtime::crash::crash_point;
+use countersign_runtime::{background, crash::crash_point};
 
 /// The maximum number of changes on one page of the list.
 const MAX_PAGE_ENTRIES: usize = 50;
@@ -151,7 +151,7 @@ fn notify_of_transitions(exchange: &Exchange, reviews: &Arc<Reviews>, change: &C
     let (exchange, reviews) = (exchange.clone(), Arc::clone(reviews));
     let (id, mut version) = (change.id.clone(), change.version);
     let token = progress_token.map(ToOwned::to_owned);
-    actix::spawn(async move {
+    background::spawn(async move {
         let _slot = slot;
         let shutdown = &reviews.long_requests.shutdown;
         let notifying = async {

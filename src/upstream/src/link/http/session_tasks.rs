@@ -15,6 +15,7 @@ use super::{
     encode_header_value, listen,
 };
 use crate::link::{LinkError, server_requests::ReplySender};
+use countersign_runtime::background;
 
 /// The maximum number of messages that are sent at the same time, because each may hold a connection.
 pub(super) const MAX_CONCURRENT_POSTS: usize = 64;
@@ -36,7 +37,7 @@ pub(super) enum SessionTask {
 /// Starts to run the tasks of one session. The queue is bounded, because each `ping` of a server adds a task.
 pub(super) fn start(state: Arc<HttpLinkState>) -> Sender<SessionTask> {
     let (sender, receiver) = channel(MAX_WAITING);
-    actix_web::rt::spawn(run(state, receiver));
+    background::spawn(run(state, receiver));
     sender
 }
 
@@ -56,12 +57,12 @@ async fn run(state: Arc<HttpLinkState>, mut tasks: Receiver<SessionTask>) {
                 }
             }),
             Some(SessionTask::Listen(replies)) => {
-                actix_web::rt::spawn(listen::run(state, replies));
+                background::spawn(listen::run(state, replies));
             }
             Some(SessionTask::End) => {
                 let mode = state.mode();
                 if mode.session_id.is_some() {
-                    actix_web::rt::spawn(async move { end(&state, &mode).await });
+                    background::spawn(async move { end(&state, &mode).await });
                 }
             }
             None => break,
