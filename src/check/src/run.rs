@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::{StreamExt as _, stream};
+use futures_util::{StreamExt as _, future::LocalBoxFuture, stream};
 use serde_json::{Value, json};
 
 use crate::{
@@ -31,11 +31,19 @@ pub trait Progress: Send {
     fn check_finished(&mut self, result: &CheckResult);
 }
 
-/// Checks a server.
+/// Checks a server. Boxed, so that the code of the checks is not compiled again in the crate that awaits them.
 ///
 /// # Errors
 /// The server cannot be reached, or does not support the requested revision.
-pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progress) -> Result<Report, ProbeError> {
+pub fn check<'a>(
+    target: &'a Target,
+    options: &'a Options,
+    progress: &'a mut dyn Progress,
+) -> LocalBoxFuture<'a, Result<Report, ProbeError>> {
+    Box::pin(run_checks(target, options, progress))
+}
+
+async fn run_checks(target: &Target, options: &Options, progress: &mut dyn Progress) -> Result<Report, ProbeError> {
     let began = Instant::now();
     let deadline = tokio::time::Instant::now() + options.run_limit;
     let probe = Probe::new(target, options);

@@ -3,6 +3,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use futures_util::future::LocalBoxFuture;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -71,16 +72,23 @@ pub struct TrialTool {
 }
 
 /// Tries a server for at most `limit`. A command without `cwd` runs in a folder of its own below `data`, which the caller may
-/// remove afterwards. Runs on an actix thread.
-pub async fn try_server(config: &Arc<UpstreamConfig>, data: &Path, max_message: usize, limit: Duration) -> TrialReport {
-    let connector: Arc<dyn Connector> = match &config.target {
-        UpstreamTarget::Command { .. } => Arc::new(ChildConnector::new(config, data, max_message)),
-        UpstreamTarget::Url { urls, .. } => match urls.first() {
-            Some(url) => http::connector(url, config, None),
-            None => return failure("has no address".to_owned()),
-        },
-    };
-    try_connector(config, connector, limit).await
+/// remove afterwards. Runs on an actix thread. Boxed, so that its code is not compiled again in each crate that awaits it.
+pub fn try_server<'a>(
+    config: &'a Arc<UpstreamConfig>,
+    data: &'a Path,
+    max_message: usize,
+    limit: Duration,
+) -> LocalBoxFuture<'a, TrialReport> {
+    Box::pin(async move {
+        let connector: Arc<dyn Connector> = match &config.target {
+            UpstreamTarget::Command { .. } => Arc::new(ChildConnector::new(config, data, max_message)),
+            UpstreamTarget::Url { urls, .. } => match urls.first() {
+                Some(url) => http::connector(url, config, None),
+                None => return failure("has no address".to_owned()),
+            },
+        };
+        try_connector(config, connector, limit).await
+    })
 }
 
 fn failure(error: String) -> TrialReport {
