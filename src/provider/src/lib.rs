@@ -5,8 +5,10 @@
 //! provider and finds them through [`ProviderDirectory`]. What a preview reads has to pass policy as the proposer.
 //!
 //! [`previews`] makes the preview of a call, either the module's own or one by a recipe. [`mod@request`] holds the
-//! requests that a server sends while it runs a call, and [`text`] helps modules to write for models and people.
+//! requests that a server sends while it runs a call, [`compiled_schema`] checks arguments, and [`text`] helps modules to
+//! write for models and people.
 
+pub mod compiled_schema;
 mod context;
 pub mod previews;
 pub mod request;

@@ -1,16 +1,16 @@
 //! Defines types of documents: their folders, and the requirements on their front matter.
 
-use jsonschema::{
-    Validator,
-    error::{ValidationError, ValidationErrorKind},
-};
+use jsonschema::error::{ValidationError, ValidationErrorKind};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{budget::Budget, document, front_matter, schemas};
 use crate::model::Document;
-use countersign_provider::schema_cost::is_bounded;
+use countersign_provider::{
+    compiled_schema::{CompiledSchema, PatternEngine},
+    schema_cost::is_bounded,
+};
 
 /// The maximum number of types that a project defines.
 const MAX_CUSTOM_TYPES: usize = 50;
@@ -36,7 +36,7 @@ pub(crate) struct DocType {
     pub schema_path: Option<String>,
     /// The JSON Schema of the front matter.
     pub schema: Value,
-    validator: Validator,
+    compiled_schema: CompiledSchema,
 }
 
 /// The types of a project.
@@ -44,7 +44,7 @@ pub(crate) struct DocType {
 pub(crate) struct DocTypes {
     all: Vec<DocType>,
     /// Validates documents without a type.
-    untyped: Option<Validator>,
+    untyped: Option<CompiledSchema>,
 }
 
 /// A mismatch between a front matter and its type.
@@ -107,12 +107,9 @@ pub(crate) struct CheckedDocument {
 }
 
 /// Compiles a schema for the front matter of documents.
-fn compile(schema: &Value) -> Result<Validator, String> {
-    jsonschema::options()
-        .should_validate_formats(true)
-        // A project's regular expressions must run in linear time.
-        .with_pattern_options(jsonschema::PatternOptions::regex().size_limit(1 << 20))
-        .build(schema)
+fn compile(schema: &Value) -> Result<CompiledSchema, String> {
+    // A project's regular expressions must run in linear time.
+    CompiledSchema::compile(schema, None, PatternEngine::Linear)
         .map_err(|error| error.to_string().chars().take(MAX_MESSAGE_CHARS).collect())
 }
 
@@ -121,8 +118,8 @@ impl DocTypes {
     pub fn built_in() -> Self {
         let all = schemas::built_in().filter_map(|definition| {
             let schemas::TypeDefinition { name, description, folder, schema } = definition;
-            let validator = compile(&schema).ok()?;
-            Some(DocType { name, description, folder, schema_path: None, schema, validator })
+            let compiled_schema = compile(&schema).ok()?;
+            Some(DocType { name, description, folder, schema_path: None, schema, compiled_schema })
         });
         Self { all: all.collect(), untyped: compile(&schemas::untyped_schema()).ok() }
     }
@@ -169,9 +166,9 @@ impl DocTypes {
         if !is_bounded(&schema) {
             return Err("its schema is too intricate to be checked in a bounded time".to_owned());
         }
-        let validator = compile(&schema)?;
+        let compiled_schema = compile(&schema)?;
         let schema_path = Some(path.to_owned());
-        self.all.push(DocType { name, description, folder, schema_path, schema, validator });
+        self.all.push(DocType { name, description, folder, schema_path, schema, compiled_schema });
         Ok(())
     }
 
@@ -227,8 +224,8 @@ impl DocTypes {
                 return Err(Refusal::Schema { faults: vec![fault] });
             }
         };
-        let mut faults = match kind.map(|kind| &kind.validator).or(self.untyped.as_ref()) {
-            Some(validator) => find_faults(validator, &fields),
+        let mut faults = match kind.map(|kind| &kind.compiled_schema).or(self.untyped.as_ref()) {
+            Some(schema) => find_faults(schema, &fields),
             None => Vec::new(),
         };
         if let Some(kind) = kind
@@ -256,9 +253,9 @@ fn fault_message(error: &ValidationError<'_>) -> String {
 }
 
 /// Validates the fields of a front matter, and returns the faults.
-fn find_faults(validator: &Validator, fields: &Map<String, Value>) -> Vec<Fault> {
+fn find_faults(schema: &CompiledSchema, fields: &Map<String, Value>) -> Vec<Fault> {
     let value = json!(fields);
-    if validator.is_valid(&value) {
+    if schema.is_valid(&value) {
         return Vec::new();
     }
     let to_fault = |error: ValidationError<'_>| Fault {
@@ -266,7 +263,7 @@ fn find_faults(validator: &Validator, fields: &Map<String, Value>) -> Vec<Fault>
         rule: error.kind().keyword().to_owned(),
         message: fault_message(&error),
     };
-    validator.iter_errors(&value).take(MAX_FAULTS).map(to_fault).collect()
+    schema.iter_errors(&value).take(MAX_FAULTS).map(to_fault).collect()
 }
 
 #[cfg(test)]

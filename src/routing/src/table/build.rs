@@ -246,7 +246,7 @@ fn build_tool_route(
         operations,
         param_headers,
         pending_schema,
-        validator: OnceLock::new(),
+        compiled_schema: OnceLock::new(),
         allows_structured_error: OnceLock::new(),
         rendered: RenderedEntry::default(),
     })))

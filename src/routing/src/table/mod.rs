@@ -40,7 +40,10 @@ use countersign_domain::{
     recipes::SqlRecipe,
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, param_headers::ParamHeader, suggest};
-use countersign_provider::{Module, Provider, ToolDef};
+use countersign_provider::{
+    Module, Provider, ToolDef,
+    compiled_schema::{CompiledSchema, PatternEngine},
+};
 use countersign_telemetry::metrics::CircuitState;
 use countersign_upstream::{CONNECT_TOOL, Upstream, server::Phase};
 
@@ -140,7 +143,7 @@ pub struct ToolRoute {
     pub param_headers: Vec<ParamHeader>,
     /// The output schema of a pending answer, if calls of this tool may be put under review.
     pending_schema: Option<Arc<Value>>,
-    validator: OnceLock<Result<Option<jsonschema::Validator>, String>>,
+    compiled_schema: OnceLock<Result<Option<CompiledSchema>, String>>,
     allows_structured_error: OnceLock<bool>,
     rendered: RenderedEntry,
 }
@@ -197,7 +200,8 @@ impl ToolRoute {
         *self.allows_structured_error.get_or_init(|| {
             let error = json!({ "error": true, "code": "INTERNAL_ERROR", "message": "", "details": {} });
             let schema = self.def.output_schema.as_ref().filter(|_| self.def.raw.is_none());
-            schema.is_some_and(|schema| jsonschema::validator_for(schema).is_ok_and(|schema| schema.is_valid(&error)))
+            let compile = |schema| CompiledSchema::compile(schema, None, PatternEngine::Linear);
+            schema.is_some_and(|schema| compile(schema).is_ok_and(|schema| schema.is_valid(&error)))
         })
     }
 
@@ -206,8 +210,8 @@ impl ToolRoute {
     ///
     /// # Errors
     /// `TOOL_EXECUTION_ERROR` if the schema is invalid, which only affects calls of this tool.
-    pub fn validator(&self) -> Result<Option<&jsonschema::Validator>, McpError> {
-        self.validator.get_or_init(|| validate::compile_schema(&self.def)).as_ref().map(Option::as_ref).map_err(
+    pub fn compiled_schema(&self) -> Result<Option<&CompiledSchema>, McpError> {
+        self.compiled_schema.get_or_init(|| validate::compile_schema(&self.def)).as_ref().map(Option::as_ref).map_err(
             |reason| {
                 let message = format!("the input schema of {} cannot be used: {reason}", self.name);
                 McpError::new(ErrorKind::ToolExecution, message).with("tool", self.name.clone())

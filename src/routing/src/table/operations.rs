@@ -126,7 +126,7 @@ impl OperationRoutes {
                 sql: None,
                 operations: None,
                 param_headers: Vec::new(),
-                validator: OnceLock::new(),
+                compiled_schema: OnceLock::new(),
                 allows_structured_error: OnceLock::new(),
                 rendered: RenderedEntry::default(),
             };

@@ -1,12 +1,16 @@
 //! Checks a call's arguments against the tool's input schema (JSON Schema 2020-12, compiled once, formats asserted,
 //! remote `$ref` disabled).
 
-use jsonschema::{Draft, PatternOptions, ValidationError, Validator, error::ValidationErrorKind as Kind};
+use jsonschema::{Draft, ValidationError, error::ValidationErrorKind as Kind};
 use serde_json::{Value, json, value::RawValue};
 
 use super::ToolRoute;
 use countersign_protocol::{ErrorKind, McpError, redact::redact, suggest};
-use countersign_provider::{ToolDef, schema_cost};
+use countersign_provider::{
+    ToolDef,
+    compiled_schema::{CompiledSchema, PatternEngine},
+    schema_cost,
+};
 
 /// Maximum number of failures reported.
 const MAX_FAULTS: usize = 10;
@@ -14,11 +18,8 @@ const MAX_FAULTS: usize = 10;
 const MAX_MESSAGE_CHARS: usize = 300;
 const MAX_CHOICES_CHARS: usize = 8000;
 
-/// Maximum number of bytes of a compiled pattern of a schema.
-const MAX_PATTERN_BYTES: usize = 1 << 20;
-
-/// Compiles the input schema of a tool; `None` if checking it could take too long ([`ToolRoute::validator`]).
-pub(super) fn compile_schema(def: &ToolDef) -> Result<Option<Validator>, String> {
+/// Compiles the input schema of a tool; `None` if checking it could take too long ([`ToolRoute::compiled_schema`]).
+pub(super) fn compile_schema(def: &ToolDef) -> Result<Option<CompiledSchema>, String> {
     let unchecked = || {
         tracing::warn!(tool = %def.name, "the input schema of the tool is too complex to check; only its server checks the arguments");
         Ok(None)
@@ -26,16 +27,14 @@ pub(super) fn compile_schema(def: &ToolDef) -> Result<Option<Validator>, String>
     if def.raw.is_some() && !schema_cost::is_bounded(&def.input_schema) {
         return unchecked();
     }
-    let options = jsonschema::options().should_validate_formats(true);
     // An upstream may declare another dialect; without a declaration, 2020-12 applies
     // (2025-11-25/basic/index#json-schema-usage).
-    let options = if def.raw.is_some() { options } else { options.with_draft(Draft::Draft202012) };
-    // Patterns are matched in linear time.
-    let linear = PatternOptions::regex().size_limit(MAX_PATTERN_BYTES);
-    match options.clone().with_pattern_options(linear).build(&def.input_schema) {
-        Ok(validator) => Ok(Some(validator)),
+    let draft = if def.raw.is_some() { None } else { Some(Draft::Draft202012) };
+    let compile = |engine| CompiledSchema::compile(&def.input_schema, draft, engine);
+    match compile(PatternEngine::Linear) {
+        Ok(schema) => Ok(Some(schema)),
         // Patterns with look-around or back-references are accepted as well.
-        Err(_) if def.raw.is_some() && options.build(&def.input_schema).is_ok() => unchecked(),
+        Err(_) if def.raw.is_some() && compile(PatternEngine::Backtracking).is_ok() => unchecked(),
         Err(error) => Err(redact(&error.to_string()).chars().take(500).collect()),
     }
 }
@@ -48,11 +47,11 @@ pub(super) fn compile_schema(def: &ToolDef) -> Result<Option<Validator>, String>
 pub fn check_arguments(route: &ToolRoute, arguments: &RawValue) -> Result<(), McpError> {
     let value: Value = serde_json::from_str(arguments.get())
         .map_err(|e| McpError::new(ErrorKind::ValidationFailed, format!("the arguments cannot be read: {e}")))?;
-    let Some(validator) = route.validator()? else { return Ok(()) };
-    if validator.is_valid(&value) {
+    let Some(schema) = route.compiled_schema()? else { return Ok(()) };
+    if schema.is_valid(&value) {
         return Ok(());
     }
-    let faults: Vec<Value> = validator
+    let faults: Vec<Value> = schema
         .iter_errors(&value)
         .take(MAX_FAULTS)
         .map(|e| {
@@ -136,8 +135,8 @@ mod tests {
     use super::*;
 
     fn message_for(schema: &Value, arguments: &Value) -> String {
-        let validator = jsonschema::options().build(schema).unwrap();
-        fault_message(&validator.iter_errors(arguments).next().unwrap(), schema)
+        let compiled_schema = CompiledSchema::compile(schema, None, PatternEngine::Linear).unwrap();
+        fault_message(&compiled_schema.iter_errors(arguments).next().unwrap(), schema)
     }
 
     #[test]

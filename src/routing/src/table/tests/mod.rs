@@ -173,9 +173,9 @@ fn large_table_compiles_and_renders_tools_lazily() {
     assert_eq!(table.tools().len(), 10_000);
     assert_eq!(serving_tool(&table, "fs__t9999"), routed_tool("fs", "fs__t9999"));
     assert_eq!(serving_tool(&table, "fs__t10000"), None);
-    table.find_tool("fs__t5").unwrap().validator().unwrap();
+    table.find_tool("fs__t5").unwrap().compiled_schema().unwrap();
     assert!(table.find_tool("fs__t7").unwrap().list_entry(LEGACY).contains("fs__t7"));
-    let compiled = table.tools().iter().filter(|route| route.validator.get().is_some());
+    let compiled = table.tools().iter().filter(|route| route.compiled_schema.get().is_some());
     assert_eq!(compiled.map(|route| route.name.as_str()).collect::<Vec<_>>(), ["fs__t5"]);
     let written = table.tools().iter().filter(|route| route.rendered.is_rendered(LEGACY));
     assert_eq!(written.map(|route| route.name.as_str()).collect::<Vec<_>>(), ["fs__t7"]);
@@ -188,9 +188,9 @@ fn invalid_schema_only_fails_calls_of_its_tool() {
     let upstream = UpstreamFixture::new("fs", "", LEGACY, tools(&[bad, &tool("good")]));
     let table = TableFixture::new(&[&upstream]).table();
     assert_eq!(table.tools().len(), 2);
-    assert!(table.find_tool("good").unwrap().validator().is_ok());
+    assert!(table.find_tool("good").unwrap().compiled_schema().is_ok());
     let route = table.find_tool("bad").unwrap();
-    let error = route.validator().unwrap_err();
+    let error = route.compiled_schema().unwrap_err();
     assert_eq!((error.kind, error.data["tool"].as_str()), (ErrorKind::ToolExecution, Some("bad")));
 }
 
@@ -199,7 +199,7 @@ fn unbounded_schema_is_not_compiled() {
     let twice = r##"{"properties":{"a":{"$ref":"#"}}}"##;
     let hostile = format!(r#"{{"name":"t","inputSchema":{{"type":"object","allOf":[{twice},{twice}]}}}}"#);
     let upstream = UpstreamFixture::new("fs", "", LEGACY, tools(&[&hostile]));
-    assert!(TableFixture::new(&[&upstream]).table().find_tool("t").unwrap().validator().unwrap().is_none());
+    assert!(TableFixture::new(&[&upstream]).table().find_tool("t").unwrap().compiled_schema().unwrap().is_none());
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn schema_dialect_is_honoured() {
         UpstreamFixture::new("fs", "", LEGACY, tools(&[&format!(r#"{{"name":"t","inputSchema":{schema}}}"#)]));
     let table = TableFixture::new(&[&upstream]).table();
     let route = table.find_tool("t").unwrap();
-    let input = route.validator().unwrap().unwrap();
+    let input = route.compiled_schema().unwrap().unwrap();
     assert!(input.is_valid(&serde_json::json!({ "a": ["x", 1] })));
     assert!(!input.is_valid(&serde_json::json!({ "a": [1] })));
 }
