@@ -16,27 +16,28 @@ enum ObjectKind {
 }
 
 /// An object of the schema.
-#[derive(Debug)]
-pub struct SchemaObject {
+pub struct SchemaObject<'a> {
     kind: ObjectKind,
-    pub name: ObjectName,
+    /// The name as the statement has it.
+    pub name: String,
+    /// The parts of the name, or `None` if one of them is a call of a function.
+    parts: Option<Vec<&'a Ident>>,
 }
 
-impl SchemaObject {
-    fn new(kind: ObjectKind, name: &ObjectName) -> Self {
-        Self { kind, name: name.clone() }
+impl<'a> SchemaObject<'a> {
+    fn new(kind: ObjectKind, name: &'a ObjectName) -> Self {
+        Self { kind, name: name.to_string(), parts: name.0.iter().map(ObjectNamePart::as_ident).collect() }
     }
 
-    fn from_ident(kind: ObjectKind, name: &Ident) -> Self {
-        Self { kind, name: ObjectName::from(vec![name.clone()]) }
+    fn from_ident(kind: ObjectKind, name: &'a Ident) -> Self {
+        Self { kind, name: name.to_string(), parts: Some(vec![name]) }
     }
 
     /// Returns the query for the definition of the object, or `None` if it is not shown.
     pub fn definition_query(&self, dialect: Dialect) -> Option<String> {
-        let parts: Option<Vec<&Ident>> = self.name.0.iter().map(ObjectNamePart::as_ident).collect();
-        let (schema, object) = match parts?.as_slice() {
-            [object] => (None, *object),
-            [schema, object] => (Some(*schema), *object),
+        let (schema, object) = match *self.parts.as_deref()? {
+            [object] => (None, object),
+            [schema, object] => (Some(schema), object),
             _ => return None,
         };
         match dialect {
@@ -50,7 +51,7 @@ impl SchemaObject {
         let name = Dialect::Postgres.literal(&postgres_name(object));
         match self.kind {
             ObjectKind::Relation => {
-                let relation = format!("to_regclass({})", Dialect::Postgres.literal(&self.name.to_string()));
+                let relation = format!("to_regclass({})", Dialect::Postgres.literal(&self.name));
                 Some(format!(
                     "SELECT 'column' AS part, attname AS name, concat_ws(' ', format_type(atttypid, atttypmod), \
                      CASE WHEN attnotnull THEN 'NOT NULL' END, 'DEFAULT ' || pg_get_expr(adbin, adrelid)) AS definition, \
@@ -127,9 +128,9 @@ fn postgres_schema(schema: Option<&Ident>) -> String {
 
 /// Returns the objects that the statement creates, alters or drops: for a new index or trigger its table, and none for roles,
 /// policies and others. Returns `None` if it is no such statement.
-pub fn defined_objects(statement: &Statement) -> Option<Vec<SchemaObject>> {
+pub fn defined_objects(statement: &Statement) -> Option<Vec<SchemaObject<'_>>> {
     use ObjectKind::{Relation, Routine, Trigger, Unknown};
-    let one = |kind, name: &ObjectName| Some(vec![SchemaObject::new(kind, name)]);
+    let one = |kind, name| Some(vec![SchemaObject::new(kind, name)]);
     match statement {
         Statement::CreateTable(table) => one(Relation, &table.name),
         Statement::CreateView(view) => one(Relation, &view.name),

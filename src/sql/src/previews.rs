@@ -22,15 +22,10 @@ const MAX_DEFINITIONS: usize = 10;
 pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, max_rows: usize) -> Write {
     let builder = PreviewBuilder { dialect, max_rows };
     if let Some(objects) = definitions::defined_objects(statement) {
-        let targets = objects.iter().map(|object| object.name.to_string()).collect();
         let read_back = ReadBack::Definitions(DefinitionChange::for_statement(statement));
-        return Write {
-            kind: WriteKind::Ddl,
-            targets,
-            reason,
-            preview: builder.preview_definitions(&objects),
-            read_back,
-        };
+        let preview = builder.preview_definitions(&objects);
+        let targets = objects.into_iter().map(|object| object.name).collect();
+        return Write { kind: WriteKind::Ddl, targets, reason, preview, read_back };
     }
     let (kind, targets) = writes::kind_and_tables(statement);
     let preview = builder.preview(statement, &reason).unwrap_or_else(|reason| PreviewSource::None { reason });
@@ -80,7 +75,7 @@ impl PreviewBuilder {
         }
     }
 
-    fn preview_definitions(&self, objects: &[definitions::SchemaObject]) -> PreviewSource {
+    fn preview_definitions(&self, objects: &[definitions::SchemaObject<'_>]) -> PreviewSource {
         let queries: Option<Vec<String>> = objects
             .iter()
             .map(|object| object.definition_query(self.dialect).filter(|query| self.is_read(query)))
