@@ -10,7 +10,7 @@ use countersign_runtime::reclaim;
 
 pub(crate) fn parse_change(body: &str) -> Result<Arc<Change>, StoreError> {
     reclaim::note_allocation(body.len());
-    serde_json::from_str(body).map(Arc::new).map_err(|e| StoreError::BadRecord(format!("a change: {e}")))
+    Change::from_json(body).map(Arc::new).map_err(|e| StoreError::BadRecord(format!("a change: {e}")))
 }
 
 /// Replaces U+0000, which PostgreSQL cannot store in a text, with U+2400 (SYMBOL FOR NULL).

@@ -77,7 +77,7 @@ struct Decider<'a> {
 
 impl Decider<'_> {
     async fn decide(&self, id: &str, out: &mut Output) -> Result<Exit, Failure> {
-        let change: Change = self.client.get(&["changes", id], &[]).await?.read()?;
+        let change = self.client.get_change(id).await?;
         self.ensure_open(&change)?;
         if !self.client.json {
             // The decision carries the digest of what is shown here.
@@ -110,7 +110,7 @@ impl Decider<'_> {
         });
         let path = ["changes", &change.id, "decision"];
         let answer = self.client.post(&path, &body).await.map_err(|r| conflict_failure(r, &change.id))?;
-        let after: Change = answer.read()?;
+        let after = answer.read_change()?;
         let (answer, after) = self.wait_for_outcome(answer, after).await;
         if self.client.json {
             out.write_json(&answer.json_line()?)?;
@@ -143,7 +143,7 @@ impl Decider<'_> {
         while ends_soon(&change) && Instant::now() < deadline {
             tokio::time::sleep(POLL_INTERVAL).await;
             let Ok(response) = self.client.get(&["changes", &change.id], &[]).await else { break };
-            let Ok(now) = response.read::<Change>() else { break };
+            let Ok(now) = response.read_change() else { break };
             if now.version > change.version {
                 (answer, change) = (response, now);
             }

@@ -22,7 +22,7 @@ use crate::{
 use countersign_domain::changes::Change;
 
 pub async fn run(client: &Client, args: &EditArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let change: Change = client.get(&["changes", &args.id], &[]).await?.read()?;
+    let change = client.get_change(&args.id).await?;
     ensure_version(&change, args.version)?;
     if !change.state.awaits_decision() {
         let message = format!("the change is {}: there is nothing to edit", change.state.as_str());
@@ -59,7 +59,7 @@ pub async fn run(client: &Client, args: &EditArgs, out: &mut Output) -> Result<E
         }
         failure
     })?;
-    client.print(&answer, out, |after, out| {
+    client.print_change(&answer, out, |after, out| {
         render::print_change(&after, jiff::Timestamp::now(), out)?;
         out.write_line("")?;
         let text = "Edited; what it would do now is shown above. Nobody has approved this yet.";

@@ -30,7 +30,7 @@ pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
         ChangesCommand::List { status, filters, limit } => list(&client, status, filters, *limit, out).await,
         ChangesCommand::Show { id } => {
             let answer = client.get(&["changes", id], &[]).await?;
-            client.print(&answer, out, |change, out| render::print_change(&change, Timestamp::now(), out))
+            client.print_change(&answer, out, |change, out| render::print_change(&change, Timestamp::now(), out))
         }
         ChangesCommand::Approve(args) => {
             decide::run(&client, ReviewVerdict::Approve, &args.decide, args.without_preview, out).await
@@ -40,7 +40,7 @@ pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
         ChangesCommand::Edit(args) => edit::run(&client, args, out).await,
         ChangesCommand::Undo { id } => {
             let (_, answer) = post_action(&client, id, "undo", json!({})).await?;
-            client.print(&answer, out, |after: Change, out| {
+            client.print_change(&answer, out, |after, out| {
                 Ok(out.write_line(&format!("Taken back; the change is {} again.", after.state.as_str()))?)
             })
         }
@@ -117,7 +117,7 @@ async fn list(
     let changes: Vec<Change> = result
         .changes
         .iter()
-        .map(|raw| serde_json::from_str(raw.get()).map_err(client::unexpected_response))
+        .map(|raw| Change::from_json(raw.get()).map_err(client::unexpected_response))
         .collect::<Result<_, _>>()?;
     if changes.is_empty() {
         let all = status.is_empty() && parameters.iter().skip(1).all(|(_, value)| value.is_none());
@@ -138,7 +138,7 @@ async fn post_action(
     action: &str,
     mut body: Value,
 ) -> Result<(Change, ResponseBody), Failure> {
-    let change: Change = client.get(&["changes", id], &[]).await?.read()?;
+    let change = client.get_change(id).await?;
     body["version"] = change.version.into();
     let answer = client.post(&["changes", &change.id, action], &body).await;
     let answer = answer.map_err(|refusal| conflict_failure(refusal, &change.id))?;
@@ -147,7 +147,7 @@ async fn post_action(
 
 async fn refresh(client: &Client, id: &str, out: &mut Output) -> Result<Exit, Failure> {
     let (before, answer) = post_action(client, id, "refresh", json!({})).await?;
-    client.print(&answer, out, |after: Change, out| {
+    client.print_change(&answer, out, |after, out| {
         render::print_change(&after, Timestamp::now(), out)?;
         out.write_line("")?;
         let text = match after.state {

@@ -3,6 +3,7 @@
 
 mod address;
 pub mod local_gateway;
+mod response;
 pub mod stored_logins;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -15,6 +16,7 @@ use serde::{
 };
 use url::Url;
 
+pub use self::response::{ResponseBody, unexpected_response};
 use self::stored_logins::{LoginFile, StoredLogin};
 use crate::{
     args::ConnectArgs,
@@ -23,6 +25,7 @@ use crate::{
     output::{Output, one_line, print_note},
 };
 use countersign_config::{Authorities, Environment};
+use countersign_domain::changes::Change;
 use countersign_net::{self as net, tls};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(35);
@@ -87,24 +90,6 @@ impl From<Refusal> for Failure {
         let code = if code.is_empty() { String::new() } else { format!(" ({})", one_line(&code)) };
         Self::new(exit, format!("{}{code}", one_line(message.trim_end_matches('.'))))
     }
-}
-
-/// The body of a successful response.
-pub struct ResponseBody(Vec<u8>);
-
-impl ResponseBody {
-    pub fn read<T: DeserializeOwned>(&self) -> Result<T, Failure> {
-        serde_json::from_slice(&self.0).map_err(unexpected_response)
-    }
-    /// Returns the JSON exactly as the gateway sent it.
-    pub fn json_line(&self) -> Result<String, Failure> {
-        let value: &serde_json::value::RawValue = serde_json::from_slice(&self.0).map_err(unexpected_response)?;
-        Ok(value.get().to_owned())
-    }
-}
-
-pub fn unexpected_response(error: serde_json::Error) -> Failure {
-    Failure::new(Exit::Failed, format!("the response is not from a Countersign gateway ({error})"))
 }
 
 /// The principal for whom a client acts (`/api/me`).
@@ -245,10 +230,30 @@ impl Client {
         out: &mut Output,
         print: impl FnOnce(T, &mut Output) -> Result<(), Failure>,
     ) -> Result<Exit, Failure> {
+        self.print_parsed(answer, out, ResponseBody::read, print)
+    }
+
+    /// Prints an answer that is a change, like [`Self::print`].
+    pub fn print_change(
+        &self,
+        answer: &ResponseBody,
+        out: &mut Output,
+        print: impl FnOnce(Change, &mut Output) -> Result<(), Failure>,
+    ) -> Result<Exit, Failure> {
+        self.print_parsed(answer, out, ResponseBody::read_change, print)
+    }
+
+    fn print_parsed<T>(
+        &self,
+        answer: &ResponseBody,
+        out: &mut Output,
+        parse: fn(&ResponseBody) -> Result<T, Failure>,
+        print: impl FnOnce(T, &mut Output) -> Result<(), Failure>,
+    ) -> Result<Exit, Failure> {
         if self.json {
             out.write_json(&answer.json_line()?)?;
         } else {
-            print(answer.read()?, out)?;
+            print(parse(answer)?, out)?;
         }
         Ok(Exit::Ok)
     }
@@ -293,6 +298,11 @@ impl Client {
     pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<ResponseBody, Refusal> {
         let (base, request) = self.request(Method::GET, path, query).await?;
         read_response(&base, request.send()).await
+    }
+
+    /// Fetches a change.
+    pub async fn get_change(&self, id: &str) -> Result<Change, Failure> {
+        self.get(&["changes", id], &[]).await?.read_change()
     }
 
     pub async fn delete(&self, path: &[&str]) -> Result<ResponseBody, Refusal> {
@@ -392,8 +402,9 @@ impl Refusal {
 
 /// Converts an error response into a refusal.
 fn refusal(status: StatusCode, body: &[u8]) -> Refusal {
-    let problem = serde_json::from_slice(body)
-        .unwrap_or_else(|_| Problem { title: format!("the gateway answered {status}"), ..Problem::default() });
+    let problem = str::from_utf8(body).ok().and_then(|text| serde_json::from_str(text).ok());
+    let problem =
+        problem.unwrap_or_else(|| Problem { title: format!("the gateway answered {status}"), ..Problem::default() });
     Refusal { status: status.as_u16(), problem }
 }
 

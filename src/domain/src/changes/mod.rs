@@ -474,6 +474,14 @@ pub struct Change {
 }
 
 impl Change {
+    /// Parses the JSON of a change. Other crates do it with this function, because each copy of the parser is large.
+    ///
+    /// # Errors
+    /// Fails if the text is not a change.
+    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
     /// Returns a hash of the target. Changes with the same hash never run at the same time. It includes the provider,
     /// because two providers may use equal keys for different targets.
     #[must_use]

@@ -234,7 +234,7 @@ impl Inbox {
                     let ids = app.show_results(&answer.read()?);
                     self.updated_ids.extend(ids);
                 } else {
-                    let change: Change = answer.read()?;
+                    let change = answer.read_change()?;
                     app.drafts.remove(&change.id);
                     app.set_status(Tone::Good, outcome_message(done_message, &change));
                     // Only an open change is updated: a late answer must not open it again.

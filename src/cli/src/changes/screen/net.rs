@@ -153,11 +153,7 @@ impl GatewayConnection {
     pub fn load_change(&self, id: String, show: bool, with_timeline: bool) {
         let net = self.clone();
         background::spawn(async move {
-            let change = match net.client.get(&["changes", &id], &[]).await {
-                Ok(answer) => answer.read::<Change>(),
-                Err(refusal) => Err(refusal.into()),
-            };
-            match change {
+            match net.client.get_change(&id).await {
                 Ok(change) => net.send(GatewayEvent::Change { change: Box::new(change), show }).await,
                 Err(failure) => return net.send(GatewayEvent::ReadFailed(failure.message)).await,
             }
