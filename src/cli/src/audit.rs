@@ -13,7 +13,7 @@ use countersign_domain::{
     },
     text::{irregular_plural, plural},
 };
-use countersign_store::VerifyError;
+use countersign_store::{ReadAuditError, VerifyError};
 
 pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
     let head = match &args.command {
@@ -68,7 +68,7 @@ fn export(args: &AuditArgs, format: ExportFormat, span: TimeRange, out: &mut Out
     let terminal = out.is_terminal();
     out.write_text(&format.header())?;
     let mut text = String::new();
-    location.read_audit(|entry| -> Result<(), Failure> {
+    let read = location.read_audit(&mut |entry| {
         if span.contains(entry) {
             text.clear();
             format.write_entry(entry, &mut text);
@@ -79,6 +79,10 @@ fn export(args: &AuditArgs, format: ExportFormat, span: TimeRange, out: &mut Out
             }
         }
         Ok(())
-    })?;
-    Ok(Exit::Ok)
+    });
+    match read {
+        Ok(()) => Ok(Exit::Ok),
+        Err(ReadAuditError::Store(error)) => Err(error.into()),
+        Err(ReadAuditError::Output(error)) => Err(error.into()),
+    }
 }

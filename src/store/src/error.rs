@@ -1,6 +1,7 @@
 //! Errors of the store. Each error says whether the failed write certainly changed nothing.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -85,7 +86,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    pub(crate) fn data_dir(path: &Path, source: std::io::Error) -> Self {
+    pub(crate) fn data_dir(path: &Path, source: io::Error) -> Self {
         Self::DataDir(DataDirError { path: path.to_owned(), source: Arc::new(source) })
     }
 
@@ -169,6 +170,16 @@ impl WriteError {
             _ => McpError::new(ErrorKind::StoreUnavailable, unchanged),
         }
     }
+}
+
+/// The reason why the audit trail was not read to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadAuditError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The caller could not write an entry.
+    #[error(transparent)]
+    Output(#[from] io::Error),
 }
 
 #[cfg(test)]

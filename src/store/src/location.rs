@@ -2,13 +2,13 @@
 //! own tables ([`ModuleStorage`]).
 
 use std::{
-    fmt,
+    fmt, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use super::{
-    ReviewerRecords, Store, StoreError, VerifiedTrail, VerifyError,
+    ReadAuditError, ReviewerRecords, Store, StoreError, VerifiedTrail, VerifyError,
     accounts::AccountStore,
     identity::{self, Backend, StoreIdentity},
     keys::Credentials,
@@ -278,7 +278,7 @@ impl StoreLocation {
     ///
     /// # Errors
     /// Those of the database, and those of `each`.
-    pub fn read_audit<E: From<StoreError>>(&self, each: impl FnMut(&AuditEntry) -> Result<(), E>) -> Result<(), E> {
+    pub fn read_audit(&self, each: &mut dyn FnMut(&AuditEntry) -> io::Result<()>) -> Result<(), ReadAuditError> {
         match self.checked_kind()? {
             Kind::Directory(dir) => sqlite::trail::read_audit(dir, each),
             Kind::Postgres(server) => server.read_audit(each),

@@ -31,6 +31,7 @@ mod writer;
 
 use std::{
     collections::BTreeSet,
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock, Weak,
@@ -50,8 +51,8 @@ use tokio_postgres::Config;
 pub(crate) use self::connect::PgConnector;
 use self::{nodes::Membership, writer::Writer};
 use crate::{
-    Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, ReviewerRecords, Store, StoreBackend, StoreError, StoreFuture,
-    VerifiedTrail, VerifyError,
+    Nodes, PolicySnapshot, PolicySnapshots, ReadAuditError, RemoteEvent, ReviewerRecords, Store, StoreBackend,
+    StoreError, StoreFuture, VerifiedTrail, VerifyError,
     accounts::AccountStore,
     delivery_store::DeliveryStore,
     identity::{self, Backend, FoundStore, IDENTITY_FILE, STORE_ID, StoreIdentity},
@@ -162,7 +163,7 @@ impl PostgresDatabase {
         connector.block_on(verify::verify(&connector, expected))
     }
 
-    pub fn read_audit<E: From<StoreError>>(&self, each: impl FnMut(&AuditEntry) -> Result<(), E>) -> Result<(), E> {
+    pub fn read_audit(&self, each: &mut dyn FnMut(&AuditEntry) -> io::Result<()>) -> Result<(), ReadAuditError> {
         verify::read_audit(&*self.checked_connector()?, each)
     }
 

@@ -1,8 +1,10 @@
 //! Reads the whole audit trail from PostgreSQL, for verification and export.
 
+use std::io;
+
 use super::{PgConnector, schema};
 use crate::{
-    StoreError, VerifiedTrail, VerifyError,
+    ReadAuditError, StoreError, VerifiedTrail, VerifyError,
     coverage::COVERAGE_FACT,
     sql::Sql as _,
     statements::{
@@ -36,10 +38,10 @@ pub(super) async fn verify(connector: &PgConnector, expected: Option<AuditHead>)
 ///
 /// # Errors
 /// Those of the database, and those of `each`.
-pub(super) fn read_audit<E: From<StoreError>>(
+pub(super) fn read_audit(
     connector: &PgConnector,
-    each: impl FnMut(&AuditEntry) -> Result<(), E>,
-) -> Result<(), E> {
+    each: &mut dyn FnMut(&AuditEntry) -> io::Result<()>,
+) -> Result<(), ReadAuditError> {
     let client = connector.block_on(connector.snapshot())?.ok_or_else(schema::no_schema_error)?;
     connector.block_on(for_each_entry(&client, each))
 }

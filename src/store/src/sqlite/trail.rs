@@ -1,6 +1,6 @@
 //! Appends to the audit trail in SQLite, and reads it.
 
-use std::path::Path;
+use std::{io, path::Path};
 
 use jiff::Timestamp;
 use rusqlite::Connection;
@@ -11,7 +11,7 @@ use super::{
     sql::{execute, run},
 };
 use crate::{
-    StoreError,
+    ReadAuditError, StoreError,
     coverage::{COVERAGE_FACT, RECORDS_ANCHORED, anchor_details},
     statements::{facts, trail as statements},
     values,
@@ -25,10 +25,10 @@ use countersign_domain::changes::{
 ///
 /// # Errors
 /// Those of the database, and those of `each`.
-pub(crate) fn read_audit<E: From<StoreError>>(
+pub(crate) fn read_audit(
     dir: &Path,
-    each: impl FnMut(&AuditEntry) -> Result<(), E>,
-) -> Result<(), E> {
+    each: &mut dyn FnMut(&AuditEntry) -> io::Result<()>,
+) -> Result<(), ReadAuditError> {
     let conn = open_reader(dir)?;
     let snapshot = conn.unchecked_transaction().map_err(StoreError::from)?;
     run(statements::for_each_entry(&*snapshot, each))

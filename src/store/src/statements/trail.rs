@@ -1,11 +1,14 @@
 //! Reads the audit trail, and the rows that it covers.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+};
 
 use serde_json::{json, value::RawValue};
 
 use crate::{
-    StoreError,
+    ReadAuditError, StoreError,
     coverage::{CoveredRows, RowName, RowState, absence_hash, pin_hash, policy_hash, rule_hash},
     policy_snapshots::NEWEST_POLICY_FACT,
     rows::parse_state,
@@ -44,10 +47,10 @@ pub async fn entries_after<S: Sql>(db: &S, after: u64, limit: usize) -> Result<V
 }
 
 /// Passes all entries to `each`, oldest first, in bounded memory.
-pub async fn for_each_entry<S: Sql, E: From<StoreError>>(
+pub async fn for_each_entry<S: Sql>(
     db: &S,
-    mut each: impl FnMut(&AuditEntry) -> Result<(), E>,
-) -> Result<(), E> {
+    each: &mut dyn FnMut(&AuditEntry) -> io::Result<()>,
+) -> Result<(), ReadAuditError> {
     let mut after = Some(0);
     while let Some(last) = after.take() {
         for entry in entries_after(db, last, ENTRIES_PER_PAGE as usize).await? {

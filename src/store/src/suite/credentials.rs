@@ -145,7 +145,7 @@ pub(super) fn key_changes_have_audit_entries(location_of: LocationOf) {
     let verified = location.verify_audit(None).unwrap();
     assert_eq!((verified.entries, verified.changes, verified.covered.keys), (4, 1, 2));
     let mut events = Vec::new();
-    let read = location.read_audit(|entry| -> Result<(), StoreError> {
+    let read = location.read_audit(&mut |entry| {
         events.push(entry.event.clone());
         Ok(())
     });

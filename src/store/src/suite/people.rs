@@ -176,7 +176,7 @@ pub(super) fn absence(owner: &str, key: &str, deputy: &str) -> Absence {
 /// Returns the events of the trail about keys, people and absences.
 fn events(location: &StoreLocation) -> Vec<String> {
     let mut events = Vec::new();
-    let read = location.read_audit(|entry| -> Result<(), StoreError> {
+    let read = location.read_audit(&mut |entry| {
         events.push(entry.event.clone());
         Ok(())
     });
