@@ -27,12 +27,12 @@ impl Health {
         self.0.lock().clone()
     }
 
-    /// Records the damage that a read reported, if any.
-    pub(crate) fn record_damage<T>(&self, result: &Result<T, StoreError>) {
-        let damage = match result {
-            Err(error @ StoreError::Damaged(_)) => error.clone(),
+    /// Records the error of a read if it reports damage.
+    pub(crate) fn record_damage(&self, error: &StoreError) {
+        let damage = match error {
+            StoreError::Damaged(_) => error.clone(),
             // The store writes only readable records, so an unreadable one was damaged.
-            Err(error @ StoreError::BadRecord(_)) => StoreError::Damaged(error.to_string()),
+            StoreError::BadRecord(_) => StoreError::Damaged(error.to_string()),
             _ => return,
         };
         tracing::error!(error = %damage, "the store is damaged; stop the gateway and restore a backup");

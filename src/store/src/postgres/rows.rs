@@ -50,15 +50,23 @@ pub(super) async fn transaction<T>(
     work: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     client.batch_execute("BEGIN").await?;
-    match work.await {
-        Ok(value) => client.batch_execute("COMMIT").await.map(|()| value).map_err(error::write_error),
-        Err(error) => {
-            if let Err(error) = client.batch_execute("ROLLBACK").await {
-                // The transaction ends with the connection.
-                tracing::debug!(%error, "a transaction could not be rolled back; it ends with its connection");
-            }
-            Err(error)
-        }
+    let result = work.await;
+    if result.is_ok() {
+        commit(client).await?
+    } else {
+        roll_back(client).await
+    }
+    result
+}
+
+async fn commit(client: &ClientWrapper) -> Result<(), StoreError> {
+    client.batch_execute("COMMIT").await.map_err(error::write_error)
+}
+
+async fn roll_back(client: &ClientWrapper) {
+    if let Err(error) = client.batch_execute("ROLLBACK").await {
+        // The transaction ends with the connection.
+        tracing::debug!(%error, "a transaction could not be rolled back; it ends with its connection");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    pin::{Pin, pin},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -48,18 +49,30 @@ impl SilenceDetector {
         limit: Duration,
         work: impl Future<Output = Result<T, E>>,
     ) -> Option<Result<T, E>> {
+        let mut answer = None;
+        let work = async {
+            let result = work.await;
+            let is_success = result.is_ok();
+            answer = Some(result);
+            is_success
+        };
+        self.wait(limit, pin!(work)).await;
+        answer
+    }
+
+    /// Waits like [`Self::answer`] for work that returns `true` for success. It is compiled once, and not for each kind of work.
+    async fn wait(&self, limit: Duration, mut work: Pin<&mut dyn Future<Output = bool>>) {
         let sent_at = Instant::now();
         let end = sent_at + limit;
-        let mut work = std::pin::pin!(work);
         loop {
-            if let Ok(answer) = timeout_at(self.gives_up_at(sent_at, end), &mut work).await {
-                if answer.is_ok() {
+            if let Ok(is_success) = timeout_at(self.gives_up_at(sent_at, end), &mut work).await {
+                if is_success {
                     *self.last_answer.lock() = Instant::now();
                 }
-                return Some(answer);
+                return;
             }
             if self.gives_up_at(sent_at, end) <= Instant::now() {
-                return None;
+                return;
             }
         }
     }

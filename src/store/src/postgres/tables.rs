@@ -91,7 +91,9 @@ impl ModuleConnection {
         let answer = self.connector.block_on(self.connector.silence.answer(ANSWER_TIMEOUT, work(client)));
         self.answer_pending.store(answer.is_none(), Ordering::Release);
         let answer = answer.unwrap_or_else(|| Err(error::no_answer()));
-        self.connector.health.record_damage(&answer);
+        if let Err(error) = &answer {
+            self.connector.health.record_damage(error);
+        }
         answer
     }
 

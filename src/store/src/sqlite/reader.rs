@@ -59,7 +59,9 @@ impl Readers {
             // The query is skipped if the caller has given up.
             if !reply.is_closed() {
                 let result = query(conn);
-                health.record_damage(&result);
+                if let Err(error) = &result {
+                    health.record_damage(error);
+                }
                 let _ = reply.send(result);
             }
         });
