@@ -39,7 +39,7 @@ static SHIPPED_READS: LazyLock<Vec<KnownReads>> =
 /// Returns the known reads of a shipped set. A list that cannot be read is empty, and a test ensures that there is none.
 fn reads_of_set(set: &RecipeSet) -> KnownReads {
     let mut known_reads = KnownReads::new(set.name);
-    for package in serde_saphyr::from_str::<Vec<PackageReads>>(set.reads).unwrap_or_default() {
+    for package in serde_saphyr::from_str::<Vec<PackageReads>>(&set.reads.inflate()).unwrap_or_default() {
         known_reads.packages.push(package.package);
         let reads = package.reads.into_iter().map(|read| (read, KnownTool::Read));
         let dry_runs = package.dry_runs.into_iter().map(|dry_run| (dry_run, KnownTool::DryRun));
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn every_shipped_list_can_be_read() {
         for set in &SHIPPED_RECIPE_SETS {
-            serde_saphyr::from_str::<Vec<PackageReads>>(set.reads).unwrap();
+            serde_saphyr::from_str::<Vec<PackageReads>>(&set.reads.inflate()).unwrap();
             let known = reads_of_set(set);
             assert!(!known.packages.is_empty(), "{}", set.name);
             for (tool, listed) in known.definitions() {

@@ -10,8 +10,9 @@
 //!    (`tests/clients/previews-gitlab.test.mjs`): `every_shipped_recipe_is_tried_with_its_server`, in
 //!    `src/config/src/servers/previews/tests.rs`, misses it otherwise.
 
-use std::path::Path;
+use std::{io::Read as _, path::Path};
 
+use flate2::bufread::DeflateDecoder;
 use url::Url;
 
 use crate::UpstreamTarget;
@@ -19,9 +20,9 @@ use crate::UpstreamTarget;
 /// A set of recipes with the names and addresses that identify its server.
 pub struct RecipeSet {
     pub name: &'static str,
-    pub yaml: &'static str,
+    pub yaml: CompressedText,
     /// The known reads of the server.
-    pub reads: &'static str,
+    pub reads: CompressedText,
     /// Names of the server's packages, modules, programs and images.
     aliases: &'static [&'static str],
     /// Addresses at which the server is hosted. They include all paths below them.
@@ -30,51 +31,69 @@ pub struct RecipeSet {
     pub own_name: &'static str,
 }
 
-pub const SHIPPED_RECIPE_SETS: [RecipeSet; 20] = [
+/// A text that the build script has compressed (`src/config/build.rs`).
+pub struct CompressedText(&'static [u8]);
+
+impl CompressedText {
+    /// Returns the text, which is empty if the data is damaged.
+    pub fn inflate(&self) -> String {
+        let mut text = String::new();
+        DeflateDecoder::new(self.0).read_to_string(&mut text).map(|_| text).unwrap_or_default()
+    }
+}
+
+/// Embeds a file of `config`.
+macro_rules! compressed_file {
+    ($path:literal) => {
+        CompressedText(include_bytes!(concat!(env!("OUT_DIR"), "/", $path)))
+    };
+}
+
+pub static SHIPPED_RECIPE_SETS: [RecipeSet; 20] = [
     RecipeSet {
         name: "atlassian",
-        yaml: include_str!("../../../../config/previews/atlassian.yaml"),
-        reads: include_str!("../../../../config/reads/atlassian.yaml"),
+        yaml: compressed_file!("previews/atlassian.yaml"),
+        reads: compressed_file!("reads/atlassian.yaml"),
         aliases: &["mcp-atlassian", "mcp_atlassian", "ghcr.io/sooperset/mcp-atlassian"],
         addresses: &[],
         own_name: "Atlassian MCP",
     },
     RecipeSet {
         name: "atlassian-hosted",
-        yaml: include_str!("../../../../config/previews/atlassian-hosted.yaml"),
-        reads: include_str!("../../../../config/reads/atlassian-hosted.yaml"),
+        yaml: compressed_file!("previews/atlassian-hosted.yaml"),
+        reads: compressed_file!("reads/atlassian-hosted.yaml"),
         aliases: &[],
         addresses: &["https://mcp.atlassian.com"],
         own_name: "atlassian-mcp-server",
     },
     RecipeSet {
         name: "dbhub",
-        yaml: include_str!("../../../../config/previews/dbhub.yaml"),
-        reads: include_str!("../../../../config/reads/dbhub.yaml"),
+        yaml: compressed_file!("previews/dbhub.yaml"),
+        reads: compressed_file!("reads/dbhub.yaml"),
         aliases: &["@bytebase/dbhub", "dbhub", "bytebase/dbhub"],
         addresses: &[],
         own_name: "DBHub MCP Server",
     },
     RecipeSet {
         name: "filesystem",
-        yaml: include_str!("../../../../config/previews/filesystem.yaml"),
-        reads: include_str!("../../../../config/reads/filesystem.yaml"),
+        yaml: compressed_file!("previews/filesystem.yaml"),
+        reads: compressed_file!("reads/filesystem.yaml"),
         aliases: &["@modelcontextprotocol/server-filesystem", "mcp-server-filesystem", "mcp/filesystem"],
         addresses: &[],
         own_name: "secure-filesystem-server",
     },
     RecipeSet {
         name: "git",
-        yaml: include_str!("../../../../config/previews/git.yaml"),
-        reads: include_str!("../../../../config/reads/git.yaml"),
+        yaml: compressed_file!("previews/git.yaml"),
+        reads: compressed_file!("reads/git.yaml"),
         aliases: &["mcp-server-git", "mcp_server_git", "mcp/git"],
         addresses: &[],
         own_name: "mcp-git",
     },
     RecipeSet {
         name: "github",
-        yaml: include_str!("../../../../config/previews/github.yaml"),
-        reads: include_str!("../../../../config/reads/github.yaml"),
+        yaml: compressed_file!("previews/github.yaml"),
+        reads: compressed_file!("reads/github.yaml"),
         aliases: &[
             "ghcr.io/github/github-mcp-server",
             "github-mcp-server",
@@ -85,24 +104,24 @@ pub const SHIPPED_RECIPE_SETS: [RecipeSet; 20] = [
     },
     RecipeSet {
         name: "gitlab",
-        yaml: include_str!("../../../../config/previews/gitlab.yaml"),
-        reads: include_str!("../../../../config/reads/gitlab.yaml"),
+        yaml: compressed_file!("previews/gitlab.yaml"),
+        reads: compressed_file!("reads/gitlab.yaml"),
         aliases: &["@zereight/mcp-gitlab", "mcp-gitlab", "zereight-mcp-gitlab", "zereight050/gitlab-mcp"],
         addresses: &[],
         own_name: "zereight-gitlab-mcp-server",
     },
     RecipeSet {
         name: "google-workspace",
-        yaml: include_str!("../../../../config/previews/google-workspace.yaml"),
-        reads: include_str!("../../../../config/reads/google-workspace.yaml"),
+        yaml: compressed_file!("previews/google-workspace.yaml"),
+        reads: compressed_file!("reads/google-workspace.yaml"),
         aliases: &["workspace-mcp", "workspace_mcp", "ghcr.io/taylorwilsdon/google_workspace_mcp"],
         addresses: &[],
         own_name: "google_workspace",
     },
     RecipeSet {
         name: "kubernetes",
-        yaml: include_str!("../../../../config/previews/kubernetes.yaml"),
-        reads: include_str!("../../../../config/reads/kubernetes.yaml"),
+        yaml: compressed_file!("previews/kubernetes.yaml"),
+        reads: compressed_file!("reads/kubernetes.yaml"),
         aliases: &[
             "kubernetes-mcp-server",
             "kubernetes-mcp-server-linux-amd64",
@@ -117,56 +136,56 @@ pub const SHIPPED_RECIPE_SETS: [RecipeSet; 20] = [
     },
     RecipeSet {
         name: "linear",
-        yaml: include_str!("../../../../config/previews/linear.yaml"),
-        reads: include_str!("../../../../config/reads/linear.yaml"),
+        yaml: compressed_file!("previews/linear.yaml"),
+        reads: compressed_file!("reads/linear.yaml"),
         aliases: &[],
         addresses: &["https://mcp.linear.app/mcp", "https://mcp.linear.app/sse"],
         own_name: "Linear",
     },
     RecipeSet {
         name: "memory",
-        yaml: include_str!("../../../../config/previews/memory.yaml"),
-        reads: include_str!("../../../../config/reads/memory.yaml"),
+        yaml: compressed_file!("previews/memory.yaml"),
+        reads: compressed_file!("reads/memory.yaml"),
         aliases: &["@modelcontextprotocol/server-memory", "mcp-server-memory", "mcp/memory"],
         addresses: &[],
         own_name: "memory-server",
     },
     RecipeSet {
         name: "mongodb",
-        yaml: include_str!("../../../../config/previews/mongodb.yaml"),
-        reads: include_str!("../../../../config/reads/mongodb.yaml"),
+        yaml: compressed_file!("previews/mongodb.yaml"),
+        reads: compressed_file!("reads/mongodb.yaml"),
         aliases: &["mongodb-mcp-server", "mongodb/mongodb-mcp-server"],
         addresses: &[],
         own_name: "MongoDB MCP Server",
     },
     RecipeSet {
         name: "notion",
-        yaml: include_str!("../../../../config/previews/notion.yaml"),
-        reads: include_str!("../../../../config/reads/notion.yaml"),
+        yaml: compressed_file!("previews/notion.yaml"),
+        reads: compressed_file!("reads/notion.yaml"),
         aliases: &["@notionhq/notion-mcp-server", "notion-mcp-server", "mcp/notion"],
         addresses: &[],
         own_name: "Notion API",
     },
     RecipeSet {
         name: "notion-hosted",
-        yaml: include_str!("../../../../config/previews/notion-hosted.yaml"),
-        reads: include_str!("../../../../config/reads/notion-hosted.yaml"),
+        yaml: compressed_file!("previews/notion-hosted.yaml"),
+        reads: compressed_file!("reads/notion-hosted.yaml"),
         aliases: &[],
         addresses: &["https://mcp.notion.com/mcp", "https://mcp.notion.com/sse"],
         own_name: "Notion MCP",
     },
     RecipeSet {
         name: "playwright",
-        yaml: include_str!("../../../../config/previews/playwright.yaml"),
-        reads: include_str!("../../../../config/reads/playwright.yaml"),
+        yaml: compressed_file!("previews/playwright.yaml"),
+        reads: compressed_file!("reads/playwright.yaml"),
         aliases: &["@playwright/mcp", "playwright-mcp", "mcr.microsoft.com/playwright/mcp", "mcp/playwright"],
         addresses: &[],
         own_name: "Playwright",
     },
     RecipeSet {
         name: "slack",
-        yaml: include_str!("../../../../config/previews/slack.yaml"),
-        reads: include_str!("../../../../config/reads/slack.yaml"),
+        yaml: compressed_file!("previews/slack.yaml"),
+        reads: compressed_file!("reads/slack.yaml"),
         aliases: &[
             "slack-mcp-server",
             "slack-mcp-server-linux-amd64",
@@ -179,32 +198,32 @@ pub const SHIPPED_RECIPE_SETS: [RecipeSet; 20] = [
     },
     RecipeSet {
         name: "slack-hosted",
-        yaml: include_str!("../../../../config/previews/slack-hosted.yaml"),
-        reads: include_str!("../../../../config/reads/slack-hosted.yaml"),
+        yaml: compressed_file!("previews/slack-hosted.yaml"),
+        reads: compressed_file!("reads/slack-hosted.yaml"),
         aliases: &[],
         addresses: &["https://mcp.slack.com/mcp"],
         own_name: "Slack",
     },
     RecipeSet {
         name: "sqlite",
-        yaml: include_str!("../../../../config/previews/sqlite.yaml"),
-        reads: include_str!("../../../../config/reads/sqlite.yaml"),
+        yaml: compressed_file!("previews/sqlite.yaml"),
+        reads: compressed_file!("reads/sqlite.yaml"),
         aliases: &["mcp-server-sqlite", "mcp_server_sqlite", "mcp/sqlite"],
         addresses: &[],
         own_name: "sqlite",
     },
     RecipeSet {
         name: "stripe",
-        yaml: include_str!("../../../../config/previews/stripe.yaml"),
-        reads: include_str!("../../../../config/reads/stripe.yaml"),
+        yaml: compressed_file!("previews/stripe.yaml"),
+        reads: compressed_file!("reads/stripe.yaml"),
         aliases: &["@stripe/mcp"],
         addresses: &["https://mcp.stripe.com"],
         own_name: "stripe-mcp",
     },
     RecipeSet {
         name: "supabase",
-        yaml: include_str!("../../../../config/previews/supabase.yaml"),
-        reads: include_str!("../../../../config/reads/supabase.yaml"),
+        yaml: compressed_file!("previews/supabase.yaml"),
+        reads: compressed_file!("reads/supabase.yaml"),
         aliases: &["@supabase/mcp-server-supabase", "mcp-server-supabase"],
         addresses: &["https://mcp.supabase.com/mcp"],
         own_name: "supabase",

@@ -73,7 +73,7 @@ impl RecipeLayers {
 /// Returns the recipes of a shipped set. Recipes that do not compile are skipped, and a test ensures that there are
 /// none.
 fn recipes_of_set(set: &RecipeSet) -> BTreeMap<String, Recipe> {
-    let Ok(LocatedNode { node, .. }) = tree::parse(set.yaml) else { return BTreeMap::new() };
+    let Ok(LocatedNode { node, .. }) = tree::parse(&set.yaml.inflate()) else { return BTreeMap::new() };
     let layer_value = LayerValue { node, origin: Origin::Default, base: Path::new("/").into() };
     let Node::Map(entries) = &layer_value.node else { return BTreeMap::new() };
     let mut reader = Reader::default();
