@@ -216,6 +216,18 @@ mod tests {
     }
 
     #[test]
+    fn sqlite_cannot_load_extensions() {
+        // The settings are in `.cargo/config.toml`.
+        let conn = Connection::open_in_memory().unwrap();
+        let is_set = |option: &str| -> bool {
+            conn.query_row("SELECT sqlite_compileoption_used(?1)", [option], |row| row.get(0)).unwrap()
+        };
+        assert!(is_set("OMIT_LOAD_EXTENSION") && is_set("ENABLE_FTS5"));
+        assert!(!is_set("ENABLE_FTS3") && !is_set("ENABLE_RTREE"));
+        assert!(conn.query_row("SELECT load_extension('x')", [], |_| Ok(())).is_err());
+    }
+
+    #[test]
     fn unusable_databases_are_refused_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let conn = open_writer(dir.path()).unwrap();
