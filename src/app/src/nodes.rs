@@ -239,7 +239,7 @@ impl NodeSync {
                     self.changes.announce_escalation(&entry.change_id).await?;
                 }
             } else {
-                let details = serde_json::from_str::<Value>(entry.details.get()).unwrap_or_default();
+                let details = entry.details.get().parse::<Value>().unwrap_or_default();
                 let digest = details["digest"].as_str().unwrap_or_default();
                 self.reloader.apply_remote_decision(digest, entry.event == ACCEPTED_EVENT, &entry.actor).await;
             }

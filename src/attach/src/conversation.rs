@@ -340,7 +340,7 @@ impl Conversation {
     #[must_use]
     pub fn handshake_request(&self) -> Option<Vec<u8>> {
         let handshake = self.handshake.as_ref().filter(|_| self.gateway > 0)?;
-        let mut request: Value = serde_json::from_slice(&handshake.request).ok()?;
+        let mut request: Value = std::str::from_utf8(&handshake.request).ok()?.parse().ok()?;
         request["id"] = format!("{PROXY_ID_PREFIX}initialize").into();
         // The agent goes on in the revision that it knows, even if this gateway has a newer one.
         request["params"]["protocolVersion"] = handshake.protocol_version.as_str().into();
@@ -405,7 +405,7 @@ pub fn is_answer(line: &[u8]) -> bool {
 /// Returns `true` if an ending gateway has refused the request, and another one may be asked: the gateway did not begin with
 /// the request, or it is repeatable.
 fn allows_repetition(error: &RawValue, is_repeatable: bool) -> bool {
-    let error: Value = serde_json::from_str(error.get()).unwrap_or_default();
+    let error: Value = error.get().parse().unwrap_or_default();
     let data = &error["data"];
     data["code"] == "SHUTTING_DOWN" && (is_repeatable || data["started"] == false)
 }
@@ -413,7 +413,7 @@ fn allows_repetition(error: &RawValue, is_repeatable: bool) -> bool {
 impl Handshake {
     /// Returns the handshake of a request and its result, or `None` if the result has no revision.
     fn new(request: Vec<u8>, result: &RawValue) -> Option<Self> {
-        let result: Value = serde_json::from_str(result.get()).ok()?;
+        let result: Value = result.get().parse().ok()?;
         let lists = [
             ("tools", "notifications/tools/list_changed"),
             ("resources", "notifications/resources/list_changed"),

@@ -32,14 +32,15 @@ pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
             tokio::time::timeout(TIMEOUT, request(args)).await.unwrap_or_else(|_| Err(timeout()))
         })
         .map_err(|failure| failed(failure.message))?;
-    let health: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let body = String::from_utf8_lossy(&body);
+    let health: Value = body.parse().unwrap_or_default();
     let store = health["checks"]["store"].as_str();
     let (Some(summary), Some(ready), Some(_)) = (health["status"].as_str(), health["ready"].as_bool(), store) else {
         return Err(failed(format!("the response of {url} ({status}) is not from a Countersign gateway")));
     };
     let is_ready = status == StatusCode::OK && ready;
     if args.json {
-        out.write_json(&String::from_utf8_lossy(&body))?;
+        out.write_json(&body)?;
     } else if is_ready {
         out.write_line(&format!("the gateway at {url} is ready"))?;
     } else {

@@ -27,7 +27,7 @@ fn known_tools(server: &UpstreamConfig, pins: &Pins) -> KnownTools {
     let names = Names::new(server);
     let server_pins = pins.servers.get(&server.name).into_iter().flatten();
     let tools = server_pins.filter_map(|(tool, pin)| {
-        let definition: Option<Value> = pin.text.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let definition: Option<Value> = pin.text.as_deref().and_then(|text| text.parse().ok());
         let arguments = definition.and_then(|definition| {
             let properties = definition.pointer("/inputSchema/properties")?.as_object()?;
             Some(properties.keys().cloned().collect())

@@ -121,7 +121,7 @@ impl ClientCapabilities {
             out["roots"] = json!({});
         }
         for (key, raw) in [("extensions", &self.extensions), ("experimental", &self.experimental)] {
-            if let Some(value) = raw.as_deref().and_then(|raw| serde_json::from_str(raw).ok()) {
+            if let Some(value) = raw.as_deref().and_then(|raw| raw.parse::<Value>().ok()) {
                 out[key] = value;
             }
         }

@@ -136,7 +136,7 @@ async fn prepare_proposal(directory: &RouteDirectory, expire_after: Duration) ->
     let projects = provider.call("list_projects", &to_arguments(&json!({ "limit": 1 }))?, &context).await?;
     let projects: Value = projects
         .structured_content
-        .map_or(Ok(Value::Null), |text| serde_json::from_str(text.get()))
+        .map_or(Ok(Value::Null), |text| text.get().parse())
         .map_err(|error| McpError::new(ErrorKind::Internal, error.to_string()))?;
     let (tool, arguments) = match projects["projects"][0]["id"].as_str() {
         Some(project) => (

@@ -196,7 +196,7 @@ impl RecordHistory {
             _ if event.starts_with("definitions_") || event.starts_with("standing_rule_") => {}
             _ => return Ok(()),
         }
-        let details: Value = serde_json::from_str(details).unwrap_or_default();
+        let details: Value = details.parse().unwrap_or_default();
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let items = |member: &str| details[member].as_array().into_iter().flatten();
         if event == RECORDS_ANCHORED {

@@ -75,7 +75,7 @@ impl Table {
     pub fn derive_columns(&self, row: &Row) -> Vec<(&'static str, Cell)> {
         let json = |column: &str| -> Json {
             let position = self.columns.split(", ").position(|name| name == column).unwrap_or(usize::MAX);
-            row.get(position).ok().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+            row.get::<&str>(position).ok().and_then(|text| text.parse::<Json>().ok()).unwrap_or_default()
         };
         match self.name {
             "changes" => {

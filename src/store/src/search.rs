@@ -94,7 +94,7 @@ pub async fn find_newest_entry(
     let search = AuditSearch { events: vec![event.to_owned()], ..AuditSearch::default() };
     let page = store.search_audit(search, None, NEWEST_ENTRIES).await.ok()?;
     page.entries.into_iter().find_map(|FoundEntry { entry, .. }| {
-        let details: Value = serde_json::from_str(entry.details.get()).ok()?;
+        let details: Value = entry.details.get().parse().ok()?;
         matches(&details).then_some((entry, details))
     })
 }

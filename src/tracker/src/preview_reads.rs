@@ -13,7 +13,7 @@ use countersign_protocol::McpError;
 pub(super) fn preview_reads(tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
     let Some(write) = Write::parse(tool, arguments) else { return Ok(Vec::new()) };
     let write = write?;
-    let values: Value = serde_json::from_str(arguments.get()).unwrap_or_default();
+    let values: Value = arguments.get().parse().unwrap_or_default();
     let mut reads = Vec::new();
     let issue = |id: &Value| ("get_issue", json!({ "issueId": id }));
     let people = || ("list_projects", json!({ "includePeople": true }));

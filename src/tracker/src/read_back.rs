@@ -69,7 +69,7 @@ fn issue_values(issue: Option<&Issue>) -> PresentValues {
 }
 
 fn created_id(result: &RawValue, pointer: &str) -> Result<Uuid, McpError> {
-    let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
+    let result: Value = result.get().parse().unwrap_or_default();
     let id = result.pointer(pointer).and_then(Value::as_str).and_then(Uuid::parse);
     id.ok_or_else(|| McpError::new(ErrorKind::Internal, "The result does not say what was created."))
 }

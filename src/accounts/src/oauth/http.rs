@@ -42,10 +42,14 @@ pub(super) async fn get_json(
     let answer = send_bounded(request, None).await.map_err(|error| GetError::Failed(to_oauth_error(&url, error)))?;
     let is_transient = is_transient(answer.status);
     match answer.status {
-        200 => serde_json::from_slice(&answer.body)
-            .map_err(|_| GetError::NoDocument { reason: "the answer is not JSON".to_owned(), is_transient }),
+        200 => parse_json(&answer.body)
+            .ok_or_else(|| GetError::NoDocument { reason: "the answer is not JSON".to_owned(), is_transient }),
         status => Err(GetError::NoDocument { reason: format!("the answer has status {status}"), is_transient }),
     }
+}
+
+fn parse_json(body: &[u8]) -> Option<Value> {
+    std::str::from_utf8(body).ok()?.parse().ok()
 }
 
 /// Returns `true` for a status after which a later request may succeed.
@@ -80,7 +84,7 @@ pub(super) async fn post(
     let answer = send_bounded(request, Some(body)).await.map_err(|error| to_oauth_error(&url, error))?;
     let describe = |problem: &str| format!("{}: the answer {problem}", quote(url.as_str()));
     match answer.status {
-        200 | 201 => serde_json::from_slice(&answer.body).map_err(|_| OAuthError::Unusable(describe("is not JSON"))),
+        200 | 201 => parse_json(&answer.body).ok_or_else(|| OAuthError::Unusable(describe("is not JSON"))),
         status if is_transient(status) => {
             // A server that answers with these statuses has not processed the request (RFC 6585, section 4; RFC 9110,
             // section 15.6.4).

@@ -55,7 +55,7 @@ fn with_headers(request: ClientRequest) -> ClientRequest {
 /// Reads a JSON document.
 pub(super) async fn get_json(url: &str, trusted: Option<&Authorities>) -> Result<Value, RequestError> {
     let text = send(with_headers(client(trusted).get(url)), None).await?;
-    serde_json::from_str(&text).map_err(|_| RequestError::Unusable("the answer is not JSON".to_owned()))
+    text.parse().map_err(|_| RequestError::Unusable("the answer is not JSON".to_owned()))
 }
 
 /// Sends a request with an access token. Returns the text of the answer.

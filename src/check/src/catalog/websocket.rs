@@ -54,7 +54,7 @@ async fn check_text_frames(probe: Probe) -> Outcome {
     socket.send_text(probe.harmless_request(7777).to_string().as_bytes()).await?;
     match socket.next_message(probe.answer_timeout()).await? {
         Some(SocketMessage::Text(text)) => {
-            ensure(serde_json::from_str::<serde_json::Value>(&text).is_ok(), || format!("it sends {}", truncate(&text)))
+            ensure(text.parse::<serde_json::Value>().is_ok(), || format!("it sends {}", truncate(&text)))
         }
         Some(SocketMessage::Binary) => fail("it sends a binary message".to_owned()),
         Some(SocketMessage::Close(_)) => fail("it closes the connection".to_owned()),

@@ -116,7 +116,7 @@ impl Http {
     }
 
     pub async fn send(&mut self, text: &[u8]) -> Result<(), ProbeError> {
-        let message: Value = serde_json::from_slice(text).unwrap_or_default();
+        let message: Value = std::str::from_utf8(text).unwrap_or_default().parse().unwrap_or_default();
         let answer = self.post(&message, text).await?;
         let status = Some(answer.status);
         if self.session.is_none() && message["method"] == "initialize" {

@@ -97,7 +97,7 @@ pub(crate) fn parse(text: &str) -> Option<Value> {
     if estimate_parsed_bytes(text) > MAX_PARSED_BYTES {
         return None;
     }
-    serde_json::from_str(text).ok()
+    text.parse().ok()
 }
 
 /// Returns `true` if a message is a response to any request.

@@ -110,7 +110,7 @@ fn description_lines(lines: &[DiffLine]) -> Option<Vec<DiffLine>> {
     let item_texts: Vec<String> = match items(Some(&text)) {
         Some(items) => texts(items),
         None => {
-            let record: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).ok()?;
+            let record: serde_json::Map<String, serde_json::Value> = text.parse().ok()?;
             let members: Vec<_> = json::members(&text).collect();
             let value = |source: &str| match items(Some(source)) {
                 Some(items) => Some(texts(items).join(", ")),

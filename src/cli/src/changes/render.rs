@@ -337,7 +337,7 @@ pub fn print_result(change: &Change, out: &mut Output) -> Result<(), Failure> {
 
 /// Returns the heading and the unescaped texts of what the tool returned.
 pub fn result_blocks(change: &Change) -> Option<(&'static str, Vec<String>)> {
-    let value: Value = serde_json::from_str(change.result.as_ref()?.get()).unwrap_or_default();
+    let value: Value = change.result.as_ref()?.get().parse().unwrap_or_default();
     let blocks = value["content"].as_array().into_iter().flatten();
     let texts = blocks.map(|block| block["text"].as_str().unwrap_or("(content that is not text)").to_owned());
     Some((if value["isError"] == true { "The tool failed" } else { "Result" }, texts.collect()))

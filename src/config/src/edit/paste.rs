@@ -134,7 +134,7 @@ fn parse(text: &str) -> Result<Node, PasteError> {
 #[must_use]
 pub fn parse_json(text: &str) -> Option<serde_json::Value> {
     let plain = without_json_comments(strip_byte_order_mark(text));
-    serde_json::from_str(&plain).or_else(|_| serde_json::from_str(&without_trailing_commas(&plain))).ok()
+    plain.parse().or_else(|_| without_trailing_commas(&plain).parse()).ok()
 }
 
 /// Returns JSON without commas before a closing bracket.

@@ -39,7 +39,7 @@ pub(super) async fn ask_client_model(
         answer = answer => answer.map_err(|_| "it did not answer".to_owned())?.map_err(|error| error.message.to_string())?,
         () = cancel.cancelled() => return Err("the call was cancelled".to_owned()),
     };
-    let answer: Value = serde_json::from_str(answer.get()).map_err(|_| "its answer is not JSON".to_owned())?;
+    let answer: Value = answer.get().parse().map_err(|_| "its answer is not JSON".to_owned())?;
     let text = content_text(&answer["content"]);
     match text.trim() {
         "" => Err("its answer is empty".to_owned()),

@@ -67,7 +67,7 @@ pub(super) fn untyped_schema() -> Value {
 /// Returns the definitions of the built-in types.
 pub(super) fn built_in() -> impl Iterator<Item = TypeDefinition> {
     BUILT_IN.iter().filter_map(|(name, file)| {
-        let file: Value = serde_json::from_str(file).ok()?;
+        let file: Value = file.parse().ok()?;
         let properties = file.get("properties")?.as_object()?.clone();
         let required = file.get("required")?.as_array()?.clone();
         Some(TypeDefinition {

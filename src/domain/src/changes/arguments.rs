@@ -21,7 +21,7 @@ pub fn check(arguments: &RawValue) -> Result<(), ArgumentsError> {
     if !arguments.get().trim_start().starts_with('{') {
         return Err(ArgumentsError::NotAnObject);
     }
-    serde_json::from_str::<Value>(arguments.get()).map_err(|e| ArgumentsError::Ambiguous(e.to_string()))?;
+    arguments.get().parse::<Value>().map_err(|e| ArgumentsError::Ambiguous(e.to_string()))?;
     countersign_protocol::arguments::check(arguments, usize::MAX).map_err(|error| {
         ArgumentsError::Ambiguous(match error.data.get("key") {
             Some(key) => format!("the key {key} occurs twice in one object"),
@@ -36,7 +36,7 @@ pub fn are_equal(a: &RawValue, b: &RawValue) -> bool {
     if a.get() == b.get() {
         return true;
     }
-    match (serde_json::from_str::<Value>(a.get()), serde_json::from_str::<Value>(b.get())) {
+    match (a.get().parse::<Value>(), b.get().parse::<Value>()) {
         (Ok(a), Ok(b)) => a == b,
         _ => false,
     }

@@ -97,7 +97,7 @@ impl fmt::Display for ArgumentPattern {
 #[must_use]
 pub fn read_arguments(raw: &RawValue) -> Option<Map<String, Value>> {
     arguments::check(raw, MAX_DEPTH).ok()?;
-    let arguments: Map<String, Value> = serde_json::from_str(raw.get()).ok()?;
+    let arguments: Map<String, Value> = raw.get().parse().ok()?;
     are_keys_distinct(arguments.keys()).then_some(arguments)
 }
 

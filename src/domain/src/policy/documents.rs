@@ -26,7 +26,7 @@ pub fn parse_json(text: &str) -> Result<Json, ConditionFault> {
     values::check_size(text, MAX_BYTES)?;
     let json = serde_json::from_str::<&RawValue>(text).map_err(invalid)?;
     values::check_json(json, MAX_VALUES)?;
-    serde_json::from_str(text).map_err(invalid)
+    text.parse().map_err(invalid)
 }
 
 /// Parses a YAML text that holds one document.

@@ -34,7 +34,7 @@ pub fn arguments(raw: &RawValue) -> Result<Value, ConditionFault> {
 /// # Errors
 /// The errors of [`arguments`].
 pub fn claims(text: &str) -> Result<Value, ConditionFault> {
-    to_cel(serde_json::from_str(text).map_err(|_| AMBIGUOUS)?)
+    to_cel(text.parse::<Json>().map_err(|_| AMBIGUOUS)?)
 }
 
 /// Parses arguments like [`arguments`], with other limits for the bytes of the JSON text and the number of values.
@@ -45,7 +45,7 @@ pub fn arguments_within(text: &str, max_bytes: usize, max_values: usize) -> Resu
     check_size(text, max_bytes)?;
     let json = serde_json::from_str::<&RawValue>(text).map_err(|_| AMBIGUOUS)?;
     check_json(json, max_values)?;
-    to_cel(serde_json::from_str(text).map_err(|_| AMBIGUOUS)?)
+    to_cel(text.parse::<Json>().map_err(|_| AMBIGUOUS)?)
 }
 
 pub(super) fn check_size(text: &str, max_bytes: usize) -> Result<(), ConditionFault> {

@@ -212,7 +212,7 @@ fn escape_hidden_strings(schema: &str) -> Option<String> {
             _ => {}
         }
     }
-    let (mut value, mut changed) = (serde_json::from_str::<Value>(schema).ok()?, false);
+    let (mut value, mut changed) = (schema.parse::<Value>().ok()?, false);
     escape_strings(&mut value, &mut changed);
     changed.then(|| value.to_string())
 }

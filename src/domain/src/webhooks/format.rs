@@ -52,7 +52,7 @@ impl DeliveryFormat {
         if self == Self::Json && template.is_none() {
             return add_link(event, link).into();
         }
-        let event: Value = serde_json::from_str(event).unwrap_or_default();
+        let event: Value = event.parse().unwrap_or_default();
         let values = TemplateValues::new(&event, link);
         match self {
             Self::Json => template

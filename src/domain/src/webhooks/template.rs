@@ -114,7 +114,7 @@ impl MessageTemplate {
         let template = Self(parts);
         if format == DeliveryFormat::Json {
             let sample = template.fill(&TemplateValues::new(&Value::Null, "https://x/"), escape_json);
-            serde_json::from_str::<Value>(&sample).map_err(|error| MessageTemplateError::NotJson(error.to_string()))?;
+            sample.parse::<Value>().map_err(|error| MessageTemplateError::NotJson(error.to_string()))?;
         }
         Ok(template)
     }

@@ -84,7 +84,7 @@ impl FactLimits {
                 }
                 other => {
                     unknown_bytes += other.len() + member.value.len();
-                    (unknown_bytes <= MAX_UNKNOWN_BYTES).then(|| serde_json::from_str(member.value).ok()).flatten()
+                    (unknown_bytes <= MAX_UNKNOWN_BYTES).then(|| member.value.parse::<Value>().ok()).flatten()
                 }
             };
             if let Some(value) = value {

@@ -196,7 +196,7 @@ fn list_text(value: &str) -> Option<String> {
 
 /// Hashes the definition, so that a changed definition makes its proposals stale.
 fn definition_fingerprint(def: &ToolDef) -> String {
-    let value = def.raw.as_ref().and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+    let value = def.raw.as_ref().and_then(|raw| raw.get().parse::<Value>().ok());
     canonical_text_hash(&value.unwrap_or_default().to_string())
 }
 
@@ -205,7 +205,7 @@ fn pretty_if_lossless(value: &str) -> String {
     if !value.starts_with(['{', '[']) || value.len() < 80 {
         return value.to_owned();
     }
-    let Ok(parsed) = serde_json::from_str::<Value>(value) else { return value.to_owned() };
+    let Ok(parsed) = value.parse::<Value>() else { return value.to_owned() };
     let compact = serde_json::to_string(&parsed).unwrap_or_default();
     // Equal apart from whitespace between tokens, so parsing lost nothing.
     if without_whitespace(&compact) == without_whitespace(value) {

@@ -201,7 +201,7 @@ fn value_at(result: &ToolResult, pointer: &str) -> Option<Value> {
         "structuredContent" => result.structured_content.as_ref(),
         _ => None,
     }?;
-    let value: Value = serde_json::from_str(raw.get()).ok()?;
+    let value: Value = raw.get().parse().ok()?;
     value.pointer(rest).cloned()
 }
 

@@ -154,7 +154,7 @@ pub(super) fn format_of_content(text: &str) -> FieldFormat {
     if !text.starts_with(['{', '[']) {
         return FieldFormat::Text;
     }
-    match serde_json::from_str(text) {
+    match text.parse() {
         Ok(Value::Array(items)) if is_table(&items) => FieldFormat::Rows,
         Ok(_) => FieldFormat::Json,
         Err(_) => FieldFormat::Text,

@@ -101,7 +101,7 @@ pub fn filter_resource(raw: &str, revision: Revision) -> Option<String> {
 /// Keeps the output schema, combines it with that of the pending answer, or drops it if the revision or the combination
 /// does not permit it.
 fn output_schema(own: &str, pending: Option<&Value>, revision: Revision) -> MemberAction {
-    let Ok(schema) = serde_json::from_str::<Map<String, Value>>(own) else { return MemberAction::Drop };
+    let Ok(schema) = own.parse::<Map<String, Value>>() else { return MemberAction::Drop };
     let is_object = schema.get("type").is_some_and(|kind| kind == "object");
     if !is_object && revision.rules().structured_object_only {
         return MemberAction::Drop;
@@ -114,7 +114,7 @@ fn output_schema(own: &str, pending: Option<&Value>, revision: Revision) -> Memb
 /// new root, where references still find them. Returns `None` if the schema has other references, which would break.
 fn any_of(own: &str, is_object: bool, pending: &Value) -> Option<String> {
     let mut has_other_reference = false;
-    for_each_reference(&serde_json::from_str(own).ok()?, &mut |reference| {
+    for_each_reference(&own.parse::<Value>().ok()?, &mut |reference| {
         has_other_reference |= !reference.starts_with("#/$defs/") && !reference.starts_with("#/definitions/");
     });
     if has_other_reference {

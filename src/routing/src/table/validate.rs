@@ -45,7 +45,9 @@ pub(super) fn compile_schema(def: &ToolDef) -> Result<Option<CompiledSchema>, St
 /// `VALIDATION_FAILED` with `details.errors`: the JSON pointer into the arguments, the violated rule and a message for
 /// each failure.
 pub fn check_arguments(route: &ToolRoute, arguments: &RawValue) -> Result<(), McpError> {
-    let value: Value = serde_json::from_str(arguments.get())
+    let value: Value = arguments
+        .get()
+        .parse()
         .map_err(|e| McpError::new(ErrorKind::ValidationFailed, format!("the arguments cannot be read: {e}")))?;
     let Some(schema) = route.compiled_schema()? else { return Ok(()) };
     if schema.is_valid(&value) {

@@ -5,7 +5,7 @@ use std::{
     io,
 };
 
-use serde_json::{json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
 use crate::{
     ReadAuditError, StoreError,
@@ -162,7 +162,7 @@ pub async fn key_details<S: Sql>(db: &S, id: &str, ended: &EndedRights) -> Resul
     let (name, role, owner): (&str, &str, Option<&str>) = (row.get(1)?, row.get(2)?, row.get(3)?);
     let mut key = json!({ "id": id, "name": name, "role": role, "owner": owner });
     if let Some(creators) = row.get::<Option<&str>>(7)? {
-        key["createdBy"] = serde_json::from_str(creators).unwrap_or_default();
+        key["createdBy"] = creators.parse::<Value>().unwrap_or_default();
     }
     let mut details = json!({ "key": key, "row": key_hash(&row)? });
     let EndedRights { accounts, absences } = ended;

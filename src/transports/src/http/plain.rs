@@ -180,7 +180,7 @@ async fn call_tool(
 fn tool_failure(kind: ErrorKind, result: &ToolResult) -> Problem {
     let text = content_text(&result.content);
     let report = result.structured_content.as_deref().map_or(text.as_str(), RawValue::get);
-    let report = serde_json::from_str::<serde_json::Value>(report).unwrap_or_default();
+    let report = report.parse::<serde_json::Value>().unwrap_or_default();
     let detail = report["message"].as_str().unwrap_or("the tool failed").to_owned();
     let mut problem = Problem::new(kind, detail);
     // A tool may report a failure in any shape, but `details` of the document is an object.

@@ -330,7 +330,7 @@ impl App {
         if text.trim() == before.trim() {
             return self.set_status(Tone::Plain, "The arguments were not changed.");
         }
-        match serde_json::from_str::<serde_json::Map<String, Value>>(&text) {
+        match text.parse::<serde_json::Map<String, Value>>() {
             Ok(_) => {
                 self.drafts.insert(id.clone(), text.clone());
                 self.ask(Question::EditComment { id, version, arguments: text });

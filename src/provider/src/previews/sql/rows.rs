@@ -27,7 +27,7 @@ pub(in crate::previews) fn parse_rows(tool: &str, text: &str) -> Result<Vec<Row>
 
 fn find_rows_in_text(text: &str, depth: usize) -> Option<Vec<Row>> {
     let text = data_between_tags(text).unwrap_or(text).trim();
-    let value = match serde_json::from_str(text) {
+    let value = match text.parse::<Value>() {
         Ok(value) => value,
         Err(_) => PythonReader { rest: text }.read_whole()?,
     };
@@ -187,7 +187,7 @@ impl PythonReader<'_> {
                 self.read_arguments(depth)?;
                 Some(consumed(whole, self.rest).into())
             }
-            _ => Some(serde_json::from_str(word).unwrap_or_else(|_| word.into())),
+            _ => Some(word.parse::<Value>().unwrap_or_else(|_| word.into())),
         }
     }
 

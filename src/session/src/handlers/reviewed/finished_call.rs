@@ -94,7 +94,7 @@ fn failed_outcome(change: &Change) -> ChangeOutcome {
     let kind = ErrorKind::ALL.iter().copied().find(|kind| kind.code() == code).unwrap_or(ErrorKind::ToolExecution);
     let answer = tool_answer(change);
     let content = answer.as_ref().and_then(|result| result.structured_content.as_deref());
-    let content: Value = content.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
+    let content: Value = content.and_then(|raw| raw.get().parse().ok()).unwrap_or_default();
     if kind == ErrorKind::UpstreamError || !is_tool_failure(kind) {
         let message = fault.map_or_else(|| "the approved call failed".to_owned(), |fault| fault.message.clone());
         let upstream_code = content["details"]["upstreamCode"].as_i64();

@@ -153,7 +153,7 @@ fn fill_in(arguments: &RawValue, schema: &Value, answer: &str) -> Option<Box<Raw
 
 /// Returns `true` if the arguments could be those of a call before its person filled in the rest of `completed`.
 pub(super) fn are_part_of(arguments: &RawValue, completed: &RawValue) -> bool {
-    let parse = |raw: &RawValue| serde_json::from_str::<Map<String, Value>>(raw.get()).ok();
+    let parse = |raw: &RawValue| raw.get().parse::<Map<String, Value>>().ok();
     let (Some(arguments), Some(completed)) = (parse(arguments), parse(completed)) else { return false };
     arguments.iter().all(|(name, value)| completed.get(name) == Some(value))
 }
