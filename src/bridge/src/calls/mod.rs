@@ -22,7 +22,7 @@ use countersign_protocol::{
     Era, McpError, envelope::Request, outline::OutlinedObject, param_headers::ParamHeader, params::LoggingLevel,
 };
 use countersign_provider::ToolResult;
-use countersign_upstream::{Caller, LinkChoice, Listener, OutgoingRequest, Response, Upstream};
+use countersign_upstream::{Caller, LinkChoice, OutgoingRequest, Response, Upstream};
 use prepared_call::PreparedCall;
 
 /// The default level of the log messages that a handshake-era client gets from upstreams.
@@ -236,8 +236,7 @@ async fn call_in_handshake_era(prepared: &PreparedCall<'_>) -> Result<Response, 
     let outgoing = prepared.build_request(&[]);
     let upstream = prepared.call.upstream;
     if prepared.caller.capabilities.accepts_no_requests() {
-        let relay = Relay::new(prepared.recipient(), true);
-        return call_upstream(upstream, &prepared.caller, &outgoing, relay, prepared.waits_for_task()).await;
+        return upstream.call(&prepared.caller, &outgoing, Relay::new(prepared.recipient(), true)).await;
     }
     let (relay, requests) = Relay::with_questions(prepared.recipient(), true);
     let asker = ClientAsker {
@@ -246,21 +245,6 @@ async fn call_in_handshake_era(prepared: &PreparedCall<'_>) -> Result<Response, 
         capabilities: &prepared.caller.capabilities,
         task: None,
     };
-    let call = call_upstream(upstream, &prepared.caller, &outgoing, relay, prepared.waits_for_task());
     // Boxed, because the future would otherwise be stored twice.
-    asker.run(Box::pin(call), requests).await
-}
-
-/// Calls an upstream of the handshake era. `waits_for_task` is `true` for a call that requests a task and waits for its result.
-async fn call_upstream(
-    upstream: &Upstream,
-    caller: &Caller,
-    outgoing: &OutgoingRequest,
-    listener: Arc<dyn Listener>,
-    waits_for_task: bool,
-) -> Result<Response, McpError> {
-    if waits_for_task {
-        return Box::pin(upstream.call_as_task(caller, outgoing, listener)).await;
-    }
-    upstream.call(caller, outgoing, listener).await
+    asker.run(Box::pin(upstream.call(&prepared.caller, &outgoing, relay)), requests).await
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{call_upstream, prepared_call::PreparedCall};
+use super::prepared_call::PreparedCall;
 use crate::{
     parked_calls::{
         Answers, CallEvent, ClientQuestion, ParkedCallRef, Retry, RetryParams, RunningCall, ended_call_error,
@@ -43,9 +43,7 @@ pub async fn call_or_resume(prepared: &PreparedCall<'_>) -> Result<Reply, McpErr
     let upstream = Arc::clone(prepared.call.upstream);
     if prepared.caller.capabilities.accepts_no_requests() {
         let relay = Relay::new(prepared.recipient(), false);
-        let listener = Arc::clone(&relay) as _;
-        let response =
-            call_upstream(&upstream, &prepared.caller, &outgoing, listener, prepared.waits_for_task()).await?;
+        let response = upstream.call(&prepared.caller, &outgoing, Arc::clone(&relay) as _).await?;
         let declared = &prepared.call.exchange.facts.capabilities;
         return match relay.declined().capability_error(&response, declared, &upstream.config.name) {
             Some(error) => Err(error),
@@ -53,9 +51,9 @@ pub async fn call_or_resume(prepared: &PreparedCall<'_>) -> Result<Reply, McpErr
         };
     }
     let (relay, requests) = Relay::with_questions(prepared.recipient(), false);
-    let (caller, listener, waits_for_task) = (prepared.caller.clone(), Arc::clone(&relay), prepared.waits_for_task());
+    let (caller, listener) = (prepared.caller.clone(), Arc::clone(&relay));
     let mut running_call = RunningCall::new(
-        Box::pin(async move { call_upstream(&upstream, &caller, &outgoing, listener, waits_for_task).await }),
+        Box::pin(async move { upstream.call(&caller, &outgoing, listener).await }),
         requests,
         prepared.caller.capabilities.clone(),
         Arc::clone(&prepared.call.exchange.facts.capabilities),

@@ -157,6 +157,7 @@ impl<'a> PreparedCall<'a> {
             keeps_task: self.call.plan.wants_task || self.call.request_kind != RequestKind::Tool,
         };
         let mut outgoing = request::for_upstream(self.call.upstream.next_request_id(), revision, &draft);
+        outgoing.waits_for_task = self.requested_task == Some(RequestedTask::ForCall);
         outgoing.is_repeatable = self.call.is_read_only && extra.is_empty() && !self.call.plan.is_retry;
         if revision.era() == Era::Modern && !self.call.headers.is_empty() {
             let arguments = self.params.object.member("arguments");
@@ -181,11 +182,6 @@ impl<'a> PreparedCall<'a> {
     /// Returns `true` if the gateway requests a task on the client's behalf, and the client gets it.
     pub(super) fn requests_client_task(&self) -> bool {
         self.requested_task == Some(RequestedTask::ForClient)
-    }
-
-    /// Returns `true` if the gateway requests a task, and the call waits for its result.
-    pub(super) fn waits_for_task(&self) -> bool {
-        self.requested_task == Some(RequestedTask::ForCall)
     }
 
     /// Returns the recipient of the messages that the upstream sends during the call.

@@ -162,6 +162,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> OutgoingR
         },
         headers: Vec::new(),
         is_repeatable: false,
+        waits_for_task: false,
         permit: None,
     }
 }

@@ -69,14 +69,19 @@ async fn call_tool(
     let confirming = confirming_inquirer(upstream, upstream_name, arguments, context);
     let inquirer = confirming.clone().map(|inquirer| inquirer as Arc<dyn Inquirer>).or(context.inquirer.clone());
     let capabilities = inquirer.as_ref().map(|inquirer| inquirer.capabilities().clone()).unwrap_or_default();
-    let headers = match era {
-        Era::Legacy => Vec::new(),
-        Era::Modern => {
-            let definitions = upstream.definitions.load();
-            let schema = definitions.tools.iter().find(|def| def.name == tool).map(|def| &def.input_schema);
-            let annotated = schema.and_then(|schema| annotated_params(schema).ok()).unwrap_or_default();
-            param_headers::for_call(&annotated, Some(arguments.get()))
-        }
+    let (headers, requires_task) = {
+        let definitions = upstream.definitions.load();
+        let definition = definitions.tools.iter().find(|def| def.name == tool);
+        let raw = definition.and_then(|def| def.raw.as_deref());
+        let requires_task = upstream.negotiated().is_some_and(|negotiated| negotiated.requires_task(raw));
+        let headers = match era {
+            Era::Legacy => Vec::new(),
+            Era::Modern => {
+                let annotated = definition.and_then(|def| annotated_params(&def.input_schema).ok()).unwrap_or_default();
+                param_headers::for_call(&annotated, Some(arguments.get()))
+            }
+        };
+        (headers, requires_task)
     };
     let caller = Caller {
         principal: Arc::clone(&context.principal),
@@ -92,11 +97,6 @@ async fn call_tool(
         inquirer: inquirer.clone(),
         has_declined: AtomicBool::new(false),
     });
-    let requires_task = {
-        let definitions = upstream.definitions.load();
-        let definition = definitions.tools.iter().find(|def| def.name == tool).and_then(|def| def.raw.as_deref());
-        upstream.negotiated().is_some_and(|negotiated| negotiated.requires_task(definition))
-    };
     let checked_endpoint = upstream.ensure_session_alive(&caller).await;
     let mut rounds = InputRounds::default();
     loop {
@@ -115,14 +115,12 @@ async fn call_tool(
             name: Some(upstream_name.into()),
             headers: headers.clone(),
             permit: context.permit.clone(),
+            waits_for_task: requires_task,
             ..OutgoingRequest::new(id, "tools/call", Some(&params))
         };
-        let (listener_of_call, resend) = (Arc::clone(&listener) as _, ResendPolicy::Unsent);
-        let response = if requires_task {
-            upstream.send_as_task(&caller, &outgoing, listener_of_call, resend, checked_endpoint).await?
-        } else {
-            upstream.send(&caller, &outgoing, listener_of_call, resend, checked_endpoint).await?
-        };
+        let response = upstream
+            .send(&caller, &outgoing, Arc::clone(&listener) as _, ResendPolicy::Unsent, checked_endpoint)
+            .await?;
         if era == Era::Modern
             && let Some(inquirer) = &inquirer
             && let Response::Result(result) = &response

@@ -5,7 +5,7 @@ pub(crate) mod actor;
 mod execute;
 mod lease;
 pub mod rounds;
-pub mod task;
+mod task;
 
 use std::{sync::Arc, time::Duration};
 
@@ -64,6 +64,22 @@ impl Upstream {
 
     /// Sends a call like [`Upstream::call`], with `resend` as the limit of retries, and to the endpoint `preferred` first.
     pub(super) async fn send(
+        &self,
+        caller: &Caller,
+        outgoing: &OutgoingRequest,
+        listener: Arc<dyn Listener>,
+        resend: ResendPolicy,
+        preferred: Option<&Arc<Endpoint>>,
+    ) -> Result<Response, McpError> {
+        if outgoing.waits_for_task {
+            // Boxed, because few calls need it.
+            return Box::pin(self.send_and_await_task(caller, outgoing, listener, resend, preferred)).await;
+        }
+        self.send_recorded(caller, outgoing, listener, resend, preferred).await
+    }
+
+    /// Sends a call, and records its outcome in the metrics.
+    async fn send_recorded(
         &self,
         caller: &Caller,
         outgoing: &OutgoingRequest,

@@ -16,22 +16,12 @@ use countersign_provider::Permit;
 use countersign_runtime::background;
 
 impl Upstream {
-    /// Sends a call that requests a task, and waits for the result that the call itself would have returned. Dropping the
-    /// future cancels the task.
+    /// Sends a call that requests a task, with the limits of [`Upstream::send`], and waits for the result that the call itself
+    /// would have returned. Dropping the future cancels the task.
     ///
     /// # Errors
     /// The errors of [`Upstream::call`], with the outcome `unknown` once the task exists.
-    pub async fn call_as_task(
-        &self,
-        caller: &Caller,
-        outgoing: &OutgoingRequest,
-        listener: Arc<dyn Listener>,
-    ) -> Result<Response, McpError> {
-        self.send_as_task(caller, outgoing, listener, ResendPolicy::Safe, None).await
-    }
-
-    /// Sends a call like [`Upstream::call_as_task`], with the limits of [`Upstream::send`].
-    pub(super) async fn send_as_task(
+    pub(super) async fn send_and_await_task(
         &self,
         caller: &Caller,
         outgoing: &OutgoingRequest,
@@ -40,7 +30,7 @@ impl Upstream {
         preferred: Option<&Arc<Endpoint>>,
     ) -> Result<Response, McpError> {
         let recording = Caller { link_choice: LinkChoice::recording(), ..caller.clone() };
-        let response = self.send(&recording, outgoing, Arc::clone(&listener), resend, preferred).await?;
+        let response = self.send_recorded(&recording, outgoing, Arc::clone(&listener), resend, preferred).await?;
         let Response::Result(created) = &response else { return Ok(response) };
         let Some(id) = member(created.get(), "task").and_then(task::task_id) else { return Ok(response) };
         let running_task = RunningTask {

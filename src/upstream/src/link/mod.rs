@@ -47,6 +47,9 @@ pub struct OutgoingRequest {
     pub headers: Vec<(Box<str>, Box<str>)>,
     /// `true` if the request only reads, so that it may be sent twice.
     pub is_repeatable: bool,
+    /// `true` if the request asks for a task and its sender wants the result of the task
+    /// (2025-11-25/basic/utilities/tasks).
+    pub waits_for_task: bool,
     /// See [`countersign_provider::CallContext::permit`].
     pub permit: Option<Permit>,
 }
@@ -62,6 +65,7 @@ impl OutgoingRequest {
             name: None,
             headers: Vec::new(),
             is_repeatable: false,
+            waits_for_task: false,
             permit: None,
         }
     }
