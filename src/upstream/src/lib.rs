@@ -27,8 +27,8 @@ mod upkeep;
 pub use calls::rounds;
 pub use catalog::{Catalog, Names, is_tool_allowed, names};
 pub use link::{
-    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, OutgoingRequest, Response, SilentListener,
-    UpstreamNotification, child, detect, handshake, http,
+    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, OutgoingRequest, Response, UpstreamNotification,
+    child, detect, handshake, http,
 };
 pub use registry::Upstreams;
 pub use server::{CONNECT_TOOL, Caller, LinkChoice, Upstream, UpstreamStatus, cache};

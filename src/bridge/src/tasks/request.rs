@@ -22,8 +22,7 @@ use countersign_protocol::{
     rpc_error::RpcError,
     task::TASKS_EXTENSION,
 };
-use countersign_runtime::background;
-use countersign_upstream::{Listener, NegotiatedSession, OutgoingRequest, Response, SilentListener, Upstream};
+use countersign_upstream::{Listener, NegotiatedSession, OutgoingRequest, Response, Upstream};
 
 /// A client's request about a task, with everything that is known about its client and its upstream.
 pub struct TaskRequest<'a> {
@@ -127,14 +126,9 @@ pub fn build_request(upstream: &Upstream, task: &Task, method: &str, params: &st
 }
 
 /// Asks the upstream to cancel a task that nobody waits for any more. Does not wait for the answer.
-pub fn cancel_in_background(upstream: &Arc<Upstream>, task: &Arc<Task>) {
-    let outgoing = build_request(upstream, task, "tasks/cancel", "{}", task.caller.is_modern);
-    let (upstream, task) = (Arc::clone(upstream), Arc::clone(task));
-    background::spawn(async move {
-        if let Err(error) = upstream.call(&task.caller, &outgoing, Arc::new(SilentListener)).await {
-            tracing::debug!(%error, "a task that nobody waits for could not be cancelled");
-        }
-    });
+pub fn cancel_in_background(upstream: &Arc<Upstream>, task: &Task) {
+    let cancellation = build_request(upstream, task, "tasks/cancel", "{}", task.caller.is_modern);
+    upstream.cancel_in_background(task.caller.clone(), cancellation);
 }
 
 /// Adds the declaration of the extension to capabilities.

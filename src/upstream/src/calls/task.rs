@@ -16,6 +16,16 @@ use countersign_provider::Permit;
 use countersign_runtime::background;
 
 impl Upstream {
+    /// Sends a request that cancels a task for which nobody waits any more. Does not wait for the answer.
+    pub fn cancel_in_background(self: &Arc<Self>, caller: Caller, cancellation: OutgoingRequest) {
+        let upstream = Arc::clone(self);
+        background::spawn(async move {
+            if let Err(error) = upstream.call(&caller, &cancellation, Arc::new(SilentListener)).await {
+                tracing::debug!(%error, "a task that nobody waits for could not be cancelled");
+            }
+        });
+    }
+
     /// Sends a call that requests a task, with the limits of [`Upstream::send`], and waits for the result that the call itself
     /// would have returned. Dropping the future cancels the task.
     ///
@@ -96,13 +106,8 @@ impl RunningTask<'_> {
 impl Drop for RunningTask<'_> {
     fn drop(&mut self) {
         let Some(upstream) = self.upstream.weak_self.upgrade().filter(|_| !self.has_ended) else { return };
-        let outgoing = OutgoingRequest::new(upstream.next_request_id(), "tasks/cancel", Some(&self.params));
-        let caller = self.caller.clone();
-        background::spawn(async move {
-            if let Err(error) = upstream.call(&caller, &outgoing, Arc::new(SilentListener)).await {
-                tracing::debug!(%error, "a task that nobody waits for could not be cancelled");
-            }
-        });
+        let cancellation = OutgoingRequest::new(upstream.next_request_id(), "tasks/cancel", Some(&self.params));
+        upstream.cancel_in_background(self.caller.clone(), cancellation);
     }
 }
 
