@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, focused, holds, launch, matches, screenshot } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, focused, holds, launch, matches, newPage, row, screenshot, signIn } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
 const DESCRIPTION = Array.from({ length: 60 }, (_, n) => `Line ${n + 1}`).join('\n');
@@ -142,3 +142,24 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['small'
     await page.context().close();
   });
 }
+
+test('a closed group stays closed when it becomes a bundle', async () => {
+  await propose('folding-bot', ['Folded 1', 'Folded 2', 'Folded 3']);
+  const page = await newPage(browser, gateway);
+  const { promise: closed, resolve: release } = Promise.withResolvers();
+  await page.route('**/api/bundles', async (route) => {
+    await closed;
+    await route.continue();
+  });
+  await signIn(page, gateway);
+  const head = page.locator('.group-row', { hasText: 'folding-bot' });
+  await head.click();
+  await row(page, 'Folded 1').waitFor({ state: 'detached' });
+  release();
+  await page.locator('.row-place', { has: head }).getByRole('link', { name: 'Review together' }).waitFor();
+  await holds(() => head.getAttribute('aria-expanded'), (expanded) => expanded === 'false');
+  await head.click();
+  await row(page, 'Folded 1').waitFor();
+  assertClean(page);
+  await page.context().close();
+});

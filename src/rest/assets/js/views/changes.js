@@ -120,6 +120,7 @@ export class ChangesView {
     this.element = h('div', { class: 'split' }, pane, this.#detail.element, this.#steps?.element);
     this.#unsubscribe = collection.subscribe(() => this.#paint());
     this.#leaveBundles = bundles.subscribe(() => {
+      this.#keepToggled();
       // The open change may have joined a bundle, which is another group.
       this.#reveal(this.#detail.id);
       this.#paint();
@@ -195,6 +196,15 @@ export class ChangesView {
   #reveal(id) {
     const row = id === null ? null : this.#collection.get(id);
     if (row) this.#toggled.set(this.#groupKey(row), this.#toggled.get(this.#groupKey(row)) ?? true);
+  }
+
+  // Keeps open or closed what the user opened or closed before it joined a bundle, which is another group.
+  #keepToggled() {
+    for (const { group, id, rows, open } of this.#items) {
+      if (!group || !this.#toggled.has(id)) continue;
+      const key = this.#groupKey(rows[0]);
+      if (key !== id && (open || !this.#toggled.has(key))) this.#toggled.set(key, open);
+    }
   }
 
   /** Handles an event, which the collection has already applied. */
