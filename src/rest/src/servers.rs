@@ -1,6 +1,6 @@
 //! Servers, their tools, the acceptance of definitions, and tools that run without review.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
@@ -20,8 +20,8 @@ use countersign_review::Page;
 use countersign_rulings::{
     standing_rules::{MAX_RULES_PER_OWNER, StandingRuleService},
     tool_acceptance::{
-        KnownReadsInfo, MAX_TOOLS_PER_ACCEPTANCE, PendingToolCounts, ShownDefinition, ToolAcceptances, ToolInfo,
-        ToolVerdictCounts,
+        DefinitionDecision, KnownReadsInfo, MAX_TOOLS_PER_ACCEPTANCE, PendingToolCounts, ShownDefinition,
+        ToolAcceptances, ToolInfo, ToolVerdictCounts,
     },
 };
 
@@ -203,10 +203,7 @@ pub async fn accept(
     submission: Submission<DefinitionsRequest>,
     acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, path_parameter: server, body } = submission;
-    let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
-    acceptances.accept(&server, &tools, &principal).await?;
-    tools_response(&server, &acceptances)
+    decide(submission, &acceptances, DefinitionDecision::Accept).await
 }
 
 /// Accepts known reads of a server.
@@ -223,10 +220,7 @@ pub async fn accept_known_reads(
     submission: Submission<DefinitionsRequest>,
     acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, path_parameter: server, body } = submission;
-    let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
-    acceptances.accept_known_reads(&server, &tools, &principal).await?;
-    tools_response(&server, &acceptances)
+    decide(submission, &acceptances, DefinitionDecision::AcceptKnownReads).await
 }
 
 /// Revokes acceptances.
@@ -239,8 +233,16 @@ pub async fn revoke(
     submission: Submission<DefinitionsRequest>,
     acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
+    decide(submission, &acceptances, DefinitionDecision::Revoke).await
+}
+
+async fn decide(
+    submission: Submission<DefinitionsRequest>,
+    acceptances: &Arc<ToolAcceptances>,
+    decision: DefinitionDecision,
+) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: server, body } = submission;
     let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
-    acceptances.revoke(&server, &tools, &principal).await?;
-    tools_response(&server, &acceptances)
+    acceptances.decide(&server, decision, &tools, &principal).await?;
+    tools_response(&server, acceptances)
 }

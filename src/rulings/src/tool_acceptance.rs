@@ -158,7 +158,17 @@ pub struct ToolAcceptances {
     feed: Feed,
 }
 
-/// A decision about definitions.
+/// A reviewer's decision about definitions.
+#[derive(Clone, Copy, Debug)]
+pub enum DefinitionDecision {
+    Accept,
+    /// Tools listed as reads then count as read-only, whatever they declare, and calls of tools that run SQL do if their
+    /// statements only read. Tools listed as dry runs are only accepted, so that previews may call them.
+    AcceptKnownReads,
+    Revoke,
+}
+
+/// The kind of a decision in feed events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceptanceAction {
@@ -218,137 +228,93 @@ impl ToolAcceptances {
         all
     }
 
-    /// Accepts definitions as they were shown: all of them or none.
-    ///
-    /// # Errors
-    /// `NOT_FOUND` for an unknown provider, `VERSION_CONFLICT` if a definition has changed since or the tool belongs to a
-    /// module (with the names of the tools in `data.tools`), `STORE_UNAVAILABLE`.
-    pub async fn accept(
-        self: &Arc<Self>,
-        provider: &str,
-        shown_definitions: &[ShownDefinition],
-        reviewer: &Principal,
-    ) -> Result<(), McpError> {
-        let (this, provider) = (Arc::clone(self), provider.to_owned());
-        let (shown_definitions, reviewer) = (shown_definitions.to_vec(), reviewer.clone());
-        run_to_completion(async move { this.accept_now(&provider, &shown_definitions, &reviewer).await }).await
-    }
-
-    async fn accept_now(
-        &self,
-        provider: &str,
-        shown_definitions: &[ShownDefinition],
-        reviewer: &Principal,
-    ) -> Result<(), McpError> {
-        let (target, definitions) = self.current_definitions(provider, shown_definitions)?;
-        self.pins
-            .accept((provider, &target), &definitions, &reviewer.name)
-            .await
-            .map_err(|error| storage_error(&error))?;
-        tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "definitions were accepted");
-        self.rebuild_and_announce(provider, AcceptanceAction::Accepted, shown_definitions, reviewer).await;
-        Ok(())
-    }
-
     /// Returns the list of known reads that is shipped for the provider.
     #[must_use]
     pub fn known_reads(&self, provider: &str) -> Option<KnownReadsInfo> {
         self.routes.load().provider(provider)?.as_provider().known_reads().map(KnownReadsInfo::from)
     }
 
-    /// Accepts known reads as they were shown: all of them or none. Tools listed as reads then count as read-only, whatever
-    /// they declare, and calls of tools that run SQL do if their statements only read. Tools listed as dry runs are only
-    /// accepted, so that previews may call them.
+    /// Decides on definitions as they were shown: on all of them or none.
     ///
     /// # Errors
-    /// The same as [`Self::accept`], and `VALIDATION_FAILED` if a definition is not a listed one (with the names of the tools
-    /// in `data.tools`).
-    pub async fn accept_known_reads(
+    /// `NOT_FOUND` for an unknown provider, `VERSION_CONFLICT` if a definition has changed since or the tool belongs to a
+    /// module, `VALIDATION_FAILED` if a definition is not a known read (both with the names of the tools in `data.tools`),
+    /// `STORE_UNAVAILABLE`.
+    pub async fn decide(
         self: &Arc<Self>,
         provider: &str,
+        decision: DefinitionDecision,
         shown_definitions: &[ShownDefinition],
         reviewer: &Principal,
     ) -> Result<(), McpError> {
         let (this, provider) = (Arc::clone(self), provider.to_owned());
         let (shown_definitions, reviewer) = (shown_definitions.to_vec(), reviewer.clone());
-        run_to_completion(async move { this.accept_known_reads_now(&provider, &shown_definitions, &reviewer).await })
+        run_to_completion(async move { this.decide_now(&provider, decision, &shown_definitions, &reviewer).await })
             .await
     }
 
-    async fn accept_known_reads_now(
+    async fn decide_now(
         &self,
         provider: &str,
+        decision: DefinitionDecision,
         shown_definitions: &[ShownDefinition],
         reviewer: &Principal,
     ) -> Result<(), McpError> {
         let (target, definitions) = self.current_definitions(provider, shown_definitions)?;
+        let (server, by) = ((provider, target.as_str()), reviewer.name.as_str());
+        let (action, result) = match decision {
+            DefinitionDecision::Accept => {
+                (AcceptanceAction::Accepted, self.pins.accept(server, &definitions, by).await)
+            }
+            DefinitionDecision::AcceptKnownReads => {
+                let reads = self.known_reads_among(provider, &definitions)?;
+                let reads = |tool: &Definition| reads.get(&tool.name).copied().unwrap_or_default();
+                (AcceptanceAction::Accepted, self.pins.accept_reads(server, &definitions, reads, by).await)
+            }
+            DefinitionDecision::Revoke => {
+                (AcceptanceAction::Revoked, self.pins.revoke(provider, &definitions, by).await)
+            }
+        };
+        result.map_err(|error| storage_error(&error))?;
+        tracing::info!(%provider, tools = definitions.len(), by, ?decision, "a reviewer decided on definitions");
+        (self.rebuild)().await;
+        let tools: Vec<&str> = shown_definitions.iter().map(|definition| definition.name.as_str()).collect();
+        self.feed.publish_live(&acceptance_event(provider, action, &tools, Some(by)));
+        Ok(())
+    }
+
+    /// Returns what calls of each definition count as reads. Fails if a definition is not in the provider's list of known
+    /// reads.
+    fn known_reads_among(
+        &self,
+        provider: &str,
+        definitions: &[Definition],
+    ) -> Result<HashMap<String, AcceptedReads>, McpError> {
         let table = self.routes.load_full();
         let known_tools: HashMap<(&str, &str), KnownTool> = table
             .definitions(provider)
             .filter_map(|route| Some(((route.name.as_str(), route.hash.as_str()), route.known_tool?)))
             .collect();
-        let known_kind = |tool: &Definition| {
-            known_tools.get(&(tool.name.as_str(), tool.hash.as_str())).copied().unwrap_or(KnownTool::OtherDefinition)
-        };
-        let unknown = definitions.iter().filter(|tool| known_kind(tool) == KnownTool::OtherDefinition);
-        let unknown: Vec<String> = unknown.map(|tool| shorten_name(&tool.name)).take(MAX_TOOLS_IN_ERROR).collect();
-        if !unknown.is_empty() {
-            let message = "the list of the server's known reads does not have this definition of the tool";
-            return Err(McpError::new(ErrorKind::ValidationFailed, message).with("tools", unknown));
+        let mut reads = HashMap::new();
+        let mut unknown = Vec::new();
+        for Definition { name, hash, .. } in definitions {
+            let accepted = match known_tools.get(&(name.as_str(), hash.as_str())) {
+                Some(KnownTool::Read) => AcceptedReads::All,
+                Some(KnownTool::SqlRead) => AcceptedReads::Sql,
+                Some(KnownTool::DryRun) => AcceptedReads::None,
+                Some(KnownTool::OtherDefinition) | None => {
+                    unknown.push(shorten_name(name));
+                    continue;
+                }
+            };
+            reads.insert(name.clone(), accepted);
         }
-        let reads = |tool: &Definition| match known_kind(tool) {
-            KnownTool::Read => AcceptedReads::All,
-            KnownTool::SqlRead => AcceptedReads::Sql,
-            KnownTool::DryRun | KnownTool::OtherDefinition => AcceptedReads::None,
-        };
-        self.pins
-            .accept_reads((provider, &target), &definitions, reads, &reviewer.name)
-            .await
-            .map_err(|error| storage_error(&error))?;
-        tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "known reads were accepted, and run without review if policy.default allows reads");
-        self.rebuild_and_announce(provider, AcceptanceAction::Accepted, shown_definitions, reviewer).await;
-        Ok(())
-    }
-
-    /// Revokes acceptances.
-    ///
-    /// # Errors
-    /// The same as [`Self::accept`].
-    pub async fn revoke(
-        self: &Arc<Self>,
-        provider: &str,
-        shown_definitions: &[ShownDefinition],
-        reviewer: &Principal,
-    ) -> Result<(), McpError> {
-        let (this, provider) = (Arc::clone(self), provider.to_owned());
-        let (shown_definitions, reviewer) = (shown_definitions.to_vec(), reviewer.clone());
-        run_to_completion(async move { this.revoke_now(&provider, &shown_definitions, &reviewer).await }).await
-    }
-
-    async fn revoke_now(
-        &self,
-        provider: &str,
-        shown_definitions: &[ShownDefinition],
-        reviewer: &Principal,
-    ) -> Result<(), McpError> {
-        let (_, definitions) = self.current_definitions(provider, shown_definitions)?;
-        self.pins.revoke(provider, &definitions, &reviewer.name).await.map_err(|error| storage_error(&error))?;
-        tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "acceptances were revoked");
-        self.rebuild_and_announce(provider, AcceptanceAction::Revoked, shown_definitions, reviewer).await;
-        Ok(())
-    }
-
-    /// Rebuilds the route table, and then announces the decision.
-    async fn rebuild_and_announce(
-        &self,
-        provider: &str,
-        action: AcceptanceAction,
-        shown_definitions: &[ShownDefinition],
-        reviewer: &Principal,
-    ) {
-        (self.rebuild)().await;
-        let tools: Vec<&str> = shown_definitions.iter().map(|definition| definition.name.as_str()).collect();
-        self.feed.publish_live(&acceptance_event(provider, action, &tools, Some(&reviewer.name)));
+        if unknown.is_empty() {
+            return Ok(reads);
+        }
+        unknown.truncate(MAX_TOOLS_IN_ERROR);
+        let message = "the list of the server's known reads does not have this definition of the tool";
+        Err(McpError::new(ErrorKind::ValidationFailed, message).with("tools", unknown))
     }
 
     /// Returns the fingerprint of the provider's target, and the definitions that were shown. Fails if a definition has
