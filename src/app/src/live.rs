@@ -16,7 +16,7 @@ use countersign_routing::{
     actor::{PublishProviders, Reconfigure},
     table::Aliases,
 };
-use countersign_store::{PinStore, PolicySnapshot, Record, Store, WriteRequest, write};
+use countersign_store::{AuditRecord, PinStore, PolicySnapshot, Store, WriteRequest, write};
 use countersign_telemetry::logs;
 use countersign_upstream::Upstreams;
 use countersign_webhooks::Webhooks;
@@ -125,7 +125,8 @@ impl Reconfigurable for LiveGateway {
     }
 
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {
-        let record_write = write(&*self.store, WriteRequest::Record(Record::new(event, Timestamp::now(), by, details)));
+        let record_write =
+            write(&*self.store, WriteRequest::Record(AuditRecord::new(event, Timestamp::now(), by, details)));
         Box::pin(async move { record_write.await.map_err(|error| error.to_string()) })
     }
 }

@@ -12,7 +12,7 @@ use countersign_domain::{policy::KeyHolders, principal::Principal};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_rest::ServerAccounts;
 use countersign_runtime::{background, sealing::Sealer};
-use countersign_store::{Record, Store, StoreError, StoreLocation, WriteRequest, write};
+use countersign_store::{AuditRecord, Store, StoreError, StoreLocation, WriteRequest, write};
 use countersign_upstream::Upstreams;
 
 /// Opens the accounts, and the upstreams that use them.
@@ -56,7 +56,7 @@ impl AuditedAccounts {
     /// Writes an entry to the audit trail. If that fails, the account stays connected or disconnected.
     async fn record(&self, event: &'static str, by: &str, server: &str) {
         let details = json!({ "server": server }).to_string();
-        let record = Record::new(event, Timestamp::now(), by, details);
+        let record = AuditRecord::new(event, Timestamp::now(), by, details);
         if let Err(error) = write(&*self.store, WriteRequest::Record(record)).await {
             tracing::error!(%error, event, by, server, "the audit trail lacks an entry about an account");
         }

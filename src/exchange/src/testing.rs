@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    bounds::memory::Memory,
+    bounds::memory::MemoryBudget,
     request::{
         context::Exchange,
         reply::{RelatedChannel, ResponseQueue},
@@ -29,14 +29,14 @@ use countersign_telemetry::metrics::Transport;
 /// Creates sessions and exchanges of clients.
 pub struct TestClients {
     /// The memory of the clients' principals.
-    pub memory: Arc<Memory>,
+    pub memory: Arc<MemoryBudget>,
     /// Cancelled to end all sessions.
     pub ended: CancellationToken,
 }
 
 impl Default for TestClients {
     fn default() -> Self {
-        Self { memory: Memory::new(16 << 20, 64 << 20), ended: CancellationToken::new() }
+        Self { memory: MemoryBudget::new(16 << 20, 64 << 20), ended: CancellationToken::new() }
     }
 }
 

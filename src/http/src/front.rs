@@ -51,7 +51,7 @@ use countersign_auth::{
 };
 use countersign_exchange::{
     eviction::now,
-    memory::{EXEMPT_MESSAGE_BYTES, Memory, Share, UnreadHolder, WeakHolder},
+    memory::{EXEMPT_MESSAGE_BYTES, MemoryBudget, MemoryShare, UnreadHolder, WeakHolder},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::reclaim;
@@ -70,12 +70,12 @@ const SLICE_BYTES: usize = 32 << 10;
 #[derive(Clone)]
 pub struct Front {
     authentication: Arc<RequestAuthenticator>,
-    memory: Arc<Memory>,
+    memory: Arc<MemoryBudget>,
 }
 
 impl Front {
     #[must_use]
-    pub const fn new(authentication: Arc<RequestAuthenticator>, memory: Arc<Memory>) -> Self {
+    pub const fn new(authentication: Arc<RequestAuthenticator>, memory: Arc<MemoryBudget>) -> Self {
         Self { authentication, memory }
     }
 }
@@ -287,7 +287,7 @@ fn is_embedded(response: &ServiceResponse) -> bool {
 /// Counts the body of a response, or refuses the request if there is no memory for it.
 fn count_response(
     authentication: &RequestAuthenticator,
-    memory: &Arc<Memory>,
+    memory: &Arc<MemoryBudget>,
     response: ServiceResponse,
 ) -> ServiceResponse {
     let size = response.response().body().size();
@@ -316,9 +316,9 @@ fn count_response(
 /// response is not counted.
 fn share_of_requester(
     authentication: &RequestAuthenticator,
-    memory: &Arc<Memory>,
+    memory: &Arc<MemoryBudget>,
     request: &HttpRequest,
-) -> Option<Share> {
+) -> Option<MemoryShare> {
     let identity =
         authentication.identify(request).or_else(|_| identify_agent(&authentication.authenticator, request)).ok()?;
     Some(memory.share(&identity.principal.name))
@@ -362,7 +362,7 @@ struct PendingState {
     /// The size of the largest piece. The memory of a large one is returned to the system at the end.
     largest_piece: usize,
     /// Covers the whole piece until its last slice is taken, because the slice keeps all of it.
-    share: Share,
+    share: MemoryShare,
     /// Breaks the connection; `None` if other requests share it.
     cut: Option<Arc<dyn Fn() + Send + Sync>>,
 }
@@ -374,7 +374,7 @@ const fn estimate_memory(bytes: usize) -> usize {
 }
 
 impl PendingBody {
-    fn new(share: Share, cut: Option<Arc<dyn Fn() + Send + Sync>>) -> Arc<Self> {
+    fn new(share: MemoryShare, cut: Option<Arc<dyn Fn() + Send + Sync>>) -> Arc<Self> {
         let state = PendingState { rest: Bytes::new(), since: now(), is_closed: false, largest_piece: 0, share, cut };
         Arc::new(Self(Mutex::new(state)))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{front::Front, guard::RequestAuthenticator};
 use countersign_auth::{Authenticator, DashboardSignIns, OriginRules, stored_credentials::StoredCredentials};
 use countersign_config::{Config, Environment, Flags, load};
-use countersign_exchange::memory::Memory;
+use countersign_exchange::memory::MemoryBudget;
 use countersign_store::StoreLocation;
 
 /// Returns the middleware of a gateway without keys.
@@ -16,7 +16,7 @@ pub fn front(config: &Config) -> Front {
     let origins = Arc::new(OriginRules::new(config));
     let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), stored, &origins));
     let authentication = RequestAuthenticator::new(authenticator, sign_ins, origins);
-    Front::new(Arc::new(authentication), Memory::new(1 << 20, 1 << 20))
+    Front::new(Arc::new(authentication), MemoryBudget::new(1 << 20, 1 << 20))
 }
 
 /// Returns the configuration of this YAML.

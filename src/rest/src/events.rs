@@ -20,7 +20,7 @@ use super::{Caller, Problem, Query, query::parse_number};
 use countersign_auth::{DashboardSignIns, authenticator::RECHECK_INTERVAL};
 use countersign_domain::{policy::StandingRule, principal::Identity};
 use countersign_exchange::{
-    memory::Memory,
+    memory::MemoryBudget,
     slots::{StreamSlot, StreamSlots},
 };
 use countersign_feed::{Feed, FeedEvent, FeedSubscription};
@@ -42,7 +42,7 @@ pub struct FeedAccess {
     pub shutdown: CancellationToken,
     pub streams: Arc<StreamSlots>,
     /// The memory of each principal.
-    pub memory: Arc<Memory>,
+    pub memory: Arc<MemoryBudget>,
     /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).
     pub web_sockets: Arc<Semaphore>,
     /// Reserved permits of reviewers (`transports.http.reserved_connections`).

@@ -21,7 +21,7 @@ use super::{
 };
 use countersign_exchange::{
     body_budget::Reservation,
-    memory::Share,
+    memory::MemoryShare,
     outbox::{DrainedFrames, Outbox, OutboxLimits, Wake},
     slots::StreamSlot,
 };
@@ -95,7 +95,7 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    fn new(max_frames: usize, max_bytes: usize, share: Share) -> Self {
+    fn new(max_frames: usize, max_bytes: usize, share: MemoryShare) -> Self {
         // Limits of the outbox would end a subscriber that reads late. Here the feed waits instead.
         let limits = OutboxLimits { messages: usize::MAX, bytes: usize::MAX, replay_frames: 0, replay_bytes: 0 };
         Self {
@@ -204,10 +204,10 @@ impl Backend for Socket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_exchange::memory::Memory;
+    use countersign_exchange::memory::MemoryBudget;
 
     fn outgoing(max_frames: usize, max_bytes: usize) -> Outgoing {
-        Outgoing::new(max_frames, max_bytes, Memory::new(1 << 20, 1 << 20).share("ann"))
+        Outgoing::new(max_frames, max_bytes, MemoryBudget::new(1 << 20, 1 << 20).share("ann"))
     }
 
     #[tokio::test(start_paused = true)]

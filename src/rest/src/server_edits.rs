@@ -172,7 +172,7 @@ pub async fn add(
         .map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
     let file = reloader.read_file().await.map_err(to_problem)?;
     let mut file_variables = variables_in(file.text());
-    let mut draft = Draft::default();
+    let mut draft = EditDraft::default();
     for mut server in servers {
         let replaced = replace_secrets(&server.name, &mut server.settings, &file_variables);
         for reference in replaced {
@@ -213,7 +213,7 @@ pub async fn replace(
     let old = edit::find_server(file.text(), &name).map_err(|error| to_problem(error.into()))?;
     let settings = settings_from_form(&name, &body.settings, file.text());
     let mut server = PastedServer { name, settings, notes: Vec::new() };
-    let mut draft = Draft::default();
+    let mut draft = EditDraft::default();
     let old_variables = variables_in(&edit::to_yaml(&server.name, &old));
     draft.disable_without_variables(&mut server, &old_variables, &reloader);
     let PastedServer { name, settings: masked_settings, .. } = server;
@@ -260,7 +260,7 @@ pub async fn remove(
     let is_preview = query.boolean("preview")?;
     let name = path_name(&request).to_owned();
     let file = reloader.read_file().await.map_err(to_problem)?;
-    let mut draft = Draft::default();
+    let mut draft = EditDraft::default();
     draft.changes.push(ServerChange::Remove { name });
     let context = EditContext {
         principal: &principal,
@@ -286,13 +286,13 @@ struct EditContext<'a> {
 
 /// An edit that was not made yet.
 #[derive(Default)]
-struct Draft {
+struct EditDraft {
     changes: ServerChanges,
     unset_variables: BTreeSet<String>,
     notes: Vec<String>,
 }
 
-impl Draft {
+impl EditDraft {
     /// Disables a server if the gateway lacks a variable that it needs, because the file would not be valid otherwise. Variables in
     /// `unchecked_variables` are not checked.
     fn disable_without_variables(

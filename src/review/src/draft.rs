@@ -11,7 +11,7 @@ use countersign_domain::changes::{
     machine::{EventKind, SYSTEM, Transition},
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_store::Draft;
+use countersign_store::TransitionDraft;
 
 /// The part of a change that the feed carries, enough to show it in a list: no arguments, no diff, and no comment except
 /// the event's own. It has at most 100 votes, since no quorum is larger.
@@ -179,7 +179,7 @@ struct AuditDetails<'a> {
 }
 
 /// Serializes a transition into a draft.
-pub(super) fn to_draft(transition: Transition) -> Result<Draft, McpError> {
+pub(super) fn to_draft(transition: Transition) -> Result<TransitionDraft, McpError> {
     let Transition { kind, from, actor, key_id, comment, after } = transition;
     let body = serialize(&after, after.estimated_size())?;
     let tail = serialize(
@@ -212,7 +212,7 @@ pub(super) fn to_draft(transition: Transition) -> Result<Draft, McpError> {
     // The store prepends the opening brace, the type and the number.
     let mut event_tail = tail;
     event_tail.remove(0);
-    Ok(Draft {
+    Ok(TransitionDraft {
         expected: (kind != EventKind::Created).then(|| after.version - 1),
         at: after.updated_at,
         change: std::sync::Arc::new(after),

@@ -35,7 +35,7 @@ use countersign_domain::changes::{
 use countersign_feed::Feed;
 use countersign_protocol::ErrorKind;
 use countersign_provider::ProviderDirectory;
-use countersign_store::{LiveChange, Record, Store, StoreError, WriteError, WriteRequest, write};
+use countersign_store::{AuditRecord, LiveChange, Store, StoreError, WriteError, WriteRequest, write};
 
 /// The reason why the work on changes could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -208,7 +208,7 @@ async fn handle_restored_backup(changes: &StoredChanges, live: &[LiveChange]) ->
     }
     // Recorded last, so that a crash before this point starts over.
     let details = serde_json::json!({ "backupOf": backup_time }).to_string();
-    let record = Record::new("restored", changes.config.now(), SYSTEM, details);
+    let record = AuditRecord::new("restored", changes.config.now(), SYSTEM, details);
     match write(&*changes.store, WriteRequest::Restored(record)).await {
         Ok(()) => Ok(()),
         Err(WriteError::Store(error)) => Err(error.into()),

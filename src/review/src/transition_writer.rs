@@ -16,7 +16,7 @@ use countersign_domain::changes::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::large_messages::offload;
-use countersign_store::{Draft, StoreError};
+use countersign_store::{StoreError, TransitionDraft};
 
 /// Writes transitions through the bounded queue of the actor.
 pub(super) struct TransitionWriter {
@@ -47,7 +47,7 @@ impl TransitionWriter {
 
     /// Like [`Self::apply_event`], for a change whose node is gone.
     pub(super) async fn apply_event_to_orphan(&self, change: &Arc<Change>, event: ChangeEvent) -> TransitionResult {
-        let draft = Draft { ends_orphaned_claim: true, ..self.draft_transition(change, event).await? };
+        let draft = TransitionDraft { ends_orphaned_claim: true, ..self.draft_transition(change, event).await? };
         self.write_without_timeout(draft).await
     }
 
@@ -62,7 +62,11 @@ impl TransitionWriter {
 
     /// Serializes the next transition. A large change is serialized on another thread, so that it delays no other
     /// request.
-    async fn draft_transition(&self, change: &Arc<Change>, event: ChangeEvent) -> Result<Draft, TransitionError> {
+    async fn draft_transition(
+        &self,
+        change: &Arc<Change>,
+        event: ChangeEvent,
+    ) -> Result<TransitionDraft, TransitionError> {
         let edited_bytes = if let ChangeEvent::Edit { arguments, .. } = &event { arguments.get().len() } else { 0 };
         let size = change.estimated_size() + edited_bytes;
         let (change, now) = (Arc::clone(change), self.config.now());
@@ -77,7 +81,7 @@ impl TransitionWriter {
     ///
     /// # Errors
     /// `TOO_LARGE`
-    pub(super) fn check_size(&self, draft: &Draft) -> Result<(), McpError> {
+    pub(super) fn check_size(&self, draft: &TransitionDraft) -> Result<(), McpError> {
         let (size, max) = (draft.body.len(), self.config.max_change_bytes);
         if size <= max {
             return Ok(());
@@ -88,7 +92,7 @@ impl TransitionWriter {
     }
 
     /// Writes the draft, or refuses if the queue is full. Stops waiting after the write timeout.
-    pub(super) async fn write_for_endpoint(&self, draft: Draft) -> TransitionResult {
+    pub(super) async fn write_for_endpoint(&self, draft: TransitionDraft) -> TransitionResult {
         let full = |_| {
             TransitionError::Refused(McpError::new(
                 ErrorKind::Overloaded,
@@ -102,7 +106,7 @@ impl TransitionWriter {
         write_result.unwrap_or(Err(TransitionError::Store(StoreError::OutcomeUnknown)))
     }
 
-    async fn write_without_timeout(&self, draft: Draft) -> TransitionResult {
+    async fn write_without_timeout(&self, draft: TransitionDraft) -> TransitionResult {
         let closed_error = |_| TransitionError::Store(StoreError::Closed);
         let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(closed_error)?;
         let space =
@@ -110,7 +114,7 @@ impl TransitionWriter {
         self.send(draft, (slot, space)).await
     }
 
-    async fn send(&self, draft: Draft, write_slot: WriteSlot) -> TransitionResult {
+    async fn send(&self, draft: TransitionDraft, write_slot: WriteSlot) -> TransitionResult {
         let (reply, answer) = oneshot::channel();
         // The write slots limit the messages in the mailbox, so its own capacity does not matter.
         self.addr.do_send(WriteChange { draft, write_slot, reply });
@@ -128,7 +132,7 @@ impl TransitionWriter {
     }
 
     /// Returns the draft's share of the queue in KiB, at most all of it, so that it never waits forever.
-    fn queue_share(&self, draft: &Draft) -> u32 {
+    fn queue_share(&self, draft: &TransitionDraft) -> u32 {
         u32::try_from((draft.body.len() / 1024 + 1).min(self.config.max_queued_bytes / 1024)).unwrap_or(u32::MAX)
     }
 }

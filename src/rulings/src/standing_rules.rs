@@ -45,7 +45,7 @@ use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::table::PublishedTable;
 use countersign_runtime::crash::crash_point;
-use countersign_store::{Nodes, Record, Store, StoreError, WriteRequest, standing_rules::RULE_USED, write};
+use countersign_store::{AuditRecord, Nodes, Store, StoreError, WriteRequest, standing_rules::RULE_USED, write};
 
 /// The maximum number of active rules of one owner.
 pub const MAX_RULES_PER_OWNER: usize = 200;
@@ -398,11 +398,11 @@ impl StandingRuleService {
         if let Some(comment) = comment {
             details["comment"] = comment.into();
         }
-        let record = Record {
+        let record = AuditRecord {
             change: rule.from_change.clone().unwrap_or_default(),
             server: if rule.from_change.is_some() { String::new() } else { rule.provider.clone() },
             rules: vec![rule.clone()],
-            ..Record::new(event, self.now(), by, details.to_string())
+            ..AuditRecord::new(event, self.now(), by, details.to_string())
         };
         let write_result = write(&*self.deps.store, WriteRequest::Record(record)).await;
         write_result.map_err(|error| {

@@ -25,7 +25,7 @@ use countersign_config::{Config, RetentionConfig};
 use countersign_exchange::{
     context::{Exchange, RequestSlots},
     facts::ClientFacts,
-    memory::Memory,
+    memory::MemoryBudget,
     shared::SessionState,
 };
 use countersign_review::Changes;
@@ -93,7 +93,7 @@ pub struct McpServer {
     pub limiter: Arc<Limiter>,
     pub long_requests: LongRequests,
     /// The memory budget of each principal.
-    pub memory: Arc<Memory>,
+    pub memory: Arc<MemoryBudget>,
     /// The threads for large messages.
     pub large_messages: Arc<LargeMessageThreads>,
     pub routing: Routing,
@@ -112,7 +112,7 @@ impl McpServer {
     #[must_use]
     pub fn new(
         config: &Config,
-        memory: Arc<Memory>,
+        memory: Arc<MemoryBudget>,
         routing: Routing,
         reviews: Reviews,
         bridge: Bridge,

@@ -22,7 +22,7 @@ use countersign_auth::{Authenticator, stored_credentials::StoredCredentials};
 use countersign_bridge::{Bridge, StateSealer};
 use countersign_config::{Config, Environment, Flags, load};
 use countersign_domain::policy::Policy;
-use countersign_exchange::{memory::Memory, slots::StreamSlots, testing::TestClients};
+use countersign_exchange::{memory::MemoryBudget, slots::StreamSlots, testing::TestClients};
 use countersign_provider::testing::FakeProvider;
 use countersign_review::{gateway_tools::change_output_schema, testing as review};
 use countersign_routing::{
@@ -74,7 +74,7 @@ impl Gateway {
             config: Box::new(move || Arc::clone(&config_in_force)),
         };
         let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(changes.nodes())));
-        let memory = Memory::new(config.limits.principal_memory, config.limits.total_memory);
+        let memory = MemoryBudget::new(config.limits.principal_memory, config.limits.total_memory);
         let clients = TestClients { memory: Arc::clone(&memory), ended: lifetimes.ended.clone() };
         let bridge = Bridge::new(StateSealer::new([7; 32]).unwrap(), Arc::clone(&memory), None);
         let long_requests = LongRequests {

@@ -6,15 +6,15 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::{CommittedWrite, Draft, Store, WriteError, WriteRequest};
+use super::{CommittedWrite, Store, TransitionDraft, WriteError, WriteRequest};
 use countersign_domain::changes::{
     Change, ChangeState, Claimant, PlanStep, digest::body_hash, machine::EventKind, testing::change,
 };
 
 /// Returns a draft that replaces the previous version of the change, or creates the change if `from` is `None`.
-pub(crate) fn draft_for(change: Change, from: Option<ChangeState>) -> Draft {
+pub(crate) fn draft_for(change: Change, from: Option<ChangeState>) -> TransitionDraft {
     let body = serde_json::to_string(&change).unwrap();
-    Draft {
+    TransitionDraft {
         expected: from.map(|_| change.version - 1),
         kind: if from.is_none() { EventKind::Created } else { EventKind::Approved },
         from,
@@ -29,15 +29,18 @@ pub(crate) fn draft_for(change: Change, from: Option<ChangeState>) -> Draft {
     }
 }
 
-pub(crate) fn created_draft(id: &str) -> Draft {
+pub(crate) fn created_draft(id: &str) -> TransitionDraft {
     draft_for(change(id, "agent", 1, ChangeState::Pending), None)
 }
 
-pub(crate) fn updated_draft(id: &str, version: u64, from: ChangeState, to: ChangeState) -> Draft {
+pub(crate) fn updated_draft(id: &str, version: u64, from: ChangeState, to: ChangeState) -> TransitionDraft {
     draft_for(change(id, "agent", version, to), Some(from))
 }
 
-pub(crate) fn submit(store: &dyn Store, draft: Draft) -> oneshot::Receiver<Result<CommittedWrite, WriteError>> {
+pub(crate) fn submit(
+    store: &dyn Store,
+    draft: TransitionDraft,
+) -> oneshot::Receiver<Result<CommittedWrite, WriteError>> {
     let (reply, answer) = oneshot::channel();
     store.submit(
         WriteRequest::Transition(draft),
@@ -48,7 +51,7 @@ pub(crate) fn submit(store: &dyn Store, draft: Draft) -> oneshot::Receiver<Resul
     answer
 }
 
-pub(crate) async fn write(store: &dyn Store, draft: Draft) -> Result<CommittedWrite, WriteError> {
+pub(crate) async fn write(store: &dyn Store, draft: TransitionDraft) -> Result<CommittedWrite, WriteError> {
     submit(store, draft).await.unwrap()
 }
 
@@ -68,7 +71,7 @@ pub(crate) fn transition_draft(
     to: ChangeState,
     claimant: Option<Claimant>,
     target: &str,
-) -> Draft {
+) -> TransitionDraft {
     let mut after = change(id, "agent", version, to);
     after.target.lock_key = target.into();
     after.claimed_by = claimant;
@@ -78,20 +81,20 @@ pub(crate) fn transition_draft(
         ChangeState::OutcomeUnknown => EventKind::OutcomeUnknown,
         _ => EventKind::Applied,
     };
-    Draft { kind, ..draft_for(after, Some(from)) }
+    TransitionDraft { kind, ..draft_for(after, Some(from)) }
 }
 
-pub(crate) fn claim_draft(id: &str, claimant: Option<Claimant>, target: &str) -> Draft {
+pub(crate) fn claim_draft(id: &str, claimant: Option<Claimant>, target: &str) -> TransitionDraft {
     transition_draft(id, 3, ChangeState::Approved, ChangeState::Executing, claimant, target)
 }
 
 /// An approved plan of two steps at the end of a grace period: a claim of the first step, which is allowed now, and an undo of
 /// the approval of the second one, which was requested in time.
 pub(crate) struct UndoRace {
-    pub claim: Draft,
-    pub undo: Draft,
+    pub claim: TransitionDraft,
+    pub undo: TransitionDraft,
     /// The end of the run of the first step.
-    pub applied: Draft,
+    pub applied: TransitionDraft,
 }
 
 impl UndoRace {
@@ -105,7 +108,7 @@ impl UndoRace {
             step.target.lock_key = step.id.clone();
             Change { plan: Some(plan), updated_at: Timestamp::now(), claimed_by: by.clone(), ..step }
         };
-        let moved = |step: Change, from, kind| Draft { kind, ..draft_for(step, Some(from)) };
+        let moved = |step: Change, from, kind| TransitionDraft { kind, ..draft_for(step, Some(from)) };
         write(store, draft_for(step(0, 1, Approved, &None), None)).await.unwrap();
         write(store, draft_for(step(1, 1, Pending, &None), None)).await.unwrap();
         let approved = Change { run_after: Some(Timestamp::now()), ..step(1, 2, Approved, &None) };
@@ -132,7 +135,7 @@ impl UndoRace {
             }
             (Ok(_), Err(WriteError::Busy)) => {
                 let by_system =
-                    Draft { actor: countersign_domain::changes::machine::SYSTEM.into(), ..self.undo.clone() };
+                    TransitionDraft { actor: countersign_domain::changes::machine::SYSTEM.into(), ..self.undo.clone() };
                 assert!(by_system.plan_of_undone_step().is_none(), "a void approval never stays");
                 write(store, self.applied).await.unwrap();
                 write(store, self.undo).await.expect("nothing runs any more");

@@ -78,7 +78,7 @@ pub use verify::{VerifiedTrail, VerifyError};
 /// A transition that is ready to be written. The caller serializes the JSON, which keeps that work off the store's
 /// thread.
 #[derive(Clone, Debug)]
-pub struct Draft {
+pub struct TransitionDraft {
     /// The change after the transition.
     pub change: Arc<Change>,
     /// The version that the transition replaces; `None` for a new change.
@@ -99,7 +99,7 @@ pub struct Draft {
     pub call_hash: Option<String>,
 }
 
-impl Draft {
+impl TransitionDraft {
     /// Returns the place of a step whose approval a person undoes. Such a transition is refused while a step of the plan runs.
     fn plan_of_undone_step(&self) -> Option<&PlanStep> {
         let is_undo = self.kind == EventKind::Unapproved && self.from == Some(ChangeState::Approved);
@@ -110,7 +110,7 @@ impl Draft {
 
 /// An audit entry that is no transition: about a server's definitions, standing rules, a policy or a late call.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct AuditRecord {
     /// The id of the change whose timeline shows the entry, or an empty string.
     pub change: String,
     pub server: String,
@@ -129,7 +129,7 @@ pub struct Record {
     pub details: String,
 }
 
-impl Record {
+impl AuditRecord {
     /// Returns a record about no change, server or rule. `details` is a JSON object.
     #[must_use]
     pub fn new(event: &'static str, at: Timestamp, actor: &str, details: String) -> Self {
@@ -210,7 +210,7 @@ pub struct LiveChange {
     pub principal: String,
     pub bytes: u64,
     pub expires_at: Timestamp,
-    /// The hash of the call ([`Draft::call_hash`]); older changes have none.
+    /// The hash of the call ([`TransitionDraft::call_hash`]); older changes have none.
     pub call_hash: Option<String>,
     /// The plan of which it is a step.
     pub plan: Option<String>,
@@ -279,7 +279,7 @@ pub struct RemoteEvent {
     /// The size of the change when it was proposed, for `change.created`; 0 for other events or if the change was
     /// deleted.
     pub bytes: u64,
-    /// See [`Draft::call_hash`].
+    /// See [`TransitionDraft::call_hash`].
     pub call_hash: Option<String>,
 }
 
@@ -327,12 +327,12 @@ pub type StoreFuture<T> = BoxFuture<'static, Result<T, StoreError>>;
 /// A write for [`Store::submit`].
 #[derive(Clone, Debug)]
 pub enum WriteRequest {
-    Transition(Draft),
+    Transition(TransitionDraft),
     /// A record with its pins and rules, in one transaction.
-    Record(Record),
+    Record(AuditRecord),
     /// Records that a gateway has started on a store restored from a backup ([`Store::backup_time`]), and ends all
     /// rules that allow calls.
-    Restored(Record),
+    Restored(AuditRecord),
     /// One transaction of pruning, which skips changes that were modified since they were read.
     Prune(Pruning),
 }

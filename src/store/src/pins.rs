@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use super::{Record, Store, StoreError, WriteError, WriteRequest, coverage::pin_hash, write};
+use super::{AuditRecord, Store, StoreError, WriteError, WriteRequest, coverage::pin_hash, write};
 use countersign_domain::{
     changes::machine::GATEWAY,
     policy::pins::{Acceptance, AcceptedReads, Definition, PinSource, Pins, ToolPin},
@@ -231,7 +231,7 @@ impl PinSource for PinStore {
     }
 }
 
-fn pin_record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, at: Timestamp) -> Record {
+fn pin_record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, at: Timestamp) -> AuditRecord {
     let tools: Vec<_> = pins
         .iter()
         .map(|write| {
@@ -247,7 +247,7 @@ fn pin_record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &st
         })
         .collect();
     let details = json!({ "server": server, "tools": tools }).to_string();
-    Record { server: server.to_owned(), pins, ..Record::new(event, at, actor, details) }
+    AuditRecord { server: server.to_owned(), pins, ..AuditRecord::new(event, at, actor, details) }
 }
 
 /// Returns the hash of a pin's row, which the audit entry contains.

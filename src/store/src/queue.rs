@@ -11,7 +11,7 @@ use std::{
 use metrics::{Counter, Gauge, Histogram};
 use parking_lot::Mutex;
 
-use super::{CommittedWrite, Draft, StoreError, WriteCallback, WriteError, WriteRequest};
+use super::{CommittedWrite, StoreError, TransitionDraft, WriteCallback, WriteError, WriteRequest};
 use countersign_domain::changes::audit::EntryContent;
 use countersign_telemetry::metrics::{self as telemetry, Queue, queue_length};
 
@@ -138,7 +138,7 @@ impl QueueMetrics {
 }
 
 /// Returns the audit entry `seq` of a transition. `at` is the formatted time of the draft.
-pub(crate) fn audit_entry<'a>(draft: &'a Draft, seq: u64, at: &'a str) -> EntryContent<'a> {
+pub(crate) fn audit_entry<'a>(draft: &'a TransitionDraft, seq: u64, at: &'a str) -> EntryContent<'a> {
     EntryContent {
         seq,
         at,
@@ -152,7 +152,7 @@ pub(crate) fn audit_entry<'a>(draft: &'a Draft, seq: u64, at: &'a str) -> EntryC
 }
 
 /// Returns the JSON of the feed event `seq` of a transition.
-pub(crate) fn feed_event(draft: &Draft, seq: u64) -> String {
+pub(crate) fn feed_event(draft: &TransitionDraft, seq: u64) -> String {
     format!(r#"{{"type":"{}","seq":{seq},{}"#, draft.kind.feed_type(), draft.event_tail)
 }
 
@@ -175,10 +175,10 @@ pub(crate) fn refuse(batch: Vec<Command>, error: &StoreError) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Pruning, Record, drafts::created_draft};
+    use crate::{AuditRecord, Pruning, drafts::created_draft};
 
     fn record() -> WriteRequest {
-        WriteRequest::Record(Record::new("tools_accepted", jiff::Timestamp::UNIX_EPOCH, "alice", "{}".into()))
+        WriteRequest::Record(AuditRecord::new("tools_accepted", jiff::Timestamp::UNIX_EPOCH, "alice", "{}".into()))
     }
 
     fn prune() -> WriteRequest {

@@ -11,7 +11,7 @@ use countersign_auth::DashboardSignIns;
 use countersign_bridge::{Bridge, StateSealer};
 use countersign_cluster::StoreCluster;
 use countersign_config::Config;
-use countersign_exchange::memory::Memory;
+use countersign_exchange::memory::MemoryBudget;
 use countersign_http::{
     connections::Connections,
     front::Front,
@@ -43,7 +43,7 @@ pub(super) fn build_endpoint(
     users: Users,
 ) -> Arc<McpEndpoint> {
     let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(changes.nodes())));
-    let memory = Memory::new(config.limits.principal_memory, config.limits.total_memory);
+    let memory = MemoryBudget::new(config.limits.principal_memory, config.limits.total_memory);
     let bridge = Bridge::new(state_sealer, Arc::clone(&memory), lifetimes.node());
     let routing = Routing {
         routes: Arc::clone(&providers.routes),

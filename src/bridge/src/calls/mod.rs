@@ -17,7 +17,7 @@ use crate::{
     translation::request::{RequestKind, RequestedItem},
 };
 use countersign_config::UpstreamConfig;
-use countersign_exchange::{context::Exchange, memory::Memory, reply::Reply};
+use countersign_exchange::{context::Exchange, memory::MemoryBudget, reply::Reply};
 use countersign_protocol::{
     Era, McpError, envelope::Request, outline::OutlinedObject, param_headers::ParamHeader, params::LoggingLevel,
 };
@@ -37,13 +37,13 @@ pub struct Bridge {
     /// Seals the state that clients carry to their next request.
     pub sealer: Arc<StateSealer>,
     /// The memory budget of each principal. Parked calls and the outcomes of tasks take shares of it.
-    memory: Arc<Memory>,
+    memory: Arc<MemoryBudget>,
 }
 
 impl Bridge {
     /// Creates the bridge. `node` is the name of this gateway, if several gateways may serve its store.
     #[must_use]
-    pub fn new(sealer: StateSealer, memory: Arc<Memory>, node: Option<String>) -> Self {
+    pub fn new(sealer: StateSealer, memory: Arc<MemoryBudget>, node: Option<String>) -> Self {
         let sealer = Arc::new(sealer);
         let parked_calls = ParkedCalls::new(node.clone(), Arc::clone(&sealer));
         Self { tasks: Tasks::new(node), parked_calls, sealer, memory }

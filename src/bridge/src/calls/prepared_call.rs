@@ -10,7 +10,7 @@ use crate::{
     questions::MessageRecipient,
     tasks,
     translation::{
-        request::{self, DeclaredClient, Draft, RequestKind, client_info},
+        request::{self, DeclaredClient, RequestDraft, RequestKind, client_info},
         result::{self, ResultMembers, ResultType},
     },
 };
@@ -147,7 +147,7 @@ impl<'a> PreparedCall<'a> {
             // The client sent no parameters, so the upstream gets none.
             return OutgoingRequest::new(self.call.upstream.next_request_id(), self.call.item.text(), None);
         }
-        let draft = Draft {
+        let draft = RequestDraft {
             method: self.call.request_kind.method().unwrap_or_else(|| self.call.item.text()),
             params: self.params,
             item: self.call.item,

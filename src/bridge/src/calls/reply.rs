@@ -23,7 +23,7 @@ use crate::{
     },
 };
 use countersign_exchange::{
-    memory::Share,
+    memory::MemoryShare,
     reply::{Reply, SERVER_META},
 };
 use countersign_protocol::{
@@ -199,7 +199,7 @@ fn finished_task_reply(prepared: &PreparedCall<'_>, result: &RawValue) -> Reply 
 }
 
 /// Returns an empty share of the memory of the call's principal.
-fn memory_share(prepared: &PreparedCall<'_>) -> Share {
+fn memory_share(prepared: &PreparedCall<'_>) -> MemoryShare {
     prepared.call.bridge.memory.share(&prepared.caller.principal.name)
 }
 

@@ -21,7 +21,7 @@ use crate::{
     questions::{self, DeclinedQuestions},
     translation::task_shape,
 };
-use countersign_exchange::memory::Share;
+use countersign_exchange::memory::MemoryShare;
 use countersign_protocol::{
     ErrorKind, McpError, Revision, encode,
     error::code_for_client,
@@ -98,7 +98,7 @@ impl AwaitedTask {
         capabilities: ClientCapabilities,
         declared_capabilities: Arc<str>,
         upstream: String,
-        share: Share,
+        share: MemoryShare,
     ) -> Arc<Self> {
         Arc::new(Self {
             task: Mutex::new(task.into()),

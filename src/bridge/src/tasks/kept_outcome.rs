@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use countersign_exchange::{
     eviction::now,
-    memory::{Share, UnreadHolder, WeakHolder},
+    memory::{MemoryShare, UnreadHolder, WeakHolder},
 };
 use countersign_protocol::{ErrorKind, rpc_error::RpcError};
 
@@ -36,7 +36,7 @@ pub struct KeptOutcome(Mutex<OutcomeState>);
 struct OutcomeState {
     outcome: Option<TaskOutcome>,
     /// The memory of the outcome.
-    share: Share,
+    share: MemoryShare,
     /// The time, by [`now`], at which the task ended.
     ended_at: u64,
     is_forgotten: bool,
@@ -45,7 +45,7 @@ struct OutcomeState {
 impl KeptOutcome {
     /// Creates the place for the outcome of a task. `share` is an empty share of the task's principal.
     #[must_use]
-    pub fn new(share: Share) -> Arc<Self> {
+    pub fn new(share: MemoryShare) -> Arc<Self> {
         Arc::new(Self(Mutex::new(OutcomeState { outcome: None, share, ended_at: 0, is_forgotten: false })))
     }
 
@@ -99,12 +99,12 @@ mod tests {
     use std::sync::Weak;
 
     use super::*;
-    use countersign_exchange::memory::Memory;
+    use countersign_exchange::memory::MemoryBudget;
 
     /// The step in which shares of messages grow.
     const STEP: usize = 16 << 10;
 
-    fn keep(memory: &Arc<Memory>, bytes: usize, ended_at: u64) -> Arc<KeptOutcome> {
+    fn keep(memory: &Arc<MemoryBudget>, bytes: usize, ended_at: u64) -> Arc<KeptOutcome> {
         let kept = KeptOutcome::new(memory.share("ann"));
         let result = RawValue::from_string(format!(r#""{}""#, "x".repeat(bytes - 2))).unwrap();
         kept.keep(TaskOutcome::Result(result));
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn oldest_outcome_is_forgotten_if_memory_is_needed() {
-        let memory = Memory::new(2 * STEP, 2 * STEP);
+        let memory = MemoryBudget::new(2 * STEP, 2 * STEP);
         let (newer, older) = (keep(&memory, STEP, 2), keep(&memory, STEP, 1));
         assert_eq!(memory.used_by("ann"), 2 * STEP);
         let mut messages = memory.share("ann");
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn outcome_without_room_becomes_an_error() {
-        let memory = Memory::new(STEP, STEP);
+        let memory = MemoryBudget::new(STEP, STEP);
         let kept = keep(&memory, STEP + 1, 1);
         let code = |outcome: &TaskOutcome| match outcome {
             TaskOutcome::Error(error) => Some(error.code),

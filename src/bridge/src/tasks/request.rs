@@ -9,7 +9,7 @@ use crate::{
     questions::{MessageRecipient, Relay},
     translation::{
         error,
-        request::{self, DeclaredClient, Draft, RequestKind, RequestedItem, client_info},
+        request::{self, DeclaredClient, RequestDraft, RequestKind, RequestedItem, client_info},
         result::{ResultAdapter, check_object},
     },
 };
@@ -107,7 +107,7 @@ pub fn build_request(upstream: &Upstream, task: &Task, method: &str, params: &st
     // Such a server gets less than the client declares.
     let is_restricted = !(upstream.config.elicitation && upstream.config.sampling);
     let outline = Outline::new(params);
-    let draft = Draft {
+    let draft = RequestDraft {
         method,
         params: outline.params(params),
         item: RequestedItem::Task(&task.upstream_id),

@@ -199,7 +199,7 @@ mod tests {
     use crate::tasks::kept_outcome::TaskOutcome;
     use countersign_config::{UpstreamConfig, UpstreamTarget};
     use countersign_domain::principal::Principal;
-    use countersign_exchange::memory::{Memory, UnreadHolder};
+    use countersign_exchange::memory::{MemoryBudget, UnreadHolder};
     use countersign_protocol::{Revision, negotiate::ClientCapabilities};
     use countersign_upstream::{
         Catalog, LinkChoice,
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn task_with_forgotten_outcome_is_unknown() {
         let (tasks, upstream) = (Tasks::default(), upstream());
-        let outcome = KeptOutcome::new(Memory::new(1000, 1000).share("ann"));
+        let outcome = KeptOutcome::new(MemoryBudget::new(1000, 1000).share("ann"));
         outcome.keep(TaskOutcome::Cancelled);
         let kind = TaskKind::Finished(Arc::clone(&outcome), Times::now());
         let task = tasks.insert(Task { kind, ..task(&upstream, "ann", None) });

@@ -88,7 +88,7 @@ pub fn client_info() -> &'static str {
 
 /// The parts of a request to an upstream that is not yet written.
 #[derive(Clone, Debug)]
-pub struct Draft<'a> {
+pub struct RequestDraft<'a> {
     pub method: &'a str,
     /// The client's own parameters.
     pub params: OutlinedParams<'a>,
@@ -102,7 +102,7 @@ pub struct Draft<'a> {
 
 /// Writes a request for an upstream of `revision`. [`countersign_upstream::Upstream::next_request_id`] provides the id.
 #[must_use]
-pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> OutgoingRequest {
+pub fn for_upstream(id: u64, revision: Revision, draft: &RequestDraft<'_>) -> OutgoingRequest {
     let id_text = id.to_compact_string();
     let meta = adapt_meta(&id_text, revision, draft);
     let item_member = match draft.item {
@@ -175,7 +175,7 @@ enum MetaChange {
 }
 
 /// Adapts the client's `_meta` to an upstream of `revision`. `id` is the progress token of the request.
-fn adapt_meta(id: &str, revision: Revision, draft: &Draft<'_>) -> MetaChange {
+fn adapt_meta(id: &str, revision: Revision, draft: &RequestDraft<'_>) -> MetaChange {
     let declared_client = &draft.declared_client;
     let (version, level);
     let mut edits: Edits<'_> = SmallVec::new();
@@ -244,16 +244,16 @@ fn quoted(text: &str) -> CompactString {
 mod tests {
     use super::*;
 
-    fn body(revision: Revision, draft: &Draft<'_>) -> String {
+    fn body(revision: Revision, draft: &RequestDraft<'_>) -> String {
         let outgoing = for_upstream(7, revision, draft);
         String::from_utf8(outgoing.body.to_vec()).unwrap()
     }
 
-    fn draft<'a>(params: &'a str, declared_client: DeclaredClient<'a>) -> Draft<'a> {
+    fn draft<'a>(params: &'a str, declared_client: DeclaredClient<'a>) -> RequestDraft<'a> {
         // The leaked outline lives until the end of the test process.
         let params = Box::leak(Box::new(countersign_protocol::outline::Outline::new(params))).params(params);
         let item = RequestedItem::None;
-        Draft { method: "tools/call", params, item, declared_client, extra: &[], keeps_task: true }
+        RequestDraft { method: "tools/call", params, item, declared_client, extra: &[], keeps_task: true }
     }
 
     const MODERN: &str = concat!(
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn stateless_facts_are_removed_for_handshake_upstream() {
         let declared_client = DeclaredClient { is_modern: true, ..DeclaredClient::default() };
-        let draft = Draft { item: RequestedItem::Name("a"), ..draft(MODERN, declared_client) };
+        let draft = RequestDraft { item: RequestedItem::Name("a"), ..draft(MODERN, declared_client) };
         assert_eq!(
             body(Revision::V2025_11_25, &draft),
             concat!(
@@ -315,8 +315,10 @@ mod tests {
             ..DeclaredClient::default()
         };
         let extra = [("inputResponses", r#"{"k":{"n":1e400}}"#), ("requestState", r#""s\u0041""#)];
-        let draft =
-            Draft { extra: &extra, ..draft(r#"{"name":"a","_meta":{"progressToken":3,"x":[1 ]}}"#, declared_client) };
+        let draft = RequestDraft {
+            extra: &extra,
+            ..draft(r#"{"name":"a","_meta":{"progressToken":3,"x":[1 ]}}"#, declared_client)
+        };
         assert_eq!(
             body(Revision::V2026_07_28, &draft),
             concat!(

@@ -10,7 +10,7 @@ use serde_json::{json, value::RawValue};
 
 use super::{
     conflict_failure,
-    editor::{Draft, MAX_FILE_BYTES, chosen_editor},
+    editor::{EditorFile, MAX_FILE_BYTES, chosen_editor},
     ensure_version, render,
 };
 use crate::{
@@ -39,7 +39,7 @@ pub async fn run(client: &Client, args: &EditArgs, out: &mut Output) -> Result<E
             }
             let before = indented(change.arguments.get());
             let failed = |error| Failure::new(Exit::Failed, format!("the editor: {error}; nothing was edited"));
-            let file = Draft::new(&before).map_err(failed)?;
+            let file = EditorFile::new(&before).map_err(failed)?;
             let after = file.edit().await.map_err(failed)?;
             if after.trim() == before.trim() {
                 print_note("Nothing was edited.");

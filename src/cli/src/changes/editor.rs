@@ -14,9 +14,9 @@ use tokio::process::Command;
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// A file that only this user can read, removed on drop unless it is kept.
-pub struct Draft(NamedTempFile);
+pub struct EditorFile(NamedTempFile);
 
-impl Draft {
+impl EditorFile {
     /// Writes the text to a new file.
     ///
     /// # Errors

@@ -48,7 +48,7 @@ pub type WeakHolder = Weak<dyn UnreadHolder>;
 
 /// The memory of all principals: each may take up to `limits.principal_memory`, all together up to
 /// `limits.total_memory`.
-pub struct Memory {
+pub struct MemoryBudget {
     max_per_principal: usize,
     max_total: usize,
     total: AtomicUsize,
@@ -57,7 +57,7 @@ pub struct Memory {
 
 /// The memory of one principal.
 struct PrincipalMemory {
-    memory: Arc<Memory>,
+    memory: Arc<MemoryBudget>,
     principal: Arc<str>,
     bytes: AtomicUsize,
     /// The connections that have, or had, more than [`EXEMPT_MESSAGE_BYTES`] bytes of messages, and the tasks with results.
@@ -81,7 +81,7 @@ enum ExhaustedLimit {
     Total,
 }
 
-impl Memory {
+impl MemoryBudget {
     /// Creates the memory with a limit in bytes for each principal and one for all together. A total limit below that of
     /// a principal is raised to it.
     #[must_use]
@@ -92,15 +92,15 @@ impl Memory {
 
     /// Creates an empty share of a principal.
     #[must_use]
-    pub fn share(self: &Arc<Self>, principal: &str) -> Share {
-        Share { memory: Arc::clone(self), principal: principal.into(), principal_memory: None, bytes: 0 }
+    pub fn share(self: &Arc<Self>, principal: &str) -> MemoryShare {
+        MemoryShare { memory: Arc::clone(self), principal: principal.into(), principal_memory: None, bytes: 0 }
     }
 
     /// Takes bytes for a principal, which are released when the share is dropped.
     ///
     /// # Errors
     /// `OVERLOADED` if there is no room for them.
-    pub fn take(self: &Arc<Self>, principal: &str, bytes: usize) -> Result<Share, McpError> {
+    pub fn take(self: &Arc<Self>, principal: &str, bytes: usize) -> Result<MemoryShare, McpError> {
         let mut share = self.share(principal);
         let Err(exhausted) = share.try_grow(bytes) else { return Ok(share) };
         let (max, message) = match exhausted {
@@ -217,15 +217,15 @@ fn take_bytes(used: &AtomicUsize, bytes: usize, max: usize) -> Result<(), ()> {
 }
 
 /// The bytes that one holder has taken of its principal's memory.
-pub struct Share {
-    memory: Arc<Memory>,
+pub struct MemoryShare {
+    memory: Arc<MemoryBudget>,
     principal: Arc<str>,
     /// `None` until the first bytes are taken.
     principal_memory: Option<Arc<PrincipalMemory>>,
     bytes: usize,
 }
 
-impl Share {
+impl MemoryShare {
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
@@ -330,7 +330,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for MemoryShare {
     fn drop(&mut self) {
         self.shrink_to(0);
     }
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn limit_is_per_principal_and_dropped_share_is_released() {
-        let memory = Memory::new(100, 1000);
+        let memory = MemoryBudget::new(100, 1000);
         let alice = memory.take("alice", 60).unwrap();
         assert_eq!(memory.take("alice", 41).err().unwrap().kind, ErrorKind::Overloaded);
         let bob = memory.take("bob", 100).unwrap();
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn share_grows_and_shrinks_within_limit() {
-        let memory = Memory::new(100, 100);
+        let memory = MemoryBudget::new(100, 100);
         let mut share = memory.take("alice", 0).unwrap();
         assert!(share.grow(100));
         assert!(!share.grow(1));
@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn replay_frames_take_at_most_half_of_limit() {
-        let memory = Memory::new(10 * GROWTH_STEP, 10 * GROWTH_STEP);
+        let memory = MemoryBudget::new(10 * GROWTH_STEP, 10 * GROWTH_STEP);
         let mut replay = memory.take("alice", 0).unwrap();
         assert!(replay.cover_replay(1) && replay.cover_replay(GROWTH_STEP) && replay.cover_replay(5 * GROWTH_STEP));
         assert!(!replay.cover_replay(5 * GROWTH_STEP + 1));
@@ -384,11 +384,11 @@ mod tests {
     /// A connection whose peer has read nothing since `since`.
     struct SilentConnection {
         since: u64,
-        share: Mutex<Option<Share>>,
+        share: Mutex<Option<MemoryShare>>,
     }
 
     impl SilentConnection {
-        fn new(memory: &Arc<Memory>, principal: &str, bytes: usize, since: u64) -> Arc<Self> {
+        fn new(memory: &Arc<MemoryBudget>, principal: &str, bytes: usize, since: u64) -> Arc<Self> {
             let mut share = memory.share(principal);
             let silent = Arc::new(Self { since, share: Mutex::default() });
             assert!(share.cover_messages(bytes, since, || Arc::downgrade(&silent) as _));
@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn total_limit_applies_across_principals() {
-        let memory = Memory::new(100, 150);
+        let memory = MemoryBudget::new(100, 150);
         let _alice = memory.take("alice", 100).unwrap();
         let exhausted = memory.take("bob", 51).err().unwrap();
         assert_eq!((exhausted.kind, exhausted.data["limit"].as_u64()), (ErrorKind::Overloaded, Some(150)));
@@ -435,12 +435,12 @@ mod tests {
         drop(bob);
         assert_eq!(memory.used_total(), 100);
         // A total limit below the principal's limit is raised to it.
-        assert!(Memory::new(100, 1).take("alice", 100).is_ok());
+        assert!(MemoryBudget::new(100, 1).take("alice", 100).is_ok());
     }
 
     #[test]
     fn connection_left_unread_for_longest_is_closed_first() {
-        let memory = Memory::new(4 * GROWTH_STEP, 4 * GROWTH_STEP);
+        let memory = MemoryBudget::new(4 * GROWTH_STEP, 4 * GROWTH_STEP);
         let recent = time_after_start();
         let silent = [7, 3, 5].map(|since| SilentConnection::new(&memory, "alice", GROWTH_STEP, since));
         let assert_closed =
@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn simultaneous_long_answers_close_no_connection_within_total() {
-        let memory = Memory::new(2 * GROWTH_STEP, 6 * GROWTH_STEP);
+        let memory = MemoryBudget::new(2 * GROWTH_STEP, 6 * GROWTH_STEP);
         let silent = SilentConnection::new(&memory, "alice", 2 * GROWTH_STEP, now());
         let mut share_of_alice = memory.share("alice");
         assert!(share_of_alice.cover_messages(4 * GROWTH_STEP, now(), no_connection));

@@ -13,7 +13,7 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 
 use crate::{
-    bounds::memory::{EXEMPT_MESSAGE_BYTES, Memory, Share},
+    bounds::memory::{EXEMPT_MESSAGE_BYTES, MemoryBudget, MemoryShare},
     session::shared::{Channel, SessionState},
 };
 use countersign_domain::principal::Principal;
@@ -187,7 +187,7 @@ struct PendingMessages {
     messages: VecDeque<Bytes>,
     bytes: usize,
     /// The memory of the principal that the messages take.
-    share: Option<Share>,
+    share: Option<MemoryShare>,
 }
 
 impl PendingMessages {
@@ -203,7 +203,7 @@ pub struct ResponseQueue {
     max_messages: usize,
     max_bytes: usize,
     /// The memory in which the messages are counted and the principal whose share they take, if they are counted.
-    memory: Option<(Arc<Memory>, Arc<Principal>)>,
+    memory: Option<(Arc<MemoryBudget>, Arc<Principal>)>,
     messages: Mutex<PendingMessages>,
     reader: AtomicWaker,
 }
@@ -216,7 +216,12 @@ impl ResponseQueue {
 
     /// Creates a queue like [`Self::new`], whose messages count as memory of the principal.
     #[must_use]
-    pub fn with_memory(max_messages: usize, max_bytes: usize, memory: Arc<Memory>, principal: Arc<Principal>) -> Self {
+    pub fn with_memory(
+        max_messages: usize,
+        max_bytes: usize,
+        memory: Arc<MemoryBudget>,
+        principal: Arc<Principal>,
+    ) -> Self {
         Self { memory: Some((memory, principal)), ..Self::new(max_messages, max_bytes) }
     }
 

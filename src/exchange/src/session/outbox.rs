@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bounds::{
     eviction,
-    memory::{EXEMPT_MESSAGE_BYTES, Share, UnreadHolder, WeakHolder},
+    memory::{EXEMPT_MESSAGE_BYTES, MemoryShare, UnreadHolder, WeakHolder},
 };
 
 /// The size in bytes above which the frames of a drain still count as memory until the next drain or
@@ -91,7 +91,7 @@ struct State {
     /// The number of times that a client came back. Only the pump of the latest generation may drain.
     generation: u64,
     /// The memory of the principal that the frames take.
-    share: Option<Share>,
+    share: Option<MemoryShare>,
     /// The token that ends the session.
     end: Option<CancellationToken>,
 }
@@ -112,7 +112,7 @@ impl Outbox {
 
     /// Creates an outbox whose frames count as memory of a principal.
     #[must_use]
-    pub fn with_share(limits: OutboxLimits, share: Share) -> Self {
+    pub fn with_share(limits: OutboxLimits, share: MemoryShare) -> Self {
         Self { limits, state: Arc::new(Mutex::new(State { share: Some(share), ..State::default() })) }
     }
 

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::bounds::{
     eviction::{self, Activity},
-    memory::Share,
+    memory::MemoryShare,
     slots::EvictableStream,
 };
 use countersign_domain::principal::{Credential, Identity, Principal};
@@ -77,13 +77,13 @@ pub struct SessionState {
     /// The number for the key of the next stateless request.
     next_request_number: AtomicU64,
     /// The subscribed URIs, each with its share of the principal's memory.
-    subscriptions: Mutex<HashMap<String, Share>>,
+    subscriptions: Mutex<HashMap<String, MemoryShare>>,
 }
 
 /// The facts that the client stated, with their share of the principal's memory.
 struct StoredFacts {
     facts: Arc<ClientFacts>,
-    _share: Share,
+    _share: MemoryShare,
 }
 
 /// The value of the log level while the client has set none.
@@ -205,7 +205,7 @@ impl SessionState {
     }
 
     /// Stores the facts that the client stated.
-    pub fn set_facts(&self, facts: Arc<ClientFacts>, share: Share) {
+    pub fn set_facts(&self, facts: Arc<ClientFacts>, share: MemoryShare) {
         // The previous facts are dropped outside the lock, because their share takes a lock of its own.
         let _before = self.facts.write().replace(StoredFacts { facts, _share: share });
     }
@@ -368,7 +368,7 @@ impl SessionState {
         &self,
         uri: &str,
         max: usize,
-        share: impl FnOnce() -> Result<Share, McpError>,
+        share: impl FnOnce() -> Result<MemoryShare, McpError>,
     ) -> Result<(), McpError> {
         let mut subscriptions = self.subscriptions.lock();
         if subscriptions.contains_key(uri) {

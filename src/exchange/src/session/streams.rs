@@ -10,7 +10,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::bounds::memory::Share;
+use crate::bounds::memory::MemoryShare;
 
 /// The number of the GET stream.
 pub const GET_STREAM: u32 = 0;
@@ -91,7 +91,7 @@ struct State {
     /// The number of bytes of these events.
     bytes: usize,
     /// The memory of the principal that the events take.
-    share: Option<Share>,
+    share: Option<MemoryShare>,
 }
 
 impl State {
@@ -121,7 +121,7 @@ impl Streams {
 
     /// Creates streams like [`Self::new`], whose events count as memory of a principal.
     #[must_use]
-    pub fn with_share(max_events: usize, max_bytes: usize, share: Share) -> Self {
+    pub fn with_share(max_events: usize, max_bytes: usize, share: MemoryShare) -> Self {
         let streams = Self::new(max_events, max_bytes);
         streams.state.lock().share = Some(share);
         streams

@@ -148,7 +148,7 @@ async fn event_streams_are_not_compressed() {
 }
 
 /// Creates a body that streams `pieces`, or a body for which `whole` is pending already.
-fn counted(memory: &Arc<Memory>, whole: Option<&Bytes>, pieces: Vec<Bytes>) -> CountedBody {
+fn counted(memory: &Arc<MemoryBudget>, whole: Option<&Bytes>, pieces: Vec<Bytes>) -> CountedBody {
     let pending = PendingBody::new(memory.share("ann"), None);
     assert!(whole.is_none_or(|whole| pending.hold(whole)));
     let pieces = futures_util::stream::iter(pieces.into_iter().map(Ok::<_, std::convert::Infallible>));
@@ -164,7 +164,7 @@ async fn next(body: &mut CountedBody) -> Option<Result<Bytes, String>> {
 #[actix::test]
 async fn answer_counts_until_its_last_slice_is_taken() {
     let long = Bytes::from(vec![b'x'; 2 * SLICE_BYTES + 1]);
-    let memory = Memory::new(1 << 20, 1 << 20);
+    let memory = MemoryBudget::new(1 << 20, 1 << 20);
     let streamed = vec![Bytes::from_static(b"short"), long.clone()];
     for (mut body, slices) in [
         (counted(&memory, Some(&long), Vec::new()), &[SLICE_BYTES, SLICE_BYTES, 1][..]),
@@ -181,7 +181,7 @@ async fn answer_counts_until_its_last_slice_is_taken() {
 #[actix::test]
 async fn memory_of_closed_answer_goes_to_next_answer() {
     let long = Bytes::from(vec![b'x'; 10 * SLICE_BYTES]);
-    let memory = Memory::new(15 * SLICE_BYTES, 15 * SLICE_BYTES);
+    let memory = MemoryBudget::new(15 * SLICE_BYTES, 15 * SLICE_BYTES);
     let mut unread = counted(&memory, Some(&long), Vec::new());
     assert!(next(&mut unread).await.is_some());
     // Waits a millisecond, so that the two bodies have been unread for different times.

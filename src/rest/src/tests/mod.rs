@@ -48,7 +48,7 @@ use countersign_domain::{
     policy::{Policy, PolicyConfig, PolicyDefault, Reviewers},
     principal::Role,
 };
-use countersign_exchange::memory::Memory;
+use countersign_exchange::memory::MemoryBudget;
 use countersign_http::{front::Front, guard::RequestAuthenticator};
 use countersign_provider::{
     ToolDef,
@@ -208,7 +208,7 @@ impl Endpoints {
         let origins = Arc::new(OriginRules::new(&config));
         let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(&stored) as _, &origins));
         let authentication = Arc::new(RequestAuthenticator::new(authenticator, sign_ins, origins));
-        let memory = Memory::new(config.limits.principal_memory, config.limits.total_memory);
+        let memory = MemoryBudget::new(config.limits.principal_memory, config.limits.total_memory);
         let file = dir.path().join("c.yaml");
         std::fs::write(&file, "").unwrap();
         let flags = Flags { config: Some(file), data: Some(dir.path().into()), ..Flags::default() };

@@ -31,7 +31,7 @@ use countersign_domain::changes::{
 use countersign_feed::{Feed, FeedEvent};
 use countersign_protocol::McpError;
 use countersign_runtime::{background, crash::crash_point};
-use countersign_store::{CommittedWrite, Draft, ProposalRecord, Store, StoreError, WriteError, WriteRequest};
+use countersign_store::{CommittedWrite, ProposalRecord, Store, StoreError, TransitionDraft, WriteError, WriteRequest};
 use countersign_telemetry::metrics as telemetry;
 
 /// The reason why a transition was not made.
@@ -76,7 +76,7 @@ pub(crate) type WriteSlot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct WriteChange {
-    pub draft: Draft,
+    pub draft: TransitionDraft,
     pub write_slot: WriteSlot,
     pub reply: oneshot::Sender<TransitionResult>,
 }

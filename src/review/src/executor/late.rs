@@ -10,7 +10,7 @@ use countersign_domain::changes::{
     Change, ChangeState,
     machine::{ChangeEvent, SYSTEM},
 };
-use countersign_store::{LateCall, Record, StoreError, WriteError, WriteRequest, write};
+use countersign_store::{AuditRecord, LateCall, StoreError, WriteError, WriteRequest, write};
 
 /// The largest answer of a tool that is recorded, in bytes.
 const MAX_RECORDED_ANSWER_BYTES: usize = 16 << 10;
@@ -62,10 +62,10 @@ pub(super) async fn record_late_result(changes: &StoredChanges, claimed: &Change
     });
     tracing::warn!(change = %claimed.id, outcome, "the result of a change came after its gateway was declared gone");
     loop {
-        let record = Record {
+        let record = AuditRecord {
             change: claimed.id.clone(),
             late: Some(LateCall { claimant: claimant.clone(), taken_until }),
-            ..Record::new("late_result", changes.config.now(), SYSTEM, details.to_string())
+            ..AuditRecord::new("late_result", changes.config.now(), SYSTEM, details.to_string())
         };
         match write(&*changes.store, WriteRequest::Record(record)).await {
             Ok(()) | Err(WriteError::Store(StoreError::Closed)) => return true,

@@ -20,7 +20,7 @@ use countersign_domain::changes::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
-use countersign_store::Draft;
+use countersign_store::TransitionDraft;
 
 /// The maximum number of attempts to store a step, if other steps of its plan arrive at the same time.
 const MAX_ATTEMPTS: usize = 8;
@@ -177,13 +177,13 @@ fn prepare_missing_steps(
     reason: Option<&str>,
     stored: &[Arc<Change>],
     proposals: &[Proposal],
-) -> Result<Vec<Draft>, McpError> {
+) -> Result<Vec<TransitionDraft>, McpError> {
     let id = match stored.first().and_then(|step| step.plan.as_ref()) {
         Some(plan) => plan.id.clone(),
         None => format!("plan_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
     };
     let longest_expiry = proposals.iter().map(|proposal| proposal.expire_after).max().unwrap_or_default();
-    let mut drafts: Vec<Draft> = Vec::with_capacity(proposals.len());
+    let mut drafts: Vec<TransitionDraft> = Vec::with_capacity(proposals.len());
     for (position, proposal) in proposals.iter().enumerate().skip(stored.len()) {
         let mut proposal = proposal.clone();
         let earlier = stored.iter().map(|step| &**step).chain(drafts.iter().map(|draft| &*draft.change));
@@ -215,7 +215,7 @@ fn prepare_missing_steps(
 async fn store_missing_steps(
     state: &ReviewState,
     mut stored: Vec<Arc<Change>>,
-    drafts: Vec<Draft>,
+    drafts: Vec<TransitionDraft>,
     is_repeatable: bool,
 ) -> Result<Option<Vec<Arc<Change>>>, McpError> {
     let mut drafts = drafts.into_iter();

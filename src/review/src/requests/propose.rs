@@ -16,7 +16,7 @@ use crate::{
 use countersign_domain::changes::{CHANGE_ID_PREFIX, Change, ChangeState, Dialogue, Proposer, arguments};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
-use countersign_store::{Draft, Record, WriteRequest, write as write_to_store};
+use countersign_store::{AuditRecord, TransitionDraft, WriteRequest, write as write_to_store};
 
 /// The maximum number of characters that are kept of each text by which a client names itself.
 const MAX_CLIENT_TEXT_CHARS: usize = 200;
@@ -107,8 +107,12 @@ impl Changes {
         state.proposal_rate.admit(&proposer.principal, 1, state.changes.nodes.live_count())?;
         let proposer = shorten_proposer(proposer);
         let details = json!({ "provider": provider, "tool": tool, "comment": reason, "proposer": proposer });
-        let record =
-            Record::new("failing_call_returned", state.changes.config.now(), &proposer.principal, details.to_string());
+        let record = AuditRecord::new(
+            "failing_call_returned",
+            state.changes.config.now(),
+            &proposer.principal,
+            details.to_string(),
+        );
         let write_result = write_to_store(&*state.changes.store, WriteRequest::Record(record)).await;
         write_result.map_err(|error| error.to_user_error("the call could not be recorded; nothing was called"))
     }
@@ -116,7 +120,7 @@ impl Changes {
 
 /// Writes a new change, and removes it from the index of duplicates if it is refused. The actor removes a change that the store
 /// did not write; after a timeout, the write may still succeed.
-pub(super) async fn write_new_change(state: &ReviewState, draft: Draft) -> TransitionResult {
+pub(super) async fn write_new_change(state: &ReviewState, draft: TransitionDraft) -> TransitionResult {
     let id = draft.change.id.clone();
     // `draft_change` adds only changes without an idempotency key.
     if let Some(call) = draft.call_hash.as_ref().filter(|_| draft.change.idempotency_key.is_some()) {
@@ -153,7 +157,7 @@ async fn propose_with_key(state: &ReviewState, proposal: Proposal) -> Result<Arc
 }
 
 /// Checks a proposal, and drafts its change. A change without an idempotency key is added to the index of duplicates.
-pub(super) fn draft_change(state: &ReviewState, proposal: Proposal) -> Result<Draft, McpError> {
+pub(super) fn draft_change(state: &ReviewState, proposal: Proposal) -> Result<TransitionDraft, McpError> {
     check_proposal(state, &proposal)?;
     let mut change = new_change(state, proposal);
     let call =
@@ -165,7 +169,7 @@ pub(super) fn draft_change(state: &ReviewState, proposal: Proposal) -> Result<Dr
     }
     let draft = draft::to_draft(draft::first_transition(change)).and_then(|draft| {
         state.changes.transitions.check_size(&draft)?;
-        Ok(Draft { call_hash: Some(call), ..draft })
+        Ok(TransitionDraft { call_hash: Some(call), ..draft })
     });
     draft.inspect_err(|_| state.changes.shared.duplicates.remove(&id))
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{BATCH_SIZE, handle_due, wait_for_turn};
 use crate::{draft::live_event, stored_changes::StoredChanges};
 use countersign_domain::changes::{Change, machine::SYSTEM};
-use countersign_store::{Record, StoreError, WriteError, WriteRequest, write};
+use countersign_store::{AuditRecord, StoreError, WriteError, WriteRequest, write};
 
 /// The audit entry of an escalation.
 pub const AUDIT_EVENT: &str = "escalated";
@@ -58,7 +58,8 @@ async fn escalate(changes: &StoredChanges, id: &str) -> Result<(), StoreError> {
 async fn record(changes: &StoredChanges, change: &Change, now: Timestamp) -> Result<(), StoreError> {
     let to = change.terms.escalate.as_ref().map(|escalation| &escalation.to);
     let details = json!({ "version": change.version, "to": to }).to_string();
-    let record = Record { change: change.id.clone(), once: true, ..Record::new(AUDIT_EVENT, now, SYSTEM, details) };
+    let record =
+        AuditRecord { change: change.id.clone(), once: true, ..AuditRecord::new(AUDIT_EVENT, now, SYSTEM, details) };
     match write(&*changes.store, WriteRequest::Record(record)).await {
         Ok(()) => {}
         Err(WriteError::Conflict) => return Ok(()),

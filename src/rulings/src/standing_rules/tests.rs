@@ -39,10 +39,10 @@ async fn dropped_request_still_revokes_the_rule() {
     let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
     let alice = Principal::new("alice", Role::Reviewer);
     let rule = allow("write", &alice);
-    let created = Record {
+    let created = AuditRecord {
         server: "files".to_owned(),
         rules: vec![rule.clone()],
-        ..Record::new("standing_rule_created", Timestamp::now(), "alice", "{}".to_owned())
+        ..AuditRecord::new("standing_rule_created", Timestamp::now(), "alice", "{}".to_owned())
     };
     write(&*store, WriteRequest::Record(created)).await.unwrap();
     let (rules, rebuilt) = open_rules(&store).await;

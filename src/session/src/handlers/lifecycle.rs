@@ -9,7 +9,7 @@ use crate::{extension::OWN_EXTENSIONS, limits::RequestLimits, status::GatewaySta
 use countersign_exchange::{
     context::Exchange,
     facts::ClientFacts,
-    memory::Memory,
+    memory::MemoryBudget,
     reply::{CacheHint, Reply},
 };
 use countersign_protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, json, negotiate, params, task};
@@ -89,7 +89,7 @@ pub fn initialize(
     exchange: &Exchange,
     table: &RouteTable,
     limits: &RequestLimits,
-    memory: &Arc<Memory>,
+    memory: &Arc<MemoryBudget>,
     request: &Request<'_>,
 ) -> Result<Reply, McpError> {
     let session = &exchange.session;

@@ -24,7 +24,7 @@ use countersign_exchange::{
     context::Exchange,
     eviction::{self, Activity},
     facts::check_uri,
-    memory::Memory,
+    memory::MemoryBudget,
     reply::{RelatedChannel, Reply},
     shared::Cancellation,
     slots::EvictableStream,
@@ -46,7 +46,11 @@ use countersign_upstream::Upstream;
 /// Keeps the request open until the client cancels it or stops reading, another stream takes its slot, or the gateway
 /// shuts down. An eviction or a shutdown ends it with a result, and a credential that is no longer valid ends it with
 /// an error.
-pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSources<'_>) -> Result<Reply, McpError> {
+pub async fn listen(
+    item: ItemRequest<'_>,
+    memory: &Arc<MemoryBudget>,
+    sources: TaskSources<'_>,
+) -> Result<Reply, McpError> {
     let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
     let params: params::ListenParams<'_> = params::parse(request.params)?;
     let Routing { routes, router, long_requests, .. } = finder.routing;

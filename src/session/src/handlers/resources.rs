@@ -19,7 +19,7 @@ use countersign_domain::policy::Subject;
 use countersign_exchange::{
     context::Exchange,
     facts::check_uri,
-    memory::{Memory, Share},
+    memory::{MemoryBudget, MemoryShare},
     reply::{CacheHint, Reply},
     shared::Cancellation,
 };
@@ -44,10 +44,10 @@ const URI_COPIES: usize = 4;
 /// # Errors
 /// `OVERLOADED` if the principal has too little memory left.
 pub fn reserve_memory<'a>(
-    memory: &Arc<Memory>,
+    memory: &Arc<MemoryBudget>,
     principal: &str,
     uris: impl Iterator<Item = &'a str>,
-) -> Result<Share, McpError> {
+) -> Result<MemoryShare, McpError> {
     let bytes = uris.map(|uri| URI_COPIES * uri.len() + SUBSCRIPTION_BYTES).sum();
     memory.take(principal, bytes)
 }
@@ -198,7 +198,7 @@ pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, 
 
 /// Answers `resources/subscribe`. The resource need not exist yet, because a client may wait for it to appear. A
 /// principal that may not read the resource gets the same error as for reading it.
-pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<Memory>) -> Result<Reply, McpError> {
+pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<MemoryBudget>) -> Result<Reply, McpError> {
     let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
     let params: params::ResourceUriParams<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;

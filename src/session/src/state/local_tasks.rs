@@ -19,7 +19,7 @@ use countersign_bridge::{
 };
 use countersign_exchange::{
     context::Exchange,
-    memory::{Memory, Share},
+    memory::{MemoryBudget, MemoryShare},
     reply::Reply,
 };
 use countersign_protocol::{ErrorKind, McpError, Method, task::Status};
@@ -64,19 +64,19 @@ pub struct LocalTask {
     progress: watch::Sender<TaskProgress>,
     cancel: CancellationToken,
     /// The task's reservation in the memory of its principal.
-    share: Mutex<Share>,
+    share: Mutex<MemoryShare>,
 }
 
 /// All local tasks of this gateway.
 pub struct LocalTasks {
     tasks: DashMap<String, Arc<LocalTask>>,
     /// The memory budget of each principal.
-    memory: Arc<Memory>,
+    memory: Arc<MemoryBudget>,
 }
 
 impl LocalTasks {
     #[must_use]
-    pub fn new(memory: Arc<Memory>) -> Self {
+    pub fn new(memory: Arc<MemoryBudget>) -> Self {
         Self { tasks: DashMap::new(), memory }
     }
 

@@ -6,25 +6,25 @@ use super::{
     *,
 };
 use crate::{
-    Draft, LateCall, Record, WriteError, WriteRequest,
+    AuditRecord, LateCall, TransitionDraft, WriteError, WriteRequest,
     drafts::{UndoRace, claim_draft, create_approved, created_draft, transition_draft, write},
     nodes::Node,
 };
 use countersign_domain::changes::{ChangeState, Claimant, machine::EventKind};
 use countersign_postgres::proxy::{PASS, REFUSE};
 
-pub(super) fn applied_draft(id: &str, by: Option<Claimant>) -> Draft {
+pub(super) fn applied_draft(id: &str, by: Option<Claimant>) -> TransitionDraft {
     transition_draft(id, 4, ChangeState::Executing, ChangeState::Applied, by, "")
 }
 
-fn orphan_draft(id: &str, by: Option<Claimant>) -> Draft {
-    Draft {
+fn orphan_draft(id: &str, by: Option<Claimant>) -> TransitionDraft {
+    TransitionDraft {
         ends_orphaned_claim: true,
         ..transition_draft(id, 4, ChangeState::Executing, ChangeState::OutcomeUnknown, by, "")
     }
 }
 
-pub(super) fn settled_draft(id: &str, by: Option<Claimant>) -> Draft {
+pub(super) fn settled_draft(id: &str, by: Option<Claimant>) -> TransitionDraft {
     transition_draft(id, 5, ChangeState::OutcomeUnknown, ChangeState::Failed, by, "")
 }
 
@@ -55,7 +55,7 @@ async fn target_has_one_claim_that_its_owner_ends() {
     assert!(matches!(early, Err(WriteError::Fenced)), "its node is alive: {early:?}");
     assert!(b.orphaned_changes().await.unwrap().is_empty());
     let question = transition_draft("one", 4, ChangeState::Executing, ChangeState::Executing, by_a.clone(), "file");
-    write(&*a, Draft { kind: EventKind::QuestionAsked, ..question }).await.unwrap();
+    write(&*a, TransitionDraft { kind: EventKind::QuestionAsked, ..question }).await.unwrap();
     write(&*a, transition_draft("one", 5, ChangeState::Executing, ChangeState::Applied, by_a, "")).await.unwrap();
     write(&*b, claim_draft("two", by_b.clone(), "file")).await.unwrap();
     write(&*b, applied_draft("two", by_b)).await.unwrap();
@@ -72,8 +72,8 @@ async fn nodes_record_the_same_escalation_once() {
         let id = format!("c{n}");
         write(&*a, created_draft(&id)).await.unwrap();
         let record = || {
-            let entry = Record::new("escalated", Timestamp::now(), "system", "{}".into());
-            WriteRequest::Record(Record { change: id.clone(), once: true, ..entry })
+            let entry = AuditRecord::new("escalated", Timestamp::now(), "system", "{}".into());
+            WriteRequest::Record(AuditRecord { change: id.clone(), once: true, ..entry })
         };
         let written = tokio::join!(crate::write(&*a, record()), crate::write(&*b, record()));
         let is_once = matches!(written, (Ok(()), Err(WriteError::Conflict)) | (Err(WriteError::Conflict), Ok(())));
@@ -136,10 +136,10 @@ async fn orphan_is_settled_after_late_calls_are_over() {
     assert!(matches!(late, Err(WriteError::Conflict)), "{late:?}");
     assert!(b.in_flight_until("one").await.unwrap().is_some(), "the call may still be under way in the live process");
     let (reply, answer) = tokio::sync::oneshot::channel();
-    let record = Record {
+    let record = AuditRecord {
         change: "one".into(),
         late: by_a.clone().map(|claimant| LateCall { claimant, taken_until: None }),
-        ..Record::new("late_result", Timestamp::now(), "gateway", r#"{"outcome":"applied"}"#.into())
+        ..AuditRecord::new("late_result", Timestamp::now(), "gateway", r#"{"outcome":"applied"}"#.into())
     };
     a.submit(WriteRequest::Record(record), Box::new(|result, _| drop(reply.send(result))));
     answer.await.unwrap().unwrap();

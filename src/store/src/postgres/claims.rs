@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::rows::{self, execute, query, query_opt};
 use crate::{
-    Draft, LateCall, StoreError, WriteError,
+    LateCall, StoreError, TransitionDraft, WriteError,
     rows::{parse_time_ms, signed},
     statements::claims::plan_condition,
 };
@@ -33,7 +33,7 @@ pub(super) enum ClaimEffect<'a> {
 }
 
 impl<'a> ClaimEffect<'a> {
-    pub fn for_draft(draft: &'a Draft) -> Self {
+    pub fn for_draft(draft: &'a TransitionDraft) -> Self {
         match (draft.kind, draft.from, &draft.change.claimed_by) {
             (EventKind::Executing, _, Some(by)) => Self::Makes(by),
             (_, Some(ChangeState::Executing), _) if draft.ends_orphaned_claim => Self::EndsOrphan,
@@ -96,7 +96,7 @@ pub(super) async fn write_with_claim(
     client: &ClientWrapper,
     values: [rows::Value<'_>; 10],
     effect: &ClaimEffect<'_>,
-    draft: &Draft,
+    draft: &TransitionDraft,
     claimant: &Claimant,
 ) -> Result<Result<i64, WriteError>, StoreError> {
     let change = &draft.change;

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::{
-    Draft, WriteError,
+    TransitionDraft, WriteError,
     accounts::{AccountKey, StoredAccount},
     drafts::{created_draft, updated_draft, write},
     keys::{ApiKey, CodeOutcome, SignIn},
@@ -29,7 +29,7 @@ pub(super) fn proxied_server(dir: &std::path::Path) -> (Proxy, PostgresDatabase)
     (proxy, server)
 }
 
-fn approved(version: u64) -> Draft {
+fn approved(version: u64) -> TransitionDraft {
     updated_draft("a", version, ChangeState::Pending, ChangeState::Approved)
 }
 

@@ -8,7 +8,7 @@ use super::{
     *,
 };
 use crate::{
-    Draft, PinStore, WriteError,
+    PinStore, TransitionDraft, WriteError,
     drafts::{claim_draft, create_approved, created_draft, submit, transition_draft, updated_draft, write},
     nodes::ServerStates,
 };
@@ -328,7 +328,7 @@ async fn older_schema_is_migrated_after_its_gateway_ends() {
     let store = server_for(dir.path()).open().unwrap();
     assert_eq!(store.orphaned_changes().await.unwrap(), ["left"], "no node runs the change");
     let lost = transition_draft("left", 4, ChangeState::Executing, ChangeState::OutcomeUnknown, None, "");
-    write(&*store, Draft { ends_orphaned_claim: true, ..lost }).await.unwrap();
+    write(&*store, TransitionDraft { ends_orphaned_claim: true, ..lost }).await.unwrap();
     write(&*store, settled_draft("left", None)).await.unwrap();
     assert!(store.nodes().is_leader());
     store.close();

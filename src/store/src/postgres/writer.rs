@@ -33,7 +33,7 @@ use super::{
     trail::{InsertBatch, set_heads},
 };
 use crate::{
-    CommittedWrite, Draft, Heads, Nodes as _, Record, StoreError, WriteError, WriteRequest,
+    AuditRecord, CommittedWrite, Heads, Nodes as _, StoreError, TransitionDraft, WriteError, WriteRequest,
     queue::{
         Command, IDLE_TIME, QueueMetrics, READ_BACK_TIMEOUT, WriteResult, answer, audit_entry, feed_event, refuse,
     },
@@ -298,7 +298,7 @@ async fn write(
             }
             WriteRequest::Transition(_) => effects.extend(write_transitions(client, commands).await?),
             other => {
-                if let WriteRequest::Record(Record { late: Some(late), change, .. }) = other {
+                if let WriteRequest::Record(AuditRecord { late: Some(late), change, .. }) = other {
                     claims::record_late_call(client, change, late).await?;
                 }
                 let entries = records::write(client, other).await?;
@@ -396,7 +396,7 @@ async fn write_transitions(
 /// not pipelined.
 async fn write_claim_end(
     client: &ClientWrapper,
-    draft: &Draft,
+    draft: &TransitionDraft,
     commands: &[Command],
 ) -> Result<Result<WriteEffect<'static>, WriteError>, StoreError> {
     let id = &draft.change.id;
@@ -431,7 +431,7 @@ async fn write_entries_and_events(
         "INSERT INTO change_search (no, provider, tool, created_ms, call_hash, needle)
          SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[])",
     );
-    let mut edited: Vec<(i64, &Draft)> = Vec::new();
+    let mut edited: Vec<(i64, &TransitionDraft)> = Vec::new();
     let mut outcomes = Vec::with_capacity(batch.len());
     for (command, effect) in batch.iter().zip(effects) {
         let effect = match effect {

@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 use super::sql::{execute, rows};
-use crate::{Draft, StoreError, WriteError, sql::Value, statements::claims::plan_condition, values};
+use crate::{StoreError, TransitionDraft, WriteError, sql::Value, statements::claims::plan_condition, values};
 use countersign_domain::changes::{ChangeState, machine::EventKind};
 
 /// Takes the target of a change that becomes executing. Called before the rest of the transition is written.
@@ -11,7 +11,7 @@ use countersign_domain::changes::{ChangeState, machine::EventKind};
 /// # Errors
 /// [`WriteError::Busy`] if another change holds the target, or if the plan of the change does not let it run yet;
 /// [`WriteError::Conflict`] if the change has another version.
-pub(super) fn take_target(conn: &Connection, draft: &Draft) -> Result<(), WriteError> {
+pub(super) fn take_target(conn: &Connection, draft: &TransitionDraft) -> Result<(), WriteError> {
     let (EventKind::Executing, Some(expected)) = (draft.kind, draft.expected) else { return Ok(()) };
     let change = &draft.change;
     let ready = "SELECT 1 FROM changes WHERE id = ?1 AND version = ?2";
@@ -38,14 +38,14 @@ pub(super) fn take_target(conn: &Connection, draft: &Draft) -> Result<(), WriteE
 ///
 /// # Errors
 /// [`WriteError::Busy`] if a step runs.
-pub(super) fn check_undo(conn: &Connection, draft: &Draft) -> Result<(), WriteError> {
+pub(super) fn check_undo(conn: &Connection, draft: &TransitionDraft) -> Result<(), WriteError> {
     let Some(plan) = draft.plan_of_undone_step() else { return Ok(()) };
     let running = "SELECT 1 FROM changes WHERE plan_id = ?1 AND state = 'executing'";
     if rows(conn, running, values![&plan.id])?.is_empty() { Ok(()) } else { Err(WriteError::Busy) }
 }
 
 /// Frees the target if the change has ended, or records the time until which the target stays taken.
-pub(super) fn release_target(conn: &Connection, draft: &Draft) -> Result<(), StoreError> {
+pub(super) fn release_target(conn: &Connection, draft: &TransitionDraft) -> Result<(), StoreError> {
     let change = &draft.change;
     match (draft.from, change.state, change.target_taken_until) {
         (Some(ChangeState::Executing), ChangeState::OutcomeUnknown, Some(until)) => {

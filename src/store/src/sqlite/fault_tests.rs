@@ -13,7 +13,7 @@ use rusqlite::{Connection, ffi};
 
 use super::{verify::verify_audit, *};
 use crate::{
-    Draft, Store as _, VerifyError, WriteError,
+    Store as _, TransitionDraft, VerifyError, WriteError,
     drafts::{created_draft, draft_for, submit, updated_draft, write},
 };
 use countersign_domain::changes::{ChangeState, audit::TrailError, testing::change};
@@ -49,7 +49,7 @@ fn faulty_store(dir: &Path) -> (Arc<SqliteStore>, Arc<AtomicU8>) {
     (Arc::new(SqliteStore::open_with(dir, commit).unwrap()), mode)
 }
 
-fn large_draft(id: &str) -> Draft {
+fn large_draft(id: &str) -> TransitionDraft {
     let mut large = change(id, "agent", 1, ChangeState::Pending);
     large.summary = "x".repeat(1 << 20);
     draft_for(large, None)

@@ -3,11 +3,11 @@
 use rusqlite::Connection;
 
 use super::sql::execute;
-use crate::{Draft, StoreError, search::search_text, values};
+use crate::{StoreError, TransitionDraft, search::search_text, values};
 use countersign_domain::changes::machine::EventKind;
 
 /// Inserts or updates the search row of a change, within the transaction that writes the change.
-pub(crate) fn update_search_row(conn: &Connection, draft: &Draft) -> Result<(), StoreError> {
+pub(crate) fn update_search_row(conn: &Connection, draft: &TransitionDraft) -> Result<(), StoreError> {
     let change = &draft.change;
     match draft.kind {
         EventKind::Created => {

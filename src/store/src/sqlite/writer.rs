@@ -30,7 +30,7 @@ use super::{
     witness::HeadWitness,
 };
 use crate::{
-    CommittedWrite, Draft, Heads, StoreError, WriteError, WriteRequest,
+    CommittedWrite, Heads, StoreError, TransitionDraft, WriteError, WriteRequest,
     health::Health,
     queue::{
         Command, IDLE_TIME, QueueMetrics, READ_BACK_TIMEOUT, WriteResult, answer, audit_entry, feed_event, refuse,
@@ -206,7 +206,7 @@ impl Writer {
     }
 
     /// Writes a transition. A refused transition changes nothing.
-    fn write(&self, draft: &Draft) -> Result<(CommittedWrite, Heads), WriteError> {
+    fn write(&self, draft: &TransitionDraft) -> Result<(CommittedWrite, Heads), WriteError> {
         let (change, conn) = (&draft.change, &self.conn);
         let expires_at = change.expires_at.to_string();
         match draft.expected {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{absences, facts, pins, retention, standing_rules};
 use crate::{
-    Pruning, Record, StoreError, WriteRequest, coverage::with_rows, pins::FIRST_SEEN, sql::Sql,
+    AuditRecord, Pruning, StoreError, WriteRequest, coverage::with_rows, pins::FIRST_SEEN, sql::Sql,
     standing_rules::RULE_USED, values,
 };
 use countersign_domain::changes::{ChangeState, audit::EntryContent, machine::SYSTEM};
@@ -52,7 +52,7 @@ pub async fn write<'a, S: Sql>(db: &S, request: &'a WriteRequest) -> Result<Vec<
     }
 }
 
-async fn write_record<'a, S: Sql>(db: &S, record: &'a Record) -> Result<Vec<NewEntry<'a>>, StoreError> {
+async fn write_record<'a, S: Sql>(db: &S, record: &'a AuditRecord) -> Result<Vec<NewEntry<'a>>, StoreError> {
     if record.once && is_recorded(db, record).await? {
         return Ok(Vec::new());
     }
@@ -76,7 +76,7 @@ async fn write_record<'a, S: Sql>(db: &S, record: &'a Record) -> Result<Vec<NewE
 
 /// Returns `true` if the timeline of the change has an entry with the event of the record. Locks the change, so that no other node
 /// adds one before the caller's transaction ends.
-async fn is_recorded<S: Sql>(db: &S, record: &Record) -> Result<bool, StoreError> {
+async fn is_recorded<S: Sql>(db: &S, record: &AuditRecord) -> Result<bool, StoreError> {
     let lock = format!("SELECT 1 FROM changes WHERE id = ?1{}", S::DIALECT.for_update);
     db.rows(&lock, values![&record.change]).await?;
     let sql = "SELECT 1 FROM audit WHERE change_id = ?1 AND event = ?2 LIMIT 1";

@@ -17,7 +17,7 @@ async fn check_move(from: LocationOf, to: LocationOf) {
         change.idempotency_key = (n % 2 == 0).then(|| format!("key {n}"));
         let plan = PlanStep { id: "plan_1".into(), title: "t".into(), reason: None, index: 0, last: true };
         change.plan = (n == 7).then_some(plan);
-        write(&*store, Draft { call_hash: Some(n.to_string()), ..draft_for(change, None) }).await.unwrap();
+        write(&*store, TransitionDraft { call_hash: Some(n.to_string()), ..draft_for(change, None) }).await.unwrap();
     }
     write(&*store, finished_draft("chg_3", 10, ChangeState::Applied)).await.unwrap();
     write(&*store, updated_draft("chg_5", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();

@@ -13,8 +13,8 @@ fn step(index: u32, version: u64, state: ChangeState) -> Change {
     Change { plan: Some(plan), updated_at: Timestamp::now(), ..step }
 }
 
-fn transition(change: Change, from: ChangeState, kind: EventKind, claimant: &Option<Claimant>) -> Draft {
-    Draft { kind, ..draft_for(Change { claimed_by: claimant.clone(), ..change }, Some(from)) }
+fn transition(change: Change, from: ChangeState, kind: EventKind, claimant: &Option<Claimant>) -> TransitionDraft {
+    TransitionDraft { kind, ..draft_for(Change { claimed_by: claimant.clone(), ..change }, Some(from)) }
 }
 
 pub(super) async fn steps_of_a_plan_are_claimed_in_order(location_of: LocationOf) {

@@ -79,8 +79,8 @@ pub(super) async fn overview_has_transitions_and_waiting_changes(location_of: Lo
     }
     write(&*store, updated_draft("approved", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
     // An entry about a change that is no transition of it.
-    let record = Record::new("standing_rule_created", Timestamp::UNIX_EPOCH, "alice", "{}".into());
-    let record = Record { change: "approved".into(), ..record };
+    let record = AuditRecord::new("standing_rule_created", Timestamp::UNIX_EPOCH, "alice", "{}".into());
+    let record = AuditRecord { change: "approved".into(), ..record };
     write_record(&*store, record, false).await.unwrap();
     let overview = store.overview(Timestamp::UNIX_EPOCH).await.unwrap();
     assert!(overview.is_complete);
@@ -205,7 +205,9 @@ pub(super) async fn searches_find_changes_and_entries(location_of: LocationOf) {
     // An edit may change the summary.
     let mut edited = change("chg_0", "Zoë", 2, ChangeState::Pending);
     edited.summary = "Something else".into();
-    write(&*store, Draft { kind: EventKind::Edited, ..draft_for(edited, Some(ChangeState::Pending)) }).await.unwrap();
+    write(&*store, TransitionDraft { kind: EventKind::Edited, ..draft_for(edited, Some(ChangeState::Pending)) })
+        .await
+        .unwrap();
     assert_eq!(list_ids(&*store, &[], text("something ELSE")).await, ["chg_0"]);
     assert_eq!(list_ids(&*store, &[], text("rotate")).await.len(), 2);
 
@@ -236,7 +238,7 @@ pub(super) async fn any_character_is_stored(location_of: LocationOf) {
     let mut odd = change("a", "n\0ul", 1, ChangeState::Pending);
     odd.summary = "a\0b \u{1f4a9} \u{202e}".into();
     odd.idempotency_key = Some("k\0".into());
-    let written = Draft { actor: "n\0ul".into(), ..draft_for(odd, None) };
+    let written = TransitionDraft { actor: "n\0ul".into(), ..draft_for(odd, None) };
     let body = written.body.clone();
     write(&*store, written).await.unwrap();
     let found = store.find_by_idempotency_key("n\0ul", "k\0").await.unwrap().unwrap();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) fn finished_draft(id: &str, second: i64, state: ChangeState) -> Draft {
+pub(super) fn finished_draft(id: &str, second: i64, state: ChangeState) -> TransitionDraft {
     let mut change = change(id, "agent", 2, state);
     change.updated_at = time_at(second);
     draft_for(change, Some(ChangeState::Executing))
@@ -48,7 +48,7 @@ pub(super) async fn pruning_removes_old_records_once(location_of: LocationOf) {
     let mut large = finished_draft("large", 50, ChangeState::Rejected);
     let mut change = Change::clone(&large.change);
     change.summary = "x".repeat(100_000);
-    large = Draft { kind: EventKind::Rejected, ..draft_for(change, Some(ChangeState::Pending)) };
+    large = TransitionDraft { kind: EventKind::Rejected, ..draft_for(change, Some(ChangeState::Pending)) };
     for done in
         [finished_draft("old", 10, ChangeState::Applied), large, finished_draft("young", 90, ChangeState::Applied)]
     {
@@ -98,12 +98,12 @@ pub(super) async fn pruning_removes_old_records_once(location_of: LocationOf) {
     assert_eq!((verified.entries, verified.changes), (7 + 2 + 2 + 1 + 1, 3));
 }
 
-pub(super) async fn write_record(store: &dyn Store, record: Record, restored: bool) -> Result<(), WriteError> {
+pub(super) async fn write_record(store: &dyn Store, record: AuditRecord, restored: bool) -> Result<(), WriteError> {
     crate::write(store, if restored { WriteRequest::Restored(record) } else { WriteRequest::Record(record) }).await
 }
 
-pub(super) fn rule_record(event: &'static str, rules: Vec<StandingRule>) -> Record {
-    Record { rules, ..Record::new(event, time_at(7), "alice", r#"{"by":"hand"}"#.into()) }
+pub(super) fn rule_record(event: &'static str, rules: Vec<StandingRule>) -> AuditRecord {
+    AuditRecord { rules, ..AuditRecord::new(event, time_at(7), "alice", r#"{"by":"hand"}"#.into()) }
 }
 
 pub(super) fn standing_rule(id: &str, verdict: &str) -> StandingRule {
@@ -155,10 +155,10 @@ pub(super) async fn record_about_a_change_is_written_once(location_of: LocationO
     for id in ["one", "two"] {
         write(&*store, created_draft(id)).await.unwrap();
     }
-    let once = |change: &str, event| Record {
+    let once = |change: &str, event| AuditRecord {
         change: change.into(),
         once: true,
-        ..Record::new(event, time_at(7), "system", "{}".into())
+        ..AuditRecord::new(event, time_at(7), "system", "{}".into())
     };
     write_record(&*store, once("one", "escalated"), false).await.unwrap();
     let again = write_record(&*store, once("one", "escalated"), false).await;

@@ -88,12 +88,12 @@ pub(super) async fn verification_is_kept_with_its_event(location_of: LocationOf)
         draft_for(change, Some(from))
     };
     let applied = after_run(4, ChangeState::Executing, Verification::not_read());
-    write(&*store, Draft { kind: EventKind::Applied, ..applied }).await.unwrap();
+    write(&*store, TransitionDraft { kind: EventKind::Applied, ..applied }).await.unwrap();
     let target = claim_draft("a", None, "t").change.target_hash();
     assert!(store.occupants(vec![target], Timestamp::now()).await.unwrap().is_empty(), "the target is free");
     let diff = DiffBuilder::new().field("f", "F", Some("approved"), Some("found\0")).finish();
     let verified = after_run(5, ChangeState::Applied, Verification::from_diff(diff));
-    let draft = Draft { kind: EventKind::Verified, ..verified };
+    let draft = TransitionDraft { kind: EventKind::Verified, ..verified };
     let written = write(&*store, draft.clone()).await.unwrap();
     assert!(matches!(write(&*store, draft.clone()).await, Err(WriteError::Conflict)), "it is written once");
     store.close();
@@ -126,7 +126,7 @@ pub(super) async fn target_stays_taken_after_an_unknown_outcome(location_of: Loc
             transition_draft(id, 4, ChangeState::Executing, ChangeState::OutcomeUnknown, by.clone(), "file");
         let after = Arc::make_mut(&mut draft.change);
         after.target_taken_until = Some(until);
-        Draft { body: serde_json::to_string(after).unwrap(), ..draft }
+        TransitionDraft { body: serde_json::to_string(after).unwrap(), ..draft }
     };
     let target = claim_draft("a", None, "file").change.target_hash();
     let occupant = async |store: &dyn Store| {

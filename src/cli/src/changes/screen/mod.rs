@@ -36,7 +36,7 @@ use self::{
     paint::Theme,
     terminal::Screen,
 };
-use super::{arguments::missing_approvals_message, editor::Draft};
+use super::{arguments::missing_approvals_message, editor::EditorFile};
 use crate::{
     client::Client,
     exit::{Exit, Failure},
@@ -287,7 +287,7 @@ impl Inbox {
         self.terminal_events = None;
         self.screen.suspend();
         let edited = async {
-            let draft = Draft::new(text)?;
+            let draft = EditorFile::new(text)?;
             draft.edit().await
         };
         let edited = tokio::select! {

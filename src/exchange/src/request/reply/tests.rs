@@ -37,7 +37,7 @@ fn response_queue_is_bounded_but_accepts_one_long_message() {
 
 #[test]
 fn response_queue_takes_principals_memory_until_read() {
-    let memory = Memory::new(40 << 10, 40 << 10);
+    let memory = MemoryBudget::new(40 << 10, 40 << 10);
     let principal = identity("ann", Role::Agent).principal;
     let queue = ResponseQueue::with_memory(100, 1 << 20, Arc::clone(&memory), principal);
     let message = || Bytes::from(vec![b'x'; 30 << 10]);

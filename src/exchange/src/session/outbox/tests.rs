@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::bounds::memory::Memory;
+use crate::bounds::memory::MemoryBudget;
 
 const LIMITS: OutboxLimits = OutboxLimits { messages: 4, bytes: 100, replay_frames: 2, replay_bytes: 1000 };
 
@@ -67,7 +67,7 @@ fn overflow_lasts_until_pump_is_reattached() {
 
 #[test]
 fn sent_frames_without_memory_are_dropped_first() {
-    let memory = Memory::new(64 << 10, 1 << 20);
+    let memory = MemoryBudget::new(64 << 10, 1 << 20);
     let limits = OutboxLimits { replay_frames: 100, replay_bytes: 1 << 20, bytes: 1 << 20, ..LIMITS };
     let outbox = Outbox::with_share(limits, memory.take("alice", 0).unwrap());
     let (wake, _) = counting_wake();
@@ -184,7 +184,7 @@ fn abandoned_outbox_drops_waiting_frames_and_closes() {
 
 #[test]
 fn detached_outbox_keeps_at_most_what_may_be_replayed() {
-    let memory = Memory::new(1 << 20, 1 << 20);
+    let memory = MemoryBudget::new(1 << 20, 1 << 20);
     let limits = OutboxLimits { messages: 1000, bytes: 1 << 20, replay_frames: 100, replay_bytes: 30_000 };
     let outbox = Outbox::with_share(limits, memory.share("alice"));
     let (wake, _) = counting_wake();
@@ -205,7 +205,7 @@ fn detached_outbox_keeps_at_most_what_may_be_replayed() {
 
 #[test]
 fn outboxes_that_nobody_reads_stay_within_the_total() {
-    let memory = Memory::new(256 << 10, 512 << 10);
+    let memory = MemoryBudget::new(256 << 10, 512 << 10);
     let limits = OutboxLimits { messages: 1000, bytes: 1 << 20, replay_frames: 100, replay_bytes: 1 << 20 };
     let (wake, _) = counting_wake();
     let outboxes: Vec<_> = (0..20)
@@ -232,7 +232,7 @@ fn outboxes_that_nobody_reads_stay_within_the_total() {
 
 #[test]
 fn drained_bytes_count_until_connection_confirms_them() {
-    let memory = Memory::new(1 << 20, 1 << 20);
+    let memory = MemoryBudget::new(1 << 20, 1 << 20);
     let limits = OutboxLimits { replay_frames: 0, replay_bytes: 0, bytes: 1 << 20, ..LIMITS };
     let outbox = Outbox::with_share(limits, memory.share("alice"));
     let (wake, _) = counting_wake();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    bounds::memory::Memory,
+    bounds::memory::MemoryBudget,
     session::outbox::OutboxLimits,
     testing::{facts, identity, token_identity},
 };
@@ -79,7 +79,7 @@ fn end_of_session_cancels_its_requests() {
 
 #[test]
 fn activity_is_busy_or_idle_or_handshake_by_state() {
-    let (session, memory) = (session(outbox()), Memory::new(1000, 1000));
+    let (session, memory) = (session(outbox()), MemoryBudget::new(1000, 1000));
     assert_eq!(session.activity(), Activity::Handshake);
     session.set_facts(facts(Revision::V2025_11_25, "{}").into(), memory.share("ann"));
     assert_eq!(session.activity(), Activity::Handshake, "the handshake is not finished");
@@ -97,7 +97,7 @@ fn activity_is_busy_or_idle_or_handshake_by_state() {
 
 #[test]
 fn subscriptions_are_limited_counted_once_and_released() {
-    let (session, memory) = (session(outbox()), Memory::new(100, 100));
+    let (session, memory) = (session(outbox()), MemoryBudget::new(100, 100));
     let subscribe = |uri: &str, max| session.subscribe(uri, max, || memory.take("ann", 60));
     subscribe("a:1", 2).unwrap();
     subscribe("a:1", 2).unwrap();
@@ -113,7 +113,7 @@ fn subscriptions_are_limited_counted_once_and_released() {
 
 #[test]
 fn only_handshake_facts_set_legacy_revision() {
-    let (session, memory) = (session(outbox()), Memory::new(1000, 1000));
+    let (session, memory) = (session(outbox()), MemoryBudget::new(1000, 1000));
     session.set_facts(facts(Revision::MODERN, "{}").into(), memory.take("ann", 10).unwrap());
     assert_eq!((session.legacy_revision(), session.is_established()), (None, true));
     session.set_facts(facts(Revision::V2025_06_18, "{}").into(), memory.take("ann", 20).unwrap());
