@@ -67,9 +67,12 @@ test('a bundle of twelve is opened from the inbox and approved once all was seen
   await becomes(() => approveAll(page).innerText().then((text) => text.trim().split('\n')[0]), 'Approve all 9');
   const edited = await gateway.change(ids[6]);
   await gateway.api(`changes/${ids[6]}/edit`, { body: { version: edited.version, arguments: { ...edited.arguments, title: 'Edited meanwhile' } } });
-  await item(page, 'Edited meanwhile').waitFor();
+  // Its part closes, so that it must be opened to be read.
+  await item(page, 'Edited meanwhile').locator('summary', { hasText: 'Changed since you read it' }).waitFor();
   await becomes(() => approveAll(page).isDisabled(), true, 'the new content was not seen');
   await decision(page).getByRole('button', { name: 'Go to the next one' }).click();
+  await becomes(() => approveAll(page).isDisabled(), true, 'the closed part was not seen');
+  await item(page, 'Edited meanwhile').locator('summary').click();
   await item(page, 'Edited meanwhile').locator('.list-end').scrollIntoViewIfNeeded();
   await becomes(() => approveAll(page).isEnabled(), true);
   await approveAll(page).scrollIntoViewIfNeeded();

@@ -145,8 +145,18 @@ export class ChangeList {
     if (hadFocus) item.head.querySelector('h2').focus({ preventScroll: true });
     item.text = source ?? 'null';
     this.#paintTools(item);
-    if (digest !== change.digest) item.body.replaceChildren();
+    if (digest !== change.digest) {
+      item.body.replaceChildren();
+      // Content that changed under the eyes of the reader must be opened again, so that nobody decides on it unread.
+      if (digest !== undefined && this.#seen.get(change.id) === digest) this.#close(item);
+    }
     this.#fillBody(item);
+  }
+
+  #close(item) {
+    const fold = item.body.parentElement;
+    fold.open = false;
+    fill(fold.firstChild, t('list.diffAndArguments'), ' ', h('span', { class: 'badge tone-amber' }, icon('refresh'), t('list.changedSinceSeen')));
   }
 
   // Returns a key of everything that the head of a change shows.
@@ -206,6 +216,7 @@ export class ChangeList {
     item.key = this.#headKey(item.change);
     const marks = item.head.querySelector('.list-marks');
     if (!marks.querySelector('.seen-mark')) marks.lastChild.before(seenMark());
+    fill(item.body.parentElement.firstChild, t('list.diffAndArguments'));
   }
 
   #paintContents() {

@@ -27,6 +27,7 @@ export default {
   'list.diffAndArguments': 'Diff und Argumente',
   'list.allowedByPolicy': 'Durch die Richtlinie erlaubt',
   'list.seenMark': 'Gesehen',
+  'list.changedSinceSeen': 'Geändert, seit Sie es gelesen haben',
   'list.seen': 'gesehen',
   'list.allSeen': 'Sie haben alle gesehen.',
   'list.someSeen': { one: '{seen} von {count} Änderung bis zum Ende gesehen.', other: '{seen} von {count} Änderungen bis zum Ende gesehen.' },

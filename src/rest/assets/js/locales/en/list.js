@@ -27,6 +27,7 @@ export default {
   'list.diffAndArguments': 'Diff and arguments',
   'list.allowedByPolicy': 'Allowed by policy',
   'list.seenMark': 'Seen',
+  'list.changedSinceSeen': 'Changed since you read it',
   'list.seen': 'seen',
   'list.allSeen': 'You have seen all of them.',
   'list.someSeen': { one: '{seen} of {count} change seen to the end.', other: '{seen} of {count} changes seen to the end.' },
