@@ -166,3 +166,32 @@ test('a closed group stays closed when it becomes a bundle', async () => {
   assertClean(page);
   await page.context().close();
 });
+
+test('a refused approval shows the new arguments, and is not offered to be undone', async () => {
+  const undoing = await Gateway.start({ review: { undoFor: 600 } });
+  try {
+    const ids = [];
+    for (const title of ['Changed by bob', 'Approved by bob', 'Approved by me']) ids.push(await undoing.proposeIssue(title, { description: 'Old' }, { key: undoing.key('agent', 'raced-bot') }));
+    const page = await dashboard(browser, undoing, { route: `/#/bundles/${ids[0]}` });
+    await readAll(page);
+    await approveAll(page).click();
+    const dialog = page.locator('dialog');
+    await dialog.getByRole('button', { name: 'Approve 3 changes' }).waitFor();
+    const bob = undoing.key('reviewer', 'bob');
+    const { version, arguments: old } = await undoing.change(ids[0]);
+    await undoing.api(`changes/${ids[0]}/edit`, { key: bob, body: { version, arguments: { ...old, description: 'New' } } });
+    await undoing.decide(ids[1], 'approve', null, bob);
+    await dialog.getByRole('button', { name: 'Approve 3 changes' }).click();
+    await dialog.locator('.bulk-summary', { hasText: '1 of 3' }).waitFor();
+    await dialog.locator('.sheet-foot').getByRole('button', { name: 'Close' }).click();
+    await page.locator('.undo', { hasText: 'Approved by me' }).waitFor();
+    assert.equal(await page.locator('.undo', { hasText: 'Approved by bob' }).count(), 0);
+    const changed = item(page, 'Changed by bob');
+    await changed.locator('summary', { hasText: 'Changed since you read it' }).click();
+    await matches(() => changed.innerText(), /"description": "New"/);
+    assertClean(page);
+    await page.context().close();
+  } finally {
+    await undoing.end();
+  }
+});

@@ -33,8 +33,8 @@ export class BulkBar {
  * Asks for confirmation, decides and shows each result. `selected` are `{id, version, digest, summary, operation,
  * truncated, previewFailed, requireComment}`; changes that could not be read completely are excluded from approval.
  * `decide(decision, comment, changes)` resolves to the gateway's results, `signIn(id)` to a button for the sign-in that the
- * decision on a change requires. `decided(change)` is called for each change in the results, `done(ids)` with the decided ids
- * when the dialog closes.
+ * decision on a change requires. `decided(change, isDecided)` is called for each change in the results, where `isDecided` is false
+ * for one that somebody else has modified, and `done(ids)` with the decided ids when the dialog closes.
  */
 export function openBulk({ decision, selected: all, decide, signIn, decided, done }) {
   const approving = decision === 'approve';
@@ -87,13 +87,13 @@ export function openBulk({ decision, selected: all, decide, signIn, decided, don
       if (change) {
         decidedCount += 1;
         decidedIds.push(id);
-        decided(change);
+        decided(change, true);
         const { label, icon: name, tone } = stateOf(change.state);
         const text = change.state === 'pending' ? t('list.voted') : label;
         fill(row, h('span', { class: `bulk-mark tone-${tone}` }, icon(name), text));
       } else {
         const conflict = problem?.change;
-        if (conflict) decided(conflict);
+        if (conflict) decided(conflict, false);
         fill(row, h('span', { class: 'bulk-mark tone-red' }, icon('alert'), h('span', null, t('list.notDecided', { reason: visibleString(explainProblem(problem)) }))));
       }
     }

@@ -175,6 +175,11 @@ export class BundleView {
   #put(change, source) {
     const known = this.#entries.get(change.id);
     if (known && known.change.version > change.version) return;
+    // A refused decision returns the new content without its exact arguments, so it is read again.
+    if (source === undefined && known && known.change.digest !== change.digest) {
+      this.#outdated.add(change.id);
+      return;
+    }
     this.#entries.set(change.id, { change, source: source ?? known?.source });
     if (this.#bundle) this.#show(this.#bundle);
   }
@@ -294,10 +299,10 @@ export class BundleView {
       decision, selected: changes.map(shownOf),
       decide: (verdict, comment, shown) => this.#send(verdict, comment, shown),
       signIn: (id) => signInButton(this.#api, id),
-      decided: (change) => {
+      decided: (change, isDecided) => {
         this.#put(change);
         this.#decided(change);
-        if (decision === 'approve') this.#undos.add(change);
+        if (isDecided && decision === 'approve') this.#undos.add(change);
       },
       done: () => {
         this.#list.repaintTools();

@@ -27,8 +27,9 @@ export class Selection {
   #deciding = false;
 
   /**
-   * `get(id)` returns the current row. `decided(change, verdict)` is called for each result, `done()` when the dialog is
-   * closed, `changed()` when the selection changes. `triage` holds what was on the screen and what is selected.
+   * `get(id)` returns the current row. `decided(change, verdict)` is called for each result, without a verdict for a change that
+   * somebody else has modified, `done()` when the dialog is closed, `changed()` when the selection changes. `triage` holds what
+   * was on the screen and what is selected.
    */
   constructor({ api, triage, list, get, canSelect, decided, done, changed }) {
     this.#api = api;
@@ -144,7 +145,7 @@ export class Selection {
       decision, selected,
       decide: (verdict, comment, changes) => this.#api.decideAll(verdict, comment, changes),
       signIn: (id) => signInButton(this.#api, id),
-      decided: (change) => this.#decided(change, decision),
+      decided: (change, isDecided) => this.#decided(change, isDecided ? decision : null),
       done: (ids) => {
         for (const id of ids) this.#triage.drop(id);
         this.#deciding = false;
