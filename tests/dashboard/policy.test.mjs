@@ -88,6 +88,24 @@ test('rules are tried on recorded calls and written into the file', async () => 
   await dialog.locator('.dry-run a', { hasText: 'Reviewed' }).waitFor();
   await screenshot(page, 'policy-dry-run', { fullPage: true });
   assert.equal(readFileSync(file, 'utf8'), FILE, 'nothing is written before');
+  // An answer about other rules offers nothing to write.
+  await dialog.getByRole('button', { name: 'Back' }).click();
+  const { promise: moved, resolve: release } = Promise.withResolvers();
+  await page.route('**/api/policy/rules', async (route) => {
+    const response = await route.fetch();
+    await moved;
+    await route.fulfill({ response });
+  }, { times: 1 });
+  const answered = page.waitForResponse('**/api/policy/rules');
+  await dialog.getByRole('button', { name: 'Try it' }).click();
+  await rows.nth(1).getByRole('button', { name: /^Up/ }).click();
+  release();
+  await (await answered).finished();
+  await dialog.getByRole('button', { name: 'Add a rule' }).waitFor();
+  await becomes(() => dialog.getByRole('button', { name: 'Write the file' }).count(), 0);
+  await rows.nth(0).getByRole('button', { name: /^Down/ }).click();
+  await dialog.getByRole('button', { name: 'Try it' }).click();
+  await dialog.locator('.dry-run a', { hasText: 'Reviewed' }).waitFor();
   await dialog.getByRole('button', { name: 'Write the file' }).click();
   await page.locator('.notice', { hasText: 'The rules are saved.' }).waitFor();
   const added = (text) => text.split('\n').find((line) => line.startsWith('    - { name: no-bugs, tools: create_issue, '));

@@ -152,7 +152,10 @@ export function openPolicyForm({ api, file, saved }) {
   async function tryOut(button) {
     button.disabled = true;
     try {
-      const result = await api.editPolicy(body(true));
+      const request = body(true);
+      const result = await api.editPolicy(request);
+      // The answer is about other rules than those that would be written.
+      if (chosen !== null || JSON.stringify(body(true)) !== JSON.stringify(request)) return;
       fill(error);
       fill(report, dryRun(result.dryRun),
         result.loosens.length > 0 && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, t('common.waitsForConsent', { count: result.loosens.length }))),
