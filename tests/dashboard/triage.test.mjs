@@ -141,6 +141,12 @@ test('only opened changes are decided together, and each result is shown', async
   await open(page, 'Bulk 1');
   await page.keyboard.press('x');
   await page.locator('.bulk', { hasText: '3 selected' }).waitFor();
+  // A box that was clicked has the focus, and keys still work.
+  const box = row(page, 'Bulk 2').locator('xpath=..').locator('.select-box');
+  await box.click();
+  await page.locator('.bulk', { hasText: '2 selected' }).waitFor();
+  await box.click();
+  await page.locator('.bulk', { hasText: '3 selected' }).waitFor();
   const request = page.waitForRequest((r) => r.url().endsWith('/api/decisions'));
   // Another reviewer decides one of them before this page learns of it.
   await page.route('**/api/decisions', async (route) => {

@@ -71,5 +71,5 @@ export const separated = (nodes, separator = ', ') => nodes.map((node, n) => [n 
 
 /** Returns true if keys typed now go into a field. */
 export function isTyping(target) {
-  return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+  return target instanceof HTMLElement && (target.isContentEditable || target.matches('textarea, select, input:not([type=checkbox], [type=radio])'));
 }
