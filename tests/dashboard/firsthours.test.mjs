@@ -287,6 +287,18 @@ test('the audit trail is searched by title, text, actor and event', async () => 
   await page.getByRole('button', { name: 'Clear', exact: true }).click();
   await page.getByRole('searchbox').fill('superseded by');
   await becomes(events, ['rejected'], 'comments are searched too');
+  // A page of a long search may be empty.
+  await page.route('**/api/audit?*', async (route) => {
+    const response = await route.fetch();
+    await route.fulfill({ response, json: { ...await response.json(), entries: [], nextCursor: 'older' } });
+  });
+  for (const title of ['Meanwhile', 'Meanwhile again']) {
+    const searched = page.waitForResponse('**/api/audit?*');
+    await gateway.proposeIssue(title);
+    await (await searched).finished();
+  }
+  await becomes(events, ['rejected'], 'what was found stays');
+  await page.unroute('**/api/audit?*');
   await page.getByRole('button', { name: 'Clear', exact: true }).click();
   await page.getByLabel('Who', { exact: true }).selectOption('documentation-assistant');
   await becomes(events, ['proposed this change']);
