@@ -200,7 +200,14 @@ impl Streams {
         let events: Vec<_> = log.events.iter().filter(|(n, _)| *n > after).cloned().collect();
         match (events.is_empty(), log.is_finished) {
             (false, _) => ReadOutcome::Events(events),
-            (true, true) => ReadOutcome::End,
+            (true, true) => {
+                // The reader has taken all events, so a large answer need not be kept any longer.
+                if state.bytes > self.max_bytes {
+                    state.remove(stream);
+                }
+                self.trim(&mut state, stream);
+                ReadOutcome::End
+            }
             (true, false) => ReadOutcome::Wait,
         }
     }
@@ -231,15 +238,19 @@ impl Streams {
         }
     }
 
-    fn exceeds_bytes(&self, state: &mut State) -> bool {
-        let bytes = state.bytes;
-        bytes > self.max_bytes || state.share.as_mut().is_some_and(|share| !share.cover_replay(bytes))
+    /// Returns `true` if events must be dropped. A single event may exceed the limit of bytes, so that a large answer reaches
+    /// its client.
+    fn exceeds_limits(&self, state: &mut State) -> bool {
+        let (events, bytes) = (state.events, state.bytes);
+        events > self.max_events
+            || (events > 1 && bytes > self.max_bytes)
+            || state.share.as_mut().is_some_and(|share| !share.cover_replay(bytes))
     }
 
     /// Drops the oldest finished streams first, then the oldest events of the stream with the most events. An
     /// answer that is being delivered is never dropped.
     fn trim(&self, state: &mut State, current: u32) {
-        while state.events > self.max_events || (state.events > 1 && self.exceeds_bytes(state)) {
+        while self.exceeds_limits(state) {
             let finished = state.logs.iter().find(|(n, log)| **n != current && log.is_spent()).map(|(n, _)| *n);
             let longest = || {
                 let droppable =
@@ -249,6 +260,14 @@ impl Streams {
             if let Some(victim) = finished {
                 state.remove(victim);
                 continue;
+            }
+            // A single event is dropped only if nobody waits for it.
+            if state.events <= 1 {
+                if state.logs.get(&current).is_some_and(StreamLog::is_spent) {
+                    state.remove(current);
+                    continue;
+                }
+                return;
             }
             // If nothing can be dropped, all events are answers that are being delivered. The limit on requests in flight
             // bounds their number.
@@ -268,6 +287,7 @@ impl Streams {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounds::memory::MemoryBudget;
 
     fn bytes(text: &'static str) -> Bytes {
         Bytes::from_static(text.as_bytes())
@@ -346,6 +366,33 @@ mod tests {
         // An answer that was read may be dropped.
         streams.push(GET_STREAM, Bytes::from(vec![b'c'; 90]));
         assert!(streams.attach(first).is_none());
+    }
+
+    #[test]
+    fn single_answer_counts_as_memory_until_it_was_read() {
+        let memory = MemoryBudget::new(1 << 20, 1 << 20);
+        let streams = Streams::with_share(10, 100, memory.share("ann"));
+        let n = streams.open();
+        let (reader, _watch, _) = streams.attach(n).unwrap();
+        streams.push_last(n, Some(Bytes::from(vec![b'a'; 40 << 10])));
+        assert!(memory.used_by("ann") > 0);
+        assert!(matches!(streams.read(n, reader, 0), ReadOutcome::Events(events) if events[0].1.len() == 40 << 10));
+        assert_eq!(streams.read(n, reader, 1), ReadOutcome::End);
+        assert!(streams.attach(n).is_none(), "it exceeds the limit, and its client has it");
+        assert_eq!(memory.used_by("ann"), 0);
+    }
+
+    #[test]
+    fn single_answer_without_room_or_reader_is_dropped() {
+        let memory = MemoryBudget::new(2, 2);
+        let streams = Streams::with_share(10, 100, memory.share("ann"));
+        let (awaited, abandoned) = (streams.open(), streams.open());
+        let hold = streams.hold(awaited);
+        streams.push_last(awaited, Some(bytes("a")));
+        assert!(streams.attach(awaited).is_some());
+        drop(hold);
+        streams.push_last(abandoned, Some(bytes("b")));
+        assert!(streams.attach(awaited).is_none() && streams.attach(abandoned).is_none());
     }
 
     #[test]
