@@ -245,10 +245,13 @@ impl Outbox {
         true
     }
 
-    /// Detaches the lost connection. The newest frames are kept, within the replay limits, for a client that comes
-    /// back.
-    pub fn detach(&self) {
+    /// Detaches the lost connection of a generation. The newest frames are kept, within the replay limits, for a client that
+    /// comes back. Does nothing if the client has come back already.
+    pub fn detach(&self, generation: u64) {
         let mut state = self.state.lock();
+        if state.generation != generation {
+            return;
+        }
         state.connection = Connection::Detached;
         state.unconfirmed_bytes = 0;
         self.trim_disconnected(&mut state);

@@ -273,10 +273,7 @@ impl Handler<Disconnected> for Session {
     type Result = ();
 
     fn handle(&mut self, Disconnected { pump_id, closed_by_peer }: Disconnected, ctx: &mut Self::Context) {
-        if self.connection.as_ref().is_none_or(|current| current.id != pump_id) {
-            return;
-        }
-        self.connection = None;
+        let Some(lost) = self.connection.take_if(|current| current.id == pump_id) else { return };
         let can_resume = !closed_by_peer
             && self.state.transport == Transport::WebSocket
             && self.state.legacy_revision().is_some()
@@ -289,7 +286,7 @@ impl Handler<Disconnected> for Session {
         }
         if let Channel::Outbox(outbox) = &self.state.channel {
             reclaim::collect_if_large(outbox.bytes());
-            outbox.detach();
+            outbox.detach(lost.generation);
         }
         let window = RESUME_WINDOW.min(self.sessions.limits.idle_timeout);
         self.end_timer =

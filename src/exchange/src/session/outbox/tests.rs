@@ -36,14 +36,14 @@ fn attached_pump_is_woken_only_if_something_waits() {
     let (wake, count) = counting_wake();
     assert!(outbox.attach(0, wake) && outbox.is_empty());
     assert_eq!(count.load(Ordering::Relaxed), 0);
-    outbox.detach();
+    outbox.detach(0);
     outbox.push(Bytes::from_static(b"a")).unwrap();
     let (wake, count) = counting_wake();
     assert!(outbox.attach(0, wake) && !outbox.is_empty());
     assert_eq!(count.load(Ordering::Relaxed), 1);
     // A pending close wakes the pump, too, even without a frame.
     assert_eq!(outbox.drain(0, 1000).unwrap().frames.len(), 1);
-    outbox.detach();
+    outbox.detach(0);
     outbox.close(1000, "done");
     let (wake, count) = counting_wake();
     assert!(outbox.attach(0, wake) && outbox.is_empty());
@@ -102,7 +102,7 @@ fn rewind_succeeds_only_within_kept_frames() {
         outbox.push(Bytes::from(frame)).unwrap();
     }
     assert_eq!(outbox.drain(0, 1000).unwrap().frames.len(), 4);
-    outbox.detach();
+    outbox.detach(0);
     assert_eq!(outbox.rewind(1), Err(ResumeFault::TooLate));
     assert_eq!(outbox.rewind(5), Err(ResumeFault::Ahead));
     let generation = outbox.rewind(3).unwrap();
@@ -111,9 +111,22 @@ fn rewind_succeeds_only_within_kept_frames() {
 }
 
 #[test]
+fn end_of_old_connection_leaves_frames_of_resumed_one() {
+    let outbox = Outbox::new(LIMITS);
+    let (wake, _) = counting_wake();
+    assert!(outbox.attach(0, wake.clone()));
+    let frames = ["1", "2", "3", "4"].map(Bytes::from);
+    frames.iter().for_each(|frame| outbox.push(frame.clone()).unwrap());
+    let generation = outbox.rewind(0).unwrap();
+    outbox.detach(0);
+    assert!(outbox.attach(generation, wake));
+    assert_eq!(outbox.drain(generation, 1000).unwrap().frames, frames);
+}
+
+#[test]
 fn rewind_to_unsent_dropped_frame_is_too_late() {
     let outbox = Outbox::new(LIMITS);
-    outbox.detach();
+    outbox.detach(0);
     for frame in ["1", "2", "3"] {
         outbox.push(Bytes::from(frame)).unwrap();
     }
@@ -193,7 +206,7 @@ fn detached_outbox_keeps_at_most_what_may_be_replayed() {
     (0..50).for_each(|_| push().unwrap());
     assert_eq!(outbox.drain(0, 20_000).unwrap().frames.len(), 2);
     assert!(memory.used_by("alice") > 400_000);
-    outbox.detach();
+    outbox.detach(0);
     assert_eq!(outbox.bytes(), 30_000);
     assert!(memory.used_by("alice") <= 32 << 10, "{}", memory.used_by("alice"));
     push().unwrap();

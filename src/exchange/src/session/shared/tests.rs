@@ -26,7 +26,7 @@ fn session_is_connected_while_its_client_is_reachable() {
     let over_websocket = session(outbox());
     assert!(over_websocket.is_connected());
     let Channel::Outbox(socket) = &over_websocket.channel else { panic!("no outbox") };
-    socket.detach();
+    socket.detach(0);
     assert!(!over_websocket.is_connected());
     let over_http = session(Channel::Streams(Streams::new(10, 1000)));
     assert!(!over_http.is_connected());
