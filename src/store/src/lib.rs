@@ -179,8 +179,8 @@ pub struct CommittedWrite {
 /// The reason why a write was refused.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The change is not at the expected version.
-    #[error("the change has another version")]
+    /// The change is not at the expected version, or its contents were removed.
+    #[error("the change has another version, or its contents were removed")]
     Conflict,
     /// A change with this id exists, or one of the same principal with this idempotency key.
     #[error("a change with this id or idempotency key exists already")]

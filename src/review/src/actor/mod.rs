@@ -38,7 +38,7 @@ use countersign_telemetry::metrics as telemetry;
 #[derive(Debug)]
 pub(crate) enum TransitionError {
     Illegal(IllegalTransition),
-    /// The change has moved to another version.
+    /// The change has moved to another version, or its contents were removed.
     Conflict,
     /// A new change has an id or idempotency key that already exists.
     Duplicate,

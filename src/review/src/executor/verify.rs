@@ -5,10 +5,11 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::{FutureExt, future::BoxFuture};
 
-use crate::stored_changes::StoredChanges;
+use crate::{actor::TransitionError, stored_changes::StoredChanges};
 use countersign_domain::changes::{Change, Verification, VerificationOutcome, machine::ChangeEvent};
 
-/// Reads the target within the time limit of a preview, and records the result.
+/// Reads the target within the time limit of a preview, and records the result. If retention has removed the contents
+/// meanwhile, the verification stays `not_read`.
 pub(super) async fn verify(changes: &StoredChanges, applied: &Arc<Change>, reading: BoxFuture<'_, Verification>) {
     let reading = AssertUnwindSafe(tokio::time::timeout(changes.config.preview_timeout, reading)).catch_unwind();
     let mut verification = match changes.shutdown.stop.run_until_cancelled(reading).await {
@@ -26,6 +27,9 @@ pub(super) async fn verify(changes: &StoredChanges, applied: &Arc<Change>, readi
     let verified = verification.verified.as_str();
     match changes.transitions.apply_event(applied, ChangeEvent::Verify { verification }).await {
         Ok(_) => tracing::debug!(change = %applied.id, verified, "an applied change was verified"),
+        Err(TransitionError::Conflict) => {
+            tracing::debug!(change = %applied.id, verified, "the contents of a change were removed before its verification");
+        }
         Err(error) => {
             tracing::error!(?error, change = %applied.id, verified, "the verification of a change cannot be recorded");
         }

@@ -55,11 +55,11 @@ const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 pub(super) const TARGET_TAKEN_MS: &str =
     "coalesce(claims.taken_ms, (extract(epoch FROM claims.lapsed_until) * 1000)::bigint)";
 
-/// Updates an existing change. Callers append `RETURNING`.
+/// Updates an existing change that still has its contents. Callers append `RETURNING`.
 pub(super) const UPDATE_CHANGE: &str =
     "UPDATE changes SET version = $3, state = $4, expires_at = $5, body = $6, finished_at = $7, votes = $8, title = $9,
                         run_after_ms = $10
-     WHERE id = $1 AND version = $2";
+     WHERE id = $1 AND version = $2 AND NOT redacted";
 
 /// Returns the CTE `steps` with the steps of a plan, given the parameter with its id. It waits for concurrent transitions of the
 /// steps, and locks them in their order: a claim of one step and an undo of the approval of another must see each other.

@@ -240,7 +240,7 @@ impl Writer {
                 claims::check_undo(conn, draft)?;
                 let sql = "UPDATE changes SET version = ?3, state = ?4, expires_at = ?5, body = ?6, finished_at = ?7,
                                run_after_ms = ?8
-                           WHERE id = ?1 AND version = ?2";
+                           WHERE id = ?1 AND version = ?2 AND redacted = 0";
                 let finished = change.state.is_final().then(|| change.updated_at.as_second());
                 let state = change.state.as_str();
                 let run_after = change.run_after.map(Timestamp::as_millisecond);

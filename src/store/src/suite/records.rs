@@ -98,6 +98,28 @@ pub(super) async fn pruning_removes_old_records_once(location_of: LocationOf) {
     assert_eq!((verified.entries, verified.changes), (7 + 2 + 2 + 1 + 1, 3));
 }
 
+pub(super) async fn redacted_change_refuses_a_verification(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
+    write(&*store, created_draft("a")).await.unwrap();
+    let mut applied = change("a", "agent", 2, ChangeState::Applied);
+    applied.verification = Some(Verification::not_read());
+    write(&*store, draft_for(applied.clone(), Some(ChangeState::Executing))).await.unwrap();
+    prune(&*store, pruning_request(&[Arc::new(applied.clone())], &[], 0)).await.unwrap();
+    let heads = store.heads().await.unwrap();
+    // The verification was prepared before the redaction.
+    let verification = Verification::from_diff(DiffBuilder::new().finish());
+    let verified = Change { version: 3, verification: Some(verification), ..applied };
+    let draft = TransitionDraft { kind: EventKind::Verified, ..draft_for(verified, Some(ChangeState::Applied)) };
+    let refused = write(&*store, draft).await;
+    assert!(matches!(refused, Err(WriteError::Conflict)), "{refused:?}");
+    let left = store.get("a").await.unwrap().unwrap();
+    assert_eq!((left.version, left.arguments.get(), &left.verification), (2, "{}", &Some(Verification::not_read())));
+    assert_eq!(store.heads().await.unwrap(), heads, "a refused write leaves no trace");
+    store.close();
+    location_of(dir.path()).verify_audit(None).unwrap();
+}
+
 pub(super) async fn write_record(store: &dyn Store, record: AuditRecord, restored: bool) -> Result<(), WriteError> {
     crate::write(store, if restored { WriteRequest::Restored(record) } else { WriteRequest::Record(record) }).await
 }
