@@ -14,7 +14,7 @@ use serde::Deserialize;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use countersign_domain::changes::{Change, ChangeState};
-use countersign_store::{CommittedWrite, Store, StoreError, StoredEvent};
+use countersign_store::{CommittedWrite, Heads, Store, StoreError, StoreFuture, StoredEvent};
 use countersign_telemetry::GaugeGuard;
 
 /// The number of events that a subscriber which is behind reads from the store at a time.
@@ -174,6 +174,8 @@ impl Feed {
             is_behind: position < shared.head,
             fallback_position: (position > shared.head).then_some(shared.head),
             backlog: VecDeque::new(),
+            reading_heads: None,
+            reading_events: None,
             _gauge_guard: GaugeGuard::subscriber(),
         })
     }
@@ -216,6 +218,10 @@ pub struct FeedSubscription {
     fallback_position: Option<u64>,
     /// Events that were read from the store and not returned yet.
     backlog: VecDeque<Arc<FeedEvent>>,
+    /// Reads that have not ended. They outlive a dropped [`FeedSubscription::next`], so that a caller who waits only briefly
+    /// makes progress with a slow store, too.
+    reading_heads: Option<StoreFuture<Heads>>,
+    reading_events: Option<StoreFuture<Vec<StoredEvent>>>,
     _gauge_guard: GaugeGuard,
 }
 
@@ -227,7 +233,7 @@ impl FeedSubscription {
     }
 
     /// Returns the next event. `None` means that the feed is closed or the store cannot be read; subscribe again from
-    /// [`FeedSubscription::position`]. Cancel-safe: dropping the future loses no event.
+    /// [`FeedSubscription::position`]. Cancel-safe: dropping the future loses no event, and a read of the store goes on.
     pub async fn next(&mut self) -> Option<Arc<FeedEvent>> {
         loop {
             if let Some(event) = self.backlog.pop_front() {
@@ -262,13 +268,15 @@ impl FeedSubscription {
     async fn catch_up(&mut self) -> Result<(), StoreError> {
         if let Some(fallback_position) = self.fallback_position {
             // An event may be durable, and read by a client, before it is published.
-            if self.position > self.store.heads().await?.event {
+            let heads = await_read(&mut self.reading_heads, || self.store.heads()).await?;
+            if self.position > heads.event {
                 self.position = fallback_position;
             }
             self.fallback_position = None;
             return Ok(());
         }
-        let events = self.store.events_after(self.position, CATCH_UP_BATCH).await?;
+        let read = || self.store.events_after(self.position, CATCH_UP_BATCH);
+        let events = await_read(&mut self.reading_events, read).await?;
         let may_have_more = events.len() == CATCH_UP_BATCH;
         let reset =
             events.first().filter(|first| first.seq > self.position + 1).map(|first| FeedEvent::reset(first.seq - 1));
@@ -277,4 +285,14 @@ impl FeedSubscription {
         self.is_behind = may_have_more;
         Ok(())
     }
+}
+
+/// Awaits the read in `reading`, which is started if there is none and stays there until it has ended.
+async fn await_read<T>(
+    reading: &mut Option<StoreFuture<T>>,
+    start: impl FnOnce() -> StoreFuture<T>,
+) -> Result<T, StoreError> {
+    let answer = reading.get_or_insert_with(start).await;
+    *reading = None;
+    answer
 }

@@ -5,7 +5,9 @@ use std::sync::{
     atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
 };
 
+use futures_util::FutureExt as _;
 use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
 
 use crate::{ChangeFilter, Proposal, ReviewConfig, testing::*};
 use countersign_domain::{
@@ -39,6 +41,9 @@ struct FaultyStore {
     /// The kind of transition whose writes fail, the fault, and the number of remaining faults.
     fault: Mutex<Option<(EventKind, WriteFault, usize)>>,
     delayed: Mutex<Option<(WriteRequest, WriteCallback)>>,
+    /// Reads of events wait for the permit, which a test can take.
+    event_gate: Arc<Semaphore>,
+    event_reads: AtomicUsize,
 }
 
 impl StoreBackend for FaultyStore {
@@ -130,7 +135,12 @@ impl Store for FaultyStore {
         self.store.count_by_state()
     }
     fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {
-        self.store.events_after(after, limit)
+        self.event_reads.fetch_add(1, Ordering::SeqCst);
+        let (gate, events) = (Arc::clone(&self.event_gate), self.store.events_after(after, limit));
+        Box::pin(async move {
+            let _permit = gate.acquire().await;
+            events.await
+        })
     }
     fn occupants(&self, targets: Vec<String>, now: jiff::Timestamp) -> StoreFuture<Vec<countersign_store::Occupant>> {
         self.store.occupants(targets, now)
@@ -194,6 +204,8 @@ async fn start_with_config(
         failed_reads: AtomicUsize::new(0),
         fault: Mutex::new(Some((kind, fault, times))),
         delayed: Mutex::default(),
+        event_gate: Arc::new(Semaphore::new(1)),
+        event_reads: AtomicUsize::new(0),
     });
     let skew = Arc::new(AtomicI64::new(0));
     let mut config = config(&skew);
@@ -400,5 +412,21 @@ async fn refused_expiries_stay_due() {
     assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.state.changes).await, 0);
     assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.state.changes).await, 1);
     assert_eq!(bench.get(&change.id).await.state, ChangeState::Expired);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn slow_read_for_a_subscriber_is_not_repeated() {
+    let (bench, store, _dir) = start_with_faults(EventKind::Created, WriteFault::HideCommit, 0).await;
+    bench.propose("{}").await;
+    let permit = store.event_gate.acquire().await.unwrap();
+    let mut feed = bench.changes.feed().subscribe(Some(0)).unwrap();
+    let reads = store.event_reads.load(Ordering::SeqCst);
+    for _ in 0..3 {
+        assert!(feed.next().now_or_never().is_none(), "the store has not answered");
+    }
+    drop(permit);
+    assert_eq!(feed.next().await.unwrap().seq, Some(1));
+    assert_eq!(store.event_reads.load(Ordering::SeqCst), reads + 1, "the read survives the waits for it");
     bench.end().await;
 }
