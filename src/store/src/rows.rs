@@ -1,4 +1,4 @@
-//! Parsers for the values of columns.
+//! Parsers for the values of columns, and the values that both backends derive.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -33,6 +33,11 @@ pub(crate) fn parse_state(text: &str) -> Result<ChangeState, StoreError> {
 
 pub(crate) fn parse_hash(bytes: &[u8]) -> Result<EntryHash, StoreError> {
     bytes.try_into().map_err(|_| StoreError::BadRecord(format!("a hash of {} bytes", bytes.len())))
+}
+
+/// Returns the value of `finished_at`: the second in which a final change was updated last.
+pub(crate) fn finished_second(state: ChangeState, updated_at: Timestamp) -> Option<i64> {
+    state.is_final().then(|| updated_at.as_second())
 }
 
 /// Converts to the signed integers of the databases. The numbers of the store never exceed `i64::MAX`.

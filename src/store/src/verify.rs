@@ -7,11 +7,13 @@ use serde_json::Value;
 use crate::{
     StoreError,
     coverage::{CoveredCounts, CoveredRows, RecordHistory},
+    rows::{finished_second, parse_state},
     sql::{Row, Sql},
     statements::trail::ENTRY_COLUMNS,
     values,
 };
 use countersign_domain::changes::{
+    ChangeState,
     audit::{AuditHead, EntryContent, TrailError, Verifier},
     digest::body_hash,
 };
@@ -19,6 +21,9 @@ use countersign_domain::changes::{
 /// The numbers of entries and changes that are read at a time.
 const ENTRIES_PER_PAGE: u32 = 500;
 const CHANGES_PER_PAGE: u32 = 16;
+
+/// The columns that decide when a change is pruned and when a step of a plan runs. Older schemas lack some of them.
+const LIFE_COLUMNS: &str = ", c.finished_at, c.redacted, c.plan_id, c.plan_index, c.plan_last, c.run_after_ms";
 
 /// The result of a successful verification.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +46,8 @@ pub enum VerifyError {
 
 /// Verifies all entries, changes and covered `rows`, within the caller's snapshot and in bounded memory. Only an
 /// `expected` head that was exported earlier ([`AuditHead::export`]) detects a trail that was truncated or rewritten
-/// as a whole. `is_covered` is set if the database states that the trail covers all its rows.
+/// as a whole. `is_covered` is set if the database states that the trail covers all its rows, and `has_life_columns`
+/// if it has [`LIFE_COLUMNS`].
 ///
 /// # Errors
 /// [`VerifyError::Broken`] at the first contradiction.
@@ -50,6 +56,7 @@ pub(crate) async fn verify<S: Sql>(
     expected: Option<AuditHead>,
     rows: &CoveredRows,
     is_covered: bool,
+    has_life_columns: bool,
 ) -> Result<VerifiedTrail, VerifyError> {
     let (mut verifier, mut history) = (Verifier::new(expected), RecordHistory::default());
     let (mut entries, mut changes) = (0, 0);
@@ -66,15 +73,18 @@ pub(crate) async fn verify<S: Sql>(
     }
     let head = verifier.finish()?;
     // Entries without a state are about a change's standing rules, and not about the change.
-    let sql = "SELECT c.no, c.id, c.state, c.version, c.body, c.principal, c.idempotency_key, c.expires_at,
-                      a.seq, a.to_state, a.details
-               FROM changes c LEFT JOIN audit a ON a.seq = (
-                   SELECT seq FROM audit WHERE change_id = c.id AND to_state <> '' ORDER BY seq DESC LIMIT 1)
-               WHERE c.no > ?1 ORDER BY c.no LIMIT ?2";
+    let life_columns = if has_life_columns { LIFE_COLUMNS } else { "" };
+    let sql = format!(
+        "SELECT c.no, c.id, c.state, c.version, c.body, c.principal, c.idempotency_key, c.expires_at,
+                a.seq, a.to_state, a.details{life_columns}
+         FROM changes c LEFT JOIN audit a ON a.seq = (
+             SELECT seq FROM audit WHERE change_id = c.id AND to_state <> '' ORDER BY seq DESC LIMIT 1)
+         WHERE c.no > ?1 ORDER BY c.no LIMIT ?2"
+    );
     let mut after = Some(i64::MIN);
     while let Some(last) = after {
-        let page = db.rows(sql, values![last, CHANGES_PER_PAGE]).await?;
-        page.iter().try_for_each(check_change)?;
+        let page = db.rows(&sql, values![last, CHANGES_PER_PAGE]).await?;
+        page.iter().try_for_each(|row| check_change(row, has_life_columns))?;
         changes += page.len() as u64;
         after = page.last().map(|row| row.get(0)).transpose()?;
     }
@@ -104,7 +114,7 @@ fn check_entry(verifier: &mut Verifier, history: &mut RecordHistory, row: &Row) 
 }
 
 /// Compares a change with its last entry. The entry of a redaction has the hash of the remaining contents.
-fn check_change(row: &Row) -> Result<(), VerifyError> {
+fn check_change(row: &Row, has_life_columns: bool) -> Result<(), VerifyError> {
     let id = || row.get::<String>(1);
     let Some(seq) = row.get::<Option<u64>>(8)? else { return Err(TrailError::ChangeUnknown { id: id()? }.into()) };
     let (version, body): (i64, &str) = (row.get(3)?, row.get(4)?);
@@ -117,7 +127,9 @@ fn check_change(row: &Row) -> Result<(), VerifyError> {
     }
     // The hash covers the body, but queries use the columns beside it.
     let body: Value = body.parse().unwrap_or_default();
-    if !columns_match(&body, row.get(5)?, row.get(6)?, row.get(7)?) {
+    if !columns_match(&body, row.get(5)?, row.get(6)?, row.get(7)?)
+        || (has_life_columns && !LifeColumns::read(row)?.matches(&body))
+    {
         return Err(TrailError::ColumnAltered { id: id()?, seq }.into());
     }
     Ok(())
@@ -138,4 +150,45 @@ fn columns_match(body: &Value, principal: &str, idempotency_key: Option<&str>, e
             (own, key) => own == key,
         }
         && body["expiresAt"].as_str().is_some_and(|at| same_time(at, expires_at))
+}
+
+/// The values of [`LIFE_COLUMNS`], with what they depend on.
+struct LifeColumns<'a> {
+    state: ChangeState,
+    finished_at: Option<i64>,
+    redacted: bool,
+    plan_id: Option<&'a str>,
+    plan_index: Option<i64>,
+    plan_last: Option<bool>,
+    run_after_ms: Option<i64>,
+}
+
+impl<'a> LifeColumns<'a> {
+    fn read(row: &'a Row) -> Result<Self, StoreError> {
+        Ok(Self {
+            state: parse_state(row.get(2)?)?,
+            finished_at: row.get(11)?,
+            redacted: row.get(12)?,
+            plan_id: row.get(13)?,
+            plan_index: row.get(14)?,
+            plan_last: row.get(15)?,
+            run_after_ms: row.get(16)?,
+        })
+    }
+
+    /// Returns `true` if the columns match the body of the change.
+    fn matches(&self, body: &Value) -> bool {
+        let time = |name: &str| body[name].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+        let finished = time("updatedAt").and_then(|at| finished_second(self.state, at));
+        // The migration that added the column rounded the last half millisecond of a second up.
+        let same_end = self.finished_at == finished || self.finished_at == finished.map(|second| second + 1);
+        let same_contents = self.redacted == body["redacted"].is_object();
+        let plan = &body["plan"];
+        let same_plan = self.plan_id == plan["id"].as_str()
+            && self.plan_index == plan["index"].as_i64()
+            && self.plan_last == plan["last"].as_bool();
+        // Only steps of plans use the column, and nodes of versions without plans leave it as it is.
+        let same_delay = self.plan_id.is_none() || self.run_after_ms == time("runAfter").map(Timestamp::as_millisecond);
+        same_end && same_contents && same_plan && same_delay
+    }
 }

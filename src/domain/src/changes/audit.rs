@@ -119,7 +119,10 @@ pub enum TrailError {
     ChangeUnknown { id: String },
     #[error("change {id} of audit entry {seq} is gone")]
     ChangeGone { id: String, seq: u64 },
-    #[error("a column of change {id} (its principal, idempotency key or expiry) does not match audit entry {seq}")]
+    #[error(
+        "a column of change {id} (its principal, idempotency key, expiry, end, redaction or plan) does not match audit \
+         entry {seq}"
+    )]
     ColumnAltered { id: String, seq: u64 },
     #[error("{record} does not match audit entry {seq}")]
     RecordAltered { record: String, seq: u64 },

@@ -407,6 +407,9 @@ async fn altered_rows_are_detected() {
     for (alter, restore) in [
         ("UPDATE changes SET state = 'applied'", "UPDATE changes SET state = 'approved'"),
         ("UPDATE changes SET principal = 'b'", "UPDATE changes SET principal = 'agent'"),
+        ("UPDATE changes SET finished_at = 1", "UPDATE changes SET finished_at = NULL"),
+        ("UPDATE changes SET redacted = true", "UPDATE changes SET redacted = false"),
+        ("UPDATE changes SET plan_last = true", "UPDATE changes SET plan_last = NULL"),
         ("UPDATE audit SET actor = 'b' WHERE seq = 1", "UPDATE audit SET actor = 'alice' WHERE seq = 1"),
         ("UPDATE heads SET audit = 1", "UPDATE heads SET audit = 3"),
         (

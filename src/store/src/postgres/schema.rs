@@ -35,6 +35,8 @@ const MIGRATIONS: &[&str] = &[
 /// The first schema version that several gateways can share. A gateway with an older schema must end before the
 /// migration.
 const FIRST_SHARED_SCHEMA: i64 = 2;
+/// The first schema version with the columns of plans.
+pub(super) const FIRST_WITH_PLANS: i64 = 10;
 /// The first schema version that records who created a key.
 pub(super) const FIRST_WITH_KEY_CREATORS: i64 = 11;
 

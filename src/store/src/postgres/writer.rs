@@ -37,7 +37,7 @@ use crate::{
     queue::{
         Command, IDLE_TIME, QueueMetrics, READ_BACK_TIMEOUT, WriteResult, answer, audit_entry, feed_event, refuse,
     },
-    rows::{signed, to_postgres_text},
+    rows::{finished_second, signed, to_postgres_text},
     search::search_text,
     statements::{
         facts,
@@ -362,7 +362,7 @@ async fn write_transitions(
                 client.query_opt(insert, &values).await
             }
             Some(expected) => {
-                let finished = change.state.is_final().then(|| change.updated_at.as_second());
+                let finished = finished_second(change.state, change.updated_at);
                 let expected = signed(expected);
                 let (id, body, run_after) = (&change.id, &draft.body, change.run_after.map(Timestamp::as_millisecond));
                 let values: [rows::Value<'_>; 10] =

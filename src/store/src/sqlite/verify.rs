@@ -25,7 +25,14 @@ pub(crate) fn verify_audit(dir: &Path, expected: Option<AuditHead>) -> Result<Ve
 pub(crate) fn verify_connection(conn: &Connection, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
     let snapshot = conn.unchecked_transaction().map_err(StoreError::from)?;
     let (rows, coverage) = (read_covered_rows(&snapshot)?, read_coverage_fact(&snapshot)?);
-    run(verify::verify(&*snapshot, expected, &rows, coverage.is_some()))
+    let has_life_columns = has_life_columns(&snapshot)?;
+    run(verify::verify(&*snapshot, expected, &rows, coverage.is_some(), has_life_columns))
+}
+
+/// Returns `true` unless the schema is too old to have the columns of plans, which are the newest that are compared.
+fn has_life_columns(conn: &Connection) -> Result<bool, StoreError> {
+    let sql = "SELECT count(*) > 0 FROM pragma_table_info('changes') WHERE name = 'run_after_ms'";
+    Ok(conn.query_row(sql, [], |row| row.get(0))?)
 }
 
 /// Reads the covered rows. Returns none if the schema is too old to have all their columns.
@@ -56,7 +63,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        CoveredCounts, PolicySnapshot, StoreBackend as _,
+        CoveredCounts, Deletion, PolicySnapshot, Pruning, PruningCutoffs, Redaction, Store as _, StoreBackend as _,
+        WriteError, WriteRequest,
+        drafts::{created_draft, draft_for, updated_draft, write},
         keys::{ApiKey, Credentials as _},
         people::People as _,
         sqlite::{
@@ -65,7 +74,7 @@ mod tests {
         },
     };
     use countersign_domain::{
-        changes::{Absence, AbsentPerson},
+        changes::{Absence, AbsentPerson, Change, ChangeState, PlanStep, retention::redact, testing::change},
         principal::{Principal, Role},
     };
 
@@ -153,6 +162,76 @@ mod tests {
         assert_eq!(verification_error(dir.path()), "the absence of alice of audit entry 1 is gone");
         conn.execute("DROP TABLE absences", []).unwrap();
         assert_eq!(verification_error(dir.path()), "the absence of alice of audit entry 1 is gone");
+    }
+
+    #[tokio::test]
+    async fn tampered_columns_of_changes_are_detected() {
+        use ChangeState::{Approved, Pending, Rejected};
+        let dir = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(dir.path()).unwrap();
+        let plan = PlanStep { id: "plan_a".into(), title: "Move".into(), reason: None, index: 0, last: true };
+        let step = |version, state| Change { plan: Some(plan.clone()), ..change("step", "agent", version, state) };
+        let approved = Change { run_after: Some(Timestamp::UNIX_EPOCH), ..step(2, Approved) };
+        for draft in [
+            draft_for(step(1, Pending), None),
+            draft_for(approved, Some(Pending)),
+            created_draft("done"),
+            updated_draft("done", 2, Pending, Rejected),
+        ] {
+            write(&store, draft).await.unwrap();
+        }
+        store.close();
+        verify_audit(dir.path(), None).unwrap();
+        let conn = open_writer(dir.path()).unwrap();
+        for (id, column, wrong) in [
+            ("step", "finished_at", "1"),
+            ("done", "finished_at", "1"),
+            ("done", "finished_at", "NULL"),
+            ("step", "redacted", "1"),
+            ("done", "redacted", "1"),
+            ("step", "plan_id", "NULL"),
+            ("done", "plan_id", "'plan_a'"),
+            ("step", "plan_index", "1"),
+            ("step", "plan_last", "0"),
+            ("step", "run_after_ms", "NULL"),
+        ] {
+            let select = format!("SELECT {column} FROM changes WHERE id = ?1");
+            let original: rusqlite::types::Value = conn.query_row(&select, [id], |row| row.get(0)).unwrap();
+            conn.execute(&format!("UPDATE changes SET {column} = {wrong} WHERE id = ?1"), [id]).unwrap();
+            let error = verification_error(dir.path());
+            assert!(error.starts_with(&format!("a column of change {id} (")), "{column} = {wrong}: {error}");
+            let restore = format!("UPDATE changes SET {column} = ?1 WHERE id = ?2");
+            conn.execute(&restore, rusqlite::params![original, id]).unwrap();
+            assert!(verify_audit(dir.path(), None).is_ok(), "{restore}");
+        }
+    }
+
+    #[tokio::test]
+    async fn open_change_with_forged_end_is_not_pruned() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(dir.path()).unwrap();
+        let draft = created_draft("open");
+        let at = Timestamp::MAX;
+        let (id, version, state) = ("open".to_owned(), 1, ChangeState::Pending);
+        let body = serde_json::to_string(&redact(&draft.change, at)).unwrap();
+        write(&store, draft).await.unwrap();
+        open_writer(dir.path()).unwrap().execute("UPDATE changes SET finished_at = 1", []).unwrap();
+        let cutoffs = PruningCutoffs { contents: Some(at), changes: Some(at), ..PruningCutoffs::default() };
+        let found = store.find_prunable(cutoffs).await.unwrap();
+        assert!(found.contents.is_empty() && found.changes.is_empty() && !found.more, "{found:?}");
+        // Nor is it pruned on request.
+        let details = "{}".to_owned();
+        let pruning = Pruning {
+            at,
+            redactions: vec![Redaction { id: id.clone(), version, state, body, details: details.clone() }],
+            deletions: vec![Deletion { id, version, state, details: details.clone() }],
+            events_to: 0,
+            events_details: details,
+        };
+        let refused = crate::write(&store, WriteRequest::Prune(pruning)).await;
+        assert!(matches!(refused, Err(WriteError::Conflict)), "{refused:?}");
+        assert!(store.get("open").await.unwrap().unwrap().redacted.is_none());
+        store.close();
     }
 
     #[tokio::test]

@@ -35,6 +35,7 @@ use crate::{
     queue::{
         Command, IDLE_TIME, QueueMetrics, READ_BACK_TIMEOUT, WriteResult, answer, audit_entry, feed_event, refuse,
     },
+    rows::finished_second,
     statements::records,
     values,
 };
@@ -241,7 +242,7 @@ impl Writer {
                 let sql = "UPDATE changes SET version = ?3, state = ?4, expires_at = ?5, body = ?6, finished_at = ?7,
                                run_after_ms = ?8
                            WHERE id = ?1 AND version = ?2 AND redacted = 0";
-                let finished = change.state.is_final().then(|| change.updated_at.as_second());
+                let finished = finished_second(change.state, change.updated_at);
                 let state = change.state.as_str();
                 let run_after = change.run_after.map(Timestamp::as_millisecond);
                 let body = &draft.body;

@@ -51,7 +51,10 @@ pub async fn find_prunable<S: Sql>(db: &S, before: PruningCutoffs) -> Result<Pru
                  ORDER BY finished_at, no LIMIT ?3"
             );
             for row in db.rows(&sql, values![redacted, at.as_second(), remaining]).await? {
-                old.changes.push((row.get(0)?, row.get(1)?, parse_state(row.get(2)?)?));
+                let state = parse_state(row.get(2)?)?;
+                if state.is_final() {
+                    old.changes.push((row.get(0)?, row.get(1)?, state));
+                }
             }
         }
         old.more |= old.changes.len() == MAX_CHANGES;
@@ -92,10 +95,14 @@ async fn add_contents<S: Sql>(
             old.more = true;
             return Ok(());
         }
-        found += 1;
         let sql = "SELECT body FROM changes WHERE no = ?1";
         let Some(row) = db.first(sql, values![row.get::<i64>(0)?]).await? else { continue };
         let change = parse_change(row.get(0)?)?;
+        // `finished_at` of an open change was altered.
+        if !change.state.is_final() {
+            continue;
+        }
+        found += 1;
         if !old.contents.iter().any(|known| known.id == change.id) {
             old.contents.push(change);
         }
@@ -104,17 +111,25 @@ async fn add_contents<S: Sql>(
     Ok(())
 }
 
-/// Removes the contents of a change. Returns `false` if the change was modified since it was read.
+/// Removes the contents of a change. Returns `false` if the change is open, whatever the other columns say, or was
+/// modified since it was read.
 pub async fn redact<S: Sql>(db: &S, redaction: &Redaction) -> Result<bool, StoreError> {
     let Redaction { id, version, state, body, .. } = redaction;
+    if !state.is_final() {
+        return Ok(false);
+    }
     let sql = "UPDATE changes SET body = ?4, redacted = ?5
                WHERE id = ?1 AND version = ?2 AND state = ?3 AND redacted <> ?5 AND finished_at IS NOT NULL";
     Ok(db.execute(sql, values![id, *version, state.as_str(), body, true]).await? == 1)
 }
 
-/// Deletes a change. Returns `false` if the change was modified since it was read.
+/// Deletes a change. Returns `false` if the change is open, whatever the other columns say, or was modified since it
+/// was read.
 pub async fn delete<S: Sql>(db: &S, deletion: &Deletion) -> Result<bool, StoreError> {
     let Deletion { id, version, state, .. } = deletion;
+    if !state.is_final() {
+        return Ok(false);
+    }
     let sql = "DELETE FROM changes WHERE id = ?1 AND version = ?2 AND state = ?3 AND finished_at IS NOT NULL";
     Ok(db.execute(sql, values![id, *version, state.as_str()]).await? == 1)
 }
