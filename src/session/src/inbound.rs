@@ -368,6 +368,10 @@ async fn serve(scope: &RequestScope, request: &Request<'_>) -> ServeOutcome {
         Err(error) => return ServeOutcome::Reply(Err(error)),
     };
     let cancel = &in_flight.cancel;
+    if cancel.is_cancelled() {
+        // The session has ended, so the request must not begin.
+        return ServeOutcome::Cancelled;
+    }
     let served = tokio::select! {
         biased;
         reply = middleware::run(scope, request, cancel) => ServeOutcome::Reply(reply),

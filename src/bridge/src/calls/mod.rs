@@ -192,6 +192,7 @@ fn build_caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) 
     let caller = Caller {
         principal: exchange.identity.principal.clone(),
         session: (!is_modern).then(|| Arc::clone(&exchange.session.id)),
+        session_ended: (!is_modern).then(|| exchange.session.ended.clone()),
         capabilities,
         is_modern,
         log_level,

@@ -215,6 +215,7 @@ mod tests {
         let caller = Caller {
             principal: Arc::new(Principal { name: principal.into(), ..Principal::local_agent() }),
             session: None,
+            session_ended: None,
             capabilities: ClientCapabilities::default(),
             is_modern: false,
             log_level: None,

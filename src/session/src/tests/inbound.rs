@@ -125,6 +125,15 @@ async fn cancelled_request_gets_no_answer() {
 }
 
 #[actix::test]
+async fn request_after_end_of_session_does_not_run() {
+    let bench = Bench::new("").await;
+    let client = bench.client(Revision::V2025_11_25, "{}");
+    client.exchange.session.end();
+    assert!(respond(&client, 7, "tools/call", &json!({ "name": "read" })).await.is_none());
+    assert_eq!((bench.fake.call_count(), bench.server.slots.running()), (0, 0));
+}
+
+#[actix::test]
 async fn request_beyond_max_in_flight_is_refused() {
     let bench = Bench::new("limits: { max_in_flight: 1 }").await;
     bench.fake.gate.forget_permits(1_000_000);

@@ -86,6 +86,7 @@ async fn call_tool(
     let caller = Caller {
         principal: Arc::clone(&context.principal),
         session: None,
+        session_ended: None,
         capabilities,
         is_modern: true,
         log_level: None,

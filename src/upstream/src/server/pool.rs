@@ -10,6 +10,7 @@ use tokio::{
     sync::{Notify, futures::Notified, watch},
     time::Instant,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::connection::{Caller, UpstreamConnection};
 use crate::link::{LinkError, LinkKind};
@@ -112,6 +113,8 @@ struct PooledLink {
     claimed_until: Option<Instant>,
     /// The client session that leased the link last.
     session: Option<Arc<str>>,
+    /// Cancelled when the session ends, if the link belongs to one.
+    session_ended: Option<CancellationToken>,
     /// `true` if the current user has the link exclusively.
     is_exclusive: bool,
     /// `true` if an exclusive call of that session ended without an answer. Late questions of the server could be
@@ -122,6 +125,11 @@ struct PooledLink {
 impl PooledLink {
     fn is_claimed(&self, now: Instant) -> bool {
         self.claimed_until.is_some_and(|until| now < until)
+    }
+
+    /// Returns `true` if the link belongs to a client session that has ended.
+    fn has_session_ended(&self) -> bool {
+        self.session_ended.as_ref().is_some_and(CancellationToken::is_cancelled)
     }
 
     /// Returns `true` if the link was recorded for follow-up requests ([`LinkChoice`](super::connection::LinkChoice)),
@@ -198,6 +206,7 @@ impl Pool {
             idle_since: Instant::now(),
             claimed_until: None,
             session: caller.session.clone(),
+            session_ended: caller.session_ended.clone().filter(|_| matches!(key, PoolKey::Session(_))),
             is_exclusive: false,
             has_abandoned_call: false,
         });
@@ -262,17 +271,21 @@ impl Pool {
         self.changed.notify_waiters();
     }
 
-    /// Closes links that have been idle for long.
+    /// Closes links that have been idle for long, and idle links of client sessions that have ended.
     pub fn close_idle(&self) {
         let now = Instant::now();
         self.state.lock().remove_where(|key, entry| {
             let limit = if entry.has_follow_ups() { FOLLOW_UP_IDLE_TIMEOUT } else { IDLE_TIMEOUT };
-            let is_idle = entry.users == 0 && now.duration_since(entry.idle_since) >= limit;
-            // Links of sessions are closed by [`Pool::close_session`] instead.
+            let is_obsolete = match key {
+                // A session keeps its links until [`Pool::close_session`]. A request that is sent later, such as the
+                // cancellation of a task, opens another link.
+                PoolKey::Session(_) => !entry.is_claimed(now) && entry.has_session_ended(),
+                _ => now.duration_since(entry.idle_since) >= limit,
+            };
             entry
                 .connection
                 .as_ref()
-                .is_some_and(|connection| !connection.is_usable() || (is_idle && !matches!(key, PoolKey::Session(_))))
+                .is_some_and(|connection| !connection.is_usable() || (entry.users == 0 && is_obsolete))
         });
         self.changed.notify_waiters();
     }
@@ -379,7 +392,9 @@ impl PoolState {
         let idle = self
             .entries
             .iter()
-            .filter(|(key, _)| !matches!(key, PoolKey::Session(_)))
+            .filter(|(key, entries)| {
+                !matches!(key, PoolKey::Session(_)) || entries.iter().all(PooledLink::has_session_ended)
+            })
             .flat_map(|(_, entries)| entries)
             .filter(|entry| entry.users == 0 && entry.connection.is_some() && !entry.is_claimed(now))
             .filter(|entry| !is_principal_full || entry.principal == *principal)

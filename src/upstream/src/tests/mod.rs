@@ -12,6 +12,7 @@ mod subscriptions;
 use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     link::{Connector, LinkKind, Listener, OutgoingRequest, Response},
@@ -59,6 +60,7 @@ fn agent(name: &str) -> Caller {
     Caller {
         principal: Arc::new(Principal { name: name.into(), ..Principal::local_agent() }),
         session: None,
+        session_ended: None,
         capabilities: ClientCapabilities::default(),
         is_modern: true,
         log_level: None,
@@ -72,7 +74,8 @@ fn askable(name: &str) -> Caller {
 }
 
 fn in_session(caller: Caller, session: &str) -> Caller {
-    Caller { session: Some(session.into()), is_modern: false, ..caller }
+    let session_ended = Some(CancellationToken::new());
+    Caller { session: Some(session.into()), session_ended, is_modern: false, ..caller }
 }
 
 fn request(upstream: &Upstream, method: &str) -> OutgoingRequest {

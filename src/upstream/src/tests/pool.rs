@@ -164,10 +164,14 @@ async fn session_ending_during_start_leaves_no_child() {
     let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
     let caller = in_session(agent("a"), "s");
-    let (result, ()) = tokio::join!(call(&upstream, &caller), async { upstream.close_session("s") });
-    drop(result);
-    upstream.close_session("s");
-    seconds(1).await;
+    let (result, ()) = tokio::join!(call(&upstream, &caller), async {
+        caller.session_ended.as_ref().unwrap().cancel();
+        upstream.close_session("s");
+    });
+    // The call was sent again on another link, which was opened after the end of the session.
+    result.unwrap();
+    assert_eq!(fake.open_links().len(), 2);
+    seconds(60).await;
     assert_eq!((fake.open_links().len(), upstream.status().links), (1, 0));
 }
 
