@@ -209,33 +209,52 @@ impl MessageSource {
         groups
     }
 
+    /// Answers all members of a group with the call of the first one. If that one is cancelled or not admitted, the
+    /// others are answered without it.
     async fn answer_group(&self, group: Vec<(usize, &Request<'_>)>) -> Vec<(usize, Bytes)> {
-        let Some(&(index, first)) = group.first() else { return Vec::new() };
-        if group.len() == 1 {
-            return self.clone().answer_request(first).await.map(|a| (index, a.bytes)).into_iter().collect();
-        }
-        let refuse = |error: &McpError, revision| {
-            let refusal =
-                |(index, r): &(usize, &Request<'_>)| (*index, WireResponse::error(Some(&r.id), error, revision).bytes);
-            group.iter().map(refusal).collect()
-        };
-        let scope = match self.clone().into_scope(first) {
-            Ok(scope) => scope,
-            Err((error, revision)) => return refuse(&error, revision),
-        };
-        let revision = scope.exchange.revision();
-        let cache = CacheMetrics::for_cache(Cache::Reads);
-        cache.miss();
-        group.iter().skip(1).for_each(|_| cache.hit());
-        match serve(&scope, first).await {
-            ServeOutcome::Reply(Ok(reply)) => {
-                let result = reply.finish(revision);
-                group.iter().map(|(index, r)| (*index, encode::result(&r.id, &result))).collect()
+        let mut answers = Vec::with_capacity(group.len());
+        let mut group = group.as_slice();
+        while let Some((&(index, first), others)) = group.split_first() {
+            if others.is_empty() {
+                answers.extend(self.clone().answer_request(first).await.map(|a| (index, a.bytes)));
+                break;
             }
-            ServeOutcome::Reply(Err(error)) => refuse(&error, revision),
-            ServeOutcome::Cancelled => Vec::new(),
+            let scope = match self.clone().into_scope(first) {
+                Ok(scope) => scope,
+                Err((error, revision)) => {
+                    answers.extend(group.iter().map(|member| refuse_member(member, &error, revision)));
+                    break;
+                }
+            };
+            let revision = scope.exchange.revision();
+            match serve(&scope, first).await {
+                ServeOutcome::Reply(reply) => {
+                    let cache = CacheMetrics::for_cache(Cache::Reads);
+                    cache.miss();
+                    others.iter().for_each(|_| cache.hit());
+                    match reply {
+                        Ok(reply) => {
+                            let result = reply.finish(revision);
+                            answers.extend(group.iter().map(|(index, r)| (*index, encode::result(&r.id, &result))));
+                        }
+                        Err(error) => {
+                            answers.extend(group.iter().map(|member| refuse_member(member, &error, revision)));
+                        }
+                    }
+                    break;
+                }
+                ServeOutcome::NotAdmitted(error) => answers.push(refuse_member(&(index, first), &error, revision)),
+                ServeOutcome::Cancelled => {}
+            }
+            group = others;
         }
+        answers
     }
+}
+
+/// Returns the error response to one member of a batch, with the index of the member.
+fn refuse_member(&(index, request): &(usize, &Request<'_>), error: &McpError, revision: Revision) -> (usize, Bytes) {
+    (index, WireResponse::error(Some(&request.id), error, revision).bytes)
 }
 
 /// Runs one request to its answer, and holds the reserved bytes of its body until then.
@@ -301,7 +320,9 @@ pub(crate) async fn answer(scope: &RequestScope, request: &Request<'_>) -> Optio
             let result = reply.finish(revision);
             Some(WireResponse::result(encode::result(&request.id, &result)))
         }
-        ServeOutcome::Reply(Err(error)) => Some(WireResponse::error(Some(&request.id), &error, exchange.revision())),
+        ServeOutcome::Reply(Err(error)) | ServeOutcome::NotAdmitted(error) => {
+            Some(WireResponse::error(Some(&request.id), &error, exchange.revision()))
+        }
         ServeOutcome::Cancelled => None,
     }
 }
@@ -357,6 +378,8 @@ impl CachedFacts {
 
 enum ServeOutcome {
     Reply(Result<Reply, McpError>),
+    /// The id of the request is in use, or its session has too many requests in flight.
+    NotAdmitted(McpError),
     /// The client has cancelled the request, so it gets no answer (2025-11-25/basic/utilities/cancellation).
     Cancelled,
 }
@@ -365,7 +388,7 @@ enum ServeOutcome {
 async fn serve(scope: &RequestScope, request: &Request<'_>) -> ServeOutcome {
     let mut in_flight = match InFlightRequest::admit(&scope.server.slots, &scope.exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
-        Err(error) => return ServeOutcome::Reply(Err(error)),
+        Err(error) => return ServeOutcome::NotAdmitted(error),
     };
     let cancel = &in_flight.cancel;
     if cancel.is_cancelled() {

@@ -154,10 +154,14 @@ async fn request_beyond_max_in_flight_is_refused() {
 async fn batch(bench: &Bench, revision: Revision, members: &Value) -> Option<Value> {
     let session = bench.clients.session("ann", Era::Legacy);
     session.set_facts(Arc::new(facts(revision, "{}")), bench.server.memory.share("ann"));
+    batch_in(bench, &session, members).await
+}
+
+async fn batch_in(bench: &Bench, session: &Arc<SessionState>, members: &Value) -> Option<Value> {
     let text = members.to_string();
     let limits = envelope::Limits { max_depth: 64, max_batch: 100 };
     let Ok(Incoming::Batch(members)) = envelope::parse(text.as_bytes(), &limits) else { panic!("{text}") };
-    let answer = source(bench, &session).answer_batch(members).await?;
+    let answer = source(bench, session).answer_batch(members).await?;
     Some(serde_json::from_slice(&answer.bytes).unwrap())
 }
 
@@ -187,6 +191,59 @@ async fn batch_is_answered_in_order_and_shares_identical_reads() {
         (&json!(-32600), 3),
         "that revision has no batches"
     );
+}
+
+/// A batch of two identical reads with the ids 1 and 2.
+fn identical_reads() -> Value {
+    let read = |id: u64| json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": "read" } });
+    json!([read(1), read(2)])
+}
+
+#[actix::test]
+async fn cancelled_read_of_batch_leaves_identical_read_running() {
+    let bench = Bench::new("").await;
+    bench.fake.gate.forget_permits(1_000_000);
+    let client = bench.client(Revision::V2025_03_26, "{}");
+    let cancelling = async {
+        while bench.fake.call_count() == 0 {
+            pause().await;
+        }
+        cancel(&client, &bench, 1);
+        while bench.fake.call_count() == 1 {
+            pause().await;
+        }
+        bench.fake.gate.add_permits(2);
+    };
+    let members = identical_reads();
+    let (answers, ()) = tokio::join!(batch_in(&bench, &client.exchange.session, &members), cancelling);
+    let answers = answers.unwrap();
+    assert_eq!((answers.as_array().unwrap().len(), &answers[0]["id"]), (1, &json!(2)));
+    assert!(answers[0].get("result").is_some(), "{answers}");
+}
+
+#[actix::test]
+async fn id_in_use_refuses_only_its_read_of_batch() {
+    let bench = Bench::new("").await;
+    bench.fake.gate.forget_permits(1_000_000);
+    let client = bench.client(Revision::V2025_03_26, "{}");
+    let batching = async {
+        while bench.fake.call_count() == 0 {
+            pause().await;
+        }
+        let members = identical_reads();
+        let releasing = async {
+            while bench.fake.call_count() == 1 {
+                pause().await;
+            }
+            bench.fake.gate.add_permits(2);
+        };
+        tokio::join!(batch_in(&bench, &client.exchange.session, &members), releasing).0.unwrap()
+    };
+    let params = json!({ "name": "read" });
+    let (first, answers) = tokio::join!(respond(&client, 1, "tools/call", &params), batching);
+    assert!(first.unwrap().get("result").is_some());
+    assert_eq!((&answers[0]["id"], &answers[0]["error"]["code"]), (&json!(1), &json!(-32600)));
+    assert!(answers[1]["id"] == 2 && answers[1].get("result").is_some(), "{answers}");
 }
 
 #[actix::test]
