@@ -115,19 +115,20 @@ pub async fn listen(
     let listening = Listen { id: request.id.clone(), principal, filter, sink: sink.clone() };
     let (key, resources) = router.send(listening).await.map_err(|_| shutdown_error())?;
     let _listener = RegisteredListener { router: router.clone(), key };
-    // The acknowledgement must wait: what the client does after it may already change a subscribed resource.
-    let watched = resources.into_iter().map(|(uri, ready)| async move { ready.await.is_err().then_some(uri) });
-    let refused = tokio::select! {
-        refused = join_all(watched) => refused.into_iter().flatten().collect(),
-        () = cancel.cancelled() => Vec::new(),
+    let mut own_link_subscriptions = OwnLinkSubscriptions { exchange, subscribed: Vec::new() };
+    let work = async {
+        // The acknowledgement must wait: what the client does after it may already change a subscribed resource.
+        let watched = resources.into_iter().map(|(uri, ready)| async move { ready.await.is_err().then_some(uri) });
+        let refused = join_all(watched).await.into_iter().flatten().collect();
+        // The Router chose the providers by its newest table, which may be newer than that of the request.
+        let upstream_uris = upstream_uris(&routes.load(), &uris);
+        for (upstream, uri) in upstream_uris {
+            own_link_subscriptions.subscribe(upstream, uri).await;
+        }
+        router.send(Acknowledge { key, refused }).await.map_err(|_| shutdown_error())?;
+        tasks::watch(exchange, sources.reviews, tasks, request.id.as_json(), &*sink).await;
+        Ok::<(), McpError>(())
     };
-    // The Router chose the providers by its newest table, which may be newer than that of the request.
-    let upstream_uris = upstream_uris(&routes.load(), &uris);
-    for (upstream, uri) in &upstream_uris {
-        countersign_bridge::subscribe_on_own_link(exchange, upstream, uri, "resources/subscribe").await;
-    }
-    let _guard = OwnLinkSubscriptions { exchange, subscribed: upstream_uris };
-    router.send(Acknowledge { key, refused }).await.map_err(|_| shutdown_error())?;
     // On a shared channel the client also gets a cancellation (2026-07-28/basic/patterns/cancellation: a server must, if it
     // ends a listen request).
     let send_cancellation = |reason: &str| {
@@ -141,7 +142,7 @@ pub async fn listen(
         () = cancel.cancelled() => {}
         () = overflowed.cancelled() => {}
         () = evicted.cancelled() => send_cancellation("another stream of the same principal needs the slot"),
-        () = tasks::watch(exchange, sources.reviews, tasks, request.id.as_json(), &*sink) => {}
+        ended = work => ended?,
         revoked = long_requests.wait_until_revoked(&exchange.identity) => {
             send_cancellation("the credential is no longer valid");
             return Err(revoked);
@@ -188,6 +189,15 @@ fn upstream_uris(table: &RouteTable, uris: &HashSet<String>) -> Vec<(Arc<Upstrea
 struct OwnLinkSubscriptions<'a> {
     exchange: &'a Exchange,
     subscribed: Vec<(Arc<Upstream>, String)>,
+}
+
+impl OwnLinkSubscriptions<'_> {
+    /// Subscribes to a resource. If the future is dropped, the subscription still ends with the others, because the
+    /// server may have received it.
+    async fn subscribe(&mut self, upstream: Arc<Upstream>, uri: String) {
+        self.subscribed.push((Arc::clone(&upstream), uri.clone()));
+        countersign_bridge::subscribe_on_own_link(self.exchange, &upstream, &uri, "resources/subscribe").await;
+    }
 }
 
 impl Drop for OwnLinkSubscriptions<'_> {

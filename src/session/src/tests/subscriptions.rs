@@ -1,14 +1,24 @@
 //! Notifications about resources that change.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, ask_error, pause};
 use crate::RequestScope;
+use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_exchange::{reply::RelatedChannel, testing::take_sent_messages};
 use countersign_protocol::{Era, Revision};
 use countersign_provider::ProviderEvent;
+use countersign_routing::RouteTarget;
+use countersign_upstream::{
+    LinkKind,
+    testing::{
+        connected_upstream,
+        fake::{self, FakeServer},
+    },
+};
 
 const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::MODERN;
@@ -107,4 +117,76 @@ async fn new_listener_evicts_listener_of_same_principal() {
     assert_eq!(next_notification(&first, "notifications/cancelled").await["requestId"], 1);
     let many = json!({ "notifications": { "resourceSubscriptions": ["f://a", "f://c"] } });
     assert_eq!(ask_error(&first, "subscriptions/listen", &many).await.1, "OVERLOADED");
+}
+
+/// Connects a gateway to the server `fs`, at which each client has a connection of its own.
+async fn serve(bench: &Bench) -> Arc<FakeServer> {
+    let server = FakeServer::new(Era::Legacy, LinkKind::Streams);
+    *server.capabilities.lock() = json!({ "resources": { "subscribe": true } });
+    let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
+    let config = UpstreamConfig { elicitation: false, sampling: false, ..UpstreamConfig::new("fs", target) };
+    bench.offer(vec![RouteTarget::Upstream(connected_upstream(config, &server).await)]).await;
+    server
+}
+
+/// Methods, URIs and links of the requests that a server received.
+type ReceivedRequests = Arc<Mutex<Vec<(String, String, usize)>>>;
+
+/// Makes a server answer everything except the fourth subscription. The gateway subscribes to both resources itself
+/// before it does so for the client.
+fn leave_last_subscription_unanswered(server: &FakeServer) -> ReceivedRequests {
+    let requests = ReceivedRequests::default();
+    let received = Arc::clone(&requests);
+    server.answer_with(move |request| {
+        let uri = request.params["uri"].as_str().unwrap().to_owned();
+        let is_last = request.method == "resources/subscribe" && received.lock().len() == 3;
+        received.lock().push((request.method.clone(), uri, Arc::as_ptr(&request.link) as usize));
+        Box::pin(async move { if is_last { std::future::pending().await } else { fake::ok(json!({})) } })
+    });
+    requests
+}
+
+fn listen_to_two_resources() -> Value {
+    json!({ "notifications": { "resourceSubscriptions": ["fs+file:///a", "fs+file:///b"] } })
+}
+
+async fn wait_for_last_subscription(server: &FakeServer) {
+    while server.request_count("resources/subscribe") < 4 {
+        pause().await;
+    }
+}
+
+#[actix::test]
+async fn listener_dropped_while_subscribing_is_unsubscribed() {
+    let bench = Bench::new("policy: { default: allow }").await;
+    let server = serve(&bench).await;
+    let requests = leave_last_subscription_unanswered(&server);
+    let (client, params) = (bench.client(MODERN, "{}"), listen_to_two_resources());
+    tokio::select! {
+        _ = ask(&client, "subscriptions/listen", &params) => panic!("the listener ended"),
+        () = wait_for_last_subscription(&server) => {}
+    }
+    let own_link = requests.lock()[3].2;
+    let unsubscribed_uris = || -> HashSet<String> {
+        let requests = requests.lock();
+        let on_own_link = requests.iter().filter(|(_, _, link)| *link == own_link);
+        on_own_link.filter(|(method, ..)| method == "resources/unsubscribe").map(|(_, uri, _)| uri.clone()).collect()
+    };
+    while unsubscribed_uris().len() < 2 {
+        pause().await;
+    }
+}
+
+#[actix::test]
+async fn shutdown_ends_listener_while_it_subscribes() {
+    let bench = Bench::new("policy: { default: allow }").await;
+    let server = serve(&bench).await;
+    leave_last_subscription_unanswered(&server);
+    let (client, params) = (bench.client(MODERN, "{}"), listen_to_two_resources());
+    let shutting_down = async {
+        wait_for_last_subscription(&server).await;
+        bench.server.long_requests.shutdown.cancel();
+    };
+    let (result, ()) = tokio::join!(ask(&client, "subscriptions/listen", &params), shutting_down);
+    assert_eq!(result["_meta"]["io.modelcontextprotocol/subscriptionId"], 1);
 }
