@@ -309,8 +309,8 @@ impl Handler<Unsubscribe> for Router {
     }
 }
 
-/// Sent for `subscriptions/listen`. Returns the key that ends the subscription, and the resources that upstreams have
-/// yet to watch. [`Acknowledge`] must follow, because nothing is sent before it.
+/// Sent for `subscriptions/listen`. Returns the key that ends the subscription, and the resources of upstreams with
+/// their answers. [`Acknowledge`] must follow, because nothing is sent before it.
 #[derive(Message)]
 #[rtype(result = "(u64, Vec<(String, WatchReady)>)")]
 pub struct Listen {

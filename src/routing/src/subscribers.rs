@@ -90,7 +90,8 @@ pub struct Subscribers {
 }
 
 impl Subscribers {
-    /// Subscribes a session to a resource. `source` finds the resource's upstream if this is the first subscriber.
+    /// Subscribes a session to a resource, and returns the upstream's answer, if the resource belongs to one. `source`
+    /// finds the resource's upstream if this is the first subscriber.
     pub fn subscribe(
         &mut self,
         session: &Arc<dyn Subscriber>,
@@ -106,8 +107,8 @@ impl Subscribers {
         self.remove_subscriber(uri, |watch| _ = watch.sessions.remove(session));
     }
 
-    /// Opens a listener, and returns the resources whose watches are not confirmed yet. Nothing is sent to the listener before
-    /// [`Self::acknowledge`].
+    /// Opens a listener, and returns the resources of upstreams with their answers. Nothing is sent to the listener
+    /// before [`Self::acknowledge`].
     pub fn listen(
         &mut self,
         id: RequestId,
@@ -151,17 +152,20 @@ impl Subscribers {
         }
     }
 
+    /// Watches a resource for a further subscriber. All subscribers wait for the same answer of the upstream.
     fn watch(
         &mut self,
         uri: String,
         source: impl FnOnce(&str) -> Option<WatchSource>,
     ) -> (&mut ResourceWatch, Option<WatchReady>) {
-        let mut ready = None;
         let watch = self.by_uri.entry(uri).or_insert_with_key(|uri| {
             let source = source(uri);
-            ready = source.as_ref().map(WatchSource::watch);
+            if let Some(source) = &source {
+                source.watch();
+            }
             ResourceWatch { source, ..ResourceWatch::default() }
         });
+        let ready = watch.source.as_ref().map(WatchSource::wait_until_watched);
         (watch, ready)
     }
 
@@ -189,8 +193,8 @@ impl Subscribers {
                 continue;
             }
             if let Some(new) = &new {
-                // The watch is in force from now on, and nobody waits for the confirmation.
-                drop(new.watch());
+                // Nobody waits for the confirmation.
+                new.watch();
             }
             if let Some(old) = std::mem::replace(&mut watch.source, new) {
                 old.upstream.unwatch_resource(&old.own_uri);
@@ -249,9 +253,14 @@ impl Subscribers {
 }
 
 impl WatchSource {
-    /// Starts to watch at once. The returned future resolves when the upstream has confirmed the watch.
-    fn watch(&self) -> WatchReady {
-        Box::pin(self.upstream.watch_resource(&self.own_uri))
+    /// Starts to watch at once.
+    fn watch(&self) {
+        self.upstream.watch_resource(&self.own_uri);
+    }
+
+    /// Returns a future that resolves when the upstream has confirmed or refused the watch.
+    fn wait_until_watched(&self) -> WatchReady {
+        Box::pin(self.upstream.wait_until_watched(&self.own_uri))
     }
 }
 

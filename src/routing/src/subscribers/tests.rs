@@ -93,16 +93,11 @@ fn upstream_watches_resource_until_last_unsubscribe() {
     let upstream = upstream();
     let mut subscribers = Subscribers::default();
     let (one, two) = (session(), session());
-    assert!(
-        subscribers.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), source_at(&upstream)).is_some()
-    );
-    assert!(
-        subscribers.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), source_at(&upstream)).is_none(),
-        "it is in force already"
-    );
-    assert!(
-        subscribers.subscribe(&(two.clone() as Arc<dyn Subscriber>), "fs+a:b".into(), source_at(&upstream)).is_none()
-    );
+    for session in [&one, &one, &two] {
+        let subscriber = session.clone() as Arc<dyn Subscriber>;
+        let ready = subscribers.subscribe(&subscriber, "fs+a:b".into(), source_at(&upstream));
+        assert!(ready.is_some(), "each subscriber waits for the answer of the server");
+    }
     let (key, ready) = subscribers.listen(
         id(1),
         agent("local-agent"),
@@ -110,7 +105,8 @@ fn upstream_watches_resource_until_last_unsubscribe() {
         RecordingSink::default().sink(),
         source_at(&upstream),
     );
-    assert_eq!(ready.iter().map(|(uri, _)| uri.as_str()).collect::<Vec<_>>(), ["fs+a:c"]);
+    let awaited_uris: HashSet<_> = ready.iter().map(|(uri, _)| uri.as_str()).collect();
+    assert_eq!(awaited_uris, HashSet::from(["fs+a:b", "fs+a:c"]));
     assert_eq!(testing::watched_uris(&upstream), ["a:b", "a:c"]);
     subscribers.remove_listener(key);
     assert_eq!(testing::watched_uris(&upstream), ["a:b"]);

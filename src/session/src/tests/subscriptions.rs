@@ -1,6 +1,6 @@
 //! Notifications about resources that change.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -9,11 +9,11 @@ use super::bench::{Bench, ask, ask_error, pause};
 use crate::RequestScope;
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_exchange::{reply::RelatedChannel, testing::take_sent_messages};
-use countersign_protocol::{Era, Revision};
+use countersign_protocol::{Era, Revision, rpc_error::RpcError};
 use countersign_provider::ProviderEvent;
 use countersign_routing::RouteTarget;
 use countersign_upstream::{
-    LinkKind,
+    LinkKind, Response,
     testing::{
         connected_upstream,
         fake::{self, FakeServer},
@@ -189,4 +189,21 @@ async fn shutdown_ends_listener_while_it_subscribes() {
     };
     let (result, ()) = tokio::join!(ask(&client, "subscriptions/listen", &params), shutting_down);
     assert_eq!(result["_meta"]["io.modelcontextprotocol/subscriptionId"], 1);
+}
+
+#[actix::test]
+async fn each_subscriber_of_refused_resource_gets_error() {
+    let bench = Bench::new("policy: { default: allow }").await;
+    let server = serve(&bench).await;
+    server.answer_with(|_| {
+        Box::pin(async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            Ok(Response::Error(RpcError::new(-32602, "no such resource")))
+        })
+    });
+    let (first, second) = (bench.client(LEGACY, "{}"), bench.client(LEGACY, "{}"));
+    let uri = json!({ "uri": "fs+file:///a" });
+    let errors =
+        tokio::join!(ask_error(&first, "resources/subscribe", &uri), ask_error(&second, "resources/subscribe", &uri));
+    assert_eq!((errors.0.1.as_str(), errors.1.1.as_str()), ("UPSTREAM_ERROR", "UPSTREAM_ERROR"));
 }

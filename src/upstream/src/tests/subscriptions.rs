@@ -9,6 +9,12 @@ use super::*;
 use crate::link::LinkError;
 use countersign_provider::ProviderEvent;
 
+/// Watches a resource, and returns the answer of its server.
+async fn watch(upstream: &Upstream, uri: &str) -> Result<(), McpError> {
+    upstream.watch_resource(uri);
+    upstream.wait_until_watched(uri).await
+}
+
 #[actix::test]
 async fn subscriptions_are_counted_and_renewed_on_reconnect() {
     let fake = legacy();
@@ -16,9 +22,9 @@ async fn subscriptions_are_counted_and_renewed_on_reconnect() {
     let upstream = start(&fake).await;
     let mut receiver = upstream.events.subscribe();
     fake.answer_with(|_| Box::pin(std::future::ready(fake::ok(json!({})))));
-    upstream.watch_resource("file:///a").await.unwrap();
-    upstream.watch_resource("file:///a").await.unwrap();
-    upstream.watch_resource("file:///b").await.unwrap();
+    watch(&upstream, "file:///a").await.unwrap();
+    watch(&upstream, "file:///a").await.unwrap();
+    watch(&upstream, "file:///b").await.unwrap();
     assert_eq!((fake.request_count("resources/subscribe"), fake.request_count("resources/unsubscribe")), (2, 0));
     fake.open_links()[0].send_notification("notifications/resources/updated", json!({ "uri": "file:///a" }));
     assert!(
@@ -55,7 +61,7 @@ async fn duplicate_updates_are_forwarded_once() {
     *fake.capabilities.lock() = json!({ "resources": { "subscribe": true } });
     let upstream = start(&fake).await;
     fake.answer_with(|_| Box::pin(std::future::ready(fake::ok(json!({})))));
-    upstream.watch_resource("file:///a").await.unwrap();
+    watch(&upstream, "file:///a").await.unwrap();
     call(&upstream, &askable("a")).await.unwrap();
     let own = fake.open_links().into_iter().find(|link| *link.declared.lock() != json!({})).unwrap();
     let plain = fake.open_links().into_iter().find(|link| *link.declared.lock() == json!({})).unwrap();
@@ -97,7 +103,7 @@ async fn duplicate_updates_are_forwarded_once() {
 async fn watch_fails_without_server_subscriptions() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    assert!(upstream.watch_resource("file:///a").await.is_err());
+    assert!(watch(&upstream, "file:///a").await.is_err());
     seconds(1).await;
     assert_eq!(fake.request_count("resources/subscribe"), 0);
 }
@@ -164,7 +170,8 @@ async fn new_stream_is_acknowledged_before_old_one_closes() {
     seconds(5).await;
     assert_eq!(streams.filters(), [json!({ "toolsListChanged": true })]);
 
-    let watched = upstream.watch_resource("file:///a");
+    upstream.watch_resource("file:///a");
+    let watched = upstream.wait_until_watched("file:///a");
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(streams.open(), [true, true], "not acknowledged yet");
     watched.await.unwrap();
@@ -229,7 +236,7 @@ async fn count_requests_after_failure(fake: &Arc<FakeServer>, status: u16, metho
     fake.answer_with(move |_| Box::pin(std::future::ready(Err(LinkError::Status { status, body: String::new() }))));
     let upstream = start(fake).await;
     // A watch that may succeed later is no error.
-    assert_eq!(upstream.watch_resource("file:///a").await.is_ok(), status == 429);
+    assert_eq!(watch(&upstream, "file:///a").await.is_ok(), status == 429);
     seconds(10).await;
     fake.request_count(method)
 }
@@ -276,12 +283,12 @@ async fn resources_left_out_or_refused_by_stateless_server_are_errors() {
     });
     let upstream = start(&fake).await;
     for (uri, is_accepted) in [("file:///a", true), ("file:///silent", false), ("file:///unknown", false)] {
-        assert_eq!(upstream.watch_resource(uri).await.is_ok(), is_accepted, "{uri}");
+        assert_eq!(watch(&upstream, uri).await.is_ok(), is_accepted, "{uri}");
     }
     seconds(600).await;
     // The last stream announces what the server accepts, and is not opened again.
     assert_eq!(fake.request_count("subscriptions/listen"), 5);
-    upstream.watch_resource("file:///a").await.unwrap();
+    watch(&upstream, "file:///a").await.unwrap();
 }
 
 #[actix::test]

@@ -34,14 +34,18 @@ const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 const MIN_STREAM_TIME: Duration = Duration::from_secs(5);
 
 impl Upstream {
-    /// Adds a watch of a resource, by the upstream's own URI. The watch is counted at once, and the future resolves
-    /// when the upstream has answered or a time limit is reached.
+    /// Adds a watch of a resource, by the upstream's own URI. [`Self::wait_until_watched`] returns the upstream's
+    /// answer. The watch is counted until [`Self::unwatch_resource`], even if the upstream refuses it.
+    pub fn watch_resource(&self, uri: &str) {
+        self.resource_watches.add(uri);
+    }
+
+    /// Waits until the upstream has accepted or refused to watch the resource, or a time limit is reached. An answer
+    /// that is known already is returned at once.
     ///
     /// # Errors
-    /// Those of [`Self::check_subscribable`]; `UPSTREAM_ERROR` if the upstream refuses the subscription. The watch is counted in
-    /// these cases too.
-    pub fn watch_resource(&self, uri: &str) -> impl Future<Output = Result<(), McpError>> + Send + 'static + use<> {
-        self.resource_watches.add(uri);
+    /// Those of [`Self::check_subscribable`]; `UPSTREAM_ERROR` if the upstream refuses the subscription.
+    pub fn wait_until_watched(&self, uri: &str) -> impl Future<Output = Result<(), McpError>> + Send + 'static + use<> {
         let mut answers = self.resource_watches.answers.subscribe();
         let checked = self.check_subscribable();
         let uri = uri.to_owned();
