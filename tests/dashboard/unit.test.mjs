@@ -9,6 +9,7 @@ import { facets, filterRows, filterQuery, readFilter, requestOf, stateCounts } f
 import { Feed } from '../../src/rest/assets/js/core/feed.js';
 import { groupRows } from '../../src/rest/assets/js/core/groups.js';
 import { compareLines } from '../../src/rest/assets/js/core/linediff.js';
+import { Poller } from '../../src/rest/assets/js/core/poller.js';
 import { pretty } from '../../src/rest/assets/js/core/rawjson.js';
 import { parseRoute, routeTo } from '../../src/rest/assets/js/core/router.js';
 import { compareServers } from '../../src/rest/assets/js/core/serverstate.js';
@@ -511,4 +512,19 @@ test('an approval counts unless the reviewer may have voted, or edited where edi
   const deputy = { ...me, deputyFor: [{ name: 'alice', groups: ['dba'], until: new Date(Date.now() + 60_000).toISOString() }] };
   const ofDba = (change) => counts({ ...change, terms: { quorum: 2, edit: 'allowed', reviewers: ['dba'] } }, deputy);
   assert.deepEqual([ofDba(vote({})), ofDba(vote({ reviewer: 'alice' }))], [true, false], 'the absent person and the deputy have one vote');
+});
+
+test('a poller shows no answer that is older than the shown one', async () => {
+  const answers = [];
+  const shown = [];
+  const poller = new Poller({ read: () => new Promise((resolve) => answers.push(resolve)), show: (data) => shown.push(data), failed: assert.fail, every: 1e9 });
+  const later = poller.poll();
+  answers[1]('new');
+  await later;
+  answers[0]('old');
+  const last = poller.poll();
+  answers[2]('newest');
+  await last;
+  poller.stop();
+  assert.deepEqual(shown, ['new', 'newest']);
 });

@@ -10,7 +10,9 @@ export class Poller {
   #abort = new AbortController();
   #timer;
   #burstTimer = null;
-  #shown = false;
+  #readCount = 0;
+  // The number of the read whose data is shown.
+  #shown = 0;
 
   constructor({ read, show, failed, every, burst = 0 }) {
     this.#options = { read, show, failed, burst };
@@ -24,12 +26,15 @@ export class Poller {
 
   async poll() {
     const { read, show, failed } = this.#options;
+    const number = (this.#readCount += 1);
     try {
       const data = await read(this.signal);
-      this.#shown = true;
+      // The answer to a later read may have come first.
+      if (number < this.#shown) return;
+      this.#shown = number;
       show(data);
     } catch (error) {
-      if (!this.signal.aborted && error.status !== 401 && !this.#shown) failed(error);
+      if (!this.signal.aborted && error.status !== 401 && this.#shown === 0) failed(error);
     }
   }
 
