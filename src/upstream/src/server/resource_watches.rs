@@ -29,6 +29,7 @@ pub struct ResourceWatches {
 #[derive(Debug)]
 struct ResourceWatch {
     count: usize,
+    added_at: Instant,
     /// The time of the latest update on the gateway's own subscription.
     last_update: Option<Instant>,
     /// `true` while an update from another connection is delayed.
@@ -53,11 +54,17 @@ impl ResourceWatches {
         match watches.get_mut(uri) {
             Some(entry) => entry.count += 1,
             None => {
-                watches.insert(uri.to_owned(), ResourceWatch { count: 1, last_update: None, is_delayed: false });
+                let watch = ResourceWatch { count: 1, added_at: Instant::now(), last_update: None, is_delayed: false };
+                watches.insert(uri.to_owned(), watch);
                 self.answers.send_if_modified(|answers| answers.remove(uri).is_some());
                 self.version.send_modify(|version| *version += 1);
             }
         }
+    }
+
+    /// Returns the time since which clients watch a resource, or the current time if none does.
+    pub fn watched_since(&self, uri: &str) -> Instant {
+        self.watches.lock().get(uri).map_or_else(Instant::now, |entry| entry.added_at)
     }
 
     /// Removes a watching client.

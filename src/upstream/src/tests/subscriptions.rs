@@ -305,3 +305,16 @@ async fn refused_stream_is_not_requested_again() {
     assert_eq!(fake.request_count("subscriptions/listen"), 1);
     assert_eq!(upstream.status().status, "up");
 }
+
+#[actix::test]
+async fn later_subscriber_waits_no_longer_than_first_one() {
+    let fake = legacy();
+    *fake.capabilities.lock() = json!({ "resources": { "subscribe": true } });
+    fake.answer_with(|_| Box::pin(std::future::pending()));
+    let upstream = start(&fake).await;
+    let began = tokio::time::Instant::now();
+    for _ in 0..2 {
+        watch(&upstream, "file:///a").await.unwrap();
+        assert!(began.elapsed() < Duration::from_secs(11), "{:?}", began.elapsed());
+    }
+}

@@ -40,8 +40,8 @@ impl Upstream {
         self.resource_watches.add(uri);
     }
 
-    /// Waits until the upstream has accepted or refused to watch the resource, or a time limit is reached. An answer
-    /// that is known already is returned at once.
+    /// Waits until the upstream has accepted or refused to watch the resource, or a time limit is reached, which begins with
+    /// the first watch of the resource. An answer that is known already is returned at once.
     ///
     /// # Errors
     /// Those of [`Self::check_subscribable`]; `UPSTREAM_ERROR` if the upstream refuses the subscription.
@@ -49,11 +49,11 @@ impl Upstream {
         let mut answers = self.resource_watches.answers.subscribe();
         let checked = self.check_subscribable();
         let uri = uri.to_owned();
-        let limit = self.config.timeout.min(ACKNOWLEDGEMENT_TIMEOUT);
+        let deadline = self.resource_watches.watched_since(&uri) + self.config.timeout.min(ACKNOWLEDGEMENT_TIMEOUT);
         let upstream = self.config.name.clone();
         async move {
             checked?;
-            match tokio::time::timeout(limit, answers.wait_for(|answers| answers.contains_key(&uri))).await {
+            match tokio::time::timeout_at(deadline, answers.wait_for(|answers| answers.contains_key(&uri))).await {
                 Ok(Ok(answers)) if answers.get(&uri) == Some(&false) => {
                     let message = "this server refuses to announce changes of this resource";
                     Err(McpError::new(ErrorKind::UpstreamError, message).with("upstream", upstream))
