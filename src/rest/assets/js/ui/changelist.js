@@ -147,8 +147,9 @@ export class ChangeList {
     this.#paintTools(item);
     if (digest !== change.digest) {
       item.body.replaceChildren();
-      // Content that changed under the eyes of the reader must be opened again, so that nobody decides on it unread.
+      // Content that changed in front of the reader must be opened again, so that nobody decides on it unread.
       if (digest !== undefined && this.#seen.get(change.id) === digest) this.#close(item);
+      else if (this.#hasSeen(change)) this.#unmark(item);
     }
     this.#fillBody(item);
   }
@@ -157,6 +158,10 @@ export class ChangeList {
     const fold = item.body.parentElement;
     fold.open = false;
     fill(fold.firstChild, t('list.diffAndArguments'), ' ', h('span', { class: 'badge tone-amber' }, icon('refresh'), t('list.changedSinceSeen')));
+  }
+
+  #unmark(item) {
+    fill(item.body.parentElement.firstChild, t('list.diffAndArguments'));
   }
 
   // Returns a key of everything that the head of a change shows.
@@ -216,7 +221,7 @@ export class ChangeList {
     item.key = this.#headKey(item.change);
     const marks = item.head.querySelector('.list-marks');
     if (!marks.querySelector('.seen-mark')) marks.lastChild.before(seenMark());
-    fill(item.body.parentElement.firstChild, t('list.diffAndArguments'));
+    this.#unmark(item);
   }
 
   #paintContents() {

@@ -139,7 +139,7 @@ export class AuditView {
       const newest = this.#entries[0]?.seq ?? -1;
       const fresh = page.entries.filter((e) => e.seq > newest);
       // More entries have been added than a page holds, so the old ones no longer connect.
-      if (fresh.length > 0 && fresh.length === page.entries.length && page.nextCursor) {
+      if (fresh.length === PAGE_SIZE && page.nextCursor) {
         this.#entries = page.entries;
         this.#cursor = page.nextCursor;
       } else {
