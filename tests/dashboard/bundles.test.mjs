@@ -146,23 +146,42 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['small'
   });
 }
 
-test('a closed group stays closed when it becomes a bundle', async () => {
-  await propose('folding-bot', ['Folded 1', 'Folded 2', 'Folded 3']);
-  const page = await newPage(browser, gateway);
+/** Closes the group of an agent's issues before the page learns that they are a bundle. */
+async function closeBeforeBundle(page, agent) {
   const { promise: closed, resolve: release } = Promise.withResolvers();
   await page.route('**/api/bundles', async (route) => {
     await closed;
     await route.continue();
   });
   await signIn(page, gateway);
-  const head = page.locator('.group-row', { hasText: 'folding-bot' });
+  const head = page.locator('.group-row', { hasText: agent });
   await head.click();
   await row(page, 'Folded 1').waitFor({ state: 'detached' });
   release();
   await page.locator('.row-place', { has: head }).getByRole('link', { name: 'Review together' }).waitFor();
+  return head;
+}
+
+test('a closed group stays closed when it becomes a bundle', async () => {
+  const ids = await propose('folding-bot', ['Folded 1', 'Folded 2', 'Folded 3']);
+  const page = await newPage(browser, gateway);
+  const head = await closeBeforeBundle(page, 'folding-bot');
   await holds(() => head.getAttribute('aria-expanded'), (expanded) => expanded === 'false');
   await head.click();
   await row(page, 'Folded 1').waitFor();
+  for (const id of ids) await gateway.decide(id, 'reject');
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a bundle is open if it has changes that nobody closed', async () => {
+  const issueId = await gateway.issue('Commented');
+  await propose('mixing-bot', ['Folded 1', 'Folded 2', 'Folded 3']);
+  await gateway.propose('add_comment', { issueId, content: 'Never closed' }, { key: gateway.key('agent', 'mixing-bot') });
+  const page = await newPage(browser, gateway);
+  const head = await closeBeforeBundle(page, 'mixing-bot');
+  await row(page, 'Folded 1').waitFor();
+  await holds(() => head.getAttribute('aria-expanded'), (expanded) => expanded === 'true');
   assertClean(page);
   await page.context().close();
 });

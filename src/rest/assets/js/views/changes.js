@@ -198,12 +198,16 @@ export class ChangesView {
     if (row) this.#toggled.set(this.#groupKey(row), this.#toggled.get(this.#groupKey(row)) ?? true);
   }
 
-  // Keeps open or closed what the user opened or closed before it joined a bundle, which is another group.
+  // Carries over to bundles whether the user had opened or closed the groups of their changes. A bundle with other changes stays
+  // open, because nobody has closed those.
   #keepToggled() {
-    for (const { group, id, rows, open } of this.#items) {
+    const rows = this.#collection.items;
+    for (const { group, id, rows: members, open } of this.#items) {
       if (!group || !this.#toggled.has(id)) continue;
-      const key = this.#groupKey(rows[0]);
-      if (key !== id && (open || !this.#toggled.has(key))) this.#toggled.set(key, open);
+      for (const key of new Set(members.map((row) => this.#groupKey(row)))) {
+        if (key === id || (!open && this.#toggled.has(key))) continue;
+        if (open || rows.every((row) => this.#groupKey(row) !== key || members.includes(row))) this.#toggled.set(key, open);
+      }
     }
   }
 
