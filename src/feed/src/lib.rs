@@ -174,8 +174,8 @@ impl Feed {
             is_behind: position < shared.head,
             fallback_position: (position > shared.head).then_some(shared.head),
             backlog: VecDeque::new(),
-            reading_heads: None,
-            reading_events: None,
+            pending_heads: None,
+            pending_events: None,
             _gauge_guard: GaugeGuard::subscriber(),
         })
     }
@@ -220,8 +220,8 @@ pub struct FeedSubscription {
     backlog: VecDeque<Arc<FeedEvent>>,
     /// Reads that have not ended. They outlive a dropped [`FeedSubscription::next`], so that a caller who waits only briefly
     /// makes progress with a slow store, too.
-    reading_heads: Option<StoreFuture<Heads>>,
-    reading_events: Option<StoreFuture<Vec<StoredEvent>>>,
+    pending_heads: Option<StoreFuture<Heads>>,
+    pending_events: Option<StoreFuture<Vec<StoredEvent>>>,
     _gauge_guard: GaugeGuard,
 }
 
@@ -233,7 +233,7 @@ impl FeedSubscription {
     }
 
     /// Returns the next event. `None` means that the feed is closed or the store cannot be read; subscribe again from
-    /// [`FeedSubscription::position`]. Cancel-safe: dropping the future loses no event, and a read of the store goes on.
+    /// [`FeedSubscription::position`]. Cancel-safe: dropping the future loses no event, and a read of the store continues.
     pub async fn next(&mut self) -> Option<Arc<FeedEvent>> {
         loop {
             if let Some(event) = self.backlog.pop_front() {
@@ -268,7 +268,7 @@ impl FeedSubscription {
     async fn catch_up(&mut self) -> Result<(), StoreError> {
         if let Some(fallback_position) = self.fallback_position {
             // An event may be durable, and read by a client, before it is published.
-            let heads = await_read(&mut self.reading_heads, || self.store.heads()).await?;
+            let heads = await_read(&mut self.pending_heads, || self.store.heads()).await?;
             if self.position > heads.event {
                 self.position = fallback_position;
             }
@@ -276,7 +276,7 @@ impl FeedSubscription {
             return Ok(());
         }
         let read = || self.store.events_after(self.position, CATCH_UP_BATCH);
-        let events = await_read(&mut self.reading_events, read).await?;
+        let events = await_read(&mut self.pending_events, read).await?;
         let may_have_more = events.len() == CATCH_UP_BATCH;
         let reset =
             events.first().filter(|first| first.seq > self.position + 1).map(|first| FeedEvent::reset(first.seq - 1));

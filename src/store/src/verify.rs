@@ -23,7 +23,7 @@ const ENTRIES_PER_PAGE: u32 = 500;
 const CHANGES_PER_PAGE: u32 = 16;
 
 /// The columns that decide when a change is pruned and when a step of a plan runs. Older schemas lack some of them.
-const LIFE_COLUMNS: &str = ", c.finished_at, c.redacted, c.plan_id, c.plan_index, c.plan_last, c.run_after_ms";
+const LIFECYCLE_COLUMNS: &str = ", c.finished_at, c.redacted, c.plan_id, c.plan_index, c.plan_last, c.run_after_ms";
 
 /// The result of a successful verification.
 #[derive(Clone, Copy, Debug)]
@@ -46,8 +46,8 @@ pub enum VerifyError {
 
 /// Verifies all entries, changes and covered `rows`, within the caller's snapshot and in bounded memory. Only an
 /// `expected` head that was exported earlier ([`AuditHead::export`]) detects a trail that was truncated or rewritten
-/// as a whole. `is_covered` is set if the database states that the trail covers all its rows, and `has_life_columns`
-/// if it has [`LIFE_COLUMNS`].
+/// as a whole. `is_covered` is set if the database states that the trail covers all its rows, and `has_lifecycle_columns`
+/// if it has [`LIFECYCLE_COLUMNS`].
 ///
 /// # Errors
 /// [`VerifyError::Broken`] at the first contradiction.
@@ -56,7 +56,7 @@ pub(crate) async fn verify<S: Sql>(
     expected: Option<AuditHead>,
     rows: &CoveredRows,
     is_covered: bool,
-    has_life_columns: bool,
+    has_lifecycle_columns: bool,
 ) -> Result<VerifiedTrail, VerifyError> {
     let (mut verifier, mut history) = (Verifier::new(expected), RecordHistory::default());
     let (mut entries, mut changes) = (0, 0);
@@ -73,10 +73,10 @@ pub(crate) async fn verify<S: Sql>(
     }
     let head = verifier.finish()?;
     // Entries without a state are about a change's standing rules, and not about the change.
-    let life_columns = if has_life_columns { LIFE_COLUMNS } else { "" };
+    let lifecycle_columns = if has_lifecycle_columns { LIFECYCLE_COLUMNS } else { "" };
     let sql = format!(
         "SELECT c.no, c.id, c.state, c.version, c.body, c.principal, c.idempotency_key, c.expires_at,
-                a.seq, a.to_state, a.details{life_columns}
+                a.seq, a.to_state, a.details{lifecycle_columns}
          FROM changes c LEFT JOIN audit a ON a.seq = (
              SELECT seq FROM audit WHERE change_id = c.id AND to_state <> '' ORDER BY seq DESC LIMIT 1)
          WHERE c.no > ?1 ORDER BY c.no LIMIT ?2"
@@ -84,7 +84,7 @@ pub(crate) async fn verify<S: Sql>(
     let mut after = Some(i64::MIN);
     while let Some(last) = after {
         let page = db.rows(&sql, values![last, CHANGES_PER_PAGE]).await?;
-        page.iter().try_for_each(|row| check_change(row, has_life_columns))?;
+        page.iter().try_for_each(|row| check_change(row, has_lifecycle_columns))?;
         changes += page.len() as u64;
         after = page.last().map(|row| row.get(0)).transpose()?;
     }
@@ -114,7 +114,7 @@ fn check_entry(verifier: &mut Verifier, history: &mut RecordHistory, row: &Row) 
 }
 
 /// Compares a change with its last entry. The entry of a redaction has the hash of the remaining contents.
-fn check_change(row: &Row, has_life_columns: bool) -> Result<(), VerifyError> {
+fn check_change(row: &Row, has_lifecycle_columns: bool) -> Result<(), VerifyError> {
     let id = || row.get::<String>(1);
     let Some(seq) = row.get::<Option<u64>>(8)? else { return Err(TrailError::ChangeUnknown { id: id()? }.into()) };
     let (version, body): (i64, &str) = (row.get(3)?, row.get(4)?);
@@ -128,7 +128,7 @@ fn check_change(row: &Row, has_life_columns: bool) -> Result<(), VerifyError> {
     // The hash covers the body, but queries use the columns beside it.
     let body: Value = body.parse().unwrap_or_default();
     if !columns_match(&body, row.get(5)?, row.get(6)?, row.get(7)?)
-        || (has_life_columns && !LifeColumns::read(row)?.matches(&body))
+        || (has_lifecycle_columns && !LifecycleColumns::read(row)?.matches(&body))
     {
         return Err(TrailError::ColumnAltered { id: id()?, seq }.into());
     }
@@ -152,8 +152,8 @@ fn columns_match(body: &Value, principal: &str, idempotency_key: Option<&str>, e
         && body["expiresAt"].as_str().is_some_and(|at| same_time(at, expires_at))
 }
 
-/// The values of [`LIFE_COLUMNS`], with what they depend on.
-struct LifeColumns<'a> {
+/// The values of [`LIFECYCLE_COLUMNS`], with what they depend on.
+struct LifecycleColumns<'a> {
     state: ChangeState,
     finished_at: Option<i64>,
     redacted: bool,
@@ -163,7 +163,7 @@ struct LifeColumns<'a> {
     run_after_ms: Option<i64>,
 }
 
-impl<'a> LifeColumns<'a> {
+impl<'a> LifecycleColumns<'a> {
     fn read(row: &'a Row) -> Result<Self, StoreError> {
         Ok(Self {
             state: parse_state(row.get(2)?)?,

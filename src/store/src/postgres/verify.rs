@@ -23,9 +23,9 @@ pub(super) async fn verify(connector: &PgConnector, expected: Option<AuditHead>)
     let client = connector.snapshot().await?.ok_or_else(schema::no_schema_error)?;
     let version = schema::read_version(&client).await?;
     let has_key_creators = version >= Some(schema::FIRST_WITH_KEY_CREATORS);
-    let has_life_columns = version >= Some(schema::FIRST_WITH_PLANS);
+    let has_lifecycle_columns = version >= Some(schema::FIRST_WITH_PLANS);
     let (rows, coverage) = (covered_rows(&client, has_key_creators).await?, facts::get(&client, COVERAGE_FACT).await?);
-    let verified = verify::verify(&client, expected, &rows, coverage.is_some(), has_life_columns).await?;
+    let verified = verify::verify(&client, expected, &rows, coverage.is_some(), has_lifecycle_columns).await?;
     // The next entry will be chained to the stored head.
     if client.heads().await?.audit != verified.head {
         return Err(StoreError::BadRecord(

@@ -25,12 +25,12 @@ pub(crate) fn verify_audit(dir: &Path, expected: Option<AuditHead>) -> Result<Ve
 pub(crate) fn verify_connection(conn: &Connection, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
     let snapshot = conn.unchecked_transaction().map_err(StoreError::from)?;
     let (rows, coverage) = (read_covered_rows(&snapshot)?, read_coverage_fact(&snapshot)?);
-    let has_life_columns = has_life_columns(&snapshot)?;
-    run(verify::verify(&*snapshot, expected, &rows, coverage.is_some(), has_life_columns))
+    let has_lifecycle_columns = has_lifecycle_columns(&snapshot)?;
+    run(verify::verify(&*snapshot, expected, &rows, coverage.is_some(), has_lifecycle_columns))
 }
 
 /// Returns `true` unless the schema is too old to have the columns of plans, which are the newest that are compared.
-fn has_life_columns(conn: &Connection) -> Result<bool, StoreError> {
+fn has_lifecycle_columns(conn: &Connection) -> Result<bool, StoreError> {
     let sql = "SELECT count(*) > 0 FROM pragma_table_info('changes') WHERE name = 'run_after_ms'";
     Ok(conn.query_row(sql, [], |row| row.get(0))?)
 }

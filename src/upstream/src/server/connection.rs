@@ -231,7 +231,7 @@ pub struct Caller {
     /// The id of the client's handshake-era session, which gets its own link with `isolation: session`. `None` for
     /// stateless clients and for the Executor.
     pub session: Option<Arc<str>>,
-    /// Cancelled when that session ends. Links that requests open for it later are closed after their use.
+    /// Cancelled when that session ends. Links that requests open for it later are closed after use.
     pub session_ended: Option<CancellationToken>,
     /// The client's capabilities, reduced by the configured `sampling` and `elicitation`.
     pub capabilities: ClientCapabilities,
