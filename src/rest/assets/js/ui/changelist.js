@@ -74,7 +74,7 @@ export class ChangeList {
 
   /** Opens or closes the diff of a change. */
   toggle(id) {
-    const fold = this.#items.get(id)?.section.querySelector('.list-fold');
+    const fold = this.#items.get(id)?.fold;
     if (fold) fold.open = !fold.open;
   }
 
@@ -115,13 +115,16 @@ export class ChangeList {
   #create(position, id) {
     const end = h('div', { class: 'list-end', data: { id } });
     const body = h('div', { class: 'list-body' });
-    const fold = h('details', { class: 'list-fold', open: true }, h('summary', null, t('list.diffAndArguments')), body, end);
+    const summary = h('summary');
+    const fold = h('details', { class: 'list-fold', open: true }, summary, body, end);
     const head = h('div', { class: 'list-head' });
     const tools = h('div', { class: 'list-tools' });
     const section = h('section', { class: 'card list-item', 'aria-label': t('list.changeNumber', { number: position + 1 }), data: { id } }, head, fold, tools);
     const isNear = position < EAGER_ITEMS;
     if (!isNear) this.#nearObserver.observe(section);
-    return { section, head, body, end, tools, isNear, key: null, toolsKey: null, change: null, text: 'null' };
+    const item = { section, head, fold, summary, body, end, tools, isNear, key: null, toolsKey: null, change: null, text: 'null' };
+    this.#paintSummary(item, false);
+    return item;
   }
 
   #paint(item, { change, source }, position) {
@@ -148,20 +151,16 @@ export class ChangeList {
     if (digest !== change.digest) {
       item.body.replaceChildren();
       // Content that changed in front of the reader must be opened again, so that nobody decides on it unread.
-      if (digest !== undefined && this.#seen.get(change.id) === digest) this.#close(item);
-      else if (this.#hasSeen(change)) this.#unmark(item);
+      const wasSeen = digest !== undefined && this.#seen.get(change.id) === digest;
+      if (wasSeen) item.fold.open = false;
+      if (wasSeen || this.#hasSeen(change)) this.#paintSummary(item, wasSeen);
     }
     this.#fillBody(item);
   }
 
-  #close(item) {
-    const fold = item.body.parentElement;
-    fold.open = false;
-    fill(fold.firstChild, t('list.diffAndArguments'), ' ', h('span', { class: 'badge tone-amber' }, icon('refresh'), t('list.changedSinceSeen')));
-  }
-
-  #unmark(item) {
-    fill(item.body.parentElement.firstChild, t('list.diffAndArguments'));
+  // Fills the line that opens the diff. `isModified` tells that the content differs from what was read.
+  #paintSummary(item, isModified) {
+    fill(item.summary, t('list.diffAndArguments'), isModified && [' ', h('span', { class: 'badge tone-amber' }, icon('refresh'), t('list.changedSinceSeen'))]);
   }
 
   // Returns a key of everything that the head of a change shows.
@@ -221,7 +220,7 @@ export class ChangeList {
     item.key = this.#headKey(item.change);
     const marks = item.head.querySelector('.list-marks');
     if (!marks.querySelector('.seen-mark')) marks.lastChild.before(seenMark());
-    this.#unmark(item);
+    this.#paintSummary(item, false);
   }
 
   #paintContents() {

@@ -154,7 +154,7 @@ export function openPolicyForm({ api, file, saved }) {
     try {
       const request = body(true);
       const result = await api.editPolicy(request);
-      // The answer is about other rules than those that would be written.
+      // Ignores the answer if the rules were modified meanwhile, or one is being edited.
       if (chosen !== null || JSON.stringify(body(true)) !== JSON.stringify(request)) return;
       fill(error);
       fill(report, dryRun(result.dryRun),
