@@ -111,6 +111,13 @@ pub async fn pause() {
     tokio::time::sleep(std::time::Duration::from_millis(2)).await;
 }
 
+/// Waits until the fake provider has received so many calls.
+pub async fn wait_for_calls(bench: &Bench, count: usize) {
+    while bench.fake.call_count() < count {
+        pause().await;
+    }
+}
+
 /// Returns the response to a request with this id, or `None` if its client cancelled it.
 pub async fn respond(client: &RequestScope, id: u64, method: &str, params: &Value) -> Option<Value> {
     let text = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::bench::{Bench, pause, respond};
+use super::bench::{Bench, pause, respond, wait_for_calls};
 use crate::{RequestScope, inbound::MessageSource};
 use countersign_exchange::{
     reply::RelatedChannel,
@@ -92,9 +92,7 @@ async fn duplicate_id_is_refused_while_first_request_continues() {
     let client = bench.client(Revision::V2025_11_25, "{}");
     let params = json!({ "name": "read" });
     let second = async {
-        while bench.fake.call_count() == 0 {
-            pause().await;
-        }
+        wait_for_calls(&bench, 1).await;
         let response = respond(&client, 7, "ping", &json!({})).await.unwrap();
         assert_eq!((&response["error"]["code"], &response["id"]), (&json!(-32600), &json!(7)));
         bench.fake.gate.add_permits(1);
@@ -111,9 +109,7 @@ async fn cancelled_request_gets_no_answer() {
     let client = bench.client(Revision::V2025_11_25, "{}");
     let params = json!({ "name": "read" });
     let cancelling = async {
-        while bench.fake.call_count() == 0 {
-            pause().await;
-        }
+        wait_for_calls(&bench, 1).await;
         cancel(&client, &bench, 8);
         pause().await;
         assert_eq!(client.exchange.session.in_flight(), 1, "the cancelled id is not in use");
@@ -140,9 +136,7 @@ async fn request_beyond_max_in_flight_is_refused() {
     let client = bench.client(Revision::V2025_11_25, "{}");
     let params = json!({ "name": "read" });
     let second = async {
-        while bench.fake.call_count() == 0 {
-            pause().await;
-        }
+        wait_for_calls(&bench, 1).await;
         let response = respond(&client, 2, "ping", &json!({})).await.unwrap();
         assert_eq!(response["error"]["data"]["code"], "OVERLOADED");
         bench.fake.gate.add_permits(1);
@@ -205,13 +199,9 @@ async fn cancelled_read_of_batch_leaves_identical_read_running() {
     bench.fake.gate.forget_permits(1_000_000);
     let client = bench.client(Revision::V2025_03_26, "{}");
     let cancelling = async {
-        while bench.fake.call_count() == 0 {
-            pause().await;
-        }
+        wait_for_calls(&bench, 1).await;
         cancel(&client, &bench, 1);
-        while bench.fake.call_count() == 1 {
-            pause().await;
-        }
+        wait_for_calls(&bench, 2).await;
         bench.fake.gate.add_permits(2);
     };
     let members = identical_reads();
@@ -227,14 +217,10 @@ async fn id_in_use_refuses_only_its_read_of_batch() {
     bench.fake.gate.forget_permits(1_000_000);
     let client = bench.client(Revision::V2025_03_26, "{}");
     let batching = async {
-        while bench.fake.call_count() == 0 {
-            pause().await;
-        }
+        wait_for_calls(&bench, 1).await;
         let members = identical_reads();
         let releasing = async {
-            while bench.fake.call_count() == 1 {
-                pause().await;
-            }
+            wait_for_calls(&bench, 2).await;
             bench.fake.gate.add_permits(2);
         };
         tokio::join!(batch_in(&bench, &client.exchange.session, &members), releasing).0.unwrap()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::bench::{Bench, ask, ask_error, pause, respond};
+use super::bench::{Bench, ask, ask_error, respond, wait_for_calls};
 use crate::handlers::reviewed::finished_call::is_tool_failure;
 use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::{ErrorKind, Revision};
@@ -80,9 +80,7 @@ async fn long_running_call_takes_slot_and_short_call_does_not() {
     let (first, second) = (bench.client(LEGACY, "{}"), bench.client(LEGACY, "{}"));
     let (wait, read) = (json!({ "name": "wait" }), json!({ "name": "read" }));
     let second_calls = async {
-        while bench.fake.call_count() == 0 {
-            pause().await;
-        }
+        wait_for_calls(&bench, 1).await;
         assert_eq!(ask_error(&second, "tools/call", &wait).await.1, "OVERLOADED");
         bench.fake.gate.add_permits(2);
         ask(&second, "tools/call", &read).await;
@@ -101,9 +99,7 @@ async fn call_times_out_and_long_call_ends_with_shutdown() {
     // On a busy machine, the first call may have timed out before it was made.
     let (wait, call_count) = (json!({ "name": "wait" }), bench.fake.call_count());
     let ending = async {
-        while bench.fake.call_count() == call_count {
-            pause().await;
-        }
+        wait_for_calls(&bench, call_count + 1).await;
         bench.server.long_requests.shutdown.cancel();
     };
     let ((_, code, _), ()) = tokio::join!(ask_error(&client, "tools/call", &wait), ending);
