@@ -396,7 +396,10 @@ fn tampered_records_break_the_trail_and_are_named() {
             "the recorded policy in force does not match audit entry 1",
         ),
         ("UPDATE changes SET principal = 'somebody else'", "its principal"),
-        ("UPDATE changes SET expires_at = '2099-01-01T00:00:00Z'", "its principal, idempotency key, expiry"),
+        (
+            "UPDATE changes SET expires_at = '2099-01-01T00:00:00Z'",
+            "its principal, idempotency key, expiry, end, redaction or plan",
+        ),
     ] {
         let verdict = tamper_and_verify(&data, sql);
         assert!(verdict.contains("does not hold") && verdict.contains(part), "{sql}: {verdict}");

@@ -287,8 +287,8 @@ impl Inbox {
         self.terminal_events = None;
         self.screen.suspend();
         let edited = async {
-            let draft = EditorFile::new(text)?;
-            draft.edit().await
+            let file = EditorFile::new(text)?;
+            file.edit().await
         };
         let edited = tokio::select! {
             _ = terminations.recv() => return Ok(true),
