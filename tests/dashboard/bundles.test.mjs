@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, focused, holds, launch, matches, newPage, row, screenshot, signIn } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, focused, holds, launch, matches, newPage, readAll, row, screenshot, signIn } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
 const DESCRIPTION = Array.from({ length: 60 }, (_, n) => `Line ${n + 1}`).join('\n');
@@ -33,15 +33,6 @@ const decision = (page) => page.locator('.plan-decision');
 const approveAll = (page) => decision(page).locator('[data-act=approve-all]');
 const item = (page, title) => page.locator('.list-item', { hasText: title });
 const states = async (ids) => (await Promise.all(ids.map((id) => gateway.change(id)))).map(({ state }) => state);
-
-/** Scrolls each change to its end. */
-async function readAll(page) {
-  const total = await page.locator('.list-end').count();
-  for (let n = 0; n < total; n += 1) {
-    // A new state paints the change again.
-    await holds(() => page.locator('.list-end').nth(n).evaluate((end) => end.scrollIntoView({ block: 'center' })).then(() => page.locator('.list-item').nth(n).locator('.seen-mark').count()), (marks) => marks > 0);
-  }
-}
 
 test('a bundle of twelve is opened from the inbox and approved once all was seen', async () => {
   const titles = Array.from({ length: 11 }, (_, n) => `Bundled ${n + 1}`);

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, row, screenshot } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, readAll, row, screenshot } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 const DESCRIPTION = Array.from({ length: 60 }, (_, n) => `Line ${n + 1}`).join('\n');
@@ -27,11 +27,6 @@ async function propose(title, titles, at = gateway) {
 
 const plan = async (id, at = gateway) => (await at.api(`plans/${id}`)).value;
 const decision = (page, name) => page.locator('.plan-decision').getByRole('button', { name });
-
-/** Scrolls to the end of each step. */
-async function readAll(page) {
-  for (const end of await page.locator('.list-end').all()) await end.scrollIntoViewIfNeeded();
-}
 
 test('a plan is opened from the inbox and approved once all was seen', async () => {
   const id = await propose('Three issues', ['First of the plan', 'Second of the plan', 'Third of the plan']);
@@ -78,7 +73,6 @@ test('an approved plan is stopped before it runs', async (t) => {
   t.after(() => undoing.end());
   const id = await propose('Issues to stop', ['One to stop', 'Another to stop'], undoing);
   const page = await dashboard(browser, undoing, { route: `/#/plans/${id}` });
-  await page.locator('.list-item').nth(1).waitFor();
   await readAll(page);
   await decision(page, 'Approve all').click();
   await decision(page, 'Stop plan').waitFor();

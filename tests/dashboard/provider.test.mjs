@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { freePort } from '../clients/gateway.mjs';
 import { IdentityProvider } from '../clients/identity-provider.mjs';
-import { armed, assertClean, becomes, focused, holds, launch, live, newPage, open, status, waitForOutcome } from './lib/browser.mjs';
+import { armed, assertClean, becomes, focused, holds, launch, live, newPage, open, readAll, status, waitForOutcome } from './lib/browser.mjs';
 import { Gateway, eventually, pause } from './lib/gateway.mjs';
 
 const OFFER = 'Sign in with the identity provider';
@@ -137,8 +137,7 @@ test('a plan whose second step needs a recent sign-in leads to the provider', as
   await visitProvider(page, 'alice');
   const button = (name) => page.locator('.plan-decision').getByRole('button', { name });
   const approveAll = async () => {
-    await page.locator('.list-item').nth(1).waitFor();
-    for (const end of await page.locator('.list-end').all()) await end.scrollIntoViewIfNeeded();
+    await readAll(page);
     await button('Approve all').click();
   };
   await approveAll();

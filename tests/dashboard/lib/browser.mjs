@@ -158,3 +158,13 @@ export async function open(page, text) {
   await row(page, text).first().click();
   await heading(page).filter({ hasText: text }).waitFor();
 }
+
+/** Waits for the list of changes on the page of a bundle or a plan, and scrolls each change to its end. */
+export async function readAll(page) {
+  const items = page.locator('.list-item');
+  await items.first().waitFor();
+  for (const item of await items.all()) {
+    // A new state paints the change again.
+    await holds(() => item.locator('.list-end').evaluate((end) => end.scrollIntoView({ block: 'center' })).then(() => item.locator('.seen-mark').count()), (marks) => marks > 0);
+  }
+}
