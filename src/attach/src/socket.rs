@@ -167,7 +167,15 @@ pub async fn connect(data: &Path) -> Result<Option<UnixStream>, SocketError> {
     let short = short_path(data, SOCKET_FILE)?;
     match UnixStream::connect(&short.path).await {
         Ok(stream) => check_peer(&stream, &path).map(|()| Some(stream)),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
+        // A process that ends resets connections that it has not accepted.
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset
+            ) =>
+        {
+            Ok(None)
+        }
         Err(source) => Err(SocketError::Io { operation: "connect to", path, source }),
     }
 }
@@ -204,6 +212,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("d".repeat(120)).join("e".repeat(120));
         connect_both_ends(&deep).await;
+    }
+
+    #[tokio::test]
+    async fn reset_by_a_listener_that_ends_means_nobody_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(path(dir.path())).unwrap();
+        let mut connecting = std::pin::pin!(connect(dir.path()));
+        assert!(futures_util::poll!(&mut connecting).is_pending());
+        drop(listener);
+        assert!(connecting.await.unwrap().is_none());
     }
 
     #[tokio::test]
