@@ -110,6 +110,48 @@ test('tabs share a sign-in and a sign-out', async () => {
   await first.context().close();
 });
 
+test('a tab that answers late still shares its sign-in', async () => {
+  const first = await dashboard(browser, gateway);
+  await first.evaluate(() => {
+    const post = BroadcastChannel.prototype.postMessage;
+    window.held = [];
+    BroadcastChannel.prototype.postMessage = function (message) { window.held.push(() => post.call(this, message)); };
+  });
+  const second = await newPage(browser, gateway, { context: first.context() });
+  await second.goto(gateway.url);
+  await second.getByLabel('Access key').waitFor();
+  await first.evaluate(() => window.held.forEach((send) => send()));
+  await live(second);
+  assertClean(second, status(401));
+  await first.context().close();
+});
+
+test('a late answer to an ended sign-in does not end the next one', async () => {
+  const page = await dashboard(browser, gateway);
+  const { promise: isSignedIn, resolve: release } = Promise.withResolvers();
+  await page.route('**/api/audit?*', async (route) => {
+    await isSignedIn;
+    await route.fulfill({ status: 401, headers: { 'Content-Type': 'application/problem+json' }, body: '{"code":"UNAUTHORIZED","status":401}' });
+  });
+  const asked = page.waitForRequest('**/api/audit?*');
+  await page.evaluate(() => { location.hash = '#/audit'; });
+  await asked;
+  await page.context().clearCookies();
+  await page.evaluate(() => { location.hash = '#/history'; });
+  await page.getByText('sign-in has ended').waitFor();
+  await page.getByLabel('Access key').fill(gateway.key('reviewer', 'alice'));
+  await page.getByRole('button', { name: 'Sign in' }).click();
+  await page.getByRole('heading', { name: 'History' }).waitFor();
+  const answered = page.waitForResponse('**/api/audit?*');
+  release();
+  await (await answered).finished();
+  await page.evaluate(() => new Promise((resolve) => setTimeout(resolve)));
+  await becomes(() => page.getByText('sign-in has ended').count(), 0);
+  await becomes(() => page.getByRole('heading', { name: 'History' }).count(), 1);
+  assertClean(page, status(401));
+  await page.context().close();
+});
+
 test('after an ended sign-in the user returns to the same view', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/audit' });
   await page.context().clearCookies();

@@ -24,7 +24,7 @@ export class Api {
   #secret;
   #unauthorized;
 
-  /** `secret()` returns the header's value or null. `unauthorized()` is called for every 401 except those of a sign-in. */
+  /** `secret()` returns the header's value or null. `unauthorized()` is called for every 401 except those of a sign-in or of an earlier secret. */
   constructor(secret, unauthorized) {
     this.#secret = secret;
     this.#unauthorized = unauthorized;
@@ -36,6 +36,7 @@ export class Api {
   }
 
   async #call(method, path, { body, raw, signal, signingIn = false } = {}) {
+    const secret = this.#secret();
     const payload = raw ?? (body === undefined ? undefined : JSON.stringify(body));
     const timeout = AbortSignal.timeout(TIMEOUT);
     let response;
@@ -65,8 +66,13 @@ export class Api {
     if (response.ok) return { value, text };
     const problem = value && typeof value === 'object' ? value : {};
     const error = new ApiError(response.status, problem, text, Number(response.headers.get('Retry-After')) || null);
-    if (response.status === 401 && !signingIn) this.#unauthorized();
+    if (response.status === 401 && !signingIn) this.#reportUnauthorized(secret);
     throw error;
+  }
+
+  // The user may have signed in again since the request was sent with that secret.
+  #reportUnauthorized(secret) {
+    if (secret === this.#secret()) this.#unauthorized();
   }
 
   // Calls the API and returns only the parsed answer.
@@ -207,6 +213,7 @@ export class Api {
     const query = new URLSearchParams({ format });
     if (since) query.set('since', since);
     if (until) query.set('until', until);
+    const secret = this.#secret();
     let response;
     try {
       response = await fetch(`/api/audit/export?${query}`, { headers: this.#headers(), signal, cache: 'no-store', credentials: 'same-origin', redirect: 'error' });
@@ -219,7 +226,7 @@ export class Api {
       throw new NetworkError(t(response ? 'core.api.exportInterrupted' : 'core.api.noAnswer'));
     }
     const text = await response.text();
-    if (response.status === 401) this.#unauthorized();
+    if (response.status === 401) this.#reportUnauthorized(secret);
     let problem = {};
     try {
       problem = JSON.parse(text);

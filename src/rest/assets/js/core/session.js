@@ -8,6 +8,8 @@ const ASK_TIMEOUT = 150;
 export class Session {
   #channel = null;
   #changed;
+  // Ends the wait for the answer of another tab.
+  #borrowed = null;
 
   /** `changed(signedIn)` is called after another tab has signed in or out. */
   constructor(changed) {
@@ -16,7 +18,8 @@ export class Session {
     this.#channel = new BroadcastChannel('countersign');
     this.#channel.onmessage = ({ data }) => {
       if (data?.type === 'ask' && this.secret) this.#channel.postMessage({ type: 'secret', secret: this.secret });
-      if (data?.type === 'signed-in' && typeof data.secret === 'string') this.#adopt(data.secret, true);
+      // A tab that is busy may answer after this one has stopped waiting.
+      if ((data?.type === 'secret' || data?.type === 'signed-in') && typeof data.secret === 'string') this.#adopt(data.secret);
       if (data?.type === 'signed-out' && this.secret) {
         sessionStorage.removeItem(KEY);
         this.#changed(false);
@@ -28,10 +31,11 @@ export class Session {
     return sessionStorage.getItem(KEY);
   }
 
-  #adopt(secret, notify) {
+  #adopt(secret) {
     if (secret === this.secret) return;
     sessionStorage.setItem(KEY, secret);
-    if (notify) this.#changed(true);
+    if (this.#borrowed) this.#borrowed();
+    else this.#changed(true);
   }
 
   begin(secret) {
@@ -45,18 +49,17 @@ export class Session {
     if (everywhere) this.#channel?.postMessage({ type: 'signed-out' });
   }
 
-  /** Asks other tabs for the secret. Resolves to false if none has one. */
+  /** Asks other tabs for the secret. Resolves to false if none has answered yet. */
   async borrow() {
-    if (this.secret || !this.#channel) return Boolean(this.secret);
-    const channel = new BroadcastChannel('countersign');
-    const secret = await new Promise((resolve) => {
-      channel.onmessage = ({ data }) => data?.type === 'secret' && typeof data.secret === 'string' && resolve(data.secret);
-      channel.postMessage({ type: 'ask' });
-      setTimeout(resolve, ASK_TIMEOUT, null);
-    });
-    channel.close();
-    if (secret) this.#adopt(secret, false);
-    return Boolean(secret);
+    if (!this.secret && this.#channel) {
+      await new Promise((resolve) => {
+        this.#borrowed = resolve;
+        this.#channel.postMessage({ type: 'ask' });
+        setTimeout(resolve, ASK_TIMEOUT);
+      });
+      this.#borrowed = null;
+    }
+    return Boolean(this.secret);
   }
 }
 

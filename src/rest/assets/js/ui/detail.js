@@ -303,6 +303,7 @@ export class Detail {
   }
 
   #rule(suggestion = null) {
+    if (!this.#shown) return;
     const { change } = this.#shown;
     openRule({
       change, suggestion, create: (rule) => this.#api.createRule(change.id, rule),
