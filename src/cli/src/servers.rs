@@ -29,7 +29,7 @@ use countersign_domain::text::plural;
 /// The pause between two checks of whether a server is connected.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum time between the connection to a server and the offer of its tools.
-const MAX_PUBLISH_DELAY: Duration = Duration::from_secs(2);
+const MAX_PUBLISH_DELAY: Duration = Duration::from_secs(10);
 
 pub fn run(args: &ServersArgs, out: &mut Output) -> Result<Exit, Failure> {
     match &args.command {
