@@ -10,7 +10,7 @@ import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 
-import { Gateway, LISTEN, eventually, repository, run, startGateway, stopChild } from './gateway.mjs';
+import { Gateway, LISTEN, eventually, freePort, repository, run, startGateway, stopChild } from './gateway.mjs';
 
 
 /** Returns the shipped configuration with its addresses and servers replaced. */
@@ -72,7 +72,8 @@ export async function startCluster(size, { env = {}, config, listen = LISTEN } =
         await run('psql', ['--quiet', '--dbname', postgres.address, '--command', 'CREATE DATABASE cluster']);
         cluster.env = { ...env, COUNTERSIGN_STORE__URL: postgres.address.replace(/postgres$/, 'cluster') };
         for (let n = 0; n < size; n++) {
-            cluster.nodes.push(await startGateway({ env: cluster.env, config, nodes: 1 }));
+            // A node is started again on its port.
+            cluster.nodes.push(await startGateway({ env: cluster.env, config, listen: `127.0.0.1:${await freePort()}`, nodes: 1 }));
         }
         // Clients on stdio use the first gateway.
         cluster.data = cluster.nodes[0].data;

@@ -2,13 +2,12 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { rm } from 'node:fs/promises';
-import net from 'node:net';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
 
 import { PROJECT, startSupabase } from '../fixtures/fakes/supabase.mjs';
 import { command } from './fixture.mjs';
-import { repository, run, stopChild, temporaryData } from './gateway.mjs';
+import { freePort, repository, run, stopChild, temporaryData } from './gateway.mjs';
 
 const packages = path.join(repository, 'tests/sql/node_modules');
 /** The Python of the environment in which `scripts/test` installs the SQLite server. */
@@ -21,14 +20,13 @@ const SETUP = `
 /** A PostgreSQL that listens on a TCP port, with a database for each test. */
 export const postgres = {
     async start() {
-        const probe = net.createServer().listen(0, '127.0.0.1');
-        await once(probe, 'listening');
-        this.port = probe.address().port;
-        probe.close();
-        await once(probe, 'close');
+        this.port = await freePort();
         const args = ['-c', 'fsync=off', '-c', 'listen_addresses=127.0.0.1'];
         this.child = spawn(path.join(repository, 'scripts/postgres'), args, { stdio: ['pipe', 'pipe', 'inherit'], env: { ...process.env, PGPORT: `${this.port}` } });
-        await once(createInterface({ input: this.child.stdout }), 'line');
+        await new Promise((resolve, reject) => {
+            this.child.once('exit', code => reject(new Error(`scripts/postgres ended with ${code}`)));
+            createInterface({ input: this.child.stdout }).once('line', resolve);
+        });
     },
     async stop() {
         this.child.stdin.end();

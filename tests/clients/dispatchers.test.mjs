@@ -5,7 +5,7 @@ import { test } from 'node:test';
 
 import { CLOUD } from '../fixtures/stand-ins/atlassian.mjs';
 import { ACCOUNT } from '../fixtures/stand-ins/stripe.mjs';
-import { binary, environment, eventually, run } from './gateway.mjs';
+import { binary, environment, eventually, freePort, run } from './gateway.mjs';
 import { startBehind } from './recipe-suite.mjs';
 
 const write = (stripe_api_operation_id, parameters = {}) => ['stripe_api_write', { stripe_api_operation_id, parameters, stripe_context: ACCOUNT, livemode: true }];
@@ -181,7 +181,9 @@ test('operations are told apart until a reviewer consents to other recipes', asy
         { tools: 'stripe_api_write/Delete*', then: 'deny' },
         { tools: 'stripe_api_write', then: 'allow' }
     ];
-    const behind = await startBehind(t, 'stripe', { settings: { policy: { default: 'deny', rules } } });
+    // The gateway is started again on this port.
+    const listen = `127.0.0.1:${await freePort()}`;
+    const behind = await startBehind(t, 'stripe', { settings: { policy: { default: 'deny', rules } }, listen });
     const { fake, gateway } = behind;
     const payout = await outcome(behind, write('PostPayouts', { amount: 100 }));
     const before = fake.writes.length;

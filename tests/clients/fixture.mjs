@@ -4,7 +4,7 @@ import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 
-import { PermanentError, eventually, startGateway, stopChild } from './gateway.mjs';
+import { PermanentError, eventually, nodesOf, startGateway, stopChild } from './gateway.mjs';
 
 const folder = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../fixtures');
 
@@ -56,8 +56,8 @@ export async function startGatewayWith(config, options = {}) {
     try {
         await eventually('the gateway is ready', async () => {
             if (gateway.child.exitCode !== null) throw new PermanentError(`the gateway ended with ${gateway.child.exitCode}`);
-            const { status } = await fetch(`${gateway.url}/ready`);
-            return status === 200 || status === 404;
+            const answers = await Promise.all(nodesOf(gateway).map(({ url }) => fetch(`${url}/ready`)));
+            return answers.every(({ status }) => status === 200 || status === 404);
         });
         return gateway;
     } catch (error) {

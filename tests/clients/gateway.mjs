@@ -237,13 +237,13 @@ export class Gateway extends Reviewer {
     }
 }
 
-/** Sends SIGTERM, and SIGKILL after 5 s. Resolves with the exit code. */
-export async function stopChild(child) {
+/** Sends SIGTERM, and SIGKILL after `limit` milliseconds. Resolves with the exit code. */
+export async function stopChild(child, limit = 5_000) {
     // Without a pid it was never started.
     if (!child?.pid || child.exitCode !== null || child.signalCode !== null) return child?.exitCode;
     const exited = new Promise(resolve => child.once('exit', code => resolve(code)));
     child.kill('SIGTERM');
-    const timer = setTimeout(() => child.kill('SIGKILL'), 5_000);
+    const timer = setTimeout(() => child.kill('SIGKILL'), limit);
     const code = await exited;
     clearTimeout(timer);
     return code;

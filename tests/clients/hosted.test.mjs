@@ -8,7 +8,7 @@ import { after, before, describe, test } from 'node:test';
 
 import { beginConsent, connectServer, finishConsent, isConnected } from './consent.mjs';
 import { EventTexts } from './event-texts.mjs';
-import { NODES, Reviewer, binary, environment, eventually, nodesOf, run, startGateway } from './gateway.mjs';
+import { NODES, Reviewer, binary, environment, eventually, freePort, nodesOf, run, startGateway } from './gateway.mjs';
 import { HostedServer, SCOPES } from './hosted-server.mjs';
 import { IdentityProvider } from './identity-provider.mjs';
 
@@ -102,6 +102,8 @@ async function startStand({ oauth = 'auto', era = 'modern', ttl = 3600, undoFor 
     const server = await HostedServer.start({ issuer: provider.issuer, era, admins: ['ann'] });
     const gateway = await startGateway({
         env: events?.env,
+        // It is started again on this port.
+        listen: `127.0.0.1:${await freePort()}`,
         config: {
             public_url: PUBLIC_URL,
             auth: { mode: 'keys' },

@@ -5,6 +5,8 @@ import https from 'node:https';
 import { SignJWT, decodeJwt, decodeProtectedHeader, exportJWK, generateKeyPair } from 'jose';
 import { Provider } from 'oidc-provider';
 
+import { freePort } from './gateway.mjs';
+
 /** The scopes of the gateway. */
 export const SCOPES = ['tools:read', 'tools:propose', 'changes:decide', 'admin'];
 
@@ -81,8 +83,10 @@ export class IdentityProvider {
             provider.handler(request, response);
         };
         provider.server = provider.tls ? https.createServer(provider.tls, handle) : http.createServer(handle);
-        await new Promise((resolve, reject) => provider.server.once('error', reject).listen(0, '127.0.0.1', resolve));
-        provider.port = provider.server.address().port;
+        // After `stop`, nobody else is given this port.
+        const port = await freePort();
+        await new Promise((resolve, reject) => provider.server.once('error', reject).listen(port, '127.0.0.1', resolve));
+        provider.port = port;
         provider.issuer = `${provider.tls ? 'https://localhost' : 'http://127.0.0.1'}:${provider.port}`;
         await provider.rotateKeys();
         return provider;

@@ -50,7 +50,7 @@ async function post(gateway, token, method, params = {}, { path = '/mcp', legacy
 }
 
 /** Returns the end of a token that is accepted for a few seconds more, because an end counts only after 60 s. */
-const soon = () => Math.floor(Date.now() / 1000) - 52;
+const soon = () => Math.floor(Date.now() / 1000) - 45;
 
 const listTools = (gateway, token) => post(gateway, token, 'tools/list');
 const call = (gateway, token, name, args) => post(gateway, token, 'tools/call', { name, arguments: args });
@@ -267,10 +267,11 @@ describe('JSON Web Tokens of one issuer', () => {
                 return socket;
             };
             const socket = await resume({ scope: 'tools:read', exp: soon() });
+            const closed = once(socket, 'close');
             socket.send(JSON.stringify(createIssue(2)));
             const [{ data }] = await once(socket, 'message');
             assert.equal(JSON.parse(data).error?.data.code, 'FORBIDDEN', data);
-            await once(socket, 'close');
+            await closed;
         });
 
         test('connections end when their token expires', async () => {

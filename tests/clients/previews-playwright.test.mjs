@@ -26,6 +26,8 @@ test('every recipe for the browser shows where its tool acts', async t => {
             { name: 'Size', type: 'combobox', target: await ref('combobox "Size"'), value: 'Large' }
         ]
     });
+    // The first call starts the browser, which may take longer than a preview may.
+    await behind.call('browser_snapshot', {});
     const CALLS = [
         ['browser_navigate', s => ({ url: s.url }), { Address: ['-about:blank', `+${behind.fake.state.url}`] }, s => [s.opened, ['/']]],
         ['browser_type', on('textbox "Name"', { text: 'Ann: "7"' }), { 'textbox "Name"': ['+Ann: "7"'], ...onPage('Order') }, s => [s.fields.name, 'Ann: "7"']],

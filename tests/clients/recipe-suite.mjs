@@ -28,15 +28,15 @@ export function assertShows(change, shows) {
  * Starts a gateway in front of the vendor's server, whose tools keep their names, and of fakes, the first of which is `fake`.
  * `propose` and `apply` make a change and run it, and `call` calls a tool as an agent. `capabilities` are those of the agent, which
  * decide which process of the server it shares; `reviewed` are tools that say that they only read. `settings` are further settings of
- * the gateway, and `entrySettings` of the server.
+ * the gateway, and `entrySettings` of the server. `listen` is the gateway's address.
  */
-export async function startBehind(t, vendor, { capabilities, reviewed = [], settings = {}, entrySettings = {} } = {}) {
+export async function startBehind(t, vendor, { capabilities, reviewed = [], settings = {}, entrySettings = {}, listen } = {}) {
     const { set, start } = VENDORS[vendor];
     const { fakes, entry, stop } = await start();
     t.after(stop);
     const server = { ...entry, prefix: '', required: true, trust_annotations: true, previews: set, ...entrySettings };
     const policy = { rules: reviewed.map(tools => ({ tools, then: 'review' })) };
-    const gateway = await startGatewayWith({ modules: { tracker: { enabled: false } }, policy, mcpServers: { [set]: server }, ...settings });
+    const gateway = await startGatewayWith({ modules: { tracker: { enabled: false } }, policy, mcpServers: { [set]: server }, ...settings }, { listen });
     t.after(() => gateway.stop());
     const peer = await connectPeer('modern', { http: gateway.mcp }, { capabilities });
     t.after(() => peer.close());

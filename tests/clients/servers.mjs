@@ -69,7 +69,7 @@ export const SERVERS = {
             )(peer);
             const environment = JSON.parse((await peer.call('get-env', {})).content[0].text);
             const progress = [];
-            const slow = await peer.attempt('trigger-long-running-operation', { duration: 1, steps: 4 }, { onprogress: update => progress.push(update) });
+            const slow = await peer.attempt('trigger-long-running-operation', { duration: 2, steps: 4 }, { onprogress: update => progress.push(update) });
             // Only the server of this session can resolve this link.
             const linked = await peer.attempt('gzip-file-as-resource', { name: 'b.gz', data: 'data:text/plain,linked', outputType: 'resourceLink' });
             const uri = linked.content?.find(block => block.type === 'resource_link')?.uri;

@@ -29,7 +29,7 @@ async function startOverProxy(start, entryFor) {
     const fake = await start(folder);
     const stop = async () => {
         await fake.stop();
-        await rm(folder, { recursive: true, force: true });
+        await rm(folder, { recursive: true, force: true, maxRetries: 5 });
     };
     return { fakes: [fake], entry: entryFor(fake, folder), stop };
 }
@@ -42,7 +42,7 @@ async function startOnCluster(entryFor) {
     await writeFile(file, kubeconfig(fake.url));
     const stop = async () => {
         await fake.stop();
-        await rm(folder, { recursive: true, force: true });
+        await rm(folder, { recursive: true, force: true, maxRetries: 5 });
     };
     return { fakes: [fake], entry: entryFor({ KUBECONFIG: file, HOME: folder }), stop };
 }

@@ -128,6 +128,7 @@ test('a selection survives visiting other pages and has one approve button', asy
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${first}` });
   const bob = gateway.key('reviewer', 'bob');
   await heading(page).filter({ hasText: 'Selected one' }).waitFor();
+  await row(page, 'Selected one').waitFor();
   await becomes(() => approving(page), 1);
   await page.keyboard.press('x');
   await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
@@ -166,6 +167,7 @@ test('a vote of another reviewer keeps a change selected', async () => {
     const id = await two.proposeIssue('Votes come in');
     const page = await dashboard(browser, two, { route: `/#/inbox/${id}` });
     await heading(page).filter({ hasText: 'Votes come in' }).waitFor();
+    await row(page, 'Votes come in').waitFor();
     await page.keyboard.press('x');
     await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
     await two.decide(id, 'approve', undefined, two.key('reviewer', 'bob'));
@@ -285,12 +287,15 @@ test('the audit trail is searched by title, text, actor and event', async () => 
   await live(page);
   await becomes(events, ['rejected'], 'the address keeps the filter');
   await page.getByRole('button', { name: 'Clear', exact: true }).click();
+  const found = page.waitForResponse(/q=superseded/);
   await page.getByRole('searchbox').fill('superseded by');
+  await (await found).finished();
   await becomes(events, ['rejected'], 'comments are searched too');
   // A page of a long search may be empty.
+  const { nextCursor } = (await gateway.api('audit?limit=1')).value;
   await page.route('**/api/audit?*', async (route) => {
     const response = await route.fetch();
-    await route.fulfill({ response, json: { ...await response.json(), entries: [], nextCursor: 'older' } });
+    await route.fulfill({ response, json: { ...await response.json(), entries: [], nextCursor } });
   });
   for (const title of ['Meanwhile', 'Meanwhile again']) {
     const searched = page.waitForResponse('**/api/audit?*');

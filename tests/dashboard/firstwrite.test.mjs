@@ -49,6 +49,7 @@ class User {
   /** Presses the button that copies the shown configuration, and returns what another program then pastes. */
   async copyConfiguration() {
     await this.page.getByRole('button', { name: /^Copy the configuration/ }).click();
+    await this.page.locator('.copy.done').waitFor();
     const editor = await this.page.context().newPage();
     await editor.setContent('<textarea></textarea>');
     await editor.locator('textarea').press('Control+V');

@@ -30,8 +30,9 @@ before(async () => {
   const { planId } = (await gateway.tool('propose_plan', { title: 'Zwei Themen', calls })).structuredContent;
   for (const title of ['Drittes', 'Viertes']) await gateway.proposeIssue(title, {}, { key: gateway.key('agent', 'robot') });
   const bundle = (await gateway.api('bundles')).value.bundles.find(({ principal }) => principal === 'robot');
+  const timelineOf = (id) => `article:has(.change-id code[title="${id}"]) .timeline`;
   pages = {
-    inbox: ['/#/inbox', '.row'], update: [`/#/inbox/${update}`, '.timeline'], deletion: [`/#/inbox/${remove}`, '.timeline'], history: ['/#/history', '.row'], rejected: [`/#/history/${rejected}`, '.timeline'],
+    inbox: ['/#/inbox', '.row'], update: [`/#/inbox/${update}`, timelineOf(update)], deletion: [`/#/inbox/${remove}`, timelineOf(remove)], history: ['/#/history', '.row'], rejected: [`/#/history/${rejected}`, timelineOf(rejected)],
     plan: [`/#/plans/${planId}`, '.plan-decision .buttons'], bundle: [`/#/bundles/${bundle.id}`, '.plan-decision .buttons'], overview: ['/#/overview', '.tile'], rules: ['/#/rules', '.rule'], audit: ['/#/audit', '.records'],
     trail: [`/#/audit/${update}`, '.records'], sessions: ['/#/sessions', '.records'], keys: ['/#/keys', '.records'], servers: ['/#/servers', '.server'], webhooks: ['/#/webhooks', '.hook'],
   };

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { armed, assertClean, becomes, dashboard, focused, heading, launch, matches, pressTogether, row } from './lib/browser.mjs';
+import { armed, assertClean, becomes, dashboard, focused, heading, launch, matches, open, pressTogether, row } from './lib/browser.mjs';
 import { Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
@@ -103,8 +103,7 @@ test('a held key decides once', async () => {
   const page = await dashboard(browser, gateway);
   const issueId = await gateway.issue('Held key');
   const id = await gateway.propose('delete_issue', { issueId });
-  await row(page, 'Delete').click();
-  await heading(page).filter({ hasText: 'Held key' }).waitFor();
+  await open(page, 'Held key');
   await armed(page);
   await page.keyboard.down('a');
   for (let i = 0; i < 12; i += 1) {

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, live, newPage, row, screenshot, status } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, live, newPage, pressTogether, row, screenshot, status } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -83,8 +83,7 @@ test('a code sign-in manages keys of agents only, and a reviewer none', async ()
   await page.goto(gateway.link());
   await live(page);
   // Not `goto`: the browser drops its navigation if the inbox opens its first change at that moment.
-  await page.keyboard.press('g');
-  await page.keyboard.press('k');
+  await pressTogether(page, 'gk');
   await key(page, 'root').waitFor();
   gateway.key('agent', 'bot');
   await page.reload();

@@ -86,6 +86,8 @@ test('changes of one agent and tool are grouped, and duplicates are marked', asy
   await head.waitFor();
   await becomes(() => head.locator('.group-count').innerText(), '3');
   await becomes(() => head.getAttribute('aria-expanded'), 'true');
+  // The group becomes a bundle, which has a head of its own.
+  await page.locator('.row-place', { has: head }).getByRole('link', { name: 'Review together' }).waitFor();
   await head.click();
   await row(page, 'Grouped 1').waitFor({ state: 'detached' });
   await head.click();

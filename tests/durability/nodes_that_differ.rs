@@ -113,7 +113,7 @@ fn split_cluster(expire_after: &str) -> (Cluster, [Arc<Upstream>; 2]) {
     let more = addresses.iter().map(|address| {
         format!(
             "  split: {{url: '{address}', trust_annotations: true}}\n\
-             policy: {{review: {{undo_for: 5s, expire_after: {expire_after}}}}}"
+             policy: {{review: {{undo_for: 15s, expire_after: {expire_after}}}}}"
         )
     });
     let more: Vec<String> = more.collect();

@@ -232,7 +232,7 @@ fn inbox_is_updated_while_keys_are_pressed() {
     inbox.wait_for_text("● live");
     let is_updated = std::thread::scope(|scope| {
         scope.spawn(|| gateway.propose("A story"));
-        (0..200).any(|_| {
+        (0..1200).any(|_| {
             inbox.keys("z");
             inbox.shows_within(Duration::from_millis(50), "A story")
         })

@@ -54,6 +54,7 @@ export class ContainerProcess {
     }
 
     stop() {
-        return stopChild(this.child);
+        // Longer than a gateway waits for its requests.
+        return stopChild(this.child, 30_000);
     }
 }

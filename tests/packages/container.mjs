@@ -74,7 +74,7 @@ export class Image {
             async stop() {
                 if (child.exitCode !== null) return child.exitCode;
                 process.kill(pid, 'SIGTERM');
-                const timer = setTimeout(() => process.kill(pid, 'SIGKILL'), 5_000);
+                const timer = setTimeout(() => process.kill(pid, 'SIGKILL'), 30_000);
                 const code = await exited;
                 clearTimeout(timer);
                 return code;

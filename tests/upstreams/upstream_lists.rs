@@ -170,6 +170,12 @@ fn list_change_is_reported_once_if_real() {
         changes += before.iter().filter(|m| m["method"] == "notifications/tools/list_changed").count();
         names(&answer, "tools").contains(&"demo__more".to_owned()).then_some(())
     });
+    // The tools are listed a moment before the notification is sent.
+    eventually("the change is reported", || {
+        id += 1;
+        changes += count_notifications(&mut waiting, id, "notifications/tools/list_changed");
+        (changes > 0).then_some(())
+    });
     changes += count_notifications(&mut waiting, 99, "notifications/tools/list_changed");
     assert_eq!(changes, 1, "an unchanged list is not reported");
     let event = listen.expect_event().json();

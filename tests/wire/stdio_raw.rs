@@ -130,7 +130,7 @@ fn eof_flushes_finished_answers() {
         json!({"name": "wait_for_change", "arguments": {"changeId": change}}),
     ));
     let mut pings = String::new();
-    for id in 100..150 {
+    for id in 100..105 {
         pings.push_str(&format!("{}\n", mcp::request(id, "ping", json!({}))));
     }
     agent.send_bytes(pings.as_bytes());
@@ -138,7 +138,7 @@ fn eof_flushes_finished_answers() {
     let rest = agent.read_remaining();
     check_clean_exit(&mut agent);
     let ids: Vec<Value> = rest.iter().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].clone()).collect();
-    for id in 100..150 {
+    for id in 100..105 {
         assert!(ids.contains(&json!(id)), "the answer to {id} was flushed");
     }
     assert!(!ids.contains(&json!(3)), "what was held is abandoned");

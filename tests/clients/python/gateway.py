@@ -114,8 +114,8 @@ class Gateway:
         try:
             with urllib.request.urlopen(f"{node}/ready", timeout=2):
                 return True
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
+        except OSError as error:
+            if isinstance(error, urllib.error.HTTPError) and error.code == 404:
                 return True
             if time.monotonic() > end:
                 self.log.seek(0)
@@ -160,7 +160,7 @@ class Gateway:
         """Stops the process (a cluster by closing its standard input) and removes the data."""
         if self.process:
             if self.process.stdin:
-                self.process.communicate(timeout=30)
+                self.process.communicate(timeout=90)
             elif self.process.poll() is None:
                 self.process.terminate()
                 try:

@@ -153,10 +153,12 @@ export async function waitForOutcome(page, label) {
 /** Presses keys that belong together, such as `g` and `h`. They are sent at once, because the page accepts no long pause. */
 export const pressTogether = (page, keys) => Promise.all([...keys].map((key) => page.keyboard.press(key)));
 
-/** Opens a change through its row. */
+/** Opens a change through its row. Rows may move under a click when changes are grouped. */
 export async function open(page, text) {
-  await row(page, text).first().click();
-  await heading(page).filter({ hasText: text }).waitFor();
+  await settles(async () => {
+    await row(page, text).first().click({ timeout: 5_000 });
+    await heading(page).filter({ hasText: text }).waitFor({ timeout: 5_000 });
+  }, () => {});
 }
 
 /** Waits for the list of changes on the page of a bundle or a plan, and scrolls each change to its end. */
