@@ -81,7 +81,7 @@ fn hash_target(hasher: &mut PartHasher, target: &UpstreamTarget) {
 mod tests {
     use super::*;
     use countersign_config::UpstreamConfig;
-    use countersign_domain::policy::PolicyDefault;
+    use countersign_domain::policy::{PolicyDefault, Rule, Verdict};
 
     #[test]
     fn digest_covers_exactly_policy_sign_in_and_servers() {
@@ -101,6 +101,12 @@ mod tests {
         let first = digest_after(&|_| {});
         assert!(first.starts_with("sha256:") && first.len() == 71);
         assert_eq!(digest_after(&|c| c.limits.max_batch = 3), first);
+        let digest_with_calls = |calls| {
+            let rule = Rule::new("a", Verdict::Deny);
+            (0..calls).for_each(|_| rule.counts.increment(Verdict::Deny));
+            digest_after(&|c| c.policy.rules = vec![rule.clone()])
+        };
+        assert_eq!(digest_with_calls(0), digest_with_calls(1));
         assert_ne!(digest(&base(), &[8; 16]), first);
         let oauth =
             |secret: &str| UpstreamOAuth { client_secret: Some(Secret(secret.to_owned())), ..UpstreamOAuth::default() };
