@@ -1,5 +1,7 @@
 //! Compares the configuration in force with a new one, and holds back changes that loosen policy. Has no side effects.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -150,6 +152,10 @@ fn hold_back_policy(old: &PolicyConfig, new: &PolicyConfig, effective: &mut Poli
     diff.policy_loosened.extend(merged.loosened);
     diff.policy_tightened.extend(merged.tightened);
     effective.rules = merged.effective;
+    // A rule that does not review has the default terms, which may be held back.
+    for rule in effective.rules.iter_mut().filter(|rule| rule.then != Verdict::Review) {
+        rule.terms = Arc::clone(&effective.review);
+    }
     old.rules.iter().any(|rule| rule.then != Verdict::Allow)
 }
 

@@ -58,8 +58,23 @@ pub fn merge(old: &[Rule], new: &[Rule], default_decision: &DefaultDecision) -> 
     }
     if merged.loosened.is_empty() {
         merged.effective = new.to_vec();
+    } else {
+        make_labels_unique(&mut merged.effective);
     }
     merged
+}
+
+/// Changes the label of each rule that has the label of an earlier one, because the lists may share labels and a policy is
+/// saved only if its rules have different names.
+fn make_labels_unique(rules: &mut [Rule]) {
+    for index in 1..rules.len() {
+        let (earlier, rule) = (&rules[..index], &rules[index]);
+        let is_taken = |label: &str| earlier.iter().any(|other| *other.label == *label);
+        if is_taken(&rule.label) {
+            let free = (2..).map(|number| format!("{} ({number})", rule.label)).find(|label| !is_taken(label));
+            rules[index].label = free.unwrap_or_default().into();
+        }
+    }
 }
 
 const fn strictness(verdict: Verdict) -> u8 {
@@ -118,12 +133,13 @@ impl RuleListMerge {
             self.loosen(Some(before), Some(now));
             return;
         }
+        // A rule that allows has terms too: those of calls of a new tool, or whose condition cannot be evaluated.
         let looser = match (before.then, now.then) {
-            (Verdict::Review, Verdict::Review) => terms::loosened_terms(&before.terms, &now.terms),
+            (Verdict::Allow | Verdict::Review, Verdict::Review) => terms::loosened_terms(&before.terms, &now.terms),
             _ => Vec::new(),
         };
         if !looser.is_empty() {
-            self.effective.push(before.clone());
+            self.effective.push(Rule { then: now.then, ..before.clone() });
             let loosenings = looser.into_iter().map(|(from, to)| Loosening {
                 key: RULES_KEY.to_owned(),
                 from: format!("{}: {from}", before.label),
@@ -228,6 +244,7 @@ mod tests {
             (rules_with("a?", &[2]), rules_with("a?", &[1]), 1, 1, 0, false),
             (rules_with("a-", &[1]), rules_with("a?", &[9]), 1, 1, 0, false),
             (rules_with("a?", &[9]), rules_with("a-", &[1]), 1, 0, 1, true),
+            (rules_with("a+", &[1]), rules_with("a?", &[2]), 1, 0, 1, true),
             // A new review before a stricter one takes calls from it.
             (rules_with("b?", &[2]), rules_with("a? b?", &[1, 2]), 1, 1, 0, false),
             (rules_with("b?", &[2]), rules_with("a? b?", &[2, 2]), 1, 0, 1, true),
@@ -237,6 +254,9 @@ mod tests {
             assert_eq!((merged.loosened.len(), merged.tightened.len()), (loosened, tightened), "{merged:?}");
             assert_eq!(merged.effective, if is_new { new } else { old });
         }
+        // The verdict is stricter at once, with the terms of calls that were reviewed before too.
+        let merged = merge(&rules_with("a+", &[2]), &rules_with("a?", &[1]), &default(2));
+        assert_eq!((merged.loosened.len(), merged.effective), (1, rules_with("a?", &[2])));
         let loosened = merge(&rules_with("a?", &[2]), &rules_with("a?", &[1]), &default(1)).loosened;
         assert_eq!((loosened[0].from.as_str(), loosened[0].to.as_str()), ("a: quorum 2", "a: quorum 1"));
     }
@@ -272,7 +292,7 @@ mod tests {
             ("a+", "", Deny, 0, ""),
             ("a?", "a-", ReviewWrites, 0, "a-"),
             ("a-", "a?", ReviewWrites, 1, "a-"),
-            ("a- b+", "b+ a-", ReviewWrites, 1, "a- b+ a-"),
+            ("a- b+", "b+ a-", ReviewWrites, 1, "a- b+ a (2)-"),
             ("a? b- c+", "x- a- c+ y-", ReviewWrites, 1, "x- a- b- c+ y-"),
             ("a- b+", "c? d-", ReviewWrites, 1, "d- a- c?"),
             ("b-", "c? d- b-", ReviewWrites, 1, "d- b-"),
@@ -292,7 +312,8 @@ mod tests {
 
     /// Returns the verdict of a list on a call that the rules with these letters match.
     fn verdict(rules: &[&Rule], matching: &str, otherwise: Verdict) -> u8 {
-        strictness(rules.iter().find(|rule| matching.contains(&*rule.label)).map_or(otherwise, |rule| rule.then))
+        let covers = |rule: &&&Rule| matching.contains(rule.tools.patterns()[0].as_str());
+        strictness(rules.iter().find(covers).map_or(otherwise, |rule| rule.then))
     }
 
     proptest! {

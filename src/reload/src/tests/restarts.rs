@@ -262,6 +262,41 @@ async fn rule_keeps_inherited_terms_over_restart() {
 }
 
 #[tokio::test]
+async fn stricter_rules_survive_restart_while_review_waits() {
+    let policy = |quorum: u32, rules: &str| format!("policy: {{ review: {{ quorum: {quorum} }}, rules: [{rules}] }}");
+    let allow = "{ tools: one, then: allow }";
+    let gateway = TestGateway::new(&policy(2, allow));
+    gateway.reloader.record_start().await.unwrap();
+    gateway.reload(&policy(1, &format!("{allow}, {{ tools: two, then: deny }}"))).await;
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosenings), ["policy.review"]);
+    // What the rule allows is reviewed if the tool is new.
+    assert_eq!(gateway.reloader.config().policy.rules[0].terms.quorum, 2);
+    let gateway = gateway.restart_with(&policy(2, allow)).await;
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosenings), ["policy.rules"]);
+    // A refused change stays refused.
+    gateway.reload(&policy(1, allow)).await;
+    gateway.reloader.decide(&gateway.digest(), false, "alice").await.unwrap();
+    let gateway = gateway.restart_with(&policy(1, allow)).await;
+    assert!(gateway.reloader.status().waiting.is_none());
+}
+
+#[tokio::test]
+async fn moved_rule_survives_restart_in_both_places() {
+    let [denying, allowing] = ["{ name: a, tools: one, then: deny }", "{ name: b, tools: '*', then: allow }"];
+    let policy = |rules: [&str; 2]| format!("policy: {{ rules: [{}] }}", rules.join(", "));
+    let gateway = TestGateway::new(&policy([denying, allowing]));
+    gateway.reloader.record_start().await.unwrap();
+    gateway.reload(&policy([allowing, denying])).await;
+    let labels = |gateway: &TestGateway| -> Vec<String> {
+        gateway.reloader.config().policy.rules.iter().map(|rule| rule.label.to_string()).collect()
+    };
+    assert_eq!(labels(&gateway), ["a", "b", "a (2)"]);
+    let gateway = gateway.restart_with(&policy([allowing, denying])).await;
+    assert_eq!(labels(&gateway), ["a", "b", "a (2)"]);
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosenings), ["policy.rules"]);
+}
+
+#[tokio::test]
 async fn moved_store_keeps_policy_but_asks_for_salted_values() {
     let gateway =
         TestGateway::new("policy: { default: deny }\nmcpServers: { a: { command: x, trust_annotations: true } }");
