@@ -14,7 +14,10 @@ use parking_lot::Mutex;
 
 use crate::{
     bounds::memory::{EXEMPT_MESSAGE_BYTES, MemoryBudget, MemoryShare},
-    session::shared::{Channel, SessionState},
+    session::{
+        shared::{Channel, SessionState},
+        streams::GET_STREAM,
+    },
 };
 use countersign_domain::principal::Principal;
 use countersign_protocol::{ErrorKind, Revision, json::add_members};
@@ -140,6 +143,7 @@ impl RelatedChannel {
 /// The SSE stream of one handshake-era POST. Most requests are answered without opening it.
 pub struct PostStream {
     pub session: Arc<SessionState>,
+    /// The number of the stream of the GET if the request was answered without opening this one.
     number: OnceLock<u32>,
     opened: AtomicWaker,
 }
@@ -169,6 +173,13 @@ impl PostStream {
     /// Returns the stream's number if the stream was opened.
     pub fn number(&self) -> Option<u32> {
         self.number.get().copied()
+    }
+
+    /// Returns the stream's number if the stream was opened. Otherwise it stays closed, and later messages go to the stream of
+    /// the GET.
+    pub fn number_or_close(&self) -> Option<u32> {
+        let number = *self.number.get_or_init(|| GET_STREAM);
+        (number != GET_STREAM).then_some(number)
     }
 
     fn push(&self, message: Bytes) -> bool {

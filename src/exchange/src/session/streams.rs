@@ -136,9 +136,14 @@ impl Streams {
         number
     }
 
-    /// Appends a message. Does nothing if the stream is gone.
+    /// Appends a message. One that comes after the answer of its request is appended to the stream of the GET.
     pub fn push(&self, stream: u32, message: Bytes) {
         let mut state = self.state.lock();
+        let is_open = state.logs.get(&stream).is_some_and(|log| !log.is_finished);
+        self.append(&mut state, if is_open { stream } else { GET_STREAM }, message);
+    }
+
+    fn append(&self, state: &mut State, stream: u32, message: Bytes) {
         let size = message.len();
         let Some(log) = state.logs.get_mut(&stream) else { return };
         log.events.push_back((log.next, message));
@@ -146,7 +151,7 @@ impl Streams {
         log.changed.send_replace(());
         state.events += 1;
         state.bytes += size;
-        self.trim(&mut state, stream);
+        self.trim(state, stream);
     }
 
     /// Marks the stream as finished. It is kept for clients that resume it.
@@ -216,13 +221,12 @@ impl Streams {
 
     /// Appends the last message and finishes the stream. Its reader sees both at once.
     pub fn push_last(&self, stream: u32, message: Option<Bytes>) {
-        if let Some(log) = self.state.lock().logs.get_mut(&stream) {
+        let Some(message) = message else { return self.finish(stream) };
+        let mut state = self.state.lock();
+        if let Some(log) = state.logs.get_mut(&stream) {
             log.is_finished = true;
         }
-        match message {
-            Some(message) => self.push(stream, message),
-            None => self.finish(stream),
-        }
+        self.append(&mut state, stream, message);
     }
 
     /// Returns the only event of a finished stream, which can then be answered as plain JSON.
@@ -288,6 +292,21 @@ mod tests {
 
     fn bytes(text: &'static str) -> Bytes {
         Bytes::from_static(text.as_bytes())
+    }
+
+    #[test]
+    fn message_after_the_answer_goes_to_stream_of_get() {
+        let streams = Streams::new(10, 1000);
+        let (answered, forgotten) = (streams.open(), streams.open());
+        streams.push_last(answered, Some(bytes("answer")));
+        streams.forget(forgotten);
+        let (reader, ..) = streams.attach(GET_STREAM).unwrap();
+        for (stream, message) in [(answered, "late"), (forgotten, "later")] {
+            streams.push(stream, bytes(message));
+        }
+        let late = vec![(1, bytes("late")), (2, bytes("later"))];
+        assert_eq!(streams.read(GET_STREAM, reader, 0), ReadOutcome::Events(late));
+        assert_eq!(streams.newest(answered), Some(1));
     }
 
     #[test]

@@ -200,7 +200,7 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) 
     let number = match &outcome {
         // The request was cancelled while it ran, so its stream ends without an answer.
         Some(None) if has_waited => stream.open(),
-        _ => stream.number(),
+        _ => stream.number_or_close(),
     };
     let Some(number) = number else {
         return match outcome.flatten() {

@@ -50,6 +50,16 @@ fn response_queue_takes_principals_memory_until_read() {
 }
 
 #[test]
+fn message_after_an_answer_without_stream_goes_to_stream_of_get() {
+    let session = session(Transport::Http, Channel::Streams(Streams::new(10, 1000)));
+    let stream = Arc::new(PostStream::new(Arc::clone(&session)));
+    assert_eq!(stream.number_or_close(), None);
+    assert!(RelatedChannel::Stream(stream).send(Bytes::from("late")));
+    let Channel::Streams(streams) = &session.channel else { unreachable!() };
+    assert_eq!((streams.newest(GET_STREAM), streams.newest(GET_STREAM + 1)), (Some(1), None));
+}
+
+#[test]
 fn first_message_opens_stream_of_post() {
     let session = session(Transport::Http, Channel::Streams(Streams::new(10, 1000)));
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
