@@ -246,15 +246,16 @@ impl Outbox {
     }
 
     /// Detaches the lost connection of a generation. The newest frames are kept, within the replay limits, for a client that
-    /// comes back. Does nothing if the client has come back already.
-    pub fn detach(&self, generation: u64) {
+    /// comes back. Returns `false`, and does nothing, if the client has come back already.
+    pub fn detach(&self, generation: u64) -> bool {
         let mut state = self.state.lock();
         if state.generation != generation {
-            return;
+            return false;
         }
         state.connection = Connection::Detached;
         state.unconfirmed_bytes = 0;
         self.trim_disconnected(&mut state);
+        true
     }
 
     /// Returns `true` if the connection was lost.

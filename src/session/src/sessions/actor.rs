@@ -62,7 +62,7 @@ pub struct Session {
 /// The time that a WebSocket session waits for its client to come back.
 const RESUME_WINDOW: Duration = Duration::from_secs(120);
 
-/// The time that a session waits for its first connection.
+/// The time that a session waits for a connection that is being opened.
 const MAX_OPENING_TIME: Duration = Duration::from_secs(30);
 
 /// The time in which a peer may read the last frames of a closing connection.
@@ -108,6 +108,13 @@ impl Session {
             });
         }
         ctx.stop();
+    }
+
+    /// Ends the session unless a connection that is being opened is attached. One that breaks meanwhile never reports its end.
+    fn await_connection(&mut self, ctx: &mut Context<Self>) {
+        self.end_timer = Some(ctx.run_later(MAX_OPENING_TIME, |session, ctx| {
+            session.end(ctx, close::GOING_AWAY, "its connection never came");
+        }));
     }
 
     fn check_heartbeat(&mut self, ctx: &mut Context<Self>) {
@@ -167,10 +174,7 @@ impl Actor for Session {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         if matches!(self.state.channel, Channel::Outbox(_)) {
-            // A connection that breaks during its opening never reports its end.
-            self.end_timer = Some(ctx.run_later(MAX_OPENING_TIME, |session, ctx| {
-                session.end(ctx, close::GOING_AWAY, "its connection never came");
-            }));
+            self.await_connection(ctx);
         }
         if !matches!(self.state.channel, Channel::None) {
             match self.state.identity().credential {
@@ -274,6 +278,13 @@ impl Handler<Disconnected> for Session {
 
     fn handle(&mut self, Disconnected { pump_id, closed_by_peer }: Disconnected, ctx: &mut Self::Context) {
         let Some(lost) = self.connection.take_if(|current| current.id == pump_id) else { return };
+        if let Channel::Outbox(outbox) = &self.state.channel {
+            reclaim::collect_if_large(outbox.bytes());
+            if !outbox.detach(lost.generation) {
+                // The client has come back, and its connection is about to be attached.
+                return self.await_connection(ctx);
+            }
+        }
         let can_resume = !closed_by_peer
             && self.state.transport == Transport::WebSocket
             && self.state.legacy_revision().is_some()
@@ -283,10 +294,6 @@ impl Handler<Disconnected> for Session {
         }
         if self.waiting_permit.is_none() {
             return self.end(ctx, close::GOING_AWAY, "disconnected");
-        }
-        if let Channel::Outbox(outbox) = &self.state.channel {
-            reclaim::collect_if_large(outbox.bytes());
-            outbox.detach(lost.generation);
         }
         let window = RESUME_WINDOW.min(self.sessions.limits.idle_timeout);
         self.end_timer =

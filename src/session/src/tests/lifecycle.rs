@@ -1,11 +1,22 @@
 //! Handshakes, capabilities, log levels and health.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, ask_error};
-use crate::RequestScope;
-use countersign_exchange::{context::Exchange, testing::facts};
+use crate::{
+    RequestScope,
+    sessions::actor::{Attach, AttachedConnection, Disconnected, Session},
+};
+use countersign_domain::principal::Role;
+use countersign_exchange::{
+    context::Exchange,
+    shared::Channel,
+    testing::{facts, identity},
+};
 use countersign_protocol::{Era, Revision};
+use countersign_telemetry::metrics::Transport;
 
 /// Returns a connection without a handshake.
 fn client_without_handshake(bench: &Bench) -> RequestScope {
@@ -43,6 +54,23 @@ async fn handshake_accepts_known_revision_or_offers_newest() {
     assert_eq!((number, &data["requested"]), (-32602, &json!("1999-01-01")));
     assert!(client.exchange.session.facts().is_none(), "a failed handshake leaves no facts");
     ask(&client, "initialize", &initialize("2025-03-26", &json!({}))).await;
+}
+
+#[actix::test]
+async fn end_of_the_old_connection_leaves_a_resumed_session() {
+    let bench = Bench::new("").await;
+    let ann = identity("ann", Role::Agent);
+    let session = Arc::new(bench.sessions.create_outbox_session(Transport::WebSocket, ann, (10, 1000)));
+    let actor = Session::open(&bench.sessions, Arc::clone(&session), None);
+    let attach = |id, generation| {
+        actor.send(Attach(AttachedConnection { id, generation, wake: Arc::new(|| ()), cut: Arc::new(|| ()) }))
+    };
+    attach(1, 0).await.unwrap();
+    let Channel::Outbox(outbox) = &session.channel else { unreachable!() };
+    let generation = outbox.rewind(0).unwrap();
+    actor.send(Disconnected { pump_id: 1, closed_by_peer: true }).await.unwrap();
+    attach(2, generation).await.unwrap();
+    assert!(!session.ended.is_cancelled());
 }
 
 #[actix::test]
