@@ -180,6 +180,12 @@ pub async fn connect(data: &Path) -> Result<Option<UnixStream>, SocketError> {
     }
 }
 
+/// Returns `true` if a gateway listens on the socket.
+#[must_use]
+pub fn is_listening(data: &Path) -> bool {
+    short_path(data, SOCKET_FILE).is_ok_and(|short| std::os::unix::net::UnixStream::connect(&short.path).is_ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,8 +197,10 @@ mod tests {
 
     async fn connect_both_ends(data: &Path) {
         let lock = lock_data_dir(data).unwrap();
-        assert!(connect(data).await.unwrap().is_none(), "nobody listens yet");
+        assert!(connect(data).await.unwrap().is_none() && !is_listening(data), "nobody listens yet");
         let listener = Listener::bind(data, &lock).unwrap();
+        assert!(is_listening(data));
+        drop(listener.accept().await.unwrap());
         assert_eq!(mode(listener.path()), 0o600);
         let (near, far) = tokio::join!(connect(data), listener.accept());
         let near = near.unwrap().expect("connected");

@@ -6,7 +6,6 @@
 use std::{
     fmt::Write as _,
     fs, io,
-    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -255,7 +254,7 @@ fn end_detached_gateway(data: &Path) -> Result<Option<fs::File>, Failure> {
     // A file without a listening gateway is left from a crash, and its pid may belong to another program.
     if let Some(pid) = pid
         && is_held()?
-        && is_listening(data)
+        && socket::is_listening(data)
     {
         let _ = kill_process(pid, Signal::TERM);
         while is_held()? && Instant::now() < deadline {
@@ -268,13 +267,9 @@ fn end_detached_gateway(data: &Path) -> Result<Option<fs::File>, Failure> {
 /// Waits until the service listens. If it does not start, agents may start a detached gateway again.
 fn wait_for_gateway(data: &Path) {
     let deadline = Instant::now() + MAX_START_WAIT;
-    while !is_listening(data) && Instant::now() < deadline {
+    while !socket::is_listening(data) && Instant::now() < deadline {
         std::thread::sleep(POLL_INTERVAL);
     }
-}
-
-fn is_listening(data: &Path) -> bool {
-    UnixStream::connect(socket::path(data)).is_ok()
 }
 
 /// Runs a command of the user manager and returns its output. The error is the first line that explains it.
