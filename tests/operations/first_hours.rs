@@ -372,6 +372,15 @@ fn connecting_server_is_waited_for() {
 }
 
 #[test]
+fn server_that_was_just_added_is_waited_for() {
+    let gateway = Gateway::start();
+    let ledger = gateway.ledger.with_extension("added");
+    gateway.run(&["servers", "add", "added", "--", "python3", SERVER, ledger.to_str().unwrap()]).ends(0);
+    gateway.run(&["servers", "show", "added", "--wait"]).ends(0).says(&["added__peek"]);
+    gateway.run(&["servers", "show", "unknown", "--wait"]).ends(3).complains(&["there is no server of this name"]);
+}
+
+#[test]
 fn since_means_the_same_everywhere() {
     let gateway = Gateway::start().wait_until_ready();
     let id = gateway.propose("fs__note", &json!({ "title": "a" }));

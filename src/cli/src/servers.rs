@@ -28,6 +28,8 @@ use countersign_domain::text::plural;
 
 /// The pause between two checks of whether a server is connected.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Maximum time in which a gateway reads a file to which a server was added.
+const MAX_RELOAD_DELAY: Duration = Duration::from_secs(5);
 /// Maximum time between the connection to a server and the offer of its tools.
 const MAX_PUBLISH_DELAY: Duration = Duration::from_secs(10);
 
@@ -321,22 +323,30 @@ async fn find_server(client: &Client, name: &str) -> Result<Option<Server>, Fail
 /// # Errors
 /// Fails if that takes longer than `limit`, or if there is no server with this name.
 async fn wait_for_tools(client: &Client, name: &str, limit: Duration) -> Result<(), Failure> {
-    let deadline = Instant::now() + limit;
+    let started_at = Instant::now();
     let mut publish_deadline = None;
     loop {
-        let Tools { tools, .. } = client.get(&["servers", name], &[]).await?.read()?;
-        let Some(server) = find_server(client, name).await? else { return Ok(()) };
         let now = Instant::now();
-        if server.is_up() {
-            // A server may have no tools, so the wait for them is limited.
-            if !tools.is_empty() || now >= *publish_deadline.get_or_insert(now + MAX_PUBLISH_DELAY) {
+        match find_server(client, name).await? {
+            None if now >= started_at + limit.min(MAX_RELOAD_DELAY) => {
+                // The answer says that there is no such server.
+                client.get(&["servers", name], &[]).await?;
                 return Ok(());
             }
-        } else if now >= deadline {
-            return Err(Failure::new(
-                Exit::Unavailable,
-                format!("after {} s, {}", limit.as_secs(), server.not_connected_message()),
-            ));
+            Some(server) if server.is_up() => {
+                let Tools { tools, .. } = client.get(&["servers", name], &[]).await?.read()?;
+                // A server may have no tools, so the wait for them is limited.
+                if !tools.is_empty() || now >= *publish_deadline.get_or_insert(now + MAX_PUBLISH_DELAY) {
+                    return Ok(());
+                }
+            }
+            Some(server) if now >= started_at + limit => {
+                return Err(Failure::new(
+                    Exit::Unavailable,
+                    format!("after {} s, {}", limit.as_secs(), server.not_connected_message()),
+                ));
+            }
+            None | Some(_) => {}
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
