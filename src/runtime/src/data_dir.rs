@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 /// The name of the lock file in the data directory.
@@ -36,7 +37,12 @@ pub enum LockError {
     DataDir(#[from] DataDirError),
 }
 
-/// Takes the lock without waiting, and records this process in the file as the holder.
+/// Maximum number of attempts to take the lock, because [`is_locked`] holds it for a moment.
+const MAX_LOCK_ATTEMPTS: u32 = 20;
+/// The pause between two attempts.
+const LOCK_RETRY_DELAY: Duration = Duration::from_millis(2);
+
+/// Takes the lock without waiting for its holder, and records this process in the file as the holder.
 ///
 /// # Errors
 /// [`LockError::Held`] if another process holds the lock, or this process holds it already.
@@ -44,6 +50,7 @@ pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
     ensure_data_dir(dir)?;
     let path = dir.join(LOCK_FILE);
     let to_error = |source| DataDirError { path: path.clone(), source: Arc::new(source) };
+    let mut attempts = 0;
     loop {
         let file = fs::OpenOptions::new()
             .read(true)
@@ -55,6 +62,11 @@ pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
             .map_err(to_error)?;
         match file.try_lock() {
             Ok(()) => {}
+            Err(TryLockError::WouldBlock) if attempts < MAX_LOCK_ATTEMPTS => {
+                attempts += 1;
+                std::thread::sleep(LOCK_RETRY_DELAY);
+                continue;
+            }
             Err(TryLockError::WouldBlock) => return Err(LockError::Held(read_holder(&file))),
             Err(TryLockError::Error(source)) => return Err(to_error(source).into()),
         }
@@ -136,7 +148,25 @@ pub fn ensure_data_dir(dir: &Path) -> Result<(), DataDirError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
+
+    #[test]
+    fn lock_is_taken_while_others_check_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    is_locked(dir.path()).unwrap();
+                }
+            });
+            let all = (0..200).all(|_| lock_data_dir(dir.path()).is_ok());
+            is_done.store(true, Ordering::Relaxed);
+            assert!(all);
+        });
+    }
 
     #[test]
     fn second_lock_is_refused_with_holder() {
