@@ -143,6 +143,28 @@ test('after a lost connection no change is missing or duplicated', async (t) => 
   await page.context().close();
 });
 
+test('a view that was loaded before the first connection is read again', async () => {
+  const id = await gateway.proposeIssue('Decided before the feed');
+  const page = await newPage(browser, gateway);
+  const { promise: isDecided, resolve: release } = Promise.withResolvers();
+  let attempts = 0;
+  await page.route('**/api/events', async (route) => {
+    attempts += 1;
+    if (attempts === 1) return route.abort();
+    await isDecided;
+    return route.continue();
+  });
+  const listed = page.waitForResponse(/api\/changes\?.*rejected/);
+  const isLive = signIn(page, gateway, gateway.key('reviewer', 'alice'), '/#/history');
+  await (await listed).finished();
+  await gateway.decide(id, 'reject');
+  release();
+  await isLive;
+  await row(page, 'Decided before the feed').waitFor();
+  assertClean(page, /ERR_FAILED/);
+  await page.context().close();
+});
+
 test('the list catches up after the gateway is killed and restarted', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox?group=none' });
   await gateway.proposeIssue('Before the restart');

@@ -14,6 +14,8 @@ export class Feed {
   #seq = null;
   #attempt = 0;
   #stopped = true;
+  // Events may have been missed before the first connection.
+  #hasFailed = false;
   #abort = null;
   #timer = null;
   #watchdog = null;
@@ -88,6 +90,7 @@ export class Feed {
   }
 
   #scheduleReconnect(status) {
+    this.#hasFailed = true;
     const ceiling = Math.min(MAX_DELAY, FIRST_DELAY * 2 ** this.#attempt);
     this.#attempt += 1;
     // Jitter keeps many dashboards from reconnecting at the same instant.
@@ -125,7 +128,8 @@ export class Feed {
     // The gateway sends it only on a stream that does not resume.
     if (data.type === 'hello') {
       this.#seq = data.seq;
-      this.#on.hello(data.seq);
+      if (this.#hasFailed) this.#on.reset();
+      else this.#on.hello(data.seq);
       return;
     }
     // The events up to this number are no longer stored.

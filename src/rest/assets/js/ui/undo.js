@@ -58,9 +58,9 @@ export class UndoStack {
   }
 
   /** Removes the notice if an event shows that the change was modified. */
-  dropIfModified({ id, version, state }) {
-    const entry = this.#open.get(id);
-    if (entry && (state !== 'approved' || version !== entry.change.version)) this.drop(id);
+  dropIfModified({ id, version }) {
+    // The feed may still report the approval itself, or what came before it.
+    if (version > this.#open.get(id)?.change.version) this.drop(id);
   }
 
   /** Handles the key `u`, which undoes the newest approval. Returns false if there is none. */
