@@ -105,6 +105,26 @@ async fn refused_post_fails_only_its_request() {
 }
 
 #[actix::test]
+async fn only_request_without_session_may_be_sent_again() {
+    let (server, _feed) = server("405 No", "/messages").await;
+    let link = open(&server, RecordingListener::new()).await.unwrap();
+    let outgoing = OutgoingRequest::new(1, "silent", None);
+    let mut accepted = link.request(&outgoing, RecordingListener::new());
+    tokio::select! { answer = &mut accepted => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 1) => {} }
+    let refused = ask(&link, OutgoingRequest::new(2, "gone", None)).await;
+    assert!(matches!(refused, Err(LinkError::SessionGone)), "{refused:?}");
+    let accepted = within_max_wait(accepted).await;
+    assert!(matches!(accepted, Err(LinkError::Lost(_))), "{accepted:?}");
+}
+
+#[actix::test]
+async fn refused_handshake_keeps_its_status() {
+    let (server, _feed) = server("404 Not Found", "/mcp").await;
+    let outcome = open(&server, RecordingListener::new()).await.map(|_| ());
+    assert!(matches!(outcome, Err(LinkError::Status { status: 404, .. })), "{outcome:?}");
+}
+
+#[actix::test]
 async fn stream_end_is_link_end() {
     let (server, feed) = server("405 No", "/messages").await;
     let link = open(&server, RecordingListener::new()).await.unwrap();

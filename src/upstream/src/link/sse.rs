@@ -14,6 +14,7 @@ use url::Url;
 
 use super::{
     Connector, Link, LinkError, LinkKind, Listener, MAX_MESSAGE_BYTES, escape_beginning,
+    handshake::HANDSHAKE_ID,
     http::{
         HttpTarget,
         answer::{self, accept_status, is_stream, next_event},
@@ -151,20 +152,22 @@ fn is_initialized_notification(text: &[u8]) -> bool {
     text.starts_with(br#"{"jsonrpc":"2.0","method":"notifications/initialized""#)
 }
 
-/// Posts one message.
+/// Posts one message, and fails its request if the server does not accept it.
 ///
 /// # Errors
-/// [`LinkError::SessionGone`] if the server no longer knows the session of the stream. Any other error only fails this
-/// request.
+/// [`LinkError::Lost`] if the server no longer knows the session of the stream. Requests that it accepted before may still
+/// run, so only the request of this message gets [`LinkError::SessionGone`], which allows that it is sent again.
 async fn post(mux: &Mux, head: &RequestHead, message: QueuedMessage) -> Result<(), LinkError> {
     let QueuedMessage { id, text, permit } = message;
     let Err(error) = answer::post(head, ExtraHeaders::new(), &text, permit.as_ref()).await else { return Ok(()) };
     let is_gone = matches!(error, LinkError::Status { status: 404 | 410, .. });
+    // Without a session, the status tells more: the endpoint is probably wrong.
+    let error = if is_gone && id != Some(HANDSHAKE_ID) { LinkError::SessionGone } else { error };
     match id {
         Some(id) => _ = mux.answer(id, Err(error)),
         None => tracing::debug!(upstream = %mux.server, %error, "a message was not accepted"),
     }
-    if is_gone { Err(LinkError::SessionGone) } else { Ok(()) }
+    if is_gone { Err(LinkError::Lost("the server has ended the session".to_owned())) } else { Ok(()) }
 }
 
 #[cfg(test)]
