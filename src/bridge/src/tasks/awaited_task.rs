@@ -76,6 +76,8 @@ struct OpenQuestion {
 
 /// The state of a task whose result the gateway awaits.
 pub struct AwaitedTask {
+    /// The upstream's id of the task.
+    upstream_id: Option<String>,
     /// The task as the upstream last described it.
     task: Mutex<Box<str>>,
     open_questions: Mutex<Vec<OpenQuestion>>,
@@ -101,6 +103,7 @@ impl AwaitedTask {
         share: MemoryShare,
     ) -> Arc<Self> {
         Arc::new(Self {
+            upstream_id: task::task_id(task),
             task: Mutex::new(task.into()),
             open_questions: Mutex::default(),
             outcome: KeptOutcome::new(share),
@@ -242,10 +245,12 @@ impl AwaitedTask {
 
 impl Listener for AwaitedTask {
     fn handle_notification(&self, notification: UpstreamNotification) {
-        // Tasks of the extension have neither progress nor log messages, and clients request their state.
+        // Tasks of the extension have neither progress nor log messages, and clients request their state. Principals may
+        // share the link, so the notification may be about the task of another one.
         if notification.method == "notifications/tasks/status"
             && let Some(params) = notification.params
             && Status::parse(params.get()).is_some()
+            && task::task_id(params.get()) == self.upstream_id
         {
             *self.task.lock() = params.get().into();
         }

@@ -13,7 +13,10 @@ use super::*;
 use crate::testing::{Fixture, value};
 use countersign_exchange::testing::request;
 use countersign_protocol::{rpc_error::RpcError, task::TASKS_EXTENSION};
-use countersign_upstream::{LinkError, Response, testing::fake::ok};
+use countersign_upstream::{
+    LinkError, Response,
+    testing::fake::{notification, ok},
+};
 
 const TASKS_CAPABILITY: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 
@@ -51,6 +54,13 @@ async fn request_task(fixture: &Fixture, exchange: &Exchange, method: Method, al
         json!({ "jsonrpc": "2.0", "id": 1, "method": method.as_str(), "params": { "taskId": alias } }).to_string();
     let request = request(&text);
     handle(&fixture.bridge.tasks, exchange, method, &request, alias).await.map(|reply| value(&reply))
+}
+
+/// Calls a tool that runs only as a task, and returns the task's id for the client.
+async fn create_required_task(fixture: &Fixture, client: &Exchange) -> String {
+    let definition = RawValue::from_string(r#"{"execution":{"taskSupport":"required"}}"#.to_owned()).unwrap();
+    let created = fixture.call_tool(client, &json!({ "name": "s__echo" }), Some(&definition)).await.unwrap();
+    value(&created)["taskId"].as_str().unwrap().to_owned()
 }
 
 #[actix::test]
@@ -130,6 +140,33 @@ async fn task_may_take_longer_than_any_call() {
         assert_eq!(value(&reply)["content"][0]["text"], "late", "{revision:?}");
     }
     assert_eq!((fixture.call_count(), cancellation_count(&fixture).await), (5, 0));
+}
+
+#[actix::test]
+async fn status_of_another_task_is_ignored() {
+    let fixture = server_with_tasks(Era::Legacy).await;
+    fixture.server.answer_with(|request| {
+        let described = |id: &str, message: &str| {
+            json!({
+                "taskId": id, "status": "working", "statusMessage": message, "createdAt": "x", "lastUpdatedAt": "x",
+                "ttl": null,
+            })
+        };
+        if request.method == "tools/call" {
+            return Box::pin(ready(ok(json!({ "task": described("own", "begun") }))));
+        }
+        for (id, message) in [("own", "half done"), ("other", "secret")] {
+            request.listener.handle_notification(notification("notifications/tasks/status", described(id, message)));
+        }
+        Box::pin(pending())
+    });
+    let client = fixture.clients.exchange(Revision::MODERN, TASKS_CAPABILITY);
+    let alias = create_required_task(&fixture, &client).await;
+    while fixture.server.request_count("tasks/result") == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let task = request_task(&fixture, &client, Method::TasksGet, &alias).await.unwrap();
+    assert_eq!(task["statusMessage"], "half done", "{task}");
 }
 
 #[actix::test]
