@@ -1,6 +1,6 @@
 //! Tasks of upstreams of 2025-11-25 for stateless clients. The gateway waits for the result as long as the task lasts
 //! (`tasks/result` blocks until there is one, and beyond the time limit of a call the task is polled). The upstream's
-//! questions are in the task's `inputRequests` until a `tasks/update` answers them.
+//! questions are in the task's `inputRequests` until a `tasks/update` answers them, or [`ANSWER_TIMEOUT`] has passed.
 
 use std::{
     sync::{Arc, Weak},
@@ -21,7 +21,7 @@ use crate::{
     questions::{self, DeclinedQuestions},
     translation::task_shape,
 };
-use countersign_exchange::memory::MemoryShare;
+use countersign_exchange::{ask::ANSWER_TIMEOUT, memory::MemoryShare};
 use countersign_protocol::{
     ErrorKind, McpError, Revision, encode,
     error::code_for_client,
@@ -72,6 +72,8 @@ struct OpenQuestion {
     json: String,
     reply: Replier,
     cancelled: CancellationToken,
+    /// The time at which the question is declined.
+    deadline: Instant,
 }
 
 /// The state of a task whose result the gateway awaits.
@@ -117,17 +119,35 @@ impl AwaitedTask {
 
     /// Waits for the task's end in the background, on this thread, for as long as a client can name the task.
     pub fn wait_in_background(self: &Arc<Self>, task: &Arc<Task>, upstream: &Arc<Upstream>) {
+        let expires_at = task.expires_at;
         let (this, task, upstream) = (Arc::clone(self), Arc::downgrade(task), Arc::clone(upstream));
         background::spawn(async move {
             let outcome = tokio::select! {
                 outcome = this.await_outcome(&task, &upstream) => outcome,
                 () = this.cancelled.cancelled() => Some(TaskOutcome::Cancelled),
+                // A request for the result has no time limit while a question is open.
+                () = this.decline_overdue_questions_until(expires_at) => None,
             };
             this.open_questions.lock().clear();
             if let Some(outcome) = outcome {
                 this.outcome.keep(outcome);
             }
         });
+    }
+
+    /// Declines the questions that the client does not answer in time, until the task expires.
+    async fn decline_overdue_questions_until(&self, expires_at: Instant) {
+        loop {
+            let first = self.open_questions.lock().first().map(|question| question.deadline);
+            // Questions that are asked during the sleep have later deadlines.
+            let next = first.unwrap_or_else(|| Instant::now() + ANSWER_TIMEOUT);
+            tokio::time::sleep_until(next.min(expires_at)).await;
+            let now = Instant::now();
+            if now >= expires_at {
+                return;
+            }
+            self.open_questions.lock().retain(|question| question.deadline > now);
+        }
     }
 
     /// Requests the result of the task and returns its outcome. A task may take longer than any call, so it is polled when the
@@ -275,7 +295,8 @@ impl Listener for AwaitedTask {
         };
         let mut open_questions = self.open_questions.lock();
         if open_questions.len() < MAX_OPEN_QUESTIONS {
-            open_questions.push(OpenQuestion { key, json, reply, cancelled });
+            let deadline = Instant::now() + ANSWER_TIMEOUT;
+            open_questions.push(OpenQuestion { key, json, reply, cancelled, deadline });
         }
     }
 }

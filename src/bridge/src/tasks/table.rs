@@ -5,10 +5,11 @@ use std::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use dashmap::DashMap;
+use tokio::time::Instant;
 
 use super::{awaited_task::AwaitedTask, kept_outcome::KeptOutcome};
 use crate::translation::task_shape::Times;
@@ -66,7 +67,8 @@ pub struct Task {
     pub caller: Caller,
     pub kind: TaskKind,
     created_at: Instant,
-    expires_at: Instant,
+    /// The time from which no client can name the task any more.
+    pub expires_at: Instant,
 }
 
 impl Task {

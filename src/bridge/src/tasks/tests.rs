@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::testing::{Fixture, value};
-use countersign_exchange::testing::request;
+use countersign_exchange::{ask::ANSWER_TIMEOUT, testing::request};
 use countersign_protocol::{rpc_error::RpcError, task::TASKS_EXTENSION};
 use countersign_upstream::{
     LinkError, Response,
-    testing::fake::{notification, ok},
+    testing::fake::{notification, ok, question},
 };
 
 const TASKS_CAPABILITY: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
@@ -167,6 +167,49 @@ async fn status_of_another_task_is_ignored() {
     }
     let task = request_task(&fixture, &client, Method::TasksGet, &alias).await.unwrap();
     assert_eq!(task["statusMessage"], "half done", "{task}");
+}
+
+/// Creates a task whose server asks a question and waits for the answer. The clock is paused.
+async fn create_task_with_question(ttl: Option<u64>) -> (Fixture, Exchange, String) {
+    let fixture = server_with_tasks(Era::Legacy).await;
+    tokio::time::pause();
+    fixture.server.answer_with(move |request| match request.method.as_str() {
+        "tools/call" => {
+            let task =
+                json!({ "taskId": "own", "status": "working", "createdAt": "x", "lastUpdatedAt": "x", "ttl": ttl });
+            Box::pin(ready(ok(json!({ "task": task }))))
+        }
+        _ => {
+            let (question, answer) = question();
+            request.listener.handle_request(question);
+            Box::pin(async move { Ok(Response::Error(answer.await.unwrap().unwrap_err())) })
+        }
+    });
+    let declared = r#"{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+    let client = fixture.clients.exchange(Revision::MODERN, declared);
+    let alias = create_required_task(&fixture, &client).await;
+    (fixture, client, alias)
+}
+
+#[actix::test]
+async fn unanswered_question_of_task_is_declined() {
+    let (fixture, client, alias) = create_task_with_question(None).await;
+    let second = Duration::from_secs(1);
+    for (pause, status) in [(ANSWER_TIMEOUT - second, "input_required"), (2 * second, "failed")] {
+        tokio::time::sleep(pause).await;
+        let task = request_task(&fixture, &client, Method::TasksGet, &alias).await.unwrap();
+        assert_eq!(task["status"], status, "{task}");
+    }
+}
+
+#[actix::test]
+async fn wait_for_answer_ends_when_task_expires() {
+    // The gateway keeps a task for a minute longer than its server.
+    let (fixture, _client, _alias) = create_task_with_question(Some(5)).await;
+    for (seconds, dropped) in [(59, 0), (2, 1)] {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        assert_eq!(fixture.server.dropped_requests.load(Ordering::SeqCst), dropped);
+    }
 }
 
 #[actix::test]
