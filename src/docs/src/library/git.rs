@@ -1,8 +1,9 @@
-//! Reads the checked-out branch from the repository's own files.
+//! Reads the checked-out branch and git's lock from the repository's own files.
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// The name of the branch if branches are not distinguished, or if there is no repository.
@@ -15,27 +16,43 @@ const MAX_HEAD_BYTES: u64 = 4096;
 const MAX_NAME_BYTES: usize = 250;
 /// The number of digits of the commit that names a detached `HEAD`.
 const COMMIT_DIGITS: usize = 12;
+/// The age from which a lock is ignored: a process that was killed leaves its lock behind.
+const MAX_LOCK_AGE: Duration = Duration::from_secs(30);
 
 /// Returns the branch of the repository that contains `root`.
 pub(super) fn checked_out_branch(root: &Path) -> String {
-    root.ancestors()
-        .take(MAX_PARENTS)
-        .find_map(|folder| read_head(&folder.join(".git")))
-        .unwrap_or_else(|| NO_BRANCH.to_owned())
+    find_repository(root).map_or_else(|| NO_BRANCH.to_owned(), |(_, branch)| branch)
+}
+
+/// Returns `true` if git holds the lock of the repository that contains `root`, as it does while it changes files.
+pub(super) fn is_locked(root: &Path) -> bool {
+    let Some((git_folder, _)) = find_repository(root) else { return false };
+    let locked_at = fs::symlink_metadata(git_folder.join("index.lock")).and_then(|metadata| metadata.modified());
+    locked_at.is_ok_and(|locked_at| locked_at.elapsed().is_ok_and(|age| age < MAX_LOCK_AGE))
+}
+
+/// Returns git's own folder of the repository that contains `root`, and the branch.
+fn find_repository(root: &Path) -> Option<(PathBuf, String)> {
+    root.ancestors().take(MAX_PARENTS).find_map(|folder| {
+        let git_folder = resolve_git_folder(&folder.join(".git"))?;
+        let branch = read_head(&git_folder)?;
+        Some((git_folder, branch))
+    })
+}
+
+fn resolve_git_folder(git: &Path) -> Option<PathBuf> {
+    if !fs::symlink_metadata(git).ok()?.is_file() {
+        return Some(git.to_owned());
+    }
+    // In a worktree or a submodule, the repository is elsewhere.
+    let text = read_text(git)?;
+    let path = PathBuf::from(text.strip_prefix("gitdir:")?.trim());
+    Some(if path.is_absolute() { path } else { git.parent()?.join(path) })
 }
 
 /// Reads the branch from `HEAD`; see gitrepository-layout(5).
-fn read_head(git: &Path) -> Option<String> {
-    let folder = match fs::symlink_metadata(git).ok()?.is_file() {
-        // In a worktree or a submodule, the repository is elsewhere.
-        true => {
-            let text = read_text(git)?;
-            let path = PathBuf::from(text.strip_prefix("gitdir:")?.trim());
-            if path.is_absolute() { path } else { git.parent()?.join(path) }
-        }
-        false => git.to_owned(),
-    };
-    let text = read_text(&folder.join("HEAD"))?;
+fn read_head(git_folder: &Path) -> Option<String> {
+    let text = read_text(&git_folder.join("HEAD"))?;
     let name = match text.trim().strip_prefix("ref:") {
         Some(reference) => {
             let reference = reference.trim();
@@ -83,5 +100,21 @@ mod tests {
         assert_eq!(checked_out_branch(&tree), "dev");
         fs::write(tree.join(".git"), "gitdir: ../repo/.git\n").unwrap();
         assert_eq!(checked_out_branch(&tree), "dev");
+    }
+
+    #[test]
+    fn lock_of_a_worktree_is_found_until_it_is_old() {
+        let dir = tempfile::tempdir().unwrap();
+        let (git_folder, root) = (dir.path().join("repo/.git/worktrees/tree"), dir.path().join("tree/docs"));
+        fs::create_dir_all(&git_folder).unwrap();
+        fs::create_dir_all(&root).unwrap();
+        assert!(!is_locked(&root));
+        fs::write(git_folder.join("HEAD"), "ref: refs/heads/dev\n").unwrap();
+        fs::write(dir.path().join("tree/.git"), "gitdir: ../repo/.git/worktrees/tree\n").unwrap();
+        assert!(!is_locked(&root));
+        let lock = fs::File::create(git_folder.join("index.lock")).unwrap();
+        assert!(is_locked(&root));
+        lock.set_modified(std::time::UNIX_EPOCH).unwrap();
+        assert!(!is_locked(&root));
     }
 }

@@ -16,6 +16,8 @@ use countersign_config::DocsProject;
 use countersign_protocol::ErrorKind;
 use countersign_provider::{NoProgress, ProgressSink};
 
+mod branches;
+
 /// A temporary root with data and a project.
 struct TestLibrary {
     dir: tempfile::TempDir,
@@ -383,39 +385,6 @@ async fn indexing_reports_progress_and_resumes() {
     wait_until_ready(&project).await;
     assert_eq!((paths(&project).len(), ids(&project).len()), (1500, 1500));
     assert_eq!(found(&project, "word1499")[0], "d9/1499.md");
-}
-
-#[tokio::test]
-async fn each_branch_is_its_own_tenant() {
-    let mut bench = TestLibrary::new();
-    bench.by_branch = true;
-    let head = |bench: &TestLibrary, branch: &str| {
-        fs::create_dir_all(bench.root().join(".git")).unwrap();
-        fs::write(bench.root().join(".git/HEAD"), format!("ref: refs/heads/{branch}\n")).unwrap();
-    };
-    head(&bench, "main");
-    bench.put("a.md", "# Onmain");
-    let project = bench.opened();
-    wait_until_ready(&project).await;
-    assert_eq!((project.branch().as_str(), paths(&project)), ("main", vec!["a.md".to_owned()]));
-    head(&bench, "dev");
-    fs::remove_file(bench.folder().join("a.md")).unwrap();
-    bench.put("b.md", "# Ondev");
-    wait_until("the other branch", || project.branch() == "dev" && paths(&project) == ["b.md"]).await;
-    assert!(found(&project, "onmain").is_empty());
-    let main = project.tenant(Some("main")).unwrap();
-    assert!(!main.is_current);
-    let (entries, _) = main.docs.list("", 10).unwrap();
-    assert_eq!(entries.iter().map(|entry| entry.path.as_str()).collect::<Vec<_>>(), ["a.md"]);
-    assert_eq!(project.tenant(Some("never")).err().unwrap().kind, ErrorKind::ProjectMismatch);
-    assert_eq!(project.indexed_tenants().unwrap().len(), 2);
-    project.forget(&main, None).unwrap();
-    assert!(project.tenant(Some("main")).is_err());
-    head(&bench, "main");
-    wait_until("the branch is back with its current files", || {
-        project.branch() == "main" && paths(&project) == ["b.md"]
-    })
-    .await;
 }
 
 #[tokio::test]

@@ -20,12 +20,13 @@ use tokio::sync::oneshot;
 
 use super::{
     files::Files,
+    git,
     project::{Project, SyncProgress},
     synchronize::{FolderIndex, IndexChanges, SyncError},
 };
 use crate::{model::Collection, text::has_markdown_extension};
 
-/// The pause before changes are scanned, so that several are scanned together.
+/// The pause before changes are scanned, so that several are scanned together, and git has written `HEAD`.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 /// The interval at which the branch, the folders and, without a watcher, their files are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(700);
@@ -86,17 +87,26 @@ impl Worker {
     /// Runs until a stop is requested.
     pub fn run(mut self) {
         self.scan_everything();
+        let mut is_checkout_running = false;
         loop {
-            match self.tasks.recv_timeout(POLL_INTERVAL) {
+            let pause = if is_checkout_running { DEBOUNCE } else { POLL_INTERVAL };
+            match self.tasks.recv_timeout(pause) {
                 Ok(Task::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(Task::Refresh { collection, paths, reply }) => {
                     let _ = reply.send(refresh(&self.project, collection, &paths));
                 }
-                Ok(Task::Scan) => std::thread::sleep(DEBOUNCE),
+                Ok(Task::Scan) => is_checkout_running |= self.debounce(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if self.project.is_stopped() {
                 return;
+            }
+            if is_checkout_running || self.is_locked() {
+                // The files may already be those of a branch that `HEAD` does not name yet.
+                is_checkout_running = self.debounce();
+                if is_checkout_running {
+                    continue;
+                }
             }
             if self.project.follow_branch() {
                 self.scan_everything();
@@ -104,6 +114,19 @@ impl Worker {
                 self.scan_touched();
             }
         }
+    }
+
+    /// Waits for further changes. Returns `true` if git held its lock before or after the wait. It releases the lock shortly
+    /// before it writes `HEAD`.
+    fn debounce(&self) -> bool {
+        let was_locked = self.is_locked();
+        std::thread::sleep(DEBOUNCE);
+        was_locked || self.is_locked()
+    }
+
+    /// Returns `true` if git may be checking out another branch.
+    fn is_locked(&self) -> bool {
+        self.project.tracks_branches() && git::is_locked(&self.project.root)
     }
 
     fn scan_everything(&mut self) {
