@@ -101,12 +101,13 @@ impl FolderIndex<'_> {
         Ok(changes)
     }
 
-    /// Synchronizes these files, whether they exist or not.
+    /// Synchronizes these files, whether they exist or not. Skips those that [`Files::walk`] leaves out because of their path.
     pub fn synchronize_files(&self, paths: &[String]) -> Result<IndexChanges, SyncError> {
         let mut changes = IndexChanges::default();
         let mut indexed_stamps = self.index.stamps()?;
+        let is_document = |path: &&String| self.files.check_path(path).is_ok_and(|checked| checked == **path);
         let paths: Vec<(String, Option<FileStamp>)> =
-            paths.iter().map(|path| (path.clone(), indexed_stamps.remove(path))).collect();
+            paths.iter().filter(is_document).map(|path| (path.clone(), indexed_stamps.remove(path))).collect();
         for batch in paths.chunks(BATCH_DOCUMENTS) {
             changes.merge(self.synchronize_batch(batch)?);
         }

@@ -444,6 +444,26 @@ async fn external_docs_are_separate_from_documents() {
 }
 
 #[tokio::test]
+async fn changed_file_is_indexed_only_by_its_own_collection() {
+    let mut bench = TestLibrary::new();
+    fs::create_dir_all(bench.root().join("ext")).unwrap();
+    fs::write(bench.root().join("ext/page.md"), "# Page").unwrap();
+    let mut config = bench.project("handbook", &bench.root());
+    config.folder = String::new();
+    let project = bench.open(vec![config]);
+    wait_until_ready(&project).await;
+    fs::write(bench.root().join("ext/page.md"), "# Changed").unwrap();
+    bench.put("bad\u{202e}name.md", "# Bad");
+    let external = project.tenant(None).unwrap().external.clone().unwrap();
+    let title = || external.document("page.md").unwrap().map(|entry| entry.title);
+    wait_until("the reference documentation", || title().as_deref() == Some("Changed")).await;
+    // The watcher of the documents reports this file after the others.
+    bench.put("last.md", "# Last");
+    wait_until("the documents", || paths(&project).contains(&"know/last.md".to_owned())).await;
+    assert_eq!(paths(&project), ["know/last.md"]);
+}
+
+#[tokio::test]
 async fn project_without_a_root_does_not_start() {
     let bench = TestLibrary::new();
     let projects = vec![bench.project("x", &bench.dir.path().join("nowhere"))];
