@@ -151,6 +151,24 @@ impl Index {
         )
     }
 
+    /// Resets the stamps of all files if they were checked against other types than those with this digest, so that no file
+    /// counts as unchanged.
+    pub fn reset_outdated_stamps(&self, types_digest: &[u8; 32]) -> Result<(), IndexError> {
+        self.write(
+            |tx| {
+                let stored: Option<[u8; 32]> =
+                    tx.query_row("SELECT digest FROM types", [], |row| row.get(0)).optional()?;
+                if stored.as_ref() != Some(types_digest) {
+                    tx.execute("UPDATE documents SET read_at_ns = mtime_ns, hash = zeroblob(32)", [])?;
+                    tx.execute("DELETE FROM types", [])?;
+                    tx.execute("INSERT INTO types (digest) VALUES (?1)", params![types_digest])?;
+                }
+                Ok(())
+            },
+            |_, ()| (),
+        )
+    }
+
     /// Returns the stamp of each file by its path.
     pub fn stamps(&self) -> Result<HashMap<String, FileStamp>, IndexError> {
         self.read(|conn| {

@@ -20,6 +20,9 @@ CREATE TABLE documents (
 CREATE INDEX documents_by_type ON documents (doc_type);
 CREATE INDEX documents_by_level ON documents (level) WHERE level > 0;
 
+-- One row: the digest of the types that the documents were checked against.
+CREATE TABLE types (digest BLOB NOT NULL) STRICT;
+
 CREATE TABLE chunks (
     id INTEGER PRIMARY KEY,
     document INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE,

@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use super::vectors::Matrix;
 
 /// The version, which increases with every change of `schema.sql` or of the splitting of text into terms.
-const SCHEMA_VERSION: i32 = 2;
+const SCHEMA_VERSION: i32 = 3;
 /// The maximum number of idle connections for reads.
 const MAX_IDLE_READERS: usize = 4;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);

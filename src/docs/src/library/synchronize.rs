@@ -73,6 +73,7 @@ impl FolderIndex<'_> {
             tracing::warn!("a folder has more documents than are indexed");
         }
         self.files.remove_leftovers(&listing.leftovers);
+        self.index.reset_outdated_stamps(&self.types.digest())?;
         let mut indexed_stamps = self.index.stamps()?;
         let mut changes = IndexChanges::default();
         let total = listing.files.len();

@@ -17,6 +17,7 @@ use countersign_protocol::ErrorKind;
 use countersign_provider::{NoProgress, ProgressSink};
 
 mod branches;
+mod types;
 
 /// A temporary root with data and a project.
 struct TestLibrary {

@@ -4,6 +4,7 @@ use jsonschema::error::{ValidationError, ValidationErrorKind};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::{budget::Budget, document, front_matter, schemas};
 use crate::model::Document;
@@ -178,6 +179,12 @@ impl DocTypes {
 
     pub fn get(&self, name: &str) -> Option<&DocType> {
         self.all.iter().find(|kind| kind.name == name)
+    }
+
+    /// Returns a digest of everything that decides about the type and the faults of a document.
+    pub fn digest(&self) -> [u8; 32] {
+        let kinds: Vec<_> = self.all.iter().map(|kind| (&kind.name, &kind.folder, &kind.schema)).collect();
+        Sha256::digest(json!([schemas::untyped_schema(), kinds]).to_string()).into()
     }
 
     /// Returns the type whose folder contains the document.
