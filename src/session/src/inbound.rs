@@ -232,15 +232,11 @@ impl MessageSource {
                     let cache = CacheMetrics::for_cache(Cache::Reads);
                     cache.miss();
                     others.iter().for_each(|_| cache.hit());
-                    match reply {
-                        Ok(reply) => {
-                            let result = reply.finish(revision);
-                            answers.extend(group.iter().map(|(index, r)| (*index, encode::result(&r.id, &result))));
-                        }
-                        Err(error) => {
-                            answers.extend(group.iter().map(|member| refuse_member(member, &error, revision)));
-                        }
-                    }
+                    let result = reply.as_ref().map(|reply| reply.finish(revision));
+                    answers.extend(group.iter().map(|member| match &result {
+                        Ok(result) => (member.0, encode::result(&member.1.id, result)),
+                        Err(error) => refuse_member(member, error, revision),
+                    }));
                     break;
                 }
                 ServeOutcome::NotAdmitted(error) => answers.push(refuse_member(&(index, first), &error, revision)),

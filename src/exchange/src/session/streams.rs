@@ -252,7 +252,9 @@ impl Streams {
     /// answer that is being delivered is never dropped.
     fn trim(&self, state: &mut State, current: u32) {
         while self.exceeds_limits(state) {
-            let finished = state.logs.iter().find(|(n, log)| **n != current && log.is_spent()).map(|(n, _)| *n);
+            // The current stream goes only if its event is the single one, and nobody waits for it.
+            let may_go = |number: u32| number != current || state.events <= 1;
+            let finished = state.logs.iter().find(|(n, log)| may_go(**n) && log.is_spent()).map(|(n, _)| *n);
             let longest = || {
                 let droppable =
                     state.logs.iter().filter(|(_, log)| !log.events.is_empty() && (!log.is_finished || log.is_spent()));
@@ -262,12 +264,7 @@ impl Streams {
                 state.remove(victim);
                 continue;
             }
-            // A single event is dropped only if nobody waits for it.
             if state.events <= 1 {
-                if state.logs.get(&current).is_some_and(StreamLog::is_spent) {
-                    state.remove(current);
-                    continue;
-                }
                 return;
             }
             // If nothing can be dropped, all events are answers that are being delivered. The limit on requests in flight
