@@ -257,6 +257,49 @@ fn known_name_waits_for_its_own_server() {
     assert_eq!(waiting.response().json()["result"]["content"][0]["text"], "known");
 }
 
+#[test]
+fn shared_name_does_not_stop_later_reloads() {
+    let [a, b] = ["a", "b"].map(|description| greeting_server(description, json!({"tools": [tool("query")]})));
+    let [old, new] = ["old", "new"].map(|description| {
+        let server = greeting_server(description, json!({"tools": [tool("query"), tool("own")]}));
+        server.start_answering();
+        server
+    });
+    let config_with = |c: Value| {
+        let servers = json!({"a": {"url": a.url, "prefix": ""}, "b": {"url": b.url, "prefix": ""}, "c": c});
+        config(servers, json!({"default": "allow"}))
+    };
+    let gateway = start_on(tempfile::tempdir().unwrap(), &config_with(json!({"url": old.url})), Vec::new());
+    let greeting = |tool: &str| call(&gateway, tool)["result"]["content"][0]["text"].clone();
+    let reload = |new_config: &str| {
+        let file = gateway.home.path().join("countersign.yaml");
+        std::fs::write(file.with_extension("new"), new_config).unwrap();
+        std::fs::rename(file.with_extension("new"), file).unwrap();
+    };
+    let wait_for_result = |result: &str| {
+        eventually(result, || {
+            let last = gateway.api("GET", "/api/reload", None).1["last"].clone();
+            (last["result"] == result).then_some(last)
+        })
+    };
+    a.start_answering();
+    wait_until_connected(&gateway, "a");
+    b.start_answering();
+    let status = wait_until_connected(&gateway, "b");
+    assert!(status["warnings"].to_string().contains("and keeps it"), "{status}");
+    assert_eq!((greeting("query"), greeting("c__own")), (json!("a"), json!("old")));
+
+    reload(&config_with(json!({"url": new.url})));
+    wait_for_result("applied");
+    assert_eq!((greeting("query"), greeting("c__own")), (json!("a"), json!("new")));
+
+    // Without its prefix, it would offer the name as well.
+    reload(&config_with(json!({"url": new.url, "prefix": ""})));
+    let refused = wait_for_result("refused");
+    assert!(refused["problems"].to_string().contains("both a and c offer a tool named"), "{refused}");
+    assert_eq!((greeting("query"), greeting("c__own")), (json!("a"), json!("new")));
+}
+
 // ---- Early calls
 
 #[test]

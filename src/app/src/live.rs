@@ -53,16 +53,6 @@ pub async fn bind_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
 
 impl LiveGateway {
     const ROUTER_ENDED: &'static str = "the router has ended";
-
-    /// Publishes the modules and these servers, and returns once the routes contain them.
-    async fn publish(&self, servers: &[UpstreamConfig]) -> Result<(), String> {
-        bind_acceptances(&self.pins, servers).await;
-        self.accounts.set_servers(servers);
-        let mut providers = self.modules.clone();
-        providers.extend(self.upstreams.apply(servers).into_iter().map(RouteTarget::Upstream));
-        let outcome = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;
-        outcome.map_err(|error| error.to_string())
-    }
 }
 
 impl Reconfigurable for LiveGateway {
@@ -81,19 +71,15 @@ impl Reconfigurable for LiveGateway {
         })
     }
 
-    fn apply_servers<'a>(
-        &'a self,
-        before: &'a [UpstreamConfig],
-        now: &'a [UpstreamConfig],
-    ) -> BoxFuture<'a, Result<(), String>> {
+    fn apply_servers<'a>(&'a self, servers: &'a [UpstreamConfig], strict: bool) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
-            let outcome = self.publish(now).await;
-            if outcome.is_err()
-                && let Err(error) = self.publish(before).await
-            {
-                tracing::error!(error, "the previous servers could not be restored");
-            }
-            outcome
+            bind_acceptances(&self.pins, servers).await;
+            self.accounts.set_servers(servers);
+            let mut providers = self.modules.clone();
+            providers.extend(self.upstreams.apply(servers).into_iter().map(RouteTarget::Upstream));
+            let message = PublishProviders { providers, strict };
+            let outcome = self.router.send(message).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;
+            outcome.map_err(|error| error.to_string())
         })
     }
 

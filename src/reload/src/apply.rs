@@ -6,8 +6,8 @@ use countersign_config::{Config, OidcConfig, RoutesConfig, TokenIssuer, Upstream
 use countersign_domain::policy::PolicyConfig;
 use countersign_store::PolicySnapshot;
 
-/// The parts of a gateway that can be reconfigured while it runs. Except for `apply_webhooks`, a failed call has changed
-/// nothing.
+/// The parts of a gateway that can be reconfigured while it runs. Except for `apply_servers` and `apply_webhooks`, a failed
+/// call has changed nothing.
 pub trait Reconfigurable: Send + Sync + 'static {
     /// Replaces the policy and the configured names of tools between two calls.
     fn apply_routing<'a>(
@@ -15,12 +15,9 @@ pub trait Reconfigurable: Send + Sync + 'static {
         policy: &'a PolicyConfig,
         routes: &'a RoutesConfig,
     ) -> BoxFuture<'a, Result<(), String>>;
-    /// Replaces the servers by exactly these; a server in both lists keeps its connections.
-    fn apply_servers<'a>(
-        &'a self,
-        before: &'a [UpstreamConfig],
-        now: &'a [UpstreamConfig],
-    ) -> BoxFuture<'a, Result<(), String>>;
+    /// Replaces the servers by exactly these, and returns once calls find them; an unchanged server keeps its connections.
+    /// `strict` is `true` if a new conflict of their names is an error. To restore earlier servers, it is `false`.
+    fn apply_servers<'a>(&'a self, servers: &'a [UpstreamConfig], strict: bool) -> BoxFuture<'a, Result<(), String>>;
     /// Replaces the webhooks by exactly these; a webhook that remains keeps its position in the feed.
     fn apply_webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>>;
     /// Replaces the issuers of access tokens; tokens of others are no longer accepted.
@@ -67,8 +64,9 @@ async fn apply_changes(gateway: &dyn Reconfigurable, applied: &mut Config, now: 
         applied.auth.oidc.clone_from(&now.auth.oidc);
     }
     if applied.upstreams != now.upstreams {
-        gateway.apply_servers(&applied.upstreams, &now.upstreams).await?;
+        // The servers are replaced even if the call fails.
         applied.upstreams.clone_from(&now.upstreams);
+        gateway.apply_servers(&now.upstreams, true).await?;
     }
     if applied.log.filter != now.log.filter {
         gateway.apply_log_filter(&now.log.filter)?;
@@ -97,7 +95,7 @@ async fn undo_changes(gateway: &dyn Reconfigurable, applied: &Config, before: &C
         log_failure("log.filter", gateway.apply_log_filter(&before.log.filter));
     }
     if applied.upstreams != before.upstreams {
-        log_failure("mcpServers", gateway.apply_servers(&applied.upstreams, &before.upstreams).await);
+        log_failure("mcpServers", gateway.apply_servers(&before.upstreams, false).await);
     }
     if applied.auth.oidc != before.auth.oidc {
         gateway.apply_identity_provider(before.auth.oidc.as_ref());

@@ -16,11 +16,7 @@ impl Reconfigurable for UnchangingGateway {
     fn apply_routing<'a>(&'a self, _: &'a PolicyConfig, _: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(ready(Ok(())))
     }
-    fn apply_servers<'a>(
-        &'a self,
-        _: &'a [UpstreamConfig],
-        _: &'a [UpstreamConfig],
-    ) -> BoxFuture<'a, Result<(), String>> {
+    fn apply_servers<'a>(&'a self, _: &'a [UpstreamConfig], _: bool) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(ready(Ok(())))
     }
     fn apply_webhooks<'a>(&'a self, _: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {

@@ -115,19 +115,27 @@ impl Actor for Router {
 /// Fails without any effect if the table cannot be built, for example because two providers claim one name.
 #[derive(Message)]
 #[rtype(result = "Result<(), RouteError>")]
-pub struct PublishProviders(pub Vec<RouteTarget>);
+pub struct PublishProviders {
+    pub providers: Vec<RouteTarget>,
+    /// `true` if a new conflict of names is an error ([`TableInputs::strict`]).
+    pub strict: bool,
+}
 
 impl Handler<PublishProviders> for Router {
     type Result = Result<(), RouteError>;
 
-    fn handle(&mut self, PublishProviders(providers): PublishProviders, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(
+        &mut self,
+        PublishProviders { providers, strict }: PublishProviders,
+        ctx: &mut Self::Context,
+    ) -> Self::Result {
         // The events are subscribed to before the lists are read, so that no later change is missed.
         let new: Vec<_> = providers
             .iter()
             .filter(|provider| !self.event_forwarders.contains_key(&provider.identity()))
             .map(|provider| (provider.clone(), provider.as_provider().events()))
             .collect();
-        self.publish_table(&providers, true, false)?;
+        self.publish_table(&providers, strict, false)?;
         self.rebuild_pending = false;
         self.event_forwarders
             .retain(|_, (forwarded, _)| providers.iter().any(|provider| provider.is_same_provider(forwarded)));
@@ -140,7 +148,7 @@ impl Handler<PublishProviders> for Router {
 }
 
 /// Sent after a reload of the configuration: applies another policy and other aliases to the same providers. Contested names
-/// stay with their providers, because a [`PublishProviders`] message follows and decides about new claims.
+/// stay with their providers, and a [`PublishProviders`] message that follows does not refuse these conflicts.
 #[derive(Message)]
 #[rtype(result = "Result<(), RouteError>")]
 pub struct Reconfigure {

@@ -93,7 +93,7 @@ impl Gateway {
 
     /// Publishes these providers and removes all others.
     pub async fn offer(&self, providers: Vec<RouteTarget>) {
-        self.server.routing.router.send(PublishProviders(providers)).await.unwrap().unwrap();
+        self.server.routing.router.send(PublishProviders { providers, strict: true }).await.unwrap().unwrap();
     }
 
     /// Publishes only this module.

@@ -57,7 +57,7 @@ impl Providers {
         bind_acceptances(&review.pins, &config.upstreams).await;
         let mut providers = modules.clone();
         providers.extend(upstreams.apply(&config.upstreams).into_iter().map(RouteTarget::Upstream));
-        router.send(PublishProviders(providers)).await.map_err(|_| ServeError::CoreEnded)??;
+        router.send(PublishProviders { providers, strict: true }).await.map_err(|_| ServeError::CoreEnded)??;
         Ok(Self { routes, router, router_thread, registry, modules, upstreams, accounts })
     }
 }

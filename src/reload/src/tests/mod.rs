@@ -37,13 +37,10 @@ impl Reconfigurable for RecordingGateway {
         let done = self.0.record("routing", policy.default.as_str().to_owned());
         async { done }.boxed()
     }
-    fn apply_servers<'a>(
-        &'a self,
-        _: &'a [UpstreamConfig],
-        servers: &'a [UpstreamConfig],
-    ) -> BoxFuture<'a, Result<(), String>> {
+    fn apply_servers<'a>(&'a self, servers: &'a [UpstreamConfig], strict: bool) -> BoxFuture<'a, Result<(), String>> {
         let trust = |s: &UpstreamConfig| format!("{}{}", s.name, if s.trust_annotations { "!" } else { "" });
-        let done = self.0.record("servers", servers.iter().map(trust).collect::<Vec<_>>().join(","));
+        let action = if strict { "servers" } else { "restore" };
+        let done = self.0.record(action, servers.iter().map(trust).collect::<Vec<_>>().join(","));
         async { done }.boxed()
     }
     fn apply_webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
@@ -233,10 +230,10 @@ async fn failed_apply_leaves_everything_unchanged() {
     gateway.fail_at("routing");
     assert_eq!(gateway.reload(new).await, (vec![], texts(&["config.refused"])));
     gateway.fail_at("servers");
-    assert_eq!(gateway.reload(new).await.0, texts(&["routing deny", "routing review_writes"]));
+    assert_eq!(gateway.reload(new).await.0, texts(&["routing deny", "restore a,b", "routing review_writes"]));
     gateway.fail_at("log");
     let (actions, events) = gateway.reload(new).await;
-    let back = texts(&["routing deny", "servers c", "servers a,b", "routing review_writes"]);
+    let back = texts(&["routing deny", "servers c", "restore a,b", "routing review_writes"]);
     assert_eq!((actions, events), (back, texts(&["config.refused"])));
     assert_eq!(gateway.reloader.status().generation, 0);
     assert_eq!(gateway.default(), PolicyDefault::ReviewWrites);

@@ -44,7 +44,8 @@ pub struct TableInputs<'a> {
     pub pending_schema: &'a Arc<Value>,
     /// The table that the new one replaces.
     pub previous: Option<&'a RouteTable>,
-    /// `true` if two providers that claim one name are an error. Otherwise the previous owner keeps the name.
+    /// `true` if two providers that claim one name are an error, unless the previous table had the same conflict. Otherwise
+    /// the previous owner keeps the name.
     pub strict: bool,
 }
 
@@ -88,7 +89,7 @@ impl RouteTable {
     /// Builds the table that follows the previous one.
     ///
     /// # Errors
-    /// Fails if a module's schema does not compile, and, if the build is strict, if two providers claim one name.
+    /// Fails if a module's schema does not compile, and, if the build is strict, because of a new conflict of names.
     pub fn build(inputs: &TableInputs<'_>) -> Result<Self, RouteError> {
         let TableInputs { providers, policy, aliases, pending_schema, previous, strict } = *inputs;
         let rules = ConflictRules { providers, aliases, strict };
@@ -129,9 +130,9 @@ impl RouteTable {
             let previous_route = previous.and_then(|table| table.tools.by_name.get(name));
             previous_route.map(|route| route.provider.name()).or_else(pinned_by).map(str::to_owned)
         };
-        let tools = tools.resolve(&rules, current_holder, &mut warnings)?;
+        let tools = tools.resolve(&rules, previous.map(|table| &table.tools), current_holder, &mut warnings)?;
         let current_holder = |name: &str| Some(previous?.prompts.by_name.get(name)?.provider.name().to_owned());
-        let prompts = prompts.resolve(&rules, current_holder, &mut warnings)?;
+        let prompts = prompts.resolve(&rules, previous.map(|table| &table.prompts), current_holder, &mut warnings)?;
         let resources = Resources::build(&rules, previous, &mut warnings)?;
         let mut table = Self {
             providers: providers.to_vec(),

@@ -49,7 +49,7 @@ impl Warnings {
 pub struct ConflictRules<'a> {
     pub providers: &'a [RouteTarget],
     pub aliases: &'a Aliases,
-    /// `true` if a conflict is an error rather than a warning.
+    /// `true` if a conflict that the previous table did not have is an error rather than a warning.
     pub strict: bool,
 }
 
@@ -69,11 +69,18 @@ pub struct ResolvedNames<T> {
     pub order: Vec<Arc<T>>,
     /// Further items with the same name, in the order of priority.
     pub alternatives: HashMap<String, Vec<Arc<T>>>,
+    /// The providers that offer a name and did not get it, except for those of `alternatives`.
+    losers: HashMap<String, Vec<String>>,
 }
 
 impl<T> Default for ResolvedNames<T> {
     fn default() -> Self {
-        Self { by_name: foldhash::HashMap::default(), order: Vec::new(), alternatives: HashMap::new() }
+        Self {
+            by_name: foldhash::HashMap::default(),
+            order: Vec::new(),
+            alternatives: HashMap::new(),
+            losers: HashMap::new(),
+        }
     }
 }
 
@@ -104,15 +111,16 @@ impl<T> NameClaims<T> {
     /// name, so that it never changes its meaning for clients, or the first provider gets it.
     ///
     /// # Errors
-    /// [`RouteError::Collision`] if `rules` are strict.
+    /// [`RouteError::Collision`] if `rules` are strict and a provider loses a name that it had not lost in `previous`.
     pub fn resolve(
         mut self,
         rules: &ConflictRules<'_>,
+        previous: Option<&ResolvedNames<T>>,
         current_holder: impl Fn(&str) -> Option<String>,
         warnings: &mut Warnings,
     ) -> Result<ResolvedNames<T>, RouteError> {
         let mut is_lost = vec![false; self.claims.len()];
-        let mut alternatives = HashMap::new();
+        let (mut alternatives, mut losers) = (HashMap::new(), HashMap::new());
         let provider = |index: usize| rules.providers[self.claims[index].0].name();
         let contested = std::mem::take(&mut self.contested);
         // The conflicts are sorted, so that errors and logs are reproducible.
@@ -123,29 +131,31 @@ impl<T> NameClaims<T> {
                 indices.sort_by_key(|&index| rules.aliases.rank(provider(index)));
                 let rest = indices[1..].iter().map(|&index| self.claims[index].2.clone()).collect();
                 alternatives.insert(name.clone(), rest);
-            } else if rules.strict {
-                return Err(RouteError::Collision {
-                    item: self.item,
-                    name,
-                    first: provider(indices[0]).to_owned(),
-                    second: provider(indices[1]).to_owned(),
-                });
             } else {
                 if let Some(holder) = current_holder(&name) {
                     indices.sort_by_key(|&index| provider(index) != holder);
                 }
-                let keeper = provider(indices[0]);
-                for &index in &indices[1..] {
-                    let item = self.item;
-                    let text = format!("{keeper} offers {item} named {name:?} too and keeps it: this one is left out");
-                    warnings.add(provider(index), text);
+                let (item, keeper) = (self.item, provider(indices[0]));
+                let old_losers = previous.and_then(|names| names.losers.get(&name));
+                let new_losers: Vec<String> = indices[1..].iter().map(|&index| provider(index).to_owned()).collect();
+                let is_new = |loser: &&String| old_losers.is_none_or(|old| !old.contains(loser));
+                if rules.strict
+                    && let Some(second) = new_losers.iter().find(is_new)
+                {
+                    let (first, second) = (keeper.to_owned(), second.clone());
+                    return Err(RouteError::Collision { item, name, first, second });
                 }
+                for loser in &new_losers {
+                    let text = format!("{keeper} offers {item} named {name:?} too and keeps it: this one is left out");
+                    warnings.add(loser, text);
+                }
+                losers.insert(name, new_losers);
             }
             for &index in &indices[1..] {
                 is_lost[index] = true;
             }
         }
-        let mut resolved = ResolvedNames { alternatives, ..ResolvedNames::default() };
+        let mut resolved = ResolvedNames { alternatives, losers, ..ResolvedNames::default() };
         resolved.by_name.reserve(self.claims.len());
         for ((_, name, item), is_lost) in self.claims.into_iter().zip(is_lost) {
             if !is_lost {

@@ -38,7 +38,7 @@ impl Resources {
     /// Collects the resources of all providers.
     ///
     /// # Errors
-    /// Conflicts, if `rules` are strict.
+    /// New conflicts, if `rules` are strict.
     pub(crate) fn build(
         rules: &ConflictRules<'_>,
         previous: Option<&RouteTable>,
@@ -76,12 +76,12 @@ impl Resources {
             };
             routes.add(index, provider, upstream, (&mut listed, &mut templates), warnings);
         }
-        let current_holder =
-            |uri: &str| Some(previous?.resources.resources.by_name.get(uri)?.provider.name().to_owned());
-        routes.resources = listed.resolve(rules, current_holder, warnings)?;
-        let current_holder =
-            |uri: &str| Some(previous?.resources.templates.by_name.get(uri)?.provider.name().to_owned());
-        routes.templates = templates.resolve(rules, current_holder, warnings)?;
+        let previous_listed = previous.map(|table| &table.resources.resources);
+        let current_holder = |uri: &str| Some(previous_listed?.by_name.get(uri)?.provider.name().to_owned());
+        routes.resources = listed.resolve(rules, previous_listed, current_holder, warnings)?;
+        let previous_templates = previous.map(|table| &table.resources.templates);
+        let current_holder = |uri: &str| Some(previous_templates?.by_name.get(uri)?.provider.name().to_owned());
+        routes.templates = templates.resolve(rules, previous_templates, current_holder, warnings)?;
         Ok(routes)
     }
 

@@ -65,6 +65,22 @@ fn later_collision_keeps_name_with_current_holder() {
 }
 
 #[test]
+fn strict_build_refuses_only_new_collisions() {
+    let both = || tools(&[&tool("t")]);
+    let (a, b, c) = (
+        UpstreamFixture::new("a", "", LEGACY, both()),
+        UpstreamFixture::new("b", "", LEGACY, both()),
+        UpstreamFixture::new("c", "", LEGACY, tools(&[])),
+    );
+    let before = TableFixture::new(&[&a, &b, &c]).build(false).unwrap();
+    let later = TableFixture { previous: Some(&before), ..TableFixture::new(&[&a, &b, &c]) };
+    assert_eq!(serving_tool(&later.table(), "t"), routed_tool("a", "t"));
+    testing::replace_catalog(&c.0, both());
+    let error = later.build(true).err().unwrap();
+    assert_eq!(error.to_string(), r#"both a and c offer a tool named "t""#);
+}
+
+#[test]
 fn prompt_and_resource_collisions_are_detected() {
     let prompt = || Catalog { prompts: raws(&[r#"{"name":"p"}"#.to_owned()]), ..Catalog::default() };
     let resource = || Catalog { resources: raws(&[r#"{"uri":"a:b","name":"r"}"#.to_owned()]), ..Catalog::default() };
@@ -82,6 +98,8 @@ fn prompt_and_resource_collisions_are_detected() {
         let table = TableFixture::new(&[&a, &b]).build(false).unwrap();
         assert_eq!(table.warnings("b").len(), 1);
         assert_eq!(table.prompts().len() + table.resources().len() + table.templates().len(), 1);
+        let later = TableFixture { previous: Some(&table), ..TableFixture::new(&[&a, &b]) };
+        assert_eq!(later.table().warnings("b").len(), 1, "the conflict is not new");
     }
     let (a, b) = (
         UpstreamFixture::new("my server", "a", LEGACY, tools(&[])),
