@@ -317,10 +317,10 @@ impl Handler<Unsubscribe> for Router {
     }
 }
 
-/// Sent for `subscriptions/listen`. Returns the key that ends the subscription, and the resources of upstreams with
-/// their answers. [`Acknowledge`] must follow, because nothing is sent before it.
+/// Sent for `subscriptions/listen`. Returns the registered listener, and the resources of upstreams with their answers.
+/// [`Acknowledge`] must follow, because nothing is sent before it.
 #[derive(Message)]
-#[rtype(result = "(u64, Vec<(String, WatchReady)>)")]
+#[rtype(result = "(RegisteredListener, Vec<(String, WatchReady)>)")]
 pub struct Listen {
     pub id: RequestId,
     /// The listening principal, which only receives updates of restricted resources that it may read.
@@ -332,9 +332,24 @@ pub struct Listen {
 impl Handler<Listen> for Router {
     type Result = MessageResult<Listen>;
 
-    fn handle(&mut self, Listen { id, principal, filter, sink }: Listen, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Listen { id, principal, filter, sink }: Listen, ctx: &mut Self::Context) -> Self::Result {
         let table = self.published.load();
-        MessageResult(self.subscribers.listen(id, principal, filter, sink, |uri| find_source(&table, uri)))
+        let (key, resources) = self.subscribers.listen(id, principal, filter, sink, |uri| find_source(&table, uri));
+        MessageResult((RegisteredListener { router: ctx.address(), key }, resources))
+    }
+}
+
+/// A listener of the Router, which is removed when this value is dropped. The Router creates the value itself, so that the
+/// listener does not remain if the request ends before it receives the answer of [`Listen`].
+pub struct RegisteredListener {
+    router: Addr<Router>,
+    /// The key for [`Acknowledge`].
+    pub key: u64,
+}
+
+impl Drop for RegisteredListener {
+    fn drop(&mut self) {
+        self.router.do_send(StopListening(self.key));
     }
 }
 
@@ -354,15 +369,47 @@ impl Handler<Acknowledge> for Router {
     }
 }
 
-/// Sent when a `subscriptions/listen` request has ended.
+/// Sent by a [`RegisteredListener`] when its `subscriptions/listen` request has ended.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct StopListening(pub u64);
+struct StopListening(u64);
 
 impl Handler<StopListening> for Router {
     type Result = ();
 
     fn handle(&mut self, StopListening(key): StopListening, _: &mut Self::Context) {
         self.subscribers.remove_listener(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use countersign_domain::policy::PolicyDefault;
+
+    struct NoClients;
+
+    impl Clients for NoClients {
+        fn broadcast(&self, _: &Bytes, _: &dyn Fn(&Principal) -> bool) {}
+    }
+
+    #[actix::test]
+    async fn listener_is_removed_if_its_answer_is_dropped() {
+        let policy = Policy::new(&PolicyDefault::Allow.into());
+        let clients = Arc::new(NoClients);
+        let published = Arc::new(PublishedTable::default());
+        let router = Router::new(published, policy, Aliases::default(), Value::Null, clients).start();
+        let sink: ListenSink = Arc::new(|_| true);
+        let remaining_sink = Arc::downgrade(&sink);
+        let id = RequestId::from_json("1").unwrap();
+        let (principal, filter) = (Arc::new(Principal::local_agent()), ListenFilter::default());
+        let answer = router.send(Listen { id, principal, filter, sink });
+        // The Router has handled a message once it answers a later one.
+        router.send(RefreshRulings).await.unwrap().unwrap();
+        assert!(remaining_sink.upgrade().is_some());
+        drop(answer);
+        router.send(RefreshRulings).await.unwrap().unwrap();
+        assert!(remaining_sink.upgrade().is_none());
     }
 }

@@ -9,7 +9,6 @@ use std::{
     },
 };
 
-use actix::Addr;
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
@@ -34,8 +33,8 @@ use countersign_protocol::{
     params::{self, keys},
 };
 use countersign_routing::{
-    RouteTarget, Router,
-    actor::{Acknowledge, Listen, StopListening},
+    RouteTarget,
+    actor::{Acknowledge, Listen},
     resources::can_subscribe,
     subscribers::{ListenFilter, ListenSink},
     table::RouteTable,
@@ -113,8 +112,7 @@ pub async fn listen(
     let cancel = cancel.token(&exchange.session.ended);
     let principal = Arc::clone(&exchange.identity.principal);
     let listening = Listen { id: request.id.clone(), principal, filter, sink: sink.clone() };
-    let (key, resources) = router.send(listening).await.map_err(|_| shutdown_error())?;
-    let _listener = RegisteredListener { router: router.clone(), key };
+    let (listener, resources) = router.send(listening).await.map_err(|_| shutdown_error())?;
     let mut own_link_subscriptions = OwnLinkSubscriptions { exchange, subscribed: Vec::new() };
     let work = async {
         // The acknowledgement must wait: what the client does after it may already change a subscribed resource.
@@ -125,7 +123,7 @@ pub async fn listen(
         for (upstream, uri) in upstream_uris {
             own_link_subscriptions.subscribe(upstream, uri).await;
         }
-        router.send(Acknowledge { key, refused }).await.map_err(|_| shutdown_error())?;
+        router.send(Acknowledge { key: listener.key, refused }).await.map_err(|_| shutdown_error())?;
         tasks::watch(exchange, sources.reviews, tasks, request.id.as_json(), &*sink).await;
         Ok::<(), McpError>(())
     };
@@ -211,17 +209,5 @@ impl Drop for OwnLinkSubscriptions<'_> {
                 countersign_bridge::subscribe_on_own_link(&exchange, &upstream, &uri, "resources/unsubscribe").await;
             }
         });
-    }
-}
-
-/// Removes the listener from the router, however the request ends.
-struct RegisteredListener {
-    router: Addr<Router>,
-    key: u64,
-}
-
-impl Drop for RegisteredListener {
-    fn drop(&mut self) {
-        self.router.do_send(StopListening(self.key));
     }
 }
