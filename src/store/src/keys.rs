@@ -149,7 +149,7 @@ pub trait Credentials: People {
     /// Those of the database.
     fn put_sign_in(&self, sign_in: &SignIn, ended: &[SecretHash]) -> Result<(), StoreError>;
 
-    /// Returns the sign-in with the given id.
+    /// Returns the sign-in with the given id. It may come from a copy that lacks what another process has just stored.
     ///
     /// # Errors
     /// Those of the database.

@@ -76,7 +76,7 @@ macro_rules! suite {
                 key_use_is_recorded_once_a_minute, sign_in_is_kept_until_deleted, creators_of_a_key_count_after_a_sign_in_with_it,
                 code_is_taken_by_one_caller, key_changes_have_audit_entries,
                 token_key_is_recorded_once_and_replaced_on_demand, signed_in_person_has_current_role, refresh_is_claimed_by_one_caller,
-                revoked_person_stays_revoked, last_key_of_an_owner_ends_accounts, token_is_used_once,
+                sign_in_follows_other_processes, revoked_person_stays_revoked, last_key_of_an_owner_ends_accounts, token_is_used_once,
                 absence_is_kept_until_it_ends, revocation_ends_absences_and_deputyships,
                 account_is_kept_until_removed, new_connection_invalidates_old_versions,
                 tokens_are_renewed_by_one_caller, registration_is_replaced,

@@ -107,6 +107,18 @@ fn key(id: &str) -> ApiKey {
     }
 }
 
+fn sign_in(id: u8) -> SignIn {
+    SignIn {
+        id: [id; 32],
+        cookie: [id; 32],
+        principal: Arc::new(Principal::new("rita", Role::Reviewer)),
+        key: None,
+        last_used: Timestamp::UNIX_EPOCH,
+        session: None,
+        refreshed_at: None,
+    }
+}
+
 fn assert_unreachable<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
     assert!(matches!(&answer, Err(StoreError::Unreachable(_))), "{answer:?}");
 }
@@ -145,15 +157,6 @@ fn unanswered_sign_in_is_repeated_and_code_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, server) = proxied_server(dir.path());
     let (keys, now) = (server.credentials().unwrap(), Timestamp::UNIX_EPOCH);
-    let sign_in = |id: u8| SignIn {
-        id: [id; 32],
-        cookie: [id; 32],
-        principal: Arc::new(Principal::new("rita", Role::Reviewer)),
-        key: None,
-        last_used: now,
-        session: None,
-        refreshed_at: None,
-    };
     for (id, mode) in [(11, CUT_BEFORE_MESSAGE), (12, CUT_BEFORE_ANSWER)] {
         proxy.set_for_text(mode, [id; 32]);
         keys.put_sign_in(&sign_in(id), &[]).unwrap();
@@ -330,13 +333,16 @@ async fn silent_server_blocks_no_request() {
     let (proxy, server) = proxied_server(dir.path());
     let (store, keys) = (server.open().unwrap(), server.credentials().unwrap());
     write(&*store, created_draft("a")).await.unwrap();
-    // A key that was created elsewhere is known once the copy of the keys is read again, which is then new.
+    keys.put_sign_in(&sign_in(1), &[]).unwrap();
+    // A key that was created elsewhere is known once the copy of the keys is read again, which is then new, and has the sign-in.
     server_for(dir.path()).credentials().unwrap().insert(&key("k"), &[1; 32]).unwrap();
     while !keys.holders().is_ok_and(|holders| !holders.keys.is_empty()) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    assert_eq!(keys.sign_in(&[1; 32]).unwrap(), Some(sign_in(1)));
     proxy.set(SILENT);
     assert!(keys.find(&[1; 32]).unwrap().is_some(), "a known key needs no answer of the server");
+    assert_eq!(keys.sign_in(&[1; 32]).unwrap(), Some(sign_in(1)), "nor does a sign-in that was used before");
     let unknown = keys.find(&[2; 32]);
     assert!(matches!(unknown, Err(StoreError::Unreachable(_))), "{unknown:?}");
     let (read, written) = tokio::join!(store.get("a"), write(&*store, created_draft("c")));
@@ -352,7 +358,7 @@ async fn silent_server_blocks_no_request() {
     while keys.find(&[1; 32]).is_ok() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert!(keys.holders().is_err());
+    assert!(keys.holders().is_err() && keys.sign_in(&[1; 32]).is_err());
     proxy.set(PASS);
     while store.current_error().is_some() || keys.find(&[1; 32]).is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;

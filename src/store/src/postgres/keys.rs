@@ -1,8 +1,9 @@
-//! Keys, people and codes in PostgreSQL, with a copy of the keys and people in memory, so that requests need not wait for a remote
-//! server.
+//! Keys, people, sign-ins and codes in PostgreSQL, with a copy of the keys, the people and the used sign-ins in memory, so that
+//! requests need not wait for a remote server.
 
 use std::{
     collections::{BTreeMap, HashMap},
+    slice,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -19,13 +20,13 @@ use crate::{
     StoreError,
     keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_touch_due},
     people::{Holders, People, ProviderSession, StoredPerson},
-    sql::{BACKGROUND_TIMEOUT, Database as _, REQUEST_TIMEOUT},
+    sql::{BACKGROUND_TIMEOUT, Database as _, REQUEST_TIMEOUT, Sql as _},
     statements::{facts, keys, people},
     stored_keys::StoredKeys,
 };
 use countersign_domain::{changes::Absence, principal::SecretHash};
 
-/// The interval between refreshes of the copy. A revoked key therefore stops working within a second.
+/// The interval between refreshes of the copy. A revoked key or an ended sign-in therefore stops working within a second.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(200);
 /// The maximum age of a copy in use. If only this gateway cannot reach the database, keys may have been revoked
 /// meanwhile.
@@ -34,18 +35,28 @@ const MAX_COPY_AGE: Duration = Duration::from_secs(10);
 /// The maximum time for finding out the outcome of a write to a key.
 const MAX_RESOLVE_TIME: Duration = Duration::from_secs(20);
 
-/// The keys and codes of a database, with a copy of the keys.
+/// Selects the versions of all sign-ins. PostgreSQL sets `xmin` whenever it writes a row. The sign-ins themselves would be too
+/// large for every refresh, because they contain tokens.
+const SELECT_SIGN_IN_VERSIONS: &str =
+    "SELECT s.id, concat(s.xmin, ' ', p.xmin) FROM sign_ins s LEFT JOIN people p ON p.name = s.name";
+
+/// The keys, sign-ins and codes of a database, with a copy of the keys, the people and the used sign-ins.
 pub(crate) struct Keys {
     stored: StoredKeys<Arc<PgConnector>>,
     copy: Arc<RwLock<KeyCopy>>,
 }
 
-type Records = (HashMap<SecretHash, ApiKey>, BTreeMap<String, StoredPerson>);
+/// The keys by hash, the people by name, and the versions of the sign-ins by id.
+type Records = (HashMap<SecretHash, ApiKey>, BTreeMap<String, StoredPerson>, HashMap<SecretHash, String>);
 
 struct KeyCopy {
     keys: HashMap<SecretHash, ApiKey>,
     /// The people by name.
     people: BTreeMap<String, StoredPerson>,
+    /// The sign-ins that were used here, with their versions. A sign-in with another version in the database is removed.
+    sign_ins: HashMap<SecretHash, (String, SignIn)>,
+    /// The versions of all sign-ins.
+    sign_in_versions: HashMap<SecretHash, String>,
     /// The start of the last read.
     read_at: Instant,
     /// The time at which this process last wrote a key, or wrote or read a single person.
@@ -53,8 +64,8 @@ struct KeyCopy {
 }
 
 impl KeyCopy {
-    /// Replaces the copy with keys and people whose read began at `read_at`.
-    fn replace(&mut self, (mut keys, mut people): Records, read_at: Instant) {
+    /// Replaces the copy with records whose read began at `read_at`.
+    fn replace(&mut self, (mut keys, mut people, sign_in_versions): Records, read_at: Instant) {
         if self.changed_at.is_some_and(|changed| changed >= read_at) {
             // The copy may have newer rows than this read.
             keys.extend(std::mem::take(&mut self.keys));
@@ -65,14 +76,17 @@ impl KeyCopy {
             let recorded = self.keys.get(hash).and_then(|known| known.last_used_at);
             key.last_used_at = key.last_used_at.max(recorded);
         }
-        (self.keys, self.people, self.read_at) = (keys, people, read_at);
+        self.sign_ins.retain(|id, (version, _)| sign_in_versions.get(id) == Some(&*version));
+        (self.keys, self.people, self.sign_in_versions, self.read_at) = (keys, people, sign_in_versions, read_at);
     }
 
-    /// Records a person whom this process has just written or read.
+    /// Records a person whom this process has just written or read. Their sign-ins, which may have another role now, are
+    /// removed from the copy.
     fn put_person(&mut self, person: &StoredPerson) {
         let revoked_at = self.people.get(&person.name).and_then(|known| known.revoked_at);
         let revoked_at = revoked_at.or(person.revoked_at);
         self.people.insert(person.name.clone(), StoredPerson { revoked_at, ..person.clone() });
+        self.sign_ins.retain(|_, (_, sign_in)| sign_in.principal.name != person.name);
         self.changed_at = Some(Instant::now());
     }
 }
@@ -84,11 +98,13 @@ impl Keys {
     /// If the keys cannot be read, or the store was moved.
     pub fn open(connector: Arc<PgConnector>) -> Result<Self, StoreError> {
         let read_at = Instant::now();
-        let (keys, people) = connector.read(BACKGROUND_TIMEOUT, async |client| {
+        let (keys, people, sign_in_versions) = connector.read(BACKGROUND_TIMEOUT, async |client| {
             facts::check_moved(client).await?;
             read_records(client).await
         })?;
-        let copy = Arc::new(RwLock::new(KeyCopy { keys, people, read_at, changed_at: None }));
+        let sign_ins = HashMap::new();
+        let copy = KeyCopy { keys, people, sign_ins, sign_in_versions, read_at, changed_at: None };
+        let copy = Arc::new(RwLock::new(copy));
         let (weak_copy, weak_connector) = (Arc::downgrade(&copy), Arc::downgrade(&connector));
         connector.spawn(async move {
             loop {
@@ -120,6 +136,16 @@ impl Keys {
     fn read_copy<T>(&self, read: impl FnOnce(&KeyCopy) -> T) -> Result<T, StoreError> {
         let copy = self.copy.read();
         if copy.read_at.elapsed() < MAX_COPY_AGE { Ok(read(&copy)) } else { Err(error::no_answer()) }
+    }
+
+    /// Removes sign-ins that this process has just written from the copy. They are copied again when they are used after the
+    /// next refresh.
+    fn remove_copied_sign_ins(&self, ids: &[SecretHash]) {
+        let mut copy = self.copy.write();
+        for id in ids {
+            copy.sign_ins.remove(id);
+            copy.sign_in_versions.remove(id);
+        }
     }
 
     /// Finds out whether a write to a key with an unknown outcome was committed: whether the key exists and, if given,
@@ -155,7 +181,10 @@ impl Keys {
 async fn read_records(client: &ClientWrapper) -> Result<Records, StoreError> {
     let keys = keys::list(client).await?.into_iter().map(|(key, hash)| (hash, key)).collect();
     let people = people::list(client).await?.into_iter().map(|person| (person.name.clone(), person)).collect();
-    Ok((keys, people))
+    let rows = client.rows(SELECT_SIGN_IN_VERSIONS, &[]).await?;
+    let sign_in_versions: HashMap<SecretHash, String> =
+        rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, StoreError>>()?;
+    Ok((keys, people, sign_in_versions))
 }
 
 impl Credentials for Keys {
@@ -246,11 +275,29 @@ impl Credentials for Keys {
     }
 
     fn put_sign_in(&self, sign_in: &SignIn, ended: &[SecretHash]) -> Result<(), StoreError> {
-        self.stored.put_sign_in(sign_in, ended)
+        self.stored.put_sign_in(sign_in, ended)?;
+        self.remove_copied_sign_ins(ended);
+        Ok(())
     }
 
     fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, StoreError> {
-        self.stored.sign_in(id)
+        let (copied_sign_in, version) = self.read_copy(|copy| {
+            let copied_sign_in = copy.sign_ins.get(id).map(|(_, sign_in)| sign_in.clone());
+            (copied_sign_in, copy.sign_in_versions.get(id).cloned())
+        })?;
+        if copied_sign_in.is_some() {
+            return Ok(copied_sign_in);
+        }
+        // The sign-in is at least as new as the version that was known before the read. If it is newer, the next refresh removes
+        // it. A sign-in without a known version may be newer than the last refresh, and is not copied yet.
+        let sign_in = self.stored.sign_in(id)?;
+        if let (Some(sign_in), Some(version)) = (&sign_in, version) {
+            let mut copy = self.copy.write();
+            if copy.sign_in_versions.get(id) == Some(&version) {
+                copy.sign_ins.insert(*id, (version, sign_in.clone()));
+            }
+        }
+        Ok(sign_in)
     }
 
     fn sign_ins(&self) -> Result<Vec<SignIn>, StoreError> {
@@ -258,11 +305,15 @@ impl Credentials for Keys {
     }
 
     fn use_sign_in(&self, id: &SecretHash, at: Timestamp) -> Result<(), StoreError> {
-        self.stored.use_sign_in(id, at)
+        self.stored.use_sign_in(id, at)?;
+        self.remove_copied_sign_ins(slice::from_ref(id));
+        Ok(())
     }
 
     fn forget_sign_ins(&self, ended: &[SecretHash]) -> Result<(), StoreError> {
-        self.stored.forget_sign_ins(ended)
+        self.stored.forget_sign_ins(ended)?;
+        self.remove_copied_sign_ins(ended);
+        Ok(())
     }
 
     fn knows_code(&self, hash: &SecretHash) -> Result<bool, StoreError> {
@@ -308,6 +359,7 @@ impl People for Keys {
         person: Option<&StoredPerson>,
     ) -> Result<(), StoreError> {
         self.stored.renew_session(id, session, person)?;
+        self.remove_copied_sign_ins(slice::from_ref(id));
         if let Some(person) = person {
             self.copy.write().put_person(person);
         }
@@ -315,7 +367,9 @@ impl People for Keys {
     }
 
     fn claim_refresh(&self, id: &SecretHash, last: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
-        self.stored.claim_refresh(id, last, now)
+        let is_claimed = self.stored.claim_refresh(id, last, now)?;
+        self.remove_copied_sign_ins(slice::from_ref(id));
+        Ok(is_claimed)
     }
 
     fn revoke_person(&self, name: &str, now: Timestamp) -> Result<u64, StoreError> {
@@ -343,6 +397,8 @@ impl People for Keys {
         expires_at: Timestamp,
         ended: &[SecretHash],
     ) -> Result<bool, StoreError> {
-        self.stored.use_token(hash, now, expires_at, ended)
+        let is_first_use = self.stored.use_token(hash, now, expires_at, ended)?;
+        self.remove_copied_sign_ins(ended);
+        Ok(is_first_use)
     }
 }

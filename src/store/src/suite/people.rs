@@ -91,8 +91,32 @@ pub(super) fn refresh_is_claimed_by_one_caller(location_of: LocationOf) {
         threads.into_iter().map(|thread| thread.join().unwrap()).filter(|claimed| *claimed).count()
     });
     assert_eq!(claims, 1);
-    assert_eq!(keys.sign_in(&[1; 32]).unwrap().unwrap().refreshed_at, Some(time_at(62)));
+    assert_eq!(keys.sign_ins().unwrap()[0].refreshed_at, Some(time_at(62)));
     assert!(!keys.claim_refresh(&[2; 32], time_at(2), time_at(62)).unwrap());
+}
+
+pub(super) fn sign_in_follows_other_processes(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let [gateway, other] = [(); 2].map(|()| location_of(dir.path()).credentials().unwrap());
+    let reviewer = person(Some(Role::Reviewer), "platform");
+    gateway.put_person(&reviewer).unwrap();
+    gateway.put_sign_in(&sign_in(1, &reviewer), &[]).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let wait_until = |condition: &dyn Fn() -> bool| {
+        while !condition() {
+            assert!(Instant::now() < deadline, "another process stored it");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    // A copy that has the key also has the sign-in, which was stored before.
+    other.insert(&api_key("k", Role::Viewer), &[7; 32]).unwrap();
+    wait_until(&|| gateway.holders().unwrap().keys.contains_key("k"));
+    let role = || gateway.sign_in(&[1; 32]).unwrap().map(|sign_in| sign_in.principal.role);
+    assert_eq!(role(), Some(Role::Reviewer));
+    other.put_person(&person(Some(Role::Viewer), "guests")).unwrap();
+    wait_until(&|| role() == Some(Role::Viewer));
+    other.forget_sign_ins(&[[1; 32]]).unwrap();
+    wait_until(&|| role().is_none());
 }
 
 pub(super) fn revoked_person_stays_revoked(location_of: LocationOf) {
