@@ -124,8 +124,8 @@ pub enum FeedStep {
     ShuttingDown,
     /// The credential of the subscriber is no longer valid.
     Unauthorized,
-    /// The feed has ended the subscription, because the store could not be read or the feed was closed. The subscriber
-    /// can subscribe again from its position.
+    /// The subscription has ended, because the store could not be read, the credential could not be checked, or the feed was
+    /// closed. The subscriber can subscribe again from its position.
     Ended,
 }
 
@@ -167,11 +167,12 @@ impl FeedSubscriber {
                     None => return FeedStep::Ended,
                 },
             };
-            if self.feed.sign_ins.check_credential(&self.identity, Timestamp::now()).is_err() {
-                return FeedStep::Unauthorized;
-            }
-            if let Some(event) = event {
-                return FeedStep::Event(event);
+            match (self.feed.sign_ins.check_credential(&self.identity, Timestamp::now()), event) {
+                (Err(error), _) if error.kind == ErrorKind::Unauthorized => return FeedStep::Unauthorized,
+                // The credential may have been revoked, so the event is not sent.
+                (Err(_), Some(_)) => return FeedStep::Ended,
+                (Ok(()), Some(event)) => return FeedStep::Event(event),
+                (_, None) => {}
             }
         }
     }

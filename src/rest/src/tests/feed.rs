@@ -7,6 +7,10 @@ use actix_web_actors::ws::{CloseCode, Frame};
 use futures_util::{SinkExt as _, StreamExt as _};
 
 use super::*;
+use crate::events::{FeedStep, FeedSubscriber};
+use countersign_domain::principal::{Credential, Principal, SecretHash};
+use countersign_feed::Feed;
+use countersign_protocol::McpError;
 
 /// The time that a test waits for an expected event, so that it fails instead of hanging.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -372,4 +376,48 @@ async fn late_sse_reader_misses_no_change_and_delays_no_other() {
         }
     }
     endpoints.close().await;
+}
+
+/// A store that gives the same answer about every key.
+struct FakeKeys(Mutex<Result<Option<keys::StoredKey>, McpError>>);
+
+impl KeyStore for FakeKeys {
+    fn find_key(&self, _: &SecretHash) -> Result<Option<keys::StoredKey>, McpError> {
+        self.0.lock().unwrap().clone()
+    }
+    fn is_person_revoked(&self, _: &str) -> Result<bool, McpError> {
+        Ok(false)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreadable_store_does_not_revoke_subscriber() {
+    let dir = tempfile::tempdir().unwrap();
+    let (location, config) = (StoreLocation::directory(dir.path()), Config::default());
+    let fake_keys = Arc::new(FakeKeys(Mutex::new(Err(McpError::new(ErrorKind::StoreUnavailable, "away")))));
+    let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&fake_keys) as Arc<dyn KeyStore>));
+    let feed = Feed::new(location.open().unwrap(), 0, 16);
+    let stored = Arc::new(StoredCredentials::open(&location).unwrap());
+    let access = web::Data::new(FeedAccess {
+        feed: feed.clone(),
+        sign_ins: Arc::new(DashboardSignIns::new(authenticator, stored, &OriginRules::new(&config))),
+        shutdown: CancellationToken::new(),
+        streams: StreamSlots::new(1),
+        memory: MemoryBudget::new(1 << 20, 1 << 20),
+        web_sockets: Arc::new(Semaphore::new(1)),
+        reserved_web_sockets: Arc::new(Semaphore::new(0)),
+        outbox_messages: 1,
+        outbox_bytes: 1,
+        ping_interval: Duration::from_secs(1),
+        sse_keep_alive: Duration::from_secs(1),
+    });
+    let principal = Arc::new(Principal::new("vic", Role::Viewer));
+    let caller = Caller { principal, credential: Credential::Key([1; 32]) };
+    let (mut subscriber, _) = FeedSubscriber::new(&access, caller, None).unwrap();
+    let step = tokio::time::timeout(Duration::from_secs(60), subscriber.next(true)).await;
+    assert!(step.is_err(), "the stream stays open");
+    feed.publish_live(&json!({ "type": "session.opened" }));
+    assert!(matches!(subscriber.next(true).await, FeedStep::Ended), "the key may have been revoked");
+    *fake_keys.0.lock().unwrap() = Ok(None);
+    assert!(matches!(subscriber.next(true).await, FeedStep::Unauthorized));
 }
