@@ -54,6 +54,8 @@ pub struct FakeProvider {
     pub prompts: Mutex<Vec<PromptDef>>,
     /// Each resource has its URI as contents. Those named `private` cannot be subscribed to.
     pub resources: Mutex<Vec<ResourceDef>>,
+    /// Listing the resources never ends.
+    pub resources_hang: AtomicBool,
     pub events: broadcast::Sender<ProviderEvent>,
     /// The live state that previews are computed against.
     pub state: Mutex<String>,
@@ -113,6 +115,7 @@ impl FakeProvider {
             tools: Mutex::default(),
             prompts: Mutex::default(),
             resources: Mutex::default(),
+            resources_hang: AtomicBool::new(false),
             events: broadcast::Sender::new(16),
             state: Mutex::new("one".into()),
             tool_hash: Mutex::new("sha256:tool".into()),
@@ -259,6 +262,9 @@ impl Provider for FakeProvider {
         self.prompts.lock().unwrap().clone()
     }
     fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
+        if self.resources_hang.load(Ordering::SeqCst) {
+            return Box::pin(std::future::pending());
+        }
         Box::pin(ready(Ok(self.resources.lock().unwrap().clone())))
     }
     fn uri_prefixes(&self) -> Vec<String> {

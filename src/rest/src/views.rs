@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc, time::Duration};
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -14,9 +14,12 @@ use super::{
 use countersign_domain::principal::Principal;
 use countersign_exchange::shared::short_session_id;
 use countersign_provider::{CallContext, Report};
-use countersign_routing::{PublishedTable, RouteTarget};
+use countersign_routing::{PublishedTable, RouteTable, RouteTarget};
 use countersign_session::{Registry, registry::SessionInfo};
 use countersign_upstream::UpstreamStatus;
+
+/// The maximum time that a server may take to list its resources. A module that takes longer counts as down.
+const LISTING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Sorts sessions newest first, and those of one moment by the beginning of their ids.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -86,7 +89,7 @@ impl SessionsView for Registry {
 /// The servers and modules of the published table.
 pub struct RoutedServers {
     pub routes: Arc<PublishedTable>,
-    /// Maximum time that a server may take to list its resources.
+    /// The limit of the whole request that shows the servers.
     pub request_timeout: Duration,
 }
 
@@ -96,34 +99,34 @@ impl ServersView for RoutedServers {
     }
 }
 
+/// Describes all servers, which are asked concurrently, so that one that does not answer delays no other.
 async fn server_infos(routed: &RoutedServers) -> Vec<ServerInfo> {
     let table = routed.routes.load_full();
-    let count =
-        |provider: &RouteTarget| table.tools().iter().filter(|route| route.provider.name() == provider.name()).count();
     let context = CallContext::new(Arc::new(Principal::local_agent()));
-    let mut infos = Vec::new();
-    for provider in table.providers() {
-        let listed = tokio::time::timeout(routed.request_timeout, provider.as_provider().resources(&context)).await;
-        let resources = listed.ok().and_then(Result::ok);
-        let upstream = provider.upstream().map(|upstream| upstream.status());
-        let Report { details, warnings } = provider.as_provider().report();
-        infos.push(ServerInfo {
-            name: provider.name().to_owned(),
-            kind: if upstream.is_some() { "upstream" } else { "module" },
-            status: match &upstream {
-                Some(upstream) => upstream.status,
-                None if resources.is_some() => "up",
-                None => "down",
-            },
-            upstream,
-            tools: count(provider),
-            resources: resources.map_or(0, |all| all.len()),
-            prompts: provider.as_provider().prompts().len(),
-            details,
-            warnings: table.warnings(provider.name()).into_iter().chain(warnings).collect(),
-        });
+    let limit = LISTING_TIMEOUT.min(routed.request_timeout / 2);
+    join_all(table.providers().iter().map(|provider| server_info(&table, provider, &context, limit))).await
+}
+
+async fn server_info(table: &RouteTable, provider: &RouteTarget, context: &CallContext, limit: Duration) -> ServerInfo {
+    let listed = tokio::time::timeout(limit, provider.as_provider().resources(context)).await;
+    let resources = listed.ok().and_then(Result::ok);
+    let upstream = provider.upstream().map(|upstream| upstream.status());
+    let Report { details, warnings } = provider.as_provider().report();
+    ServerInfo {
+        name: provider.name().to_owned(),
+        kind: if upstream.is_some() { "upstream" } else { "module" },
+        status: match &upstream {
+            Some(upstream) => upstream.status,
+            None if resources.is_some() => "up",
+            None => "down",
+        },
+        upstream,
+        tools: table.tools().iter().filter(|route| route.provider.name() == provider.name()).count(),
+        resources: resources.map_or(0, |all| all.len()),
+        prompts: provider.as_provider().prompts().len(),
+        details,
+        warnings: table.warnings(provider.name()).into_iter().chain(warnings).collect(),
     }
-    infos
 }
 
 /// A page of sessions.
@@ -157,9 +160,38 @@ pub async fn sessions(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use jiff::Timestamp;
+    use serde_json::json;
 
     use super::*;
+    use countersign_domain::policy::{Policy, PolicyConfig, PolicyDefault};
+    use countersign_provider::testing::FakeProvider;
+    use countersign_routing::table::{Aliases, TableInputs};
+
+    #[tokio::test(start_paused = true)]
+    async fn hung_modules_are_down_and_delay_no_other() {
+        let module = |name, is_hung| {
+            let fake = FakeProvider::new(name);
+            fake.resources_hang.store(is_hung, Ordering::SeqCst);
+            RouteTarget::Module(Arc::new(fake))
+        };
+        let table = RouteTable::build(&TableInputs {
+            providers: &[module("hung", true), module("stuck", true), module("files", false)],
+            policy: &Policy::new(&PolicyConfig::from(PolicyDefault::ReviewWrites)),
+            aliases: &Aliases::default(),
+            pending_schema: &Arc::new(json!({})),
+            previous: None,
+            strict: true,
+        });
+        let request_timeout = Duration::from_secs(30);
+        let routed = RoutedServers { routes: Arc::new(PublishedTable::from_pointee(table.unwrap())), request_timeout };
+        // The limit of the request began before the servers were asked.
+        let infos = tokio::time::timeout(request_timeout / 2, routed.servers()).await.expect("an answer in time");
+        let shown: Vec<_> = infos.iter().map(|info| (info.name.as_str(), info.status)).collect();
+        assert_eq!(shown, [("hung", "down"), ("stuck", "down"), ("files", "up")]);
+    }
 
     #[test]
     fn session_id_is_shown_shortened_without_its_node() {
