@@ -1,7 +1,7 @@
 //! Pagination cursors (2026-07-28/server/utilities/pagination): opaque to clients, and checked when clients send them back.
 //!
-//! A cursor names its list and, optionally, the generation of the route table, so that another list rejects it. It
-//! holds no secret and grants no access.
+//! A cursor names its list and, optionally, a generation of the list, so that another list rejects it. It holds no secret
+//! and grants no access.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 

@@ -59,8 +59,7 @@ pub struct TableVersion {
     fingerprints: [u64; 3],
 }
 
-/// The generations in which each list last changed. Cursors contain them, so that a page never continues another
-/// version of a list.
+/// The generations in which each list last changed. Clients are notified of the lists that changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListVersions {
     pub tools: u64,

@@ -1,6 +1,11 @@
 //! Pages of lists with opaque cursors (2025-11-25/server/utilities/pagination), and the time for which clients may reuse
 //! lists.
 
+use std::{
+    cell::LazyCell,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
+
 use countersign_exchange::reply::CacheHint;
 use countersign_protocol::{
     McpError,
@@ -15,18 +20,25 @@ pub const MAX_PAGE_ENTRIES: usize = 1000;
 pub const MAX_PAGE_BYTES: usize = 1 << 20;
 
 /// Returns the list under `key` from the position of `cursor`, with `nextCursor` if more entries follow. Only the
-/// entries of the page are serialized. `generation` is that of the list; a cursor of another generation is refused.
+/// entries of the page are serialized. `id` returns the name or URI of an entry, and a cursor is refused if the list now
+/// has other entries.
 ///
 /// # Errors
 /// `-32602` for a cursor that was not issued for this list.
 pub fn render_page<'a, T>(
     key: &'static str,
     items: &'a [T],
+    id: impl Fn(&'a T) -> &'a str,
     text: impl Fn(&'a T) -> &'a str,
     cursor: Option<&str>,
-    generation: u64,
 ) -> Result<String, McpError> {
-    let start = usize::try_from(cursor::start_offset(key, cursor, Some(generation))?).unwrap_or(usize::MAX);
+    // A list that fits on one page needs no generation.
+    let generation = LazyCell::new(|| hash_ids(items.iter().map(id)));
+    let start = match cursor {
+        Some(cursor) => cursor::start_offset(key, Some(cursor), Some(*generation))?,
+        None => 0,
+    };
+    let start = usize::try_from(start).unwrap_or(usize::MAX);
     let mut out = format!(r#"{{"{key}":["#);
     let mut next = start;
     for item in items.iter().skip(start).take(MAX_PAGE_ENTRIES) {
@@ -42,11 +54,19 @@ pub fn render_page<'a, T>(
     }
     out.push(']');
     if next < items.len() {
-        let next = Cursor { offset: next as u64, generation: Some(generation) };
+        let next = Cursor { offset: next as u64, generation: Some(*generation) };
         out.push_str(&format!(r#","nextCursor":"{}""#, cursor::encode(key, next)));
     }
     out.push('}');
     Ok(out)
+}
+
+/// Returns the generation of a list with these entries. It covers what the route table does not know: resources of
+/// modules, personal accounts, and what the policy hides.
+fn hash_ids<'a>(ids: impl Iterator<Item = &'a str>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    ids.for_each(|id| id.hash(&mut hasher));
+    hasher.finish()
 }
 
 /// Returns the cache hint for an unfiltered list. Upstreams may change their lists at any time, and the list lacks the
@@ -84,7 +104,7 @@ mod tests {
         let mut pages = Vec::new();
         let mut cursor: Option<String> = None;
         loop {
-            let page = render_page("tools", all, String::as_str, cursor.as_deref(), 7).unwrap();
+            let page = render_page("tools", all, String::as_str, String::as_str, cursor.as_deref()).unwrap();
             let page: serde_json::Value = serde_json::from_str(&page).unwrap();
             pages.push(page["tools"].as_array().unwrap().iter().map(ToString::to_string).collect());
             match page.get("nextCursor") {
@@ -116,25 +136,28 @@ mod tests {
     fn only_entries_of_page_are_serialized() {
         let written = std::cell::Cell::new(0);
         let all: Vec<String> = (0..10_000).map(|n| n.to_string()).collect();
-        let last = cursor::encode("tools", Cursor { offset: 9_990, generation: Some(7) });
+        let generation = Some(hash_ids(all.iter().map(String::as_str)));
+        let last = cursor::encode("tools", Cursor { offset: 9_990, generation });
         let text = |item| {
             written.set(written.get() + 1);
             String::as_str(item)
         };
-        render_page("tools", &all, text, Some(&last), 7).unwrap();
+        render_page("tools", &all, String::as_str, text, Some(&last)).unwrap();
         assert_eq!(written.get(), 10);
     }
 
     #[test]
     fn cursor_of_another_list_is_refused() {
         let all: Vec<String> = (0..1001).map(|n| n.to_string()).collect();
-        let first = render_page("tools", &all, String::as_str, None, 7).unwrap();
+        let page =
+            |key, all: &[String], cursor: Option<&str>| render_page(key, all, String::as_str, String::as_str, cursor);
+        let first = page("tools", &all, None).unwrap();
         let first: serde_json::Value = serde_json::from_str(&first).unwrap();
         let cursor = first["nextCursor"].as_str().unwrap();
-        assert!(render_page("prompts", &all, String::as_str, Some(cursor), 7).is_err());
-        assert!(render_page("tools", &all, String::as_str, Some(cursor), 8).is_err());
-        assert!(render_page("tools", &all, String::as_str, Some("garbage"), 7).is_err());
-        assert!(render_page("tools", &all, String::as_str, Some(""), 7).is_err());
+        assert!(page("prompts", &all, Some(cursor)).is_err());
+        assert!(page("tools", &all[1..], Some(cursor)).is_err());
+        assert!(page("tools", &all, Some("garbage")).is_err());
+        assert!(page("tools", &all, Some("")).is_err());
     }
 
     #[actix::test]

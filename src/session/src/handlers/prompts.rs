@@ -37,8 +37,7 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
     let is_shown = |route: &&Arc<PromptRoute>| filter.shows(&route.provider, Subject::Prompt(&route.def.name));
     let prompts: Vec<_> = table.prompts_for(&exchange.identity.principal).filter(is_shown).collect();
     let cursor = params.cursor.as_deref();
-    let json =
-        render_page("prompts", &prompts, |route| route.list_entry(revision), cursor, table.version.lists.prompts)?;
+    let json = render_page("prompts", &prompts, |route| &route.def.name, |route| route.list_entry(revision), cursor)?;
     Ok(Reply::new(json).with_cache_hint(lists::hint_for_filtered_list(table)))
 }
 

@@ -83,31 +83,32 @@ pub async fn list(
                 let shown_resources = own_resources
                     .into_iter()
                     .filter(|def| is_served(&def.uri) && filter.shows(provider, Subject::Resource(&def.uri)));
-                let entry = |def| ResourceRoute::new(provider.clone(), def).list_entry(revision).to_owned();
-                items.extend(shown_resources.map(|def| ListedResource::Written(entry(def))));
+                let entry = |def: ResourceDef| ListedResource::Written {
+                    uri: def.uri.clone(),
+                    text: ResourceRoute::new(provider.clone(), def).list_entry(revision).to_owned(),
+                };
+                items.extend(shown_resources.map(entry));
             }
             continue;
         }
         match limits.with_timeout(provider.as_provider().resources(&context)).await {
             Ok(resources) => {
                 let shown_resources = resources.iter().filter(|r| filter.shows(provider, Subject::Resource(&r.uri)));
-                let entry =
-                    |r| ListedResource::Written(module_entries::resource_entry(serde_json::to_value(r), revision));
+                let entry = |r: &ResourceDef| ListedResource::Written {
+                    uri: r.uri.clone(),
+                    text: module_entries::resource_entry(serde_json::to_value(r), revision),
+                };
                 items.extend(shown_resources.map(entry));
             }
-            // The failure of one provider must not hide the resources of the others.
+            // The failure of one provider must not hide the resources of the others. Cursors of the list that had them
+            // are refused.
             Err(error) => {
                 tracing::warn!(provider = provider.name(), %error, "the list leaves out the resources of a provider that failed")
             }
         }
     }
-    let json = render_page(
-        "resources",
-        &items,
-        |item| item.text(revision),
-        params.cursor.as_deref(),
-        table.version.lists.resources,
-    )?;
+    let json =
+        render_page("resources", &items, ListedResource::uri, |item| item.text(revision), params.cursor.as_deref())?;
     Ok(Reply::new(json).with_cache_hint(CacheHint::LIVE))
 }
 
@@ -143,14 +144,21 @@ async fn own_resources(upstream: &Arc<Upstream>, context: &CallContext) -> Resul
 
 /// One entry of the list: a text that was written for this request, or a route of an upstream.
 enum ListedResource<'a> {
-    Written(String),
+    Written { uri: String, text: String },
     Routed(&'a ResourceRoute),
 }
 
 impl ListedResource<'_> {
+    fn uri(&self) -> &str {
+        match self {
+            Self::Written { uri, .. } => uri,
+            Self::Routed(route) => &route.def.uri,
+        }
+    }
+
     fn text(&self, revision: Revision) -> &str {
         match self {
-            Self::Written(text) => text,
+            Self::Written { text, .. } => text,
             Self::Routed(route) => route.list_entry(revision),
         }
     }
@@ -169,9 +177,9 @@ pub fn list_templates(exchange: &Exchange, table: &RouteTable, request: &Request
     let json = render_page(
         "resourceTemplates",
         &templates,
+        |route| &route.def.uri_template,
         |route| route.list_entry(revision),
         cursor,
-        table.version.lists.resources,
     )?;
     Ok(Reply::new(json).with_cache_hint(lists::hint_for_filtered_list(table)))
 }

@@ -53,9 +53,9 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
     let json = render_page(
         "tools",
         &tools,
+        |route| &route.name,
         |route| route.list_entry(revision),
         params.cursor.as_deref(),
-        table.version.lists.tools,
     )?;
     Ok(Reply::new(json).with_cache_hint(hint_for_tools(table)))
 }

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::bench::{Bench, ask, ask_error};
 use countersign_protocol::Revision;
+use countersign_provider::testing::resource;
 
 const LEGACY: Revision = Revision::V2025_11_25;
 
@@ -15,6 +16,25 @@ async fn invented_cursor_is_refused() {
         assert_eq!(ask_error(&client, method, &json!({ "cursor": "made up" })).await.0, -32602, "{method}");
         assert!(ask(&client, method, &json!({})).await.get("nextCursor").is_none(), "{method}");
     }
+}
+
+#[actix::test]
+async fn cursor_is_refused_once_resources_have_changed() {
+    let bench = Bench::new("").await;
+    let client = bench.client(LEGACY, "{}");
+    *bench.fake.resources.lock().unwrap() = (0..1200).map(|n| resource(&format!("f://{n}"), "r")).collect();
+    let first = ask(&client, "resources/list", &json!({})).await;
+    let next = json!({ "cursor": first["nextCursor"] });
+    let second = ask(&client, "resources/list", &next).await;
+    assert_eq!(
+        (second["resources"].as_array().unwrap().len(), &second["resources"][0]["uri"]),
+        (200, &json!("f://1000"))
+    );
+    bench.fake.resources.lock().unwrap().insert(0, resource("f://new", "new"));
+    assert_eq!(ask_error(&client, "resources/list", &next).await.0, -32602);
+    // A module that fails lists nothing.
+    bench.fake.resources.lock().unwrap().clear();
+    assert_eq!(ask_error(&client, "resources/list", &next).await.0, -32602);
 }
 
 #[actix::test]
