@@ -36,8 +36,10 @@ struct Lane {
 #[derive(Default)]
 pub struct Lanes {
     lanes: BTreeMap<String, Lane>,
-    /// No delivery is sent before this time.
-    paused_until: Option<Instant>,
+    /// The time of the next probe of a failing receiver.
+    next_probe: Option<Instant>,
+    /// The end of the longest pause that the receiver has requested. No delivery in flight shortens it.
+    requested_pause_end: Option<Instant>,
     /// The number of failures in a row of the receiver.
     failures: u32,
 }
@@ -91,7 +93,7 @@ impl Lanes {
 
     /// Returns the next delivery that may be sent now, and marks its lane as in flight.
     pub fn take_next(&mut self, now: Instant) -> Option<PendingDelivery> {
-        if self.paused_until.is_some_and(|pause| pause > now) || self.free_slots() == 0 {
+        if self.paused_until().is_some_and(|pause| pause > now) || self.free_slots() == 0 {
             return None;
         }
         let due = self.lanes.values_mut().filter(|lane| !lane.is_in_flight && lane.due <= now);
@@ -100,6 +102,11 @@ impl Lanes {
         let first = lane.queue.front()?.clone();
         lane.is_in_flight = true;
         Some(first)
+    }
+
+    /// Returns the time before which no delivery is sent.
+    fn paused_until(&self) -> Option<Instant> {
+        self.next_probe.max(self.requested_pause_end)
     }
 
     fn free_slots(&self) -> usize {
@@ -114,7 +121,7 @@ impl Lanes {
             return None;
         }
         let due = self.lanes.values().filter(|lane| !lane.is_in_flight).map(|lane| lane.due).min()?;
-        Some(self.paused_until.map_or(due, |pause| pause.max(due)))
+        Some(self.paused_until().map_or(due, |pause| pause.max(due)))
     }
 
     /// Records a successful delivery. Returns `true` if the receiver counted as failing until now.
@@ -122,9 +129,9 @@ impl Lanes {
         self.remove_first(subject, now);
         let was_failing = self.is_failing();
         self.failures = 0;
-        self.paused_until = None;
+        self.next_probe = None;
         if was_failing {
-            self.make_all_due(now);
+            self.make_lanes_due(now);
         }
         was_failing
     }
@@ -153,9 +160,9 @@ impl Lanes {
     ) -> bool {
         self.failures = self.failures.saturating_add(1);
         let failed_probes = self.failures.saturating_sub(FAILURES_UNTIL_FAILING);
-        let pause = self.is_failing().then(|| PROBE_BACKOFF.pause_with_jitter(failed_probes, jitter));
-        let pause = pause.max(requested_pause.map(|requested_pause| requested_pause.min(BACKOFF.longest)));
-        self.paused_until = pause.map(|pause| now + pause);
+        self.next_probe = self.is_failing().then(|| now + PROBE_BACKOFF.pause_with_jitter(failed_probes, jitter));
+        let requested_end = requested_pause.map(|pause| now + pause.min(BACKOFF.longest));
+        self.requested_pause_end = self.requested_pause_end.max(requested_end);
         if let Some(lane) = self.lanes.get_mut(subject) {
             lane.is_in_flight = false;
             lane.due = now + BACKOFF.pause_with_jitter(lane.failures, jitter);
@@ -165,9 +172,13 @@ impl Lanes {
         self.failures == FAILURES_UNTIL_FAILING
     }
 
-    /// Makes all pending deliveries due at once.
+    /// Makes all pending deliveries due at once, even during a pause that the receiver requested.
     pub fn make_all_due(&mut self, now: Instant) {
-        self.paused_until = None;
+        (self.next_probe, self.requested_pause_end) = (None, None);
+        self.make_lanes_due(now);
+    }
+
+    fn make_lanes_due(&mut self, now: Instant) {
         for lane in self.lanes.values_mut() {
             lane.due = now;
         }
@@ -271,8 +282,33 @@ mod tests {
         assert_eq!((take_ids(&mut all, now + 29 * SECOND), all.next_due()), (vec![], Some(now + 30 * SECOND)));
         assert_eq!(take_ids(&mut all, now + 30 * SECOND), [2, 1]);
         all.record_failure("b", Some(BACKOFF.longest * 9), 0, now);
-        assert!(all.paused_until.unwrap() <= now + BACKOFF.longest);
+        assert!(all.paused_until().unwrap() <= now + BACKOFF.longest);
         all.make_all_due(now);
         assert_eq!(take_ids(&mut all, now), [2]);
+    }
+
+    #[test]
+    fn requested_pause_outlasts_deliveries_in_flight() {
+        let now = Instant::now();
+        let mut all = lanes_with(&[(1, "a"), (2, "b"), (3, "b"), (4, "c"), (5, "c")], now);
+        assert_eq!(take_ids(&mut all, now), [1, 2, 4]);
+        all.record_failure("a", Some(60 * SECOND), 0, now);
+        all.record_delivered("b", now);
+        all.record_failure("c", None, 0, now);
+        assert_eq!((take_ids(&mut all, now + 59 * SECOND), all.next_due()), (vec![], Some(now + 60 * SECOND)));
+        assert_eq!(take_ids(&mut all, now + 60 * SECOND), [3, 1, 4]);
+    }
+
+    #[test]
+    fn receiver_that_is_back_keeps_its_requested_pause() {
+        let now = Instant::now();
+        let mut all = lanes_with(&[(1, "a"), (2, "b"), (3, "c"), (4, "d")], now);
+        assert_eq!(take_ids(&mut all, now).len(), 4);
+        for change in ["a", "b", "c"] {
+            all.record_failure(change, Some(60 * SECOND), 0, now);
+        }
+        assert!(all.record_delivered("d", now));
+        assert!(take_ids(&mut all, now + 59 * SECOND).is_empty());
+        assert_eq!(take_ids(&mut all, now + 60 * SECOND).len(), 3);
     }
 }
