@@ -9,6 +9,9 @@ use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, 
 use countersign_domain::policy::PolicyConfig;
 use countersign_store::PolicySnapshot;
 
+/// The name of a person whose actions cannot be recorded.
+pub const UNRECORDED_PERSON: &str = "unrecorded";
+
 /// Accepts every new configuration and does nothing with it.
 pub struct UnchangingGateway;
 
@@ -33,7 +36,8 @@ impl Reconfigurable for UnchangingGateway {
     fn newest_digest(&self) -> BoxFuture<'static, Option<String>> {
         Box::pin(ready(None))
     }
-    fn record(&self, _: &'static str, _: &str, _: String) -> BoxFuture<'static, Result<(), String>> {
-        Box::pin(ready(Ok(())))
+    fn record(&self, _: &'static str, by: &str, _: String) -> BoxFuture<'static, Result<(), String>> {
+        let result = if by == UNRECORDED_PERSON { Err("the store is away".to_owned()) } else { Ok(()) };
+        Box::pin(ready(result))
     }
 }

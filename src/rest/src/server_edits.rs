@@ -16,8 +16,8 @@ use super::{
     body::{Body, Submission},
     file_edits::{FileState, check_editor, check_may_edit, edit_file, is_at_machine, to_problem},
     json_ok, path_name,
-    server_settings::{is_disabled, is_enabled, settings_from_form, with_old_secrets},
-    server_trials::{ServerTrials, has_same_target},
+    server_settings::{has_same_target, is_disabled, is_enabled, settings_from_form, with_old_secrets},
+    server_trials::ServerTrials,
 };
 use countersign_config::{
     HttpConfig,

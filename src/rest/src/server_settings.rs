@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::Problem;
 use countersign_config::{
+    UpstreamConfig,
     edit::{
         self,
         hidden::{hide_secrets, restore_secrets},
@@ -55,4 +56,9 @@ pub(super) fn is_disabled(settings: &[KeyValue]) -> bool {
 /// Returns `true` if nothing disables the server, not even a variable.
 pub(super) fn is_enabled(settings: &[KeyValue]) -> bool {
     matches!(disabled_key(settings), None | Some(Node::Bool(false)))
+}
+
+/// Returns `true` if both configurations have the same command or address, including the values of variables and headers.
+pub(super) fn has_same_target(one: &UpstreamConfig, two: &UpstreamConfig) -> bool {
+    one.target == two.target && one.authorities == two.authorities && one.oauth == two.oauth
 }

@@ -22,10 +22,10 @@ use super::{
     body::{Body, Submission},
     file_edits::{check_may_edit, edit_file, is_at_machine, to_problem},
     json_ok,
-    server_settings::{is_enabled, settings_from_form, with_old_secrets},
+    server_settings::{has_same_target, is_enabled, settings_from_form, with_old_secrets},
 };
 use countersign_config::{
-    HttpConfig, UpstreamConfig,
+    HttpConfig,
     edit::{
         self, ServerChange, TrialServer,
         hidden::hide_secrets,
@@ -232,6 +232,11 @@ impl ServerTrials {
         }
     }
 
+    /// Removes a trial whose request failed, unless somebody has decided on it already.
+    fn remove_waiting(&self, id: &str) {
+        self.lock().retain(|trial| trial.id != id || trial.state != TrialState::Waiting);
+    }
+
     /// Keeps an edit until another person consents. It is made if the file still has this version then.
     pub(super) async fn request_edit(
         &self,
@@ -248,7 +253,7 @@ impl ServerTrials {
         let trial = Trial::new(requester, work, [names.clone(), names, yaml])?;
         let id = trial.id.clone();
         self.add(trial)?;
-        record(reloader, "server_edit_requested", requester, &id, self).await
+        record(reloader, "server_edit_requested", requester, &id, self).await.inspect_err(|_| self.remove_waiting(&id))
     }
 }
 
@@ -347,17 +352,13 @@ pub async fn start(
     let trial = Trial::new(&principal, TrialWork::Test(Arc::new(server)), [body.name, target, yaml])?;
     let id = trial.id.clone();
     trials.add(trial)?;
-    if needs_consent {
-        record(&reloader, "server_trial_requested", &principal, &id, &trials).await?;
+    let requested = if needs_consent {
+        record(&reloader, "server_trial_requested", &principal, &id, &trials).await
     } else {
-        run(&id, None, &principal, &reloader, &trials).await?;
-    }
+        run(&id, None, &principal, &reloader, &trials).await
+    };
+    requested.inspect_err(|_| trials.remove_waiting(&id))?;
     respond(&id, &trials)
-}
-
-/// Returns `true` if both configurations have the same command or address, including the values of variables and headers.
-pub(super) fn has_same_target(one: &UpstreamConfig, two: &UpstreamConfig) -> bool {
-    one.target == two.target && one.authorities == two.authorities && one.oauth == two.oauth
 }
 
 /// Lists the trials, and the edits that waited for consent, newest first.

@@ -323,7 +323,7 @@ async fn placeholder_of_a_header_is_not_sent_elsewhere() {
 
 impl Endpoints {
     /// Sends a request that does not come from the machine itself.
-    async fn send_through_proxy(&self, method: &str, path: &str, key: &str, body: &Value) -> Reply {
+    pub(crate) async fn send_through_proxy(&self, method: &str, path: &str, key: &str, body: &Value) -> Reply {
         let authorization = format!("Bearer {key}");
         let headers = [
             ("Authorization", authorization.as_str()),
