@@ -10,6 +10,7 @@
 
 mod actor;
 mod bundles;
+mod current_terms;
 mod dialogue_channels;
 mod draft;
 mod executor;

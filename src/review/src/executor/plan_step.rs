@@ -7,8 +7,9 @@ use serde_json::value::RawValue;
 
 use super::{RetryReason, commit_transition};
 use crate::{
+    current_terms::terms_for_arguments,
     recheck::{PreviewFailure, to_fault, truncate_headlines},
-    requests::{edit::terms_for_arguments, propose::check_reviewable},
+    requests::propose::check_reviewable,
     review_state::ReviewState,
     store_error,
     upkeep::{expiry, votes},
