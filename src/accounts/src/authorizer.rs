@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::{
     client::OAuthClient,
     failure::unavailable,
-    oauth::{challenge::Challenge, dpop::is_usable_nonce},
+    oauth::{OAuthError, challenge::Challenge, dpop::is_usable_nonce},
     sealed_store::UnsealedAccount,
     server::AccountServer,
     stored_tokens::StoredTokens,
@@ -115,6 +115,21 @@ impl AccountAuthorizer {
         true
     }
 
+    /// Checks after a 401 without a challenge that an account can be connected: the server is known to require a token,
+    /// or its authorization server can be discovered. Otherwise the refusal concerns only this request.
+    async fn check_can_connect(&self) -> Result<(), AuthorizationFailure> {
+        // A grant without consent is configured explicitly, so the server requires a token.
+        if self.server.requires_token() || !self.server.requires_consent() {
+            return Ok(());
+        }
+        self.server.discover().await.map(drop).map_err(|error| match error {
+            OAuthError::Unusable(reason) => {
+                AuthorizationFailure::Refused(format!("refuses the request with status 401: {reason}"))
+            }
+            error => unavailable(&error),
+        })
+    }
+
     /// Remembers the demanded nonce or obtains another token after a refusal. After `Ok`, the request may be sent
     /// again.
     async fn handle_refused_request(
@@ -147,6 +162,9 @@ impl AccountAuthorizer {
                 }
             }
             (401, _, None) | (403, Some("insufficient_scope"), None) => {
+                if challenge.is_none() {
+                    self.check_can_connect().await?;
+                }
                 self.server.remember_challenge(challenge.unwrap_or_default());
                 match &self.source {
                     TokenSource::Stored(tokens) => tokens.check_connected().await,

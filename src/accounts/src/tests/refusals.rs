@@ -248,6 +248,26 @@ async fn other_refusals_are_final() {
 }
 
 #[actix::test]
+async fn refusal_without_challenge_needs_metadata_to_require_consent() {
+    let mut fixture = Fixture::new(UpstreamOAuth::default());
+    let bare = HttpRefusal { challenges: Vec::new(), ..refusal(401, "") };
+    let node = fixture.node();
+    let credentials = fixture.credentials(&node, "ann");
+    assert_consent_needed(credentials.handle_refusal(&bare, &Vec::new(), 1).await, "connected first");
+    assert_consent_needed(authorize(&*credentials).await, "connected first");
+
+    let without_metadata = server_at(&format!("{}/other", fixture.provider.url), UpstreamOAuth::default());
+    fixture.config.upstreams = vec![without_metadata];
+    let node = fixture.node();
+    let credentials = fixture.credentials(&node, "ann");
+    let outcome = credentials.handle_refusal(&bare, &Vec::new(), 1).await;
+    assert!(matches!(outcome, Err(AuthorizationFailure::Refused(_))), "{outcome:?}");
+    assert_eq!(authorize(&*credentials).await.unwrap(), "", "the next request is sent as before");
+    fixture.credentials(&node, "bob").prepare().await.unwrap();
+    assert_consent_needed(refuse(&*credentials, 401, "Bearer").await, "connected first");
+}
+
+#[actix::test]
 async fn bound_token_is_proved_with_the_demanded_nonce() {
     let fixture = Fixture::new(UpstreamOAuth { dpop: true, ..UpstreamOAuth::default() });
     let node = fixture.node();
