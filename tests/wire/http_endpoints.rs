@@ -235,6 +235,10 @@ fn slow_and_huge_requests_are_cut_off() {
     half.send(head.as_bytes());
     let answer = half.try_response();
     assert_eq!(answer.map(|answer| answer.status), Some(408));
+    // A body whose announced length is over the limit.
+    let mut endless = gateway.connect();
+    endless.send(head.replace("Content-Length: 100", "Content-Length: 99999999999999").as_bytes());
+    assert_eq!(endless.try_response().map(|answer| answer.status), Some(413));
     // A huge header.
     let giant = "x".repeat(1 << 20);
     let mut conn = gateway.connect();

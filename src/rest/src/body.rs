@@ -8,7 +8,7 @@ use std::sync::Arc;
 use actix_web::{
     FromRequest, HttpMessage as _, HttpRequest,
     dev::Payload,
-    http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
+    http::header::{CONTENT_ENCODING, CONTENT_TYPE, ContentLength},
     web,
 };
 use futures_util::{StreamExt as _, future::LocalBoxFuture};
@@ -105,7 +105,7 @@ pub async fn read_json<T: DeserializeOwned + Send + 'static>(
 }
 
 async fn read_json_text(max: usize, request: &HttpRequest, payload: Payload) -> Result<Vec<u8>, Problem> {
-    check_headers(max, request)?;
+    check_headers(request)?;
     read(max, request, payload).await
 }
 
@@ -122,7 +122,7 @@ pub async fn read_form(
     Ok(url::form_urlencoded::parse(&body).into_owned().collect())
 }
 
-fn check_headers(max: usize, request: &HttpRequest) -> Result<(), Problem> {
+fn check_headers(request: &HttpRequest) -> Result<(), Problem> {
     let headers = request.headers();
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let essence = text(CONTENT_TYPE).and_then(|value| value.split(';').next()).unwrap_or_default();
@@ -132,10 +132,6 @@ fn check_headers(max: usize, request: &HttpRequest) -> Result<(), Problem> {
     if text(CONTENT_ENCODING).is_some_and(|coding| !coding.eq_ignore_ascii_case("identity")) {
         return Err(Problem::unsupported_media_type());
     }
-    let announced = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > max as u64) {
-        return Err(too_large(max));
-    }
     Ok(())
 }
 
@@ -144,6 +140,9 @@ fn too_large(max: usize) -> Problem {
 }
 
 async fn read(max: usize, request: &HttpRequest, payload: Payload) -> Result<Vec<u8>, Problem> {
+    if request.get_header::<ContentLength>().is_some_and(|length| length.into_inner() > max) {
+        return Err(too_large(max));
+    }
     // Every route has a deadline.
     let deadline = request.extensions().get::<RequestDeadline>().map_or_else(Instant::now, |deadline| deadline.0);
     let read_result = tokio::time::timeout_at(deadline, read_chunks(max, payload)).await;
@@ -272,14 +271,13 @@ mod tests {
         let check = |headers: &[(&str, &str)]| {
             let request = actix_web::test::TestRequest::default();
             let request = headers.iter().fold(request, |request, header| request.append_header(*header));
-            check_headers(100, &request.to_http_request()).map_err(|problem| problem.error.kind)
+            check_headers(&request.to_http_request()).map_err(|problem| problem.error.kind)
         };
         let json = ("content-type", "application/json");
         for headers in [
             &[json][..],
             &[("content-type", "Application/JSON ; charset=utf-8")],
             &[json, ("content-encoding", "Identity")],
-            &[json, ("content-length", "100")],
         ] {
             assert_eq!(check(headers), Ok(()), "{headers:?}");
         }
@@ -290,6 +288,16 @@ mod tests {
         }
         assert_eq!(check(&[]), Err(ErrorKind::InvalidRequest));
         assert_eq!(check(&[json, ("content-encoding", "gzip")]), Err(ErrorKind::InvalidRequest));
-        assert_eq!(check(&[json, ("content-length", "101")]), Err(ErrorKind::TooLarge));
+    }
+
+    #[actix::test]
+    async fn announced_length_is_checked_before_body_is_read() {
+        for (length, expected) in
+            [("100", Ok(Vec::new())), ("101", Err(ErrorKind::TooLarge)), ("99999999999999", Err(ErrorKind::TooLarge))]
+        {
+            let request = actix_web::test::TestRequest::default().insert_header(("content-length", length));
+            let outcome = read(100, &request.to_http_request(), Payload::None).await;
+            assert_eq!(outcome.map_err(|problem| problem.error.kind), expected, "{length}");
+        }
     }
 }

@@ -18,11 +18,14 @@ use std::{
 };
 
 use actix_web::{
-    HttpRequest, HttpResponse,
+    HttpMessage as _, HttpRequest, HttpResponse,
     dev::Payload,
     error::PayloadError,
     guard,
-    http::{Method, header::HeaderMap},
+    http::{
+        Method,
+        header::{ContentLength, HeaderMap},
+    },
     web,
 };
 use bytes::{Bytes, BytesMut};
@@ -121,7 +124,8 @@ pub mod names {
     }
 }
 
-/// Reads the whole body of a request, of at most `max` bytes and within `limit`.
+/// Reads the whole body of a request, of at most `max` bytes and within `limit`. A longer one is refused before it arrives if
+/// its length is announced.
 ///
 /// Also returns the body's reservation in the budget for bodies, which lasts until the request is answered. A body that arrives
 /// in one piece on HTTP/1.1 needs no reservation: it fits into the buffers of its connection, which carries no other body.
@@ -135,6 +139,9 @@ pub async fn read_body(
     max: usize,
     limit: Duration,
 ) -> Result<(Bytes, Option<Reservation>), McpError> {
+    if request.get_header::<ContentLength>().is_some_and(|length| length.into_inner() > max) {
+        return Err(too_large(max));
+    }
     let connection = Connection::for_request(request);
     let budget = || connection.as_ref().map_or_else(|| endpoint.connections.new_budget(), |own| own.budget());
     let mut reading = pin!(async {
@@ -182,11 +189,10 @@ where
     S: Stream<Item = Result<Bytes, E>> + Unpin,
 {
     let broken = |_| McpError::new(ErrorKind::InvalidRequest, "the body broke off");
-    let too_large = || McpError::new(ErrorKind::TooLarge, "the body is too large").with("limit", max as u64);
     // Most bodies arrive in one piece, which is not copied.
     let first = pieces.next().await.transpose().map_err(broken)?.unwrap_or_default();
     if first.len() > max {
-        return Err(too_large());
+        return Err(too_large(max));
     }
     if let Some(reservation) = &mut reservation {
         reservation.grow(first.len()).await?;
@@ -204,7 +210,7 @@ where
     let mut next = Some(second);
     while let Some(piece) = next {
         if body.0.len() + piece.len() > max {
-            return Err(too_large());
+            return Err(too_large(max));
         }
         // Nothing more is read until there is room.
         reservation.grow(piece.len()).await?;
@@ -212,6 +218,10 @@ where
         next = pieces.next().await.transpose().map_err(broken)?;
     }
     Ok((std::mem::take(&mut body.0).freeze(), Some(reservation)))
+}
+
+fn too_large(max: usize) -> McpError {
+    McpError::new(ErrorKind::TooLarge, "the body is too large").with("limit", max as u64)
 }
 
 /// The part of a body that has arrived. If the body never ends, its memory is given back to the system.

@@ -66,3 +66,18 @@ async fn missing_body_times_out() {
     let read = read_body(&request, payload.into(), &endpoint.endpoint, 100, Duration::from_millis(20)).await;
     assert_eq!(read.err().map(|error| error.kind), Some(ErrorKind::Timeout));
 }
+
+#[actix::test]
+async fn body_with_too_large_announced_length_is_not_awaited() {
+    let endpoint = crate::testing::TestEndpoint::open("").await;
+    let read = async |length: &'static str| {
+        let (_sender, payload) = actix_http::h1::Payload::create(false);
+        let request = actix_web::test::TestRequest::default().insert_header(("content-length", length));
+        let request = request.to_http_request();
+        let read = read_body(&request, payload.into(), &endpoint.endpoint, 100, Duration::from_millis(20)).await;
+        read.err().map(|error| error.kind)
+    };
+    assert_eq!(read("100").await, Some(ErrorKind::Timeout));
+    assert_eq!(read("101").await, Some(ErrorKind::TooLarge));
+    assert_eq!(read("99999999999999").await, Some(ErrorKind::TooLarge));
+}
