@@ -10,7 +10,7 @@ use actix_web::{
 };
 use serde_json::value::RawValue;
 
-use super::{identify, read_body};
+use super::{HeaderView, identify, read_body};
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
@@ -24,7 +24,12 @@ use countersign_http::{
     protected_resource::{self, METADATA_PATH},
 };
 use countersign_protocol::{
-    ErrorKind, McpError, RequestId, Revision, envelope::Request, json::quoted, outline::Outline, params::keys,
+    ErrorKind, McpError, RequestId, Revision,
+    envelope::Request,
+    headers::{HeaderField, Headers as _},
+    json::quoted,
+    outline::Outline,
+    params::keys,
 };
 use countersign_provider::{AnswerFault, ToolResult, text::content_text};
 use countersign_session::{RequestScope, inbound, middleware};
@@ -96,7 +101,7 @@ pub async fn call(
         // A page of another origin can post anything except JSON without a preflight request.
         return Err(Problem::unsupported_media_type());
     }
-    let meta = read_meta(&request);
+    let meta = read_meta(&request)?;
     let (large_messages, principal) = (Arc::clone(&endpoint.server.large_messages), Arc::clone(&identity.principal));
     let bytes = body.len();
     let work = move || async move { call_tool(&endpoint, identity, &name, &body, &meta).await };
@@ -133,11 +138,24 @@ fn response(reply: &Reply) -> Result<HttpResponse, Problem> {
 }
 
 /// Returns the members of `_meta` that the headers stand for, as the text of a JSON object.
-fn read_meta(request: &HttpRequest) -> String {
-    let header = |name: &str| request.headers().get(name).and_then(|value| str::from_utf8(value.as_bytes()).ok());
-    let members = [("idempotency-key", keys::IDEMPOTENCY_KEY), ("countersign-reason", keys::REASON)];
-    let members = members.iter().filter_map(|(name, key)| Some(format!("\"{key}\":{}", quoted(header(name)?))));
-    format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+///
+/// # Errors
+/// `INVALID_REQUEST` for a header that is given more than once, since different readers might pick different ones.
+fn read_meta(request: &HttpRequest) -> Result<String, McpError> {
+    let headers = HeaderView(request.headers());
+    let mut members = Vec::new();
+    for (name, key) in [("Idempotency-Key", keys::IDEMPOTENCY_KEY), ("Countersign-Reason", keys::REASON)] {
+        match headers.field(name) {
+            HeaderField::Absent => {}
+            HeaderField::One(value) => {
+                members.extend(str::from_utf8(value).ok().map(|text| format!("\"{key}\":{}", quoted(text))));
+            }
+            HeaderField::Repeated => {
+                return Err(McpError::new(ErrorKind::InvalidRequest, format!("more than one {name} header")));
+            }
+        }
+    }
+    Ok(format!("{{{}}}", members.join(",")))
 }
 
 /// Runs a `tools/call` with the body as its arguments and `meta` as its `_meta`.
@@ -202,4 +220,26 @@ fn build_scope(endpoint: &Arc<McpEndpoint>, identity: Identity) -> RequestScope 
         headers: None,
     };
     RequestScope { exchange, table: server.routing.routes.load_full(), server }
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    #[test]
+    fn header_for_meta_may_be_given_once() {
+        let read = |headers: &[(&str, &str)]| {
+            let request = headers.iter().fold(TestRequest::default(), |request, header| request.append_header(*header));
+            read_meta(&request.to_http_request()).map_err(|error| error.kind)
+        };
+        let (key, reason) = (("idempotency-key", "k"), ("countersign-reason", "why"));
+        assert_eq!(read(&[]).as_deref(), Ok("{}"));
+        let both = r#"{"dev.countersign/idempotencyKey":"k","dev.countersign/reason":"why"}"#;
+        assert_eq!(read(&[key, reason]).as_deref(), Ok(both));
+        for repeated in [key, reason] {
+            assert_eq!(read(&[repeated, ("accept", "*/*"), repeated]), Err(ErrorKind::InvalidRequest), "{repeated:?}");
+        }
+    }
 }
