@@ -31,7 +31,7 @@ use serde_json::{Value, value::RawValue};
 
 use countersign_domain::{
     changes::{Change, Preview, ServerIdentity},
-    policy::{Decision, Verdict, known_reads::KnownReads},
+    policy::{Decision, OwnedRequester, Verdict, known_reads::KnownReads},
     principal::Principal,
     recipes::Recipe,
 };
@@ -231,6 +231,8 @@ pub type PresentValues = Vec<(&'static str, Option<String>)>;
 pub trait Subscriber: Send + Sync + 'static {
     fn id(&self) -> &Arc<str>;
     fn principal(&self) -> &Principal;
+    /// Returns the session in the form that policy rules use; `None` before the handshake.
+    fn requester(&self) -> Option<OwnedRequester>;
     /// Sends a message that belongs to no request.
     fn send(&self, message: Bytes);
 }

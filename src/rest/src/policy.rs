@@ -19,10 +19,9 @@ use countersign_domain::{
     principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError, suggest};
-use countersign_routing::{RouteTable, ToolRoute};
+use countersign_routing::{RouteTable, ToolRoute, ruling::find_refusal};
 use countersign_rulings::standing_rules::StandingRuleService;
 use countersign_runtime::background;
-use countersign_session::policy::find_refusal;
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -9,11 +9,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     subscribers::{Clients, ListenFilter, ListenSink, Subscribers, WatchReady, WatchSource},
-    table::{Aliases, PublishedTable, RouteError, RouteTable, RouteTarget, TableInputs},
+    table::{Aliases, PublishedTable, RouteError, RouteTable, RouteTarget, TableInputs, ruling::find_refusal},
 };
-use countersign_domain::{policy::Policy, principal::Principal};
+use countersign_domain::{
+    policy::{OwnedRequester, Policy, Requester, Subject},
+    principal::Principal,
+};
 use countersign_protocol::{RequestId, encode};
-use countersign_provider::{List, ProviderEvent, Subscriber};
+use countersign_provider::{Audience, List, ProviderEvent, Subscriber};
 use countersign_upstream::Upstream;
 
 /// The only writer of routing state. It runs on its own arbiter.
@@ -96,6 +99,20 @@ impl Router {
         let message = encode::notification(list.notification(), None);
         self.clients.broadcast(&message, is_concerned);
         self.subscribers.notify_list_changed(list, is_concerned);
+    }
+
+    /// Notifies the subscribers of an updated resource that may read it now, whatever the policy said when they subscribed.
+    fn notify_updated(&mut self, uri: &str, audience: Option<&Audience>) {
+        let table = self.published.load();
+        let Some(policy) = table.refusing_policy().filter(|policy| !policy.simulates()) else {
+            return self.subscribers.notify_updated(uri, audience, None);
+        };
+        // Nobody can read a resource without a provider.
+        let (provider, subject) = (table.provider_for_uri(uri), Subject::Resource(uri));
+        let may_read = |requester: &Requester<'_>| {
+            provider.as_ref().is_some_and(|provider| find_refusal(policy, provider, subject, requester).is_none())
+        };
+        self.subscribers.notify_updated(uri, audience, Some(&may_read));
     }
 }
 
@@ -252,10 +269,10 @@ impl Handler<ForwardedEvent> for Router {
     fn handle(&mut self, forwarded: ForwardedEvent, ctx: &mut Self::Context) {
         match forwarded {
             ForwardedEvent::Event(ProviderEvent::ResourcesUpdated(uris), _) => {
-                return uris.iter().for_each(|uri| self.subscribers.notify_updated(uri, None));
+                return uris.iter().for_each(|uri| self.notify_updated(uri, None));
             }
             ForwardedEvent::Event(ProviderEvent::PrivateResourcesUpdated(updated), _) => {
-                return updated.iter().for_each(|(uri, audience)| self.subscribers.notify_updated(uri, Some(audience)));
+                return updated.iter().for_each(|(uri, audience)| self.notify_updated(uri, Some(audience)));
             }
             ForwardedEvent::Event(ProviderEvent::AccountListChanged { list, holder }, upstream) => {
                 let is_concerned = |principal: &Principal| {
@@ -323,8 +340,8 @@ impl Handler<Unsubscribe> for Router {
 #[rtype(result = "(RegisteredListener, Vec<(String, WatchReady)>)")]
 pub struct Listen {
     pub id: RequestId,
-    /// The listening principal, which only receives updates of restricted resources that it may read.
-    pub principal: Arc<Principal>,
+    /// The listening client, which only receives updates of resources that it may read.
+    pub requester: OwnedRequester,
     pub filter: ListenFilter,
     pub sink: ListenSink,
 }
@@ -332,9 +349,9 @@ pub struct Listen {
 impl Handler<Listen> for Router {
     type Result = MessageResult<Listen>;
 
-    fn handle(&mut self, Listen { id, principal, filter, sink }: Listen, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Listen { id, requester, filter, sink }: Listen, ctx: &mut Self::Context) -> Self::Result {
         let table = self.published.load();
-        let (key, resources) = self.subscribers.listen(id, principal, filter, sink, |uri| find_source(&table, uri));
+        let (key, resources) = self.subscribers.listen(id, requester, filter, sink, |uri| find_source(&table, uri));
         MessageResult((RegisteredListener { router: ctx.address(), key }, resources))
     }
 }
@@ -403,8 +420,9 @@ mod tests {
         let sink: ListenSink = Arc::new(|_| true);
         let remaining_sink = Arc::downgrade(&sink);
         let id = RequestId::from_json("1").unwrap();
-        let (principal, filter) = (Arc::new(Principal::local_agent()), ListenFilter::default());
-        let answer = router.send(Listen { id, principal, filter, sink });
+        let principal = Arc::new(Principal::local_agent());
+        let requester = OwnedRequester { principal, transport: "http", revision: "2026-07-28", client: None };
+        let answer = router.send(Listen { id, requester, filter: ListenFilter::default(), sink });
         // The Router has handled a message once it answers a later one.
         router.send(RefreshRulings).await.unwrap().unwrap();
         assert!(remaining_sink.upgrade().is_some());

@@ -11,7 +11,10 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-use countersign_domain::principal::Principal;
+use countersign_domain::{
+    policy::{OwnedRequester, Requester},
+    principal::Principal,
+};
 use countersign_protocol::{McpError, RequestId, encode, json::quoted};
 use countersign_provider::{Audience, List, Subscriber};
 use countersign_upstream::Upstream;
@@ -52,7 +55,7 @@ impl ListenFilter {
 
 struct Listener {
     id: RequestId,
-    principal: Arc<Principal>,
+    requester: OwnedRequester,
     filter: ListenFilter,
     sink: ListenSink,
     /// `true` once the acknowledgement was sent. It precedes all other messages.
@@ -112,7 +115,7 @@ impl Subscribers {
     pub fn listen(
         &mut self,
         id: RequestId,
-        principal: Arc<Principal>,
+        requester: OwnedRequester,
         filter: ListenFilter,
         sink: ListenSink,
         mut source: impl FnMut(&str) -> Option<WatchSource>,
@@ -125,7 +128,7 @@ impl Subscribers {
             watch.listeners.insert(key);
             watches.extend(ready.map(|ready| (uri.clone(), ready)));
         }
-        self.listeners.insert(key, Listener { id, principal, filter, sink, acknowledged: false });
+        self.listeners.insert(key, Listener { id, requester, filter, sink, acknowledged: false });
         (key, watches)
     }
 
@@ -204,9 +207,24 @@ impl Subscribers {
 
     /// Sends `notifications/resources/updated` to all subscribers of the URI. For an upstream's resource, it also goes
     /// to subscribers of a URI that contains it (schema/2025-11-25, `ResourceUpdatedNotificationParams`). If there is
-    /// an audience, only its members are notified.
-    pub fn notify_updated(&mut self, uri: &str, audience: Option<&Audience>) {
-        let is_allowed = |principal: &Principal| audience.is_none_or(|audience| audience.includes(principal));
+    /// an audience, only its members are notified. `may_read` tells who may read the updated resource, which need not
+    /// be the one that is subscribed to. It is called once for equal requesters; `None` if everybody may.
+    pub fn notify_updated(
+        &mut self,
+        uri: &str,
+        audience: Option<&Audience>,
+        may_read: Option<&dyn Fn(&Requester<'_>) -> bool>,
+    ) {
+        let mut answers: HashMap<OwnedRequester, bool> = HashMap::new();
+        let mut is_allowed = |principal: &Principal, requester: &dyn Fn() -> Option<OwnedRequester>| {
+            if audience.is_some_and(|audience| !audience.includes(principal)) {
+                return false;
+            }
+            let Some(may_read) = may_read else { return true };
+            requester().is_some_and(|requester| {
+                *answers.entry(requester).or_insert_with_key(|requester| may_read(&requester.as_requester()))
+            })
+        };
         let Self { by_uri, listeners, .. } = self;
         let mut closed_listeners = Vec::new();
         let message = |meta: &str| {
@@ -220,13 +238,15 @@ impl Subscribers {
         let (mut notified_sessions, mut notified_listeners) = (HashSet::new(), HashSet::new());
         for watch in exact.chain(containing) {
             for session in watch.sessions.values().filter_map(Weak::upgrade) {
-                if is_allowed(session.principal()) && notified_sessions.insert(session.id().clone()) {
+                if is_allowed(session.principal(), &|| session.requester())
+                    && notified_sessions.insert(session.id().clone())
+                {
                     session.send(for_sessions.clone());
                 }
             }
             for key in &watch.listeners {
                 let Some(listener) = listeners.get(key).filter(|listener| listener.acknowledged) else { continue };
-                if is_allowed(&listener.principal)
+                if is_allowed(&listener.requester.principal, &|| Some(listener.requester.clone()))
                     && notified_listeners.insert(*key)
                     && !(listener.sink)(message(&format!("{},", subscription_meta(&listener.id))))
                 {
@@ -241,7 +261,10 @@ impl Subscribers {
     pub fn notify_list_changed(&mut self, list: List, is_concerned: &dyn Fn(&Principal) -> bool) {
         let mut closed_listeners = Vec::new();
         for (key, listener) in &self.listeners {
-            if listener.acknowledged && listener.filter.includes_list(list) && is_concerned(&listener.principal) {
+            if listener.acknowledged
+                && listener.filter.includes_list(list)
+                && is_concerned(&listener.requester.principal)
+            {
                 let params = format!("{{{}}}", subscription_meta(&listener.id));
                 if !(listener.sink)(encode::notification(list.notification(), Some(&params))) {
                     closed_listeners.push(*key);

@@ -5,15 +5,12 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use countersign_domain::{
-    policy::{
-        AccessDecision, Decision, Policy, Requester, Subject, Verdict,
-        subjects::{Refusal, SubjectProvider},
-    },
+    policy::{Decision, Policy, Requester, Subject, Verdict},
     principal::Scope,
 };
 use countersign_exchange::context::{Exchange, requester};
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_routing::{RouteTable, RouteTarget, ToolRoute};
+use countersign_routing::{RouteTable, RouteTarget, ToolRoute, ruling::find_refusal};
 use countersign_runtime::{background, crash::crash_point};
 use countersign_telemetry::metrics as telemetry;
 
@@ -181,23 +178,6 @@ fn denied_error(request: &str, (kind, name): (&str, &str), rule: Option<&str>, r
     match rule {
         Some(rule) => error.with("rule", rule),
         None => error,
-    }
-}
-
-/// Returns the refusal of a subject by the policy, if there is one, whether or not the refusal is enforced.
-#[must_use]
-pub fn find_refusal(
-    policy: &Policy,
-    provider: &RouteTarget,
-    subject: Subject<'_>,
-    requester: &Requester<'_>,
-) -> Option<Refusal> {
-    let name = provider.name();
-    let subject_provider =
-        if provider.is_module() { SubjectProvider::Module(name) } else { SubjectProvider::Upstream(name) };
-    match policy.decide_access(subject, subject_provider, requester) {
-        AccessDecision::Refused(refusal) => Some(refusal),
-        AccessDecision::Allowed | AccessDecision::NoRule => None,
     }
 }
 

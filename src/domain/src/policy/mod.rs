@@ -55,7 +55,7 @@ pub use rule::{AnnotationsMatch, Rule};
 pub use ruling::Ruling;
 pub use settings::{PolicyConfig, PolicyDefault, PolicyMode};
 pub use standing_rules::{StandingRule, StandingRuleSource, StandingVerdict};
-pub use subjects::{AccessDecision, Requester, Subject};
+pub use subjects::{AccessDecision, OwnedRequester, Requester, Subject};
 
 use pins::{Definition, NoPins};
 use standing_rules::{NoStandingRules, ToolStandingRules};

@@ -60,6 +60,23 @@ pub struct Requester<'a> {
     pub client: Option<&'a str>,
 }
 
+/// An owned [`Requester`], for rules that are applied after its request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OwnedRequester {
+    pub principal: Arc<Principal>,
+    pub transport: &'static str,
+    pub revision: &'static str,
+    pub client: Option<String>,
+}
+
+impl OwnedRequester {
+    #[must_use]
+    pub fn as_requester(&self) -> Requester<'_> {
+        let Self { principal, transport, revision, client } = self;
+        Requester { principal, transport, revision, client: client.as_deref() }
+    }
+}
+
 /// The provider of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubjectProvider<'a> {

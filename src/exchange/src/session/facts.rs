@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use countersign_domain::{policy::OwnedRequester, principal::Principal};
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
     json::{members, string},
     params::Implementation,
 };
+use countersign_telemetry::Transport;
 
 /// The maximum number of bytes of a `websiteUrl`. A longer URL is dropped, because a shortened one is useless.
 const MAX_WEBSITE_URL_BYTES: usize = 2048;
@@ -36,6 +38,17 @@ impl ClientFacts {
             client.name.len() + client.version.len() + client.title.as_ref().map_or(0, String::len)
         });
         name_bytes + self.client_info.as_ref().map_or(0, |info| info.len()) + self.capabilities.len()
+    }
+
+    /// Returns a principal with these facts in the form that policy rules use.
+    #[must_use]
+    pub fn to_requester(&self, principal: Arc<Principal>, transport: Transport) -> OwnedRequester {
+        OwnedRequester {
+            principal,
+            transport: transport.as_str(),
+            revision: self.revision.as_str(),
+            client: self.client.as_ref().map(|client| client.name.clone()),
+        }
     }
 }
 

@@ -28,7 +28,10 @@ use crate::bounds::{
     memory::MemoryShare,
     slots::EvictableStream,
 };
-use countersign_domain::principal::{Credential, Identity, Principal};
+use countersign_domain::{
+    policy::OwnedRequester,
+    principal::{Credential, Identity, Principal},
+};
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, params::LoggingLevel};
 use countersign_provider::{SessionNotes, Subscriber};
 pub use countersign_telemetry::Transport;
@@ -465,6 +468,10 @@ impl Subscriber for SessionState {
 
     fn principal(&self) -> &Principal {
         &self.principal
+    }
+
+    fn requester(&self) -> Option<OwnedRequester> {
+        Some(self.facts()?.to_requester(self.identity().principal, self.transport))
     }
 
     fn send(&self, message: Bytes) {

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{cell::RefCell, collections::BTreeMap};
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::*;
 use countersign_config::{UpstreamConfig, UpstreamTarget};
-use countersign_domain::principal::Principal;
+use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::Revision;
 use countersign_upstream::{Catalog, testing};
 
@@ -36,6 +36,10 @@ impl Subscriber for Counter {
         &self.principal
     }
 
+    fn requester(&self) -> Option<OwnedRequester> {
+        Some(requester(self.principal.clone()))
+    }
+
     fn send(&self, _: Bytes) {
         self.messages.fetch_add(1, Ordering::Relaxed);
     }
@@ -47,8 +51,12 @@ fn session() -> Arc<Counter> {
     Arc::new(Counter { id, principal: Principal::local_agent(), messages: AtomicUsize::new(0) })
 }
 
-fn agent(name: &str) -> Arc<Principal> {
-    Arc::new(Principal { name: name.into(), ..Principal::local_agent() })
+fn requester(principal: Principal) -> OwnedRequester {
+    OwnedRequester { principal: Arc::new(principal), transport: "http", revision: "2025-11-25", client: None }
+}
+
+fn agent(name: &str) -> OwnedRequester {
+    requester(Principal { name: name.into(), ..Principal::local_agent() })
 }
 
 fn message_count(session: &Counter) -> usize {
@@ -133,15 +141,15 @@ fn updates_reach_only_matching_subscribers() {
         recorder.sink(),
         source_at(&upstream),
     );
-    subscribers.notify_updated("fs+a:/b", None);
+    subscribers.notify_updated("fs+a:/b", None, None);
     assert!(recorder.methods().is_empty(), "nothing before the acknowledgement");
     subscribers.acknowledge(key, &[]);
-    subscribers.notify_updated("fs+a:/b", None);
+    subscribers.notify_updated("fs+a:/b", None, None);
     // The first URI is a part of the watched resource, and the second URI is not.
-    subscribers.notify_updated("fs+a:/b/d/e", None);
-    subscribers.notify_updated("fs+a:/bb", None);
+    subscribers.notify_updated("fs+a:/b/d/e", None, None);
+    subscribers.notify_updated("fs+a:/bb", None, None);
     // A module announces changes of each resource itself.
-    subscribers.notify_updated("tracker://x/y", None);
+    subscribers.notify_updated("tracker://x/y", None, None);
     assert_eq!((message_count(&one), message_count(&two)), (3, 0));
     let messages = recorder.0.lock().clone();
     assert_eq!(messages[0]["method"], "notifications/subscriptions/acknowledged");
@@ -162,7 +170,7 @@ fn refused_resource_is_not_acknowledged() {
     subscribers.acknowledge(key, &["fs+a:b".to_owned()]);
     assert_eq!(recorder.0.lock()[0]["params"]["notifications"], serde_json::json!({}));
     assert!(testing::watched_uris(&upstream).is_empty());
-    subscribers.notify_updated("fs+a:b", None);
+    subscribers.notify_updated("fs+a:b", None, None);
     assert_eq!(recorder.methods().len(), 1);
 }
 
@@ -229,15 +237,14 @@ async fn private_updates_reach_only_the_audience() {
     let mut subscribers = Subscribers::default();
     let own = session();
     let [mine, theirs, viewers] = [RecordingSink::default(), RecordingSink::default(), RecordingSink::default()];
-    let viewer =
-        Arc::new(Principal { role: countersign_domain::principal::Role::Viewer, ..Principal::clone(&agent("eve")) });
+    let viewer = requester(Principal::new("eve", Role::Viewer));
     for uri in ["change://a", "countersign://changes"] {
         subscribers.subscribe(&(own.clone() as Arc<dyn Subscriber>), uri.into(), |_| None);
     }
-    for (n, principal, recorder) in [(1, agent("bob"), &mine), (2, agent("mallory"), &theirs), (3, viewer, &viewers)] {
+    for (n, requester, recorder) in [(1, agent("bob"), &mine), (2, agent("mallory"), &theirs), (3, viewer, &viewers)] {
         let (key, _) = subscribers.listen(
             id(n),
-            principal,
+            requester,
             filter(&["change://a", "countersign://changes"]),
             recorder.sink(),
             |_| None,
@@ -245,11 +252,35 @@ async fn private_updates_reach_only_the_audience() {
         subscribers.acknowledge(key, &[]);
     }
     let audience = |principal: &str, include_viewers| Audience { principal: principal.into(), include_viewers };
-    subscribers.notify_updated("change://a", Some(&audience("bob", true)));
-    subscribers.notify_updated("countersign://changes", Some(&audience("bob", false)));
+    subscribers.notify_updated("change://a", Some(&audience("bob", true)), None);
+    subscribers.notify_updated("countersign://changes", Some(&audience("bob", false)), None);
     assert_eq!(message_count(&own), 0, "it is another principal's session");
     // The counts exclude the acknowledgement.
     assert_eq!([mine, theirs, viewers].map(|recorder| recorder.methods().len() - 1), [2, 0, 1]);
-    subscribers.notify_updated("change://a", Some(&audience("local-agent", true)));
+    subscribers.notify_updated("change://a", Some(&audience("local-agent", true)), None);
     assert_eq!(message_count(&own), 1);
+}
+
+#[test]
+fn policy_is_asked_once_per_requester_of_an_update() {
+    let upstream = upstream();
+    let mut subscribers = Subscribers::default();
+    let (one, two) = (session(), session());
+    for (session, uri) in [(&one, "fs+a:/"), (&one, "fs+a:/b"), (&two, "fs+a:/")] {
+        subscribers.subscribe(&(session.clone() as Arc<dyn Subscriber>), uri.into(), source_at(&upstream));
+    }
+    let recorder = RecordingSink::default();
+    let (key, _) = subscribers.listen(id(1), agent("bob"), filter(&["fs+a:/"]), recorder.sink(), source_at(&upstream));
+    subscribers.acknowledge(key, &[]);
+    let asked = RefCell::new(Vec::new());
+    let may_read = |requester: &Requester<'_>| {
+        asked.borrow_mut().push(requester.principal.name.clone());
+        requester.principal.name == "bob"
+    };
+    subscribers.notify_updated("fs+b:/", None, Some(&may_read));
+    assert!(asked.borrow().is_empty(), "nobody subscribed to the resource");
+    subscribers.notify_updated("fs+a:/b", None, Some(&may_read));
+    assert_eq!(*asked.borrow(), ["local-agent", "bob"]);
+    assert_eq!((message_count(&one), message_count(&two)), (0, 0));
+    assert_eq!(recorder.methods()[1..], ["notifications/resources/updated"]);
 }

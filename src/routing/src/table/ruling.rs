@@ -1,4 +1,5 @@
-//! Describes tools to the policy, including the hash of a definition and the reviewers' decision about it.
+//! Describes tools to the policy, including the hash of a definition and the reviewers' decision about it, and asks the policy
+//! about other subjects.
 
 use serde_json::{Value, json};
 
@@ -6,9 +7,11 @@ use super::RouteTarget;
 use countersign_domain::{
     changes::qualified_operation,
     policy::{
-        DefinitionStatus, OperationStatus, Policy, Ruling, ToolFacts, ToolOperation,
+        AccessDecision, DefinitionStatus, OperationStatus, Policy, Requester, Ruling, Subject, ToolFacts,
+        ToolOperation,
         known_reads::KnownTool,
         pins::{AcceptedReads, Definition},
+        subjects::{Refusal, SubjectProvider},
     },
 };
 use countersign_protocol::{annotations::ToolAnnotations, arguments::canonical_text_hash, json::replace_strings};
@@ -155,4 +158,21 @@ pub(super) fn tool_ruling(
     };
     let ruling = policy.ruling(&facts);
     (facts, ruling)
+}
+
+/// Returns the refusal of a subject by the policy, if there is one, whether or not the refusal is enforced.
+#[must_use]
+pub fn find_refusal(
+    policy: &Policy,
+    provider: &RouteTarget,
+    subject: Subject<'_>,
+    requester: &Requester<'_>,
+) -> Option<Refusal> {
+    let name = provider.name();
+    let subject_provider =
+        if provider.is_module() { SubjectProvider::Module(name) } else { SubjectProvider::Upstream(name) };
+    match policy.decide_access(subject, subject_provider, requester) {
+        AccessDecision::Refused(refusal) => Some(refusal),
+        AccessDecision::Allowed | AccessDecision::NoRule => None,
+    }
 }

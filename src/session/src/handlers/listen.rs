@@ -110,8 +110,8 @@ pub async fn listen(
         })
     };
     let cancel = cancel.token(&exchange.session.ended);
-    let principal = Arc::clone(&exchange.identity.principal);
-    let listening = Listen { id: request.id.clone(), principal, filter, sink: sink.clone() };
+    let requester = exchange.facts.to_requester(Arc::clone(&exchange.identity.principal), exchange.transport);
+    let listening = Listen { id: request.id.clone(), requester, filter, sink: sink.clone() };
     let (listener, resources) = router.send(listening).await.map_err(|_| shutdown_error())?;
     let mut own_link_subscriptions = OwnLinkSubscriptions { exchange, subscribed: Vec::new() };
     let work = async {

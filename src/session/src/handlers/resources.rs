@@ -205,7 +205,8 @@ pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, 
 }
 
 /// Answers `resources/subscribe`. The resource need not exist yet, because a client may wait for it to appear. A
-/// principal that may not read the resource gets the same error as for reading it.
+/// principal that may not read the resource gets the same error as for reading it, if the resource has a provider already.
+/// The Router asks the policy again for each update.
 pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<MemoryBudget>) -> Result<Reply, McpError> {
     let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
     let params: params::ResourceUriParams<'_> = params::parse(request.params)?;

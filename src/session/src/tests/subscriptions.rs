@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 use super::bench::{Bench, ask, ask_error, pause};
 use crate::RequestScope;
 use countersign_config::{UpstreamConfig, UpstreamTarget};
+use countersign_domain::policy::Policy;
 use countersign_exchange::{reply::RelatedChannel, testing::take_sent_messages};
 use countersign_protocol::{Era, Revision, rpc_error::RpcError};
 use countersign_provider::ProviderEvent;
-use countersign_routing::RouteTarget;
+use countersign_routing::{RouteTarget, actor::Reconfigure, table::Aliases};
 use countersign_upstream::{
     LinkKind, Response,
     testing::{
@@ -206,4 +207,68 @@ async fn each_subscriber_of_refused_resource_gets_error() {
     let errors =
         tokio::join!(ask_error(&first, "resources/subscribe", &uri), ask_error(&second, "resources/subscribe", &uri));
     assert_eq!((errors.0.1.as_str(), errors.1.1.as_str()), ("UPSTREAM_ERROR", "UPSTREAM_ERROR"));
+}
+
+/// Forbids `ann` to read the secret resources of the server `fs`.
+const SECRETS_ARE_DENIED: &str =
+    r#"policy: { default: allow, rules: [{ resources: "fs+file:///secret/**", principals: [ann], then: deny }] }"#;
+
+async fn subscribe(client: &RequestScope, uris: &[&str]) {
+    for uri in uris {
+        ask(client, "resources/subscribe", &json!({ "uri": uri })).await;
+    }
+}
+
+/// Announces changes of a secret resource and then of an open one.
+fn update_both_resources(server: &FakeServer) {
+    for uri in ["file:///secret/a", "file:///open"] {
+        server.open_links()[0].send_notification("notifications/resources/updated", json!({ "uri": uri }));
+    }
+}
+
+async fn next_updated_uri(client: &RequestScope) -> Value {
+    next_notification(client, "notifications/resources/updated").await["uri"].clone()
+}
+
+#[actix::test]
+async fn updates_reach_only_subscribers_that_may_read() {
+    let bench = Bench::new(SECRETS_ARE_DENIED).await;
+    let early = bench.client(LEGACY, "{}");
+    // No server has the resources yet.
+    subscribe(&early, &["fs+file:///secret/a", "fs+file:///open"]).await;
+    let server = serve(&bench).await;
+    let (parent, other) = (bench.client(LEGACY, "{}"), bench.client_of("bob", LEGACY, "{}"));
+    let refused = ask_error(&parent, "resources/subscribe", &json!({ "uri": "fs+file:///secret/a" })).await;
+    assert_eq!(refused.1, "POLICY_DENIED");
+    subscribe(&parent, &["fs+file:///"]).await;
+    subscribe(&other, &["fs+file:///secret/a"]).await;
+    update_both_resources(&server);
+    assert_eq!(next_updated_uri(&other).await, "fs+file:///secret/a");
+    for client in [&early, &parent] {
+        assert_eq!(next_updated_uri(client).await, "fs+file:///open");
+    }
+}
+
+#[actix::test]
+async fn rule_loaded_later_stops_updates() {
+    let bench = Bench::new(SECRETS_ARE_DENIED).await;
+    bench.allow_all_calls().await;
+    let server = serve(&bench).await;
+    let (session, listener) = (bench.client(LEGACY, "{}"), bench.client(MODERN, "{}"));
+    let uris = ["fs+file:///secret/a", "fs+file:///open"];
+    subscribe(&session, &uris).await;
+    let params = json!({ "notifications": { "resourceSubscriptions": uris } });
+    let reloading = async {
+        let acknowledged = next_notification(&listener, "notifications/subscriptions/acknowledged").await;
+        let acknowledged_uris = &acknowledged["notifications"]["resourceSubscriptions"];
+        assert_eq!(acknowledged_uris.as_array().map(Vec::len), Some(2));
+        let reconfigure = Reconfigure { policy: Policy::new(&bench.config.policy), aliases: Aliases::default() };
+        bench.server.routing.router.send(reconfigure).await.unwrap().unwrap();
+        update_both_resources(&server);
+        for client in [&session, &listener] {
+            assert_eq!(next_updated_uri(client).await, "fs+file:///open");
+        }
+        bench.server.long_requests.shutdown.cancel();
+    };
+    tokio::join!(ask(&listener, "subscriptions/listen", &params), reloading);
 }
