@@ -10,7 +10,6 @@
 
 mod actor;
 mod bundles;
-mod current_terms;
 mod dialogue_channels;
 mod draft;
 mod executor;

@@ -7,15 +7,11 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    current_terms::terms_for_arguments,
     plan_steps::{self, StepDependency},
     review_state::ReviewState,
     store_error,
 };
-use countersign_domain::{
-    changes::{Change, ChangeFault, Preview, ServerIdentity, StateEffect, Terms},
-    policy::{Verdict, terms::loosened_terms},
-};
+use countersign_domain::changes::{Change, ChangeFault, Preview, ServerIdentity, StateEffect};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     CallContext, Provider,
@@ -34,10 +30,9 @@ const MAX_HEADLINE_CHARS: usize = 500;
 pub(super) enum Recheck {
     /// The target and the server are as shown. The provider may run the call.
     Same(SameTarget),
-    /// The target changed, another server would run the call, or policy asks for a stricter review.
+    /// The target changed, or another server or definition would run the call.
     Moved(Box<Divergence>),
-    /// The call can no longer be made as shown: the tool's definition changed, policy denies the call, or the preview fails for
-    /// good.
+    /// The call can no longer be made as shown: the tool's definition changed, or the preview fails for good.
     Impossible(ChangeFault),
     /// The target cannot be read at the moment.
     Unavailable(McpError),
@@ -53,18 +48,16 @@ pub(super) struct SameTarget {
     pub moved_fingerprint: Option<String>,
 }
 
-/// The current preview of a change whose target, server or terms are no longer those that were shown.
+/// The current preview of a change whose target or server is no longer the one that was shown.
 pub(super) struct Divergence {
     pub preview: Preview,
     pub served_by: ServerIdentity,
-    /// The terms that policy sets now, if they are stricter than those of the change.
-    pub terms: Option<Box<Terms>>,
     /// The reason why the diff that was shown is no longer valid.
     pub fault: ChangeFault,
 }
 
 impl Divergence {
-    /// Returns `true` if the server and definition are those that were shown.
+    /// Returns `true` if only the target changed: the server and definition are those that were shown.
     pub(super) fn has_same_server(&self, change: &Change) -> bool {
         change.served_by.fingerprint == self.served_by.fingerprint
     }
@@ -120,11 +113,7 @@ impl PreviewFailure {
 impl ReviewState {
     /// Previews the change again as its proposer and compares. The returned provider is the one that was compared: if
     /// another one takes its name later, calls of this one fail.
-    pub(super) async fn recheck(&self, change: &Arc<Change>) -> Recheck {
-        let terms = match self.stricter_terms(change).await {
-            Ok(terms) => terms,
-            Err(error) => return Recheck::Impossible(to_fault(&error)),
-        };
+    pub(super) async fn recheck(&self, change: &Change) -> Recheck {
         match self.preview_as_proposer(change, &change.arguments).await {
             Ok((provider, ComputedPreview { preview, before, .. })) => {
                 let mut preview = truncate_headlines(preview);
@@ -147,31 +136,20 @@ impl ReviewState {
                     StepDependency::AfterEdits => is_unmoved && change.shows(&preview),
                 };
                 // The message names no addresses, because the proposer reads it.
-                let message = match (same_server, same_target, &terms) {
-                    (true, true, None) => {
+                let message = match (same_server, same_target) {
+                    (true, true) => {
                         let moved_fingerprint = (!is_unmoved).then_some(preview.fingerprint);
                         return Recheck::Same(SameTarget { provider, before, moved_fingerprint });
                     }
-                    (true, true, Some(_)) => "The policy has become stricter since the call was proposed",
-                    (true, false, _) => "The target has changed since the diff was made",
-                    (false, ..) => "The server has another command or address than when the diff was made",
+                    (true, false) => "The target has changed since the diff was made",
+                    (false, _) => "The server has another command or address than when the diff was made",
                 };
                 let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
-                Recheck::Moved(Box::new(Divergence { preview, served_by, terms, fault }))
+                Recheck::Moved(Box::new(Divergence { preview, served_by, fault }))
             }
             Err(PreviewFailure::Impossible(error)) => Recheck::Impossible(to_fault(&error)),
             Err(PreviewFailure::Unavailable(error)) => Recheck::Unavailable(error),
         }
-    }
-
-    /// Returns the terms under which policy has the call reviewed now, if they are stricter than those of the change.
-    ///
-    /// # Errors
-    /// `POLICY_DENIED` if policy now denies the call.
-    async fn stricter_terms(&self, change: &Arc<Change>) -> Result<Option<Box<Terms>>, McpError> {
-        let (verdict, terms) = terms_for_arguments(self, change, &change.arguments).await?;
-        let is_stricter = verdict == Verdict::Review && !loosened_terms(&terms, &change.terms).is_empty();
-        Ok(is_stricter.then(|| Box::new(terms)))
     }
 
     /// Previews the change's tool with these arguments, as the proposer.

@@ -47,8 +47,8 @@ pub enum ChangeEvent {
     Expire { reason: String },
     /// The target or the tool differs from what was shown, or cannot be checked.
     MarkStale { fault: ChangeFault },
-    /// A new preview of a stale change. Earlier votes become void. `terms` are set if they are stricter than before.
-    Refresh { preview: Preview, served_by: ServerIdentity, terms: Option<Box<Terms>> },
+    /// A new preview of a stale change. Earlier votes become void.
+    Refresh { preview: Preview, served_by: ServerIdentity },
     /// The executor claims the change before anything is sent. `claimant` names the node if there may be
     /// several, and `call_timeout` bounds the call once it is sent.
     Claim { claimant: Option<Claimant>, call_timeout: Duration },
@@ -398,10 +398,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             comment = Some(fault.message.clone());
             after.fault = Some(fault);
         }
-        ChangeEvent::Refresh { preview, served_by, terms } => {
-            if let Some(terms) = terms {
-                after.terms = *terms;
-            }
+        ChangeEvent::Refresh { preview, served_by } => {
             after.set_preview(preview, served_by);
         }
         ChangeEvent::Claim { claimant, call_timeout } => {

@@ -355,13 +355,13 @@ async fn check_readiness(
     Ok(None)
 }
 
-/// Sends a change back to review because its target or the policy has changed: marks it stale, then pending with a fresh diff.
+/// Sends a change back to review because its target has changed: marks it stale, then pending with a fresh diff.
 async fn return_to_review(state: &ReviewState, change: &Arc<Change>, moved: Divergence) -> Result<(), RetryReason> {
-    let Divergence { preview, served_by, terms, fault } = moved;
+    let Divergence { preview, served_by, fault } = moved;
     crash_point("before_stale");
     if let Some(marked) = commit_transition(state, change, ChangeEvent::MarkStale { fault }).await? {
         crash_point("between_stale_and_refresh");
-        commit_transition(state, &marked, ChangeEvent::Refresh { preview, served_by, terms }).await?;
+        commit_transition(state, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
         crash_point("after_refresh");
     }
     Ok(())

@@ -7,9 +7,8 @@ use serde_json::value::RawValue;
 
 use super::{RetryReason, commit_transition};
 use crate::{
-    current_terms::terms_for_arguments,
     recheck::{PreviewFailure, to_fault, truncate_headlines},
-    requests::propose::check_reviewable,
+    requests::{edit::terms_for_arguments, propose::check_reviewable},
     review_state::ReviewState,
     store_error,
     upkeep::{expiry, votes},

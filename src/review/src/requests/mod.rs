@@ -3,7 +3,7 @@
 
 mod checks;
 pub mod decide;
-mod edit;
+pub mod edit;
 pub mod plan;
 pub mod plan_decision;
 pub mod propose;

@@ -58,7 +58,7 @@ async fn recheck_target(state: &ReviewState, change: &Arc<Change>) -> Result<Tar
             TargetCheck::NotAsShown(refresh_unchanged(state, change, same.provider.server_identity()).await, None)
         }
         Recheck::Moved(moved) => {
-            let Divergence { preview, served_by, terms, fault } = *moved;
+            let Divergence { preview, served_by, fault } = *moved;
             let reason = fault.message.clone();
             crash_point("before_stale");
             let marked = if is_stale {
@@ -72,7 +72,7 @@ async fn recheck_target(state: &ReviewState, change: &Arc<Change>) -> Result<Tar
                     state
                         .changes
                         .transitions
-                        .apply_event_for_endpoint(&marked, ChangeEvent::Refresh { preview, served_by, terms })
+                        .apply_event_for_endpoint(&marked, ChangeEvent::Refresh { preview, served_by })
                         .await
                 }
                 failed => failed,
@@ -112,9 +112,5 @@ async fn refresh_unchanged(state: &ReviewState, change: &Arc<Change>, served_by:
         fingerprint: change.fingerprint.clone(),
         state_effect: StateEffect::Dependent,
     };
-    state
-        .changes
-        .transitions
-        .apply_event_for_endpoint(change, ChangeEvent::Refresh { preview, served_by, terms: None })
-        .await
+    state.changes.transitions.apply_event_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }).await
 }

@@ -178,10 +178,7 @@ fn events(change: &Change) -> [(&'static str, ChangeEvent); 18] {
         ("withdraw", ChangeEvent::Withdraw { proposer: principal_named("agent", None), reason: None }),
         ("expire", ChangeEvent::Expire { reason: "time".into() }),
         ("stale", ChangeEvent::MarkStale { fault: fault() }),
-        (
-            "refresh",
-            ChangeEvent::Refresh { preview: preview("fresh"), served_by: ServerIdentity::default(), terms: None },
-        ),
+        ("refresh", ChangeEvent::Refresh { preview: preview("fresh"), served_by: ServerIdentity::default() }),
         ("claim", ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) }),
         ("ask", ChangeEvent::Ask { question: question("k") }),
         ("answer", ChangeEvent::Answer { answered_by: None, closed: Vec::new(), is_cancelled: true }),
@@ -368,7 +365,7 @@ fn refresh_keeps_previous_diff() {
     assert_eq!(stale.fault, Some(fault()));
     let fresh = apply(
         &stale,
-        ChangeEvent::Refresh { preview: preview("new"), served_by: ServerIdentity::default(), terms: None },
+        ChangeEvent::Refresh { preview: preview("new"), served_by: ServerIdentity::default() },
         time_at(2),
     )
     .unwrap()

@@ -96,7 +96,7 @@ fn allowed_step_that_needs_a_look_needs_one_approval() {
     let mut stale = step(ChangeState::Stale);
     stale.terms.quorum = 0;
     assert!(stale.is_allowed_step());
-    let fresh = ChangeEvent::Refresh { preview: preview("new"), served_by: ServerIdentity::default(), terms: None };
+    let fresh = ChangeEvent::Refresh { preview: preview("new"), served_by: ServerIdentity::default() };
     let pending = apply(&stale, fresh, time_at(1)).unwrap().after;
     let approved = apply(&pending, decision("alice", ReviewVerdict::Approve, pending.version), time_at(2)).unwrap();
     assert_eq!((approved.kind, approved.after.state), (EventKind::Approved, ChangeState::Approved));
