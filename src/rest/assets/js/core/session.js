@@ -18,8 +18,9 @@ export class Session {
     this.#channel = new BroadcastChannel('countersign');
     this.#channel.onmessage = ({ data }) => {
       if (data?.type === 'ask' && this.secret) this.#channel.postMessage({ type: 'secret', secret: this.secret });
-      // A tab that is busy may answer after this one has stopped waiting.
-      if ((data?.type === 'secret' || data?.type === 'signed-in') && typeof data.secret === 'string') this.#adopt(data.secret);
+      // A tab that is busy may answer after this one has stopped waiting, even with an earlier secret.
+      const isWanted = data?.type === 'signed-in' || (data?.type === 'secret' && !this.secret);
+      if (isWanted && typeof data.secret === 'string') this.#adopt(data.secret);
       if (data?.type === 'signed-out' && this.secret) {
         sessionStorage.removeItem(KEY);
         this.#changed(false);
