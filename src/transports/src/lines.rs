@@ -291,6 +291,7 @@ async fn write<W: AsyncWrite + Unpin>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::TestEndpoint;
 
     fn all(framer: &mut Framer) -> Vec<Line> {
         std::iter::from_fn(|| framer.next_line()).collect()
@@ -298,6 +299,23 @@ mod tests {
 
     fn message(text: &'static str) -> Line {
         Line::Message(Bytes::from_static(text.as_bytes()))
+    }
+
+    #[actix::test]
+    async fn output_ends_after_the_last_answers() {
+        let endpoint = TestEndpoint::open("").await;
+        let identity = endpoint.identity(&endpoint.key("ci"));
+        let pings: String =
+            (0..5).map(|id| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"ping\"}}\n")).collect();
+        let (output, mut peer) = tokio::io::duplex(16);
+        let mut answers = String::new();
+        let served = async {
+            let serving = serve(Arc::clone(&endpoint.endpoint), identity, std::io::Cursor::new(pings), output);
+            tokio::join!(serving, peer.read_to_string(&mut answers)).1
+        };
+        // Otherwise the peer would wait for ever.
+        tokio::time::timeout(Duration::from_secs(60), served).await.unwrap().unwrap();
+        assert_eq!(answers.lines().count(), 5, "{answers}");
     }
 
     #[test]

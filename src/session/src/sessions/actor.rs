@@ -278,7 +278,10 @@ impl Handler<Disconnected> for Session {
 
     fn handle(&mut self, Disconnected { pump_id, closed_by_peer }: Disconnected, ctx: &mut Self::Context) {
         let Some(lost) = self.connection.take_if(|current| current.id == pump_id) else { return };
-        if let Channel::Outbox(outbox) = &self.state.channel {
+        // The pump of a stdio session still writes its last answers.
+        if self.state.transport == Transport::WebSocket
+            && let Channel::Outbox(outbox) = &self.state.channel
+        {
             reclaim::collect_if_large(outbox.bytes());
             if !outbox.detach(lost.generation) {
                 // The client has come back, and its connection is about to be attached.
