@@ -8,6 +8,7 @@ const ASK_TIMEOUT = 150;
 export class Session {
   #channel = null;
   #changed;
+  #hasAsked = false;
   // Ends the wait for the answer of another tab.
   #borrowed = null;
 
@@ -18,12 +19,15 @@ export class Session {
     this.#channel = new BroadcastChannel('countersign');
     this.#channel.onmessage = ({ data }) => {
       if (data?.type === 'ask' && this.secret) this.#channel.postMessage({ type: 'secret', secret: this.secret });
-      // A tab that is busy may answer after this one has stopped waiting, even with an earlier secret.
-      const isWanted = data?.type === 'signed-in' || (data?.type === 'secret' && !this.secret);
+      // A tab that is busy may answer after this one has stopped waiting, but not after a sign-in or a sign-out.
+      const isWanted = data?.type === 'signed-in' || (data?.type === 'secret' && this.#hasAsked);
       if (isWanted && typeof data.secret === 'string') this.#adopt(data.secret);
-      if (data?.type === 'signed-out' && this.secret) {
-        sessionStorage.removeItem(KEY);
-        this.#changed(false);
+      if (data?.type === 'signed-out') {
+        this.#hasAsked = false;
+        if (this.secret) {
+          sessionStorage.removeItem(KEY);
+          this.#changed(false);
+        }
       }
     };
   }
@@ -33,6 +37,7 @@ export class Session {
   }
 
   #adopt(secret) {
+    this.#hasAsked = false;
     if (secret === this.secret) return;
     sessionStorage.setItem(KEY, secret);
     if (this.#borrowed) this.#borrowed();
@@ -40,6 +45,7 @@ export class Session {
   }
 
   begin(secret) {
+    this.#hasAsked = false;
     sessionStorage.setItem(KEY, secret);
     this.#channel?.postMessage({ type: 'signed-in', secret });
   }
@@ -54,6 +60,7 @@ export class Session {
   async borrow() {
     if (!this.secret && this.#channel) {
       await new Promise((resolve) => {
+        this.#hasAsked = true;
         this.#borrowed = resolve;
         this.#channel.postMessage({ type: 'ask' });
         setTimeout(resolve, ASK_TIMEOUT);
