@@ -17,6 +17,17 @@ after(async () => {
   await gateway?.end();
 });
 
+/** Ends the sign-in of the page, which notices it on the way to the history, and signs in again. */
+async function signInAgain(page) {
+  await page.context().clearCookies();
+  // The address is used because the links disappear if the page notices the end first.
+  await page.evaluate(() => { location.hash = '#/history'; });
+  await page.getByText('sign-in has ended').waitFor();
+  await page.getByLabel('Access key').fill(gateway.key('reviewer', 'alice'));
+  await page.getByRole('button', { name: 'Sign in' }).click();
+  await page.getByRole('heading', { name: 'History' }).waitFor();
+}
+
 test('without a credential the page shows only how to get one', async () => {
   const page = await newPage(browser, gateway);
   await page.goto(`${gateway.url}/#/inbox`);
@@ -136,12 +147,7 @@ test('a late answer to an ended sign-in does not end the next one', async () => 
   const asked = page.waitForRequest('**/api/audit?*');
   await page.evaluate(() => { location.hash = '#/audit'; });
   await asked;
-  await page.context().clearCookies();
-  await page.evaluate(() => { location.hash = '#/history'; });
-  await page.getByText('sign-in has ended').waitFor();
-  await page.getByLabel('Access key').fill(gateway.key('reviewer', 'alice'));
-  await page.getByRole('button', { name: 'Sign in' }).click();
-  await page.getByRole('heading', { name: 'History' }).waitFor();
+  await signInAgain(page);
   const answered = page.waitForResponse('**/api/audit?*');
   release();
   await (await answered).finished();
@@ -154,13 +160,7 @@ test('a late answer to an ended sign-in does not end the next one', async () => 
 
 test('after an ended sign-in the user returns to the same view', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/audit' });
-  await page.context().clearCookies();
-  // The address is used because the links disappear if the page notices the end first.
-  await page.evaluate(() => { location.hash = '#/history'; });
-  await page.getByText('sign-in has ended').waitFor();
-  await page.getByLabel('Access key').fill(gateway.key('reviewer', 'alice'));
-  await page.getByRole('button', { name: 'Sign in' }).click();
-  await page.getByRole('heading', { name: 'History' }).waitFor();
+  await signInAgain(page);
   assertClean(page, status(401));
   await page.context().close();
 });
