@@ -112,7 +112,7 @@ test('a decision on a modified file is refused and repeated on the new diff', as
   await approve(page);
   await waitForOutcome(page, 'Applied');
   assert.equal(await text('moved.txt'), 'one\nthree\n');
-  await page.locator('.timeline', { hasText: 'found that the target had changed' }).waitFor();
+  await page.locator('.timeline', { hasText: 'found that what was shown no longer held' }).waitFor();
   await screenshotChange(page, '2-applied');
   clean(status(409));
 });
@@ -128,7 +128,7 @@ test('a file that is modified after the approval is not written', async () => {
     await route.fulfill({ response });
   }, { times: 1 });
   await approve(page);
-  await page.locator('.timeline', { hasText: 'found that the target had changed' }).waitFor();
+  await page.locator('.timeline', { hasText: 'found that what was shown no longer held' }).waitFor();
   await shows(page, 'Content', ['-raced', '+new']);
   await shows(page, 'Content', ['-old', '+new'], 'section.previous');
   await screenshotChange(page, '8-raced');

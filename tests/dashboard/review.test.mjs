@@ -235,7 +235,7 @@ testWithRule('a change with a lost target becomes stale when it is refreshed', {
   await gateway.reaches(deletion, 'applied');
   await armed(page);
   await page.keyboard.press('a');
-  await page.getByText('The preview is out of date').waitFor();
+  await page.getByText('This can no longer run as it was shown').waitFor();
   await becomes(() => button(page, 'Approve').count(), 0);
   await page.keyboard.press('f');
   await page.locator('.outcome', { hasText: 'Stale' }).waitFor();

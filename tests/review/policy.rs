@@ -1,7 +1,7 @@
 //! Tests of the policy through the program: rules with reviewers, standing rules, and simulated policies.
 
 use serde_json::{Value, json};
-use support::{Gateway, Options};
+use support::{Gateway, Options, mcp};
 
 /// Runs a command against the gateway with a key; returns exit code, stdout and stderr.
 fn cli(gateway: &Gateway, key: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -90,6 +90,10 @@ fn standing_rule_allows_call_until_revoked() {
     // Not any more.
     run_cli(&gateway, &key, &["changes", "rule", &id, "--deny", "--any-arguments"]);
     assert_eq!(outcome(&gateway, &story(&gateway, "Another")), "POLICY_DENIED");
+    // That holds for what was proposed before too.
+    let (code, _, err) = cli(&gateway, &key, &["changes", "approve", &id]);
+    assert!(code == Some(1) && err.contains("POLICY_DENIED"), "{code:?} {err}");
+    assert_eq!(gateway.change(&id)["state"], "pending");
     let rules: Value = serde_json::from_str(&run_cli(&gateway, &key, &["rules", "--json"])).unwrap();
     let denial = rules["rules"].as_array().unwrap().iter().find(|rule| rule["verdict"] == "deny").unwrap();
     assert!(denial["createdAt"].as_str().unwrap().len() <= "2026-07-28T12:00:00.123Z".len(), "{denial}");
@@ -210,6 +214,28 @@ fn policy_test_names_rule_and_review_terms() {
     let carol = gateway.create_key("reviewer", "carol");
     let (code, _, err) = cli(&gateway, &carol, &rule);
     assert!(code == Some(5) && err.contains("other reviewers"), "{code:?} {err}");
+}
+
+#[test]
+fn rule_for_agents_does_not_hold_for_changes_of_reviewers() {
+    let config = "policy: { rules: [{ tools: create_issue, roles: [agent], then: deny }] }\n";
+    let gateway = Gateway::with_options(&Options { config: Some(config), ..Options::default() });
+    let propose = |role: &str| {
+        let bearer = format!("Bearer {}", gateway.create_key(role, role));
+        let body = story(&gateway, role).to_string();
+        gateway.request("POST", "/tools/create_issue", &[mcp::JSON, ("Authorization", &bearer)], body.as_bytes()).json()
+    };
+    assert_eq!(propose("agent")["code"], "POLICY_DENIED");
+    let proposed = propose("reviewer");
+    let id = proposed["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{proposed}"));
+    let change = gateway.change(id);
+    assert_eq!(change["proposer"]["role"], "reviewer", "{change}");
+    let edit = json!({ "arguments": story(&gateway, "Edited"), "version": change["version"] });
+    let (status, edited) = gateway.api("POST", &format!("/api/changes/{id}/edit"), Some(&edit));
+    assert_eq!((status, &edited["state"]), (200, &json!("pending")), "{edited}");
+    let bob = gateway.create_key("reviewer", "bob");
+    run_cli(&gateway, &bob, &["changes", "approve", id]);
+    assert_eq!(gateway.issues_titled("Edited"), 1);
 }
 
 #[test]

@@ -9,11 +9,14 @@ use utoipa::ToSchema;
 use countersign_protocol::{ErrorKind, McpError};
 
 /// The permissions of a principal. `admin` has the permissions of all other roles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, ToSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, EnumString, IntoStaticStr, ToSchema,
+)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Role {
     /// Uses MCP: lists, reads, proposes changes, sees its own changes.
+    #[default]
     Agent,
     /// Sees all changes and decides on them.
     Reviewer,

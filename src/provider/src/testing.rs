@@ -96,7 +96,7 @@ pub struct FakeProvider {
     pub verdict: Mutex<Verdict>,
     /// Principals for which a verdict was requested.
     pub judged_principals: Mutex<Vec<Principal>>,
-    /// The policy's decision on a change with other arguments.
+    /// The policy's decision on a change that was proposed before.
     pub policy_decision: Mutex<Option<Decision>>,
     pub pinned: AtomicBool,
     pub accepted: AtomicBool,

@@ -110,11 +110,12 @@ impl Body for DecisionRequest {}
 
 /// Approves or rejects a change.
 ///
-/// Requires the role reviewer or admin. The proposer of a change cannot approve it (403 `SELF_APPROVAL`). The decision names
-/// the version that was shown; if the change has moved on, the answer is 409 with the current change. The rule of the change
-/// may require other reviewers (403 `FORBIDDEN`), a more recent or stronger sign-in (403 `SIGN_IN_REQUIRED`, with a challenge of
-/// RFC 9470 for a token), a comment (422 `COMMENT_REQUIRED`), a preview (409 `PREVIEW_REQUIRED`), or several approvals, each by
-/// another owner (409 `ALREADY_VOTED`). Rejecting an approved step of a plan withdraws it, which stops the plan.
+/// Requires the role reviewer or admin. The proposer of a change cannot approve it (403 `SELF_APPROVAL`), and a change whose call
+/// the policy now denies cannot be approved (403 `POLICY_DENIED`). The decision names the version that was shown; if the change has
+/// moved on, the answer is 409 with the current change. The rule of the change may require other reviewers (403 `FORBIDDEN`), a more
+/// recent or stronger sign-in (403 `SIGN_IN_REQUIRED`, with a challenge of RFC 9470 for a token), a comment (422
+/// `COMMENT_REQUIRED`), a preview (409 `PREVIEW_REQUIRED`), or several approvals, each by another owner (409 `ALREADY_VOTED`).
+/// Rejecting an approved step of a plan withdraws it, which stops the plan.
 #[utoipa::path(post, path = "/api/changes/{id}/decision", operation_id = "decideChange", request_body = DecisionRequest,
     responses((status = 200, description = "The change after the decision", body = Change), (status = 409)))]
 pub async fn decide(

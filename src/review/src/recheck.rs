@@ -11,7 +11,10 @@ use super::{
     review_state::ReviewState,
     store_error,
 };
-use countersign_domain::changes::{Change, ChangeFault, Preview, ServerIdentity, StateEffect};
+use countersign_domain::{
+    changes::{Change, ChangeFault, Preview, ServerIdentity, StateEffect},
+    policy::{Decision, Verdict},
+};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     CallContext, Provider,
@@ -20,6 +23,7 @@ use countersign_provider::{
         compose::{ComputedPreview, StateBefore},
     },
 };
+use countersign_runtime::background;
 
 /// The maximum number of characters of a fault's message.
 pub(super) const MAX_FAULT_CHARS: usize = 1000;
@@ -111,6 +115,39 @@ impl PreviewFailure {
 }
 
 impl ReviewState {
+    /// Returns the decision that policy makes now on a change with these arguments; `None` if it has none.
+    ///
+    /// # Errors
+    /// `POLICY_DENIED` if policy denies the call, and `INTERNAL` if it could not be asked.
+    pub(super) async fn judge(
+        &self,
+        change: &Arc<Change>,
+        arguments: &Arc<RawValue>,
+    ) -> Result<Option<Decision>, McpError> {
+        let (directory, change, arguments) = (Arc::clone(&self.directory), Arc::clone(change), Arc::clone(arguments));
+        // Evaluating a condition may take long.
+        let decision = background::spawn_blocking(move || directory.judge_change(&change, &arguments)).await;
+        match decision.map_err(|_| McpError::new(ErrorKind::Internal, "The policy could not be evaluated"))? {
+            Some(Decision { verdict: Verdict::Deny, reason, .. }) => {
+                let message = format!("The policy denies the call with these arguments: {reason}");
+                Err(McpError::new(ErrorKind::PolicyDenied, message))
+            }
+            decision => Ok(decision),
+        }
+    }
+
+    /// Returns the reason why a change must not run, if policy now denies its call.
+    ///
+    /// # Errors
+    /// `INTERNAL` if policy could not be asked.
+    pub(super) async fn find_denial(&self, change: &Arc<Change>) -> Result<Option<ChangeFault>, McpError> {
+        match self.judge(change, &change.arguments).await {
+            Ok(_) => Ok(None),
+            Err(denial) if denial.kind == ErrorKind::PolicyDenied => Ok(Some(to_fault(&denial))),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Previews the change again as its proposer and compares. The returned provider is the one that was compared: if
     /// another one takes its name later, calls of this one fail.
     pub(super) async fn recheck(&self, change: &Change) -> Recheck {

@@ -61,7 +61,7 @@ impl ProviderDirectory for RouteDirectory {
     }
 
     fn judge_change(&self, change: &Change, arguments: &RawValue) -> Option<Decision> {
-        let proposer = change.proposer.to_agent();
+        let proposer = change.proposer.to_principal();
         let requester = Requester::for_proposer(&change.proposer, &proposer);
         let route = self.tool(&change.provider, &change.tool)?;
         Some(route.ruling_for(arguments).decide(&requester, arguments))

@@ -91,7 +91,7 @@ fn compare(table: &RouteTable, policy: Policy, changes: Vec<Arc<Change>>) -> Opt
 fn decide(table: &RouteTable, change: &Change) -> Option<VerdictWithRule> {
     let route = table.tool_of_provider(&change.tool, &change.provider)?;
     let arguments = change.proposed_arguments.as_ref().unwrap_or(&change.arguments);
-    let caller = change.proposer.to_agent();
+    let caller = change.proposer.to_principal();
     let requester = Requester::for_proposer(&change.proposer, &caller);
     let decision: Decision = route.ruling_for(arguments).decide(&requester, arguments);
     Some(VerdictWithRule { verdict: decision.intended_verdict(), rule: decision.rule })

@@ -207,7 +207,7 @@ fn print_outcome(verdict: ReviewVerdict, change: &Change, out: &mut Output) -> R
             (Style::Red, format!("Approved, but nobody knows whether it ran. Find out, then `{settle}`."))
         }
         ChangeState::Stale => {
-            (Style::Yellow, format!("Approved, but the target has changed: {}.", show_hint(&change.id)))
+            (Style::Yellow, format!("Approved, but what was shown no longer holds: {}.", show_hint(&change.id)))
         }
         state => (Style::Yellow, format!("Approved; the change is {} now.", state.as_str())),
     };

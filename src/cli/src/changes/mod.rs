@@ -153,7 +153,7 @@ async fn refresh(client: &Client, id: &str, out: &mut Output) -> Result<Exit, Fa
         let text = match after.state {
             _ if after.version == before.version => "Nothing has changed.",
             ChangeState::Stale => "It cannot be done as it was shown; the reason is above.",
-            _ => "The target has changed; what would be done now is shown above.",
+            _ => "What would be done now is shown above.",
         };
         Ok(out.write_line(text)?)
     })

@@ -45,7 +45,7 @@ pub enum ChangeEvent {
     Withdraw { proposer: Principal, reason: Option<String> },
     /// The change expired.
     Expire { reason: String },
-    /// The target or the tool differs from what was shown, or cannot be checked.
+    /// The target or the tool differs from what was shown or cannot be checked, or policy now denies the call.
     MarkStale { fault: ChangeFault },
     /// A new preview of a stale change. Earlier votes become void.
     Refresh { preview: Preview, served_by: ServerIdentity },

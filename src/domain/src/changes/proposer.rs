@@ -13,6 +13,11 @@ use crate::principal::{Claims, Principal, Role};
 pub struct Proposer {
     /// The principal's name.
     pub principal: String,
+    /// The role of the principal when it proposed the change. A change that an earlier version stored names none, and is
+    /// judged as that of an agent.
+    #[serde(default)]
+    #[schema(required)]
+    pub role: Role,
     /// The owner of the principal, if that is another person.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -44,6 +49,7 @@ impl Proposer {
     pub fn new(principal: &str, transport: &str) -> Self {
         Self {
             principal: principal.to_owned(),
+            role: Role::Agent,
             owner: None,
             key_id: None,
             claims: None,
@@ -62,10 +68,16 @@ impl Proposer {
         self.claims.as_ref().and_then(|claims| claims.display_name.as_deref()).unwrap_or(&self.principal)
     }
 
+    /// Returns the principal that policy judges.
+    #[must_use]
+    pub fn to_principal(&self) -> Principal {
+        let Self { principal, role, owner, key_id, claims, key_creators, .. } = self.clone();
+        Principal { name: principal, role, key_id, owner, claims, key_creators }
+    }
+
     /// Returns the principal that previews and runs act for: the proposer, with an agent's rights only.
     #[must_use]
     pub fn to_agent(&self) -> Principal {
-        let Self { principal, owner, key_id, claims, key_creators, .. } = self.clone();
-        Principal { name: principal, role: Role::Agent, key_id, owner, claims, key_creators }
+        Principal { role: Role::Agent, ..self.to_principal() }
     }
 }

@@ -191,7 +191,7 @@ impl Policy {
 }
 
 impl<'a> Requester<'a> {
-    /// Creates the requester of a change, which `principal` proposed ([`Proposer::to_agent`]).
+    /// Creates the requester of a change, which `principal` proposed ([`Proposer::to_principal`]).
     #[must_use]
     pub fn for_proposer(proposer: &'a Proposer, principal: &'a Principal) -> Self {
         let Proposer { transport, revision, client_name, .. } = proposer;

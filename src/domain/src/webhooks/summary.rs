@@ -29,7 +29,7 @@ pub fn event_clause(values: &TemplateValues<'_>) -> String {
         },
         "change.reminder" => "Still waits for a decision".to_owned(),
         "change.withdrawn" => format!("Withdrawn by {actor}"),
-        "change.stale" => "Stale, its target has changed".to_owned(),
+        "change.stale" => "Stale, it can no longer run as it was shown".to_owned(),
         "change.refreshed" => "Previewed again, needs a decision".to_owned(),
         "change.executing" => "Running".to_owned(),
         "change.asked" => "Running, and asks its client for input".to_owned(),

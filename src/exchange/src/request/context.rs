@@ -60,12 +60,14 @@ impl Exchange {
     #[must_use]
     pub fn proposer(&self) -> Proposer {
         let client = self.facts.client.as_ref();
+        let principal = &self.identity.principal;
         Proposer {
-            principal: self.identity.principal.name.clone(),
-            owner: self.identity.principal.owner.clone(),
-            key_id: self.identity.principal.key_id.clone(),
-            claims: self.identity.principal.claims.clone(),
-            key_creators: self.identity.principal.key_creators.clone(),
+            principal: principal.name.clone(),
+            role: principal.role,
+            owner: principal.owner.clone(),
+            key_id: principal.key_id.clone(),
+            claims: principal.claims.clone(),
+            key_creators: principal.key_creators.clone(),
             client_name: client.map(|c| c.name.clone()),
             client_version: client.map(|c| c.version.clone()),
             session: Some(self.session.short_id()),
@@ -132,7 +134,8 @@ pub fn requester_for<'a>(principal: &'a Principal, transport: Transport, facts: 
     Requester {
         principal,
         transport: transport.as_str(),
-        revision: facts.revision.as_str(),
+        // Plain calls use no revision (see [`Exchange::proposer`]).
+        revision: if transport == Transport::Rest { "" } else { facts.revision.as_str() },
         client: facts.client.as_ref().map(|client| client.name.as_str()),
     }
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::{RetryReason, commit_transition};
+use super::{RetryReason, commit_transition, find_objection, stop_plan_event};
 use crate::{
     recheck::{PreviewFailure, to_fault, truncate_headlines},
     requests::{edit::terms_for_arguments, propose::check_reviewable},
     review_state::ReviewState,
     store_error,
-    upkeep::{expiry, votes},
+    upkeep::expiry,
 };
 use countersign_domain::{
     changes::{
@@ -56,7 +56,7 @@ pub(super) async fn prepare(
         }
         _ => return Ok(Preparation::NotItsTurn),
     }
-    if !void_later_votes(state, plan, is_own).await? {
+    if !check_later_steps(state, plan, is_own).await? {
         return Ok(Preparation::NotItsTurn);
     }
     let has_references = change.has_open_references();
@@ -78,10 +78,7 @@ pub(super) async fn prepare(
         // The node that is to run the step does this itself if it is alive. If it is gone, the leader does it.
         Ok(Some(_)) | Err(_) if !is_own && !state.changes.nodes.is_leader() => Err(RetryReason::Unavailable),
         Ok(Some(event)) => Ok(Preparation::Needs(Box::new(event))),
-        Err(error) => {
-            let reason = format!("it could not be prepared: {}", to_fault(&error).message);
-            Ok(Preparation::Needs(Box::new(ChangeEvent::StopPlan { reason, reviewer: None })))
-        }
+        Err(error) => Ok(Preparation::Needs(Box::new(stop_plan_event(&to_fault(&error))))),
     }
 }
 
@@ -94,25 +91,30 @@ fn proposer_may_call(state: &ReviewState, change: &Change) -> Result<bool, Retry
     })
 }
 
-/// Voids the invalid approvals of later steps, because a step runs only while all later ones are approved. Returns `true` if
-/// there were none.
-async fn void_later_votes(state: &ReviewState, plan: &PlanStep, is_own: bool) -> Result<bool, RetryReason> {
+/// Takes back the approvals of later steps that no longer hold, because a step runs only while all later ones are approved.
+/// Returns `true` if there were none.
+async fn check_later_steps(state: &ReviewState, plan: &PlanStep, is_own: bool) -> Result<bool, RetryReason> {
     if plan.last {
         return Ok(true);
     }
     let unreadable = |error: McpError| {
-        tracing::error!(%error, plan = %plan.id, "the approvals of a plan cannot be checked; trying again");
+        tracing::error!(%error, plan = %plan.id, "the later steps of a plan cannot be checked; trying again");
         RetryReason::Unavailable
     };
     let steps = state.changes.store.plan(&plan.id).await.map_err(|error| unreadable(store_error(&error)))?;
     let mut are_valid = true;
     for step in steps.iter().filter(|step| step.plan.as_ref().is_some_and(|later| later.index > plan.index)) {
-        let Some(void) = votes::void_event(&state.changes, step).map_err(unreadable)? else { continue };
-        if !is_own && state.changes.nodes.live_count() > 1 {
-            // The node that is to run the step does this itself if it is alive.
+        // Policy cannot be asked about the tools of a server that is still connecting.
+        let is_starting = state.started.elapsed() < state.changes.config.provider_startup_timeout;
+        if is_starting && !state.directory.has_tools(&step.provider) {
+            return Err(RetryReason::ProviderStarting);
+        }
+        let Some(event) = find_objection(state, step).await.map_err(unreadable)? else { continue };
+        if !is_own && !state.changes.nodes.is_leader() {
+            // The node that is to run the step does this itself if it is alive. If it is gone, the leader does it.
             return Err(RetryReason::Unavailable);
         }
-        commit_transition(state, step, void).await?;
+        commit_transition(state, step, event).await?;
         are_valid = false;
     }
     Ok(are_valid)

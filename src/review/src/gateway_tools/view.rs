@@ -239,7 +239,7 @@ fn is_asking(change: &Change) -> bool {
 pub fn progress_message(change: &Change) -> String {
     let clause = match change.state {
         ChangeState::Pending => "waits for a person's decision",
-        ChangeState::Stale => "is stale: its target has changed, and a person must look again",
+        ChangeState::Stale => "is stale: it can no longer run as it was shown, and a person must look again",
         ChangeState::Approved => "is approved and about to run",
         ChangeState::Executing if is_asking(change) => "is running, and its tool waits for an answer of its client",
         ChangeState::Executing => "is running",
@@ -287,7 +287,7 @@ const fn describe_state(state: ChangeState) -> &'static str {
         ChangeState::Rejected => "rejected",
         ChangeState::Expired => "it expired before it ran",
         ChangeState::Withdrawn => "withdrawn",
-        ChangeState::Stale => "its target has changed, a person must look again",
+        ChangeState::Stale => "it can no longer run as it was shown, a person must look again",
     }
 }
 
@@ -317,7 +317,7 @@ pub fn change_text(change: &Change) -> String {
         ChangeState::Rejected => writeln!(out, "Change rejected. ID: {id}"),
         ChangeState::Expired => writeln!(out, "Change expired before it ran. ID: {id}"),
         ChangeState::Withdrawn => writeln!(out, "Change withdrawn. ID: {id}"),
-        ChangeState::Stale => writeln!(out, "Change stale: its target has changed. ID: {id}"),
+        ChangeState::Stale => writeln!(out, "Change stale: it can no longer run as it was shown. ID: {id}"),
     };
     let view = change.for_proposer();
     let _ = writeln!(out, "Operation: {}", view.operation.as_str());

@@ -27,9 +27,9 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
 
 impl Changes {
-    /// Approves or rejects. Refuses an approval by the proposer, an old version, and a target that has
-    /// changed; the change is then pending with a new diff, or stale if it cannot be previewed. Rejecting an approved step of a
-    /// plan withdraws the step, which stops the plan.
+    /// Approves or rejects. Refuses an approval by the proposer, an old version, a call that policy now denies, and a target
+    /// that has changed; the change is then pending with a new diff, or stale if it cannot be previewed. Rejecting an approved step
+    /// of a plan withdraws the step, which stops the plan.
     ///
     /// Decides on the Executor's thread, so that a dropped future leaves nothing half done, and so that providers are never
     /// called on the threads that serve connections.
@@ -37,8 +37,8 @@ impl Changes {
     /// # Errors
     /// `SHUTTING_DOWN`, `FORBIDDEN`, `INVALID_PARAMS` (the comment is too long), `SELF_APPROVAL`, `ALREADY_VOTED`,
     /// `COMMENT_REQUIRED`, `PREVIEW_REQUIRED`, `SIGN_IN_REQUIRED`, `TRUNCATED` (in bulk), `CHANGE_NOT_FOUND`,
-    /// `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`, `CHANGE_EXPIRED`, `OVERLOADED`, the provider's error about
-    /// the preview, and the errors of the store. All conflicts carry the current change.
+    /// `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `POLICY_DENIED`, `CHANGE_STALE`, `CHANGE_EXPIRED`, `OVERLOADED`, the provider's
+    /// error about the preview, and the errors of the store. All conflicts carry the current change.
     pub async fn decide(&self, decision: ChangeDecision) -> RequestResult {
         check_request(&self.state, &decision.reviewer, decision.comment.as_deref())?;
         let state = Arc::clone(&self.state);
@@ -227,6 +227,11 @@ pub(super) async fn check_decision(
         {
             return refuse(state, &change, illegal).await;
         }
+        // Policy may have become stricter since the proposal.
+        state
+            .judge(&change, &change.arguments)
+            .await
+            .map_err(|error| ChangeRequestError { error, current: Some(Arc::clone(&change)) })?;
         require_same_target(state, &change).await?;
     }
     Ok((change, event))

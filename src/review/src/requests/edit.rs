@@ -30,7 +30,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{ProviderDirectory, previews::compose::ComputedPreview};
-use countersign_runtime::{background, crash::crash_point, large_messages::offload};
+use countersign_runtime::{crash::crash_point, large_messages::offload};
 
 impl Changes {
     /// Replaces the arguments of a pending or stale change. They are checked against the tool's schema and previewed as
@@ -115,24 +115,16 @@ pub(crate) async fn terms_for_arguments(
     change: &Arc<Change>,
     arguments: &Arc<RawValue>,
 ) -> Result<(Verdict, Terms), McpError> {
-    let (directory, proposed, arguments) = (Arc::clone(&state.directory), Arc::clone(change), Arc::clone(arguments));
-    // Evaluating a condition may take long.
-    let decision = background::spawn_blocking(move || directory.judge_change(&proposed, &arguments)).await;
-    let decision = decision.map_err(|_| McpError::new(ErrorKind::Internal, "The policy could not be evaluated"))?;
-    let Some(Decision { verdict, reason, terms: current_terms, .. }) = decision else {
+    let Some(Decision { verdict, reason, terms: current_terms, .. }) = state.judge(change, arguments).await? else {
         return Ok((Verdict::Allow, change.terms.clone()));
     };
-    let terms = match verdict {
-        Verdict::Deny => {
-            let message = format!("The policy denies the call with these arguments: {reason}");
-            return Err(McpError::new(ErrorKind::PolicyDenied, message));
-        }
+    let terms = if change.is_allowed_step() && change.state == ChangeState::Approved {
         // Policy asked for no review when the step was proposed, so the terms are those that policy sets now.
-        _ if change.is_allowed_step() && change.state == ChangeState::Approved => {
-            Terms { expire_after: change.terms.expire_after, ..Terms::clone(&current_terms) }
-        }
-        Verdict::Allow => change.terms.clone(),
-        Verdict::Review => combine_terms(&change.terms, &current_terms).ok_or_else(|| {
+        Terms { expire_after: change.terms.expire_after, ..Terms::clone(&current_terms) }
+    } else if verdict == Verdict::Allow {
+        change.terms.clone()
+    } else {
+        combine_terms(&change.terms, &current_terms).ok_or_else(|| {
             McpError::new(
                 ErrorKind::PolicyDenied,
                 format!(
@@ -141,7 +133,7 @@ pub(crate) async fn terms_for_arguments(
                 ),
             )
             .with("reviewers", current_terms.reviewers.as_slice())
-        })?,
+        })?
     };
     Ok((verdict, terms))
 }

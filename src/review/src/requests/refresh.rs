@@ -19,7 +19,8 @@ use countersign_protocol::ErrorKind;
 use countersign_runtime::crash::crash_point;
 
 impl Changes {
-    /// Compares the change with its target again. Returns the change as it is if nothing moved; otherwise the change is
+    /// Compares the change with its target again. Returns the change as it is if nothing moved, or if policy denies a stale one;
+    /// otherwise the change is
     /// pending with the new diff, or stale with the reason why there is no diff. Continues if the future is dropped.
     ///
     /// # Errors
@@ -31,6 +32,9 @@ impl Changes {
         let refresh = async move {
             let change = load(&state, &id).await?;
             check_decidable(&state, &change, version).await?;
+            if change.state == ChangeState::Stale && state.find_denial(&change).await?.is_some() {
+                return Ok(change);
+            }
             match recheck_target(&state, &change).await? {
                 TargetCheck::AsShown => Ok(change),
                 TargetCheck::NotAsShown(current, _) => to_request_result(&state, &change, current).await,
@@ -96,7 +100,7 @@ pub(crate) async fn require_same_target(state: &ReviewState, change: &Arc<Change
     if current.state == ChangeState::Stale {
         return Err(wrong_state_error(&current));
     }
-    let reason = reason.as_deref().unwrap_or("The target has changed since the diff was made");
+    let reason = reason.as_deref().unwrap_or("The change is no longer stale");
     let message = format!("{reason}; look at the change as it is now and decide again");
     Err(refusal_error(ErrorKind::ChangeStale, message, &current))
 }

@@ -11,6 +11,7 @@ use std::{
 use serde_json::value::RawValue;
 
 use super::{
+    expect_refusal,
     plans::{self, *},
     votes::{RevocableKeys, reviewers},
 };
@@ -97,9 +98,23 @@ async fn policy_is_asked_again_about_an_allowed_step() {
     let first = bench.wait_for_state(&steps[0].id, ChangeState::Pending).await;
     assert_eq!(first.terms.quorum, 1);
     set_policy(&bench, Verdict::Deny, Terms::default());
-    bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
+    expect_refusal(bench.decide(&first, ReviewVerdict::Approve).await, ErrorKind::PolicyDenied);
+    let steps = propose_with(&bench, &ABC[..2], |_, proposal| proposal.terms.quorum = 0).await;
     bench.wait_for_state(&steps[1].id, ChangeState::Withdrawn).await;
-    assert_eq!(bench.get(&steps[0].id).await.state, ChangeState::Applied, "the reviewer approved the first step");
+    assert_eq!(bench.fake.call_count(), 2, "neither step ran");
+    bench.end().await;
+}
+
+#[actix::test]
+async fn plan_does_not_begin_if_policy_denies_a_later_step() {
+    let bench = bench().await;
+    let steps = propose_with(&bench, &ABC, |_, proposal| proposal.terms.undo_for = 1).await;
+    approve(&bench, &steps).await;
+    set_policy(&bench, Verdict::Deny, Terms::default());
+    bench.wait_for_state(&steps[2].id, ChangeState::Stale).await;
+    let states = states(&plan(&bench, &steps).await);
+    assert_eq!(states, [ChangeState::Approved, ChangeState::Stale, ChangeState::Stale]);
+    assert!(called_targets(&bench).is_empty());
     bench.end().await;
 }
 

@@ -246,7 +246,7 @@ pub(super) async fn current_decision(route: &Arc<ToolRoute>, change: &Arc<Change
     let (route, change) = (Arc::clone(route), Arc::clone(change));
     // Evaluating a condition may take long.
     let decision = background::spawn_blocking(move || {
-        let caller = change.proposer.to_agent();
+        let caller = change.proposer.to_principal();
         let requester = Requester::for_proposer(&change.proposer, &caller);
         route.ruling_for(&change.arguments).decide(&requester, &change.arguments)
     });

@@ -219,7 +219,7 @@ fn write_notes(out: &mut DetailWriter, change: &Change) {
         );
     }
     if change.state == ChangeState::Stale {
-        out.message(theme.warn(), "The target has changed since this was proposed; f previews it again.".to_owned());
+        out.message(theme.warn(), "What was shown no longer holds; f previews it again.".to_owned());
     }
 }
 

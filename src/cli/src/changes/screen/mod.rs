@@ -330,7 +330,7 @@ fn outcome_message(done_message: &str, change: &Change) -> String {
     use countersign_domain::changes::ChangeState;
     match (done_message, change.state) {
         ("Approved", ChangeState::Pending) => missing_approvals_message(change),
-        ("Approved", ChangeState::Stale) => "The target has changed: look at the new diff and decide again.".to_owned(),
+        ("Approved", ChangeState::Stale) => "What was shown no longer holds; look at it again.".to_owned(),
         ("Approved", ChangeState::Approved) if change.run_after.is_some() => {
             format!("Approved; u undoes it within {}s.", change.terms.undo_for)
         }

@@ -17,7 +17,7 @@ export default {
   'bundle.backToInbox': 'Zurück zum Eingang',
   'bundle.others': 'Andere Prüfer entscheiden über diese Änderung.',
   'bundle.voted': 'Sie haben sie freigegeben. Sie wartet auf eine weitere Freigabe.',
-  'bundle.stale': 'Das Ziel hat sich geändert. Aktualisieren Sie die Vorschau, um zu entscheiden.',
+  'bundle.stale': 'So, wie sie gezeigt wurde, kann die Änderung nicht mehr ausgeführt werden. Aktualisieren Sie die Vorschau, um zu entscheiden.',
   'bundle.previewFailed': 'Die Vorschau ist fehlgeschlagen. Öffnen Sie die Änderung, um sie einzeln freizugeben.',
   'bundle.truncated': 'Der Diff ist unvollständig. Öffnen Sie die Änderung, um sie einzeln freizugeben.',
   'bundle.notDecided': 'Nicht entschieden: {problem}',

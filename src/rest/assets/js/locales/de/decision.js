@@ -20,7 +20,7 @@ export default {
   'decision.howRecorded': 'Woher wissen Sie das? (wird im Audit-Protokoll festgehalten)',
   'decision.commentRequired': 'Kommentar (erforderlich)',
   'decision.commentOptional': 'Kommentar (optional)',
-  'decision.stale': 'Die Vorschau ist veraltet, also ist keine Freigabe möglich. Aktualisieren Sie sie, lehnen Sie die Änderung ab oder überlassen Sie sie dem Antragsteller.',
+  'decision.stale': 'So, wie sie gezeigt wurde, kann die Änderung nicht mehr ausgeführt werden. Aktualisieren Sie die Vorschau, lehnen Sie die Änderung ab oder überlassen Sie sie dem Antragsteller.',
   'decision.rejectKeys': '{send} lehnt ab, {cancel} bricht ab. Der Agent liest, was Sie schreiben.',
   'decision.newDiff': 'Das ist der neue Diff. {approve} gibt ihn frei, {reject} lehnt ihn ab.',
   'decision.selected': { one: '{count} Änderung ausgewählt. Geben Sie sie unter der Liste frei oder lehnen Sie sie ab.', other: '{count} Änderungen ausgewählt. Geben Sie sie unter der Liste frei oder lehnen Sie sie ab.' },

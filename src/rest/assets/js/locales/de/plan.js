@@ -29,7 +29,7 @@ export default {
   'plan.barred': 'Sie haben diesen Plan vorgeschlagen, oder er wurde mit einem Schlüssel desselben Inhabers vorgeschlagen, daher muss ihn jemand anderes freigeben.',
   'plan.nothingForYou': 'Kein Schritt wartet auf Sie: Der Rest ist für andere Prüfer oder hat Ihre Freigabe oder Änderung.',
   'plan.notComplete': 'Der Plan kann freigegeben werden, sobald sein letzter Schritt da ist. Einzelne Schritte können auf ihren eigenen Seiten freigegeben werden.',
-  'plan.stale': 'Die Vorschau von Schritt {step} ist veraltet. Öffnen Sie ihn, um sie zu aktualisieren.',
+  'plan.stale': 'Schritt {step} kann so, wie er gezeigt wurde, nicht mehr ausgeführt werden. Öffnen Sie ihn, um seine Vorschau zu aktualisieren.',
   'plan.truncated': 'Schritt {step} ist zu groß, um vollständig angezeigt zu werden. Öffnen Sie ihn, um ihn einzeln freizugeben.',
   'plan.needsComment': 'Die Regel eines Schritts verlangt zu jeder Entscheidung einen Kommentar.',
   'plan.approved': 'Sie haben den Plan freigegeben.',

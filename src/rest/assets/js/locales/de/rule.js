@@ -2,7 +2,7 @@
 
 export default {
   'rule.title': 'Dauerregel anlegen',
-  'rule.help': 'Eine Dauerregel entscheidet automatisch über künftige Aufrufe; diese Änderung braucht trotzdem ihre eigene Entscheidung. Die Regel steht unter Dauerregeln und im Audit-Protokoll, und jeder Prüfer kann sie widerrufen.',
+  'rule.help': 'Eine Dauerregel entscheidet automatisch über künftige Aufrufe; diese Änderung braucht trotzdem ihre eigene Entscheidung. Eine Regel, die ablehnt, verhindert auch, dass offene und freigegebene Änderungen ausgeführt werden. Die Regel steht unter Dauerregeln und im Audit-Protokoll, und jeder Prüfer kann sie widerrufen.',
   'rule.futureCalls': 'Künftige Aufrufe',
   'rule.allow': 'Erlauben',
   'rule.deny': 'Verweigern',

@@ -17,7 +17,7 @@ export default {
   'bundle.backToInbox': 'Back to the inbox',
   'bundle.others': 'Other reviewers decide on this change.',
   'bundle.voted': 'You have approved it. It waits for another approval.',
-  'bundle.stale': 'The target has changed. Refresh the preview to decide.',
+  'bundle.stale': 'This can no longer run as it was shown. Refresh the preview to decide.',
   'bundle.previewFailed': 'The preview failed. Open the change to approve it on its own.',
   'bundle.truncated': 'The diff is incomplete. Open the change to approve it on its own.',
   'bundle.notDecided': 'Not decided: {problem}',

@@ -20,7 +20,7 @@ export default {
   'decision.howRecorded': 'How do you know? (recorded in the audit trail)',
   'decision.commentRequired': 'Comment (required)',
   'decision.commentOptional': 'Comment (optional)',
-  'decision.stale': 'The preview is out of date, so this cannot be approved. Refresh it, reject the change, or leave it to the proposer.',
+  'decision.stale': 'This can no longer run as it was shown. Refresh the preview, reject the change, or leave it to the proposer.',
   'decision.rejectKeys': '{send} rejects, {cancel} cancels. The agent reads what you write.',
   'decision.newDiff': 'This is the new diff. {approve} approves it, {reject} rejects it.',
   'decision.selected': { one: '{count} change selected. Approve or reject it below the list.', other: '{count} changes selected. Approve or reject them below the list.' },

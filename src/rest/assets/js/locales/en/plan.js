@@ -29,7 +29,7 @@ export default {
   'plan.barred': 'You proposed this plan, or it was proposed with a key of the same owner as yours, so somebody else has to approve it.',
   'plan.nothingForYou': 'No step waits for you: the rest is for other reviewers, or has your approval or edit.',
   'plan.notComplete': 'The plan can be approved once its last step has arrived. Single steps can be approved on their own pages.',
-  'plan.stale': 'The preview of step {step} is out of date. Open it to refresh it.',
+  'plan.stale': 'Step {step} can no longer run as it was shown. Open it to refresh its preview.',
   'plan.truncated': 'Step {step} is too large to be shown completely. Open it to approve it alone.',
   'plan.needsComment': 'The rule of a step requires a comment with each decision.',
   'plan.approved': 'You approved the plan.',

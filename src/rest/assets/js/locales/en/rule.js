@@ -2,7 +2,7 @@
 
 export default {
   'rule.title': 'Create standing rule',
-  'rule.help': 'A standing rule decides future calls automatically; this change still needs its own decision. The rule is listed under Standing rules and in the audit trail, and any reviewer can revoke it.',
+  'rule.help': 'A standing rule decides future calls automatically; this change still needs its own decision. A rule that denies also keeps waiting and approved changes from running. The rule is listed under Standing rules and in the audit trail, and any reviewer can revoke it.',
   'rule.futureCalls': 'Future calls',
   'rule.allow': 'Allow',
   'rule.deny': 'Deny',
