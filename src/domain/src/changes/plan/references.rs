@@ -143,7 +143,9 @@ fn parse_reference(object: &str) -> Option<(usize, String)> {
         return None;
     }
     let pointer = json::string(pointer.value)?;
-    let is_pointer = pointer.is_empty() || pointer.starts_with('/');
+    // `~` only begins the escapes `~0` and `~1`.
+    let has_valid_escapes = pointer.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+    let is_pointer = pointer.is_empty() || pointer.starts_with('/') && has_valid_escapes;
     (is_pointer && pointer.len() <= MAX_POINTER_BYTES).then_some((from.value.parse().ok()?, pointer.into_owned()))
 }
 
@@ -153,7 +155,8 @@ fn value_at<'a>(json: &'a str, pointer: &str) -> Option<&'a str> {
     for token in pointer.split('/').skip(1) {
         let token = token.replace("~1", "/").replace("~0", "~");
         value = if value.starts_with('[') {
-            let position: usize = token.parse().ok()?;
+            // An index has no sign and no leading zeros.
+            let position: usize = token.parse().ok().filter(|position: &usize| position.to_string() == token)?;
             json::elements(value).nth(position)?.1
         } else {
             json::member(value, &token)?
@@ -200,6 +203,8 @@ mod tests {
             r#"{"a":{"$from":"0","pointer":"/a"}}"#,
             r#"{"a":{"$from":-1,"pointer":"/a"}}"#,
             r#"{"a":{"$from":0,"pointer":"a"}}"#,
+            r#"{"a":{"$from":0,"pointer":"/a~2"}}"#,
+            r#"{"a":{"$from":0,"pointer":"/a~"}}"#,
             r#"{"a":{"$from":0,"pointer":1}}"#,
             r#"{"a":{"$from":0,"pointer":"/a","b":1}}"#,
             r#"{"$from":0,"x":"/a"}"#,
@@ -218,6 +223,10 @@ mod tests {
         let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(MAX_VALUE_BYTES));
         for result in [r#"{"a":true}"#, r#"{"a":null}"#, r#"{"a":{}}"#, r#"{"a":[1]}"#, long.as_str()] {
             assert!(matches!(fill(one, &[result]), Err(ReferenceError::NotScalar { .. })), "{result}");
+        }
+        for index in ["00", "+0", "-"] {
+            let reference = format!(r#"{{"a":{{"$from":0,"pointer":"/{index}"}}}}"#);
+            assert!(matches!(fill(&reference, &[r#"["x"]"#]), Err(ReferenceError::NoValue { .. })), "{index}");
         }
     }
 }
