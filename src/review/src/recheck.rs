@@ -10,9 +10,10 @@ use super::{
     plan_steps::{self, StepDependency},
     review_state::ReviewState,
     store_error,
+    upkeep::votes,
 };
 use countersign_domain::{
-    changes::{Change, ChangeFault, Preview, ServerIdentity, StateEffect},
+    changes::{Change, ChangeFault, Preview, ServerIdentity, StateEffect, machine::ChangeEvent},
     policy::{Decision, Verdict},
 };
 use countersign_protocol::{ErrorKind, McpError};
@@ -84,6 +85,11 @@ pub(super) fn to_fault(error: &McpError) -> ChangeFault {
     ChangeFault::new(error.kind, message)
 }
 
+/// Returns the event that stops a plan because of a step that cannot run.
+pub(super) fn stop_plan_event(fault: &ChangeFault) -> ChangeEvent {
+    ChangeEvent::StopPlan { reason: format!("it could not be prepared: {}", fault.message), reviewer: None }
+}
+
 /// Truncates a text to at most `max` characters and an ellipsis.
 pub(super) fn truncate_chars(text: &mut String, max: usize) {
     if let Some((end, _)) = text.char_indices().nth(max) {
@@ -146,6 +152,19 @@ impl ReviewState {
             Err(denial) if denial.kind == ErrorKind::PolicyDenied => Ok(Some(to_fault(&denial))),
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns the event that must come before an approved change runs, because votes are no longer valid or policy now denies the
+    /// call; `None` if the approval still holds.
+    pub(super) async fn find_objection(&self, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
+        if let Some(void) = votes::void_event(&self.changes, change)? {
+            return Ok(Some(void));
+        }
+        let denial = self.find_denial(change).await?;
+        Ok(denial.map(|fault| {
+            // Nobody has approved an allowed step, so nobody needs to look at it again.
+            if change.is_allowed_step() { stop_plan_event(&fault) } else { ChangeEvent::MarkStale { fault } }
+        }))
     }
 
     /// Previews the change again as its proposer and compares. The returned provider is the one that was compared: if

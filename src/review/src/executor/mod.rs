@@ -39,10 +39,10 @@ use crate::{
     actor::{ApprovedChange, TransitionError},
     recheck::{Divergence, Recheck, SameTarget, to_fault},
     review_state::ReviewState,
-    upkeep::{expiry, votes},
+    upkeep::expiry,
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
-use countersign_protocol::{ErrorKind, McpError};
+use countersign_protocol::ErrorKind;
 use countersign_provider::{CallContext, Permit, Provider, previews::verification::read_back};
 use countersign_runtime::crash::crash_point;
 use countersign_store::StoreError;
@@ -320,7 +320,7 @@ async fn check_readiness(
     let needs_account = reason_to_wait.is_some();
     state.waiting_reasons.update(&change, reason_to_wait);
     let event = match recheck {
-        Recheck::Same(same) => match find_objection(state, &change).await {
+        Recheck::Same(same) => match state.find_objection(&change).await {
             Ok(None) => return Ok(Some((change, same))),
             // Keys and policy are the same on all nodes. If the node that is to run the change is gone, the leader does this.
             Ok(Some(event)) if is_own || state.changes.nodes.is_leader() => event,
@@ -353,24 +353,6 @@ async fn check_readiness(
     };
     commit_transition(state, &change, event).await?;
     Ok(None)
-}
-
-/// Returns the event that must come before an approved change runs, because votes are no longer valid or policy now denies the
-/// call; `None` if the approval still holds.
-async fn find_objection(state: &ReviewState, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
-    if let Some(void) = votes::void_event(&state.changes, change)? {
-        return Ok(Some(void));
-    }
-    let denial = state.find_denial(change).await?;
-    Ok(denial.map(|fault| {
-        // Nobody has approved an allowed step, so nobody needs to look at it again.
-        if change.is_allowed_step() { stop_plan_event(&fault) } else { ChangeEvent::MarkStale { fault } }
-    }))
-}
-
-/// Returns the event that stops a plan because of a step that cannot run.
-fn stop_plan_event(fault: &ChangeFault) -> ChangeEvent {
-    ChangeEvent::StopPlan { reason: format!("it could not be prepared: {}", fault.message), reviewer: None }
 }
 
 /// Sends a change back to review because its target has changed: marks it stale, then pending with a fresh diff.

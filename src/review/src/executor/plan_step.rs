@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::{RetryReason, commit_transition, find_objection, stop_plan_event};
+use super::{RetryReason, commit_transition};
 use crate::{
-    recheck::{PreviewFailure, to_fault, truncate_headlines},
+    recheck::{PreviewFailure, stop_plan_event, to_fault, truncate_headlines},
     requests::{edit::terms_for_arguments, propose::check_reviewable},
     review_state::ReviewState,
     store_error,
@@ -109,7 +109,7 @@ async fn check_later_steps(state: &ReviewState, plan: &PlanStep, is_own: bool) -
         if is_starting && !state.directory.has_tools(&step.provider) {
             return Err(RetryReason::ProviderStarting);
         }
-        let Some(event) = find_objection(state, step).await.map_err(unreadable)? else { continue };
+        let Some(event) = state.find_objection(step).await.map_err(unreadable)? else { continue };
         if !is_own && !state.changes.nodes.is_leader() {
             // The node that is to run the step does this itself if it is alive. If it is gone, the leader does it.
             return Err(RetryReason::Unavailable);
