@@ -29,12 +29,13 @@ pub struct Fixture {
 }
 
 /// Connects a fake server `s` of an era with these capabilities.
-pub async fn connect_server(
+async fn connect_server(
     era: Era,
+    kind: LinkKind,
     capabilities: &Value,
     adjust: impl FnOnce(&mut UpstreamConfig),
 ) -> (Arc<FakeServer>, Arc<Upstream>) {
-    let server = FakeServer::new(era, if era == Era::Legacy { LinkKind::Streams } else { LinkKind::Stateless });
+    let server = FakeServer::new(era, kind);
     *server.capabilities.lock() = capabilities.clone();
     let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
     let mut config = UpstreamConfig::new("s", target);
@@ -51,8 +52,19 @@ impl Fixture {
 
     /// Creates a fixture whose server has these capabilities. `adjust` changes the configuration of the upstream.
     pub async fn with_config(era: Era, capabilities: &Value, adjust: impl FnOnce(&mut UpstreamConfig)) -> Self {
+        let kind = if era == Era::Legacy { LinkKind::Streams } else { LinkKind::Stateless };
+        Self::with_link_kind(era, kind, capabilities, adjust).await
+    }
+
+    /// Creates a fixture like [`Self::with_config`], whose server has links of this kind.
+    pub async fn with_link_kind(
+        era: Era,
+        kind: LinkKind,
+        capabilities: &Value,
+        adjust: impl FnOnce(&mut UpstreamConfig),
+    ) -> Self {
         let clients = TestClients::default();
-        let (server, upstream) = connect_server(era, capabilities, adjust).await;
+        let (server, upstream) = connect_server(era, kind, capabilities, adjust).await;
         let bridge = Arc::new(Bridge::new(StateSealer::new([7; 32]).unwrap(), Arc::clone(&clients.memory), None));
         Self { clients, bridge, server, upstream }
     }

@@ -247,12 +247,7 @@ async fn wait_for_task_result(prepared: &PreparedCall<'_>, created: &str) -> Res
         cancel_guard.disarm();
     }
     prepared.call.bridge.tasks.forget(&task_request.task.alias);
-    let result = ended.and_then(|task| legacy::result_of_ended_task(&task_request, task.get()));
-    // Requests about the task have failed, but the tool may have run.
-    let result = result.map_err(|error| match error.data.contains_key("outcome") {
-        true => error.with("outcome", "unknown"),
-        false => error,
-    })?;
+    let result = ended.and_then(|task| legacy::result_of_ended_task(&task_request, task.get()))?;
     let has_failed = is_error_result(&result);
     Ok(Reply::verbatim(result).with_failure(has_failed.then_some(ErrorKind::ToolExecution)))
 }

@@ -114,7 +114,7 @@ async fn await_handshake_task(task_request: &TaskRequest<'_>, params: &str) -> R
     loop {
         let outgoing = task_request.build_request("tasks/result", params);
         let (relay, requests) = Relay::with_questions(task_request.recipient(task.caller.log_level), true);
-        match asker.run(upstream.call(&task.caller, &outgoing, relay), requests).await {
+        match asker.run(task_request.call(&outgoing, relay), requests).await {
             Err(error) if error.kind == ErrorKind::Timeout => {}
             response => return response,
         }

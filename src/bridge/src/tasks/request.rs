@@ -36,9 +36,10 @@ impl<'a> TaskRequest<'a> {
     /// Finds the upstream of a task.
     ///
     /// # Errors
-    /// The errors of [`Task::upstream`]; `UPSTREAM_UNAVAILABLE` if the upstream was not reached yet.
+    /// The errors of [`Task::upstream`], with the outcome `unknown`; `UPSTREAM_UNAVAILABLE` if the upstream was not reached
+    /// yet.
     pub async fn new(exchange: &'a Exchange, task: Arc<Task>) -> Result<Self, McpError> {
-        let upstream = task.upstream().await?;
+        let upstream = task.upstream().await.map_err(with_unknown_outcome)?;
         let negotiated = upstream.negotiated().ok_or_else(|| {
             McpError::new(ErrorKind::UpstreamUnavailable, "the server of this task has not been reached yet")
         })?;
@@ -56,13 +57,21 @@ impl<'a> TaskRequest<'a> {
         MessageRecipient::for_exchange(self.exchange, None, level)
     }
 
+    /// Sends a request to the upstream on behalf of the task's caller.
+    ///
+    /// # Errors
+    /// The errors of [`Upstream::call`], with the outcome `unknown`.
+    pub async fn call(&self, outgoing: &OutgoingRequest, listener: Arc<dyn Listener>) -> Result<Response, McpError> {
+        self.upstream.call(&self.task.caller, outgoing, listener).await.map_err(with_unknown_outcome)
+    }
+
     /// Sends a request to the upstream. The upstream's questions during it are declined.
     ///
     /// # Errors
-    /// The errors of [`Upstream::call`].
+    /// The errors of [`Self::call`].
     pub async fn send(&self, method: &str, params: &str) -> Result<Result<Box<RawValue>, RpcError>, McpError> {
         let relay: Arc<dyn Listener> = Relay::new(self.recipient(None), false);
-        match self.upstream.call(&self.task.caller, &self.build_request(method, params), relay).await? {
+        match self.call(&self.build_request(method, params), relay).await? {
             Response::Result(result) => {
                 check_object(result.get())?;
                 Ok(Ok(result))
@@ -97,6 +106,14 @@ impl<'a> TaskRequest<'a> {
             uri_prefix: self.upstream.names.uri_prefix(),
         }
         .adapt_nested(result)
+    }
+}
+
+/// Replaces the outcome of a failed request about a task, because the tool that runs as the task may have run.
+fn with_unknown_outcome(error: McpError) -> McpError {
+    match error.data.contains_key("outcome") {
+        true => error.with("outcome", "unknown"),
+        false => error,
     }
 }
 

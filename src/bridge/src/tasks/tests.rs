@@ -1,5 +1,7 @@
 //! Tasks within and across eras, with a fake server.
 
+mod exiting_child;
+
 use std::{
     future::{pending, ready},
     sync::atomic::{AtomicUsize, Ordering},
