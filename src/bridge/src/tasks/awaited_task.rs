@@ -33,14 +33,14 @@ use countersign_protocol::{
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
 use countersign_runtime::background;
-use countersign_upstream::{Listener, Response, Upstream, UpstreamNotification};
+use countersign_upstream::{Caller, Listener, Response, Upstream, UpstreamNotification};
 
 const INTERNAL: i64 = ErrorKind::Internal.number();
 
 /// The maximum number of open questions of one task.
 pub const MAX_OPEN_QUESTIONS: usize = 64;
 
-/// The number of consecutive requests about a task that may fail in any case.
+/// The number of consecutive requests about a task that may fail in any case, as long as its link is open.
 const MAX_FAILED_REQUESTS: u32 = 10;
 
 /// The time for which more requests may fail. The server chooses the interval of requests, so their number can be reached within a
@@ -56,11 +56,12 @@ pub struct FailedRequests {
 }
 
 impl FailedRequests {
-    /// Records a failed request. Returns `true` if the wait for the task is to be given up.
-    pub fn record(&mut self) -> bool {
+    /// Records a failed request of the task's caller. Returns `true` if the wait for the task is to be given up, at once if
+    /// the child process that ran it has ended.
+    pub fn record(&mut self, caller: &Caller) -> bool {
         let since = *self.since.get_or_insert_with(Instant::now);
         self.count = self.count.saturating_add(1);
-        self.count > MAX_FAILED_REQUESTS && since.elapsed() >= MAX_OUTAGE
+        caller.link_choice.has_ended() || (self.count > MAX_FAILED_REQUESTS && since.elapsed() >= MAX_OUTAGE)
     }
 }
 
@@ -177,7 +178,9 @@ impl AwaitedTask {
                         Err(error) => return give_up(&task, &error),
                     }
                 }
-                Err(error) if !error.kind.is_transient() || failures.record() => return give_up(&task, &error),
+                Err(error) if !error.kind.is_transient() || failures.record(&task.caller) => {
+                    return give_up(&task, &error);
+                }
                 Err(_) => method = "tasks/get",
             }
             let pause = task::poll_interval(&self.task.lock());

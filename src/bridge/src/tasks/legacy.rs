@@ -153,7 +153,11 @@ pub async fn await_end(task_request: &TaskRequest<'_>) -> Result<Box<RawValue>, 
             return Err(McpError::new(ErrorKind::Timeout, message).with("outcome", "unknown"));
         }
         let task = match task_request.send_or_fail("tasks/get", "{}").await {
-            Err(error) if error.passthrough.is_none() && error.kind.is_transient() && !failures.record() => {
+            Err(error)
+                if error.passthrough.is_none()
+                    && error.kind.is_transient()
+                    && !failures.record(&task_request.task.caller) =>
+            {
                 tokio::time::sleep(pause).await;
                 continue;
             }

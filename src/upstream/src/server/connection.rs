@@ -273,6 +273,12 @@ impl LinkChoice {
         }
     }
 
+    /// Returns `true` if only one link may be used and it has ended, so that no request can succeed any more.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.required().is_some_and(|connection| connection.upgrade().is_none_or(|connection| !connection.is_usable()))
+    }
+
     /// Records the link of a request, if follow-up requests need it.
     pub(crate) fn record(&self, connection: &Arc<UpstreamConnection>) {
         if let Self::Record(recorded) = self {

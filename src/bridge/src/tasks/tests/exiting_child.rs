@@ -32,3 +32,17 @@ async fn request_about_task_of_ended_child_has_unknown_outcome() {
     }
     assert_eq!((fixture.server.request_count("tasks/result"), fixture.server.request_count("tasks/get")), (1, 0));
 }
+
+#[actix::test]
+async fn awaited_task_of_ended_child_fails_at_once() {
+    let fixture = exiting_child().await;
+    tokio::time::pause();
+    let declared = r#"{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+    let client = fixture.clients.exchange(Revision::MODERN, declared);
+    let alias = create_required_task(&fixture, &client).await;
+    // A server that does not answer is polled for longer.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let task = request_task(&fixture, &client, Method::TasksGet, &alias).await.unwrap();
+    assert_eq!(task["status"], "failed", "{task}");
+    assert_eq!((fixture.server.request_count("tasks/result"), fixture.server.request_count("tasks/get")), (1, 0));
+}
