@@ -3,7 +3,10 @@
 //! questions are in the task's `inputRequests` until a `tasks/update` answers them, or [`ANSWER_TIMEOUT`] has passed.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -25,7 +28,7 @@ use countersign_exchange::{ask::ANSWER_TIMEOUT, memory::MemoryShare};
 use countersign_protocol::{
     ErrorKind, McpError, Revision, encode,
     error::code_for_client,
-    json::{MemberEdit, edit, members, merge_meta, push_quoted, quoted, string},
+    json::{MemberEdit, edit, members, merge_meta, push_quoted, quoted},
     negotiate::ClientCapabilities,
     params::keys,
     rpc_error::RpcError,
@@ -67,7 +70,8 @@ impl FailedRequests {
 
 /// A question of the upstream without an answer.
 struct OpenQuestion {
-    /// The key of the answer: the upstream's own request id, which the protocol forbids to reuse.
+    /// The key of the answer: the number of the question in its task. The text of a request id is not unique, because `6` and
+    /// `"6"` are different ids, and a key must never be used again for the same task (ext-tasks).
     key: String,
     /// `{"method": …, "params": …}`
     json: String,
@@ -84,6 +88,8 @@ pub struct AwaitedTask {
     /// The task as the upstream last described it.
     task: Mutex<Box<str>>,
     open_questions: Mutex<Vec<OpenQuestion>>,
+    /// The number of questions that the upstream has asked.
+    question_count: AtomicU64,
     pub outcome: Arc<KeptOutcome>,
     capabilities: ClientCapabilities,
     /// The client's own declaration as JSON text. `capabilities` may be only a part of it.
@@ -109,6 +115,7 @@ impl AwaitedTask {
             upstream_id: task::task_id(task),
             task: Mutex::new(task.into()),
             open_questions: Mutex::default(),
+            question_count: AtomicU64::new(0),
             outcome: KeptOutcome::new(share),
             capabilities,
             declared_capabilities,
@@ -280,7 +287,7 @@ impl Listener for AwaitedTask {
     }
 
     fn handle_request(&self, request: UpstreamRequest) {
-        let UpstreamRequest { id, method, params, reply, cancelled } = request;
+        let UpstreamRequest { method, params, reply, cancelled, .. } = request;
         if let Err(refused) =
             questions::check_capabilities(&self.capabilities, &method, params.as_deref().map(RawValue::get))
         {
@@ -288,7 +295,7 @@ impl Listener for AwaitedTask {
             return reply.answer(Err(refused));
         }
         let params = params.as_deref().map(RawValue::get);
-        let key = string(id.as_json()).map_or_else(|| id.as_json().to_owned(), std::borrow::Cow::into_owned);
+        let key = self.question_count.fetch_add(1, Ordering::Relaxed).to_string();
         let quoted_method = quoted(&method);
         let json = match questions::params_for_client(&self.upstream, &method, params, Revision::MODERN, None) {
             Some(params) => {
@@ -318,4 +325,40 @@ fn error_json(error: &RpcError) -> String {
 pub fn task_notification(task: &str, subscription: &str) -> bytes::Bytes {
     let params = merge_meta(task, &[(keys::SUBSCRIPTION_ID, MemberEdit::Set(subscription))]);
     encode::notification("notifications/tasks", Some(&params))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_exchange::memory::MemoryBudget;
+    use countersign_protocol::{RequestId, json::member};
+    use countersign_upstream::testing::fake::question;
+
+    #[test]
+    fn answer_reaches_its_question_whatever_the_request_ids() {
+        let capabilities = ClientCapabilities { elicitation_form: true, ..ClientCapabilities::default() };
+        let share = MemoryBudget::new(1000, 1000).share("ann");
+        let task = AwaitedTask::new(r#"{"taskId":"own"}"#, capabilities, "{}".into(), "s".into(), share);
+        let ask = |id: &str| {
+            let (request, answer) = question();
+            task.handle_request(UpstreamRequest { id: RequestId::from_raw(id), ..request });
+            answer
+        };
+        let keys = || {
+            let described = task.describe("a", str::to_owned).unwrap();
+            let requests = member(&described, "inputRequests").unwrap();
+            members(requests).map(|request| request.key.into_owned()).collect::<Vec<_>>()
+        };
+        let (mut first, mut second) = (ask("6"), ask(r#""6""#));
+        let first_keys = keys();
+        assert!(first_keys.len() == 2 && first_keys[0] != first_keys[1], "{first_keys:?}");
+        task.pass_answers(&format!(r#"{{"{}":{{"action":"decline"}}}}"#, first_keys[1]));
+        assert!(first.try_recv().is_err());
+        assert_eq!(second.try_recv().unwrap().unwrap().get(), r#"{"action":"decline"}"#);
+        // No key is used twice, even if the upstream uses the id of an answered request again.
+        let _third = ask(r#""6""#);
+        let later_keys = keys();
+        assert_eq!((later_keys.len(), &later_keys[0]), (2, &first_keys[0]));
+        assert!(!first_keys.contains(&later_keys[1]), "{later_keys:?}");
+    }
 }
