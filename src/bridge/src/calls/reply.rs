@@ -242,7 +242,7 @@ async fn wait_for_task_result(prepared: &PreparedCall<'_>, created: &str) -> Res
     let task = register(prepared, created, TaskKind::modern_upstream())?;
     let task_request = TaskRequest::new(exchange, task).await?;
     let cancel_guard = legacy::TaskCancelGuard::new(&task_request);
-    let ended = legacy::await_end(&task_request).await;
+    let ended = legacy::await_end(&task_request, None).await;
     if ended.is_ok() {
         cancel_guard.disarm();
     }

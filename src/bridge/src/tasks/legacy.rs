@@ -86,7 +86,7 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, params: &str) -> Resul
             read.ok_or_else(|| unknown_task_error(alias))??
         }
         TaskKind::ModernUpstream { .. } => {
-            let ended = await_end(&task_request).await?;
+            let ended = await_end(&task_request, Some(alias)).await?;
             result_of_ended_task(&task_request, ended.get())?
         }
         TaskKind::SameEra | TaskKind::LegacyUpstream(_) => match await_handshake_task(&task_request, params).await? {
@@ -136,12 +136,16 @@ fn cancelled_error() -> McpError {
 }
 
 /// Waits for the end of a task of the extension, and asks the client the upstream's questions meanwhile. An outage of the upstream
-/// ends the wait only if it is long, because the task goes on. Returns the task.
+/// ends the wait only if it is long, because the task goes on. Returns the task. Questions name `requested_task`, the client's id of
+/// a task that it requested.
 ///
 /// # Errors
 /// The errors of [`get`], with which the wait is given up; `TIMEOUT` for a task that has expired, and `CANCELLED` for one that its
 /// client has cancelled.
-pub async fn await_end(task_request: &TaskRequest<'_>) -> Result<Box<RawValue>, McpError> {
+pub async fn await_end(
+    task_request: &TaskRequest<'_>,
+    requested_task: Option<&str>,
+) -> Result<Box<RawValue>, McpError> {
     let mut asked_keys: HashSet<String> = HashSet::new();
     let (mut failures, mut pause) = (FailedRequests::default(), task::poll_interval("{}"));
     loop {
@@ -169,7 +173,7 @@ pub async fn await_end(task_request: &TaskRequest<'_>) -> Result<Box<RawValue>, 
             Status::Completed | Status::Failed | Status::Cancelled => return Ok(task),
             Status::InputRequired => {
                 let requests = member(text, "inputRequests").unwrap_or("{}");
-                if let Some(responses) = ask_client(task_request, requests, &mut asked_keys).await? {
+                if let Some(responses) = ask_client(task_request, requested_task, requests, &mut asked_keys).await? {
                     task_request.send_or_fail("tasks/update", &format!(r#"{{"inputResponses":{responses}}}"#)).await?;
                     continue;
                 }
@@ -221,6 +225,7 @@ impl Drop for TaskCancelGuard<'_> {
 /// questions.
 async fn ask_client(
     task_request: &TaskRequest<'_>,
+    requested_task: Option<&str>,
     requests: &str,
     asked_keys: &mut HashSet<String>,
 ) -> Result<Option<String>, McpError> {
@@ -238,10 +243,12 @@ async fn ask_client(
         }
         let elicitation_id = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
         let upstream = &task_request.upstream.config.name;
-        let params =
+        let mut params =
             questions::params_for_client(upstream, &method, params, exchange.revision(), elicitation_id.as_deref());
-        let params = task_shape::with_related_task(params.as_deref().unwrap_or("{}"), &task_request.task.alias);
-        let answer = ask(&exchange.session, &exchange.related, &method, Some(&params)).await;
+        if let Some(task) = requested_task {
+            params = Some(task_shape::with_related_task(params.as_deref().unwrap_or("{}"), task));
+        }
+        let answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()).await;
         let answer = questions::answer_or_error(&method, answer)?;
         responses.push(if responses.is_empty() { '{' } else { ',' });
         push_quoted(&mut responses, &request.key);

@@ -4,7 +4,7 @@ mod exiting_child;
 
 use std::{
     future::{pending, ready},
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::*;
-use crate::testing::{Fixture, value};
+use crate::testing::{Fixture, answer, next_question, value};
 use countersign_exchange::{ask::ANSWER_TIMEOUT, testing::request};
 use countersign_protocol::{rpc_error::RpcError, task::TASKS_EXTENSION};
 use countersign_upstream::{
@@ -299,6 +299,49 @@ async fn task_is_cancelled_if_its_question_cannot_be_asked() {
     let client = fixture.clients.exchange(Revision::V2025_11_25, "{}");
     let error = fixture.call(&client, &json!({ "name": "s__echo" })).await.unwrap_err();
     assert_eq!((error.kind, cancellation_count(&fixture).await), (ErrorKind::NotBridgeable, 1));
+}
+
+#[actix::test]
+async fn question_names_task_only_if_client_requested_it() {
+    let capabilities = json!({ "tools": {}, "extensions": { TASKS_EXTENSION: {} } });
+    let fixture = Fixture::with_config(Era::Modern, &capabilities, |_| {}).await;
+    let is_answered = AtomicBool::new(false);
+    fixture.server.answer_with(move |request| {
+        if request.method != "tasks/get" {
+            is_answered.store(request.method == "tasks/update", Ordering::SeqCst);
+        }
+        let kind = if request.method == "tools/call" { "task" } else { "complete" };
+        let status = if is_answered.load(Ordering::SeqCst) { "completed" } else { "input_required" };
+        Box::pin(ready(ok(json!({
+            "resultType": kind, "taskId": "own", "status": status, "createdAt": "x", "lastUpdatedAt": "x", "ttlMs": null,
+            "inputRequests": { "k": { "method": "elicitation/create", "params": { "message": "m", "requestedSchema": {} } } },
+            "result": { "content": [] },
+        }))))
+    });
+    for (revision, is_requested) in
+        [(Revision::V2025_06_18, false), (Revision::V2025_11_25, false), (Revision::V2025_11_25, true)]
+    {
+        let client = fixture.clients.exchange(revision, r#"{"elicitation":{}}"#);
+        let answering = async {
+            let question = next_question(&client).await;
+            answer(&client, &question, Ok(json!({ "action": "decline" })));
+            question
+        };
+        let (alias, question) = if is_requested {
+            let created = fixture.call_result(&client, &json!({ "name": "s__echo", "task": {} })).await;
+            let alias = created["task"]["taskId"].as_str().unwrap().to_owned();
+            let (result, question) =
+                tokio::join!(request_task(&fixture, &client, Method::TasksResult, &alias), answering);
+            assert_eq!(result.unwrap()["content"], json!([]));
+            (Some(alias), question)
+        } else {
+            let params = json!({ "name": "s__echo" });
+            let (_, question) = tokio::join!(fixture.call_result(&client, &params), answering);
+            (None, question)
+        };
+        let named = question["params"]["_meta"]["io.modelcontextprotocol/related-task"]["taskId"].as_str();
+        assert_eq!(named, alias.as_deref(), "{revision:?}: {question}");
+    }
 }
 
 #[actix::test]
