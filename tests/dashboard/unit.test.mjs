@@ -221,7 +221,7 @@ test('the feed resumes, drops known events and notices a gap', async () => {
     // A single event is no longer stored.
     'event: reset\ndata: {"type":"reset","seq":11}\n\n' + event(12),
     // The store was replaced by a backup.
-    event(4) + event(5),
+    'event: reset\ndata: {"type":"reset","seq":3}\n\n' + event(4) + event(5),
   ];
   const received = [];
   const resumedFrom = [];

@@ -33,8 +33,8 @@ pub struct FeedChange {
 /// An event, as bytes that all subscribers share.
 #[derive(Debug)]
 pub struct FeedEvent {
-    /// The sequence number; `None` for live events and `hello`, which are not stored. `reset` has the number of the
-    /// last deleted event.
+    /// The sequence number; `None` for live events and `hello`, which are not stored. `reset` has the number that the
+    /// next change event follows.
     pub seq: Option<u64>,
     /// The type of the event, such as `change.created`, `session.opened` or `hello`.
     pub kind: Cow<'static, str>,
@@ -70,8 +70,8 @@ impl FeedEvent {
         Self::new(None, "hello".into(), json.as_bytes(), None)
     }
 
-    /// Creates the event for a subscriber whose position is before the oldest stored event. All events up to `seq` are
-    /// deleted, so the subscriber must read the current state again.
+    /// Creates the event for a subscriber whose position is before the oldest stored event or beyond the last one. The
+    /// subscriber must read the current state again and continue after `seq`.
     fn reset(seq: u64) -> Self {
         let json = format!(r#"{{"type":"reset","seq":{seq}}}"#);
         Self::new(Some(seq), "reset".into(), json.as_bytes(), None)
@@ -160,8 +160,9 @@ impl Feed {
         self.shared.lock().ring.as_ref().map_or(0, broadcast::Sender::receiver_count)
     }
 
-    /// Subscribes to new events, and to stored events after the number `since` if given. A number beyond the end of
-    /// the feed, such as one from another database, counts as the end. Returns `None` once the feed is closed.
+    /// Subscribes to new events, and to stored events after the number `since` if given. If the store has no event of
+    /// that number yet, such as after a restore from a backup, the feed begins with a `reset` to its end. Returns `None`
+    /// once the feed is closed.
     #[must_use]
     pub fn subscribe(&self, since: Option<u64>) -> Option<FeedSubscription> {
         let shared = self.shared.lock();
@@ -213,8 +214,8 @@ pub struct FeedSubscription {
     position: u64,
     /// The next events must be read from the store, because the ring may no longer hold them.
     is_behind: bool,
-    /// The published head when the subscription began, if `position` was beyond it. It replaces `position` if the store has no
-    /// event of that number either.
+    /// The published head when the subscription began, if `position` was beyond it. The subscriber is reset to it if the store
+    /// has no event of that number either.
     fallback_position: Option<u64>,
     /// Events that were read from the store and not returned yet.
     backlog: VecDeque<Arc<FeedEvent>>,
@@ -267,10 +268,10 @@ impl FeedSubscription {
 
     async fn catch_up(&mut self) -> Result<(), StoreError> {
         if let Some(fallback_position) = self.fallback_position {
-            // An event may be durable, and read by a client, before it is published.
+            // An event may be durable, and read by a client of this or another node, before this node publishes it.
             let heads = await_read(&mut self.pending_heads, || self.store.heads()).await?;
             if self.position > heads.event {
-                self.position = fallback_position;
+                self.backlog.push_back(Arc::new(FeedEvent::reset(fallback_position)));
             }
             self.fallback_position = None;
             return Ok(());

@@ -59,8 +59,9 @@ pub struct FeedAccess {
 #[into_params(parameter_in = Query)]
 pub struct SinceParams {
     /// The feed sends every change event after this number, and then live ones. If some of them are no longer stored
-    /// (`changes.retention.events`), a `reset` event comes first: read the current state again and go on from its number. Without
-    /// `since`, the feed begins with a `hello` event, which has the current number.
+    /// (`changes.retention.events`), or the last event has a lower number because a backup was restored, a `reset` event comes
+    /// first: read the current state again and go on from its number. Without `since`, the feed begins with a `hello` event,
+    /// which has the current number.
     pub since: Option<u64>,
 }
 
@@ -245,13 +246,13 @@ pub struct HelloEvent {
     pub seq: u64,
 }
 
-/// Requested events are no longer stored. The subscriber must read everything up to this number again.
+/// Requested events are no longer stored, or the feed ends before the requested number because a backup was restored. The
+/// subscriber must read everything up to this number again.
 #[derive(ToSchema)]
 pub struct ResetEvent {
     #[schema(pattern = "^reset$")]
     pub r#type: String,
-    /// The number of the last deleted change event, which the next one follows.
-    #[schema(minimum = 1)]
+    /// The number that the next change event follows.
     pub seq: u64,
 }
 

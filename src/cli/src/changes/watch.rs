@@ -97,18 +97,20 @@ fn handle_event(
     let seq = event.id.or_else(|| data.as_ref().and_then(|data| data.seq));
     if let (Some(seq), Some(last)) = (seq, *last_seq)
         && seq <= last
-        && event.kind != "hello"
+        && !matches!(event.kind.as_str(), "hello" | "reset")
     {
         return Ok(());
     }
-    // The greeting has the current position, so that a connection lost before the first event can resume.
+    let is_start = *last_seq == Some(0);
+    // The greeting has the current position, so that a connection lost before the first event can resume. A reset may
+    // have a lower number than the last event, after a restore from a backup.
     *last_seq = seq.or(*last_seq);
     if event.kind == "hello" {
         return Ok(());
     }
-    // An event without a time marks the beginning of the feed.
+    // A reset has no time. At the start of a search it only says that the oldest events are deleted.
     let at = data.as_ref().and_then(|data| data.at);
-    if since_time.is_some_and(|since| at.is_none_or(|at| at < since)) {
+    if since_time.is_some_and(|since| at.map_or(is_start, |at| at < since)) {
         return Ok(());
     }
     if json {
@@ -213,6 +215,20 @@ mod tests {
         assert!(text.contains("(tracker / create_issue v1, by local-agent)"), "{text}");
         assert!(text.contains("abcdefgh…  evil\\n over http as p"), "{text}");
         assert_eq!(last_seq, Some(6));
+    }
+
+    #[test]
+    fn watch_continues_after_a_reset_to_a_lower_number() {
+        for since_time in [None, Some(Timestamp::UNIX_EPOCH)] {
+            let (mut out, mut last_seq) = (Output::memory(false), Some(6));
+            let reset = event(Some(3), "reset", serde_json::json!({"type": "reset", "seq": 3}));
+            for event in [reset, created(4), created(4), created(5)] {
+                handle_event(&event, &mut last_seq, since_time, false, &mut out).unwrap();
+            }
+            let text = out.contents();
+            assert!(text.lines().count() == 3 && text.trim_start().starts_with("reset"), "{text}");
+            assert_eq!(last_seq, Some(5));
+        }
     }
 
     #[test]

@@ -122,14 +122,20 @@ async fn session_events_are_live_and_unnumbered() {
 }
 
 #[actix::test]
-async fn subscription_beyond_the_end_starts_at_the_end() {
+async fn subscription_beyond_the_end_begins_with_a_reset() {
     let bench = TestBench::new().await;
+    let feed = bench.changes.feed();
+    for head in 0..2 {
+        let mut lost = feed.subscribe(Some(1_000_000)).unwrap();
+        bench.propose("{}").await;
+        let reset = lost.next().await.unwrap();
+        assert_eq!((reset.kind.as_ref(), reset.seq), ("reset", Some(head)));
+        assert_eq!(lost.next().await.unwrap().seq, Some(head + 1), "events after the subscription are not lost");
+        assert_eq!(lost.position(), head + 1);
+    }
+    let mut resumed = feed.subscribe(Some(2)).unwrap();
     bench.propose("{}").await;
-    let mut lost = bench.changes.feed().subscribe(Some(1_000_000)).unwrap();
-    let mut next = Box::pin(lost.next());
-    assert!(futures_util::poll!(next.as_mut()).is_pending());
-    bench.propose("{}").await;
-    assert_eq!(next.await.unwrap().seq, Some(2), "events after the subscription are not lost");
+    assert_eq!(resumed.next().await.unwrap().seq, Some(3), "the end itself gives no reset");
     bench.end().await;
 }
 

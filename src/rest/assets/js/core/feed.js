@@ -132,7 +132,7 @@ export class Feed {
       else this.#on.hello(data.seq);
       return;
     }
-    // The events up to this number are no longer stored.
+    // The events up to this number are no longer stored, or the feed ends there because a backup was restored.
     if (data.type === 'reset') {
       this.#seq = data.seq;
       this.#on.reset();
@@ -140,7 +140,7 @@ export class Feed {
     }
     if (typeof data.seq === 'number') {
       if (data.seq === this.#seq) return;
-      // A gap, or a lower number, which means that the store was replaced, for instance by a backup.
+      // A gap means that events were missed.
       const isNext = this.#seq === null || data.seq === this.#seq + 1;
       this.#seq = data.seq;
       if (!isNext) this.#on.reset();
