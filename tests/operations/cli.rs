@@ -264,13 +264,18 @@ fn watch_prints_each_event_once_across_reconnects() {
             event(6, "change.approved")
         )),
         1 => problem("503 Service Unavailable", "OVERLOADED", "later"),
-        2 => event_stream(&format!("{}{}", event(6, "change.approved"), event(7, "change.applied"))),
+        2 => event_stream(&format!(
+            "{}{}event: session.opened\ndata: {}\n\n",
+            event(6, "change.approved"),
+            event(7, "change.applied"),
+            value!({"type": "session.opened", "at": "2027-01-01T00:00:00Z", "session": {"id": "s"}})
+        )),
         _ => problem("401 Unauthorized", "UNAUTHORIZED", "the key was revoked"),
     });
     let home = Home::new();
     let ran = home.run_with(&[KEY], &["changes", "watch", "--url", &fake.url]).ends(5);
     let kinds: Vec<String> = ran.stdout().lines().map(|l| l.split_whitespace().nth(1).unwrap().to_owned()).collect();
-    assert_eq!(kinds, ["created", "approved", "applied"], "{}", ran.stdout());
+    assert_eq!(kinds, ["created", "approved", "applied", "session.opened"], "{}", ran.stdout());
     ran.complains(&["was lost", "the key was revoked"]);
     let targets: Vec<String> = fake.requests().into_iter().map(|a| a.target).collect();
     assert_eq!(targets, ["/api/events", "/api/events?since=6", "/api/events?since=6", "/api/events?since=7"]);

@@ -56,8 +56,6 @@ pub async fn follow(
 /// An event of the feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// The id of the last event that had one.
-    pub id: Option<u64>,
     pub kind: String,
     pub data: String,
 }
@@ -76,8 +74,7 @@ fn read_events(reader: &mut EventReader, bytes: &[u8]) -> Result<Vec<Event>, Eve
         if event.data.is_empty() {
             continue;
         }
-        let id = reader.last_id().and_then(|id| id.parse().ok());
-        events.push(Event { id, kind: event.name, data: String::from_utf8_lossy(&event.data).into_owned() });
+        events.push(Event { kind: event.name, data: String::from_utf8_lossy(&event.data).into_owned() });
     }
     Ok(events)
 }
@@ -91,8 +88,8 @@ mod tests {
     #[test]
     fn events_do_not_depend_on_how_bytes_are_split() {
         let expected = vec![
-            Event { id: None, kind: "hello".into(), data: "{\"seq\":7}".into() },
-            Event { id: Some(8), kind: "change.created".into(), data: "{\"a\":\n1}".into() },
+            Event { kind: "hello".into(), data: "{\"seq\":7}".into() },
+            Event { kind: "change.created".into(), data: "{\"a\":\n1}".into() },
         ];
         assert_eq!(read_events(&mut EventReader::new(MAX_EVENT_BYTES), STREAM.as_bytes()).unwrap(), expected);
         for size in 1..20 {

@@ -53,7 +53,6 @@ pub async fn run(client: &Client, since: Option<Since>, out: &mut Output) -> Res
 struct EventData {
     #[serde(rename = "type")]
     kind: String,
-    seq: Option<u64>,
     at: Option<Timestamp>,
     actor: Option<String>,
     comment: Option<String>,
@@ -94,7 +93,7 @@ fn handle_event(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let data: Option<EventData> = serde_json::from_str(&event.data).ok();
-    let seq = event.id.or_else(|| data.as_ref().and_then(|data| data.seq));
+    let seq = event.data.parse::<Value>().ok().and_then(|data| data["seq"].as_u64());
     if let (Some(seq), Some(last)) = (seq, *last_seq)
         && seq <= last
         && !matches!(event.kind.as_str(), "hello" | "reset")
@@ -173,8 +172,8 @@ fn event_style(kind: &str) -> Style {
 mod tests {
     use super::*;
 
-    fn event(id: Option<u64>, kind: &str, data: Value) -> Event {
-        Event { id, kind: kind.into(), data: data.to_string() }
+    fn event(kind: &str, data: Value) -> Event {
+        Event { kind: kind.into(), data: data.to_string() }
     }
 
     fn created(seq: u64) -> Event {
@@ -186,7 +185,7 @@ mod tests {
         });
         let data = serde_json::json!({"type": "change.created", "seq": seq, "at": "2027-01-01T00:00:00Z",
             "actor": "local-agent", "comment": null, "change": change});
-        event(Some(seq), "change.created", data)
+        event("change.created", data)
     }
 
     #[test]
@@ -194,7 +193,7 @@ mod tests {
         let mut out = Output::memory(false);
         let mut last_seq = None;
         handle_event(
-            &event(None, "hello", serde_json::json!({"type": "hello", "seq": 4})),
+            &event("hello", serde_json::json!({"type": "hello", "seq": 4})),
             &mut last_seq,
             None,
             false,
@@ -207,7 +206,7 @@ mod tests {
         }
         let session = serde_json::json!({"type": "session.opened", "at": "2027-01-01T00:00:00Z",
             "session": {"id": "abcdefgh…", "clientName": "evil\n", "transport": "http", "principal": "p"}});
-        handle_event(&event(None, "session.opened", session), &mut last_seq, None, false, &mut out).unwrap();
+        handle_event(&event("session.opened", session), &mut last_seq, None, false, &mut out).unwrap();
         let text = out.contents();
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.contains(r"“\u{202e}x\u{1b}[2J”\nforged line"), "{text}");
@@ -221,7 +220,7 @@ mod tests {
     fn watch_continues_after_a_reset_to_a_lower_number() {
         for since_time in [None, Some(Timestamp::UNIX_EPOCH)] {
             let (mut out, mut last_seq) = (Output::memory(false), Some(6));
-            let reset = event(Some(3), "reset", serde_json::json!({"type": "reset", "seq": 3}));
+            let reset = event("reset", serde_json::json!({"type": "reset", "seq": 3}));
             for event in [reset, created(4), created(4), created(5)] {
                 handle_event(&event, &mut last_seq, since_time, false, &mut out).unwrap();
             }
@@ -236,7 +235,7 @@ mod tests {
         let shown = |moment: &str| {
             let mut out = Output::memory(false);
             let mut last_seq = Some(0);
-            let reset = event(Some(2), "reset", serde_json::json!({"type": "reset", "seq": 2}));
+            let reset = event("reset", serde_json::json!({"type": "reset", "seq": 2}));
             for event in [reset, created(5)] {
                 handle_event(&event, &mut last_seq, Some(moment.parse().unwrap()), false, &mut out).unwrap();
             }
@@ -256,7 +255,7 @@ mod tests {
             let mut data: Value = serde_json::from_str(&data).unwrap();
             data["change"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let mut out = Output::memory(false);
-            handle_event(&event(Some(1), "change.voted", data), &mut None, None, false, &mut out).unwrap();
+            handle_event(&event("change.voted", data), &mut None, None, false, &mut out).unwrap();
             out.contents()
         };
         let two = |state| line(serde_json::json!({ "approvals": 1, "quorum": 2, "state": state }));

@@ -217,7 +217,7 @@ impl GatewayConnection {
 
     async fn handle_event(&self, event: &Event, last_seq: &mut Option<u64>) {
         let data: Value = event.data.parse().unwrap_or_default();
-        *last_seq = event.id.or_else(|| data.get("seq").and_then(Value::as_u64)).or(*last_seq);
+        *last_seq = data.get("seq").and_then(Value::as_u64).or(*last_seq);
         match (event.kind.as_str(), data.pointer("/change/id").and_then(Value::as_str)) {
             // Events were lost, so only the whole list tells the current state.
             ("reset", _) => self.send(GatewayEvent::FeedConnected).await,
