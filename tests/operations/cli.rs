@@ -22,6 +22,7 @@ fn help_version_usage_and_completions() {
     assert!(!hidden.contains("--detached"));
     home.run(&["serve", "--lisen", "x"]).ends(2).complains(&["--listen"]);
     home.run(&["changes", "list", "--status", "odd"]).ends(2).complains(&["outcome_unknown"]);
+    home.run(&["changes", "list", "--limit", "0"]).ends(2).complains(&["--limit"]);
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         home.run(&["completions", shell]).ends(0).says(&["countersign"]);
     }

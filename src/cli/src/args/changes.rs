@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, builder::PossibleValuesParser};
+use clap::{
+    Args, Subcommand,
+    builder::{PossibleValuesParser, RangedU64ValueParser},
+};
 use jiff::Timestamp;
 
 use super::ConnectArgs;
@@ -53,7 +56,7 @@ pub enum ChangesCommand {
         #[command(flatten)]
         filters: FilterArgs,
         /// The maximum number of changes
-        #[arg(long, value_name = "N", default_value_t = 50)]
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
         limit: usize,
     },
     /// Show one change: its proposer, diff, arguments and decisions
