@@ -156,6 +156,7 @@ fn health_is_one_line_and_zero_or_one() {
     health(&[], 1, "no gateway serves");
     health(&["--url", "nonsense"], 1, "is not the URL of a gateway");
     health(&["--config", "/none.yaml"], 1, "/none.yaml");
+    health(&["--data", data, "--ca", "/none.pem"], 1, "--ca /none.pem");
     health(&["--url", &format!("http://{}", DeadPort::new().address)], 1, "does not answer");
     let other = FakeGateway::start(|_, _| json("200 OK", &serde_json::json!({"status": "ok"})));
     health(&["--url", &other.url], 1, "is not from a Countersign gateway");

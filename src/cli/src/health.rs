@@ -53,8 +53,10 @@ pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
 
 /// Sends `GET /health` to the gateway; returns its address, the status and the body. Needs no key.
 async fn request(args: &ConnectArgs) -> Result<(String, StatusCode, Vec<u8>), Failure> {
+    // A file that cannot be read is reported even if it is not needed, as other commands do.
+    let authorities = client::read_authorities(args)?;
     let (http, url) = if let Some(url) = client::explicit_url(args)? {
-        (net::client(client::tls_config(client::read_authorities(args)?.as_ref())), url)
+        (net::client(client::tls_config(authorities.as_ref())), url)
     } else {
         // The certificate may be issued for another name than the local address. The proof identifies the gateway anyway.
         let accept_any = tls::pinned_config(|_| true, &[tls::HTTP_1_1])
