@@ -75,6 +75,16 @@ fn keys_are_printed_once_listed_and_revoked() {
 }
 
 #[test]
+fn key_whose_secret_cannot_be_printed_is_revoked() {
+    let home = Home::new();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut create = home.command(&["keys", "create", "--role", "agent", "--name", "ci"]);
+    let ended = RunResult(create.stdout(full).output().unwrap()).ends(1);
+    ended.complains(&["output cannot be written", "so the new key key_", "was revoked"]);
+    home.run(&["keys", "list"]).ends(0).says(&["ci", "revoked 2"]);
+}
+
+#[test]
 fn audit_trail_of_a_new_store_verifies() {
     let home = Home::new();
     home.run(&["audit", "verify"]).ends(69);

@@ -1,5 +1,7 @@
 //! `keys create|list|revoke|sign-out`: works directly on the data directory, also while its gateway runs.
 
+use std::io;
+
 use jiff::Timestamp;
 
 use super::{
@@ -38,8 +40,9 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
                 )?;
             }
             keys.insert(&new.key, &new.hash)?;
-            out.write_line(&new.secret)?;
-            out.finish()?;
+            if let Err(error) = out.write_line(&new.secret).and_then(|()| out.finish()) {
+                return Err(revoke_unprinted(&*keys, &new.key.id, error));
+            }
             let variable = if *role == Role::Agent { "COUNTERSIGN_AGENT_KEY" } else { "COUNTERSIGN_KEY" };
             let id = &new.key.id;
             print_note(&format!("Key {id} of {name}, for {variable}. It is not shown again; only its hash is kept."));
@@ -77,6 +80,17 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             ))
         }
     }
+}
+
+/// Revokes a key whose secret nobody has seen, and returns the failure to report.
+fn revoke_unprinted(keys: &dyn Credentials, id: &str, error: io::Error) -> Failure {
+    let outcome = match keys.revoke(id, Timestamp::now()) {
+        Ok(_) => format!("so the new key {id} was revoked"),
+        Err(reason) => {
+            format!("and the new key {id} could not be revoked ({reason}); use `countersign keys revoke {id}`")
+        }
+    };
+    Failure::new(Exit::Failed, format!("{}, {outcome}", Failure::from(error).message))
 }
 
 /// Refuses an issuer that the configuration does not name: if it is spelled differently, the key could approve what its owner's
