@@ -154,6 +154,9 @@ fn health_is_one_line_and_zero_or_one() {
     assert_eq!(serde_json::from_str::<Value>(&body).unwrap()["ready"], true, "{body}");
 
     health(&[], 1, "no gateway serves");
+    let unreadable = tempfile::tempdir().unwrap();
+    fs::create_dir(unreadable.path().join("gateway.json")).unwrap();
+    health(&["--data", unreadable.path().to_str().unwrap()], 1, "cannot be read: Is a directory");
     health(&["--url", "nonsense"], 1, "is not the URL of a gateway");
     health(&["--config", "/none.yaml"], 1, "/none.yaml");
     health(&["--data", data, "--ca", "/none.pem"], 1, "--ca /none.pem");

@@ -55,11 +55,16 @@ impl GatewayFile {
         self.public_url.as_deref().unwrap_or(&self.url)
     }
 
-    /// Reads the file of a data directory. Returns `None` if it is missing or unreadable.
-    #[must_use]
-    pub fn read(data: &Path) -> Option<Self> {
-        let text = fs::read_to_string(data.join(GATEWAY_FILE)).ok()?;
-        serde_json::from_str(&text).ok()
+    /// Reads the file of a data directory. Returns `None` if it is missing or invalid.
+    ///
+    /// # Errors
+    /// Errors of the file system, such as for the directory of another user.
+    pub fn read(data: &Path) -> io::Result<Option<Self>> {
+        match fs::read(data.join(GATEWAY_FILE)) {
+            Ok(text) => Ok(serde_json::from_slice(&text).ok()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes the file, which is removed when the returned guard is dropped. Requires the lock of the data directory.
@@ -94,17 +99,21 @@ mod tests {
     #[test]
     fn file_is_written_read_and_removed() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(GatewayFile::read(dir.path()), None);
+        assert_eq!(GatewayFile::read(dir.path()).unwrap(), None);
         let lock = lock_data_dir(dir.path()).unwrap();
         let config = Config { public_url: Some("https://g.example/".into()), ..Config::default() };
         let file = GatewayFile::from_process(&config, "0.0.0.0:81".parse().unwrap(), true, ProofSecret::new());
         assert_eq!(file.url, "http://127.0.0.1:81");
         assert_eq!(file.link_base(), "https://g.example");
         let published = file.publish(dir.path(), &lock).unwrap();
-        assert_eq!(GatewayFile::read(dir.path()), Some(file));
+        assert_eq!(GatewayFile::read(dir.path()).unwrap(), Some(file));
         drop(published);
-        assert_eq!(GatewayFile::read(dir.path()), None);
-        std::fs::write(dir.path().join(GATEWAY_FILE), "{\"pid\":").unwrap();
-        assert_eq!(GatewayFile::read(dir.path()), None);
+        assert_eq!(GatewayFile::read(dir.path()).unwrap(), None);
+        let path = dir.path().join(GATEWAY_FILE);
+        fs::write(&path, "{\"pid\":").unwrap();
+        assert_eq!(GatewayFile::read(dir.path()).unwrap(), None);
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(GatewayFile::read(dir.path()).is_err(), "an error is not taken for a missing file");
     }
 }

@@ -14,7 +14,6 @@ use super::{
     output::{Output, Style, confirm, one_line, print_note, should_ask},
     recipes,
 };
-use countersign_attach::GatewayFile;
 use countersign_config::{
     LoadedConfig,
     show::{self, ListedSetting},
@@ -107,7 +106,7 @@ fn fetch_running_config(args: &ShowArgs) -> Result<RunningConfig, String> {
     let is_url_set = std::env::var_os("COUNTERSIGN_URL").is_some_and(|url| !url.is_empty());
     if !is_url_set {
         let Ok(dir) = data_dir(&data) else { return Ok(RunningConfig::InvalidFile) };
-        if GatewayFile::read(&dir).is_none() {
+        if client::local_gateway::read_file(&dir).map_err(|failure| failure.message)?.is_none() {
             return Ok(RunningConfig::NoGateway(dir.display().to_string()));
         }
     }

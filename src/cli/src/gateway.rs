@@ -55,7 +55,7 @@ pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     let data = data_dir(&flags, &env)?;
-    if GatewayFile::read(&data).is_none() {
+    if !matches!(GatewayFile::read(&data), Ok(Some(_))) {
         // A detached gateway would refuse an invalid configuration, too, but would report that only in its log.
         configuration(&flags)?;
     }

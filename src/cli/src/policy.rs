@@ -17,7 +17,6 @@ use super::{
     offline,
     output::{Output, Style, one_line, print_note, verdict_style},
 };
-use countersign_attach::GatewayFile;
 use countersign_config::{Config, units::show_duration};
 use countersign_domain::{
     changes::{Editing, OnExpiry, OnReview, Terms},
@@ -121,7 +120,7 @@ fn offline_config(connect: &ConnectArgs) -> Result<Option<Box<Config>>, Failure>
         let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
         pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
     };
-    if GatewayFile::read(&data).is_some_and(|gateway| is_running(gateway.pid)) {
+    if client::local_gateway::read_file(&data)?.is_some_and(|gateway| is_running(gateway.pid)) {
         return Ok(None);
     }
     Ok(Some(Box::new(configuration(&connect.data.flags())?.config)))

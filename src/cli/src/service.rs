@@ -18,11 +18,12 @@ use super::{
         DataArgs,
         service::{ServiceArgs, ServiceCommand},
     },
+    client::local_gateway,
     configuration,
     exit::{Exit, Failure},
     output::{Output, print_note},
 };
-use countersign_attach::{GatewayFile, socket, start};
+use countersign_attach::{socket, start};
 use countersign_config::Environment;
 use countersign_domain::changes::digest::hex;
 use countersign_runtime::{
@@ -114,7 +115,8 @@ impl Service {
         let unit = unit_text(&program, args, &created)?;
         let is_changed = before.as_deref() != Some(unit.as_str());
         // After an update, the unit may be the same, and the program of the running gateway is not.
-        let is_outdated = GatewayFile::read(&data).is_some_and(|file| file.version != env!("CARGO_PKG_VERSION"));
+        let is_outdated =
+            local_gateway::read_file(&data)?.is_some_and(|file| file.version != env!("CARGO_PKG_VERSION"));
         if is_changed {
             replace_file(&self.unit, unit.as_bytes(), 0o644)
                 .map_err(|error| path_failure("write", &self.unit, &error))?;
@@ -238,7 +240,7 @@ impl Service {
 
 /// Ends the detached gateway, and returns the lock that keeps others from starting one.
 fn end_detached_gateway(data: &Path) -> Result<Option<fs::File>, Failure> {
-    let Some(file) = GatewayFile::read(data).filter(|file| file.detached) else { return Ok(None) };
+    let Some(file) = local_gateway::read_file(data)?.filter(|file| file.detached) else { return Ok(None) };
     let deadline = Instant::now() + MAX_END_WAIT;
     let is_held = || is_locked(data).map_err(|error| Failure::new(Exit::Unavailable, error.to_string()));
     let lock = loop {

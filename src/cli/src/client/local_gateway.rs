@@ -36,7 +36,7 @@ pub struct LocalGateway {
 /// Reads which gateway serves a data directory.
 ///
 /// # Errors
-/// Fails if no gateway serves it.
+/// Fails if no gateway serves it, or if it cannot be read.
 pub fn find(dir: &Path) -> Result<LocalGateway, Failure> {
     let (file, data) = read(dir)?;
     let url = match file {
@@ -50,16 +50,27 @@ pub fn find(dir: &Path) -> Result<LocalGateway, Failure> {
 /// Reads which gateway serves a data directory, with its address on this machine, for which its certificate may not be valid.
 ///
 /// # Errors
-/// Fails if no gateway serves it.
+/// Fails if no gateway serves it, or if it cannot be read.
 pub fn find_locally(dir: &Path) -> Result<LocalGateway, Failure> {
     let (file, data) = read(dir)?;
     LocalGateway::new(&file.url, &file, data)
 }
 
+/// Reads the gateway file of a data directory; `None` if there is none.
+///
+/// # Errors
+/// Fails if the directory cannot be read.
+pub fn read_file(dir: &Path) -> Result<Option<GatewayFile>, Failure> {
+    GatewayFile::read(dir).map_err(|error| {
+        let data = dir.display().to_string();
+        Failure::new(Exit::Unavailable, format!("{} cannot be read: {error}", one_line(&data)))
+    })
+}
+
 /// Returns the gateway file, and the data directory for messages.
 fn read(dir: &Path) -> Result<(GatewayFile, String), Failure> {
     let data = one_line(&dir.display().to_string()).into_owned();
-    let Some(file) = GatewayFile::read(dir) else {
+    let Some(file) = read_file(dir)? else {
         return Err(Failure::new(
             Exit::Unavailable,
             format!(
