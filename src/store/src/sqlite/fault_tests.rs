@@ -124,6 +124,34 @@ async fn lock_of_another_process_is_reported_after_wait() {
 }
 
 #[tokio::test]
+async fn writes_to_deleted_or_replaced_database_are_refused() {
+    for is_replaced in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = open::database_path(dir.path());
+        let store = SqliteStore::open(dir.path()).unwrap();
+        write(&store, created_draft("kept")).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        if is_replaced {
+            std::fs::write(&path, "").unwrap();
+        }
+        let refused = write(&store, created_draft("lost")).await;
+        assert!(matches!(refused, Err(WriteError::Store(StoreError::Damaged(_)))), "{refused:?}");
+        assert!(matches!(store.current_error(), Some(StoreError::Damaged(_))));
+    }
+}
+
+#[tokio::test]
+async fn deleted_database_is_noticed_without_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    std::fs::remove_file(open::database_path(dir.path())).unwrap();
+    while store.current_error().is_none() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert!(matches!(store.current_error(), Some(StoreError::Damaged(_))));
+}
+
+#[tokio::test]
 async fn tampering_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(dir.path()).unwrap();

@@ -100,6 +100,7 @@ impl SqliteStore {
 
     pub(super) fn open_with(dir: &Path, commit: CommitFn) -> Result<Self, StoreError> {
         let conn = open_writer(dir)?;
+        let file_id = open::file_id(dir).map_err(|error| StoreError::data_dir(&open::database_path(dir), error))?;
         run(facts::check_moved(&conn))?;
         check_pages(&conn, dir)?;
         check_writable(&conn, dir)?;
@@ -120,6 +121,7 @@ impl SqliteStore {
         let writer = Writer {
             conn,
             dir: dir.to_owned(),
+            file_id,
             heads,
             data_version: None,
             queue: received,

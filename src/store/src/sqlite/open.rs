@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -54,6 +54,15 @@ const MAX_LOG_BYTES: i64 = 16 << 20;
 #[must_use]
 pub fn database_path(dir: &Path) -> PathBuf {
     dir.join(DATABASE_FILE)
+}
+
+/// Returns the device and the inode of the database file in the directory.
+///
+/// # Errors
+/// Those of the file system.
+pub(super) fn file_id(dir: &Path) -> std::io::Result<(u64, u64)> {
+    let file = fs::metadata(database_path(dir))?;
+    Ok((file.dev(), file.ino()))
 }
 
 /// Opens the database for reading and writing, and creates or migrates it if needed. Other processes may do the same

@@ -55,7 +55,7 @@ impl HeadWitness {
             .and_then(|mut file| writeln!(file, "{}", head.export()))
             .and_then(|()| fs::rename(&draft, &self.path));
         if let Err(error) = result {
-            // The disk is probably full, which the store itself reports.
+            // The disk is probably full or the directory deleted, which the store itself reports.
             tracing::debug!(%error, "the witness of the audit trail was not written");
         }
         self.last_write = Some((head, Instant::now()));

@@ -8,6 +8,7 @@
 //! may have left in the log, and then reads the heads.
 
 use std::{
+    io::ErrorKind,
     path::PathBuf,
     sync::{
         Arc,
@@ -23,7 +24,7 @@ use rusqlite::{Connection, ErrorCode};
 
 use super::{
     claims,
-    open::open_writer,
+    open::{database_path, file_id, open_writer},
     rows, search, space,
     sql::{execute, run},
     trail,
@@ -50,6 +51,8 @@ pub(super) type CommitFn = Box<dyn FnMut(&Connection) -> rusqlite::Result<()> + 
 pub(super) struct Writer {
     pub conn: Connection,
     pub dir: PathBuf,
+    /// The database file that was opened ([`file_id`]).
+    pub file_id: (u64, u64),
     pub heads: Heads,
     /// The value of `PRAGMA data_version` when [`Writer::heads`] was read. It changes with commits by other
     /// connections.
@@ -83,7 +86,9 @@ impl Writer {
             self.run_batch(batch);
             self.metrics.record_commit(size, began);
         }
-        self.witness.write(self.heads.audit);
+        if self.check_file().is_ok() {
+            self.witness.write(self.heads.audit);
+        }
         // Merges the log into the database, so that a copy of the database file is complete.
         if let Err(error) = self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
             tracing::warn!(%error, "the database's log could not be merged into it; the next start does that");
@@ -91,14 +96,16 @@ impl Writer {
     }
 
     /// Returns the next command, or `None` once the queue is closed. After an error, it probes the database while
-    /// waiting, because a gateway that is not ready may receive no requests. When idle, it updates the witness and
-    /// releases free pages.
+    /// waiting, because a gateway that is not ready may receive no requests. When idle, it checks the database file,
+    /// updates the witness and releases free pages.
     fn next(&mut self) -> Option<Command> {
         loop {
             match self.queue.recv_timeout(IDLE_TIME) {
                 Ok(command) => return Some(command),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) if self.health.last_error().is_some() => self.probe(),
+                // The check records its error.
+                Err(RecvTimeoutError::Timeout) if self.check_file().is_err() => {}
                 Err(RecvTimeoutError::Timeout) => {
                     self.witness.write(self.heads.audit);
                     if let Err(error) = space::release_pages(&self.conn) {
@@ -131,7 +138,8 @@ impl Writer {
     }
 
     fn run_batch(&mut self, batch: Vec<Command>) {
-        if let Err(error) = self.exec("BEGIN IMMEDIATE").and_then(|()| self.refresh_heads()) {
+        let begun = self.check_file().and_then(|()| self.exec("BEGIN IMMEDIATE")).and_then(|()| self.refresh_heads());
+        if let Err(error) = begun {
             self.rollback();
             return self.refuse(batch, &error);
         }
@@ -173,6 +181,24 @@ impl Writer {
             }
             CommitOutcome::Unknown => self.refuse(batch, &StoreError::OutcomeUnknown),
         }
+    }
+
+    /// Fails if the database file was deleted or replaced, because writes to the open file would then be lost. Records
+    /// the first failure.
+    fn check_file(&self) -> Result<(), StoreError> {
+        let is_same = match file_id(&self.dir) {
+            Ok(found) => found == self.file_id,
+            Err(error) => error.kind() != ErrorKind::NotFound,
+        };
+        if is_same {
+            return Ok(());
+        }
+        let path = database_path(&self.dir);
+        let error = StoreError::Damaged(format!("{} was deleted or replaced", path.display()));
+        if !matches!(self.health.last_error(), Some(StoreError::Damaged(_))) {
+            self.health.record_damage(&error);
+        }
+        Err(error)
     }
 
     /// Reads the heads again if another process has written, such as `keys create` or `keys revoke`. Must be called
@@ -346,6 +372,7 @@ impl Writer {
     }
 
     fn reopen(&mut self) -> Result<Heads, StoreError> {
+        self.check_file()?;
         self.conn = open_writer(&self.dir)?;
         self.data_version = None;
         self.conn.execute("UPDATE fence SET n = n + 1", [])?;
