@@ -98,6 +98,11 @@ fn audit_trail_of_a_new_store_verifies() {
         .ends(1)
         .complains(&["does not hold", "before the expected head 5"]);
     home.run(&["audit", "verify", "--head", "x"]).ends(2).complains(&["SEQ:HASH"]);
+    let witness = home.data().join("audit.head");
+    std::fs::write(&witness, "garbage").unwrap();
+    home.run(&["audit", "verify"]).ends(0).complains(&["audit.head in the data directory is unreadable"]);
+    std::fs::write(&witness, beyond).unwrap();
+    home.run(&["audit", "verify"]).ends(1).complains(&["does not hold", "entry 5 was written"]);
 }
 
 #[test]

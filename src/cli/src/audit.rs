@@ -13,7 +13,7 @@ use countersign_domain::{
     },
     text::{irregular_plural, plural},
 };
-use countersign_store::{ReadAuditError, VerifyError};
+use countersign_store::{ReadAuditError, StoreError, VerifyError};
 
 pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
     let head = match &args.command {
@@ -53,10 +53,19 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
                     verified.covered.uncovered
                 ));
             }
+            if verified.unreadable_witness {
+                super::output::print_note(
+                    "The file audit.head in the data directory is unreadable, so it is unknown whether the last entries are \
+                     lost. A gateway writes the file again.",
+                );
+            }
             Ok(Exit::Ok)
         }
         Err(VerifyError::Broken(broken)) => {
             Err(Failure::new(Exit::Failed, format!("the audit trail does not hold: {broken}")))
+        }
+        Err(VerifyError::Store(error @ StoreError::CutOff { .. })) => {
+            Err(Failure::new(Exit::Failed, format!("the audit trail does not hold: {error}")))
         }
         Err(VerifyError::Store(error)) => Err(error.into()),
     }

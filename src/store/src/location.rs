@@ -261,11 +261,11 @@ impl StoreLocation {
     }
 
     /// Verifies the audit trail in one snapshot and in bounded memory, even beside a running gateway. Only an
-    /// `expected` head that was exported earlier ([`AuditHead::export`]) detects a trail that was truncated or
-    /// rewritten as a whole.
+    /// `expected` head that was exported earlier ([`AuditHead::export`]) detects a trail that was rewritten as a whole,
+    /// or one in PostgreSQL that was truncated.
     ///
     /// # Errors
-    /// [`VerifyError::Broken`] at the first contradiction.
+    /// [`VerifyError::Broken`] at the first contradiction, [`StoreError::CutOff`] if the last entries are lost.
     pub fn verify_audit(&self, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
         match self.checked_kind()? {
             Kind::Directory(dir) => sqlite::verify::verify_audit(dir, expected),

@@ -33,6 +33,8 @@ pub struct VerifiedTrail {
     pub entries: u64,
     pub changes: u64,
     pub covered: CoveredCounts,
+    /// The file `audit.head` in the data directory is unreadable, so it is unknown whether the last entries are lost.
+    pub unreadable_witness: bool,
 }
 
 /// The reason why a trail is broken or could not be read.
@@ -95,7 +97,8 @@ pub(crate) async fn verify<S: Sql>(
     if let Some(row) = db.first(missing, &[]).await? {
         return Err(TrailError::ChangeGone { id: row.get(0)?, seq: row.get(1)? }.into());
     }
-    Ok(VerifiedTrail { head, entries, changes, covered: history.compare(rows, is_covered)? })
+    let covered = history.compare(rows, is_covered)?;
+    Ok(VerifiedTrail { head, entries, changes, covered, unreadable_witness: false })
 }
 
 fn check_entry(verifier: &mut Verifier, history: &mut RecordHistory, row: &Row) -> Result<(), VerifyError> {

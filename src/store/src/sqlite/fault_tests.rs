@@ -227,6 +227,21 @@ async fn truncated_database_is_refused_until_accepted() {
 }
 
 #[tokio::test]
+async fn trail_without_its_last_entries_does_not_verify() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    write(&store, created_draft("a")).await.unwrap();
+    store.close();
+    verify_audit(dir.path(), None).unwrap();
+    std::fs::write(open::database_path(dir.path()), "").unwrap();
+    drop(open::open_writer(dir.path()).unwrap());
+    let refused = verify_audit(dir.path(), None);
+    let Err(VerifyError::Store(StoreError::CutOff { found: 0, expected: 1, .. })) = refused else {
+        panic!("{refused:?}")
+    };
+}
+
+#[tokio::test]
 async fn backup_may_replace_newer_database() {
     let dir = tempfile::tempdir().unwrap();
     let out = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::{open::open_reader, sql::run};
+use super::{open::open_reader, sql::run, witness::HeadWitness};
 use crate::{
     StoreError, VerifiedTrail, VerifyError,
     coverage::{COVERAGE_FACT, CoveredRows},
@@ -16,9 +16,12 @@ use countersign_domain::changes::audit::AuditHead;
 /// Verifies the trail of a data directory in one snapshot and in bounded memory.
 ///
 /// # Errors
-/// [`VerifyError::Broken`] at the first contradiction.
+/// [`VerifyError::Broken`] at the first contradiction, [`StoreError::CutOff`] if the last entries are lost.
 pub(crate) fn verify_audit(dir: &Path, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
-    verify_connection(&open_reader(dir)?, expected)
+    let conn = open_reader(dir)?;
+    let verified = verify_connection(&conn, expected)?;
+    let is_readable = HeadWitness::check(dir, &conn, verified.head)?;
+    Ok(VerifiedTrail { unreadable_witness: !is_readable, ..verified })
 }
 
 /// Verifies the trail of an open database.

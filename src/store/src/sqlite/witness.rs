@@ -6,7 +6,7 @@
 
 use std::{
     fs,
-    io::Write as _,
+    io::{self, Write as _},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -61,19 +61,21 @@ impl HeadWitness {
         self.last_write = Some((head, Instant::now()));
     }
 
-    /// Checks that the database still contains the entry that the file names.
+    /// Checks that the database still contains the entry that the file names. Returns `false`, with a warning, if the
+    /// file is unreadable.
     ///
     /// # Errors
     /// [`StoreError::CutOff`]
-    pub(super) fn check(dir: &Path, conn: &Connection, found: AuditHead) -> Result<(), StoreError> {
+    pub(super) fn check(dir: &Path, conn: &Connection, found: AuditHead) -> Result<bool, StoreError> {
         let path = dir.join(WITNESS_FILE);
-        let Some(expected) = fs::read_to_string(&path).ok().as_deref().and_then(AuditHead::parse) else {
-            return Ok(());
+        let expected = match read_head(&path) {
+            Ok(Some(head)) => head,
+            Ok(None) => return Ok(true),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "the recorded head of the audit trail is unreadable, so it is unknown whether the last entries are lost");
+                return Ok(false);
+            }
         };
-        // A restored backup may be older than the file.
-        if run(backup_time(conn))?.is_some() {
-            return Ok(());
-        }
         let is_present = match expected.seq {
             0 => true,
             seq => {
@@ -83,6 +85,37 @@ impl HeadWitness {
                 hash.as_deref().map(parse_hash).transpose()? == Some(expected.hash)
             }
         };
-        if is_present { Ok(()) } else { Err(StoreError::CutOff { path, found: found.seq, expected: expected.seq }) }
+        // A restored backup may be older than the file. Its mark is read last, because old schemas have no table of facts.
+        if is_present || run(backup_time(conn))?.is_some() {
+            Ok(true)
+        } else {
+            Err(StoreError::CutOff { path, found: found.seq, expected: expected.seq })
+        }
+    }
+}
+
+/// Reads the head in the file. Returns `None` if there is no file.
+fn read_head(path: &Path) -> io::Result<Option<AuditHead>> {
+    match fs::read_to_string(path) {
+        Ok(text) => AuditHead::parse(&text).map(Some).ok_or_else(|| io::Error::other("the content is not a head")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unreadable_witness_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = Connection::open_in_memory().unwrap();
+        let check = || HeadWitness::check(dir.path(), &conn, AuditHead::default()).unwrap();
+        assert!(check(), "a store without the file may be new");
+        for (text, is_readable) in [(AuditHead::default().export(), true), ("garbage".into(), false)] {
+            fs::write(dir.path().join(WITNESS_FILE), text).unwrap();
+            assert_eq!(check(), is_readable);
+        }
     }
 }
