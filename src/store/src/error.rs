@@ -70,6 +70,11 @@ pub enum StoreError {
     Moved,
     #[error("this store is an incomplete copy of another one; run `countersign store copy` again")]
     IncompleteCopy,
+    /// An operator marked a restored database with something other than a time.
+    #[error(
+        "the row 'backup_of' in the table facts must be a time such as 2026-11-23T12:00:00Z, not {0:?}; correct that row"
+    )]
+    BackupTime(String),
     /// A stored row cannot be parsed.
     #[error("a stored record is unreadable: {0}")]
     BadRecord(String),

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::{StoreError, rows::parse_time, sql::Sql, values};
+use crate::{StoreError, sql::Sql, values};
 
 /// The fact that marks an incomplete copy. Its value is the audit head that the complete copy will have.
 pub(crate) const INCOMPLETE_FACT: &str = "moving_from";
@@ -31,7 +31,8 @@ pub async fn set<S: Sql>(db: &S, name: &str, value: Option<&str>) -> Result<(), 
 
 /// Returns the time of the backup that this store was restored from, until a gateway has started on it.
 pub async fn backup_time<S: Sql>(db: &S) -> Result<Option<Timestamp>, StoreError> {
-    get(db, "backup_of").await?.as_deref().map(parse_time).transpose()
+    let text = get(db, "backup_of").await?;
+    text.map(|text| text.parse::<Timestamp>().map_err(|_| StoreError::BackupTime(text))).transpose()
 }
 
 /// Returns an error if the store was moved or is an incomplete copy.
@@ -50,4 +51,24 @@ pub async fn ensure<S: Sql>(db: &S, name: &str, new: &str) -> Result<String, Sto
     let sql = "INSERT INTO facts (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING";
     db.write(sql, values![name, new]).await?;
     get(db, name).await?.ok_or_else(|| StoreError::BadRecord(format!("the store has no {name}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::{open::open_writer, sql::run};
+
+    #[test]
+    fn mark_of_a_backup_must_be_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = open_writer(dir.path()).unwrap();
+        let read_mark = |text: &str| {
+            run(set(&conn, "backup_of", Some(text))).unwrap();
+            run(backup_time(&conn))
+        };
+        read_mark("2026-11-23T12:00:00Z").unwrap();
+        let error = read_mark("2026-11-23").unwrap_err();
+        assert!(matches!(error, StoreError::BackupTime(_)), "{error:?}");
+        assert!(error.to_string().contains("such as 2026-11-23T12:00:00Z"), "{error}");
+    }
 }
