@@ -1,9 +1,9 @@
 //! Tests of the program as scripts use it: exit codes, stdout, configuration errors, TLS.
 
-use std::process::Stdio;
+use std::{os::unix::fs::PermissionsExt as _, process::Stdio};
 
 use serde_json::Value;
-use support::{Gateway, LISTEN, Process, command, create_key, run, tls::TlsGateway, wait_until_ready};
+use support::{Gateway, LISTEN, Options, Process, command, create_key, run, tls::TlsGateway, wait_until_ready};
 
 #[test]
 fn invalid_config_names_line_and_remedy() {
@@ -44,6 +44,17 @@ fn one_data_directory_has_one_gateway() {
     let (code, _, err) = run(&["serve", "--listen", &address, "--data", other.path().join("d").to_str().unwrap()]);
     assert_ne!(code, Some(0));
     assert!(err.to_lowercase().contains("in use"), "{err}");
+}
+
+#[test]
+fn data_directory_open_to_others_is_reported_once() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (_, home) = Gateway::on_home(home, &Options::default()).stop();
+    let log = std::fs::read_to_string(home.path().join("log")).unwrap();
+    assert_eq!(log.matches("the data directory is open to others").count(), 1, "{log}");
 }
 
 #[test]

@@ -42,7 +42,8 @@ const MAX_LOCK_ATTEMPTS: u32 = 20;
 /// The pause between two attempts.
 const LOCK_RETRY_DELAY: Duration = Duration::from_millis(2);
 
-/// Takes the lock without waiting for its holder, and records this process in the file as the holder.
+/// Takes the lock without waiting for its holder, and records this process in the file as the holder. Warns if others have
+/// access to the directory.
 ///
 /// # Errors
 /// [`LockError::Held`] if another process holds the lock, or this process holds it already.
@@ -50,6 +51,11 @@ pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
     ensure_data_dir(dir)?;
     let path = dir.join(LOCK_FILE);
     let to_error = |source| DataDirError { path: path.clone(), source: Arc::new(source) };
+    let mode = fs::metadata(dir).map_err(to_error)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        // Other programs may use the directory too, so its mode is not changed.
+        tracing::warn!(dir = %dir.display(), mode = format!("{:o}", mode & 0o777), "the data directory is open to others; chmod 700 it");
+    }
     let mut attempts = 0;
     loop {
         let file = fs::OpenOptions::new()
@@ -136,14 +142,8 @@ impl Drop for DataLock {
 /// # Errors
 /// [`DataDirError`]
 pub fn ensure_data_dir(dir: &Path) -> Result<(), DataDirError> {
-    let to_error = |source| DataDirError { path: dir.to_owned(), source: Arc::new(source) };
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(to_error)?;
-    let mode = fs::metadata(dir).map_err(to_error)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        // Other programs may use the directory too, so its mode is not changed.
-        tracing::warn!(dir = %dir.display(), mode = format!("{:o}", mode & 0o777), "the data directory is open to others; chmod 700 it");
-    }
-    Ok(())
+    let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    created.map_err(|source| DataDirError { path: dir.to_owned(), source: Arc::new(source) })
 }
 
 #[cfg(test)]
