@@ -32,7 +32,7 @@ pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output)
     let moved = from.move_to(&to, &mut copy_tracker, &mut |progress| bar.borrow_mut().show("of the store", progress));
     bar.borrow_mut().end();
     let moved = moved.map_err(|error| match error {
-        MoveError::NotEmpty | MoveError::Moved => Failure::new(Exit::Usage, error.to_string()),
+        MoveError::SameStore | MoveError::NotEmpty | MoveError::Moved => Failure::new(Exit::Usage, error.to_string()),
         MoveError::Source(_) | MoveError::Copy(_) | MoveError::Differs { .. } | MoveError::MoveModules(_) => {
             Failure::new(Exit::Failed, error.to_string())
         }

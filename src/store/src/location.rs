@@ -2,7 +2,7 @@
 //! own tables ([`ModuleStorage`]).
 
 use std::{
-    fmt, io,
+    fmt, fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -147,9 +147,24 @@ impl StoreLocation {
         move_modules: &mut MoveModules<'_>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<VerifiedTrail, MoveError> {
+        if self.is_same_store(other) {
+            return Err(MoveError::SameStore);
+        }
         match &self.0 {
             Kind::Directory(dir) => self.move_from(&OfflineDirectory::take(dir, false)?, other, move_modules, progress),
             Kind::Postgres(server) => self.move_from(&server.take_offline(false)?, other, move_modules, progress),
+        }
+    }
+
+    /// Returns `true` if both locations have the same directory or the same address. A server's database may have several
+    /// addresses.
+    fn is_same_store(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Kind::Directory(a), Kind::Directory(b)) => {
+                fs::canonicalize(a).is_ok_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b))
+            }
+            (Kind::Postgres(a), Kind::Postgres(b)) => a.has_address_of(b),
+            _ => false,
         }
     }
 

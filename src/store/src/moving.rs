@@ -201,6 +201,8 @@ pub struct Progress {
 /// The reason why a store was not moved. The next attempt continues where this one ended.
 #[derive(Debug, thiserror::Error)]
 pub enum MoveError {
+    #[error("both addresses name the same store; give another one for the copy")]
+    SameStore,
     #[error("the other store is not empty; give an empty one")]
     NotEmpty,
     #[error("the data directory {0} belongs to another store in PostgreSQL; give another directory")]

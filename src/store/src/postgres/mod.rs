@@ -91,6 +91,11 @@ impl PostgresDatabase {
         Ok(Self { config, authorities, node, connector: Mutex::default(), keys: Mutex::default() })
     }
 
+    /// Returns `true` if both databases have the same address.
+    pub fn has_address_of(&self, other: &Self) -> bool {
+        self.config == other.config
+    }
+
     fn connector(&self) -> Result<Arc<PgConnector>, StoreError> {
         let mut shared = self.connector.lock();
         if let Some(connector) = shared.upgrade() {

@@ -136,3 +136,13 @@ async fn store_moves_between_all_backends() {
         }
     }
 }
+
+#[test]
+fn store_is_not_moved_to_itself() {
+    let backends: [LocationOf; 2] = [StoreLocation::directory, server_database];
+    for location_of in backends {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = location_of(dir.path()).move_to(&location_of(dir.path()), &mut |_| Ok(()), &mut |_| {});
+        assert!(matches!(refused, Err(MoveError::SameStore)), "{refused:?}");
+    }
+}
