@@ -189,8 +189,16 @@ async fn ask_proposer(requests: &[Member<'_>], inquirer: &dyn Inquirer) -> Resul
 /// Converts the upstream's answer. `declined` says which question was declined, if any.
 fn into_tool_result(response: Response, declined: Option<&str>) -> Result<ToolResult, McpError> {
     let result = match response {
-        Response::Error(error) if declined.is_some() => return Err(input_required_error(&error.message)),
-        Response::Error(error) => return Err(refusal_error(&error)),
+        Response::Error(error) => {
+            let refusal = refusal_error(&error);
+            return Err(match declined {
+                Some(_) if !refusal.data.contains_key("outcome") => {
+                    input_required_error(&error.message).with("upstreamCode", error.code)
+                }
+                // A lost answer leaves the outcome unknown, even if a question was declined before.
+                _ => refusal,
+            });
+        }
         Response::Result(result) => result,
     };
     let answer = ToolResult::from_answer(result.get()).map_err(|fault| match fault {
@@ -279,6 +287,22 @@ mod tests {
     fn parse(text: &str, has_declined: bool) -> Result<ToolResult, McpError> {
         let declined = has_declined.then_some("it asks");
         into_tool_result(Response::Result(RawValue::from_string(text.into()).unwrap()), declined)
+    }
+
+    #[test]
+    fn lost_answer_after_declined_question_is_unknown() {
+        let fail = |code: i64, status: Option<u16>| {
+            let error = RpcError { status, ..RpcError::new(code, "no") };
+            into_tool_result(Response::Error(error), Some("it asks")).unwrap_err()
+        };
+        for (code, status) in [(-32000, None), (-32001, None), (-32603, Some(500))] {
+            let error = fail(code, status);
+            assert_eq!((error.kind, &error.data["outcome"]), (ErrorKind::UpstreamError, &"unknown".into()), "{code}");
+        }
+        let error = fail(-32603, Some(400));
+        assert_eq!((error.kind, &error.data["upstreamCode"]), (ErrorKind::InputRequired, &(-32603).into()));
+        assert!(!error.data.contains_key("outcome"));
+        assert_eq!(parse("7", true).unwrap_err().data["outcome"], "unknown", "an answer that cannot be read");
     }
 
     #[test]
