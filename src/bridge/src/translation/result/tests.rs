@@ -85,6 +85,8 @@ fn unsupported_structured_content_becomes_text_if_alone() {
     for (client, result, expected) in [
         (Revision::V2025_03_26, without_blocks, r#"{"content":[{"type":"text","text":"[1,2]"}]}"#),
         (Revision::V2025_06_18, without_blocks, r#"{"content":[{"type":"text","text":"[1,2]"}]}"#),
+        (Revision::V2024_11_05, r#"{"structuredContent":[1,2]}"#, r#"{"content":[{"type":"text","text":"[1,2]"}]}"#),
+        (LEGACY, r#"{"structuredContent":{"a":1}}"#, r#"{"structuredContent":{"a":1}}"#),
         (LEGACY, with_blocks, r#"{"content":[{"type":"text","text":"x"}]}"#),
         (LEGACY, r#"{"content":[],"structuredContent":{"a":1}}"#, r#"{"content":[],"structuredContent":{"a":1}}"#),
         (MODERN, without_blocks, r#"{"content":[],"structuredContent":[1,2],"resultType":"complete"}"#),
