@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use countersign_protocol::{
     Era, Revision,
-    json::{MemberEdit, edit, member, string},
+    json::{MemberEdit, edit, member, members, string},
     negotiate::ClientCapabilities,
     rpc_error::RpcError,
 };
@@ -86,7 +86,8 @@ pub fn missing_capability(declared: &ClientCapabilities, method: &str, params: O
 }
 
 /// Adapts the `params` of a request to the client's revision. `elicitation_id` is the id for a URL request without one, if
-/// the client requires it.
+/// the client requires it. The server's progress token is dropped, because the client's progress does not reach the server
+/// and two servers may use the same token.
 #[must_use]
 pub fn adapt_params(
     method: &str,
@@ -96,7 +97,13 @@ pub fn adapt_params(
 ) -> Option<String> {
     let params = params?;
     let id = elicitation_id.map(|id| Value::from(id).to_string());
+    let meta = member(params, "_meta").filter(|meta| member(meta, "progressToken").is_some());
+    let meta = meta.map(|meta| edit(meta, &[("progressToken", MemberEdit::Drop)]));
     let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
+    if let Some(meta) = &meta {
+        let is_empty = members(meta).next().is_none();
+        edits.push(("_meta", if is_empty { MemberEdit::Drop } else { MemberEdit::Set(meta) }));
+    }
     if client.era() == Era::Modern {
         // Tasks and URL ids exist only in the handshake era.
         edits.push(("task", MemberEdit::Drop));
@@ -113,4 +120,22 @@ pub fn adapt_params(
         }
     }
     Some(edit(params, &edits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_token_of_server_is_dropped() {
+        for client in [Revision::MODERN, Revision::V2025_11_25, Revision::V2024_11_05] {
+            for (params, expected) in [
+                (r#"{"n":1.0,"_meta":{"progressToken":4}}"#, r#"{"n":1.0}"#),
+                (r#"{"_meta":{"a.b/c":1.0,"progressToken":"t"},"n":1}"#, r#"{"_meta":{"a.b/c":1.0},"n":1}"#),
+                (r#"{"_meta":{},"progressToken":4}"#, r#"{"_meta":{},"progressToken":4}"#),
+            ] {
+                assert_eq!(adapt_params(SAMPLING, Some(params), client, None).as_deref(), Some(expected), "{client:?}");
+            }
+        }
+    }
 }
