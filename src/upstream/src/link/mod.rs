@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::credentials::AuthorizationFailure;
 use countersign_protocol::{
     Era, ErrorKind, RequestId, Revision, encode,
-    envelope::{self, Incoming, Limits, Message, Notification},
+    envelope::{self, EnvelopeFault, Incoming, Limits, Message, Notification},
     json::member,
     redact::redact,
     rpc_error::RpcError,
@@ -279,9 +279,43 @@ const MAX_BATCH: usize = 1000;
 pub struct MalformedMessage<'a> {
     pub text: &'a [u8],
     pub reason: Cow<'static, str>,
+    /// The code of the error that answers it if it was meant to be a request.
+    code: i64,
 }
 
-impl MalformedMessage<'_> {
+/// The members that show what a malformed message was meant to be.
+#[derive(Deserialize)]
+struct IdentifyingMembers<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<&'a RawValue>,
+}
+
+impl<'a> MalformedMessage<'a> {
+    fn new(text: &'a [u8], fault: &EnvelopeFault) -> Self {
+        Self { text, reason: fault.error.message.clone(), code: fault.error.kind.number() }
+    }
+
+    /// Returns `None` for text that is not an object, or that has one of the members twice.
+    fn identify(&self) -> Option<IdentifyingMembers<'_>> {
+        serde_json::from_slice(self.text).ok()
+    }
+
+    /// Returns the id of the gateway's request that the message was meant to answer, if it names one.
+    #[must_use]
+    pub fn answered_request(&self) -> Option<u64> {
+        let IdentifyingMembers { id, method: None } = self.identify()? else { return None };
+        wire::parse_gateway_id(id?)
+    }
+
+    /// Returns the id of the server's request that the message was meant to be, and the error that answers it.
+    #[must_use]
+    pub fn refused_request(&self) -> Option<(RequestId, RpcError)> {
+        let IdentifyingMembers { id, method: Some(_) } = self.identify()? else { return None };
+        Some((RequestId::from_json(id?.get())?, RpcError::new(self.code, self.reason.clone())))
+    }
+
     /// Returns [`LinkError::Lost`] if the end of the text seems to be missing, and [`LinkError::Protocol`] otherwise.
     #[must_use]
     pub fn to_error(&self) -> LinkError {
@@ -305,10 +339,10 @@ pub fn parse_messages<'a>(text: &'a [u8], mut handle: impl FnMut(Result<Message<
                 if has_faults { serde_json::from_slice(text).unwrap_or_default() } else { Vec::new() };
             for (index, message) in messages.into_iter().enumerate() {
                 let text = texts.get(index).map_or("", |text| text.get()).as_bytes();
-                handle(message.map_err(|fault| MalformedMessage { text, reason: fault.error.message.clone() }));
+                handle(message.map_err(|fault| MalformedMessage::new(text, &fault)));
             }
         }
-        Err(fault) => handle(Err(MalformedMessage { text, reason: fault.error.message.clone() })),
+        Err(fault) => handle(Err(MalformedMessage::new(text, &fault))),
     }
 }
 

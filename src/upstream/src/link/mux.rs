@@ -21,7 +21,6 @@ use std::{
 
 use futures_util::future::LocalBoxFuture;
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +30,7 @@ use super::{
     escape_beginning, parse_messages, parse_response,
     queue::{Queue, QueueError, QueuedMessage},
     server_requests::{OpenRequests, ReplySender},
-    wire::{Attribution, cancelled_id, encode_cancellation, gateway_id, parse_gateway_id},
+    wire::{Attribution, cancelled_id, encode_cancellation, gateway_id},
 };
 use countersign_protocol::{
     Era, encode,
@@ -186,7 +185,7 @@ impl Mux {
             let handled = match message {
                 Ok(message) => self.handle(message),
                 Err(malformed) => {
-                    self.fail_request_of(&malformed);
+                    self.handle_malformed(&malformed);
                     Err(malformed.reason)
                 }
             };
@@ -207,19 +206,12 @@ impl Mux {
         }
     }
 
-    /// Fails the request that a malformed message was meant to answer, if it names one.
-    fn fail_request_of(&self, malformed: &MalformedMessage<'_>) {
-        #[derive(Deserialize)]
-        struct Ids<'a> {
-            #[serde(borrow)]
-            id: Option<&'a RawValue>,
-            #[serde(borrow)]
-            method: Option<&'a RawValue>,
-        }
-        if let Ok(Ids { id: Some(id), method: None }) = serde_json::from_slice(malformed.text)
-            && let Some(id) = parse_gateway_id(id)
-        {
+    /// Fails the request that a malformed message was meant to answer, or refuses the request that it was meant to be.
+    fn handle_malformed(&self, malformed: &MalformedMessage<'_>) {
+        if let Some(id) = malformed.answered_request() {
             self.answer(id, Err(LinkError::Protocol(malformed.reason.to_string())));
+        } else if !self.is_modern.load(Ordering::Relaxed) {
+            self.open_requests.refuse_malformed(malformed, &self.replies);
         }
     }
 

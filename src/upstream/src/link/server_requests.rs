@@ -10,7 +10,10 @@ use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use super::wire::{cancelled_id, encode_response};
+use super::{
+    MalformedMessage,
+    wire::{cancelled_id, encode_response},
+};
 use countersign_protocol::{ErrorKind, RequestId, envelope::Request, rpc_error::RpcError};
 use countersign_provider::request::{Replier, UpstreamRequest};
 
@@ -95,6 +98,17 @@ impl OpenRequests {
         });
         let (method, params) = (method.into_owned(), params.map(ToOwned::to_owned));
         Some(UpstreamRequest { id, method, params, reply, cancelled })
+    }
+
+    /// Answers a malformed request with an error that says what is wrong with it, unless a request with the same id is
+    /// open. Returns `false` for any other message.
+    pub fn refuse_malformed(&self, malformed: &MalformedMessage<'_>, send: &ReplySender) -> bool {
+        let Some((id, error)) = malformed.refused_request() else { return false };
+        let is_open = self.state.lock().by_id.contains_key(&id);
+        if !is_open {
+            send(encode_response(&id, Err(&error)));
+        }
+        true
     }
 
     /// Handles `notifications/cancelled` of the upstream. Returns `true` if the request was open.

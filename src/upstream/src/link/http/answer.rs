@@ -89,8 +89,8 @@ impl HttpLink {
         Ok(response)
     }
 
-    /// Returns the response to `id` in the text, and forwards the other messages in order. A malformed message is an
-    /// error only if the text has no valid one.
+    /// Returns the response to `id` in the text, and forwards the other messages in order. A malformed message that is not
+    /// a request is an error, but only if the text has no valid one.
     fn handle_messages(
         &self,
         text: &[u8],
@@ -105,7 +105,9 @@ impl HttpLink {
             match message {
                 Err(malformed) => {
                     tracing::debug!(upstream, "a malformed message is ignored: {}", malformed.reason);
-                    fault = Some(malformed.to_error());
+                    if mode.is_modern || !self.state.open_requests.refuse_malformed(&malformed, &self.reply_sender()) {
+                        fault = Some(malformed.to_error());
+                    }
                 }
                 Ok(Message::Response(response)) => {
                     // The stream identifies the request, so an error may have any id.

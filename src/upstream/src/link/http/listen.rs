@@ -139,6 +139,7 @@ fn forward(state: &HttpLinkState, replies: &ReplySender, text: &[u8]) {
         }
         Err(malformed) => {
             tracing::debug!(upstream = %state.server, "a message of the server is ignored: {}", malformed.reason);
+            state.open_requests.refuse_malformed(&malformed, replies);
         }
     });
 }

@@ -274,3 +274,41 @@ async fn session_ends_if_server_takes_no_answers() {
     }
     assert!(connections.len() <= session_tasks::MAX_CONCURRENT_POSTS, "{}", connections.len());
 }
+
+/// Sends a malformed request before the answer to each request, and passes answers of the gateway on.
+async fn ask_malformed(body: Bytes, answers: web::Data<UnboundedSender<Value>>) -> HttpResponse {
+    let message: Value = serde_json::from_slice(&body).unwrap();
+    if message.get("method").is_none() {
+        answers.send(message).unwrap();
+        return HttpResponse::Accepted().finish();
+    }
+    let malformed = json!({"jsonrpc": "2.0", "id": "y", "method": 5});
+    let result = json!({"jsonrpc": "2.0", "id": message["id"], "result": {}});
+    HttpResponse::Ok().content_type("text/event-stream").body(format!("data: {malformed}\n\ndata: {result}\n\n"))
+}
+
+#[actix::test]
+async fn malformed_request_is_answered_and_call_goes_on() {
+    let (sender, mut answers) = unbounded_channel::<Value>();
+    let server = HttpServer::new(move || {
+        App::new().app_data(web::Data::new(sender.clone())).route("/mcp", web::post().to(ask_malformed))
+    })
+    .workers(1)
+    .shutdown_timeout(0)
+    .disable_signals();
+    let server = server.bind(("127.0.0.1", 0)).unwrap();
+    let url = format!("http://{}/mcp", server.addrs()[0]).parse().unwrap();
+    let running = server.run();
+    let handle = running.handle();
+    actix_web::rt::spawn(running);
+    let target = HttpTarget::new("s", &url, &[], None);
+    let link = HttpLink::new(&target, Arc::new(RecordingListener::default()), &Arc::default()).unwrap();
+    link.state.set_mode(false, None, None);
+    link.tasks.get_or_init(|| session_tasks::start(Arc::clone(&link.state)));
+    let outgoing = OutgoingRequest::new(1, "tools/call", None);
+    let answer = link.request(&outgoing, Arc::new(RecordingListener::default())).await;
+    assert!(matches!(answer, Ok(Response::Result(_))), "{answer:?}");
+    let error = json!({"code": -32600, "message": "`method` must be a string"});
+    assert_eq!(answers.recv().await.unwrap(), json!({"jsonrpc": "2.0", "id": "y", "error": error}));
+    handle.stop(false).await;
+}

@@ -276,6 +276,43 @@ async fn server_requests_are_answered_or_cancelled() {
 }
 
 #[tokio::test]
+async fn malformed_request_is_answered_with_reason() {
+    let case = Case::new();
+    for (request, code, reason) in [
+        (
+            r#"{"jsonrpc":"2.0","id":"y","method":"roots/list","params":[1]}"#,
+            -32602,
+            "`params` must be an object, not an array",
+        ),
+        (r#"{"jsonrpc":"2.0","id":"y","method":"roots/list","params":null}"#, -32600, "`params` must be an object"),
+        (r#"{"id":"y","method":"ping"}"#, -32600, "`jsonrpc` must be \"2.0\""),
+        (
+            r#"{"jsonrpc":"2.0","id":"y","method":"ping","result":{}}"#,
+            -32600,
+            "A message with `method` must not have `result` or `error`",
+        ),
+        (r#"[{"jsonrpc":"2.0","id":"y","method":5}]"#, -32600, "`method` must be a string"),
+    ] {
+        assert!(case.mux.receive(request.as_bytes()).is_err(), "{request}");
+        let refusal = json!({ "jsonrpc": "2.0", "id": "y", "error": { "code": code, "message": reason } });
+        assert_eq!(case.take_written(), [refusal], "{request}");
+    }
+    case.receive(json!({ "jsonrpc": "2.0", "id": "q", "method": "roots/list" }));
+    for text in [
+        r#"{"jsonrpc":"2.0","method":"notifications/x","params":[1]}"#,
+        r#"{"jsonrpc":"2.0","id":null,"method":5}"#,
+        r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#,
+        r#"{"jsonrpc":"2.0","id":"y"}"#,
+        r#"{"id":"y","result":{}}"#,
+        // The answer would end the open request with this id.
+        r#"{"jsonrpc":"2.0","id":"q","method":5}"#,
+    ] {
+        assert!(case.mux.receive(text.as_bytes()).is_err(), "{text}");
+        assert!(case.take_written().is_empty(), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn requests_of_stateless_server_are_not_answered() {
     let case = Case::new();
     case.mux.is_modern.store(true, Ordering::Relaxed);
@@ -283,6 +320,7 @@ async fn requests_of_stateless_server_are_not_answered() {
         let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method }).to_string();
         assert!(case.mux.receive(message.as_bytes()).is_err());
     }
+    assert!(case.mux.receive(br#"{"jsonrpc":"2.0","id":1,"method":5}"#).is_err());
     assert!(case.take_written().is_empty() && case.unsolicited.requests.lock().is_empty());
 }
 
