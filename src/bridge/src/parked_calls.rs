@@ -449,6 +449,13 @@ impl ParkedCalls {
         parked.ticket = None;
         Ok(parked.retries.clone())
     }
+
+    /// Makes the ticket of a retry valid again, because its client did not get the next one.
+    pub fn restore_ticket(&self, reference: &ParkedCallRef) {
+        if let Some(parked) = self.calls.lock().get_mut(&reference.call) {
+            parked.ticket = Some(reference.ticket);
+        }
+    }
 }
 
 /// The slot of a parked call in [`ParkedCalls`], which is released when it is dropped.

@@ -230,17 +230,8 @@ impl DeclinedQuestions {
     #[must_use]
     pub fn missing_capabilities(&self, declared: &ClientCapabilities) -> Option<Value> {
         let all = self.0.get()?.lock();
-        let mut all_missing: Option<Value> = None;
-        for (method, params) in all.iter() {
-            let Some(missing) = missing_capability(declared, method, params.as_deref().map(RawValue::get)) else {
-                continue;
-            };
-            match &mut all_missing {
-                Some(merged) => merge_objects(merged, missing),
-                None => all_missing = Some(missing),
-            }
-        }
-        all_missing
+        let questions = all.iter().map(|(method, params)| (method.as_str(), params.as_deref().map(RawValue::get)));
+        missing_capabilities(declared, questions)
     }
 
     /// Returns the error for a call that failed after its upstream had asked for something that the client did not
@@ -257,11 +248,30 @@ impl DeclinedQuestions {
         {
             return None;
         }
-        let message =
-            format!("the server {upstream} cannot do this without a capability that the client did not declare");
-        let error = McpError::new(ErrorKind::MissingCapability, message).with("requiredCapabilities", missing);
-        Some(error.with("upstream", upstream))
+        Some(missing_capability_error(missing, upstream))
     }
+}
+
+/// Returns the capabilities that a client lacks for these questions, each a method with its parameters, in the form of
+/// `requiredCapabilities`. `declared` are the capabilities that it has.
+#[must_use]
+pub fn missing_capabilities<'q>(
+    declared: &ClientCapabilities,
+    questions: impl Iterator<Item = (&'q str, Option<&'q str>)>,
+) -> Option<Value> {
+    let missing = questions.filter_map(|(method, params)| missing_capability(declared, method, params));
+    missing.reduce(|mut all, more| {
+        merge_objects(&mut all, more);
+        all
+    })
+}
+
+/// Returns the error `-32021` with these `requiredCapabilities` (2026-07-28/basic/index, "Capabilities").
+#[must_use]
+pub fn missing_capability_error(missing: Value, upstream: &str) -> McpError {
+    let message = format!("the server {upstream} cannot do this without a capability that the client did not declare");
+    let error = McpError::new(ErrorKind::MissingCapability, message).with("requiredCapabilities", missing);
+    error.with("upstream", upstream)
 }
 
 /// Merges `more` into an object, and the objects in both of them as well.

@@ -19,7 +19,7 @@ use countersign_exchange::{
     context::Exchange,
     testing::{request, take_sent_messages},
 };
-use countersign_protocol::{Era, ErrorKind, Revision, rpc_error::RpcError};
+use countersign_protocol::{Era, ErrorKind, RequestId, Revision, rpc_error::RpcError};
 use countersign_upstream::{
     Response,
     testing::fake::{FakeReply, ReceivedRequest, ok, question},
@@ -137,6 +137,41 @@ async fn parked_call_is_resumed_once_and_only_by_its_client() {
         "a state is valid once"
     );
     assert_eq!(fixture.call_count(), 1);
+}
+
+#[actix::test]
+async fn retry_is_asked_only_what_it_declares_itself() {
+    let fixture = Fixture::new(Era::Legacy).await;
+    fixture.server.answer_with(|request| {
+        Box::pin(async move {
+            for id in ["\"one\"", "\"two\""] {
+                let (mut question, received) = question();
+                question.id = RequestId::from_raw(id);
+                request.listener.handle_request(question);
+                drop(received.await);
+            }
+            ok(json!({ "content": [] }))
+        })
+    });
+    let capable = modern_client(&fixture, ELICITATION_CAPABILITIES);
+    let incapable = modern_client(&fixture, "{}");
+    let retry = |needed: &Value, responses: Value| {
+        let state = &needed["requestState"];
+        json!({ "name": "s__echo", "requestState": state, "inputResponses": responses })
+    };
+    let needed = fixture.call_result(&capable, &json!({ "name": "s__echo" })).await;
+    let answer_one = retry(&needed, json!({ "one": { "action": "decline" } }));
+    // Neither the question that is still open nor the next one is put to a client that no longer declares elicitation.
+    for params in [&retry(&needed, json!({})), &answer_one] {
+        let error = fixture.call(&incapable, params).await.unwrap_err();
+        let required = json!({ "elicitation": { "form": {} } });
+        assert_eq!((error.kind, &error.data["requiredCapabilities"]), (ErrorKind::MissingCapability, &required));
+    }
+    // The state stays valid for a retry with the capability.
+    let needed = fixture.call_result(&capable, &answer_one).await;
+    assert_eq!(needed["inputRequests"]["two"]["method"], "elicitation/create");
+    let result = fixture.call_result(&incapable, &retry(&needed, json!({ "two": { "action": "decline" } }))).await;
+    assert_eq!((&result["resultType"], fixture.call_count()), (&json!("complete"), 1));
 }
 
 #[actix::test]

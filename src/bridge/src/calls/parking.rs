@@ -12,13 +12,13 @@ use crate::{
         Answers, CallEvent, ClientQuestion, ParkedCallRef, Retry, RetryParams, RunningCall, ended_call_error,
         run_parked,
     },
-    questions::Relay,
+    questions::{Relay, missing_capabilities, missing_capability_error},
     request_state::Binding,
     translation::{request::RequestKind, result::input_required_result},
 };
 use countersign_domain::changes::digest::PartHasher;
 use countersign_exchange::reply::Reply;
-use countersign_protocol::{McpError, arguments::canonical_text_hash, json::MemberEdit};
+use countersign_protocol::{McpError, arguments::canonical_text_hash, json::MemberEdit, negotiate::ClientCapabilities};
 use countersign_runtime::background;
 
 /// The maximum number of parked calls of one principal at an upstream where each of them holds a link. A further call
@@ -32,8 +32,8 @@ const PARKED_CALL_BYTES: usize = 4096;
 /// Calls a handshake-era upstream for a stateless client, or resumes the parked call that its `requestState` names.
 ///
 /// # Errors
-/// The errors of [`super::call`]; `-32602` for a `requestState` of another request; `OVERLOADED` if the principal has
-/// too many parked calls.
+/// The errors of [`super::call`]; `-32602` for a `requestState` of another request; `-32021` for a retry that does not
+/// declare what a question needs; `OVERLOADED` if the principal has too many parked calls.
 pub async fn call_or_resume(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
     let retry_params = RetryParams::parse(prepared.params())?;
     if let Some(state) = retry_params.state {
@@ -93,6 +93,14 @@ async fn resume(prepared: &PreparedCall<'_>, state: &str, answers: Answers) -> R
     match event.await.map_err(|_| ended_call_error())? {
         (CallEvent::Done(response), _) => prepared.reply(response?),
         (CallEvent::InputRequired(questions), ticket) => {
+            // Earlier requests do not count (2026-07-28/basic/index, "Capabilities").
+            let declared = ClientCapabilities::from_declaration(&prepared.call.exchange.facts.capabilities);
+            let asked = questions.iter().map(|question| (question.method.as_str(), question.params.as_deref()));
+            if let Some(missing) = missing_capabilities(&declared, asked) {
+                // The client may send the retry again, with the capability.
+                parked_calls.restore_ticket(&call_ref);
+                return Err(missing_capability_error(missing, &prepared.call.upstream.config.name));
+            }
             input_required_reply(prepared, ParkedCallRef { ticket, ..call_ref }, &questions)
         }
     }
