@@ -139,22 +139,24 @@ pub async fn read_body(
     max: usize,
     limit: Duration,
 ) -> Result<(Bytes, Option<Reservation>), McpError> {
-    if request.get_header::<ContentLength>().is_some_and(|length| length.into_inner() > max) {
-        return Err(too_large(max));
-    }
     let connection = Connection::for_request(request);
     let budget = || connection.as_ref().map_or_else(|| endpoint.connections.new_budget(), |own| own.budget());
+    let is_http1 = matches!(payload, Payload::H1 { .. });
     let mut reading = pin!(async {
-        let is_http1 = matches!(payload, Payload::H1 { .. });
         let first = if is_http1 { poll_first(&mut payload).await } else { None };
         let reservation = (!is_http1).then(|| budget().new_reservation());
         let mut pieces = stream::iter(first).chain(&mut payload);
         read_pieces(&mut pieces, max, reservation, || budget().new_reservation()).await
     });
+    // The first poll of `poll_first` comes before the body is read, so it does not tell whether the body has arrived.
+    let mut may_be_waiting = !is_http1;
     let mut awaited = None;
     let reading = future::poll_fn(|cx| {
         let poll = reading.as_mut().poll(cx);
-        if poll.is_pending() && awaited.is_none() {
+        if poll.is_pending() && std::mem::replace(&mut may_be_waiting, true) && awaited.is_none() {
+            if request.get_header::<ContentLength>().is_some_and(|length| length.into_inner() > max) {
+                return Poll::Ready(Err(too_large(max)));
+            }
             awaited = connection.as_ref().map(|connection| connection.await_body());
         }
         poll
