@@ -53,6 +53,8 @@ pub struct LoadedConfig {
     pub file: Option<PathBuf>,
     /// The path at which a file is looked up: the file that was read, or the default path if it does not exist yet.
     pub lookup_path: Option<PathBuf>,
+    /// `true` if the file sets a key.
+    pub file_has_keys: bool,
     /// Every key in the order of the default file, for `config show`.
     pub settings: Vec<Setting>,
     /// Settings that are allowed but probably unintended.
@@ -303,6 +305,7 @@ fn load_file(file: Option<(PathBuf, String)>, flags: &Flags, env: &Environment) 
     if let Some((path, text)) = &file {
         layers.add_config_file(path, text);
     }
+    let file_has_keys = layers.values.values().any(|value| matches!(value.origin, Origin::File { .. }));
     layers.add_overrides(flags, env);
     let mut reader = Reader::new(layers.values, env.clone());
     let config = read::config(&mut reader);
@@ -326,6 +329,7 @@ fn load_file(file: Option<(PathBuf, String)>, flags: &Flags, env: &Environment) 
         config,
         file: file.map(|(path, _)| path),
         lookup_path,
+        file_has_keys,
         settings: reader.settings,
         warnings,
         secrets,

@@ -115,6 +115,8 @@ pub struct Reloader {
 
 struct State {
     in_force: Arc<Config>,
+    /// `true` if the file that was applied last sets a key.
+    file_has_keys: bool,
     generation: u64,
     /// The pending changes, with the configuration that consent puts into force.
     pending: Option<(PendingPolicy, Arc<Config>)>,
@@ -151,6 +153,7 @@ impl Reloader {
         let InitialConfig { loaded, salt, settings_view, pending, refused, suspended, saved, .. } = initial;
         let state = State {
             in_force: Arc::new(loaded.config),
+            file_has_keys: loaded.file_has_keys,
             generation: 0,
             pending,
             own_decisions: Vec::new(),
@@ -220,7 +223,7 @@ impl Reloader {
     /// Reads and validates the configuration again, and applies everything that needs no consent.
     pub async fn reload(&self, cause: ReloadCause) {
         let _guard = self.reload_lock.lock().await;
-        match self.read_config().await {
+        match self.read_config().await.and_then(|loaded| self.refuse_emptied_file(cause, loaded)) {
             Ok(loaded) => self.apply_loaded(cause, loaded).await,
             Err(problems) => self.reject(cause, problems),
         }
@@ -332,6 +335,12 @@ impl Reloader {
         load_task.await.unwrap_or_else(|error| Err(vec![Problem::not_applicable(error.to_string())]))
     }
 
+    /// Refuses a file that has lost all its keys, because a program may be about to write them. SIGHUP confirms it.
+    fn refuse_emptied_file(&self, cause: ReloadCause, loaded: LoadedConfig) -> Result<LoadedConfig, Vec<Problem>> {
+        let is_emptied = cause == ReloadCause::File && !loaded.file_has_keys && self.state.lock().file_has_keys;
+        if is_emptied { Err(vec![Problem::emptied_file(loaded.file.as_deref())]) } else { Ok(loaded) }
+    }
+
     async fn apply_loaded(&self, cause: ReloadCause, loaded: LoadedConfig) {
         if loaded.file.is_some() {
             self.has_read_file.store(true, Ordering::Release);
@@ -382,6 +391,7 @@ impl Reloader {
             }
             state.needs_restart.clone_from(needs_restart);
             state.suspended = suspended;
+            state.file_has_keys = loaded.file_has_keys;
             if has_changes {
                 state.in_force = Arc::new(effective);
                 state.generation += 1;

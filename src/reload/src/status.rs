@@ -1,5 +1,7 @@
 //! Reports about reloads, for `GET /api/reload`, the feed and the log.
 
+use std::path::Path;
+
 use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -101,6 +103,17 @@ impl Problem {
     pub(super) fn not_applicable(message: String) -> Self {
         let remedy = "Correct the configuration; until then the old one stays in force.".to_owned();
         Self { place: "the configuration".to_owned(), key: None, message, remedy }
+    }
+
+    /// Describes a file without keys that would replace one with keys.
+    pub(super) fn emptied_file(file: Option<&Path>) -> Self {
+        Self {
+            place: file.map_or_else(|| "the configuration".to_owned(), |file| file.display().to_string()),
+            key: None,
+            message: "the configuration file is empty".to_owned(),
+            remedy: "Send SIGHUP to the gateway if that is meant; until then the old configuration stays in force."
+                .to_owned(),
+        }
     }
 
     pub(super) fn from_config_error(error: &ConfigError) -> Vec<Self> {

@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ReloadCause, Reloader};
 
-/// The interval of checks. The file must look the same twice before it is read, so that no half-written file is read.
+/// The interval of checks. The file must look the same twice before it is read, so that it is rarely read half-written. A slow
+/// program may leave it empty for longer, which [`Reloader::reload`] refuses.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Identifies a version of a file: device, inode, size, and times of modification and status change.

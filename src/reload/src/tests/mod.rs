@@ -202,6 +202,21 @@ async fn bad_file_is_refused_as_a_whole() {
 }
 
 #[tokio::test]
+async fn emptied_file_is_refused_until_sighup() {
+    let gateway = TestGateway::new(&format!("{SERVERS}log: {{ filter: debug }}\n"));
+    for empty in ["", "# mcpServers:\n", "log:\n"] {
+        assert_eq!(gateway.reload(empty).await, (vec![], texts(&["config.refused"])), "{empty}");
+        let problem = gateway.reloader.status().last.unwrap().problems.remove(0);
+        assert!(problem.place.ends_with("c.yaml"), "{problem:?}");
+        assert!(problem.message.contains("is empty") && problem.remedy.contains("SIGHUP"), "{problem:?}");
+    }
+    gateway.reloader.reload(ReloadCause::Signal).await;
+    assert_eq!(gateway.take_actions(), (texts(&["servers ", "log info"]), texts(&["config.applied"])));
+    // Now the file in force is empty as well.
+    assert_eq!(gateway.reload("").await, (vec![], vec![]));
+}
+
+#[tokio::test]
 async fn refusal_ends_when_file_is_restored_unchanged() {
     let loose = "policy: { default: allow }\n";
     for (started, file) in [(SERVERS, SERVERS), ("", loose)] {
@@ -378,7 +393,7 @@ async fn changed_start_only_keys_are_reported_only() {
     assert_eq!((actions, events), (vec![], texts(&["config.applied"])));
     assert_eq!(gateway.reloader.status().needs_restart, ["limits.max_batch", "log.format"]);
     assert_eq!(gateway.reloader.config().limits.max_batch, 100);
-    gateway.reload("").await;
+    gateway.reload("mcpServers: {}\n").await;
     assert_eq!(gateway.reloader.status().needs_restart, Vec::<String>::new());
     assert_eq!(gateway.reloader.status().generation, 0);
 }
@@ -399,5 +414,5 @@ async fn failed_webhooks_undo_earlier_steps() {
     assert_eq!(actions, texts(&["log debug", "webhooks b"]));
     let last = gateway.reloader.status().last.unwrap().changes;
     assert_eq!((last.webhooks_added, last.webhooks_removed), (texts(&["b"]), texts(&["a"])));
-    assert_eq!(gateway.reload("{}\n").await.0, texts(&["log info", "webhooks "]));
+    assert_eq!(gateway.reload("webhooks: {}\n").await.0, texts(&["log info", "webhooks "]));
 }
