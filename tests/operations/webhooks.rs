@@ -365,6 +365,11 @@ fn webhooks_are_reconfigured_at_runtime() {
     let subjects: HashSet<&str> =
         page["deliveries"].as_array().unwrap().iter().map(|d| d["subject"].as_str().unwrap()).collect();
     assert!(subjects.contains("configuration") && subjects.contains(rule["id"].as_str().unwrap()), "{subjects:?}");
+    // A disabled webhook keeps its position.
+    reload(&new.config(", disabled: true"));
+    let paused = gateway.propose("paused");
+    reload(&new.config(""));
+    eventually("it arrives", || new.accepted().iter().any(|request| request.body.contains(&paused)).then_some(()));
     // A removed webhook is forgotten, and the gateway continues.
     reload("listen: 127.0.0.1:0\n");
     let hits = new.requests().len();

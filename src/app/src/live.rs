@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use countersign_accounts::Accounts;
 use countersign_auth::{Authenticator, ProviderSignIns};
-use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
+use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhooksConfig};
 use countersign_domain::policy::{Policy, PolicyConfig, Reviewers};
 use countersign_reload::apply::Reconfigurable;
 use countersign_routing::{
@@ -83,7 +83,7 @@ impl Reconfigurable for LiveGateway {
         })
     }
 
-    fn apply_webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
+    fn apply_webhooks<'a>(&'a self, now: &'a WebhooksConfig) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move { self.webhooks.apply(now).await.map_err(|error| error.to_string()) })
     }
 

@@ -56,7 +56,7 @@ pub use upstreams::{
     AccountKind, Authorities, BreakerConfig, Isolation, ListsConfig, OAuthGrant, Secret, Serialization, UpstreamConfig,
     UpstreamOAuth, UpstreamTarget, UrlTransport,
 };
-pub use webhooks::{WebhookConfig, WebhookUrl};
+pub use webhooks::{WebhookConfig, WebhookUrl, WebhooksConfig};
 
 /// All keys, documented for users in `config/countersign.yaml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub struct Config {
     pub routes: RoutesConfig,
     pub policy: PolicyConfig,
     pub changes: ChangesConfig,
-    pub webhooks: Vec<WebhookConfig>,
+    pub webhooks: WebhooksConfig,
     pub limits: LimitsConfig,
     pub log: LogConfig,
 }

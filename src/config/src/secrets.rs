@@ -39,7 +39,7 @@ pub(super) fn collect_secrets(config: &Config, env: &Environment) -> Vec<Secret>
         }
         all.extend(server.oauth.iter().flat_map(UpstreamOAuth::secrets).map(|Secret(value)| value.clone()));
     }
-    for hook in &config.webhooks {
+    for hook in &config.webhooks.enabled {
         // The path may be a credential unless it is too short.
         all.extend(Some(hook.url.0.path()).filter(|path| path.len() >= MIN_SECRET_PATH_LEN).map(str::to_owned));
         all.extend(secrets_in_url(&hook.url.0));

@@ -51,6 +51,24 @@ const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 
+/// The value of `webhooks`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WebhooksConfig {
+    /// The webhooks that are not disabled, in the order of the file.
+    pub enabled: Vec<WebhookConfig>,
+    /// The names of disabled webhooks. Their other keys are not read.
+    pub disabled: Vec<String>,
+}
+
+impl WebhooksConfig {
+    /// Returns every name, with its webhook if that is enabled.
+    #[must_use]
+    pub fn entries(&self) -> Vec<(&str, Option<&WebhookConfig>)> {
+        let enabled = self.enabled.iter().map(|webhook| (webhook.name.as_str(), Some(webhook)));
+        enabled.chain(self.disabled.iter().map(|name| (name.as_str(), None))).collect()
+    }
+}
+
 /// One entry of `webhooks`, with its variables expanded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookConfig {
@@ -103,15 +121,26 @@ const MAP: NamedMap = NamedMap {
     show: |entries| listing::format_block(entries, format_value),
 };
 
-/// Reads every webhook that is not disabled.
-pub(crate) fn read(r: &mut Reader) -> Vec<WebhookConfig> {
-    r.read_map(&MAP, read_webhook)
+/// Reads every webhook, and only the names of disabled ones.
+pub(crate) fn read(r: &mut Reader) -> WebhooksConfig {
+    let mut webhooks = WebhooksConfig::default();
+    for (name, webhook) in r.read_map(&MAP, read_entry) {
+        match webhook {
+            Some(webhook) => webhooks.enabled.push(webhook),
+            None => webhooks.disabled.push(name),
+        }
+    }
+    webhooks
+}
+
+/// Returns the name, with the webhook unless it is disabled.
+fn read_entry(name: &str, f: &mut Fields<'_>) -> Option<(String, Option<WebhookConfig>)> {
+    let is_disabled = f.read("disabled", boolean()) == Some(true);
+    let webhook = if is_disabled { None } else { Some(read_webhook(name, f)?) };
+    Some((name.to_owned(), webhook))
 }
 
 fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
-    if f.read("disabled", boolean()) == Some(true) {
-        return None;
-    }
     f.reject_unknown_keys(&KEYS);
     let allow_http = f.read("allow_http", boolean()) == Some(true);
     let format = f.read("format", variant()).unwrap_or(DeliveryFormat::Json);
@@ -281,10 +310,13 @@ mod tests {
         }
         let yaml = yaml.replace("TICKETS_WEBHOOK_SECRET", "SECRET").replace("TICKETS_WEBHOOK_OLD_SECRET", "SECRET");
         let shown = read_yaml(&yaml.replace("SLACK_WEBHOOK_URL", "CHAT")).unwrap_or_else(|e| panic!("{e}")).config;
-        assert_eq!(shown.webhooks.iter().map(|w| w.name.as_str()).collect::<Vec<_>>(), ["tickets", "team-chat"]);
+        assert_eq!(
+            shown.webhooks.enabled.iter().map(|w| w.name.as_str()).collect::<Vec<_>>(),
+            ["tickets", "team-chat"]
+        );
         let plain = read_yaml("webhooks: { tickets: { url: 'https://tickets.example/x', secret: '${SECRET}' } }");
-        let plain = &plain.unwrap().config.webhooks[0];
-        let documented = &shown.webhooks[0];
+        let plain = &plain.unwrap().config.webhooks.enabled[0];
+        let documented = &shown.webhooks.enabled[0];
         assert_eq!((plain.timeout, plain.give_up_after), (documented.timeout, documented.give_up_after));
         assert_eq!((plain.format, documented.keys.len()), (documented.format, 2));
     }
@@ -320,7 +352,8 @@ mod tests {
             read_yaml(&format!("webhooks: {{ a: {{ url: '{fine}', format: text }} }}")).unwrap();
         }
         read_yaml("webhooks: { a: { url: 'http://x.example', format: text, allow_http: true } }").unwrap();
-        assert!(read_yaml("webhooks: { a: { disabled: true } }").unwrap().config.webhooks.is_empty());
+        let webhooks = read_yaml("webhooks: { a: { disabled: true } }").unwrap().config.webhooks;
+        assert_eq!((webhooks.enabled, webhooks.disabled), (vec![], vec!["a".to_owned()]));
     }
 
     #[test]

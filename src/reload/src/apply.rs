@@ -2,7 +2,7 @@
 
 use futures_util::future::BoxFuture;
 
-use countersign_config::{Config, OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
+use countersign_config::{Config, OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhooksConfig};
 use countersign_domain::policy::PolicyConfig;
 use countersign_store::PolicySnapshot;
 
@@ -18,8 +18,8 @@ pub trait Reconfigurable: Send + Sync + 'static {
     /// Replaces the servers by exactly these, and returns once calls find them; an unchanged server keeps its connections.
     /// `strict` is `true` if a new conflict of their names is an error. To restore earlier servers, it is `false`.
     fn apply_servers<'a>(&'a self, servers: &'a [UpstreamConfig], strict: bool) -> BoxFuture<'a, Result<(), String>>;
-    /// Replaces the webhooks by exactly these; a webhook that remains keeps its position in the feed.
-    fn apply_webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>>;
+    /// Replaces the webhooks by exactly these; a webhook that remains, even disabled, keeps its position in the feed.
+    fn apply_webhooks<'a>(&'a self, now: &'a WebhooksConfig) -> BoxFuture<'a, Result<(), String>>;
     /// Replaces the issuers of access tokens; tokens of others are no longer accepted.
     fn apply_issuers(&self, issuers: &[TokenIssuer]);
     /// Replaces the identity provider with which people sign in.

@@ -98,7 +98,7 @@ fn find_changes(old: &Config, new: &Config) -> Diff {
     let (upstreams_added, upstreams_removed, upstreams_changed) =
         diff_by_name(&old.upstreams, &new.upstreams, |server| &server.name);
     let (webhooks_added, webhooks_removed, webhooks_changed) =
-        diff_by_name(&old.webhooks, &new.webhooks, |webhook| &webhook.name);
+        diff_by_name(&old.webhooks.entries(), &new.webhooks.entries(), |(name, _)| name);
     Diff {
         upstreams_added,
         upstreams_removed,

@@ -5,7 +5,7 @@ use std::future::ready;
 use futures_util::future::BoxFuture;
 
 use super::Reconfigurable;
-use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
+use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhooksConfig};
 use countersign_domain::policy::PolicyConfig;
 use countersign_store::PolicySnapshot;
 
@@ -22,7 +22,7 @@ impl Reconfigurable for UnchangingGateway {
     fn apply_servers<'a>(&'a self, _: &'a [UpstreamConfig], _: bool) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(ready(Ok(())))
     }
-    fn apply_webhooks<'a>(&'a self, _: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
+    fn apply_webhooks<'a>(&'a self, _: &'a WebhooksConfig) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(ready(Ok(())))
     }
     fn apply_issuers(&self, _: &[TokenIssuer]) {}

@@ -5,7 +5,7 @@
 //!
 //! `worker.rs` follows the feed for one webhook from a stored position, [`event_filter`] selects its events, [`lanes`]
 //! orders the deliveries, and [`send`] makes one attempt. [`Webhooks::apply`] applies a new configuration: a webhook that
-//! keeps its name keeps its position and pending deliveries.
+//! keeps its name, even disabled, keeps its position and pending deliveries.
 
 mod cleanup;
 pub mod event_filter;
@@ -32,7 +32,7 @@ use self::{
     cleanup::RemovedWebhookCleanup,
     worker::{Command, Worker},
 };
-use countersign_config::WebhookConfig;
+use countersign_config::{WebhookConfig, WebhooksConfig};
 use countersign_domain::changes::ChangeState;
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
@@ -119,6 +119,8 @@ pub struct Webhooks {
     context: OnceLock<WorkerContext>,
     /// Running webhooks in the order of the configuration.
     running: Arc<Mutex<Vec<Arc<RunningWebhook>>>>,
+    /// The names of all configured webhooks, including disabled ones.
+    names: Arc<Mutex<Vec<String>>>,
     /// Held while the set of webhooks changes.
     replace_lock: Arc<tokio::sync::Mutex<()>>,
 }
@@ -127,7 +129,13 @@ impl Webhooks {
     /// Creates an instance without webhooks, for [`Self::start`].
     #[must_use]
     pub fn new(feed: Feed) -> Self {
-        Self { feed, context: OnceLock::new(), running: Arc::default(), replace_lock: Arc::default() }
+        Self {
+            feed,
+            context: OnceLock::new(),
+            running: Arc::default(),
+            names: Arc::default(),
+            replace_lock: Arc::default(),
+        }
     }
 
     /// Starts the workers on `thread`. Must be called at most once. `dashboard_url` is the dashboard's URL, to which the name of a
@@ -138,7 +146,7 @@ impl Webhooks {
     pub async fn start(
         &self,
         (store, nodes): (Arc<dyn Deliveries>, Arc<dyn Nodes>),
-        configured: &[WebhookConfig],
+        configured: &WebhooksConfig,
         dashboard_url: &str,
         thread: ArbiterHandle,
         shutdown: &CancellationToken,
@@ -153,24 +161,25 @@ impl Webhooks {
         // One of several nodes may have an older configuration, so the cleanup task deletes webhooks once it is the leader.
         let deleting_store = context.nodes.claimant().is_none().then(|| Arc::clone(&context.store));
         self.replace(configured, deleting_store).await?;
-        let running = Arc::clone(&self.running);
+        let names = Arc::clone(&self.names);
         let cleanup = RemovedWebhookCleanup {
             store: Arc::clone(&context.store),
             nodes: Arc::clone(&context.nodes),
             replace_lock: Arc::clone(&self.replace_lock),
         };
-        let names = move || running.lock().iter().map(|running| running.config.name.clone()).collect();
+        let names = move || names.lock().clone();
         let shutdown = shutdown.clone();
         context.thread.spawn_fn(move || drop(background::spawn(cleanup.run(names, shutdown))));
         Ok(())
     }
 
     /// Replaces the set of webhooks. Unchanged webhooks keep running; changed ones are restarted at their position, and
-    /// deliveries in flight are sent again; removed ones are deleted with their pending deliveries.
+    /// deliveries in flight are sent again; disabled ones stop and keep their pending deliveries; removed ones are deleted with
+    /// theirs.
     ///
     /// # Errors
     /// Errors of the database. The set is replaced nevertheless.
-    pub async fn apply(&self, configured: &[WebhookConfig]) -> Result<(), StoreError> {
+    pub async fn apply(&self, configured: &WebhooksConfig) -> Result<(), StoreError> {
         let Some(context) = self.context.get() else { return Ok(()) };
         // Read before the check, so that the deletion fails if another node becomes the leader in between.
         let claimant = context.nodes.claimant();
@@ -189,22 +198,23 @@ impl Webhooks {
     /// Replaces the set of webhooks like [`Self::apply`], and deletes removed ones from `deleting_store`, if it is given.
     async fn replace(
         &self,
-        configured: &[WebhookConfig],
+        configured: &WebhooksConfig,
         deleting_store: Option<Arc<dyn Deliveries>>,
     ) -> Result<(), StoreError> {
         let Some(context) = self.context.get() else { return Ok(()) };
         let _guard = self.replace_lock.lock().await;
         let previous = self.running();
-        let (unchanged, removed): (Vec<_>, Vec<_>) =
-            previous.into_iter().partition(|running| configured.iter().any(|now| *now == *running.config));
+        let (unchanged, stopped): (Vec<_>, Vec<_>) =
+            previous.into_iter().partition(|running| configured.enabled.iter().any(|now| *now == *running.config));
         // Two workers of one name would send in different orders.
-        stop_all(&removed).await;
-        let names: Vec<String> = configured.iter().map(|webhook| webhook.name.clone()).collect();
+        stop_all(&stopped).await;
+        let names: Vec<String> = configured.entries().into_iter().map(|(name, _)| name.to_owned()).collect();
+        self.names.lock().clone_from(&names);
         let retained = background::spawn_blocking(move || {
             deleting_store.map_or(Ok(()), |deleting_store| deleting_store.retain_only(&names))
         })
         .await;
-        let now = configured.iter().map(|webhook| {
+        let now = configured.enabled.iter().map(|webhook| {
             let worker = unchanged.iter().find(|running| *running.config == *webhook);
             worker.map_or_else(|| Arc::new(context.start_worker(webhook, &self.feed)), Arc::clone)
         });

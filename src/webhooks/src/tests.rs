@@ -77,10 +77,39 @@ async fn former_leader_deletes_no_webhook_of_another_node() {
     let webhooks = Webhooks::new(feed);
     let shutdown = CancellationToken::new();
     webhooks
-        .start((handed_over, nodes as Arc<dyn Nodes>), &[], "", actix::Arbiter::current(), &shutdown)
+        .start(
+            (handed_over, nodes as Arc<dyn Nodes>),
+            &WebhooksConfig::default(),
+            "",
+            actix::Arbiter::current(),
+            &shutdown,
+        )
         .await
         .unwrap();
-    webhooks.apply(&[]).await.unwrap();
+    webhooks.apply(&WebhooksConfig::default()).await.unwrap();
     assert_eq!(store.position("other", 9).unwrap(), 7, "the webhook keeps its position");
+    shutdown.cancel();
+}
+
+#[actix::test]
+async fn disabled_webhook_keeps_its_rows_until_it_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let location = StoreLocation::directory(dir.path());
+    let (feed, store) = (Feed::new(location.open().unwrap(), 0, 1), location.deliveries().unwrap());
+    store.position("hook", 7).unwrap();
+    let nodes = Arc::new(FakeNodes::default());
+    nodes.leads.store(true, Ordering::SeqCst);
+    let webhooks = Webhooks::new(feed);
+    let shutdown = CancellationToken::new();
+    let disabled = WebhooksConfig { disabled: vec!["hook".to_owned()], ..WebhooksConfig::default() };
+    webhooks
+        .start((Arc::clone(&store), nodes as Arc<dyn Nodes>), &disabled, "", actix::Arbiter::current(), &shutdown)
+        .await
+        .unwrap();
+    webhooks.apply(&disabled).await.unwrap();
+    assert_eq!(store.position("hook", 9).unwrap(), 7);
+    assert_eq!(*webhooks.names.lock(), ["hook"], "a new leader keeps it too");
+    webhooks.apply(&WebhooksConfig::default()).await.unwrap();
+    assert_eq!(store.position("hook", 9).unwrap(), 9, "it counts as new");
     shutdown.cancel();
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use futures_util::{FutureExt as _, future::BoxFuture};
 
 use super::*;
-use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
+use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhooksConfig};
 use countersign_domain::policy::{PolicyConfig, PolicyDefault};
 use countersign_store::PolicySnapshots;
 
@@ -43,8 +43,9 @@ impl Reconfigurable for RecordingGateway {
         let done = self.0.record(action, servers.iter().map(trust).collect::<Vec<_>>().join(","));
         async { done }.boxed()
     }
-    fn apply_webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
-        let done = self.0.record("webhooks", now.iter().map(|w| w.name.as_str()).collect::<Vec<_>>().join(","));
+    fn apply_webhooks<'a>(&'a self, now: &'a WebhooksConfig) -> BoxFuture<'a, Result<(), String>> {
+        let show = |(name, webhook): (&str, Option<_>)| format!("{}{name}", if webhook.is_some() { "" } else { "-" });
+        let done = self.0.record("webhooks", now.entries().into_iter().map(show).collect::<Vec<_>>().join(","));
         async { done }.boxed()
     }
     fn apply_issuers(&self, issuers: &[TokenIssuer]) {
@@ -414,5 +415,9 @@ async fn failed_webhooks_undo_earlier_steps() {
     assert_eq!(actions, texts(&["log debug", "webhooks b"]));
     let last = gateway.reloader.status().last.unwrap().changes;
     assert_eq!((last.webhooks_added, last.webhooks_removed), (texts(&["b"]), texts(&["a"])));
-    assert_eq!(gateway.reload("webhooks: {}\n").await.0, texts(&["log info", "webhooks "]));
+    // A disabled webhook is not removed before its entry is.
+    assert_eq!(gateway.reload("webhooks: { b: { disabled: true } }\n").await.0, texts(&["log info", "webhooks -b"]));
+    assert_eq!(gateway.reloader.status().last.unwrap().changes.webhooks_changed, texts(&["b"]));
+    assert_eq!(gateway.reload("webhooks: {}\n").await.0, texts(&["webhooks "]));
+    assert_eq!(gateway.reloader.status().last.unwrap().changes.webhooks_removed, texts(&["b"]));
 }
