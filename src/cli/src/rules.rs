@@ -12,7 +12,6 @@ use super::{
     exit::{Exit, Failure},
     output::{Output, Style, format_tool, one_line, print_note},
 };
-use countersign_config::units::parse_duration;
 use countersign_domain::policy::{StandingRule, StandingVerdict};
 
 pub fn run(args: &RulesArgs, out: &mut Output) -> Result<Exit, Failure> {
@@ -91,15 +90,11 @@ fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
 
 /// Creates a standing rule from a change (`changes rule`).
 pub(super) async fn create(client: &Client, args: &CreateRuleArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let duration = args.allow_for.as_ref().or(args.deny_for.as_ref()).map(|text| {
-        let usage_error = |reason: String| Failure::new(Exit::Usage, format!("{}: {reason}", one_line(text)));
-        parse_duration(text).map(|duration| duration.as_secs()).map_err(usage_error)
-    });
     let body = json!({
         "verdict": if args.allow_for.is_some() { "allow" } else { "deny" },
         "arguments": if args.any_arguments { "any" } else { "exact" },
         "principal": if args.any_principal { "any" } else { "same" },
-        "for": duration.transpose()?,
+        "for": args.allow_for.or(args.deny_for).map(|validity| validity.as_secs()),
         "comment": args.comment,
     });
     let answer = client.post(&["changes", &args.id, "rule"], &body).await?;

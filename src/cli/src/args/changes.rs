@@ -1,6 +1,6 @@
 //! Defines `countersign changes`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{
     Args, Subcommand,
@@ -10,6 +10,7 @@ use jiff::Timestamp;
 
 use super::ConnectArgs;
 use crate::moment::{self, Since};
+use countersign_config::units::parse_duration;
 use countersign_domain::changes::ChangeState;
 
 pub const HELP: &str = "\
@@ -172,14 +173,20 @@ pub struct ApproveArgs {
 pub struct CreateRuleArgs {
     pub id: String,
     /// Allow such calls for this long, such as 1h or 2 days (at most 30 days)
-    #[arg(long, value_name = "TIME", required_unless_present = "deny", conflicts_with = "deny")]
-    pub allow_for: Option<String>,
+    #[arg(
+        long,
+        value_name = "TIME",
+        required_unless_present = "deny",
+        conflicts_with = "deny",
+        value_parser = parse_allow_time
+    )]
+    pub allow_for: Option<Duration>,
     /// Deny such calls until the rule is revoked
     #[arg(long)]
     pub deny: bool,
-    /// Deny them for this time only
-    #[arg(long, value_name = "TIME", requires = "deny")]
-    pub deny_for: Option<String>,
+    /// Deny them for this time only (at most 366 days)
+    #[arg(long, value_name = "TIME", requires = "deny", value_parser = parse_deny_time)]
+    pub deny_for: Option<Duration>,
     /// Match calls with any arguments, instead of exactly those of the change
     #[arg(long)]
     pub any_arguments: bool,
@@ -189,4 +196,20 @@ pub struct CreateRuleArgs {
     /// The reason, for denied callers and the audit trail
     #[arg(long, value_name = "TEXT")]
     pub comment: Option<String>,
+}
+
+/// Parses the validity of a standing rule that allows, with the limit of the gateway.
+fn parse_allow_time(text: &str) -> Result<Duration, String> {
+    parse_validity(text, 30)
+}
+
+/// Parses the validity of a standing rule that denies, with the limit of the gateway.
+fn parse_deny_time(text: &str) -> Result<Duration, String> {
+    parse_validity(text, 366)
+}
+
+fn parse_validity(text: &str, max_days: u64) -> Result<Duration, String> {
+    let validity = parse_duration(text)?;
+    let is_allowed = (Duration::from_secs(1)..=Duration::from_secs(max_days * 86_400)).contains(&validity);
+    if is_allowed { Ok(validity) } else { Err(format!("write a time from 1s to {max_days} days")) }
 }

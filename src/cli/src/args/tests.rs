@@ -37,3 +37,21 @@ fn absence_is_set_at_the_gateway_of_a_data_directory() {
     );
     assert!(matches!(parse(&["back"]), Ok(storage::PeopleCommand::Back(_))));
 }
+
+#[test]
+fn time_of_standing_rule_has_the_limit_of_its_verdict() {
+    let parse = |args: &[&str]| {
+        Cli::try_parse_from(["countersign", "changes", "rule", "chg_1"].iter().chain(args)).map_err(|e| e.to_string())
+    };
+    for accepted in [&["--allow-for", "30 days"] as &[&str], &["--deny"], &["--deny", "--deny-for", "366 days"]] {
+        assert!(parse(accepted).is_ok(), "{accepted:?}");
+    }
+    for (refused, limit) in [
+        (&["--allow-for", "400d"] as &[&str], "30 days"),
+        (&["--allow-for", "500ms"], "from 1s"),
+        (&["--deny", "--deny-for", "367 days"], "366 days"),
+    ] {
+        let error = parse(refused).unwrap_err();
+        assert!(error.contains(limit), "{error}");
+    }
+}
