@@ -170,6 +170,18 @@ mcpServers:
     drop(home);
 }
 
+#[test]
+fn policy_test_without_gateway_uses_the_stricter_policy() {
+    let strict = Options { config: Some("policy: { default: review_all }\n"), ..Options::default() };
+    let (_, home) = Gateway::with_options(&strict).stop();
+    let (file, data) = (home.path().join("countersign.yaml"), home.path().join("data"));
+    std::fs::write(&file, "policy: { default: allow }\n").unwrap();
+    let place = ["--config", file.to_str().unwrap(), "--data", data.to_str().unwrap()];
+    let (code, out, err) = support::run(&[&["policy", "test", "create_issue"] as &[&str], &place].concat());
+    assert!(code == Some(0) && out.starts_with("review  tracker / create_issue\n"), "{code:?} {out}{err}");
+    assert!(out.contains("consent to what the file loosens (policy.default)"), "{out}");
+}
+
 const RULES: &str = "
 policy:
   groups: { leads: [alice, bob] }

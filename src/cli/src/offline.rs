@@ -1,6 +1,6 @@
 //! Tests the policy while no gateway runs. The answer rests on the configuration, the built-in modules, and the tool
-//! definitions and reviewers' decisions in the store. The rules are evaluated through a route table, as in a gateway;
-//! facts that only a running server could provide are reported as unknown.
+//! definitions, the reviewers' decisions and the policy in the store. The rules are evaluated through a route table, as in a
+//! gateway; facts that only a running server could provide are reported as unknown.
 
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Module, Provider, ToolDef, ToolResult};
+use countersign_reload::predict_initial_config;
 use countersign_rest::policy::{PolicyTest, PolicyTestRequest};
 use countersign_review::gateway_tools::tool_definitions;
 use countersign_routing::{
@@ -49,7 +50,16 @@ pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
         unknown.push("there is no store yet, so nobody has accepted a definition or given a standing rule".to_owned());
         ReviewerRecords::default()
     });
-    let offline = OfflinePolicy::new(config, records);
+    let (config, held_back) = predict_initial_config(config, records.policy.as_ref());
+    if !held_back.is_empty() {
+        let mut keys: Vec<&str> = held_back.iter().map(|loosening| loosening.key.as_str()).collect();
+        keys.dedup();
+        unknown.push(format!(
+            "whether a reviewer will consent to what the file loosens ({}); until then the policy is stricter, as tested here",
+            keys.join(", ")
+        ));
+    }
+    let offline = OfflinePolicy::new(&config, records);
     let Some(tool) = body.tool() else {
         let message = "resources, prompts and methods can be tested only while the gateway runs: start it";
         return Err(Failure::new(Exit::Usage, message.to_owned()));
@@ -68,7 +78,7 @@ struct OfflinePolicy<'a> {
 
 impl<'a> OfflinePolicy<'a> {
     fn new(config: &'a Config, records: ReviewerRecords) -> Self {
-        let ReviewerRecords { pins, rules, holders } = records;
+        let ReviewerRecords { pins, rules, holders, .. } = records;
         let pins = Arc::new(pins);
         let now = jiff::Timestamp::now();
         let rules = rules.into_iter().map(|rule| Arc::new(rule.with_deadline(now))).collect();

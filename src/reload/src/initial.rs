@@ -70,7 +70,7 @@ impl InitialConfig {
         let PreviousConfig { config: previous, settings, unreadable_reason } = match snapshot::parse_previous(
             &last.body,
             &configured,
-            &salt,
+            Some(&salt),
         ) {
             Ok(previous) => previous,
             // An unreadable policy in the store must not lock the operator out.
@@ -133,4 +133,14 @@ impl InitialConfig {
     pub fn config(&self) -> &Config {
         &self.loaded.config
     }
+}
+
+/// Predicts the configuration that a start would put into force, and the changes that it would hold back for consent. This is
+/// for commands that do not know the salt of the store's digests: the targets of servers count as unchanged.
+#[must_use]
+pub fn predict_initial_config(configured: &Config, last: Option<&PolicySnapshot>) -> (Config, Vec<Loosening>) {
+    let previous = last.and_then(|last| snapshot::parse_previous(&last.body, configured, None).ok());
+    let Some(previous) = previous else { return (configured.clone(), Vec::new()) };
+    let (diff, effective) = compare(&previous.config, configured);
+    (effective, diff.policy_loosened)
 }

@@ -135,7 +135,7 @@ pub(super) fn serialize_policy(
     let dashboard_edit = <&str>::from(config.dashboard_edit).to_owned();
     let body = SnapshotBody { policy, servers, issuers, identity_provider, dashboard_edit };
     let body = serde_json::to_string(&body)?;
-    let PreviousConfig { config: read_back, unreadable_reason, .. } = parse_previous(&body, config, salt)?;
+    let PreviousConfig { config: read_back, unreadable_reason, .. } = parse_previous(&body, config, Some(salt))?;
     if let Some(reason) = unreadable_reason {
         return Err(SavePolicyError::Unreadable(reason));
     }
@@ -202,13 +202,19 @@ fn hash_recipes(config: &UpstreamConfig) -> String {
     hasher.finish()
 }
 
-/// Parses a snapshot, and completes it with the current configuration `now`. Fails if nothing of it can be read.
-pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Result<PreviousConfig, serde_json::Error> {
+/// Parses a snapshot, and completes it with the current configuration `now`. Without the salt, the targets of servers count as
+/// unchanged. Fails if nothing of it can be read.
+pub(super) fn parse_previous(
+    body: &str,
+    now: &Config,
+    salt: Option<&[u8; 16]>,
+) -> Result<PreviousConfig, serde_json::Error> {
     let body: SnapshotBody = serde_json::from_str(body)?;
     let (policy, settings, unreadable_reason) = parse_previous_policy(body.policy, now);
     let restore_server = |(name, old): (String, SavedServer)| {
         let new = now.upstreams.iter().find(|new| new.name == name);
-        let target = new.map(|new| &new.target).filter(|target| target_hash(target, salt) == old.target);
+        let is_unchanged = |target: &UpstreamTarget| salt.is_none_or(|salt| target_hash(target, salt) == old.target);
+        let target = new.map(|new| &new.target).filter(|target| is_unchanged(target));
         let target = target.cloned().unwrap_or_else(|| unknown_target(old.target));
         let mut previous = UpstreamConfig::new(&name, target);
         previous.previews = restore_dispatchers(old.dispatchers);

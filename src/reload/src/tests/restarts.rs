@@ -48,6 +48,20 @@ async fn pending_changes_survive_restart_until_consent() {
 }
 
 #[tokio::test]
+async fn predicted_start_is_the_real_one() {
+    let strict = "mcpServers: { a: { command: x }, b: { command: y } }\npolicy: { default: review_all }\n";
+    let gateway = TestGateway::new(strict);
+    gateway.reloader.record_start().await.unwrap();
+    let last = gateway.log.store.lock().newest.clone();
+    let gateway = gateway.restart_with(LOOSER).await;
+    let configured = load(&gateway.reloader.source.flags, &gateway.reloader.source.env).unwrap().config;
+    let (predicted, held_back) = predict_initial_config(&configured, last.as_ref());
+    assert_eq!(predicted, *gateway.reloader.config());
+    assert_eq!(keys(&held_back), keys(&gateway.reloader.status().waiting.unwrap().loosenings));
+    assert_eq!(predict_initial_config(&configured, None), (configured.clone(), vec![]));
+}
+
+#[tokio::test]
 async fn new_issuer_of_tokens_waits_for_consent() {
     let issuers = |list: &str| format!("public_url: https://gw.example\nauth: {{ tokens: [{list}] }}\n");
     let accepted = |gateway: &TestGateway| {
