@@ -1,6 +1,9 @@
 //! Tests of the configuration as a user meets it: the program's exit codes and messages.
 
-use support::cli::{Home, Lines};
+use support::{
+    cli::{Home, Lines},
+    tls::create_certificate,
+};
 
 #[test]
 fn defaults_are_valid() {
@@ -24,6 +27,26 @@ fn invalid_file_exits_with_78_and_names_the_remedy() {
     }
     home.run(&["config", "check", "--config", "missing.yaml"]).ends(78).complains(&["missing.yaml", "cannot be read"]);
     home.run(&["keys", "list", "--config", file]).ends(0);
+}
+
+#[test]
+fn unusable_files_are_reported_before_anything_opens() {
+    let home = Home::new();
+    create_certificate(home.path());
+    home.write("junk", "junk");
+    for (yaml, key) in [
+        ("tls: { cert: cert.pem, key: junk }\n", "tls.key"),
+        ("secrets: { key_file: missing }\n", "secrets.key_file"),
+        ("store: { url: 'postgres://localhost/c?sslmode=require', ca: missing }\n", "store.ca"),
+        ("modules: { docs: { enabled: true, projects: { a: { root: missing } } } }\n", "modules.docs.projects.a.root"),
+    ] {
+        let file = home.write("c.yaml", yaml);
+        let file = file.to_str().unwrap();
+        for command in [&["config", "check", "--config", file][..], &["serve", "--config", file]] {
+            home.run(command).ends(78).complains(&["c.yaml:1:", &format!("{key}: ")]);
+        }
+        assert!(!home.data().exists(), "{yaml}");
+    }
 }
 
 #[test]

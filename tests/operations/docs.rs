@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -203,14 +204,17 @@ fn documented_commands_are_valid() {
 fn documented_yaml_is_valid_configuration() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("countersign.yaml");
-    // Files that a configuration names must exist.
-    for name in ["cert.pem", "key.pem"] {
-        fs::write(home.path().join(name), "").unwrap();
-    }
+    // Files and folders that a configuration names must be usable.
+    support::tls::create_certificate(home.path());
+    let token_key = home.path().join("key");
+    fs::write(&token_key, "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=").unwrap();
+    fs::set_permissions(&token_key, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::create_dir(home.path().join("handbook")).unwrap();
     let credentials = ("CREDENTIALS_DIRECTORY", home.path().to_str().unwrap());
     for page in pages() {
         for block in page.blocks.iter().filter(|block| block.language == "yaml") {
-            fs::write(&file, &block.text).unwrap();
+            let text = block.text.replace("/etc/countersign/key", "key").replace("/srv/handbook", "handbook");
+            fs::write(&file, text).unwrap();
             let variables = block.text.split("${").skip(1).map(|rest| rest.split('}').next().unwrap());
             let (files, variables): (Vec<_>, Vec<_>) = variables.partition(|name| name.starts_with("credential:"));
             for name in files {

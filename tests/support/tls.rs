@@ -1,13 +1,28 @@
 //! A gateway with its own certificate, and curl to reach it.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Output},
 };
 
 use tempfile::TempDir;
 
 use super::{Gateway, Options, Process, eventually, published_address};
+
+/// Creates a certificate of localhost and its key in a folder, as `cert.pem` and `key.pem`. Returns their paths.
+pub fn create_certificate(folder: &Path) -> (PathBuf, PathBuf) {
+    let (cert, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+    let output = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout"])
+        .arg(&key)
+        .arg("-out")
+        .arg(&cert)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    (cert, key)
+}
 
 /// A `countersign serve` with TLS.
 pub struct TlsGateway {
@@ -32,16 +47,7 @@ impl TlsGateway {
             assert!(Command::new(tool).arg("--version").output().is_ok(), "this test needs {tool}");
         }
         let home = tempfile::tempdir().unwrap();
-        let (cert, key) = (home.path().join("cert.pem"), home.path().join("key.pem"));
-        let output = Command::new("openssl")
-            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-            .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout"])
-            .arg(&key)
-            .arg("-out")
-            .arg(&cert)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let (cert, key) = create_certificate(home.path());
         let config = format!("tls:\n  cert: {}\n  key: {}\n{more}", cert.display(), key.display());
         let mut process = Gateway::spawn(home.path(), &Options { config: Some(&config), ..Options::default() });
         let Some(address) = published_address(&mut process, &home.path().join("data")) else {

@@ -2,7 +2,7 @@
 //!
 //! The module never shows a secret: a key is shown by the name of its variable, or not at all.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fs, io, path::PathBuf, time::Duration};
 
 use url::Url;
 
@@ -48,6 +48,18 @@ pub struct DocsProject {
     pub external_docs: Option<String>,
     /// Each git branch has its own documents, starting with those present when it was checked out.
     pub by_branch: bool,
+}
+
+impl DocsProject {
+    /// Returns the canonical path of the root.
+    ///
+    /// # Errors
+    /// Fails if the root is not a folder that can be read.
+    pub fn canonical_root(&self) -> io::Result<PathBuf> {
+        let root = self.root.canonicalize()?;
+        fs::read_dir(&root)?;
+        Ok(root)
+    }
 }
 
 /// An endpoint with the API of OpenAI.
@@ -196,7 +208,7 @@ mod tests {
     #[test]
     fn projects_and_models_are_read_without_showing_keys() {
         let loaded = read_yaml(
-            "{ enabled: true, projects: { handbook: { root: ~/handbook, folder: ./knowledge//team/, external_docs: docs, \
+            "{ projects: { handbook: { root: ~/handbook, folder: ./knowledge//team/, external_docs: docs, \
              branches: git }, bare: { root: /srv/bare } }, embeddings: { url: 'http://127.0.0.1:9/v1/', model: e5, \
              key: '${DOCS_KEY}' }, generation: { url: 'http://127.0.0.1:9/v1', model: m, key: plain-secret, timeout: 9s } }",
         )

@@ -1,8 +1,8 @@
 //! Loads the configuration as one typed tree, and validates it as a whole before any port, child process or database
 //! opens.
 //!
-//! The crate reads only the configuration file, and the certificates and credentials that it names. It never shows a secret: no
-//! message contains the value of a variable.
+//! The crate reads only the configuration file, and the certificates, keys and credentials that it names. It never shows a
+//! secret: no message contains the value of a variable.
 //!
 //! `config/countersign.yaml` documents every key and is the source of the defaults, and `read.rs` maps keys to fields.
 //! [`load`] merges file, environment and flags, [`upstreams`] and `servers` hold `mcpServers`, `rules.rs` reads the
@@ -18,6 +18,7 @@ pub mod error;
 mod groups;
 pub mod load;
 mod loopback;
+mod named_files;
 mod own_files;
 mod read;
 pub mod reader;
@@ -26,6 +27,8 @@ mod secrets;
 mod servers;
 pub mod show;
 mod terms;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;
 pub mod tree;
@@ -52,6 +55,7 @@ pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, LoadedConfig, load};
 pub use loopback::{is_loopback, is_loopback_host};
+pub use named_files::TlsFilesError;
 pub use upstreams::{
     AccountKind, Authorities, BreakerConfig, Isolation, ListsConfig, OAuthGrant, Secret, Serialization, UpstreamConfig,
     UpstreamOAuth, UpstreamTarget, UrlTransport,

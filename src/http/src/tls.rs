@@ -1,9 +1,6 @@
 //! The TLS configuration of the server.
 
-use rustls::{
-    ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-};
+use rustls::{ServerConfig, pki_types::CertificateDer};
 
 use countersign_config::TlsConfig;
 use countersign_domain::changes::digest::PartHasher;
@@ -28,20 +25,6 @@ pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
 /// # Errors
 /// Returns the path of the invalid file, and the reason.
 pub fn server_config(tls: &TlsConfig) -> Result<ServerTls, String> {
-    let certificates = CertificateDer::pem_file_iter(&tls.cert)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|e| format!("{}: {e}", tls.cert.display()))?;
-    let Some(own) = certificates.first() else {
-        return Err(format!("{} contains no certificate", tls.cert.display()));
-    };
-    let fingerprint = fingerprint(own);
-    let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|e| format!("{}: {e}", tls.key.display()))?;
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| e.to_string())?
-        .with_no_client_auth()
-        .with_single_cert(certificates, key)
-        .map_err(|e| format!("{}: {e}", tls.cert.display()))?;
-    Ok(ServerTls { config, fingerprint })
+    let (config, certificate) = tls.server_config().map_err(|error| error.to_string())?;
+    Ok(ServerTls { config, fingerprint: fingerprint(&certificate) })
 }

@@ -94,8 +94,7 @@ impl Project {
         events: broadcast::Sender<ProviderEvent>,
     ) -> Result<Arc<Self>, DocsError> {
         let failed = |source| DocsError::Root { project: config.name.clone(), path: config.root.clone(), source };
-        let root = config.root.canonicalize().map_err(failed)?;
-        std::fs::read_dir(&root).map_err(failed)?;
+        let root = config.canonical_root().map_err(failed)?;
         let digest = hex(&Sha256::digest(root.as_os_str().as_encoded_bytes()));
         let branch = if config.by_branch { git::checked_out_branch(&root) } else { git::NO_BRANCH.to_owned() };
         let external_folder = config.external_docs.as_deref();
