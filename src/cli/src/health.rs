@@ -70,7 +70,8 @@ async fn request(args: &ConnectArgs) -> Result<(String, StatusCode, Vec<u8>), Fa
     let unanswered = |reason: String| {
         Failure::new(Exit::Unavailable, format!("the gateway at {url} does not answer ({})", one_line(&reason)))
     };
-    let mut response = http.get(format!("{url}/health")).send().await.map_err(|error| unanswered(error.to_string()))?;
+    let sending = http.get(format!("{url}/health")).send().await;
+    let mut response = sending.map_err(|error| unanswered(net::describe_send_error(&error)))?;
     let body = response.body().limit(MAX_RESPONSE_BYTES).await.map_err(|error| unanswered(error.to_string()))?;
     Ok((url, response.status(), body.to_vec()))
 }

@@ -10,6 +10,8 @@ use awc::{
     http::header::HeaderMap,
 };
 
+use super::client::describe_send_error;
+
 /// The maximum number of bytes of a response body.
 const MAX_BODY_BYTES: usize = 256 * 1024;
 /// The time limit for the whole exchange, including the connection.
@@ -57,7 +59,7 @@ pub async fn send_bounded(
                 SendRequestError::Url(_) => true,
                 _ => false,
             },
-            reason: error.to_string(),
+            reason: describe_send_error(&error),
         })?;
         let body = response
             .body()

@@ -5,7 +5,11 @@ use std::{sync::Arc, time::Duration};
 use actix_rt::net::TcpStream;
 use actix_service::ServiceExt as _;
 use actix_tls::connect::{Connection, Connector};
-use awc::{Client, http::Uri};
+use awc::{
+    Client,
+    error::{ConnectError, SendRequestError},
+    http::Uri,
+};
 use rustls::ClientConfig;
 
 use super::fence::{FencedStream, WriteFence};
@@ -54,6 +58,18 @@ pub(super) fn client_with_connector(
     Client::builder().connector(http_connector).disable_timeout().disable_redirects().finish()
 }
 
+/// Describes for people why a request has no answer.
+#[must_use]
+pub fn describe_send_error(error: &SendRequestError) -> String {
+    match error {
+        // The client was connected, although its own text says that it failed to connect.
+        SendRequestError::Connect(ConnectError::Disconnected) => {
+            "the connection was closed before an answer".to_owned()
+        }
+        error => error.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -62,6 +78,19 @@ mod tests {
     };
 
     use crate::tls;
+
+    #[actix::test]
+    async fn connection_closed_before_an_answer_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let _ = stream.read(&mut [0; 1024]).unwrap();
+        });
+        let error = super::client(tls::public_config()).get(url).send().await.err().unwrap();
+        assert_eq!(super::describe_send_error(&error), "the connection was closed before an answer");
+        server.join().unwrap();
+    }
 
     /// The brackets in the URI are not part of the address.
     #[actix::test]

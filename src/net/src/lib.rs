@@ -17,7 +17,7 @@ pub use addresses::{AddressRange, shared_client};
 pub use backoff::{Backoff, random_byte};
 pub use basic_authorization::basic_authorization;
 pub use bounded_request::{BoundedRequestError, BoundedResponse, send_bounded};
-pub use client::{CONNECT_TIMEOUT, MAX_CONNECTION_AGE, client, fenced_client};
+pub use client::{CONNECT_TIMEOUT, MAX_CONNECTION_AGE, client, describe_send_error, fenced_client};
 pub use fence::WriteFence;
 
 /// The `User-Agent` of the gateway's requests.

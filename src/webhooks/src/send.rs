@@ -117,7 +117,8 @@ impl DeliverySender {
             request = request.insert_header(("webhook-signature", signature));
         }
         // The text of an error contains at most the host, which is not secret.
-        let mut response = request.send_body(body).await.map_err(|error| failed_attempt(&error.to_string()))?;
+        let sending = request.send_body(body).await;
+        let mut response = sending.map_err(|error| failed_attempt(&net::describe_send_error(&error)))?;
         let status = response.status();
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| parse_retry_after(value, self.now()));
         // The body is read so that the connection can be reused, and to describe a failure.

@@ -15,6 +15,7 @@ use countersign_attach::{
     GatewayFile,
     proof::{self, ProofSecret},
 };
+use countersign_net::describe_send_error;
 
 /// The time limit for the answer to a challenge.
 const CHALLENGE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -104,7 +105,7 @@ impl LocalGateway {
         let challenge = proof::new_challenge().ok_or("the operating system gives no random bytes")?;
         let exchange = async {
             let request = http.get(format!("{url}{}?challenge={challenge}", proof::PROOF_PATH));
-            let mut response = request.send().await.map_err(|error| error.to_string())?;
+            let mut response = request.send().await.map_err(|error| describe_send_error(&error))?;
             let body = response.body().limit(MAX_RESPONSE_BYTES).await.map_err(|error| error.to_string())?;
             Ok::<_, String>((response.status(), body))
         };

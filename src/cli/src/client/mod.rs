@@ -339,8 +339,8 @@ impl Client {
         let (base, request) = self.request(Method::GET, &["events"], &query).await?;
         let request = request.insert_header((header::ACCEPT, "text/event-stream")).send();
         let head = tokio::time::timeout(REQUEST_TIMEOUT, request).await;
-        let mut response =
-            head.map_err(|_| timeout_refusal(&base))?.map_err(|error| connection_refusal(&base, &error))?;
+        let head = head.map_err(|_| timeout_refusal(&base))?;
+        let mut response = head.map_err(|error| connection_refusal(&base, &net::describe_send_error(&error)))?;
         if response.status() == StatusCode::OK {
             return Ok(response);
         }
@@ -352,9 +352,10 @@ impl Client {
 
 async fn read_response(base: &Url, request: awc::SendClientRequest) -> Result<ResponseBody, Refusal> {
     let exchange = async {
-        let mut response = request.await.map_err(|error| connection_refusal(base, &error))?;
+        let sending = request.await;
+        let mut response = sending.map_err(|error| connection_refusal(base, &net::describe_send_error(&error)))?;
         let body = response.body().limit(MAX_RESPONSE_BYTES).await;
-        let body = body.map_err(|error| connection_refusal(base, &error))?;
+        let body = body.map_err(|error| connection_refusal(base, &error.to_string()))?;
         if response.status().is_success() {
             Ok(ResponseBody(body.to_vec()))
         } else {
@@ -368,8 +369,8 @@ fn timeout_refusal(base: &Url) -> Refusal {
     unavailable_gateway(base, &format!("did not answer within {}s", REQUEST_TIMEOUT.as_secs()))
 }
 
-fn connection_refusal(base: &Url, error: &dyn std::error::Error) -> Refusal {
-    unavailable_gateway(base, &format!("does not answer: {error}"))
+fn connection_refusal(base: &Url, reason: &str) -> Refusal {
+    unavailable_gateway(base, &format!("does not answer: {reason}"))
 }
 
 fn unavailable_gateway(base: &Url, problem: &str) -> Refusal {

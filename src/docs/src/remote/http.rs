@@ -112,7 +112,8 @@ async fn send(
         request = request.insert_header((AUTHORIZATION, value));
     }
     // The error's text names at most the host, which is not secret.
-    let mut response = request.send_body(body).await.map_err(|error| RemoteError::Unreachable(error.to_string()))?;
+    let sending = request.send_body(body).await;
+    let mut response = sending.map_err(|error| RemoteError::Unreachable(net::describe_send_error(&error)))?;
     let status = response.status();
     if !status.is_success() {
         let error_body = response.body().limit(MAX_ERROR_BODY_BYTES).await.unwrap_or_default();

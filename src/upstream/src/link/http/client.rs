@@ -339,9 +339,7 @@ const REFUSED_STREAM: u32 = 7;
 pub fn classify_send_error(error: &SendRequestError) -> LinkError {
     match error {
         // The connection ended after the request was written to it.
-        SendRequestError::Connect(ConnectError::Disconnected) => {
-            LinkError::Lost("the connection was closed before an answer".to_owned())
-        }
+        SendRequestError::Connect(ConnectError::Disconnected) => LinkError::Lost(net::describe_send_error(error)),
         SendRequestError::Connect(error) => LinkError::Unreachable(error.to_string()),
         SendRequestError::Url(error) => LinkError::Unreachable(error.to_string()),
         // The server states that it has not processed the request: it refused the stream, or it had closed the
