@@ -17,7 +17,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{McpError, RequestId, encode, json::quoted};
 use countersign_provider::{Audience, List, Subscriber};
-use countersign_upstream::Upstream;
+use countersign_upstream::{Upstream, containing_uris};
 
 /// Sends messages to all sessions.
 pub trait Clients: Send + Sync + 'static {
@@ -290,18 +290,6 @@ impl WatchSource {
 /// Returns the `_meta` member that names the subscription of a message.
 fn subscription_meta(id: &RequestId) -> String {
     format!(r#""_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}"#)
-}
-
-/// Returns the URIs that contain this one by path, longest first. Their number is bounded, so that a crafted URI cannot
-/// be expensive.
-fn containing_uris(uri: &str) -> impl Iterator<Item = &str> {
-    const MAX_SEPARATORS: usize = 32;
-    let separators = uri.char_indices().rev().filter(|(_, c)| matches!(c, '/' | '?' | '#')).take(MAX_SEPARATORS);
-    // Each URI is returned with and without its trailing slash.
-    separators.flat_map(|(index, c)| {
-        let with_slash = (c == '/' && index + 1 < uri.len()).then(|| &uri[..=index]);
-        with_slash.into_iter().chain(std::iter::once(&uri[..index]))
-    })
 }
 
 fn acknowledgement(id: &RequestId, filter: &ListenFilter) -> Bytes {

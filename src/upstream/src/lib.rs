@@ -31,4 +31,4 @@ pub use link::{
     child, detect, handshake, http,
 };
 pub use registry::Upstreams;
-pub use server::{CONNECT_TOOL, Caller, LinkChoice, Upstream, UpstreamStatus, cache};
+pub use server::{CONNECT_TOOL, Caller, LinkChoice, Upstream, UpstreamStatus, cache, containing_uris};

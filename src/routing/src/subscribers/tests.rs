@@ -224,14 +224,6 @@ fn watches_move_to_new_upstream_with_routes() {
     assert!(testing::watched_uris(&old).is_empty());
 }
 
-#[test]
-fn containing_uris_are_longest_first_and_bounded() {
-    assert_eq!(containing_uris("a:/b/c?d").collect::<Vec<_>>(), ["a:/b/c", "a:/b/", "a:/b", "a:/", "a:"]);
-    assert_eq!(containing_uris("a:b/").collect::<Vec<_>>(), ["a:b"]);
-    assert!(containing_uris("é").next().is_none());
-    assert!(containing_uris(&"/".repeat(100_000)).count() <= 64);
-}
-
 #[actix::test]
 async fn private_updates_reach_only_the_audience() {
     let mut subscribers = Subscribers::default();

@@ -41,6 +41,7 @@ use countersign_provider::ProviderEvent;
 
 pub use connection::{Caller, LinkChoice};
 pub use metrics::{CallOutcome, UpstreamMetrics};
+pub use resource_watches::containing_uris;
 pub use status::UpstreamStatus;
 
 /// The number of events that are buffered for a slow receiver. A receiver that misses events reads the lists again.

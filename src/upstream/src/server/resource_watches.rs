@@ -16,10 +16,17 @@ use tokio::{sync::watch, time::Instant};
 /// The period within which updates on two connections count as one change.
 pub const DUPLICATE_WINDOW: Duration = Duration::from_millis(250);
 
+/// The maximum number of recent updates that are remembered. Duplicates of further ones are forwarded.
+const MAX_RECENT_UPDATES: usize = 1024;
+/// The maximum length of the URI of an update that is remembered.
+const MAX_URI_BYTES: usize = 4096;
+
 /// The resources of one upstream that clients watch.
 #[derive(Debug, Default)]
 pub struct ResourceWatches {
     watches: Mutex<BTreeMap<String, ResourceWatch>>,
+    /// The latest updates by URI, which may be that of a part of a watched resource.
+    recent_updates: Mutex<BTreeMap<String, RecentUpdate>>,
     /// Incremented when the set of URIs changes.
     pub version: watch::Sender<u64>,
     /// The URIs that the upstream has accepted (`true`) or refused.
@@ -30,10 +37,22 @@ pub struct ResourceWatches {
 struct ResourceWatch {
     count: usize,
     added_at: Instant,
+}
+
+/// The latest updates with one URI.
+#[derive(Debug, Default)]
+struct RecentUpdate {
     /// The time of the latest update on the gateway's own subscription.
     last_update: Option<Instant>,
     /// `true` while an update from another connection is delayed.
     is_delayed: bool,
+}
+
+impl RecentUpdate {
+    /// Returns `true` if the gateway's own subscription announced the update within [`DUPLICATE_WINDOW`].
+    fn is_announced(&self) -> bool {
+        self.last_update.is_some_and(|last_update| last_update.elapsed() <= DUPLICATE_WINDOW)
+    }
 }
 
 /// The treatment of an update from another connection.
@@ -54,8 +73,7 @@ impl ResourceWatches {
         match watches.get_mut(uri) {
             Some(entry) => entry.count += 1,
             None => {
-                let watch = ResourceWatch { count: 1, added_at: Instant::now(), last_update: None, is_delayed: false };
-                watches.insert(uri.to_owned(), watch);
+                watches.insert(uri.to_owned(), ResourceWatch { count: 1, added_at: Instant::now() });
                 self.answers.send_if_modified(|answers| answers.remove(uri).is_some());
                 self.version.send_modify(|version| *version += 1);
             }
@@ -80,27 +98,29 @@ impl ResourceWatches {
 
     /// Records an update on the gateway's own subscription.
     pub fn record_update(&self, uri: &str) {
-        if let Some(entry) = self.watches.lock().get_mut(uri) {
-            entry.last_update = Some(Instant::now());
+        let watches = self.watches.lock();
+        if uri_and_containing(uri).any(|uri| watches.contains_key(uri))
+            && let Some(update) = find_or_insert(&mut self.recent_updates.lock(), uri)
+        {
+            update.last_update = Some(Instant::now());
         }
     }
 
     /// Decides what to do with an update from another connection.
     #[must_use]
     pub fn classify_update_from_other_connection(&self, uri: &str) -> UpdateAction {
-        if self.answers.borrow().get(uri) != Some(&true) {
+        let is_subscribed = {
+            let answers = self.answers.borrow();
+            uri_and_containing(uri).any(|uri| answers.get(uri) == Some(&true))
+        };
+        if !is_subscribed {
             return UpdateAction::Forward;
         }
-        match self.watches.lock().get_mut(uri) {
+        match find_or_insert(&mut self.recent_updates.lock(), uri) {
             None => UpdateAction::Forward,
-            Some(entry)
-                if entry.is_delayed
-                    || entry.last_update.is_some_and(|last_update| last_update.elapsed() < DUPLICATE_WINDOW) =>
-            {
-                UpdateAction::Ignore
-            }
-            Some(entry) => {
-                entry.is_delayed = true;
+            Some(update) if update.is_delayed || update.is_announced() => UpdateAction::Ignore,
+            Some(update) => {
+                update.is_delayed = true;
                 UpdateAction::Delay
             }
         }
@@ -110,9 +130,9 @@ impl ResourceWatches {
     /// not announce it.
     #[must_use]
     pub fn take_delayed_update(&self, uri: &str) -> bool {
-        self.watches.lock().get_mut(uri).is_some_and(|entry| {
-            entry.is_delayed = false;
-            entry.last_update.is_none_or(|last_update| last_update.elapsed() > DUPLICATE_WINDOW)
+        self.recent_updates.lock().get_mut(uri).is_some_and(|update| {
+            update.is_delayed = false;
+            !update.is_announced()
         })
     }
 
@@ -129,6 +149,37 @@ impl ResourceWatches {
     pub fn uris(&self) -> BTreeSet<String> {
         self.watches.lock().keys().cloned().collect()
     }
+}
+
+/// Returns the entry of a URI, which is added if it is missing. Returns `None` if it cannot be added within the limits.
+fn find_or_insert<'a>(updates: &'a mut BTreeMap<String, RecentUpdate>, uri: &str) -> Option<&'a mut RecentUpdate> {
+    if !updates.contains_key(uri) {
+        if updates.len() >= MAX_RECENT_UPDATES {
+            updates.retain(|_, update| update.is_delayed || update.is_announced());
+        }
+        if updates.len() >= MAX_RECENT_UPDATES || uri.len() > MAX_URI_BYTES {
+            return None;
+        }
+        updates.insert(uri.to_owned(), RecentUpdate::default());
+    }
+    updates.get_mut(uri)
+}
+
+/// Returns the URI and those that contain it.
+fn uri_and_containing(uri: &str) -> impl Iterator<Item = &str> {
+    std::iter::once(uri).chain(containing_uris(uri))
+}
+
+/// Returns the URIs that contain this one by path, longest first. Their number is bounded, so that a crafted URI cannot
+/// be expensive.
+pub fn containing_uris(uri: &str) -> impl Iterator<Item = &str> {
+    const MAX_SEPARATORS: usize = 32;
+    let separators = uri.char_indices().rev().filter(|(_, c)| matches!(c, '/' | '?' | '#')).take(MAX_SEPARATORS);
+    // Each URI is returned with and without its trailing slash.
+    separators.flat_map(|(index, c)| {
+        let with_slash = (c == '/' && index + 1 < uri.len()).then(|| &uri[..=index]);
+        with_slash.into_iter().chain(std::iter::once(&uri[..index]))
+    })
 }
 
 #[cfg(test)]
@@ -149,5 +200,29 @@ mod tests {
         watches.remove("a");
         watches.remove("a");
         assert_eq!((version(), watches.uris()), (3, BTreeSet::from(["b".to_owned()])));
+    }
+
+    #[test]
+    fn recent_updates_are_bounded() {
+        let watches = ResourceWatches::default();
+        watches.publish_answers(&BTreeSet::from(["a:/b".to_owned()]), &BTreeSet::new());
+        let classify = |uri: &str| watches.classify_update_from_other_connection(uri);
+        for n in 0..MAX_RECENT_UPDATES {
+            assert_eq!(classify(&format!("a:/b/{n}")), UpdateAction::Delay);
+        }
+        assert_eq!(classify("a:/b/0"), UpdateAction::Ignore);
+        assert_eq!(classify("a:/b/more"), UpdateAction::Forward);
+        assert!(watches.take_delayed_update("a:/b/0"));
+        assert_eq!(classify(&format!("a:/b/{}", "c".repeat(MAX_URI_BYTES))), UpdateAction::Forward);
+        assert_eq!(classify("a:/b/more"), UpdateAction::Delay);
+        assert_eq!(classify("a:/bb"), UpdateAction::Forward, "it is no part of a watched resource");
+    }
+
+    #[test]
+    fn containing_uris_are_longest_first_and_bounded() {
+        assert_eq!(containing_uris("a:/b/c?d").collect::<Vec<_>>(), ["a:/b/c", "a:/b/", "a:/b", "a:/", "a:"]);
+        assert_eq!(containing_uris("a:b/").collect::<Vec<_>>(), ["a:b"]);
+        assert!(containing_uris("é").next().is_none());
+        assert!(containing_uris(&"/".repeat(100_000)).count() <= 64);
     }
 }

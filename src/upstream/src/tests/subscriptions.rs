@@ -44,15 +44,38 @@ async fn subscriptions_are_counted_and_renewed_on_reconnect() {
     assert_eq!(fake.request_count("resources/unsubscribe"), 2);
 }
 
-/// Advances the time, and returns the number of updates of `file:///a` that were forwarded.
+/// Advances the time, and returns the number of updates of `file:///a` and its parts that were forwarded.
 async fn update_count(receiver: &mut tokio::sync::broadcast::Receiver<ProviderEvent>, after: Duration) -> usize {
     tokio::time::sleep(after).await;
     let mut count = 0;
     while let Ok(event) = receiver.try_recv() {
-        assert!(matches!(event, ProviderEvent::ResourcesUpdated(uris) if uris == ["fake+file:///a"]));
+        assert!(
+            matches!(event, ProviderEvent::ResourcesUpdated(uris) if uris.iter().all(|uri| uri.starts_with("fake+file:///a")))
+        );
         count += 1;
     }
     count
+}
+
+#[actix::test]
+async fn duplicate_updates_of_a_part_are_forwarded_once() {
+    let fake = legacy();
+    *fake.capabilities.lock() = json!({ "resources": { "subscribe": true } });
+    let upstream = start(&fake).await;
+    fake.answer_with(|_| Box::pin(std::future::ready(fake::ok(json!({})))));
+    watch(&upstream, "file:///a").await.unwrap();
+    call(&upstream, &askable("a")).await.unwrap();
+    let links = fake.open_links();
+    assert_eq!(links.len(), 2, "that of the gateway and that of the client");
+    let mut receiver = upstream.events.subscribe();
+    for part in ["file:///a/b", "file:///a?c"] {
+        for link in links.iter().chain(&links[1..]) {
+            link.send_notification("notifications/resources/updated", json!({ "uri": part }));
+        }
+        assert_eq!(update_count(&mut receiver, Duration::from_secs(1)).await, 1, "{part}");
+        links[1].send_notification("notifications/resources/updated", json!({ "uri": part }));
+        assert_eq!(update_count(&mut receiver, Duration::from_secs(1)).await, 1, "{part} in one session");
+    }
 }
 
 #[actix::test]
