@@ -30,7 +30,7 @@ fn invalid_file_exits_with_78_and_names_the_remedy() {
 }
 
 #[test]
-fn unusable_files_are_reported_before_anything_opens() {
+fn check_reports_unusable_files() {
     let home = Home::new();
     create_certificate(home.path());
     home.write("junk", "junk");
@@ -41,11 +41,8 @@ fn unusable_files_are_reported_before_anything_opens() {
         ("modules: { docs: { enabled: true, projects: { a: { root: missing } } } }\n", "modules.docs.projects.a.root"),
     ] {
         let file = home.write("c.yaml", yaml);
-        let file = file.to_str().unwrap();
-        for command in [&["config", "check", "--config", file][..], &["serve", "--config", file]] {
-            home.run(command).ends(78).complains(&["c.yaml:1:", &format!("{key}: ")]);
-        }
-        assert!(!home.data().exists(), "{yaml}");
+        let check = ["config", "check", "--config", file.to_str().unwrap()];
+        home.run(&check).ends(78).complains(&["c.yaml:1:", &format!("{key}: ")]);
     }
 }
 

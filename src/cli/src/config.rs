@@ -22,6 +22,7 @@ use countersign_reload::pending::{ConfigLineOp, DiffLine, Loosening, PendingPoli
 
 pub fn check(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
     let loaded = configuration(&args.flags())?;
+    loaded.check_named_files()?;
     warn(&loaded);
     for warning in recipes::warnings(&loaded.config) {
         print_note(&format!("warning: {}", one_line(&warning)));

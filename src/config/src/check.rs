@@ -166,7 +166,7 @@ pub(super) fn log_filter(text: &str) -> Result<(), ValueError> {
     }
 }
 
-/// Returns the problems that values have only together.
+/// Returns the problems that values have only together, and those of files that cannot be read.
 pub(super) fn find_conflicts(config: &Config, r: &Reader) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut report = |key: &str, message: String, remedy: &str| {
@@ -178,6 +178,13 @@ pub(super) fn find_conflicts(config: &Config, r: &Reader) -> Vec<Problem> {
     if is_set("tls.cert") != is_set("tls.key") {
         let (has, lacks) = if is_set("tls.cert") { ("tls.cert", "tls.key") } else { ("tls.key", "tls.cert") };
         report(has, format!("{lacks} is missing"), "Give both, or neither.");
+    }
+    if let Some(tls) = &config.tls {
+        for (key, path) in [("tls.cert", &tls.cert), ("tls.key", &tls.key)] {
+            if let Err(error) = std::fs::metadata(path) {
+                report(key, format!("{} cannot be read: {error}", path.display()), "Name an existing PEM file.");
+            }
+        }
     }
 
     if !config.listen.ip().is_loopback() {

@@ -13,7 +13,7 @@ use super::{
     Config, StoreServer, check,
     environment::Environment,
     error::{ConfigError, Origin, Problem},
-    named_files, own_files, read,
+    own_files, read,
     reader::{Reader, Setting},
     secrets, show,
     tree::{self, LocatedNode, Node},
@@ -271,8 +271,8 @@ pub fn policy_from_values(values: &BTreeMap<String, String>) -> Result<(PolicyCo
     if problems.is_empty() { Ok((policy, reader.settings)) } else { Err(ConfigError { problems }) }
 }
 
-/// Loads and validates the whole configuration. Reads only the configuration file, and the certificates, keys and credentials
-/// that it names.
+/// Loads and validates the whole configuration. Reads only the configuration file, and the certificates and credentials that it
+/// names.
 ///
 /// # Errors
 /// All problems, each with its origin, key and remedy.
@@ -314,7 +314,6 @@ fn load_file(file: Option<(PathBuf, String)>, flags: &Flags, env: &Environment) 
     // Other values in place of unreadable ones would have conflicts of their own.
     if problems.is_empty() {
         problems = check::find_conflicts(&config, &reader);
-        problems.extend(named_files::find_problems(&config, &reader));
     }
     // Without the data directory, the gateway's own files are not known.
     if problems.iter().all(|problem| problem.key.as_deref() != Some("data")) {

@@ -1,4 +1,4 @@
-//! Rejects files and folders that the configuration names and that the gateway could not use at its start. The start reads them
+//! Finds files and folders that the configuration names and that the gateway could not use at its start. The start reads them
 //! with the same functions.
 
 use std::{fmt, fs, path::Path, sync::Arc};
@@ -13,9 +13,8 @@ use rustls::{
 };
 
 use super::{
-    Config, TlsConfig,
-    error::{Problem, quoted_key},
-    reader::Reader,
+    ConfigError, LoadedConfig, TlsConfig,
+    error::{Origin, Problem, quoted_key},
 };
 use countersign_net::tls::read_authorities;
 use countersign_runtime::sealing::read_key_file;
@@ -86,42 +85,57 @@ fn read_file(file: &Path) -> Result<Vec<u8>, String> {
     fs::read(file).map_err(|error| format!("{} cannot be read: {error}", file.display()))
 }
 
-/// Returns a problem for each file and folder that cannot be used.
-pub(super) fn find_problems(config: &Config, r: &Reader) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    let mut report = |key: &str, message: String, remedy: &str| {
-        let origin = r.origin(key);
-        problems.push(Problem { origin, key: Some(key.to_owned()), message, remedy: remedy.to_owned() });
-    };
-    if let Some(Err(error)) = config.tls.as_ref().map(TlsConfig::server_config) {
-        if let Some(reason) = error.certificate {
-            report("tls.cert", reason, "Name a PEM file with the certificate, followed by its intermediates.");
+impl LoadedConfig {
+    /// Reads the files and opens the folders that the configuration names. Loading does not do so, because they concern only the
+    /// start and may be unusable for a moment, such as while a certificate is renewed.
+    ///
+    /// # Errors
+    /// Returns a problem for each one that cannot be used.
+    pub fn check_named_files(&self) -> Result<(), ConfigError> {
+        let mut problems = Vec::new();
+        let mut report = |key: &str, message: String, remedy: &str| {
+            let origin = self.origin(key);
+            problems.push(Problem { origin, key: Some(key.to_owned()), message, remedy: remedy.to_owned() });
+        };
+        let config = &self.config;
+        if let Some(Err(error)) = config.tls.as_ref().map(TlsConfig::server_config) {
+            if let Some(reason) = error.certificate {
+                report("tls.cert", reason, "Name a PEM file with the certificate, followed by its intermediates.");
+            }
+            if let Some(reason) = error.key {
+                report("tls.key", reason, "Name a PEM file with the private key of the certificate.");
+            }
         }
-        if let Some(reason) = error.key {
-            report("tls.key", reason, "Name a PEM file with the private key of the certificate.");
+        if let Some(file) = &config.key_file
+            && let Err(error) = read_key_file(file)
+        {
+            let remedy = "Name a file of mode 0600 with 32 bytes as base64.";
+            report("secrets.key_file", format!("{} cannot be used: {error}", file.display()), remedy);
         }
-    }
-    if let Some(file) = &config.key_file
-        && let Err(error) = read_key_file(file)
-    {
-        let remedy = "Name a file of mode 0600 with 32 bytes as base64.";
-        report("secrets.key_file", format!("{} cannot be used: {error}", file.display()), remedy);
-    }
-    if let Some((_, Some(file))) = config.store_server()
-        && let Err(error) = read_authorities(file)
-    {
-        let remedy = "Name a PEM file with the certificates of the authorities.";
-        report("store.ca", format!("{} cannot be used: {error}", file.display()), remedy);
-    }
-    let docs = &config.modules.docs;
-    for project in docs.projects.iter().filter(|_| docs.enabled) {
-        if let Err(error) = project.canonical_root() {
-            let key = format!("modules.docs.projects.{}.root", quoted_key(&project.name));
-            let message = format!("{} is not a readable folder: {error}", project.root.display());
-            report(&key, message, "Name an existing folder.");
+        if let Some((_, Some(file))) = config.store_server()
+            && let Err(error) = read_authorities(file)
+        {
+            let remedy = "Name a PEM file with the certificates of the authorities.";
+            report("store.ca", format!("{} cannot be used: {error}", file.display()), remedy);
         }
+        let docs = &config.modules.docs;
+        for project in docs.projects.iter().filter(|_| docs.enabled) {
+            if let Err(error) = project.canonical_root() {
+                let key = format!("modules.docs.projects.{}.root", quoted_key(&project.name));
+                let message = format!("{} is not a readable folder: {error}", project.root.display());
+                report(&key, message, "Name an existing folder.");
+            }
+        }
+        if problems.is_empty() { Ok(()) } else { Err(ConfigError { problems }) }
     }
-    problems
+
+    /// Returns the place that set the key, or the setting that contains it.
+    fn origin(&self, key: &str) -> Origin {
+        let contains =
+            |setting: &str| key.strip_prefix(setting).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        let found = self.settings.iter().find(|setting| contains(setting.key));
+        found.map_or(Origin::Default, |setting| setting.origin.clone())
+    }
 }
 
 #[cfg(test)]
@@ -129,13 +143,14 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::{ConfigError, Environment, Flags, LoadedConfig, load, testing::write_usable_files};
+    use crate::{Environment, Flags, load, testing::write_usable_files};
 
-    fn load_yaml(folder: &Path, yaml: &str) -> Result<LoadedConfig, ConfigError> {
+    fn check_yaml(folder: &Path, yaml: &str) -> Result<(), ConfigError> {
         let file = folder.join("c.yaml");
         fs::write(&file, yaml).unwrap();
         let home = folder.to_str().unwrap();
-        load(&Flags { config: Some(file), ..Flags::default() }, &Environment::new(folder, &[("HOME", home)]))
+        let env = Environment::new(folder, &[("HOME", home)]);
+        load(&Flags { config: Some(file), ..Flags::default() }, &env)?.check_named_files()
     }
 
     fn write_token_key(folder: &Path, name: &str, text: &str, mode: u32) {
@@ -155,7 +170,7 @@ mod tests {
             "store: { ca: missing }",
             "modules: { docs: { enabled: false, projects: { a: { root: missing } } } }",
         ] {
-            load_yaml(dir.path(), yaml).unwrap_or_else(|error| panic!("{yaml}: {error}"));
+            check_yaml(dir.path(), yaml).unwrap_or_else(|error| panic!("{yaml}: {error}"));
         }
     }
 
@@ -197,7 +212,7 @@ mod tests {
                 "Not a directory",
             ),
         ] {
-            let problems = load_yaml(dir.path(), yaml).unwrap_err().problems;
+            let problems = check_yaml(dir.path(), yaml).unwrap_err().problems;
             let [problem] = &problems[..] else { panic!("{yaml}: {problems:?}") };
             assert_eq!(problem.key.as_deref(), Some(key), "{yaml}");
             let text = problem.to_string();

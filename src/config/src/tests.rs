@@ -130,10 +130,7 @@ fn every_key_can_be_set_by_its_variable() {
     assert_eq!(variables.len(), list_keys().len());
     assert!(NON_KEY_VARIABLES.iter().all(|v| !variables.contains(*v)));
     assert_eq!(variable_name("transports.http.max_body"), "COUNTERSIGN_TRANSPORTS__HTTP__MAX_BODY");
-    let dir = tempfile::tempdir().unwrap();
-    super::testing::write_usable_files(dir.path());
-    let files = ["cert.pem", "tls.key", "token.key"].map(|name| dir.path().join(name));
-    let [cert, tls_key, token_key] = files.each_ref().map(|file| file.to_str().unwrap());
+    let cert = tempfile::NamedTempFile::new().unwrap();
     for key in list_keys() {
         let value = match key {
             "listen" => "127.0.0.1:9",
@@ -143,10 +140,9 @@ fn every_key_can_be_set_by_its_variable() {
             "dashboard.bundle_window" => "7s",
             "auth.oidc" => "{issuer: 'https://id.example', client_id: gateway}",
             "auth.tokens" => "[{issuer: 'https://id.example'}]",
-            "secrets.key_file" => token_key,
+            "secrets.key_file" => "/etc/countersign/key",
             "secrets.key" => "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
-            "tls.cert" | "store.ca" => cert,
-            "tls.key" => tls_key,
+            "tls.cert" | "tls.key" => cert.path().to_str().unwrap(),
             "behind_tls_proxy" | "strict_versions" | "modules.docs.enabled" => "true",
             "modules.docs.projects" => "{a: {root: /srv/a}}",
             "modules.docs.embeddings" | "modules.docs.generation" => "{url: 'http://127.0.0.1:1', model: m}",
@@ -155,6 +151,7 @@ fn every_key_can_be_set_by_its_variable() {
             "public_url" | "store.node_url" => "https://a.example",
             "store.url" => "postgres://a.example/b",
             "store.start_timeout" => "5s",
+            "store.ca" => cert.path().to_str().unwrap(),
             "transports.http.cors_origins" => "https://a.example",
             "modules.tracker.workflow" => "{Todo: [InProgress]}",
             "mcpServers" => "{a: {command: x}}",
@@ -193,8 +190,9 @@ fn every_key_can_be_set_by_its_variable() {
         if matches!(key, "auth.oidc" | "auth.tokens") {
             case = case.var("COUNTERSIGN_PUBLIC_URL", "https://a.example");
         }
-        if key.starts_with("tls.") {
-            case = case.var("COUNTERSIGN_TLS__CERT", cert).var("COUNTERSIGN_TLS__KEY", tls_key);
+        if let Some(other) = key.strip_prefix("tls.") {
+            let other = if other == "cert" { "tls.key" } else { "tls.cert" };
+            case = case.var(&variable_name(other), cert.path().to_str().unwrap());
         }
         let loaded = case.load().unwrap_or_else(|e| panic!("{key}: {e}"));
         let setting = loaded.settings.iter().find(|s| s.key == key).unwrap();

@@ -67,8 +67,7 @@ pub async fn start(
     options: Options,
     metrics: Metrics,
 ) -> Result<RunningGateway, ServeError> {
-    // The TLS files were validated with the configuration, as was the key of stored tokens, which `Storage::open` reads. Both may
-    // have changed since, so they are read before anything is opened.
+    // The TLS files are checked before anything is opened, as is the key of stored tokens in `Storage::open`.
     let tls = loaded.config.tls.as_ref().map(http_tls::server_config).transpose().map_err(ServeError::Tls)?;
     let (tls, certificate) = tls.map(|tls| (tls.config, tls.fingerprint)).unzip();
     let Storage { mut lock, location, store, credentials, sealers } = Storage::open(&loaded).await?;

@@ -1,7 +1,7 @@
 use countersign_domain::policy::GroupMember;
 
 use super::*;
-use crate::{Environment, Flags, LoadedConfig, error::ConfigError, load, show, testing::write_usable_files};
+use crate::{Environment, Flags, LoadedConfig, error::ConfigError, load, show};
 
 const TOKEN_KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 
@@ -76,8 +76,15 @@ fn wrong_issuers_are_refused() {
 #[test]
 fn issuers_may_use_certificates_of_own_authorities() {
     let dir = tempfile::tempdir().unwrap();
-    write_usable_files(dir.path());
-    let tls = format!("tls: {{ ca: '{}' }}", dir.path().join("cert.pem").display());
+    let ca = dir.path().join("ca.pem");
+    let made = std::process::Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
+        .args(["-subj", "/CN=Us", "-keyout", "/dev/null", "-out"])
+        .arg(&ca)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let tls = format!("tls: {{ ca: '{}' }}", ca.display());
     let loaded = load_auth(&format!("{{ issuer: https://a, {tls} }}")).unwrap_or_else(|error| panic!("{error}"));
     let [issuer] = &loaded.config.auth.tokens[..] else { panic!("one issuer") };
     assert_eq!(issuer.authorities.as_ref().map(|own| own.certificates.len()), Some(1));

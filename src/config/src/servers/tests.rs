@@ -7,7 +7,6 @@ use crate::{
     error::ConfigError,
     load::{DEFAULT_YAML, load},
     show,
-    testing::write_usable_files,
 };
 use countersign_domain::recipes::Recipes;
 
@@ -418,19 +417,21 @@ fn server_with_access_to_own_files_is_refused() {
 
 #[test]
 fn server_with_access_to_keys_or_logins_is_refused() {
-    let keys = "secrets: { key_file: ../keys/token.key }\ntls: { cert: ../keys/cert.pem, key: ../keys/tls.key }\n";
+    let keys = "secrets: { key_file: ../keys/token }\ntls: { cert: ../keys/c.pem, key: ../keys/tls }\n";
     let with_argument = |path: &str| {
         let case = Case::new(&format!("{keys}{}", server(&format!("command: x, args: ['${{ROOT}}/{path}']"))));
         std::fs::create_dir(case.path("keys")).unwrap();
-        write_usable_files(&case.path("keys"));
+        for file in ["c.pem", "tls"] {
+            std::fs::write(case.path("keys").join(file), "x").unwrap();
+        }
         let root = case.path("").display().to_string();
         case.var("ROOT", root.trim_end_matches('/'))
     };
-    for path in ["keys", "keys/token.key", "keys/tls.key"] {
+    for path in ["keys", "keys/token", "keys/tls"] {
         let message = with_argument(path).load().unwrap_err().to_string();
         assert!(message.contains("the gateway's own files: this covers") && message.contains("/keys/t"), "{message}");
     }
-    assert!(with_argument("keys/cert.pem").load().is_ok());
+    assert!(with_argument("keys/c.pem").load().is_ok());
     let case = with_argument("home/.config");
     assert!(case.load().is_ok(), "nobody has signed in");
     std::fs::create_dir_all(case.path("home/.config/countersign")).unwrap();
