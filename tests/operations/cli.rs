@@ -100,7 +100,7 @@ fn audit_trail_of_a_new_store_verifies() {
     home.run(&["audit", "verify", "--head", "x"]).ends(2).complains(&["SEQ:HASH"]);
     let witness = home.data().join("audit.head");
     std::fs::write(&witness, "garbage").unwrap();
-    home.run(&["audit", "verify"]).ends(0).complains(&["audit.head in the data directory is unreadable"]);
+    home.run(&["audit", "verify"]).ends(0).complains(&["audit.head in the data directory cannot be read"]);
     std::fs::write(&witness, beyond).unwrap();
     home.run(&["audit", "verify"]).ends(1).complains(&["does not hold", "entry 5 was written"]);
 }

@@ -55,8 +55,8 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
             }
             if verified.unreadable_witness {
                 super::output::print_note(
-                    "The file audit.head in the data directory is unreadable, so it is unknown whether the last entries are \
-                     lost. A gateway writes the file again.",
+                    "The file audit.head in the data directory cannot be read, so it is unknown whether the last entries are \
+                     lost.",
                 );
             }
             Ok(Exit::Ok)

@@ -42,6 +42,11 @@ pub enum StoreError {
     /// Damage that was found while the gateway was running. The operator should stop the gateway.
     #[error("the database is damaged ({0}); stop the gateway and restore it from a backup")]
     Damaged(String),
+    /// Writes to the open file would be lost.
+    #[error(
+        "{0} was deleted or replaced while it was open; stop the gateway, and put the file back or restore a backup"
+    )]
+    Replaced(PathBuf),
     #[error("the disk is full; free some space, and the gateway continues without a restart")]
     DiskFull,
     #[error(

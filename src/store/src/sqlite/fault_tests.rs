@@ -135,9 +135,21 @@ async fn writes_to_deleted_or_replaced_database_are_refused() {
             std::fs::write(&path, "").unwrap();
         }
         let refused = write(&store, created_draft("lost")).await;
-        assert!(matches!(refused, Err(WriteError::Store(StoreError::Damaged(_)))), "{refused:?}");
-        assert!(matches!(store.current_error(), Some(StoreError::Damaged(_))));
+        assert!(matches!(refused, Err(WriteError::Store(StoreError::Replaced(_)))), "{refused:?}");
+        assert!(matches!(store.current_error(), Some(StoreError::Replaced(_))));
     }
+}
+
+#[tokio::test]
+async fn database_file_may_be_put_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = open::database_path(dir.path());
+    let store = SqliteStore::open(dir.path()).unwrap();
+    std::fs::rename(&path, dir.path().join("away")).unwrap();
+    assert!(write(&store, created_draft("refused")).await.is_err());
+    std::fs::rename(dir.path().join("away"), &path).unwrap();
+    write(&store, created_draft("stored")).await.unwrap();
+    assert!(store.current_error().is_none());
 }
 
 #[tokio::test]
@@ -148,7 +160,7 @@ async fn deleted_database_is_noticed_without_writes() {
     while store.current_error().is_none() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    assert!(matches!(store.current_error(), Some(StoreError::Damaged(_))));
+    assert!(matches!(store.current_error(), Some(StoreError::Replaced(_))));
 }
 
 #[tokio::test]

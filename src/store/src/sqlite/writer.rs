@@ -124,7 +124,8 @@ impl Writer {
         {
             return;
         }
-        let tried = self.exec("BEGIN IMMEDIATE").and_then(|()| {
+        let tried = self.check_file().and_then(|()| {
+            self.exec("BEGIN IMMEDIATE")?;
             self.exec("UPDATE fence SET n = n + 1")?;
             plain_commit()(&self.conn).map_err(StoreError::from)
         });
@@ -184,7 +185,7 @@ impl Writer {
     }
 
     /// Fails if the database file was deleted or replaced, because writes to the open file would then be lost. Records
-    /// the first failure.
+    /// the failure, which ends when the file is back.
     fn check_file(&self) -> Result<(), StoreError> {
         let is_same = match file_id(&self.dir) {
             Ok(found) => found == self.file_id,
@@ -193,10 +194,10 @@ impl Writer {
         if is_same {
             return Ok(());
         }
-        let path = database_path(&self.dir);
-        let error = StoreError::Damaged(format!("{} was deleted or replaced", path.display()));
-        if !matches!(self.health.last_error(), Some(StoreError::Damaged(_))) {
-            self.health.record_damage(&error);
+        let error = StoreError::Replaced(database_path(&self.dir));
+        if !matches!(self.health.last_error(), Some(StoreError::Replaced(_))) {
+            tracing::error!(%error, "changes are refused");
+            self.health.record_failure(&error);
         }
         Err(error)
     }
@@ -352,6 +353,10 @@ impl Writer {
                     // the data directory.
                     tracing::error!(?heads, expected = ?self.heads, "another process has written to the database, so the outcome of the commit is unknown");
                     self.heads = heads;
+                    return CommitOutcome::Unknown;
+                }
+                Err(replaced @ StoreError::Replaced(_)) => {
+                    self.health.record_failure(&replaced);
                     return CommitOutcome::Unknown;
                 }
                 Err(again) => {
