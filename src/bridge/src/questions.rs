@@ -248,7 +248,10 @@ impl DeclinedQuestions {
         {
             return None;
         }
-        Some(missing_capability_error(missing, upstream))
+        let message =
+            format!("the server {upstream} cannot do this without a capability that the client did not declare");
+        let error = McpError::new(ErrorKind::MissingCapability, message).with("requiredCapabilities", missing);
+        Some(error.with("upstream", upstream))
     }
 }
 
@@ -264,14 +267,6 @@ pub fn missing_capabilities<'q>(
         merge_objects(&mut all, more);
         all
     })
-}
-
-/// Returns the error `-32021` with these `requiredCapabilities` (2026-07-28/basic/index, "Capabilities").
-#[must_use]
-pub fn missing_capability_error(missing: Value, upstream: &str) -> McpError {
-    let message = format!("the server {upstream} cannot do this without a capability that the client did not declare");
-    let error = McpError::new(ErrorKind::MissingCapability, message).with("requiredCapabilities", missing);
-    error.with("upstream", upstream)
 }
 
 /// Merges `more` into an object, and the objects in both of them as well.

@@ -12,13 +12,15 @@ use crate::{
         Answers, CallEvent, ClientQuestion, ParkedCallRef, Retry, RetryParams, RunningCall, ended_call_error,
         run_parked,
     },
-    questions::{Relay, missing_capabilities, missing_capability_error},
+    questions::{Relay, missing_capabilities},
     request_state::Binding,
     translation::{request::RequestKind, result::input_required_result},
 };
 use countersign_domain::changes::digest::PartHasher;
 use countersign_exchange::reply::Reply;
-use countersign_protocol::{McpError, arguments::canonical_text_hash, json::MemberEdit, negotiate::ClientCapabilities};
+use countersign_protocol::{
+    ErrorKind, McpError, arguments::canonical_text_hash, json::MemberEdit, negotiate::ClientCapabilities,
+};
 use countersign_runtime::background;
 
 /// The maximum number of parked calls of one principal at an upstream where each of them holds a link. A further call
@@ -99,7 +101,9 @@ async fn resume(prepared: &PreparedCall<'_>, state: &str, answers: Answers) -> R
             if let Some(missing) = missing_capabilities(&declared, asked) {
                 // The client may send the retry again, with the capability.
                 parked_calls.restore_ticket(&call_ref);
-                return Err(missing_capability_error(missing, &prepared.call.upstream.config.name));
+                let message = "the call is waiting for answers that need a capability; send the same retry with it";
+                let error = McpError::new(ErrorKind::MissingCapability, message);
+                return Err(error.with("requiredCapabilities", missing).with("outcome", "unknown"));
             }
             input_required_reply(prepared, ParkedCallRef { ticket, ..call_ref }, &questions)
         }

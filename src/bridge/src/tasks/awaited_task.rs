@@ -70,8 +70,8 @@ impl FailedRequests {
 
 /// A question of the upstream without an answer.
 struct OpenQuestion {
-    /// The key of the answer: the number of the question in its task. The text of a request id is not unique, because `6` and
-    /// `"6"` are different ids, and a key must never be used again for the same task (ext-tasks).
+    /// The key of the answer: the number of the question in its task. A key must never be used again for the same task
+    /// (ext-tasks).
     key: String,
     /// `{"method": …, "params": …}`
     json: String,
@@ -164,7 +164,9 @@ impl AwaitedTask {
         // The client is told that the task has failed, so the server does not need to go on.
         let give_up = |task: &Arc<Task>, error: &McpError| {
             request::cancel_in_background(upstream, task);
-            Some(TaskOutcome::Error(RpcError::new(INTERNAL, error.message.to_string())))
+            // The tool may have run.
+            let data = RawValue::from_string(json!({ "outcome": "unknown" }).to_string()).ok();
+            Some(TaskOutcome::Error(RpcError { data, ..RpcError::new(INTERNAL, error.message.to_string()) }))
         };
         let (mut method, mut failures) = ("tasks/result", FailedRequests::default());
         loop {

@@ -89,8 +89,8 @@ impl HttpLink {
         Ok(response)
     }
 
-    /// Returns the response to `id` in the text, and forwards the other messages in order. A malformed message that is not
-    /// a request is an error, but only if the text has no valid one.
+    /// Returns the response to `id` in the text, and forwards the other messages in order. A malformed message is an
+    /// error only if the text has no valid one. A malformed request of a handshake-era server is answered instead.
     fn handle_messages(
         &self,
         text: &[u8],
