@@ -149,21 +149,28 @@ pub async fn read_body(
         read_pieces(&mut pieces, max, reservation, || budget().new_reservation()).await
     });
     // The first poll of `poll_first` comes before the body is read, so it does not tell whether the body has arrived.
-    let mut may_be_waiting = !is_http1;
+    let mut is_waiting = !is_http1;
     let mut awaited = None;
     let reading = future::poll_fn(|cx| {
         let poll = reading.as_mut().poll(cx);
-        if poll.is_pending() && std::mem::replace(&mut may_be_waiting, true) && awaited.is_none() {
-            if request.get_header::<ContentLength>().is_some_and(|length| length.into_inner() > max) {
+        if poll.is_pending() {
+            if std::mem::replace(&mut is_waiting, true) && announced_length(request) > max {
                 return Poll::Ready(Err(too_large(max)));
             }
-            awaited = connection.as_ref().map(|connection| connection.await_body());
+            if awaited.is_none() {
+                awaited = connection.as_ref().map(|connection| connection.await_body());
+            }
         }
         poll
     });
     tokio::time::timeout(limit, reading)
         .await
         .unwrap_or_else(|_| Err(McpError::new(ErrorKind::Timeout, "the body did not arrive in time")))
+}
+
+/// Returns the length that the head announces for the body, or 0.
+fn announced_length(request: &HttpRequest) -> usize {
+    request.get_header::<ContentLength>().map_or(0, |length| length.into_inner())
 }
 
 /// Returns the piece of an HTTP/1.1 body that is available at once.
