@@ -55,7 +55,7 @@ pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
         let mut keys: Vec<&str> = held_back.iter().map(|loosening| loosening.key.as_str()).collect();
         keys.dedup();
         unknown.push(format!(
-            "whether a reviewer will consent to what the file loosens ({}); until then the policy is stricter, as tested here",
+            "whether a reviewer consents to what the file loosens ({}); without consent the policy is stricter, as tested here",
             keys.join(", ")
         ));
     }

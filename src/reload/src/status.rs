@@ -110,7 +110,7 @@ impl Problem {
         Self {
             place: file.map_or_else(|| "the configuration".to_owned(), |file| file.display().to_string()),
             key: None,
-            message: "the configuration file is empty".to_owned(),
+            message: "the configuration file sets no key any more".to_owned(),
             remedy: "Send SIGHUP to the gateway if that is meant; until then the old configuration stays in force."
                 .to_owned(),
         }

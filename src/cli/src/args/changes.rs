@@ -11,7 +11,10 @@ use jiff::Timestamp;
 use super::ConnectArgs;
 use crate::moment::{self, Since};
 use countersign_config::units::parse_duration;
-use countersign_domain::changes::ChangeState;
+use countersign_domain::{
+    changes::ChangeState,
+    policy::standing_rules::{MAX_ALLOW_SECONDS, MAX_DENY_SECONDS},
+};
 
 pub const HELP: &str = "\
 Examples:
@@ -200,16 +203,16 @@ pub struct CreateRuleArgs {
 
 /// Parses the validity of a standing rule that allows, with the limit of the gateway.
 fn parse_allow_time(text: &str) -> Result<Duration, String> {
-    parse_validity(text, 30)
+    parse_validity(text, MAX_ALLOW_SECONDS)
 }
 
 /// Parses the validity of a standing rule that denies, with the limit of the gateway.
 fn parse_deny_time(text: &str) -> Result<Duration, String> {
-    parse_validity(text, 366)
+    parse_validity(text, MAX_DENY_SECONDS)
 }
 
-fn parse_validity(text: &str, max_days: u64) -> Result<Duration, String> {
+fn parse_validity(text: &str, max_seconds: u64) -> Result<Duration, String> {
     let validity = parse_duration(text)?;
-    let is_allowed = (Duration::from_secs(1)..=Duration::from_secs(max_days * 86_400)).contains(&validity);
-    if is_allowed { Ok(validity) } else { Err(format!("write a time from 1s to {max_days} days")) }
+    let is_allowed = (Duration::from_secs(1)..=Duration::from_secs(max_seconds)).contains(&validity);
+    if is_allowed { Ok(validity) } else { Err(format!("write a time from 1s to {} days", max_seconds / 86_400)) }
 }

@@ -31,6 +31,11 @@ use crate::{
 };
 use countersign_protocol::arguments::{self, canonical_text_hash};
 
+/// The longest validity of a rule that allows.
+pub const MAX_ALLOW_SECONDS: u64 = 30 * 86_400;
+/// The longest validity of a rule that denies.
+pub const MAX_DENY_SECONDS: u64 = 366 * 86_400;
+
 /// The verdict of a standing rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

@@ -209,7 +209,7 @@ async fn emptied_file_is_refused_until_sighup() {
         assert_eq!(gateway.reload(empty).await, (vec![], texts(&["config.refused"])), "{empty}");
         let problem = gateway.reloader.status().last.unwrap().problems.remove(0);
         assert!(problem.place.ends_with("c.yaml"), "{problem:?}");
-        assert!(problem.message.contains("is empty") && problem.remedy.contains("SIGHUP"), "{problem:?}");
+        assert!(problem.message.contains("sets no key") && problem.remedy.contains("SIGHUP"), "{problem:?}");
     }
     gateway.reloader.reload(ReloadCause::Signal).await;
     assert_eq!(gateway.take_actions(), (texts(&["servers ", "log info"]), texts(&["config.applied"])));

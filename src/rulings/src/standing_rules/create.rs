@@ -12,7 +12,7 @@ use countersign_domain::{
     policy::{
         AcceptanceMark, ArgumentPattern, Decision, Requester, StandingRule, StandingVerdict, Verdict,
         argument_patterns::{MAX_PATTERNS, read_arguments},
-        standing_rules::{AccountRef, can_approve_alone},
+        standing_rules::{AccountRef, MAX_ALLOW_SECONDS, MAX_DENY_SECONDS, can_approve_alone},
     },
     principal::Principal,
 };
@@ -20,10 +20,6 @@ use countersign_protocol::{ErrorKind, McpError, arguments::canonical_text_hash};
 use countersign_routing::table::ToolRoute;
 use countersign_runtime::{background, crash::crash_point};
 
-/// The longest validity of a rule that allows.
-const MAX_ALLOW_SECONDS: u64 = 30 * 86_400;
-/// The longest validity of a rule that denies.
-const MAX_DENY_SECONDS: u64 = 366 * 86_400;
 /// The maximum number of bytes of arguments that are kept for display.
 const MAX_KEPT_ARGUMENTS_BYTES: usize = 64 << 10;
 
