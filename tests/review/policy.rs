@@ -179,7 +179,7 @@ fn policy_test_without_gateway_uses_the_stricter_policy() {
     let place = ["--config", file.to_str().unwrap(), "--data", data.to_str().unwrap()];
     let (code, out, err) = support::run(&[&["policy", "test", "create_issue"] as &[&str], &place].concat());
     assert!(code == Some(0) && out.starts_with("review  tracker / create_issue\n"), "{code:?} {out}{err}");
-    assert!(out.contains("consent to what the file loosens (policy.default)"), "{out}");
+    assert!(out.contains("consents to what the file loosens (policy.default)"), "{out}");
 }
 
 const RULES: &str = "
