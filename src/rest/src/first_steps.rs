@@ -14,7 +14,7 @@ use super::{Caller, Problem, ServersView, SessionsView, json_ok, json_ok_sized, 
 use countersign_auth::keys::TEST_AGENT;
 use countersign_domain::{
     changes::{Change, ChangeState, Proposer},
-    policy::{Requester, Verdict},
+    policy::Verdict,
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, ProviderDirectory as _, previews};
@@ -153,7 +153,7 @@ async fn prepare_proposal(directory: &RouteDirectory, expire_after: Duration) ->
     let arguments = to_arguments(&arguments)?;
     directory.validate(TRACKER, tool, &arguments)?;
     let route = directory.0.load().tool_of_provider(tool, TRACKER).ok_or_else(tracker_off_error)?;
-    let decision = route.ruling_for(&arguments).decide(&Requester::for_proposer(&proposer, &principal), &arguments);
+    let decision = route.decide_for_proposer(&proposer, &arguments);
     if decision.intended_verdict() == Verdict::Deny {
         let text = format!("the policy denies the test change: {}", decision.reason);
         return Err(McpError::new(ErrorKind::PolicyDenied, text));

@@ -61,10 +61,8 @@ impl ProviderDirectory for RouteDirectory {
     }
 
     fn judge_change(&self, change: &Change, arguments: &RawValue) -> Option<Decision> {
-        let proposer = change.proposer.to_principal();
-        let requester = Requester::for_proposer(&change.proposer, &proposer);
         let route = self.tool(&change.provider, &change.tool)?;
-        Some(route.ruling_for(arguments).decide(&requester, arguments))
+        Some(route.decide_for_proposer(&change.proposer, arguments))
     }
 
     fn has_tools(&self, provider: &str) -> bool {

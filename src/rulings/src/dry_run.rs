@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::standing_rules::StandingRuleService;
 use countersign_domain::{
     changes::Change,
-    policy::{Decision, Policy, PolicyConfig, Requester, Verdict},
+    policy::{Policy, PolicyConfig, Verdict},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::{
@@ -91,8 +91,6 @@ fn compare(table: &RouteTable, policy: Policy, changes: Vec<Arc<Change>>) -> Opt
 fn decide(table: &RouteTable, change: &Change) -> Option<VerdictWithRule> {
     let route = table.tool_of_provider(&change.tool, &change.provider)?;
     let arguments = change.proposed_arguments.as_ref().unwrap_or(&change.arguments);
-    let caller = change.proposer.to_principal();
-    let requester = Requester::for_proposer(&change.proposer, &caller);
-    let decision: Decision = route.ruling_for(arguments).decide(&requester, arguments);
+    let decision = route.decide_for_proposer(&change.proposer, arguments);
     Some(VerdictWithRule { verdict: decision.intended_verdict(), rule: decision.rule })
 }

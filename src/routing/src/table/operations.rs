@@ -15,8 +15,8 @@ use super::{
     ruling::{self, RuledCalls},
 };
 use countersign_domain::{
-    changes::qualified_operation,
-    policy::{OperationStatus, Policy, Ruling, ToolOperation},
+    changes::{Proposer, qualified_operation},
+    policy::{Decision, OperationStatus, Policy, Requester, Ruling, ToolOperation},
     principal::Principal,
     recipes::Dispatcher,
 };
@@ -38,6 +38,13 @@ impl ToolRoute {
             Some(read_ruling) if self.only_reads(arguments) => Cow::Borrowed(read_ruling),
             _ => Cow::Borrowed(&self.ruling),
         }
+    }
+
+    /// Returns the policy's decision on such a call by the proposer of a change, in the kind of session that proposed it.
+    #[must_use]
+    pub fn decide_for_proposer(&self, proposer: &Proposer, arguments: &RawValue) -> Decision {
+        let principal = proposer.to_principal();
+        self.ruling_for(arguments).decide(&Requester::for_proposer(proposer, &principal), arguments)
     }
 
     fn only_reads(&self, arguments: &RawValue) -> bool {

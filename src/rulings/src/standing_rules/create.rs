@@ -10,7 +10,7 @@ use crate::completion::run_to_completion;
 use countersign_domain::{
     changes::{Change, person::Person},
     policy::{
-        AcceptanceMark, ArgumentPattern, Decision, Requester, StandingRule, StandingVerdict, Verdict,
+        AcceptanceMark, ArgumentPattern, Decision, StandingRule, StandingVerdict, Verdict,
         argument_patterns::{MAX_PATTERNS, read_arguments},
         standing_rules::{AccountRef, MAX_ALLOW_SECONDS, MAX_DENY_SECONDS, can_approve_alone},
     },
@@ -241,10 +241,6 @@ fn check_patterns(change: &Change, request: &RuleRequest) -> Result<(), &'static
 pub(super) async fn current_decision(route: &Arc<ToolRoute>, change: &Arc<Change>) -> Result<Decision, McpError> {
     let (route, change) = (Arc::clone(route), Arc::clone(change));
     // Evaluating a condition may take long.
-    let decision = background::spawn_blocking(move || {
-        let caller = change.proposer.to_principal();
-        let requester = Requester::for_proposer(&change.proposer, &caller);
-        route.ruling_for(&change.arguments).decide(&requester, &change.arguments)
-    });
+    let decision = background::spawn_blocking(move || route.decide_for_proposer(&change.proposer, &change.arguments));
     decision.await.map_err(|_| McpError::new(ErrorKind::Internal, "the policy could not be evaluated"))
 }
