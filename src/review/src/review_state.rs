@@ -22,3 +22,10 @@ pub(super) struct ReviewState {
     /// The thread of `PendingChanges`.
     pub actor_thread: ArbiterHandle,
 }
+
+impl ReviewState {
+    /// Returns `true` right after the start, when providers may still be connecting.
+    pub fn is_starting(&self) -> bool {
+        self.started.elapsed() < self.changes.config.provider_startup_timeout
+    }
+}

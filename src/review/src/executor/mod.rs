@@ -338,9 +338,7 @@ async fn check_readiness(
         // The change stays approved until the person has connected or it expires.
         Recheck::Unavailable(_) if is_own && needs_account => return Err(RetryReason::AccountNeeded),
         Recheck::Unavailable(error) if is_own => {
-            // Right after the start, providers may still be connecting.
-            let is_starting = state.started.elapsed() < state.changes.config.provider_startup_timeout;
-            if is_starting && error.kind == ErrorKind::UpstreamUnavailable {
+            if state.is_starting() && error.kind == ErrorKind::UpstreamUnavailable {
                 return Err(RetryReason::ProviderStarting);
             }
             if *failed_rechecks < MAX_RECHECK_RETRIES {

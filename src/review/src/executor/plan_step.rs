@@ -105,8 +105,7 @@ async fn check_later_steps(state: &ReviewState, plan: &PlanStep, is_own: bool) -
     let mut are_valid = true;
     for step in steps.iter().filter(|step| step.plan.as_ref().is_some_and(|later| later.index > plan.index)) {
         // Policy cannot be asked about the tools of a server that is still connecting.
-        let is_starting = state.started.elapsed() < state.changes.config.provider_startup_timeout;
-        if is_starting && !state.directory.has_tools(&step.provider) {
+        if state.is_starting() && !state.directory.has_tools(&step.provider) {
             return Err(RetryReason::ProviderStarting);
         }
         let Some(event) = state.find_objection(step).await.map_err(unreadable)? else { continue };
