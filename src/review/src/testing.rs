@@ -20,6 +20,7 @@ use countersign_domain::{
         Change, ChangeState, Preview, Proposer, ReviewVerdict, ServerIdentity, Terms, audit::AuditEntry,
         testing::proposer,
     },
+    policy::{Decision, Verdict},
     principal::{Principal, Role},
 };
 pub use countersign_provider::testing::{CallOutcome, FakeProvider};
@@ -115,6 +116,20 @@ impl TestBench {
         let preview = self.fake.current_preview(&arguments);
         let proposal = proposal(proposer, (self.fake.name, "update"), arguments, preview);
         Proposal { tool_title: "Update".into(), expire_after: Duration::from_secs(60), ..proposal }
+    }
+
+    /// Lets policy decide so about every change from now on.
+    pub fn set_policy(&self, verdict: Verdict, terms: Terms) {
+        *self.fake.policy_decision.lock().unwrap() = Some(Decision {
+            verdict,
+            rule: None,
+            reason: "the rule changed".into(),
+            mark: None,
+            terms: Arc::new(terms),
+            standing_rule: None,
+            simulated: None,
+            counts: None,
+        });
     }
 
     pub async fn decide(&self, change: &Change, verdict: ReviewVerdict) -> Result<Arc<Change>, ChangeRequestError> {

@@ -20,8 +20,8 @@ use countersign_runtime::crash::crash_point;
 
 impl Changes {
     /// Compares the change with its target again. Returns the change as it is if nothing moved, or if policy denies a stale one;
-    /// otherwise the change is
-    /// pending with the new diff, or stale with the reason why there is no diff. Continues if the future is dropped.
+    /// otherwise the change is pending with the new diff, or stale with the reason why there is no diff. Continues if the future
+    /// is dropped.
     ///
     /// # Errors
     /// `SHUTTING_DOWN`, `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`,

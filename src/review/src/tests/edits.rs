@@ -9,7 +9,7 @@ use super::expect_refusal;
 use crate::{ChangeEdit, testing::*};
 use countersign_domain::{
     changes::{Change, ChangeState, Editing, ReviewVerdict, Terms, digest::arguments_hash},
-    policy::{self, Decision},
+    policy,
 };
 use countersign_protocol::ErrorKind;
 
@@ -103,33 +103,19 @@ async fn edit_is_checked_like_a_call() {
     bench.end().await;
 }
 
-/// Lets policy decide so about every call.
-fn set_policy(bench: &TestBench, verdict: policy::Verdict, terms: Terms) {
-    *bench.fake.policy_decision.lock().unwrap() = Some(Decision {
-        verdict,
-        rule: None,
-        reason: "production".into(),
-        mark: None,
-        terms: Arc::new(terms),
-        standing_rule: None,
-        simulated: None,
-        counts: None,
-    });
-}
-
 #[actix::test]
 async fn denied_change_cannot_be_approved() {
     let bench = TestBench::new().await;
     let change = bench.propose(r#"{"db":"staging"}"#).await;
-    set_policy(&bench, policy::Verdict::Deny, Terms::default());
+    bench.set_policy(policy::Verdict::Deny, Terms::default());
     let refused = expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::PolicyDenied);
     assert_eq!(refused.current.unwrap().version, change.version);
     // Terms that are stricter now do not hold for a change that was proposed before.
-    set_policy(&bench, policy::Verdict::Review, Terms { quorum: 2, ..Terms::default() });
+    bench.set_policy(policy::Verdict::Review, Terms { quorum: 2, ..Terms::default() });
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     let other = bench.propose(r#"{"db":"staging"}"#).await;
-    set_policy(&bench, policy::Verdict::Deny, Terms::default());
+    bench.set_policy(policy::Verdict::Deny, Terms::default());
     let rejected = bench.decide(&other, ReviewVerdict::Reject).await.unwrap();
     assert_eq!(rejected.state, ChangeState::Rejected);
     bench.end().await;
@@ -142,14 +128,14 @@ async fn approved_change_does_not_run_if_policy_denies_it() {
     proposal.terms.undo_for = 1;
     let change = bench.changes.propose(proposal).await.unwrap();
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
-    set_policy(&bench, policy::Verdict::Deny, Terms::default());
+    bench.set_policy(policy::Verdict::Deny, Terms::default());
     let stale = bench.wait_for_state(&change.id, ChangeState::Stale).await;
     assert_eq!((stale.fault.as_ref().unwrap().code.as_str(), bench.fake.call_count()), ("POLICY_DENIED", 0));
     let alice = Arc::new(reviewer("alice"));
     let same = bench.changes.refresh(&change.id, &alice, stale.version).await.unwrap();
     assert_eq!((same.version, &same.fault), (stale.version, &stale.fault), "the reason stays");
     // Once policy no longer denies it, a reviewer may look at it and approve it.
-    set_policy(&bench, policy::Verdict::Review, Terms::default());
+    bench.set_policy(policy::Verdict::Review, Terms::default());
     let fresh = bench.changes.refresh(&change.id, &alice, stale.version).await.unwrap();
     assert_eq!((fresh.state, &fresh.fault), (ChangeState::Pending, &None));
     bench.decide(&fresh, ReviewVerdict::Approve).await.unwrap();
@@ -160,7 +146,7 @@ async fn approved_change_does_not_run_if_policy_denies_it() {
 #[actix::test]
 async fn edit_cannot_bypass_a_rule() {
     let bench = TestBench::new().await;
-    let judge = |verdict, terms| set_policy(&bench, verdict, terms);
+    let judge = |verdict, terms| bench.set_policy(verdict, terms);
     let change = bench.propose(r#"{"db":"staging"}"#).await;
     judge(policy::Verdict::Deny, Terms::default());
     expect_refusal(bench.changes.edit(edit(&change, "alice", r#"{"db":"production"}"#)).await, ErrorKind::PolicyDenied);

@@ -18,7 +18,7 @@ use super::{
 use crate::{PlanAnnouncement, Proposal, ReviewConfig, testing::*, upkeep::expiry};
 use countersign_domain::{
     changes::{ChangeState, Preview, ReviewVerdict, StateEffect, Target, Terms, fingerprint},
-    policy::{Decision, Verdict},
+    policy::Verdict,
 };
 use countersign_protocol::ErrorKind;
 
@@ -34,20 +34,6 @@ async fn filled_step_waits_for_a_look_although_it_is_allowed() {
     bench.wait_for_state(&steps[2].id, ChangeState::Applied).await;
     assert_eq!(called_targets(&bench), ["a", "b", "c"]);
     bench.end().await;
-}
-
-/// Lets policy decide so about every call.
-fn set_policy(bench: &TestBench, verdict: Verdict, terms: Terms) {
-    *bench.fake.policy_decision.lock().unwrap() = Some(Decision {
-        verdict,
-        rule: None,
-        reason: "the rule changed".into(),
-        mark: None,
-        terms: Arc::new(terms),
-        standing_rule: None,
-        simulated: None,
-        counts: None,
-    });
 }
 
 #[actix::test]
@@ -69,7 +55,7 @@ async fn filled_step_is_reviewed_under_the_terms_of_policy() {
     let bench = bench().await;
     let terms = Terms { reviewers: vec!["reviewer".into()], quorum: 2, own_agents: true, ..Terms::default() };
     for verdict in [Verdict::Allow, Verdict::Review] {
-        set_policy(&bench, verdict, terms.clone());
+        bench.set_policy(verdict, terms.clone());
         let steps =
             propose_with(&bench, &[ABC[0], r#"{"target":"b","id":{"$from":0,"pointer":"/id"}}"#], |step, proposal| {
                 if step == 1 {
@@ -93,11 +79,11 @@ async fn policy_is_asked_again_about_an_allowed_step() {
     let bench = bench().await;
     let steps = propose_with(&bench, &ABC[..2], |_, proposal| proposal.terms.quorum = 0).await;
     bench.wait_for_state(&steps[1].id, ChangeState::Applied).await;
-    set_policy(&bench, Verdict::Review, Terms::default());
+    bench.set_policy(Verdict::Review, Terms::default());
     let steps = propose_with(&bench, &ABC[..2], |_, proposal| proposal.terms.quorum = 0).await;
     let first = bench.wait_for_state(&steps[0].id, ChangeState::Pending).await;
     assert_eq!(first.terms.quorum, 1);
-    set_policy(&bench, Verdict::Deny, Terms::default());
+    bench.set_policy(Verdict::Deny, Terms::default());
     expect_refusal(bench.decide(&first, ReviewVerdict::Approve).await, ErrorKind::PolicyDenied);
     let steps = propose_with(&bench, &ABC[..2], |_, proposal| proposal.terms.quorum = 0).await;
     bench.wait_for_state(&steps[1].id, ChangeState::Withdrawn).await;
@@ -110,7 +96,7 @@ async fn plan_does_not_begin_if_policy_denies_a_later_step() {
     let bench = bench().await;
     let steps = propose_with(&bench, &ABC, |_, proposal| proposal.terms.undo_for = 1).await;
     approve(&bench, &steps).await;
-    set_policy(&bench, Verdict::Deny, Terms::default());
+    bench.set_policy(Verdict::Deny, Terms::default());
     bench.wait_for_state(&steps[2].id, ChangeState::Stale).await;
     let states = states(&plan(&bench, &steps).await);
     assert_eq!(states, [ChangeState::Approved, ChangeState::Stale, ChangeState::Stale]);
