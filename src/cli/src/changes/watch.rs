@@ -92,8 +92,9 @@ fn handle_event(
     json: bool,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let data: Option<EventData> = serde_json::from_str(&event.data).ok();
-    let seq = event.data.parse::<Value>().ok().and_then(|data| data["seq"].as_u64());
+    let data: Value = event.data.parse().unwrap_or_default();
+    let seq = data["seq"].as_u64();
+    let data: Option<EventData> = serde_json::from_value(data).ok();
     if let (Some(seq), Some(last)) = (seq, *last_seq)
         && seq <= last
         && !matches!(event.kind.as_str(), "hello" | "reset")
