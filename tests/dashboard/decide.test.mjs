@@ -59,9 +59,9 @@ test('an update shows its diff side by side and line by line', async () => {
   const lines = Array.from({ length: 40 }, (_, i) => `Line ${i + 1}`);
   const issueId = await gateway.issue('Before the update', { description: lines.join('\n') });
   lines[19] = 'Line twenty';
-  await gateway.propose('update_issue', { issueId, title: 'After the update', description: lines.join('\n') });
+  const id = await gateway.propose('update_issue', { issueId, title: 'After the update', description: lines.join('\n') });
   const page = await dashboard(browser, gateway);
-  await open(page, 'Before the update');
+  await open(page, 'Before the update', id);
   const title = page.locator('.fields tr', { hasText: 'Title' });
   await matches(() => title.locator('del').innerText(), /Before the update/);
   await matches(() => title.locator('ins').innerText(), /After the update/);
@@ -80,7 +80,7 @@ test('a deletion needs two presses, and a double click counts as one', async () 
   const issueId = await gateway.issue('Soon gone');
   const id = await gateway.propose('delete_issue', { issueId });
   const page = await dashboard(browser, gateway);
-  await open(page, 'Soon gone');
+  await open(page, 'Soon gone', id);
   await page.locator('.fields del', { hasText: 'Soon gone' }).first().waitFor();
   await armed(page);
   // Both clicks happen in one script, because a busy machine could separate the clicks of a mouse.

@@ -103,7 +103,7 @@ test('a held key decides once', async () => {
   const page = await dashboard(browser, gateway);
   const issueId = await gateway.issue('Held key');
   const id = await gateway.propose('delete_issue', { issueId });
-  await open(page, 'Held key');
+  await open(page, 'Held key', id);
   await armed(page);
   await page.keyboard.down('a');
   for (let i = 0; i < 12; i += 1) {

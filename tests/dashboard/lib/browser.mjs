@@ -153,10 +153,14 @@ export async function waitForOutcome(page, label) {
 /** Presses keys that belong together, such as `g` and `h`. They are sent at once, because the page accepts no long pause. */
 export const pressTogether = (page, keys) => Promise.all([...keys].map((key) => page.keyboard.press(key)));
 
-/** Opens a change through its row. Rows may move under a click when changes are grouped. */
-export async function open(page, text) {
+/**
+ * Opens a change through its row. Rows may move under a click when changes are grouped. `id` is needed if other changes
+ * have the same text: an issue has that of the change that created it, whose row may be the first for a moment.
+ */
+export async function open(page, text, id = null) {
+  const rows = id === null ? row(page, text) : page.locator(`.row[data-id="${id}"]`);
   await settles(async () => {
-    await row(page, text).first().click({ timeout: 5_000 });
+    await rows.first().click({ timeout: 5_000 });
     await heading(page).filter({ hasText: text }).waitFor({ timeout: 5_000 });
   }, () => {});
 }
