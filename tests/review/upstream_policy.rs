@@ -207,3 +207,29 @@ fn argument_and_role_rules_decide_and_hide_tools() {
     assert!(unclear["content"][0]["text"].as_str().unwrap().contains("keep-out"), "{unclear}");
     assert_eq!(files.calls(), [r#"write {"path":"/notes/a"}"#]);
 }
+
+#[test]
+fn filled_in_arguments_decide_whether_the_call_runs() {
+    let files = Files::new();
+    files.set_description("Reads, and lists the tool fill");
+    let policy = r#"
+  review: { questions: ask }
+  rules: [{ name: notes, tools: fs__fill, when: 'arguments.path.startsWith("/notes/")', then: allow }]
+"#;
+    let gateway = start_under(policy, tempfile::tempdir().unwrap(), &files);
+    let fill_in = |path: &str| {
+        let meta = json!({ "io.modelcontextprotocol/clientCapabilities": { "elicitation": { "form": {} } } });
+        let mut params = json!({ "name": "fs__fill", "arguments": { "text": "a" }, "_meta": meta });
+        let question = gateway.modern(1, "tools/call", params.clone()).json();
+        assert_eq!(question["result"]["resultType"], "input_required", "{question}");
+        params["inputResponses"] = json!({ "missing-arguments": { "action": "accept", "content": { "path": path } } });
+        gateway.modern(2, "tools/call", params).json()["result"].clone()
+    };
+    let reviewed = fill_in("/etc/a");
+    assert!(files.calls().is_empty(), "nothing was sent");
+    let change = gateway.change(&pending_change_id(&reviewed));
+    assert_eq!(change["arguments"], json!({ "text": "a", "path": "/etc/a" }));
+    // The client would answer the server by repeating its incomplete call, so the server may not ask.
+    assert_eq!(fill_in("/notes/a")["content"][0]["text"], "done");
+    assert_eq!(files.calls(), [r#"fill {"text":"a","path":"/notes/a"}"#]);
+}

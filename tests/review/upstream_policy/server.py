@@ -1,9 +1,10 @@
 """A handshake-era server over stdio. It records the exact arguments of each call in the first file and takes the descriptions
-of its tools from the second."""
+of its tools from the second. The tool `fill` asks the client before it answers."""
 import json
 import sys
 
 LEDGER, WORDS = sys.argv[1], sys.argv[2]
+DONE = {"content": [{"type": "text", "text": "done"}]}
 
 
 def send(message):
@@ -22,6 +23,8 @@ def tools():
     ]
     if "more" in words:
         listed.append({"name": "more", "description": "New", "inputSchema": schema})
+    if "fill" in words:
+        listed.append({"name": "fill", "description": "Writes to a path", "inputSchema": {**schema, "required": ["path"]}})
     return listed
 
 
@@ -58,6 +61,13 @@ for line in sys.stdin:
                 break
         with open(LEDGER, "a", encoding="utf-8") as file:
             file.write(message["params"]["name"] + " " + line[start:end].strip() + "\n")
-        send({"id": id, "result": {"content": [{"type": "text", "text": "done"}]}})
+        if message["params"]["name"] == "fill":
+            asking_call = id
+            form = {"type": "object", "properties": {"sure": {"type": "boolean"}}}
+            send({"id": "sure", "method": "elicitation/create", "params": {"message": "Sure?", "requestedSchema": form}})
+        else:
+            send({"id": id, "result": DONE})
+    elif method is None and id == "sure":
+        send({"id": asking_call, "result": DONE})
     elif id is not None:
         send({"id": id, "error": {"code": -32601, "message": "no such method"}})

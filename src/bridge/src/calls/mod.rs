@@ -62,6 +62,8 @@ pub struct CallPlan {
     pub wants_task: bool,
     /// `true` if the upstream can run the call as the requested task.
     pub is_upstream_task: bool,
+    /// `true` if the upstream must not ask the client anything, whatever the client declares.
+    pub forbids_questions: bool,
 }
 
 impl CallPlan {

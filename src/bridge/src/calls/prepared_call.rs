@@ -19,6 +19,7 @@ use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
     arguments::canonical_text_hash,
     json::{self, MemberEdit, edit, member, members, string},
+    negotiate::ClientCapabilities,
     outline::OutlinedParams,
     params::keys,
     task,
@@ -70,7 +71,10 @@ impl<'a> PreparedCall<'a> {
         })?;
         let exchange = call.exchange;
         let is_modern = exchange.is_modern();
-        let (caller, is_restricted) = build_caller(exchange, config);
+        let (mut caller, mut is_restricted) = build_caller(exchange, config);
+        if call.plan.forbids_questions {
+            (caller.capabilities, is_restricted) = (ClientCapabilities::default(), true);
+        }
         let params = call.request.outlined_params();
         let declared_client = DeclaredClient {
             is_modern,

@@ -1,23 +1,20 @@
 //! Runs admitted calls of modules within their limits.
 
-use serde_json::value::RawValue;
-
 use super::{
     client_questions::ClientQuestions,
     reviewed::finished_call::FinishedCall,
-    tool_call::{ToolCall, ToolOutcome},
+    tool_call::{ToolCall, ToolOutcome, arguments_or_empty},
 };
 use crate::{long_requests::interrupted_wait_error, policy::AdmittedCall, server::CallRunner};
 use countersign_exchange::{context::Exchange, shared::Cancellation};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::CallContext;
 
-/// Runs a call of a module's tool.
+/// Runs a call of a module's tool with valid arguments.
 pub(super) async fn run_module(
     exchange: &Exchange,
     runner: &CallRunner,
     admitted: &AdmittedCall,
-    arguments: &RawValue,
     call: &ToolCall<'_>,
     cancel: &Cancellation,
 ) -> Result<ToolOutcome, McpError> {
@@ -26,6 +23,7 @@ pub(super) async fn run_module(
     let (inquirer, mut questions) = questions.unzip();
     let meter = Some(runner.limiter.meter(&exchange.identity.principal));
     let context = CallContext { inquirer, meter, ..exchange.call_context(cancel, call.progress_token) };
+    let arguments = arguments_or_empty(call.arguments)?;
     let work = route.provider.as_provider().call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
         // The tool may wait for a person, so there is no timeout. The gateway bounds only the number of such calls.

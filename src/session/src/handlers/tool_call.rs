@@ -50,31 +50,26 @@ pub(super) struct ToolCall<'a> {
 }
 
 impl<'a> ToolCall<'a> {
-    /// Reads a call from its request. `arguments` are those of the request, completed by the module of the tool.
+    /// Reads a call from its request.
     ///
     /// # Errors
     /// `INVALID_PARAMS`.
-    pub fn new(
-        exchange: &Exchange,
-        request: &'a Request<'_>,
-        arguments: Option<&'a RawValue>,
-    ) -> Result<Self, McpError> {
+    pub fn new(exchange: &Exchange, request: &'a Request<'_>) -> Result<Self, McpError> {
         let object = request.outlined_params().object;
         let is_modern = exchange.is_modern();
-        let retry_member = |key: &str| if is_modern { object.member(key) } else { None };
         let accepts_task = match is_modern {
             true => task::is_extension_declared(&exchange.facts.capabilities),
             false => tasks::is_requested(exchange, &object),
         };
         let meta = request.meta()?;
         Ok(Self {
-            arguments,
+            arguments: request.tool_call()?.arguments,
             idempotency_key: meta.idempotency_key,
             reason: meta.reason,
             progress_token: meta.progress_token,
             accepts_task,
-            state: retry_member("requestState").and_then(string),
-            responses: retry_member("inputResponses").filter(|responses| responses.starts_with('{')),
+            state: request_state(exchange, request),
+            responses: object.member("inputResponses").filter(|responses| is_modern && responses.starts_with('{')),
             plan: meta.plan.map(|plan| parse_announcement(exchange, plan)).transpose()?,
         })
     }
@@ -184,10 +179,16 @@ pub(super) fn has_idempotency_key(request: &Request<'_>) -> bool {
     request.outlined_params().meta.is_some_and(|meta| meta.member(keys::IDEMPOTENCY_KEY).is_some())
 }
 
-/// Returns `true` if the `requestState` of a stateless client's call names a change, so that the call continues that change.
-pub(super) fn names_change(exchange: &Exchange, request: &Request<'_>) -> bool {
-    let state = request.outlined_params().object.member("requestState").filter(|_| exchange.is_modern());
-    state.and_then(string).is_some_and(|state| state.starts_with(CHANGE_ID_PREFIX))
+/// Returns the `requestState` of a call that its stateless client has repeated.
+pub(super) fn request_state<'a>(exchange: &Exchange, request: &'a Request<'_>) -> Option<Cow<'a, str>> {
+    request.outlined_params().object.member("requestState").filter(|_| exchange.is_modern()).and_then(string)
+}
+
+/// Returns `true` if the `requestState` of a call names a change. Every state counts for modules, which issue no others;
+/// [`super::reviewed::resume`] refuses foreign ones.
+pub(super) fn continues_change(exchange: &Exchange, request: &Request<'_>, route: &ToolRoute) -> bool {
+    let is_module = route.provider.upstream().is_none();
+    request_state(exchange, request).is_some_and(|state| is_module || state.starts_with(CHANGE_ID_PREFIX))
 }
 
 /// Returns the arguments of a call. They may be omitted, which counts as an empty object.

@@ -17,8 +17,8 @@ use super::{
     },
     tasks,
     tool_call::{
-        ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, find_route, has_idempotency_key, is_plan_tool,
-        is_step_of_plan, names_change, pending_reply,
+        ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, continues_change, find_route, has_idempotency_key,
+        is_plan_tool, is_step_of_plan, pending_reply, request_state,
     },
     upstream_wait::RouteFinder,
 };
@@ -103,9 +103,7 @@ async fn call_or_ask_for_account(
     }
 }
 
-/// Finds the tool of a call, decides on the call and carries it out. The arguments of a module are checked before the
-/// policy is asked, unless the call is requested as a task. An upstream checks arguments itself; the gateway checks those
-/// of plain HTTP calls and of calls that a person is to see.
+/// Finds the tool of a call, and proposes a plan, continues a change or decides on the call.
 ///
 /// The futures of calls that the gateway runs or puts under review are boxed, so that calls to upstreams do not reserve their
 /// memory.
@@ -115,72 +113,41 @@ async fn answer_call(
     local_tasks: &LocalTasks,
     request: &Request<'_>,
 ) -> Result<Reply, McpError> {
-    let ToolCallScope { exchange, cancel, table, runner, .. } = scope;
+    let ToolCallScope { exchange, .. } = scope;
     let params = request.tool_call()?;
     let mut finder = finder;
     let route = find_route(&mut finder, &params.name).await?;
     let is_module = route.provider.upstream().is_none();
     let completed_owned;
     let completed_request;
-    let (request, params) = match is_module.then(|| complete_arguments(exchange, &route, request, params.arguments)) {
-        Some(Err(error)) => return to_tool_failure(Err(error), &route)?.into_reply(exchange.revision()),
+    let request = match is_module.then(|| complete_arguments(exchange, &route, request, params.arguments)) {
+        Some(Err(error)) => return failure_reply(exchange, &route, error),
         Some(Ok(Some(completed))) => {
             completed_owned = completed;
             completed_request = completed_owned.as_request();
-            (&completed_request, completed_request.tool_call()?)
+            &completed_request
         }
-        Some(Ok(None)) | None => (request, params),
+        Some(Ok(None)) | None => request,
     };
-    let classify = |route: &ToolRoute| {
-        let upstream = route.provider.upstream().map(|upstream| (&**upstream, route.def.raw.as_deref()));
-        CallPlan::for_tool(exchange, &request.outlined_params().object, upstream)
-    };
-    let call_plan = classify(&route);
+    let call_plan = classify(exchange, &route, request);
     if is_plan_tool(&route) && !call_plan.wants_task {
-        let key = request.meta()?.idempotency_key;
-        let outcome = Box::pin(plans::propose_plan(scope, &mut finder, &route, params.arguments, key)).await;
+        let (arguments, key) = (request.tool_call()?.arguments, request.meta()?.idempotency_key);
+        let outcome = Box::pin(plans::propose_plan(scope, &mut finder, &route, arguments, key)).await;
         return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
     }
-    let continues_change = call_plan.is_retry && names_change(exchange, request);
-    if (is_module && !call_plan.wants_task) || is_step_of_plan(request) || continues_change {
-        return Box::pin(run_or_review(scope, request, &route, None, params.arguments)).await;
+    if is_step_of_plan(request) || continues_change(exchange, request, &route) {
+        return Box::pin(propose_step_or_resume(scope, request, &route)).await;
     }
-    if is_module && !route.ruling.may_review() {
+    if is_module && call_plan.wants_task && !route.ruling.may_review() {
         return Err(tasks::local::forbidden_task_error());
     }
-    let arguments = arguments_or_empty(params.arguments)?;
-    if exchange.transport == Transport::Rest {
-        validate::check_arguments(&route, arguments)?;
-    }
-    // The answers to an upstream's questions must reach that same upstream, so a retry has no fallback.
-    let judged = match call_plan.is_retry {
-        true => policy::judge(exchange, &route, arguments).await?,
-        false => judge_with_fallback(exchange, table, &route, arguments).await?,
-    };
-    if judged.verdict() == Verdict::Review || call_plan.wants_task {
-        // Neither a change nor a task begins that cannot run without the person's account.
-        account_connection::check_connected(exchange, &judged.route).await?;
-    }
-    let counting = if call_plan.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
-    let admitted = match judged.apply_decision(exchange, counting) {
-        Ok(Admission::Run(admitted)) => admitted,
-        Ok(Admission::Review(judged)) => {
-            return Box::pin(run_or_review(scope, request, &route, Some(judged), params.arguments)).await;
-        }
-        Err(error) if is_tool_failure(error.kind) => return Ok(countersign_bridge::tool_error_reply(&error)),
-        Err(error) => return Err(error),
-    };
-    if has_idempotency_key(request)
-        && let Some(reply) = Box::pin(answer_repeat(scope, request, &route, arguments)).await?
-    {
-        return Ok(reply);
-    }
-    let call_plan = if Arc::ptr_eq(admitted.route(), &route) { call_plan } else { classify(admitted.route()) };
-    let may_run_here = admitted.route().may_review() || admitted.route().provider.is_module();
-    if call_plan.wants_task && !call_plan.is_upstream_task && may_run_here {
-        return tasks::local::start(exchange, runner, local_tasks, request, admitted, call_plan);
-    }
-    pass_to_provider(exchange, runner, request, admitted, call_plan, cancel).await
+    decide_and_carry_out(scope, local_tasks, request, &route, call_plan).await
+}
+
+/// Classifies a call of this tool.
+fn classify(exchange: &Exchange, route: &ToolRoute, request: &Request<'_>) -> CallPlan {
+    let upstream = route.provider.upstream().map(|upstream| (&**upstream, route.def.raw.as_deref()));
+    CallPlan::for_tool(exchange, &request.outlined_params().object, upstream)
 }
 
 /// Returns the call of a module's tool with the arguments that the module has noted for the session (`SessionNotes`),
@@ -200,11 +167,146 @@ fn complete_arguments(
     OwnedRequest::with_edits(request, &[("arguments", MemberEdit::Set(completed.get()))]).map(Some)
 }
 
-/// Runs a call that the policy has let through. The policy is not asked again.
+/// Decides on a call outside of plans, and runs it, proposes it or refuses it. Arguments for modules and of plain HTTP calls
+/// are checked before the policy is asked, and those of other calls that a person is to see after that. An upstream checks
+/// those of an allowed call itself, and [`run_in_task`] those of an allowed call that a module runs as a task.
+async fn decide_and_carry_out(
+    scope: ToolCallScope<'_>,
+    local_tasks: &LocalTasks,
+    request: &Request<'_>,
+    route: &Arc<ToolRoute>,
+    call_plan: CallPlan,
+) -> Result<Reply, McpError> {
+    let ToolCallScope { exchange, table, .. } = scope;
+    let arguments = arguments_or_empty(request.tool_call()?.arguments)?;
+    let is_checked_before_policy =
+        exchange.transport == Transport::Rest || (route.provider.upstream().is_none() && !call_plan.wants_task);
+    if is_checked_before_policy && let Err(error) = validate::check_arguments(route, arguments) {
+        return Box::pin(answer_invalid_call(scope, local_tasks, request, route, None, error)).await;
+    }
+    // The answers to an upstream's questions must reach that same upstream, so a retry has no fallback.
+    let judged = match call_plan.is_retry {
+        true => policy::judge(exchange, route, arguments).await?,
+        false => judge_with_fallback(exchange, table, route, arguments).await?,
+    };
+    let is_reviewed = judged.verdict() == Verdict::Review;
+    if is_reviewed || call_plan.wants_task {
+        // Neither a change nor a task begins that cannot run without the person's account.
+        account_connection::check_connected(exchange, &judged.route).await?;
+    }
+    if is_reviewed && !is_checked_before_policy {
+        if request_state(exchange, request).is_some() {
+            // A state that names a change was handled before.
+            return Err(reviewed::foreign_state_error());
+        }
+        if let Err(error) = validate::check_arguments(route, arguments) {
+            return Box::pin(answer_invalid_call(scope, local_tasks, request, route, Some(judged), error)).await;
+        }
+    }
+    carry_out(scope, local_tasks, request, route, judged, call_plan).await
+}
+
+/// Answers a call with invalid arguments. If some are missing, the person at the client may be asked for them, and the policy
+/// decides on the complete call. `judged` is its decision on the incomplete call if it was made.
+async fn answer_invalid_call(
+    scope: ToolCallScope<'_>,
+    local_tasks: &LocalTasks,
+    request: &Request<'_>,
+    route: &Arc<ToolRoute>,
+    judged: Option<JudgedCall>,
+    error: McpError,
+) -> Result<Reply, McpError> {
+    let ToolCallScope { exchange, runner, .. } = scope;
+    let call = ToolCall::new(exchange, request)?;
+    let arguments = arguments_or_empty(call.arguments)?;
+    match missing_arguments::ask_for(exchange, &runner.long_requests, route, judged, arguments, &call).await? {
+        Some(MissingArguments::NeedsInput(result)) => {
+            ToolOutcome::NeedsInput { result, pending: false }.into_reply(exchange.revision())
+        }
+        Some(MissingArguments::Complete(arguments)) => {
+            if let Err(error) = validate::check_arguments(route, &arguments) {
+                return invalid_arguments_reply(exchange, route, error);
+            }
+            // The gateway asked and not the server, so the server must not get the answer.
+            let edits = [("arguments", MemberEdit::Set(arguments.get())), ("inputResponses", MemberEdit::Drop)];
+            let completed = OwnedRequest::with_edits(request, &edits)?;
+            let request = completed.as_request();
+            let judged = policy::judge(exchange, route, &arguments).await?;
+            // A stateless client answers a server by repeating its own call, which lacks the arguments.
+            let call_plan = CallPlan { forbids_questions: exchange.is_modern(), ..classify(exchange, route, &request) };
+            carry_out(scope, local_tasks, &request, route, judged, call_plan).await
+        }
+        None => invalid_arguments_reply(exchange, route, error),
+    }
+}
+
+/// Carries out the policy's decision on a call to the tool of `route`; `judged` may have the route of its fallback.
+async fn carry_out(
+    scope: ToolCallScope<'_>,
+    local_tasks: &LocalTasks,
+    request: &Request<'_>,
+    route: &Arc<ToolRoute>,
+    judged: JudgedCall,
+    call_plan: CallPlan,
+) -> Result<Reply, McpError> {
+    let exchange = scope.exchange;
+    let counting = if call_plan.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
+    let admitted = match judged.apply_decision(exchange, counting) {
+        Ok(Admission::Run(admitted)) => admitted,
+        Ok(Admission::Review(judged)) => return Box::pin(propose(scope, request, &judged)).await,
+        Err(error) => return failure_reply(exchange, route, error),
+    };
+    run_unless_repeated(scope, local_tasks, request, route, admitted, call_plan).await
+}
+
+/// Runs an admitted call, unless it repeats a change by its idempotency key.
+async fn run_unless_repeated(
+    scope: ToolCallScope<'_>,
+    local_tasks: &LocalTasks,
+    request: &Request<'_>,
+    route: &Arc<ToolRoute>,
+    admitted: AdmittedCall,
+    call_plan: CallPlan,
+) -> Result<Reply, McpError> {
+    let ToolCallScope { exchange, cancel, runner, .. } = scope;
+    if has_idempotency_key(request)
+        && let Some(reply) = Box::pin(answer_repeat(scope, request, route)).await?
+    {
+        return Ok(reply);
+    }
+    let admitted_route = admitted.route();
+    let call_plan =
+        if Arc::ptr_eq(admitted_route, route) { call_plan } else { classify(exchange, admitted_route, request) };
+    let may_run_here = admitted_route.may_review() || admitted_route.provider.is_module();
+    if call_plan.wants_task && !call_plan.is_upstream_task && may_run_here {
+        return tasks::local::start(exchange, runner, local_tasks, request, admitted, call_plan);
+    }
+    pass_to_provider(exchange, runner, request, admitted, call_plan, cancel).await
+}
+
+/// Runs an admitted call in its task. The arguments of a module's tool are checked first.
 ///
 /// # Errors
 /// The errors of the call.
-pub async fn pass_to_provider(
+pub async fn run_in_task(
+    exchange: &Exchange,
+    runner: &CallRunner,
+    request: &Request<'_>,
+    admitted: AdmittedCall,
+    call_plan: CallPlan,
+    cancel: &Cancellation,
+) -> Result<Reply, McpError> {
+    let route = admitted.route();
+    if route.provider.upstream().is_none()
+        && let Err(error) = validate::check_arguments(route, arguments_or_empty(request.tool_call()?.arguments)?)
+    {
+        return invalid_arguments_reply(exchange, route, error);
+    }
+    pass_to_provider(exchange, runner, request, admitted, call_plan, cancel).await
+}
+
+/// Runs an admitted call. The arguments of a module's tool must be valid.
+async fn pass_to_provider(
     exchange: &Exchange,
     runner: &CallRunner,
     request: &Request<'_>,
@@ -214,16 +316,9 @@ pub async fn pass_to_provider(
 ) -> Result<Reply, McpError> {
     let route = admitted.route();
     let Some(upstream) = route.provider.upstream() else {
-        let call = ToolCall::new(exchange, request, request.tool_call()?.arguments)?;
-        let arguments = arguments_or_empty(call.arguments)?;
-        let outcome = match validate::check_arguments(route, arguments) {
-            Ok(()) => {
-                let outcome = Box::pin(run_module(exchange, runner, &admitted, arguments, &call, cancel)).await;
-                to_tool_failure(outcome, route)
-            }
-            Err(error) => invalid_arguments(exchange, route, error),
-        };
-        return outcome?.into_reply(exchange.revision());
+        let call = ToolCall::new(exchange, request)?;
+        let outcome = Box::pin(run_module(exchange, runner, &admitted, &call, cancel)).await;
+        return to_tool_failure(outcome, route)?.into_reply(exchange.revision());
     };
     if route.is_connect_tool() {
         return Box::pin(account_connection::answer_connect_tool(exchange, upstream)).await;
@@ -249,22 +344,25 @@ pub async fn pass_to_provider(
     }
 }
 
-/// Answers a call that the gateway itself runs or puts under review. `judged` is the policy's decision if it was made. A call that
-/// continues a change never runs beside it, so the policy is not asked about it.
-async fn run_or_review(
+/// Proposes a call with valid arguments as a change.
+async fn propose(scope: ToolCallScope<'_>, request: &Request<'_>, judged: &JudgedCall) -> Result<Reply, McpError> {
+    let call = ToolCall::new(scope.exchange, request)?;
+    let outcome = reviewed::review(scope, judged, arguments_or_empty(call.arguments)?, &call).await;
+    reply_to_review(scope, &call, to_tool_failure(outcome, &judged.route)?)
+}
+
+/// Proposes a step of a plan, for which the policy is asked, or answers a call that continues a change.
+async fn propose_step_or_resume(
     scope: ToolCallScope<'_>,
     request: &Request<'_>,
     route: &Arc<ToolRoute>,
-    judged: Option<JudgedCall>,
-    arguments: Option<&RawValue>,
 ) -> Result<Reply, McpError> {
-    let call = ToolCall::new(scope.exchange, request, arguments)?;
-    let outcome = match (&call.plan, &call.state) {
-        (Some(plan), _) => to_tool_failure(Box::pin(plans::propose_step(scope, &call, route, plan)).await, route),
-        (None, Some(state)) => to_tool_failure(Box::pin(reviewed::resume(scope, route, &call, state)).await, route),
-        (None, None) => check_arguments_and_run(scope, &call, route, judged).await,
+    let call = ToolCall::new(scope.exchange, request)?;
+    let outcome = match &call.plan {
+        Some(plan) => plans::propose_step(scope, &call, route, plan).await,
+        None => reviewed::resume(scope, route, &call, call.state.as_deref().unwrap_or_default()).await,
     };
-    reply_to_review(scope, &call, outcome?)
+    reply_to_review(scope, &call, to_tool_failure(outcome, route)?)
 }
 
 /// Returns the answer to a call that repeats a change by its idempotency key, or `None` if there is no such change.
@@ -272,10 +370,9 @@ async fn answer_repeat(
     scope: ToolCallScope<'_>,
     request: &Request<'_>,
     route: &ToolRoute,
-    arguments: &RawValue,
 ) -> Result<Option<Reply>, McpError> {
-    let call = ToolCall::new(scope.exchange, request, Some(arguments))?;
-    let repeated = reviewed::answer_repeat(scope, route, arguments, &call).await.transpose();
+    let call = ToolCall::new(scope.exchange, request)?;
+    let repeated = reviewed::answer_repeat(scope, route, &call).await.transpose();
     repeated.map(|outcome| reply_to_review(scope, &call, to_tool_failure(outcome, route)?)).transpose()
 }
 
@@ -297,12 +394,17 @@ fn reply_to_review(scope: ToolCallScope<'_>, call: &ToolCall<'_>, outcome: ToolO
     }
 }
 
-/// Returns the outcome of a call with invalid arguments. They are a protocol error in old revisions and for plain HTTP
+/// Returns the answer to a call with invalid arguments. They are a protocol error in old revisions and for plain HTTP
 /// clients. In newer revisions they are a result that a model can read (2025-11-25/server/tools#error-handling).
-fn invalid_arguments(exchange: &Exchange, route: &ToolRoute, error: McpError) -> Result<ToolOutcome, McpError> {
+fn invalid_arguments_reply(exchange: &Exchange, route: &ToolRoute, error: McpError) -> Result<Reply, McpError> {
     let is_result =
         exchange.transport != Transport::Rest && exchange.revision().rules().invalid_arguments_are_tool_errors;
-    if is_result { to_tool_failure(Err(error), route) } else { Err(error) }
+    if is_result { failure_reply(exchange, route, error) } else { Err(error) }
+}
+
+/// Returns the answer to a call that failed with this error: a result if the model can act on it.
+fn failure_reply(exchange: &Exchange, route: &ToolRoute, error: McpError) -> Result<Reply, McpError> {
+    to_tool_failure(Err(error), route)?.into_reply(exchange.revision())
 }
 
 /// Turns a failure that the model can act on into a result.
@@ -315,7 +417,7 @@ fn to_tool_failure(outcome: Result<ToolOutcome, McpError>, route: &ToolRoute) ->
 
 /// Decides on a call. While the circuit of the tool's server is open, the call goes to the configured fallback tool if
 /// the policy allows it there, too. A call that is reviewed stays with its tool, which is the one that the reviewer is
-/// shown.
+/// shown. A module is no fallback for arguments that its tool does not accept.
 async fn judge_with_fallback(
     exchange: &Exchange,
     table: &RouteTable,
@@ -323,11 +425,15 @@ async fn judge_with_fallback(
     arguments: &RawValue,
 ) -> Result<JudgedCall, McpError> {
     let judged = policy::judge(exchange, route, arguments).await?;
-    let is_refusing = |route: &ToolRoute| route.provider.upstream().is_some_and(|upstream| upstream.is_refusing());
+    let is_refusing = route.provider.upstream().is_some_and(|upstream| upstream.is_refusing());
+    let can_answer = |route: &ToolRoute| match route.provider.upstream() {
+        Some(upstream) => !upstream.is_refusing(),
+        None => validate::check_arguments(route, arguments).is_ok(),
+    };
     if judged.verdict() == Verdict::Allow
-        && is_refusing(route)
+        && is_refusing
         && let Some(fallback) = table.fallback_of(route)
-        && !is_refusing(&fallback)
+        && can_answer(&fallback)
         && let Ok(judged_fallback) = policy::judge(exchange, &fallback, arguments).await
         && judged_fallback.verdict() == Verdict::Allow
     {
@@ -335,74 +441,6 @@ async fn judge_with_fallback(
         return Ok(judged_fallback);
     }
     Ok(judged)
-}
-
-/// Checks the arguments of a call, decides on it unless that was done before, and runs it or puts it under review.
-async fn check_arguments_and_run(
-    scope: ToolCallScope<'_>,
-    call: &ToolCall<'_>,
-    route: &Arc<ToolRoute>,
-    judged: Option<JudgedCall>,
-) -> Result<ToolOutcome, McpError> {
-    let ToolCallScope { exchange, runner, .. } = scope;
-    let arguments = arguments_or_empty(call.arguments)?;
-    let completed;
-    let (judged, arguments) = match validate::check_arguments(route, arguments) {
-        Ok(()) => (judged, arguments),
-        Err(error) => {
-            let question = missing_arguments::ask_for(exchange, &runner.long_requests, route, judged, arguments, call);
-            // Boxed, so that the future of a call with valid arguments does not reserve space for the question.
-            match Box::pin(question).await {
-                Some(MissingArguments::NeedsInput(result)) => {
-                    return Ok(ToolOutcome::NeedsInput { result, pending: false });
-                }
-                Some(MissingArguments::Complete(arguments)) => {
-                    if let Err(error) = validate::check_arguments(route, &arguments) {
-                        return invalid_arguments(exchange, route, error);
-                    }
-                    completed = arguments;
-                    // The policy may decide differently on other arguments.
-                    (None, &*completed)
-                }
-                None => return invalid_arguments(exchange, route, error),
-            }
-        }
-    };
-    to_tool_failure(decide_and_run(scope, call, route, judged, arguments).await, route)
-}
-
-/// Decides on a call with valid arguments, and runs it or puts it under review. `judged` is given only for a call that
-/// the policy sends to review and whose decision was counted.
-async fn decide_and_run(
-    scope: ToolCallScope<'_>,
-    call: &ToolCall<'_>,
-    route: &Arc<ToolRoute>,
-    judged: Option<JudgedCall>,
-    arguments: &RawValue,
-) -> Result<ToolOutcome, McpError> {
-    let ToolCallScope { exchange, cancel, table, runner, .. } = scope;
-    let admission = match judged {
-        Some(judged) => Admission::Review(judged),
-        None => {
-            let judged = judge_with_fallback(exchange, table, route, arguments).await?;
-            if !Arc::ptr_eq(&judged.route, route) {
-                validate::check_arguments(&judged.route, arguments)?;
-            }
-            judged.apply_decision(exchange, Counting::Count)?
-        }
-    };
-    match admission {
-        Admission::Run(admitted) => {
-            if call.idempotency_key.is_some()
-                && let Some(outcome) = Box::pin(reviewed::answer_repeat(scope, route, arguments, call)).await?
-            {
-                return Ok(outcome);
-            }
-            run_module(exchange, runner, &admitted, arguments, call, cancel).await
-        }
-        // Boxed, so that the future of an admitted call does not reserve space for the review.
-        Admission::Review(judged) => Box::pin(reviewed::review(scope, &judged, arguments, call)).await,
-    }
 }
 
 /// Returns `true` if the error becomes a result that the model reads.

@@ -76,3 +76,15 @@ async fn cancelled_change_needs_the_scope_to_propose() {
     assert_eq!((code.as_str(), &data["scope"]), ("FORBIDDEN", &json!("tools:read tools:propose")));
     assert_eq!(ask(&agent(Scope::ToolsPropose), "tasks/cancel", &task).await["status"], "cancelled");
 }
+
+#[actix::test]
+async fn missing_arguments_need_the_scope_to_propose() {
+    let bench = Bench::new("policy: { rules: [{ tools: write, then: review, questions: ask }] }").await;
+    let mut agent = bench.client(Revision::MODERN, r#"{"elicitation":{"form":{}}}"#);
+    let incomplete = json!({ "name": "write", "arguments": {} });
+    assert_eq!(ask(&agent, "tools/call", &incomplete).await["resultType"], "input_required");
+    agent.exchange.identity = token_identity("ann", Role::Agent, &[Scope::ToolsRead], i64::MAX);
+    agent.exchange.identity.credential = Credential::Loopback;
+    let (_, code, _) = ask_error(&agent, "tools/call", &incomplete).await;
+    assert_eq!(code, "FORBIDDEN");
+}

@@ -1,5 +1,6 @@
 //! Asks the person at the client for required arguments that a call lacks, before the call is proposed, if the rule has
-//! `questions: ask`. The reviewer then sees the complete call, and the tool need not ask while it runs.
+//! `questions: ask`. The reviewer then sees the complete call, and the tool need not ask while it runs. If the policy allows
+//! the complete call, it runs without a review.
 //!
 //! A form can only ask for flat values (2025-11-25/client/elicitation, "Requested Schema"). The arguments of the model
 //! stay unchanged.
@@ -16,11 +17,12 @@ use crate::{
 use countersign_bridge::result::input_required_result;
 use countersign_domain::{
     policy::Verdict,
+    principal::Scope,
     questions::{ELICITATION, adapt_params},
 };
 use countersign_exchange::{ask::ask, context::Exchange, reply::SERVER_META};
 use countersign_protocol::{
-    Revision,
+    McpError, Revision,
     json::{MemberEdit, edit, member, members, string},
     negotiate::ClientCapabilities,
 };
@@ -61,6 +63,9 @@ pub enum MissingArguments {
 /// Asks for the missing arguments. Returns `None` if a form cannot ask for them, nobody can be asked, or no answer came;
 /// the arguments are then invalid. The caller decides on the completed call again, because the policy may depend on its
 /// arguments.
+///
+/// # Errors
+/// `FORBIDDEN` if the client's token does not permit proposals; the errors of [`policy::judge`].
 pub(in crate::handlers) async fn ask_for(
     exchange: &Exchange,
     long_requests: &LongRequests,
@@ -68,27 +73,40 @@ pub(in crate::handlers) async fn ask_for(
     judged: Option<JudgedCall>,
     arguments: &RawValue,
     call: &ToolCall<'_>,
-) -> Option<MissingArguments> {
+) -> Result<Option<MissingArguments>, McpError> {
     if !can_fill_in_forms(exchange) {
-        return None;
+        return Ok(None);
     }
-    let schema = form_schema(&route.def.input_schema, arguments.get())?;
+    let Some(schema) = form_schema(&route.def.input_schema, arguments.get()) else { return Ok(None) };
     let judged = match judged {
         Some(judged) => judged,
-        None => policy::judge(exchange, route, arguments).await.ok()?,
+        None => policy::judge(exchange, route, arguments).await?,
     };
     if judged.verdict() != Verdict::Review || !judged.decision.terms.questions {
-        return None;
+        return Ok(None);
     }
+    exchange.identity.principal.require_scope(Scope::ToolsPropose)?;
+    Ok(ask_with_form(exchange, long_requests, route, &schema, arguments, call).await)
+}
+
+/// Asks for the values of a form.
+async fn ask_with_form(
+    exchange: &Exchange,
+    long_requests: &LongRequests,
+    route: &ToolRoute,
+    schema: &Value,
+    arguments: &RawValue,
+    call: &ToolCall<'_>,
+) -> Option<MissingArguments> {
     let title = if route.def.title.is_empty() { &route.name } else { &route.def.title };
-    let message = format!("{title} lacks arguments. Fill them in here; a person then decides on the call.");
+    let message = format!("{title} lacks arguments. Fill them in here. A person may then have to approve the call.");
     let params = json!({ "mode": "form", "message": message, "requestedSchema": schema }).to_string();
     if exchange.is_modern() {
         let Some(answer) = call.responses.and_then(|responses| member(responses, INPUT_KEY)) else {
             let requests = [(INPUT_KEY, ELICITATION, Some(params.as_str()))];
             return Some(MissingArguments::NeedsInput(input_required_result(requests.into_iter(), None, SERVER_META)));
         };
-        return fill_in(arguments, &schema, answer).map(MissingArguments::Complete);
+        return fill_in(arguments, schema, answer).map(MissingArguments::Complete);
     }
     let _slot = long_requests.admit(&exchange.identity.principal).ok()?;
     let params = adapt_params(ELICITATION, Some(&params), exchange.revision(), None);
@@ -96,7 +114,7 @@ pub(in crate::handlers) async fn ask_for(
         answer = ask(&exchange.session, &exchange.related, ELICITATION, params.as_deref()) => answer.ok()?,
         () = long_requests.shutdown.cancelled() => return None,
     };
-    fill_in(arguments, &schema, answer.get()).map(MissingArguments::Complete)
+    fill_in(arguments, schema, answer.get()).map(MissingArguments::Complete)
 }
 
 fn can_fill_in_forms(exchange: &Exchange) -> bool {

@@ -89,13 +89,12 @@ pub(super) async fn resume(
 pub(super) async fn answer_repeat(
     scope: ToolCallScope<'_>,
     route: &ToolRoute,
-    arguments: &RawValue,
     call: &ToolCall<'_>,
 ) -> Result<Option<ToolOutcome>, McpError> {
     if route.is_read_only() {
         return Ok(None);
     }
-    match find_repeated(scope, call, route, arguments).await? {
+    match find_repeated(scope, call, route, arguments_or_empty(call.arguments)?).await? {
         Some(change) => answer_reviewed_call(scope.exchange, scope.reviews, call, change).await.map(Some),
         None => Ok(None),
     }
@@ -223,10 +222,14 @@ async fn find_named_change(
             && change.tool == route.def.name
             && has_arguments(change)
     });
-    change.ok_or_else(|| {
-        McpError::new(ErrorKind::InvalidParams, "`requestState` does not belong to this call")
-            .with("member", "params.requestState")
-    })
+    change.ok_or_else(foreign_state_error)
+}
+
+/// Returns the error for a call that is under review and whose `requestState` names no change of it.
+#[must_use]
+pub(super) fn foreign_state_error() -> McpError {
+    McpError::new(ErrorKind::InvalidParams, "`requestState` does not belong to this call")
+        .with("member", "params.requestState")
 }
 
 /// Returns the change that was proposed with the idempotency key of the call, if it has one.

@@ -45,7 +45,7 @@ pub fn start(
     background::spawn(async move {
         let request = owned.as_request();
         let call_cancel = Cancellation::from(cancel.clone());
-        let work = Box::pin(tools::pass_to_provider(&exchange, &runner, &request, admitted, plan, &call_cancel));
+        let work = Box::pin(tools::run_in_task(&exchange, &runner, &request, admitted, plan, &call_cancel));
         let state = tokio::select! {
             outcome = work => match outcome {
                 Ok(reply) => task.keep_result(reply.finish(exchange.revision()).into_owned()),
