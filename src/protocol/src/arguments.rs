@@ -14,8 +14,8 @@ use super::{
     json::{Token, push_quoted, string, tokens},
 };
 
-/// The key of an object that `serde_json` replaces by the JSON in its text. A condition would see that JSON, but a server the
-/// object.
+/// A reserved key of `serde_json`, which parses an object that begins with this key as the JSON in its text. A
+/// condition would see the parsed value, while a server sees the object.
 pub const RAW_VALUE_KEY: &str = "$serde_json::private::RawValue";
 
 /// Rejects duplicate keys at any depth (compared after unescaping), the key that `serde_json` reserves, and nesting deeper than

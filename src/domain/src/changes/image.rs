@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_images() {
+    fn other_texts_are_not_images() {
         for text in ["", "hello", "aGVsbG8=", "data:image/png,x", "iVBORw0KGgo<script>", "data:text/html;base64,PHA+"] {
             assert_eq!(ImageFacts::from_text(text), None, "{text}");
         }

@@ -146,9 +146,9 @@ pub enum IllegalTransition {
     NotProposer,
     #[error("there is nobody to ask, the question was asked before, or it is no longer open")]
     NoOpenQuestion,
-    #[error("the change does not wait to be read back")]
+    #[error("the change is not waiting to be read back")]
     NotReadBack,
-    #[error("the change is no step of a plan")]
+    #[error("the change is not a step of a plan")]
     NotInPlan,
 }
 

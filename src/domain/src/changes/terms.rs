@@ -54,12 +54,13 @@ pub enum OnReview {
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum OnFailedPreview {
-    /// Its agent gets the reason, even if the preview read what the agent may not read.
+    /// The call is returned to its agent with the reason, even if the preview read what the agent may not read.
     Return,
-    /// Its agent gets the reason if it may read what the preview read. Otherwise the call is reviewed.
+    /// The call is returned to its agent with the reason if the agent may read what the preview read. Otherwise the
+    /// call is reviewed.
     #[default]
     Readable,
-    /// It is reviewed.
+    /// The call is reviewed.
     Review,
 }
 
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn editors_may_approve_only_alone_and_if_allowed() {
+    fn editor_may_approve_if_allowed_and_one_approval_suffices() {
         let counts = |edit, quorum| Terms { edit, quorum, ..Terms::default() }.editors_may_approve();
         assert!(counts(Editing::Allowed, 1) && !counts(Editing::Allowed, 2) && !counts(Editing::NeedsOtherApprover, 1));
     }

@@ -81,7 +81,8 @@ pub trait KeyHolders: Send + Sync + 'static {
     /// The errors of [`KeyHolders::holder`].
     fn is_person_revoked(&self, name: &str) -> Result<bool, McpError>;
 
-    /// Returns a counter that rises whenever a key is found revoked, or its holder with another role or other groups.
+    /// Returns a counter that rises whenever a key turns out to be revoked, or the role or the groups of its holder to
+    /// have changed.
     ///
     /// # Errors
     /// The errors of [`KeyHolders::holder`].
@@ -153,8 +154,9 @@ impl Reviewers {
         groups.iter().filter(|(_, group)| is_member(group, principal)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Returns `true` if the principal is among these roles and groups ([`Terms::reviewers_at`](crate::changes::Terms::reviewers_at)),
-    /// of which none means every reviewer. It does not consider who proposed the change.
+    /// Returns `true` if the principal has one of these roles or belongs to one of these groups
+    /// ([`Terms::reviewers_at`](crate::changes::Terms::reviewers_at)). An empty list admits every reviewer. Does not
+    /// consider who proposed the change.
     #[must_use]
     pub fn may_decide<N: AsRef<str>>(&self, reviewers: &[N], principal: &Principal) -> bool {
         if !principal.role.may_decide() {
@@ -169,8 +171,9 @@ impl Reviewers {
             })
     }
 
-    /// Returns the people whose deputy the principal is at the time `now`, with those of their groups that list them by name. What
-    /// their identity provider says of their groups is unknown while they are away. Everything is read from the store.
+    /// Returns the people whose deputy the principal is at the time `now`, with those of their groups that list them by
+    /// name. Their groups at the identity provider do not count, because they are unknown while the person is away.
+    /// Everything is read from the store.
     ///
     /// # Errors
     /// The errors of [`Reviewers::current_principal`].

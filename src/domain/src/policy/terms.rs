@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn stricter_escalation_is_later_and_to_whom_both_admit() {
+    fn stricter_escalation_is_later_and_keeps_common_reviewers() {
         let first = escalating(&["dba"], 60, &["oncall", "ops"]);
         let stricter = |second: &Terms| stricter_terms(&first, second).escalate;
         assert_eq!(stricter(&escalating(&["dba"], 30, &["ops"])), escalating(&[], 60, &["ops"]).escalate);

@@ -10,7 +10,8 @@ use std::{
 
 use super::Verdict;
 
-/// The counts of a rule, shared by all its copies. They are no part of what the rule says, so all are equal.
+/// The counts of a rule, shared by all its copies. They are not part of what the rule says, so all values compare as
+/// equal.
 #[derive(Clone, Default)]
 pub struct VerdictCounts(Arc<[AtomicU64; 3]>);
 

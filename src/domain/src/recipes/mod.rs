@@ -122,10 +122,10 @@ impl Recipe {
     /// Returns the recipes that can make a preview: those of the operations or variants, or else this one.
     #[must_use]
     pub fn alternatives(&self) -> Vec<&Self> {
-        let of_operations = self.dispatcher.iter().flat_map(|dispatcher| dispatcher.operations.values());
-        let of_variants = self.variants.iter().map(|variant| &variant.recipe);
+        let operation_recipes = self.dispatcher.iter().flat_map(|dispatcher| dispatcher.operations.values());
+        let variant_recipes = self.variants.iter().map(|variant| &variant.recipe);
         if self.dispatcher.is_some() || !self.variants.is_empty() {
-            return of_operations.chain(of_variants).flat_map(Self::alternatives).collect();
+            return operation_recipes.chain(variant_recipes).flat_map(Self::alternatives).collect();
         }
         vec![self]
     }
@@ -384,16 +384,17 @@ impl Recipes {
             || old.by_tool.iter().any(knows_more)
     }
 
-    /// Returns the recipes that are in force until somebody consents to these: those of `old`, with the dispatchers of both, since
-    /// without its dispatcher a rule that denies an operation would match none of its calls. An operation is known if both know it.
+    /// Returns the recipes that are in force until a reviewer consents to these: the recipes of `old`, with the
+    /// dispatchers of both, because a rule that denies an operation matches none of its calls without the dispatcher.
+    /// Only the operations that both name count as known.
     #[must_use]
     pub fn hold_back(&self, old: &Self) -> Self {
         let mut result = old.clone();
         let dispatchers = self.by_tool.iter().filter_map(|(tool, recipe)| Some((tool, recipe.dispatcher.as_ref()?)));
         for (tool, new) in dispatchers {
             let recipe = Arc::make_mut(&mut result.by_tool).entry(tool.clone()).or_default();
-            let none_known = || Dispatcher { argument: new.argument.clone(), operations: BTreeMap::new() };
-            let dispatcher = recipe.dispatcher.get_or_insert_with(none_known);
+            let new_dispatcher = || Dispatcher { argument: new.argument.clone(), operations: BTreeMap::new() };
+            let dispatcher = recipe.dispatcher.get_or_insert_with(new_dispatcher);
             dispatcher.operations.retain(|operation, _| new.operations.contains_key(operation));
         }
         result

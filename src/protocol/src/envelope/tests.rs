@@ -8,7 +8,7 @@ const LIMITS: Limits = Limits { max_depth: 16, max_batch: 4 };
 fn parse_single(text: &str) -> Result<Message<'_>, EnvelopeFault> {
     match parse(text.as_bytes(), &LIMITS)? {
         Incoming::Single(message) => Ok(message),
-        Incoming::Batch(_) => panic!("{text} is no batch"),
+        Incoming::Batch(_) => panic!("{text} was parsed as a batch"),
     }
 }
 
