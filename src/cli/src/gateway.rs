@@ -177,7 +177,7 @@ impl From<ServeError> for Failure {
         };
         let message = error.to_string();
         if exit == Exit::DataDirInUse {
-            let command = Installation::of_this_program().command("open");
+            let command = Installation::current().command("open");
             return Self::new(exit, format!("{message}; `{command}` signs you in to its dashboard"));
         }
         Self::new(exit, message)

@@ -66,7 +66,7 @@ impl AuthConfig {
 pub struct TokenIssuer {
     /// The issuer identifier, which is compared exactly. If none is configured, it is that of `auth.oidc`.
     pub issuer: String,
-    /// The audiences of which a token must have one. An empty list stands for `public_url` and the endpoints below it.
+    /// A token must have one of these audiences. An empty list stands for `public_url` and the endpoints below it.
     pub audiences: Vec<String>,
     /// Roles by group at the issuer, where `*` stands for everybody. If there are none, the scopes of a token decide.
     pub roles: BTreeMap<String, Role>,

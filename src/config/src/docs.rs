@@ -246,7 +246,7 @@ mod tests {
             ("{ projects: { 'a b': { root: /x } } }", &["cannot be a project's name"]),
             ("{ projects: { a: x } }", &["modules.docs.projects.a", "expected a project"]),
             ("{ projects: { a: {} } }", &["modules.docs.projects.a", "the project has no root"]),
-            ("{ projects: { a: { root: $OTHER/x } } }", &["modules.docs.projects.a.root", "cannot stand in a path"]),
+            ("{ projects: { a: { root: $OTHER/x } } }", &["modules.docs.projects.a.root", "cannot be used in a path"]),
             (
                 "{ projects: { a: { root: /x, folder: ../y } } }",
                 &["modules.docs.projects.a.folder", "not below the root"],

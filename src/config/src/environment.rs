@@ -143,7 +143,7 @@ impl Environment {
             }
             (_, Some(other)) => {
                 return Err((
-                    format!("${other} cannot stand in a path here"),
+                    format!("${other} cannot be used in a path here"),
                     "Known are ~, $HOME, $XDG_STATE_HOME, $XDG_CONFIG_HOME and $CREDENTIALS_DIRECTORY; or write the path out."
                         .to_owned(),
                 ));

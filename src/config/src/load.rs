@@ -59,7 +59,7 @@ pub struct LoadedConfig {
     pub settings: Vec<Setting>,
     /// Settings that are allowed but probably unintended.
     pub warnings: Vec<String>,
-    /// Values that no text may repeat. [`load`] registers them for redaction in errors and logs, and [`load_text`] does not.
+    /// Values that errors and logs must not contain. [`load`] registers them for redaction; [`load_text`] does not.
     pub secrets: Vec<Secret>,
 }
 
@@ -285,8 +285,9 @@ pub fn load(flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigErro
     Ok(loaded)
 }
 
-/// Loads and validates the configuration as if the file at `path` had this text. Its secrets are not registered, because the
-/// text may be anybody's, and what is registered is masked everywhere: a caller that uses the configuration registers them.
+/// Loads and validates the configuration as if the file at `path` had this text. Its secrets are not registered,
+/// because a registered value is masked everywhere, and the text may be from anybody. A caller that uses the
+/// configuration registers them.
 ///
 /// # Errors
 /// As [`load`].
@@ -311,7 +312,7 @@ fn load_file(file: Option<(PathBuf, String)>, flags: &Flags, env: &Environment) 
     let config = read::config(&mut reader);
     let mut problems = layers.problems;
     problems.append(&mut reader.problems);
-    // Other values in place of unreadable ones would have conflicts of their own.
+    // Defaults replace values that cannot be read, so a conflict with such a default would be reported as well.
     if problems.is_empty() {
         problems = check::find_conflicts(&config, &reader);
     }
@@ -352,9 +353,10 @@ fn find_file(flags: &Flags, env: &Environment) -> Result<Option<(PathBuf, Origin
         Ok(None) => {}
         Err(_) => return Err(not_unicode("COUNTERSIGN_CONFIG", None).into()),
     }
-    // A link of the file or of a folder that leads nowhere, as to a volume that is not mounted, must not mean the defaults.
-    let leads_nowhere = |path: &Path| path.is_symlink() && !path.exists();
-    let file = default_config_path(env).filter(|path| path.exists() || path.ancestors().any(leads_nowhere));
+    // If the file or a folder above it is a dangling link, for example to an unmounted volume, the gateway must not
+    // start with the defaults.
+    let is_dangling = |path: &Path| path.is_symlink() && !path.exists();
+    let file = default_config_path(env).filter(|path| path.exists() || path.ancestors().any(is_dangling));
     Ok(file.map(|path| (path, Origin::Default)))
 }
 
@@ -377,13 +379,13 @@ fn read_file(path: &Path, named_by: &Origin) -> Result<String, ConfigError> {
     let problem = |message: String, remedy: &str| {
         ConfigError::from(Problem { origin: origin.clone(), key: None, message, remedy: remedy.to_owned() })
     };
-    let failed = |error: std::io::Error| {
+    let to_read_error = |error: std::io::Error| {
         problem(
             format!("the configuration file cannot be read: {error}{named_by_note}"),
             "Name a file that exists and may be read.",
         )
     };
-    let meta = std::fs::metadata(path).map_err(failed)?;
+    let meta = std::fs::metadata(path).map_err(to_read_error)?;
     if meta.is_dir() {
         return Err(problem(format!("this is a folder{named_by_note}"), "Name the file in it."));
     }
@@ -393,7 +395,7 @@ fn read_file(path: &Path, named_by: &Origin) -> Result<String, ConfigError> {
             "Is it the right file?",
         ));
     }
-    let bytes = std::fs::read(path).map_err(failed)?;
+    let bytes = std::fs::read(path).map_err(to_read_error)?;
     let text = String::from_utf8(bytes)
         .map_err(|_| problem(format!("the configuration file is not UTF-8{named_by_note}"), "Save it as UTF-8."))?;
     Ok(strip_byte_order_mark(&text).to_owned())

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_only_proved_mask_nothing() {
+    fn text_that_is_only_validated_masks_nothing() {
         let flags = Flags { data: Some("d".into()), ..Flags::default() };
         let env = Environment::new(Path::new("/"), &[("NAME", "not-masked-2")]);
         let text = "mcpServers: { a: { command: x, args: ['${NAME}'], env: { MY_KEY: not-masked-1 } } }";

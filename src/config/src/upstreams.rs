@@ -48,9 +48,9 @@ pub struct UpstreamConfig {
     pub max_queue: usize,
     /// Set if the gateway is not ready while this server is unavailable.
     pub required: bool,
-    /// Globs of the tool's own name, of which an offered tool matches one. An empty list allows all.
+    /// Globs for the tool's own name. A tool is offered only if it matches one of them; an empty list allows all.
     pub tools_allow: Vec<String>,
-    /// Globs of the tool's own name, of which an offered tool matches none.
+    /// Globs for the tool's own name. A tool that matches one of them is not offered.
     pub tools_deny: Vec<String>,
     /// Trusts the server's `readOnlyHint` annotations.
     pub trust_annotations: bool,

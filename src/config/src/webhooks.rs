@@ -251,7 +251,7 @@ fn parse_url(text: &str, allow_http: bool) -> Result<WebhookUrl, ValueError> {
         return error("the URL contains a user name or password", remedy);
     }
     if url.scheme() == "http" && !allow_http && !is_loopback(&url) {
-        let remedy = "Write https://…, or allow_http: true where everybody on the way may read along.";
+        let remedy = "Write https://…, or allow_http: true if anybody on the network path may read the events.";
         return error("the events would cross the network unencrypted", remedy);
     }
     Ok(WebhookUrl(url))

@@ -19,7 +19,7 @@ pub enum Installation {
 impl Installation {
     /// Returns the installation of the running program. A program whose path is unknown counts as stable.
     #[must_use]
-    pub fn of_this_program() -> Self {
+    pub fn current() -> Self {
         program_path().map_or(Self::Stable, |path| Self::from_path(&path))
     }
 

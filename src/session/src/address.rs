@@ -67,7 +67,7 @@ impl GatewayAddress {
 
 /// Returns the command that signs in to the dashboard of the gateway, with the data directory unless it is the default.
 fn open_command(config: &Config) -> String {
-    let command = Installation::of_this_program().command("open");
+    let command = Installation::current().command("open");
     let default = Environment::from_process().state_home().map(|state| state.join("countersign"));
     if default.as_ref() == Some(&config.data) {
         return command;

@@ -38,11 +38,11 @@ pub fn find_upstream(
     requester: &Requester<'_>,
     method: &str,
 ) -> Result<Arc<Upstream>, McpError> {
-    let refused = |message: &'static str| {
+    let refuse = |message: &'static str| {
         let method: String = method.chars().take(128).collect();
         Err(McpError::new(ErrorKind::MethodNotFound, message).with("method", method))
     };
-    let unknown = || refused("no such method in this protocol revision");
+    let unknown = || refuse("no such method in this protocol revision");
     // Methods of other revisions are known methods, and `notifications/` never starts the name of a request.
     if Method::parse(method).is_some() || method.starts_with("notifications/") {
         return unknown();
@@ -54,17 +54,17 @@ pub fn find_upstream(
     });
     let Some((upstream, negotiated)) = candidates.next() else { return unknown() };
     if candidates.next().is_some() {
-        return refused(
+        return refuse(
             "several servers declare an extension that this method may belong to, and the request does not say which of them it is for",
         );
     }
     if negotiated.revision.era() != facts.revision.era() {
-        return refused("the server that this method may belong to speaks another era of the protocol");
+        return refuse("the server that this method may belong to speaks another era of the protocol");
     }
     if !table.allows_method(upstream, method, requester) {
-        return refused(
-            "the gateway's policy cannot judge this method: it passes only where nothing of its server could be reviewed or \
-             denied, or where a rule names it by `methods`",
+        return refuse(
+            "the gateway's policy cannot judge this method: it passes only if no call to its server could be reviewed or \
+             denied, or if a rule names the method under `methods`",
         );
     }
     Ok(Arc::clone(upstream))

@@ -22,7 +22,7 @@ use countersign_protocol::{
 };
 use countersign_runtime::is_large;
 
-/// Processes one frame of a connection with an outbox. It never waits: work that cannot finish at once goes on in the
+/// Processes one frame of a connection with an outbox. It never waits: work that cannot finish at once continues in the
 /// background.
 ///
 /// For a large frame ([`countersign_runtime::large_messages`]), it returns a future that processes the frame and resolves

@@ -35,7 +35,7 @@ struct NamedOperation {
 const UNKNOWN_OPERATION: &str = "(unknown)";
 
 impl NamedOperation {
-    fn of_call(route: &ToolRoute, arguments: &RawValue) -> Option<Self> {
+    fn from_call(route: &ToolRoute, arguments: &RawValue) -> Option<Self> {
         let subject = route.has_operations().then(|| route.qualified_name(arguments).into_owned())?;
         let known_operation = route.known_operations().find(|known| known.name == subject);
         let label =
@@ -76,7 +76,7 @@ pub enum Counting {
 /// # Errors
 /// `INTERNAL_ERROR` if the evaluation of the policy failed.
 pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawValue) -> Result<JudgedCall, McpError> {
-    let operation = NamedOperation::of_call(route, arguments);
+    let operation = NamedOperation::from_call(route, arguments);
     let judged = |decision| JudgedCall { route: Arc::clone(route), decision, operation };
     let ruling = route.ruling_for(arguments);
     if let Some(decision) = ruling.fixed_decision() {

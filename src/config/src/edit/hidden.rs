@@ -99,8 +99,8 @@ fn restore(new: &mut Node, hidden: &Node, old: &Node) {
     match (new, hidden, old) {
         (Node::Map(new), Node::Map(hidden), Node::Map(old)) => {
             for entry in new {
-                let same = |other: &&KeyValue| other.key == entry.key;
-                if let Some((hidden, old)) = hidden.iter().find(same).zip(old.iter().find(same)) {
+                let has_same_key = |other: &&KeyValue| other.key == entry.key;
+                if let Some((hidden, old)) = hidden.iter().find(has_same_key).zip(old.iter().find(has_same_key)) {
                     restore(&mut entry.value.node, &hidden.value.node, &old.value.node);
                 }
             }

@@ -157,7 +157,7 @@ pub fn connection_settings(settings: &[KeyValue]) -> Vec<KeyValue> {
 /// A server that may be tried.
 pub struct TrialServer {
     pub config: Arc<UpstreamConfig>,
-    /// Values that no text may repeat.
+    /// Values that errors and logs must not contain.
     secrets: Vec<Secret>,
 }
 
@@ -169,8 +169,8 @@ impl TrialServer {
     }
 }
 
-/// Returns a server as these settings configure it, but never disabled and without other servers and the policy. Relative paths
-/// are resolved as in the file at `path`.
+/// Returns the server that these settings describe, without other servers and the policy. It is enabled even if they
+/// disable it. Relative paths are resolved as in the file at `path`.
 ///
 /// # Errors
 /// The problems of its settings.

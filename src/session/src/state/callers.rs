@@ -94,11 +94,11 @@ impl DecidingKeys {
     /// Logs a warning at the first tool call with a key that may decide. Returns `true` if this was that call.
     pub fn note_call(&self, principal: &Principal, transport: &str) -> bool {
         let Some(key) = principal.key_id.as_ref().filter(|_| principal.role.may_decide()) else { return false };
-        let mut noted = self.0.lock();
-        if noted.contains(key) || noted.len() >= MAX_KEYS {
+        let mut logged_keys = self.0.lock();
+        if logged_keys.contains(key) || logged_keys.len() >= MAX_KEYS {
             return false;
         }
-        noted.insert(key.clone());
+        logged_keys.insert(key.clone());
         tracing::warn!(
             principal = %principal.name, role = principal.role.as_str(), %key, transport,
             "a key that may decide on changes calls tools; an agent must not hold it. Give agents keys of their own: \
@@ -189,9 +189,9 @@ mod tests {
     #[test]
     fn number_of_keys_is_bounded() {
         let keys = DecidingKeys::default();
-        let noted = (0..MAX_KEYS + 10)
+        let logged = (0..MAX_KEYS + 10)
             .filter(|n| keys.note_call(&principal(Role::Reviewer, Some(&format!("key_{n}"))), "http"))
             .count();
-        assert_eq!(noted, MAX_KEYS);
+        assert_eq!(logged, MAX_KEYS);
     }
 }

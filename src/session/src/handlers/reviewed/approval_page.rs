@@ -74,8 +74,8 @@ pub fn notify_when(
     limit: Duration,
     is_done: impl Future<Output = bool> + 'static,
 ) {
-    let (began, evicted) = (eviction::now(), CancellationToken::new());
-    let stream = EvictableStream::new(move || Activity::Idle(began), evicted.clone());
+    let (started_at, evicted) = (eviction::now(), CancellationToken::new());
+    let stream = EvictableStream::new(move || Activity::Idle(started_at), evicted.clone());
     let Ok(slot) = requests.admit_if_free(&exchange.identity.principal, stream) else { return };
     let (session, shutdown) = (Arc::clone(&exchange.session), requests.shutdown.clone());
     let params = json!({ "elicitationId": elicitation_id }).to_string();

@@ -59,8 +59,8 @@ pub(super) async fn review(
     answer_reviewed_call(exchange, reviews, call, change).await
 }
 
-/// Continues a call that became a change, which its `requestState` names. Nothing but the change is looked at, because the change
-/// may have run already, even if the policy allows such calls by now.
+/// Continues a call that became a change, which its `requestState` names. The policy is not asked again: even if it
+/// allows such calls now, the change may have run already.
 ///
 /// # Errors
 /// `-32602` for a state that does not belong to this call; the errors of the store.
@@ -81,8 +81,8 @@ pub(super) async fn resume(
     answer_reviewed_call(exchange, reviews, call, change).await
 }
 
-/// Answers a call that the policy allows by now with the change that was proposed with its idempotency key. Returns `None` if there
-/// is no such change. A tool that only reads may run again.
+/// Answers a call that the policy allows now with the change that was proposed with its idempotency key. Returns `None`
+/// if there is no such change. A tool that only reads may run again.
 ///
 /// # Errors
 /// `IDEMPOTENCY_CONFLICT` if the key belongs to the change of another call; the errors of the store.

@@ -134,8 +134,9 @@ async fn preview_calls(scope: ToolCallScope<'_>, calls: &[PlannedCall<'_>]) -> R
 /// Proposes a call as the next step of the plan that it names.
 ///
 /// # Errors
-/// `POLICY_DENIED`, which also stops the plan unless none of its steps is stored; otherwise as for every reviewed call, and the
-/// errors of storing the step. A call that must fail is returned to the agent, and the plan goes on without it.
+/// `POLICY_DENIED`, which also stops the plan unless none of its steps is stored; otherwise as for every reviewed call,
+/// and the errors of storing the step. A call that must fail is returned to the agent, and the plan continues without
+/// it.
 pub(in crate::handlers) async fn propose_step(
     scope: ToolCallScope<'_>,
     call: &ToolCall<'_>,
