@@ -153,7 +153,7 @@ fn call_of_dead_gateway_has_unknown_outcome() {
     let answer = answer_to(&mut agent, 2);
     assert_eq!(answer["error"]["data"]["code"], "OUTCOME_UNKNOWN", "{answer}");
     assert!(answer["error"]["message"].as_str().unwrap().contains("outcome is unknown"), "{answer}");
-    // The session goes on without another handshake of the agent.
+    // The session continues without another handshake of the agent.
     agent.send(&call("list_projects", &json!({})));
     let answer = answer_to(&mut agent, 2);
     assert!(answer["result"]["structuredContent"]["projects"].is_array(), "{answer}");

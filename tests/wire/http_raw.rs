@@ -90,7 +90,7 @@ fn invalid_json_is_a_parse_error() {
         assert_eq!((answer.status, answer.code()), (400, Some(-32700)), "{shown}: {}", answer.text());
         assert!(answer.json().get("id").is_none(), "{shown}");
     }
-    assert_eq!(session.call(1, "ping", json!({}))["result"], json!({}), "the session goes on");
+    assert_eq!(session.call(1, "ping", json!({}))["result"], json!({}), "the session continues");
 }
 
 #[test]

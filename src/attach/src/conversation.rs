@@ -1,5 +1,5 @@
-//! Remembers what a new gateway must know so that an agent's session goes on when the old gateway has ended: the handshake,
-//! the log level, the subscriptions and the requests in flight.
+//! Remembers what a new gateway must know so that an agent's session continues when the old gateway has ended: the
+//! handshake, the log level, the subscriptions and the requests in flight.
 //!
 //! Reads only the members that a new gateway needs (method, id, tool name, subscribed URI, log level, capabilities). Messages
 //! are not changed, but the ids of requests of later gateways get a prefix, because each gateway numbers its requests
@@ -342,7 +342,7 @@ impl Conversation {
         let handshake = self.handshake.as_ref().filter(|_| self.gateway > 0)?;
         let mut request: Value = std::str::from_utf8(&handshake.request).ok()?.parse().ok()?;
         request["id"] = format!("{PROXY_ID_PREFIX}initialize").into();
-        // The agent goes on in the revision that it knows, even if this gateway has a newer one.
+        // The agent keeps to the revision that it knows, even if this gateway has a newer one.
         request["params"]["protocolVersion"] = handshake.protocol_version.as_str().into();
         Some(format!("{request}\n").into_bytes())
     }

@@ -1,7 +1,7 @@
 //! Lets programs on this machine, above all `countersign stdio`, find and share the one gateway of a data directory.
 //!
-//! This crate reads only the members of messages that let a session go on when its gateway ends ([`conversation`]). stdout
-//! carries only messages.
+//! This crate reads only the members of messages that let a session continue when its gateway ends ([`conversation`]).
+//! stdout carries only messages.
 //!
 //! The gateway listens on `<data>/gateway.sock` ([`socket`]); each connection begins with one line each way ([`hello`])
 //! and then carries messages ([`proxy`]). If no gateway runs, [`start`] starts a detached one under a lock. A detached

@@ -30,7 +30,7 @@ const MAX_KEPT_LINE_BYTES: usize = 64 << 20;
 /// The time in which a person or a service may restart a gateway that they started, before the proxy starts a
 /// detached one.
 const RESTART_GRACE: Duration = Duration::from_secs(10);
-/// The time that the next gateway may take to answer the handshake of the session that goes on.
+/// The time that the next gateway may take to answer the handshake of the resumed session.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(30);
 /// The first and the longest interval between attempts to find a gateway.
 const FIRST_SEARCH_INTERVAL: Duration = Duration::from_millis(20);
@@ -64,8 +64,8 @@ pub struct GatewayConnection<R, W> {
     pub is_detached: bool,
 }
 
-/// Forwards lines until the agent ends or `terminate` is ready. If the gateway ends, the session goes on with the next one.
-/// `connect` connects to a running gateway, or starts one if it is called with `true` and none runs.
+/// Forwards lines until the agent ends or `terminate` is ready. If the gateway ends, the session continues with the
+/// next one. `connect` connects to a running gateway, or starts one if it is called with `true` and none runs.
 ///
 /// At the end of stdin, and on `terminate`, the gateway's input is closed, and everything that it still sends within
 /// [`DRAIN_TIMEOUT`] is written.
@@ -87,12 +87,12 @@ where
     tokio::pin!(terminate);
     let mut short_connections = 0;
     loop {
-        let (began, is_detached) = (Instant::now(), connection.is_detached);
+        let (connected_at, is_detached) = (Instant::now(), connection.is_detached);
         match carry(&mut input, &mut output, connection, &conversation, &mut terminate).await {
             ProxyOutcome::GatewayGone => {}
             ended => return ended,
         }
-        short_connections = if began.elapsed() < SHORT_CONNECTION { short_connections + 1 } else { 0 };
+        short_connections = if connected_at.elapsed() < SHORT_CONNECTION { short_connections + 1 } else { 0 };
         if short_connections >= MAX_SHORT_CONNECTIONS {
             return ProxyOutcome::GatewayGone;
         }
@@ -100,7 +100,7 @@ where
         if let Err(ended) = write_lines(&mut output, &lines).await {
             return ended;
         }
-        tracing::info!("the gateway has ended; the session goes on with the next one");
+        tracing::info!("the gateway has ended; the session continues with the next one");
         let search = find_gateway(&mut input, &conversation, &mut connect, is_detached);
         connection = tokio::select! {
             search_result = search => match search_result {
@@ -285,7 +285,7 @@ enum UploadError {
     Input(io::Error),
     /// The gateway no longer reads.
     Gateway,
-    /// The gateway does not answer the handshake of the session that goes on.
+    /// The gateway does not answer the handshake of the resumed session.
     NotResumed,
 }
 

@@ -47,7 +47,8 @@ const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(15);
 /// Maximum number of bytes of a failed gateway's log that are reported.
 const MAX_LOG_TAIL_BYTES: u64 = 4096;
-/// The exit code of a gateway whose data directory another gateway holds. Another starter was faster, so this is no failure.
+/// The exit code of a gateway whose data directory another gateway holds. Another starter was faster, so this is not a
+/// failure.
 pub const DATA_DIR_TAKEN_EXIT_CODE: u8 = 75;
 
 /// The variables of `sd_notify(3)`.
@@ -191,7 +192,7 @@ async fn start_gateway(data: &Path, hello: &Hello, command: &GatewayCommand) -> 
                 tokio::spawn(async move { child.wait().await });
                 return Ok(connection);
             }
-            let failed = |reason: String| AttachError::StartFailed {
+            let start_error = |reason: String| AttachError::StartFailed {
                 reason,
                 log_tail: read_log_tail(&log, log_start),
                 log: log.clone(),
@@ -203,9 +204,9 @@ async fn start_gateway(data: &Path, hello: &Hello, command: &GatewayCommand) -> 
                 {
                     break;
                 }
-                Some(status) => return Err(failed(status.to_string())),
+                Some(status) => return Err(start_error(status.to_string())),
                 None if Instant::now() > start_deadline => {
-                    return Err(failed(format!("it did not open its socket within {}s", START_TIMEOUT.as_secs())));
+                    return Err(start_error(format!("it did not open its socket within {}s", START_TIMEOUT.as_secs())));
                 }
                 None => sleep(POLL_INTERVAL).await,
             }

@@ -88,7 +88,7 @@ async fn client_without_capabilities_is_not_asked() {
     fixture.server.answer_with(ask_during_call);
     for client in [legacy_client(&fixture, "{}"), modern_client(&fixture, "{}")] {
         let result = fixture.call_result(&client, &json!({ "name": "s__echo" })).await;
-        assert_eq!(result["received"]["code"], -32601, "the call goes on");
+        assert_eq!(result["received"]["code"], -32601, "the call continues");
         assert!(take_sent_messages(&client).is_empty());
     }
     // If the call fails, the error tells a stateless client which capability was missing.

@@ -87,7 +87,7 @@ async fn closed_stdout_ends_proxy() {
 }
 
 #[tokio::test]
-async fn session_goes_on_with_next_gateway() {
+async fn session_continues_with_next_gateway() {
     let (agent, mut input) = duplex(4096);
     let (agent_read, _agent_write) = split(agent);
     let (output, agent_output) = duplex(4096);

@@ -1,4 +1,4 @@
-//! Calls of stateless clients to handshake-era upstreams. When the upstream asks a question, the call goes on in the
+//! Calls of stateless clients to handshake-era upstreams. When the upstream asks a question, the call continues in the
 //! background, and the client is told that input is needed. Its retry brings the answers and resumes the call
 //! (2026-07-28/basic/patterns/mrtr; 2025-11-25/client/*).
 
@@ -97,8 +97,9 @@ async fn resume(prepared: &PreparedCall<'_>, state: &str, answers: Answers) -> R
         (CallEvent::InputRequired(questions), ticket) => {
             // Earlier requests do not count (2026-07-28/basic/index, "Capabilities").
             let declared = ClientCapabilities::from_declaration(&prepared.call.exchange.facts.capabilities);
-            let asked = questions.iter().map(|question| (question.method.as_str(), question.params.as_deref()));
-            if let Some(missing) = missing_capabilities(&declared, asked) {
+            let asked_questions =
+                questions.iter().map(|question| (question.method.as_str(), question.params.as_deref()));
+            if let Some(missing) = missing_capabilities(&declared, asked_questions) {
                 // The client may send the retry again, with the capability.
                 parked_calls.restore_ticket(&call_ref);
                 let message = "the call is waiting for answers that need a capability; send the same retry with it";

@@ -242,12 +242,12 @@ async fn wait_for_task_result(prepared: &PreparedCall<'_>, created: &str) -> Res
     let task = register(prepared, created, TaskKind::modern_upstream())?;
     let task_request = TaskRequest::new(exchange, task).await?;
     let cancel_guard = legacy::TaskCancelGuard::new(&task_request);
-    let ended = legacy::await_end(&task_request, None).await;
-    if ended.is_ok() {
+    let end_result = legacy::await_end(&task_request, None).await;
+    if end_result.is_ok() {
         cancel_guard.disarm();
     }
     prepared.call.bridge.tasks.forget(&task_request.task.alias);
-    let result = ended.and_then(|task| legacy::result_of_ended_task(&task_request, task.get()))?;
+    let result = end_result.and_then(|task| legacy::result_of_ended_task(&task_request, task.get()))?;
     let has_failed = is_error_result(&result);
     Ok(Reply::verbatim(result).with_failure(has_failed.then_some(ErrorKind::ToolExecution)))
 }

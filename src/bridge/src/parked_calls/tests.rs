@@ -97,7 +97,7 @@ async fn simultaneous_questions_reach_client_together() {
     assert_eq!(refused.await.unwrap().unwrap_err().code, -32601);
     running_call.answer(input(r#"{"inputResponses":{"user_name":{"n":1.0},"extra":{},"7":3}}"#));
     assert_eq!(first_answer.try_recv().unwrap().unwrap().get(), r#"{"n":1.0}"#);
-    assert_eq!(running_call.list_open_questions().len(), 2, "an answer that is no object is ignored");
+    assert_eq!(running_call.list_open_questions().len(), 2, "an answer that is not an object is ignored");
 }
 
 #[actix::test]

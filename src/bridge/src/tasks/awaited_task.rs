@@ -50,7 +50,7 @@ const MAX_FAILED_REQUESTS: u32 = 10;
 /// second.
 const MAX_OUTAGE: Duration = Duration::from_secs(120);
 
-/// The consecutive failed requests about a task, which goes on at its server meanwhile.
+/// The consecutive failed requests about a task, which continues at its server meanwhile.
 #[derive(Default)]
 pub struct FailedRequests {
     count: u32,
@@ -227,7 +227,7 @@ impl AwaitedTask {
     /// `-32602` if the outcome of the task is forgotten.
     pub fn describe(&self, alias: &str, adapt: impl Fn(&str) -> String) -> Result<String, McpError> {
         let task = self.task.lock().clone();
-        let ended = self.outcome.read(|outcome| match outcome {
+        let final_state = self.outcome.read(|outcome| match outcome {
             TaskOutcome::Result(result) => {
                 let result = adapt(&task_shape::without_related_task(result.get()));
                 task_shape::to_modern(&task, alias, Status::Completed, Some(("result", &result)))
@@ -237,8 +237,8 @@ impl AwaitedTask {
             }
             TaskOutcome::Cancelled => task_shape::to_modern(&task, alias, Status::Cancelled, None),
         });
-        if let Some(ended) = ended {
-            return Ok(ended);
+        if let Some(final_state) = final_state {
+            return Ok(final_state);
         }
         if self.outcome.is_forgotten() {
             return Err(unknown_task_error(alias));

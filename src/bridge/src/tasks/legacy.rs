@@ -86,8 +86,8 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, params: &str) -> Resul
             read.ok_or_else(|| unknown_task_error(alias))??
         }
         TaskKind::ModernUpstream { .. } => {
-            let ended = await_end(&task_request, Some(alias)).await?;
-            result_of_ended_task(&task_request, ended.get())?
+            let ended_task = await_end(&task_request, Some(alias)).await?;
+            result_of_ended_task(&task_request, ended_task.get())?
         }
         TaskKind::SameEra | TaskKind::LegacyUpstream(_) => match await_handshake_task(&task_request, params).await? {
             Response::Result(result) => task_request.adapt_result(result.get())?,
@@ -135,9 +135,9 @@ fn cancelled_error() -> McpError {
     McpError::new(ErrorKind::Cancelled, "the task was cancelled")
 }
 
-/// Waits for the end of a task of the extension, and asks the client the upstream's questions meanwhile. An outage of the upstream
-/// ends the wait only if it is long, because the task goes on. Returns the task. Questions name `requested_task`, the client's id of
-/// a task that it requested.
+/// Waits for the end of a task of the extension, and asks the client the upstream's questions meanwhile. An outage of
+/// the upstream ends the wait only if it is long, because the task continues. Returns the task. Questions name
+/// `requested_task`, the client's id of a task that it requested.
 ///
 /// # Errors
 /// The errors of [`get`], with which the wait is given up; `TIMEOUT` for a task that has expired, and `CANCELLED` for one that its

@@ -77,7 +77,7 @@ impl<'a> ResultMembers<'a> {
         parsed
     }
 
-    /// Parses the type of the result. A missing `resultType`, or one that is no string, means complete.
+    /// Parses the type of the result. A missing `resultType`, or one that is not a string, means complete.
     #[must_use]
     pub fn parse_type(&self) -> ResultType<'a> {
         match self.result_type.and_then(string) {
@@ -107,7 +107,7 @@ impl<'a> ResultAdapter<'a> {
     /// Converts a result into the reply.
     ///
     /// # Errors
-    /// [`ErrorKind::NotBridgeable`] for a result that is no JSON object.
+    /// [`ErrorKind::NotBridgeable`] for a result that is not a JSON object.
     pub fn reply(&self, result: Box<RawValue>) -> Result<Reply, McpError> {
         let text = result.get();
         if self.request_kind == RequestKind::Extension && text.starts_with('{') {

@@ -2,9 +2,9 @@
 //! and their results, unread messages, and frames for clients that come back. There is a limit for each principal and one
 //! for all together.
 //!
-//! Without room, what was left unread for longest is given up: connections are closed, and tasks with results forgotten.
-//! If only the principal's own limit is reached, that happens only after [`UNREAD_GRACE_MS`], because several long answers
-//! at once are no attack.
+//! Without room, what was left unread for longest is given up: connections are closed, and tasks with results
+//! forgotten. If only the principal's own limit is reached, that happens only after [`UNREAD_GRACE_MS`], because
+//! several long answers at once are not an attack.
 //!
 //! Bytes are counted when something is stored or released, so a call that stores nothing costs nothing. Counting is
 //! atomic; only the first bytes of a share take a lock.

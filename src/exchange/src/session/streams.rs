@@ -252,9 +252,9 @@ impl Streams {
     /// answer that is being delivered is never dropped.
     fn trim(&self, state: &mut State, current: u32) {
         while self.exceeds_limits(state) {
-            // The current stream goes only if its event is the single one, and nobody waits for it.
-            let may_go = |number: u32| number != current || state.events <= 1;
-            let finished = state.logs.iter().find(|(n, log)| may_go(**n) && log.is_spent()).map(|(n, _)| *n);
+            // The current stream is removed only if its event is the only one and nobody waits for it.
+            let is_removable = |number: u32| number != current || state.events <= 1;
+            let finished = state.logs.iter().find(|(n, log)| is_removable(**n) && log.is_spent()).map(|(n, _)| *n);
             let longest = || {
                 let droppable =
                     state.logs.iter().filter(|(_, log)| !log.events.is_empty() && (!log.is_finished || log.is_spent()));

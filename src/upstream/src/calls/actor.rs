@@ -81,8 +81,8 @@ async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<Upst
     let known_session =
         upstream.negotiated().ok_or_else(|| LinkError::Unreachable("it has not been reached yet".into()))?;
     let calls = LinkCalls::new(upstream.weak_self.clone(), matches!(open.key, PoolKey::Session(_)));
-    let none = ClientCapabilities::default();
-    let capabilities = if open.key == PoolKey::Common { &none } else { &open.capabilities };
+    let no_capabilities = ClientCapabilities::default();
+    let capabilities = if open.key == PoolKey::Common { &no_capabilities } else { &open.capabilities };
     let connector = open.endpoint.connector();
     let (link, negotiated) =
         handshake::open(&*connector, Some(&known_session), capabilities, Arc::clone(&calls) as _).await?;

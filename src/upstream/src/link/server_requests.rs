@@ -124,8 +124,8 @@ impl OpenRequests {
     /// Cancels the requests that arrived during a call that has ended.
     pub fn end_call(&self, call: u64) {
         let state = self.state.lock();
-        let of_call = state.by_id.values().filter(|request| request.call == Some(call));
-        of_call.for_each(|request| request.cancelled.cancel());
+        let call_requests = state.by_id.values().filter(|request| request.call == Some(call));
+        call_requests.for_each(|request| request.cancelled.cancel());
     }
 
     /// Cancels all requests, because the link has ended.

@@ -215,7 +215,7 @@ mod tests {
         assert!(watches.take_delayed_update("a:/b/0"));
         assert_eq!(classify(&format!("a:/b/{}", "c".repeat(MAX_URI_BYTES))), UpdateAction::Forward);
         assert_eq!(classify("a:/b/more"), UpdateAction::Delay);
-        assert_eq!(classify("a:/bb"), UpdateAction::Forward, "it is no part of a watched resource");
+        assert_eq!(classify("a:/bb"), UpdateAction::Forward, "it is not part of a watched resource");
     }
 
     #[test]

@@ -255,7 +255,7 @@ async fn refused_call_makes_accounts_necessary() {
     for _ in 0..20 {
         assert_needs_connection(call(&configured, &agent("ann")).await);
     }
-    assert_eq!(configured.breaker_state(), CircuitState::Closed, "a refusal is no failure of the server");
+    assert_eq!(configured.breaker_state(), CircuitState::Closed, "a refusal is not a failure of the server");
     assert_needs_connection(configured.for_principal(&agent("ann").principal).await);
     assert!(!configured.needs_consent(), "its lists are known");
     upstreams.stop().await;

@@ -258,7 +258,7 @@ async fn count_requests_after_failure(fake: &Arc<FakeServer>, status: u16, metho
     *fake.capabilities.lock() = json!({ "tools": {}, "resources": { "subscribe": true } });
     fake.answer_with(move |_| Box::pin(std::future::ready(Err(LinkError::Status { status, body: String::new() }))));
     let upstream = start(fake).await;
-    // A watch that may succeed later is no error.
+    // A watch that may succeed later is not an error.
     assert_eq!(watch(&upstream, "file:///a").await.is_ok(), status == 429);
     seconds(10).await;
     fake.request_count(method)

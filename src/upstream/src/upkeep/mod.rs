@@ -224,8 +224,9 @@ async fn open(
     // The era is not detected again if that costs a child process.
     let known_session = upstream.negotiated().filter(|_| era.is_some() && connector.kind() == LinkKind::SingleStream);
     let (connector, link, negotiated) = if let Some(known_session) = known_session {
-        let none = ClientCapabilities::default();
-        let (link, negotiated) = handshake::open(&*connector, Some(&known_session), &none, listener()).await?;
+        let no_capabilities = ClientCapabilities::default();
+        let (link, negotiated) =
+            handshake::open(&*connector, Some(&known_session), &no_capabilities, listener()).await?;
         (connector, link, negotiated)
     } else {
         let detection = detect::detect(connector, &listener).await?;

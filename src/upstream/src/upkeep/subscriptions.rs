@@ -176,12 +176,12 @@ async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) 
         let acknowledgement = Arc::new(Acknowledgement::default());
         let mut next: LocalBoxFuture<'_, StreamEnd> =
             Box::pin(listen_once(Arc::clone(upstream), Arc::clone(connection), filter, Arc::clone(&acknowledgement)));
-        let early = tokio::select! {
+        let early_end = tokio::select! {
             biased;
             stream_end = &mut next => Some(stream_end),
             _ = tokio::time::timeout(ACKNOWLEDGEMENT_TIMEOUT, acknowledgement.received.cancelled()) => None,
         };
-        let stream_end = match early {
+        let stream_end = match early_end {
             Some(stream_end) => stream_end,
             None => {
                 refused.extend(acknowledgement.left_out(&uris));

@@ -118,9 +118,9 @@ fn create_own_folder(data: &Path, config: &UpstreamConfig) -> Result<PathBuf, Li
     // A folder name must not refer to the data directory or its parent.
     let name = if slug.bytes().all(|b| b == b'.') { "-".repeat(slug.len().max(1)) } else { slug };
     let folder = data.join("servers").join(name);
-    let failed = |error| LinkError::Unreachable(format!("no working directory {}: {error}", folder.display()));
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    let to_unreachable = |error| LinkError::Unreachable(format!("no working directory {}: {error}", folder.display()));
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(to_unreachable)?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).map_err(to_unreachable)?;
     Ok(folder)
 }
 

@@ -62,14 +62,14 @@ impl RequestTarget {
     /// Opens a connection; `None` if the server chose HTTP/2 for it.
     async fn connect(&self) -> Result<Option<BoxedConnection>, LinkError> {
         let timeout_error = |_| LinkError::Unreachable(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()));
-        let failed = |error: io::Error| LinkError::Unreachable(error.to_string());
+        let to_unreachable = |error: io::Error| LinkError::Unreachable(error.to_string());
         let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect((&*self.host, self.port)));
-        let tcp = connecting.await.map_err(timeout_error)?.map_err(failed)?;
+        let tcp = connecting.await.map_err(timeout_error)?.map_err(to_unreachable)?;
         // A small message must not wait for the acknowledgement of the one before it.
         let _ = tcp.set_nodelay(true);
         let Some((trust, name)) = &self.tls else { return Ok(Some(Connection::new(Either::Left(tcp), IDLE_TIMEOUT))) };
         let handshake = TlsConnector::from(Arc::clone(&trust.config)).connect(name.clone(), tcp);
-        let tls = timeout(CONNECT_TIMEOUT, handshake).await.map_err(timeout_error)?.map_err(failed)?;
+        let tls = timeout(CONNECT_TIMEOUT, handshake).await.map_err(timeout_error)?.map_err(to_unreachable)?;
         let is_http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP_2);
         Ok((!is_http2).then(|| Connection::new(Either::Right(tls), TLS_IDLE_TIMEOUT)))
     }
@@ -413,8 +413,8 @@ impl ResponseHead {
         if parser().parse_response(&mut response, &self.text).is_err() {
             return Vec::new();
         }
-        let named = response.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name.as_str()));
-        named.filter_map(|header| String::from_utf8(header.value.to_vec()).ok()).collect()
+        let matching_headers = response.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name.as_str()));
+        matching_headers.filter_map(|header| String::from_utf8(header.value.to_vec()).ok()).collect()
     }
 }
 

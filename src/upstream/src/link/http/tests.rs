@@ -288,7 +288,7 @@ async fn ask_malformed(body: Bytes, answers: web::Data<UnboundedSender<Value>>) 
 }
 
 #[actix::test]
-async fn malformed_request_is_answered_and_call_goes_on() {
+async fn malformed_request_is_answered_and_call_continues() {
     let (sender, mut answers) = unbounded_channel::<Value>();
     let server = HttpServer::new(move || {
         App::new().app_data(web::Data::new(sender.clone())).route("/mcp", web::post().to(ask_malformed))
