@@ -85,8 +85,8 @@ pub struct RunningChild {
 /// # Errors
 /// The program cannot be started, or the system refuses what the guard needs.
 pub async fn start(spec: ChildSpec<'_>) -> Result<RunningChild, StartError> {
-    let failed = |problem: &'static str| move |error: std::io::Error| StartError::System(problem, error);
-    let (gateway_ends, guard_ends) = create_pipes().map_err(failed("its pipes cannot be created"))?;
+    let system_error = |problem: &'static str| move |error: std::io::Error| StartError::System(problem, error);
+    let (gateway_ends, guard_ends) = create_pipes().map_err(system_error("its pipes cannot be created"))?;
     let (stdin, stdout, stderr, control) = gateway_ends;
     let mut command = process::Command::new(spec.guard);
     command
@@ -105,10 +105,11 @@ pub async fn start(spec: ChildSpec<'_>) -> Result<RunningChild, StartError> {
     if let Some(cwd) = spec.cwd {
         command.current_dir(cwd);
     }
-    let process = command.spawn().map_err(failed("its guard cannot be started"))?;
+    let process = command.spawn().map_err(system_error("its guard cannot be started"))?;
     // From now on only the guard holds its end of the socket, so this process sees when the guard exits.
     drop(command);
-    let mut guard = GuardHandle::new(control, process).map_err(failed("the socket of its guard cannot be used"))?;
+    let mut guard =
+        GuardHandle::new(control, process).map_err(system_error("the socket of its guard cannot be used"))?;
     match timeout(START_TIMEOUT, guard.next_report()).await.map_err(|_| StartError::TooSlow)? {
         Some(GuardReport::Started { pid, start_ticks }) => {
             guard.child = Pid::from_raw(pid).map(|pid| (pid, start_ticks));

@@ -128,8 +128,8 @@ impl Resolve for LimitedResolver {
             // One address outside the range is enough to distrust the name, so none of its addresses is tried.
             let is_refused = |address: &&SocketAddr| !self.0.includes(AddressRange::for_address(address.ip()));
             if let Some(refused) = addresses.iter().find(is_refused) {
-                let refused = refused.ip();
-                let reason = format!("the host name resolves to {refused}, to which this client may not connect");
+                let refused_ip = refused.ip();
+                let reason = format!("the host name resolves to {refused_ip}, to which this client may not connect");
                 return Err(io::Error::other(reason).into());
             }
             Ok(addresses)

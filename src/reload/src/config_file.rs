@@ -90,26 +90,28 @@ impl ConfigFile {
     /// then stays as it is.
     pub fn save(&self, text: &str) -> Result<(), FileError> {
         let read_only = |reason: String| FileError::ReadOnly { path: self.path.clone(), reason };
-        let failed = |error: io::Error| read_only(error.to_string());
+        let to_read_only = |error: io::Error| read_only(error.to_string());
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if self.text.is_none() {
-            fs::create_dir_all(folder).map_err(failed)?;
+            fs::create_dir_all(folder).map_err(to_read_only)?;
         }
         // The lock is held until the end of this function, so that the gateway and its command line save one after the other.
-        let locked_folder = File::open(folder).map_err(failed)?;
+        let locked_folder = File::open(folder).map_err(to_read_only)?;
         self.lock(&locked_folder)?;
         let current = Self::read(&self.path)?;
         if current.text != self.text {
             return Err(FileError::Changed(self.path.clone()));
         }
-        let Some(old) = &self.text else { return replace_file(&self.path, text.as_bytes(), 0o600).map_err(failed) };
-        let metadata: Metadata = fs::metadata(&self.path).map_err(failed)?;
+        let Some(old) = &self.text else {
+            return replace_file(&self.path, text.as_bytes(), 0o600).map_err(to_read_only);
+        };
+        let metadata: Metadata = fs::metadata(&self.path).map_err(to_read_only)?;
         // Renaming would replace a read-only file, but somebody protected it on purpose.
         if metadata.permissions().readonly() {
             return Err(read_only("it is read-only".to_owned()));
         }
-        replace_file_like(&self.backup_path(), old.as_bytes(), &metadata).map_err(failed)?;
-        replace_file_like(&self.path, text.as_bytes(), &metadata).map_err(failed)
+        replace_file_like(&self.backup_path(), old.as_bytes(), &metadata).map_err(to_read_only)?;
+        replace_file_like(&self.path, text.as_bytes(), &metadata).map_err(to_read_only)
     }
 
     /// Locks the folder of the file against other programs that save it.

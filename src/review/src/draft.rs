@@ -241,11 +241,11 @@ pub(super) fn first_transition(change: Change) -> Transition {
 
 /// Serializes into one allocation of about `size` bytes.
 fn serialize<T: Serialize>(value: &T, size: usize) -> Result<String, McpError> {
-    let failed = |error: &dyn std::fmt::Display| {
+    let to_error = |error: &dyn std::fmt::Display| {
         tracing::error!(%error, "a change could not be serialized");
         McpError::new(ErrorKind::Internal, "The change could not be stored")
     };
     let mut out = Vec::with_capacity(size);
-    serde_json::to_writer(&mut out, value).map_err(|e| failed(&e))?;
-    String::from_utf8(out).map_err(|e| failed(&e))
+    serde_json::to_writer(&mut out, value).map_err(|e| to_error(&e))?;
+    String::from_utf8(out).map_err(|e| to_error(&e))
 }

@@ -358,7 +358,7 @@ impl Changes {
                 }
             }
         };
-        // A timeout is no error here: the caller gets the change in its current state.
+        // A timeout is not an error here: the caller gets the change in its current state.
         let _ = tokio::time::timeout(timeout, next_version).await;
         Ok(Some(change))
     }

@@ -55,8 +55,8 @@ impl StandingRuleService {
         let table = self.routes().load_full();
         let policy = Policy::new(policy);
         let compared = background::spawn_blocking(move || compare(&table, policy, changes)).await;
-        let failed = || McpError::new(ErrorKind::Internal, "the policy could not be tried");
-        let dry_run = compared.map_err(|_| failed())?.ok_or_else(failed)?;
+        let evaluation_error = || McpError::new(ErrorKind::Internal, "the policy could not be tried");
+        let dry_run = compared.map_err(|_| evaluation_error())?.ok_or_else(evaluation_error)?;
         Ok(PolicyDryRun { is_complete, ..dry_run })
     }
 }

@@ -13,8 +13,8 @@ impl Terms {
     #[must_use]
     pub fn next_reminder(&self, created_at: Timestamp, time: Timestamp) -> Option<Timestamp> {
         let interval = i64::try_from(self.remind?).ok()?.max(1);
-        let passed = time.duration_since(created_at).as_secs().max(0) / interval;
-        let seconds = (passed < MAX_REMINDERS).then(|| (passed + 1).checked_mul(interval))??;
+        let past_intervals = time.duration_since(created_at).as_secs().max(0) / interval;
+        let seconds = (past_intervals < MAX_REMINDERS).then(|| (past_intervals + 1).checked_mul(interval))??;
         created_at.checked_add(SignedDuration::from_secs(seconds)).ok()
     }
 }

@@ -95,8 +95,8 @@ pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     };
     add_if(new.edit < old.edit, edits(old), edits(new));
     add_if(old.preview_required && !new.preview_required, "a preview".into(), "no preview".into());
-    let failed = |terms: &Terms| format!("on_failed_preview: {}", <&str>::from(terms.on_failed_preview));
-    add_if(new.on_failed_preview < old.on_failed_preview, failed(old), failed(new));
+    let on_failed_preview = |terms: &Terms| format!("on_failed_preview: {}", <&str>::from(terms.on_failed_preview));
+    add_if(new.on_failed_preview < old.on_failed_preview, on_failed_preview(old), on_failed_preview(new));
     add_if(!old.questions && new.questions, "questions declined".into(), "questions asked".into());
     add_if(!old.own_agents && new.own_agents, "own agents forbidden".into(), "own agents allowed".into());
     let sign_in = |terms: &Terms| terms.sign_in.as_ref().map_or_else(|| "any sign-in".to_owned(), ToString::to_string);

@@ -34,19 +34,19 @@ struct RecordingGateway(Arc<GatewayLog>);
 
 impl Reconfigurable for RecordingGateway {
     fn apply_routing<'a>(&'a self, policy: &'a PolicyConfig, _: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
-        let done = self.0.record("routing", policy.default.as_str().to_owned());
-        async { done }.boxed()
+        let result = self.0.record("routing", policy.default.as_str().to_owned());
+        async { result }.boxed()
     }
     fn apply_servers<'a>(&'a self, servers: &'a [UpstreamConfig], strict: bool) -> BoxFuture<'a, Result<(), String>> {
         let trust = |s: &UpstreamConfig| format!("{}{}", s.name, if s.trust_annotations { "!" } else { "" });
         let action = if strict { "servers" } else { "restore" };
-        let done = self.0.record(action, servers.iter().map(trust).collect::<Vec<_>>().join(","));
-        async { done }.boxed()
+        let result = self.0.record(action, servers.iter().map(trust).collect::<Vec<_>>().join(","));
+        async { result }.boxed()
     }
     fn apply_webhooks<'a>(&'a self, now: &'a WebhooksConfig) -> BoxFuture<'a, Result<(), String>> {
         let show = |(name, webhook): (&str, Option<_>)| format!("{}{name}", if webhook.is_some() { "" } else { "-" });
-        let done = self.0.record("webhooks", now.entries().into_iter().map(show).collect::<Vec<_>>().join(","));
-        async { done }.boxed()
+        let result = self.0.record("webhooks", now.entries().into_iter().map(show).collect::<Vec<_>>().join(","));
+        async { result }.boxed()
     }
     fn apply_issuers(&self, issuers: &[TokenIssuer]) {
         let names: Vec<&str> = issuers.iter().map(|issuer| issuer.issuer.as_str()).collect();
@@ -77,8 +77,8 @@ impl Reconfigurable for RecordingGateway {
     }
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {
         let details: Value = serde_json::from_str(&details).unwrap();
-        let done = self.0.record("record", format!("{event} {by} {}", details["loosens"].as_array().unwrap().len()));
-        async { done }.boxed()
+        let result = self.0.record("record", format!("{event} {by} {}", details["loosens"].as_array().unwrap().len()));
+        async { result }.boxed()
     }
 }
 

@@ -141,8 +141,8 @@ fn spawn_attempt(
     });
 }
 
-/// One of the permits that limit the number of running changes. A change returns it when it begins to wait for another change
-/// or for a client; after the client's answer, its call goes on without one.
+/// One of the permits that limit the number of running changes. A change returns it when it begins to wait for another
+/// change or for a client; after the client's answer, its call continues without one.
 type Slot = Option<OwnedSemaphorePermit>;
 
 /// Waits for a permit. Returns `None` once the gateway ends.
@@ -434,7 +434,7 @@ async fn call_provider(
         answers_confirmation: change.preview.confirms,
         ..CallContext::new(Arc::new(change.proposer.to_agent()))
     };
-    let began = Instant::now();
+    let started_at = Instant::now();
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
     let mut work = std::pin::pin!(work);
     let mut deadline = tokio::time::Instant::now() + state.changes.config.run_timeout;
@@ -478,7 +478,7 @@ async fn call_provider(
     };
     cancel.cancel();
     crash_point("after_call");
-    metrics::histogram!(telemetry::CHANGE_RUN_DURATION).record(began.elapsed().as_secs_f64());
+    metrics::histogram!(telemetry::CHANGE_RUN_DURATION).record(started_at.elapsed().as_secs_f64());
     let latest = dialogue.map_or_else(|| Arc::clone(change), |dialogue| Arc::clone(&dialogue.change));
     (latest, event)
 }

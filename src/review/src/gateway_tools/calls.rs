@@ -113,14 +113,14 @@ impl GatewayTools {
                 ctx.progress.progress(last_progress, Some(timeout.as_secs_f64()), Some(&progress_message(&change)));
             }
             let pause = if reports_progress { remaining.min(PROGRESS_INTERVAL) } else { remaining };
-            let began = Instant::now();
+            let wait_started_at = Instant::now();
             let latest = tokio::select! {
                 latest = self.changes.wait(&change.id, change.version, pause) => latest?,
                 () = ctx.cancel.cancelled() => return Err(McpError::new(ErrorKind::Cancelled, "The wait was cancelled.")),
             };
             let latest = latest.ok_or_else(|| not_found(&change.id))?;
             // An early return without a new version means that the gateway is shutting down.
-            let returned_early = latest.version <= change.version && began.elapsed() < pause;
+            let returned_early = latest.version <= change.version && wait_started_at.elapsed() < pause;
             change = latest;
             if returned_early && !goal.is_reached(change.state) {
                 return Ok(wait_result(&change, true));

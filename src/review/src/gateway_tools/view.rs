@@ -168,8 +168,8 @@ pub(super) struct ListView<'a> {
     pub next_cursor: Option<&'a str>,
 }
 
-/// Returns the JSON Schema of the answer to a reviewed write ([`change_result`]), which is no answer to a wait. Its root is an
-/// object.
+/// Returns the JSON Schema of the answer to a reviewed write ([`change_result`]). It has no `timedOut`, which only the
+/// answer to a wait contains. Its root is an object.
 #[must_use]
 pub fn change_output_schema() -> Value {
     let mut schema = output_schema::<ChangeView<'_>>();

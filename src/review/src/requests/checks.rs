@@ -99,11 +99,11 @@ pub(crate) fn check_reviewer(
     }
     let now = state.changes.config.now();
     let reviewers = change.terms.reviewers_at(change.created_at, now);
-    let refused = refusal_error(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
+    let refusal = refusal_error(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
         .with("reviewers", reviewers);
     Err(match change.terms.escalates_at(change.created_at).filter(|at| *at > now) {
-        Some(at) => refused.with("escalatesAt", at.to_string()),
-        None => refused,
+        Some(at) => refusal.with("escalatesAt", at.to_string()),
+        None => refusal,
     })
 }
 
@@ -124,9 +124,9 @@ pub(crate) fn check_sign_in(
     };
     let message = format!("The rule for this change requires {required}; {remedy}");
     let details = serde_json::to_value(required).unwrap_or_default();
-    let refused = refusal_error(ErrorKind::SignInRequired, message, change).with("details", details);
+    let refusal = refusal_error(ErrorKind::SignInRequired, message, change).with("details", details);
     let has_token = reviewer.claims.is_some() && reviewer.key_id.is_none();
-    Err(if has_token { refused.with("tokenError", "insufficient_user_authentication") } else { refused })
+    Err(if has_token { refusal.with("tokenError", "insufficient_user_authentication") } else { refusal })
 }
 
 /// Checks that the change waits for a decision and has the version that was shown. Expires a change whose time is over.

@@ -147,8 +147,8 @@ impl Changes {
                 "The gateway that ran the change does not respond and may still send the call; settle the change after \
                  {until}, or restart that gateway"
             );
-            let refused = refusal_error(ErrorKind::ChangeNotPending, message, &change);
-            return Err(refused.with("settleAfter", until.to_string()));
+            let refusal = refusal_error(ErrorKind::ChangeNotPending, message, &change);
+            return Err(refusal.with("settleAfter", until.to_string()));
         }
         let event = ChangeEvent::Settle { reviewer: reviewer.clone(), applied, comment };
         crash_point("before_settle");

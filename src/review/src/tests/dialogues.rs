@@ -125,7 +125,7 @@ async fn tool_gets_no_answer_after_task_was_cancelled() {
 }
 
 #[actix::test]
-async fn oversized_answer_is_refused_and_the_call_goes_on() {
+async fn oversized_answer_is_refused_and_the_call_continues() {
     let bench = TestBench::new().await;
     let change = approve_asking_change(&bench, &[("a", "elicitation/create")]).await;
     wait_for_open_questions(&bench, &change.id, 1).await;

@@ -244,13 +244,13 @@ async fn duplicate_is_marked_and_stays_a_change_of_its_own() {
     assert_ne!(first.id, duplicate.id);
     assert_eq!(bench.propose(r#"{"a":1}"#).await.duplicate_of, None);
     let other = bench.changes.propose(bench.proposal("other", r#"{"a":1,"b":2}"#)).await.unwrap();
-    assert_eq!(other.duplicate_of, None, "the same call of another principal is no duplicate");
+    assert_eq!(other.duplicate_of, None, "the same call of another principal is not a duplicate");
     let mut keyed = bench.proposal("agent", r#"{"a":1,"b":2}"#);
     keyed.idempotency_key = Some("k".into());
     assert_eq!(
         bench.changes.propose(keyed).await.unwrap().duplicate_of,
         None,
-        "a proposal with an idempotency key is no duplicate"
+        "a proposal with an idempotency key is not a duplicate"
     );
     bench.decide(&first, ReviewVerdict::Reject).await.unwrap();
     let (dir, fake, skew) = bench.end().await;

@@ -41,8 +41,8 @@ impl ClockTrust {
 
     /// Returns `true` if `now` may be used to tell what is old.
     pub(crate) fn is_trusted(&mut self, now: Timestamp) -> bool {
-        let passed = SignedDuration::try_from(self.monotonic_time.elapsed()).unwrap_or(SignedDuration::MAX);
-        let drift = now.duration_since(self.wall_time).checked_sub(passed).unwrap_or(SignedDuration::MAX);
+        let elapsed = SignedDuration::try_from(self.monotonic_time.elapsed()).unwrap_or(SignedDuration::MAX);
+        let drift = now.duration_since(self.wall_time).checked_sub(elapsed).unwrap_or(SignedDuration::MAX);
         if drift.abs() > MAX_CLOCK_DRIFT {
             tracing::warn!(
                 seconds = drift.as_secs(),

@@ -179,7 +179,11 @@ fn is_name_allowed(
 
 fn collect_forwarded_headers(providers: &[RouteTarget]) -> Vec<String> {
     let mut names = Vec::new();
-    for name in providers.iter().filter_map(|provider| provider.upstream()).flat_map(|up| &up.config.forward_headers) {
+    for name in providers
+        .iter()
+        .filter_map(|provider| provider.upstream())
+        .flat_map(|upstream| &upstream.config.forward_headers)
+    {
         if !names.contains(name) {
             names.push(name.clone());
         }

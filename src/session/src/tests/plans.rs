@@ -212,7 +212,7 @@ async fn call_that_must_fail_refuses_the_whole_plan() {
 }
 
 #[actix::test]
-async fn call_that_must_fail_is_returned_and_its_plan_goes_on() {
+async fn call_that_must_fail_is_returned_and_its_plan_continues() {
     let bench = bench("").await;
     let client = bench.client(LEGACY, "{}");
     let call = |mut call: Value, last: bool| {

@@ -249,7 +249,7 @@ mod tests {
         typed.summary = "Update X-1 “Bug”: points".into();
         let headline = (typed.target.label.clone(), typed.summary.clone());
         compose_over(&mut typed, &[step(1, &[("type", Some("Bug"), Some("Task"))])]);
-        assert_eq!((typed.target.label, typed.summary), headline, "another type is no other name");
+        assert_eq!((typed.target.label, typed.summary), headline, "a changed type is not mistaken for a changed name");
         let mut other = preview(&[("title", None, Some("b"))]);
         other.target.id = None;
         compose_over(&mut other, &earlier);

@@ -60,11 +60,11 @@ fn apply_operator(document: &mut Json, operator: &str, path: &str, value: Json) 
     }
     if operator == "$rename" {
         let new_path = value.as_str()?;
-        let moved = document.as_object_mut()?.remove(path).filter(|_| parent.is_empty());
-        return match moved {
+        let renamed_value = document.as_object_mut()?.remove(path).filter(|_| parent.is_empty());
+        return match renamed_value {
             // A chain of these could nest without limit.
             Some(Json::Object(_) | Json::Array(_)) if new_path.contains('.') => None,
-            Some(moved) => apply_operator(document, "$set", new_path, moved),
+            Some(renamed_value) => apply_operator(document, "$set", new_path, renamed_value),
             None => parent.is_empty().then_some(()),
         };
     }
