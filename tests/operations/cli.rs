@@ -29,7 +29,7 @@ fn help_version_usage_and_completions() {
 }
 
 #[test]
-fn closed_output_is_no_failure() {
+fn closed_output_is_not_a_failure() {
     let home = Home::new();
     let mut child = home.command(&["config", "show"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());

@@ -44,7 +44,7 @@ pub fn check<'a>(
 }
 
 async fn run_checks(target: &Target, options: &Options, progress: &mut dyn Progress) -> Result<Report, ProbeError> {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let deadline = tokio::time::Instant::now() + options.run_limit;
     let probe = Probe::new(target, options);
     let label = probe.redactor.redact(&target.label()).into_owned();
@@ -53,7 +53,7 @@ async fn run_checks(target: &Target, options: &Options, progress: &mut dyn Progr
         transport: target.transport(),
         revision: revision.to_owned(),
         server,
-        milliseconds: to_milliseconds(began.elapsed()),
+        milliseconds: to_milliseconds(started_at.elapsed()),
         stopped,
         checks,
     };
@@ -136,13 +136,13 @@ fn to_milliseconds(time: Duration) -> u64 {
 }
 
 async fn run_check(probe: Probe, check: &'static Check) -> CheckResult {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let limit = probe.answer_timeout() * MAX_SLOW_ANSWERS + CHECK_OVERHEAD;
     let outcome = match tokio::time::timeout(limit, (check.run)(probe.clone())).await {
         Ok(outcome) => outcome,
         Err(_) => Err(NotPassed::Failed(format!("it did not complete within {limit:?}"))),
     };
-    check_result(&probe, check, outcome, probe.take_transcript(), began.elapsed())
+    check_result(&probe, check, outcome, probe.take_transcript(), started_at.elapsed())
 }
 
 /// Creates the result of a check, with secrets masked.
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn stream_without_an_answer_is_no_timeout() {
+    async fn stream_without_an_answer_is_not_a_timeout() {
         const RESPONSE: &str = "HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ncontent-length: 25\r\n\r\n\
                                 data: {\"method\":\"note\"}\n\n";
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

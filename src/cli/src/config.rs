@@ -215,7 +215,7 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
                 "the configuration has changed since that digest; look at it again with `countersign config pending`";
             return Err(Failure::new(Exit::Conflict, message));
         }
-        let word = if args.refuse { "refuse" } else { "accept" };
+        let verdict = if args.refuse { "refuse" } else { "accept" };
         if !client.json {
             // The consent carries the digest of what is shown here.
             print_values(&waiting, out)?;
@@ -227,7 +227,7 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
             print_note("Nothing was decided.");
             return Ok(Exit::Failed);
         }
-        let body = json!({ "digest": waiting.digest, "verdict": word });
+        let body = json!({ "digest": waiting.digest, "verdict": verdict });
         let answer = client.post(&["reload", "consent"], &body).await?;
         client.print_line(
             &answer,

@@ -22,21 +22,21 @@ const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 /// Prints the health. Every failure gives the exit code 1, because probes and containers know no other one.
 pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let failed = |reason: String| {
+    let to_failure = |reason: String| {
         let line: Vec<&str> = reason.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         Failure::new(Exit::Failed, line.join(" "))
     };
     let (url, status, body) = actix_web::rt::System::new()
         .block_on(async {
-            let timeout = || failed(format!("the gateway has not answered within {} s", TIMEOUT.as_secs()));
+            let timeout = || to_failure(format!("the gateway has not answered within {} s", TIMEOUT.as_secs()));
             tokio::time::timeout(TIMEOUT, request(args)).await.unwrap_or_else(|_| Err(timeout()))
         })
-        .map_err(|failure| failed(failure.message))?;
+        .map_err(|failure| to_failure(failure.message))?;
     let body = String::from_utf8_lossy(&body);
     let health: Value = body.parse().unwrap_or_default();
     let store = health["checks"]["store"].as_str();
     let (Some(summary), Some(ready), Some(_)) = (health["status"].as_str(), health["ready"].as_bool(), store) else {
-        return Err(failed(format!("the response of {url} ({status}) is not from a Countersign gateway")));
+        return Err(to_failure(format!("the response of {url} ({status}) is not from a Countersign gateway")));
     };
     let is_ready = status == StatusCode::OK && ready;
     if args.json {
@@ -46,7 +46,7 @@ pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     } else {
         let reasons = unready_reasons(&health).join("; ");
         let reasons = if reasons.is_empty() { summary } else { &reasons };
-        return Err(failed(format!("the gateway at {url} is not ready: {}", one_line(reasons))));
+        return Err(to_failure(format!("the gateway at {url} is not ready: {}", one_line(reasons))));
     }
     Ok(if is_ready { Exit::Ok } else { Exit::Failed })
 }

@@ -344,7 +344,7 @@ fn quote(path: &Path) -> Result<String, Failure> {
             Ok(format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\"").replace('%', "%%")))
         }
         _ => {
-            let message = format!("{} cannot stand in a unit; use a path of plain text", path.display());
+            let message = format!("{} cannot be written in a unit; use a path of plain text", path.display());
             Err(Failure::new(Exit::Usage, message))
         }
     }

@@ -24,14 +24,15 @@ pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output)
     let mut rows = 0;
     let mut copy_tracker = |may_replace: bool| {
         let progress = &mut |copied, total| bar.borrow_mut().show("of the tracker", Progress { copied, total });
-        let moved = copy_data(&from.module_storage()?, &to.module_storage()?, may_replace, progress)
+        let copied_rows = copy_data(&from.module_storage()?, &to.module_storage()?, may_replace, progress)
             .map_err(|error| MoveError::MoveModules(error.to_string()))?;
-        rows = moved.ok_or(MoveError::NotEmpty)?;
+        rows = copied_rows.ok_or(MoveError::NotEmpty)?;
         Ok(())
     };
-    let moved = from.move_to(&to, &mut copy_tracker, &mut |progress| bar.borrow_mut().show("of the store", progress));
+    let move_result =
+        from.move_to(&to, &mut copy_tracker, &mut |progress| bar.borrow_mut().show("of the store", progress));
     bar.borrow_mut().end();
-    let moved = moved.map_err(|error| match error {
+    let moved = move_result.map_err(|error| match error {
         MoveError::SameStore | MoveError::NotEmpty | MoveError::Moved => Failure::new(Exit::Usage, error.to_string()),
         MoveError::Source(_) | MoveError::Copy(_) | MoveError::Differs { .. } | MoveError::MoveModules(_) => {
             Failure::new(Exit::Failed, error.to_string())

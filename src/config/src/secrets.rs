@@ -69,7 +69,7 @@ fn is_plain_variable(name: &str) -> bool {
 
 /// Returns `true` if the value of this name should be masked. That includes all values that listings of servers hide.
 fn suggests_secret(name: &str) -> bool {
-    // The name of an author, as in `GIT_AUTHOR_NAME`, is no secret.
+    // The name of an author, as in `GIT_AUTHOR_NAME`, is not a secret.
     let words = name.to_lowercase().replace("author_", "");
     !PLAIN_VARIABLES.contains(&name)
         && (has_secret_part(name) || SECRET_NAME_HINTS.iter().any(|hint| words.contains(hint)))

@@ -36,12 +36,12 @@ impl AcceptedMedia {
         for range in all.filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')) {
             let mut parts = range.split(';').map(str::trim);
             let media = parts.next().unwrap_or_default();
-            let refused = parts.any(|p| {
+            let is_refused = parts.any(|p| {
                 p.split_once('=').is_some_and(|(name, value)| {
                     name.trim().eq_ignore_ascii_case("q") && value.trim().parse::<f32>() == Ok(0.0)
                 })
             });
-            if refused {
+            if is_refused {
                 continue;
             }
             accepts.json |= ["*/*", "application/*", "application/json"].iter().any(|m| media.eq_ignore_ascii_case(m));

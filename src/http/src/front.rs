@@ -114,17 +114,17 @@ where
     actix_web::dev::forward_ready!(service);
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        let refused = |request: ServiceRequest, response: HttpResponse, cors| {
+        let refuse = |request: ServiceRequest, response: HttpResponse, cors| {
             FrontFuture::Refused(Some(Box::new(request.into_response(response))), cors)
         };
         let cors = match guard::admit(&self.front.authentication.origins, &request) {
             Ok(cors) => cors,
-            Err(response) => return refused(request, *response, Cors::No),
+            Err(response) => return refuse(request, *response, Cors::No),
         };
         let connection = Connection::for_request(request.request());
         if connection.as_ref().is_some_and(|connection| !self.front.admit_or_reserve(connection, request.request())) {
             drop(connection);
-            return refused(request, too_many_connections(), cors);
+            return refuse(request, too_many_connections(), cors);
         }
         let open = connection.map(|connection| connection.open_request());
         let front = Rc::clone(&self.front);
@@ -133,7 +133,7 @@ where
             Ok(Some(asking)) => Either::Right(call_after_issuer_answer(asking, Rc::clone(&self.service), request)),
             Err(error) => {
                 let response = refusal(request.path(), &error);
-                return refused(request, response, cors);
+                return refuse(request, response, cors);
             }
         };
         FrontFuture::Admitted { response, front, cors, _open: open }

@@ -254,24 +254,24 @@ mod tests {
 
     struct Client {
         allowance: Allowance,
-        began: Instant,
+        opened_at: Instant,
     }
 
     impl Client {
         fn new() -> Self {
-            let began = Instant::now();
-            let mut allowance = Allowance::new(began);
-            assert!(allowance.count_received(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", || began));
-            Self { allowance, began }
+            let opened_at = Instant::now();
+            let mut allowance = Allowance::new(opened_at);
+            assert!(allowance.count_received(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", || opened_at));
+            Self { allowance, opened_at }
         }
 
         fn send(&mut self, after_secs: u64, frames: &[u8]) -> bool {
-            let now = self.began + Duration::from_secs(after_secs);
+            let now = self.opened_at + Duration::from_secs(after_secs);
             frames.chunks(100).all(|chunk| self.allowance.count_received(chunk, || now))
         }
 
         fn receive(&mut self, after_secs: u64, frames: &[u8]) -> bool {
-            let now = self.began + Duration::from_secs(after_secs);
+            let now = self.opened_at + Duration::from_secs(after_secs);
             frames.chunks(100).all(|chunk| self.allowance.count_sent(chunk, || now))
         }
     }

@@ -122,12 +122,12 @@ where
     if let Err(error) = endpoint.sessions.make_room_for_session(&identity.principal) {
         let bytes = encode::error(None, &error, Revision::NEWEST_LEGACY);
         let mut writer = writer;
-        let refused = async {
+        let write_refusal = async {
             writer.write_all(&bytes).await?;
             writer.write_all(b"\n").await?;
             writer.shutdown().await
         };
-        let _ = tokio::time::timeout(FLUSH_TIMEOUT, refused).await;
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, write_refusal).await;
         return;
     }
     let session = Arc::new(endpoint.sessions.create_outbox_session(Transport::Stdio, identity, (0, 0)));

@@ -207,7 +207,7 @@ async fn request_is_sent_once_if_idle_connection_ends() {
 }
 
 #[actix::test]
-async fn closed_idle_connections_are_no_error() {
+async fn closed_idle_connections_are_not_an_error() {
     let (closed, mut is_closed) = tokio::sync::mpsc::unbounded_channel();
     let server = Server::start(move |mut conn| {
         let closed = closed.clone();

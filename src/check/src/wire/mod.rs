@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn message_with_a_method_is_no_response() {
+    fn message_with_a_method_is_not_a_response() {
         assert!(is_response(&json!({ "id": 1, "result": {} })) && is_response(&json!({ "error": {} })));
         assert!(!is_response(&json!({ "method": "x", "id": 1 })) && !is_response(&json!({ "id": 1 })));
     }

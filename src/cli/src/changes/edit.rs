@@ -38,9 +38,9 @@ pub async fn run(client: &Client, args: &EditArgs, out: &mut Output) -> Result<E
                 return Err(Failure::new(Exit::Usage, message));
             }
             let before = indented(change.arguments.get());
-            let failed = |error| Failure::new(Exit::Failed, format!("the editor: {error}; nothing was edited"));
-            let file = EditorFile::new(&before).map_err(failed)?;
-            let after = file.edit().await.map_err(failed)?;
+            let editor_failure = |error| Failure::new(Exit::Failed, format!("the editor: {error}; nothing was edited"));
+            let file = EditorFile::new(&before).map_err(editor_failure)?;
+            let after = file.edit().await.map_err(editor_failure)?;
             if after.trim() == before.trim() {
                 print_note("Nothing was edited.");
                 return Ok(Exit::Failed);
@@ -84,11 +84,15 @@ async fn send(client: &Client, change: &Change, args: &EditArgs, text: &str) -> 
 
 fn read(file: &Path) -> Result<String, Failure> {
     let mut text = String::new();
-    let failed = |error| Failure::new(Exit::Usage, format!("{} cannot be read: {error}", file.display()));
+    let read_failure = |error| Failure::new(Exit::Usage, format!("{} cannot be read: {error}", file.display()));
     if file == Path::new("-") {
-        std::io::stdin().lock().take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
+        std::io::stdin().lock().take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(read_failure)?;
     } else {
-        fs::File::open(file).map_err(failed)?.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
+        fs::File::open(file)
+            .map_err(read_failure)?
+            .take(MAX_FILE_BYTES)
+            .read_to_string(&mut text)
+            .map_err(read_failure)?;
     }
     Ok(text)
 }

@@ -429,11 +429,11 @@ The target has changed since this was proposed; the diff below is the new one.
         assert!(text.contains("\x1b[31m    - old\x1b[0m") && text.contains("\x1b[32m    + new\x1b[0m"), "{text:?}");
         // The program itself wrote all escape sequences.
         let escapes = text.matches('\x1b').count();
-        let ours: usize = ["0m", "1m", "2m", "31m", "32m", "33m", "36m"]
+        let known_escapes: usize = ["0m", "1m", "2m", "31m", "32m", "33m", "36m"]
             .iter()
             .map(|c| text.matches(&format!("\x1b[{c}")).count())
             .sum();
-        assert_eq!(escapes, ours);
+        assert_eq!(escapes, known_escapes);
     }
 
     #[test]

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_tables() {
+    fn other_texts_are_not_tables() {
         for text in ["", "[]", "{}", "[1]", r#"[{"a":1},2]"#, r#"[{"a":1,"a":2}]"#, "[{}]", r#"[{"a":1}] x"#] {
             assert!(RowTable::compare(None, Some(text)).is_none(), "{text}");
         }

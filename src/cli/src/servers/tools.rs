@@ -117,7 +117,7 @@ const MAY_WRITE: &str = "may write";
 pub(super) struct Selection {
     /// Selected tools, in the order of the server's list.
     pub tools: Vec<Tool>,
-    /// Tools that match a pattern, but are no candidates.
+    /// Tools that match a pattern, but are not candidates.
     pub left_out: Vec<Tool>,
 }
 

@@ -14,7 +14,7 @@ async fn bundle_has_the_waiting_changes_of_one_principal() {
 
     assert_eq!(endpoints.get("/api/bundles", &agent).await.problem(403), "FORBIDDEN");
     let bundles = endpoints.get("/api/bundles", &viewer).await.json()["bundles"].clone();
-    assert_eq!(bundles.as_array().unwrap().len(), 1, "one change alone is no bundle: {bundles}");
+    assert_eq!(bundles.as_array().unwrap().len(), 1, "one change alone is not a bundle: {bundles}");
     let bundle = &bundles[0];
     assert_eq!((bundle["id"].as_str(), bundle["principal"].as_str()), (Some(first.id.as_str()), Some("ci")));
     assert_eq!(bundle["waiting"], json!([first.id, second.id, third.id]));

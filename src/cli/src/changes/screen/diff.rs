@@ -69,8 +69,8 @@ impl DiffWriter {
         if field.restricted {
             title.push(("  (the agent does not see this)".into(), self.theme.dim()));
         }
-        let none = Span::raw("");
-        self.lines.extend(wrap(&title, self.layout.width, &none, &none));
+        let no_prefix = Span::raw("");
+        self.lines.extend(wrap(&title, self.layout.width, &no_prefix, &no_prefix));
         if let Some(lines) = formatted_lines(field) {
             self.compared_lines(&lines, None);
         } else if field.lines.is_empty() {

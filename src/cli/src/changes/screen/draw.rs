@@ -242,15 +242,15 @@ fn draw_footer(app: &App, area: Rect, buffer: &mut Buffer) -> Option<u16> {
 }
 
 fn question_text(app: &App, question: &Question) -> String {
-    let word = |verdict| if verdict == ReviewVerdict::Approve { "approval" } else { "rejection" };
+    let noun = |verdict| if verdict == ReviewVerdict::Approve { "approval" } else { "rejection" };
     match question {
         Question::Search => " Search: ".to_owned(),
         Question::Comment { verdict: ReviewVerdict::Reject, is_bulk: false } => {
             " Why rejected (the agent reads it): ".to_owned()
         }
-        Question::Comment { verdict, is_bulk: false } => format!(" Comment for the {}: ", word(*verdict)),
+        Question::Comment { verdict, is_bulk: false } => format!(" Comment for the {}: ", noun(*verdict)),
         Question::Comment { verdict, is_bulk: true } => {
-            format!(" Comment for {} x {}: ", app.selected.len(), word(*verdict))
+            format!(" Comment for {} x {}: ", app.selected.len(), noun(*verdict))
         }
         Question::UnreadDiff => " You have not seen the end of it. Approve? y/N ".to_owned(),
         Question::WithoutPreview => " Nobody sees what it would do. Approve without preview? y/N ".to_owned(),

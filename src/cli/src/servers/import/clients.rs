@@ -118,7 +118,7 @@ fn read_file(path: &Path, format: Format) -> Result<Vec<PastedServer>, String> {
         Format::Toml => toml::from_str::<Value>(&text).map_err(|_| "the file is not TOML")?,
         Format::Yaml => tree::parse(&text).map_err(|error| error.message)?.node.to_json(),
     };
-    // A file without servers is no problem.
+    // A file without servers is not a problem.
     Ok(read_sections(&root))
 }
 
