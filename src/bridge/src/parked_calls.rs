@@ -1,4 +1,4 @@
-//! Calls that go on at a handshake-era upstream while their stateless clients are asked for input
+//! Calls that continue at a handshake-era upstream while their stateless clients are asked for input
 //! (2026-07-28/basic/patterns/mrtr; 2025-11-25/client/*).
 //!
 //! The client's retry may arrive on another thread, so it reaches the call through channels. A call is never made

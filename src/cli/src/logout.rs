@@ -1,4 +1,4 @@
-//! `logout`: ends what `login` began.
+//! `logout`: revokes and removes the tokens that `login` stored.
 
 use serde_json::json;
 

@@ -1,7 +1,7 @@
 //! Edits the configuration file, or shows what an edit would change.
 //!
-//! The edited text is proved as a whole configuration before it is written. It takes effect like any other change of the file:
-//! a change that loosens policy waits for consent.
+//! The edited text is validated as a whole configuration before it is written. It takes effect like any other change of
+//! the file: a change that loosens policy waits for consent.
 
 use std::path::Path;
 
@@ -69,7 +69,7 @@ fn show_problems(problems: &[Problem]) -> String {
     problems.iter().map(show).collect::<Vec<_>>().join(" ")
 }
 
-/// An edit of the file that was proved, but not written.
+/// An edit of the file that was validated, but not written.
 #[derive(Debug)]
 pub struct PreparedEdit {
     pub text: String,
@@ -163,7 +163,7 @@ impl FileChange for ServerChanges {
     }
 }
 
-/// Makes the changes in the text of the file, and proves that they bring in no new problem.
+/// Makes the changes in the text of the file, and checks that they cause no new problem.
 ///
 /// # Errors
 /// Fails if the text cannot be edited, or if the edit would make the configuration invalid.
@@ -315,7 +315,7 @@ impl Reloader {
     /// # Errors
     /// As [`prepare_edit`].
     pub fn preview_edit(&self, file: &ConfigFile, changes: &impl FileChange) -> Result<EditSummary, FileEditError> {
-        Ok(self.prove_edit(file, changes)?.2)
+        Ok(self.validate_edit(file, changes)?.2)
     }
 
     /// Returns what an edit of the file would change, with the resulting configuration.
@@ -327,12 +327,12 @@ impl Reloader {
         file: &ConfigFile,
         changes: &impl FileChange,
     ) -> Result<(EditSummary, Config), FileEditError> {
-        let (_, loaded, summary) = self.prove_edit(file, changes)?;
+        let (_, loaded, summary) = self.validate_edit(file, changes)?;
         Ok((summary, loaded.config))
     }
 
     /// Returns the edited text, its configuration and the summary of the edit.
-    fn prove_edit<C: FileChange>(
+    fn validate_edit<C: FileChange>(
         &self,
         file: &ConfigFile,
         changes: &C,
@@ -366,7 +366,7 @@ impl Reloader {
         if file.version() != version {
             return Err(FileError::Changed(file.path().to_owned()).into());
         }
-        let (text, loaded, summary) = self.prove_edit(&file, changes)?;
+        let (text, loaded, summary) = self.validate_edit(&file, changes)?;
         // The entry precedes the edit, which may start a program.
         let (event, details) = changes.audit_entry();
         self.record(event, by, &details).await?;

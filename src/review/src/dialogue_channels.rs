@@ -26,7 +26,7 @@ pub(super) enum DialogueMessage {
         by: String,
         answers: Vec<(String, DialogueAnswer)>,
     },
-    // The name that older nodes send.
+    // Older nodes send it under this name.
     #[serde(rename = "GiveUp")]
     Cancel {
         by: String,

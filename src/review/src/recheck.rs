@@ -37,7 +37,7 @@ pub(super) enum Recheck {
     Same(SameTarget),
     /// The target changed, or another server or definition would run the call.
     Moved(Box<Divergence>),
-    /// The call can no longer be made as shown: the tool's definition changed, or the preview fails for good.
+    /// The call can no longer be made as shown: the tool's definition changed, or the preview can never succeed again.
     Impossible(ChangeFault),
     /// The target cannot be read at the moment.
     Unavailable(McpError),
@@ -107,7 +107,7 @@ pub(super) fn truncate_headlines(mut preview: Preview) -> Preview {
 
 /// The reason why a call cannot be previewed.
 pub(super) enum PreviewFailure {
-    /// The call can no longer be made: the tool's definition changed, or the preview fails for good.
+    /// The call can no longer be made: the tool's definition changed, or the preview can never succeed again.
     Impossible(McpError),
     /// The provider cannot be asked at the moment.
     Unavailable(McpError),

@@ -80,7 +80,7 @@ impl Changes {
         }
         let (actor_thread, executor_thread) = (Arbiter::try_new()?.handle(), Arbiter::try_new()?.handle());
         let (approved_sender, approved) = mpsc::unbounded_channel();
-        let (moved_sender, moved_plans) = mpsc::unbounded_channel();
+        let (plan_update_sender, plan_updates) = mpsc::unbounded_channel();
         let (outcomes_sender, mut outcomes) = mpsc::unbounded_channel();
         let actor = PendingChanges {
             store: Arc::clone(&store),
@@ -90,7 +90,7 @@ impl Changes {
             daily,
             clock: Arc::clone(&config.clock),
             approved: approved_sender.clone(),
-            moved_plans: moved_sender,
+            plan_updates: plan_update_sender,
             outcomes: outcomes_sender,
             collected: Arc::default(),
             announcements: AnnouncementOrder::new(heads.event),
@@ -130,7 +130,7 @@ impl Changes {
         recover(&changes, &live, &approved_sender).await?;
         let end_guard = changes.shutdown.executor_ended.clone().drop_guard();
         executor_thread.spawn(executor::run(Arc::clone(&state), approved, end_guard));
-        executor_thread.spawn(plans::run(Arc::clone(&changes), moved_plans, approved_sender));
+        executor_thread.spawn(plans::run(Arc::clone(&changes), plan_updates, approved_sender));
         executor_thread.spawn(expiry::run(Arc::clone(&changes)));
         executor_thread.spawn(escalation::run(Arc::clone(&changes)));
         executor_thread.spawn(reminders::run(Arc::clone(&changes)));

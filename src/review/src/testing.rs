@@ -118,7 +118,7 @@ impl TestBench {
         Proposal { tool_title: "Update".into(), expire_after: Duration::from_secs(60), ..proposal }
     }
 
-    /// Lets policy decide so about every change from now on.
+    /// Sets the decision that policy makes on every change from now on.
     pub fn set_policy(&self, verdict: Verdict, terms: Terms) {
         *self.fake.policy_decision.lock().unwrap() = Some(Decision {
             verdict,

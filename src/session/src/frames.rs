@@ -116,7 +116,7 @@ struct FirstWait {
 }
 
 impl FirstWait {
-    /// Waits until the future may go on.
+    /// Waits until the future may continue.
     fn poll_end(&self, cx: &Context<'_>) -> Poll<()> {
         self.task.register(cx.waker());
         if self.has_ended.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }

@@ -313,7 +313,7 @@ mod tests {
             let serving = serve(Arc::clone(&endpoint.endpoint), identity, std::io::Cursor::new(pings), output);
             tokio::join!(serving, peer.read_to_string(&mut answers)).1
         };
-        // Otherwise the peer would wait for ever.
+        // Otherwise the peer would wait forever.
         tokio::time::timeout(Duration::from_secs(60), served).await.unwrap().unwrap();
         assert_eq!(answers.lines().count(), 5, "{answers}");
     }

@@ -161,7 +161,7 @@ impl AwaitedTask {
     /// Requests the result of the task and returns its outcome. A task may take longer than any call, so it is polled when the
     /// request has reached its time limit, until it has ended or needs input. Returns `None` once no client can name the task.
     async fn await_outcome(self: &Arc<Self>, task: &Weak<Task>, upstream: &Arc<Upstream>) -> Option<TaskOutcome> {
-        // The client is told that the task has failed, so the server does not need to go on.
+        // The client is told that the task has failed, so the server does not need to continue.
         let give_up = |task: &Arc<Task>, error: &McpError| {
             request::cancel_in_background(upstream, task);
             // The tool may have run.

@@ -276,7 +276,8 @@ fn value_cannot_break_out_of_its_place() {
 
 #[test]
 fn any_text_is_edited_correctly_or_refused() {
-    // Pieces of files in every order: the result either has the intended values, which `apply_changes` proves, or is refused.
+    // Pieces of files in every order: the result either has the intended values, which `apply_changes` checks, or is
+    // refused.
     let pieces = [
         "mcpServers:",
         "\n",

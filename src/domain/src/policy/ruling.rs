@@ -91,7 +91,7 @@ impl Ruling {
         self.without_fixed_decision()
     }
 
-    /// Decides about a call.
+    /// Decides on a call.
     #[must_use]
     pub fn decide(&self, requester: &Requester<'_>, arguments: &RawValue) -> Decision {
         if let Some(fixed) = &self.fixed {

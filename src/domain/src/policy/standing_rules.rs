@@ -338,7 +338,7 @@ impl ToolStandingRules {
         })
     }
 
-    /// Decides about a call for which the configuration alone decides `decision`.
+    /// Decides on a call. `decision` is the decision of the configuration alone.
     pub(super) fn apply(&self, decision: Decision, caller: &Principal, arguments: &RawValue) -> Decision {
         let now = self.source.now();
         let mut hash: Option<Option<String>> = None;

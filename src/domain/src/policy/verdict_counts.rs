@@ -32,7 +32,7 @@ impl VerdictCounts {
         self.0.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// Returns the counts since the last call, which begin anew.
+    /// Returns the counts, and sets them to zero.
     #[must_use]
     pub fn take(&self) -> [u64; 3] {
         self.0.each_ref().map(|count| count.swap(0, Ordering::Relaxed))

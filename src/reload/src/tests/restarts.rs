@@ -91,7 +91,7 @@ async fn new_issuer_of_tokens_waits_for_consent() {
     let with_role = issuers("{ issuer: https://a, roles: { ops: admin } }");
     gateway.reload(&with_role).await;
     assert_eq!(accepted(&gateway), [("https://a".to_owned(), 0)]);
-    // A removed issuer goes at once.
+    // The removal of an issuer takes effect at once.
     gateway.reload(&issuers("")).await;
     assert_eq!(accepted(&gateway), []);
     assert!(gateway.reloader.status().waiting.is_none());

@@ -6,8 +6,8 @@
 pub mod daily_volume;
 pub mod duplicate_calls;
 pub mod ledger;
-pub mod moved_plan;
 pub mod order;
+pub mod plan_update;
 pub mod proposal_rate;
 pub mod remote_transition;
 pub mod shared_state;
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 
 use self::{
-    daily_volume::DailyVolume, ledger::Ledger, moved_plan::MovedPlan, order::AnnouncementOrder,
+    daily_volume::DailyVolume, ledger::Ledger, order::AnnouncementOrder, plan_update::PlanUpdate,
     remote_transition::RemoteTransition, shared_state::SharedChangeState,
 };
 use countersign_domain::changes::{
@@ -166,8 +166,8 @@ pub(crate) struct PendingChanges {
     pub clock: crate::Clock,
     /// Bounded by the number of changes that are not final.
     pub approved: mpsc::UnboundedSender<ApprovedChange>,
-    /// Plans one of whose steps has moved. Bounded like `approved`, because equal entries are read together.
-    pub moved_plans: mpsc::UnboundedSender<MovedPlan>,
+    /// Changed states of steps. Bounded like `approved`, because equal entries are read together.
+    pub plan_updates: mpsc::UnboundedSender<PlanUpdate>,
     /// Bounded by the write slots.
     pub outcomes: mpsc::UnboundedSender<Vec<WriteOutcome>>,
     /// Outcomes of the current commit, collected by the store's thread so that it wakes the actor once.
@@ -315,7 +315,7 @@ impl PendingChanges {
         self.shared.watchers.announce(&change);
         if let Some(plan) = &change.plan {
             // The next step to run may be another one. An error means that the gateway ends.
-            let _ = self.moved_plans.send(MovedPlan { id: plan.id.clone(), is_own: true });
+            let _ = self.plan_updates.send(PlanUpdate { plan: plan.id.clone(), is_own: true });
         } else if change.state == ChangeState::Approved {
             // An error means that the Executor has stopped; the next start runs the change.
             let _ = self.approved.send(ApprovedChange::new(&change, now));
@@ -340,7 +340,7 @@ impl PendingChanges {
         self.update_state(id, previous_state, state, remote.is_new);
         self.shared.schedule_notices(id, state, &remote.change.terms, remote.change.created_at, now);
         if let Some(plan) = &remote.change.plan {
-            let _ = self.moved_plans.send(MovedPlan { id: plan.id.clone(), is_own: false });
+            let _ = self.plan_updates.send(PlanUpdate { plan: plan.id.clone(), is_own: false });
         } else if state == ChangeState::Approved {
             let _ = self.approved.send(remote.to_approved(now));
         }

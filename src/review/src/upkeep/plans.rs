@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::{
-    actor::{ApprovedChange, TransitionError, moved_plan::MovedPlan},
+    actor::{ApprovedChange, TransitionError, plan_update::PlanUpdate},
     stored_changes::StoredChanges,
 };
 use countersign_domain::changes::{
@@ -23,7 +23,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Advances the plans whose steps have changed, and all open plans at the start, until the gateway closes.
 pub(crate) async fn run(
     changes: Arc<StoredChanges>,
-    mut moved: UnboundedReceiver<MovedPlan>,
+    mut updates: UnboundedReceiver<PlanUpdate>,
     approved: UnboundedSender<ApprovedChange>,
 ) {
     // The plans to advance, and whether this node runs their next step.
@@ -33,8 +33,8 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             () = changes.shutdown.stop.cancelled() => return,
-            next = moved.recv() => match next {
-                Some(next) => *plans.entry(next.id).or_default() |= next.is_own,
+            update = updates.recv() => match update {
+                Some(update) => *plans.entry(update.plan).or_default() |= update.is_own,
                 None => return,
             },
             _ = check.tick() => {
@@ -54,8 +54,8 @@ pub(crate) async fn run(
             // Plans that could not be advanced.
             () = tokio::time::sleep(changes.config.retry_delay), if !plans.is_empty() => {}
         }
-        while let Ok(next) = moved.try_recv() {
-            *plans.entry(next.id).or_default() |= next.is_own;
+        while let Ok(update) = updates.try_recv() {
+            *plans.entry(update.plan).or_default() |= update.is_own;
         }
         for (plan, is_own) in std::mem::take(&mut plans) {
             if let Err(error) = advance(&changes, &plan, is_own, &approved).await {

@@ -1,8 +1,8 @@
 //! Waits for upstreams that have not connected yet shortly after the gateway's start, so that a request for one of
 //! their tools is not refused as unknown.
 //!
-//! An upstream has `limits.first_connection` from its start, or from its configuration, to connect. Where persons use
-//! accounts of their own, the time begins when the account of the request's person works. After that, a request gets an
+//! An upstream has `limits.first_connection` from its start, or from its configuration, to connect. Where people use
+//! accounts of their own, the time begins once the account of the caller's person works. After that, a request gets an
 //! error that says when to try again, unless another provider may have the name. The wait takes one of the principal's
 //! slots for long requests. It decides nothing: the policy is asked afterwards, as always.
 

@@ -200,7 +200,7 @@ impl GatewayConnection {
         });
     }
 
-    /// Follows the feed until it ends for good.
+    /// Follows the feed until it is refused or cannot be reached.
     pub async fn follow(self) {
         let follow_feed = feed::follow(&self.client, None, async |update, last_seq: &mut Option<u64>| {
             match update {

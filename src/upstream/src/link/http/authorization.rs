@@ -148,7 +148,7 @@ pub(crate) async fn open<T>(
     }
 }
 
-/// Returns the failure of a request that was refused for good.
+/// Returns the failure of a refused request that is not sent again.
 fn authorization_failure(refusal: &HttpRefusal) -> AuthorizationFailure {
     AuthorizationFailure::Refused(format!("refused the access token (HTTP status {})", refusal.status))
 }
