@@ -40,9 +40,9 @@ fn approve_all(gateway: &Gateway, plan: &str, steps: &[Value]) {
 }
 
 /// Waits until a person has to look at an approved step again, and returns it.
-fn wait_for_new_look(gateway: &Gateway, step: &Value) -> Value {
+fn wait_for_new_review(gateway: &Gateway, step: &Value) -> Value {
     let id = step["id"].as_str().unwrap();
-    eventually("the step waits for a new look", || {
+    eventually("the step waits for a new review", || {
         Some(gateway.change(id)).filter(|change| change["state"] == "pending" && change["digest"] != step["digest"])
     })
 }
@@ -87,7 +87,7 @@ fn step_waits_if_the_state_is_not_as_shown() {
     // The server writes another text than the one that it got, as somebody else could do between the steps.
     let (plan, steps) = propose(&gateway, &[("write", "tidy", "one\n"), ("write", "tidy", "two\n")]);
     approve_all(&gateway, &plan, &steps);
-    let second = wait_for_new_look(&gateway, &steps[1]);
+    let second = wait_for_new_review(&gateway, &steps[1]);
     assert_eq!(values(&second), (json!("UPDATE"), json!("one"), json!("two\n")));
     assert_eq!(text(&gateway, "tidy"), "one", "the second step has not run");
     let id = second["id"].as_str().unwrap();
@@ -97,7 +97,7 @@ fn step_waits_if_the_state_is_not_as_shown() {
 }
 
 #[test]
-fn step_that_depends_on_an_earlier_one_waits_for_a_new_look() {
+fn step_that_depends_on_an_earlier_one_waits_for_review() {
     let (gateway, _dir) = start();
     let first = propose(&gateway, &[("write", "plain", "one")]);
     approve_all(&gateway, &first.0, &first.1);
@@ -108,7 +108,7 @@ fn step_that_depends_on_an_earlier_one_waits_for_a_new_look() {
         "Step 1 writes the same target. This shows the state before it, and a person is asked again once it has run.";
     assert_eq!((note(&steps[0]), note(&steps[1])), (None, Some(expected)));
     approve_all(&gateway, &plan, &steps);
-    let second = wait_for_new_look(&gateway, &steps[1]);
+    let second = wait_for_new_review(&gateway, &steps[1]);
     assert_eq!((values(&second), note(&second)), ((json!("UPDATE"), json!("two"), json!("two!")), None));
     assert_eq!(text(&gateway, "plain"), "two", "the second step has not run");
     let id = second["id"].as_str().unwrap();

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn file_keeps_the_mode_of_another() {
+    fn file_gets_the_mode_of_the_given_metadata() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, "old").unwrap();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_leaves_no_other_file() {
+    fn failure_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("folder");
         fs::create_dir(&path).unwrap();

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn client_settings_become_ours() {
+    fn client_settings_become_gateway_settings() {
         let text = r#"{"mcpServers": {"a": {"httpUrl": "https://a.example/mcp", "timeout": 30000, "trust": true,
             "headers": {"X": "${input:api-key}"}, "includeTools": ["get_*"], "excludeTools": ["b"], "enabled": false,
             "bearer_token_env_var": "TOKEN", "odd": 1}}}"#;

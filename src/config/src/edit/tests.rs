@@ -247,7 +247,7 @@ fn files_that_are_written_otherwise_are_refused() {
 }
 
 #[test]
-fn names_are_added_once_and_changed_where_they_are() {
+fn taken_and_unknown_names_are_refused() {
     let change = add("files", r#"{"command": "x"}"#);
     assert_eq!(apply_changes(FILE, &[change]), Err(EditError::NameTaken("files".to_owned())));
     for change in [remove("none"), replace("none", r#"{"command": "x"}"#)] {

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn further_reviewers_may_decide_from_that_second_on() {
+    fn further_reviewers_may_decide_from_the_escalation_on() {
         let created_at = Timestamp::from_second(1_000_000).unwrap();
         let at = |seconds: i64| Timestamp::from_second(1_000_000 + seconds).unwrap();
         let terms = terms(&["dba"], &["oncall", "dba"]);

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn slash_must_stand_in_the_pattern_that_matches() {
+    fn pattern_that_matches_must_contain_the_slash() {
         let globs = |patterns: &[&str]| Globs::new(patterns.iter().map(|&p| p.to_owned()).collect()).unwrap();
         assert!(globs(&["*Comment*", "run/*"]).matches_with_slash("run/Get"));
         assert!(!globs(&["*Comment*", "other/*"]).matches_with_slash("run/deleteComment"));

@@ -379,7 +379,7 @@ fn rules_name_operations_like_tools() {
 }
 
 #[test]
-fn only_rules_about_operations_let_one_run() {
+fn only_rules_about_operations_allow_operations() {
     use Verdict as V;
     let delete = ToolFacts {
         operation: Some(ToolOperation { name: "deleteComment".into(), status: OperationStatus::Known }),
@@ -398,7 +398,7 @@ fn only_rules_about_operations_let_one_run() {
 }
 
 #[test]
-fn unclear_operation_may_be_any() {
+fn stricter_rules_for_any_operation_cover_an_unclear_one() {
     use Verdict as V;
     let unclear = ToolFacts {
         operation: Some(ToolOperation { name: String::new(), status: OperationStatus::Unclear }),

@@ -48,7 +48,7 @@ async fn pending_changes_survive_restart_until_consent() {
 }
 
 #[tokio::test]
-async fn predicted_start_is_the_real_one() {
+async fn predicted_start_equals_the_real_start() {
     let strict = "mcpServers: { a: { command: x }, b: { command: y } }\npolicy: { default: review_all }\n";
     let gateway = TestGateway::new(strict);
     gateway.reloader.record_start().await.unwrap();

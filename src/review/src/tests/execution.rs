@@ -105,7 +105,7 @@ async fn change_is_not_run_if_its_target_moved_after_approval() {
 }
 
 #[actix::test]
-async fn change_goes_back_to_review_if_its_provider_is_gone() {
+async fn change_returns_to_review_if_its_provider_is_gone() {
     let bench = TestBench::new().await;
     bench.fake.gate.forget_permits(1_000_000);
     let first = bench.propose("{}").await;
@@ -386,7 +386,7 @@ async fn change_waits_for_its_server_and_runs_as_approved() {
 }
 
 #[actix::test]
-async fn change_goes_back_to_review_if_its_server_stays_away() {
+async fn change_returns_to_review_if_its_server_stays_unreachable() {
     let bench = TestBench::new().await;
     bench.fake.gate.forget_permits(1_000_000);
     let first = bench.propose(r#"{"target":"t"}"#).await;

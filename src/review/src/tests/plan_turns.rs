@@ -23,7 +23,7 @@ use countersign_domain::{
 use countersign_protocol::ErrorKind;
 
 #[actix::test]
-async fn filled_step_waits_for_a_look_although_it_is_allowed() {
+async fn filled_step_waits_for_review_although_it_is_allowed() {
     let bench = bench().await;
     let second = r#"{"target":"b","id":{"$from":0,"pointer":"/id"}}"#;
     let steps = propose_with(&bench, &[ABC[0], second, ABC[2]], |_, proposal| proposal.terms.quorum = 0).await;

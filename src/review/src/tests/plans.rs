@@ -427,7 +427,7 @@ async fn step_is_shown_after_earlier_steps_of_its_target() {
 }
 
 #[actix::test]
-async fn step_whose_target_is_not_as_shown_waits_for_a_new_look() {
+async fn step_whose_target_is_not_as_shown_waits_for_review() {
     let bench = text_bench().await;
     let steps = propose_texts(&bench, &[r#"{"set":"two","odd":"other"}"#, r#"{"set":"three"}"#]).await;
     approve(&bench, &steps).await;
@@ -441,7 +441,7 @@ async fn step_whose_target_is_not_as_shown_waits_for_a_new_look() {
 }
 
 #[actix::test]
-async fn step_shown_after_an_edited_call_waits_for_a_new_look() {
+async fn step_shown_after_an_edited_call_waits_for_review() {
     let bench = text_bench().await;
     let steps = propose_texts(&bench, &[r#"{"set":"two"}"#, r#"{"set":"three"}"#]).await;
     bench.decide(&steps[1], ReviewVerdict::Approve).await.unwrap();

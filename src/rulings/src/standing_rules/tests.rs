@@ -77,7 +77,7 @@ async fn rules_stored_before_a_failure_are_in_force() {
 }
 
 #[tokio::test]
-async fn expiry_keeps_what_happened_while_it_waited() {
+async fn expiry_keeps_changes_made_while_it_waited() {
     let dir = tempfile::tempdir().unwrap();
     let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
     let alice = Principal::new("alice", Role::Reviewer);

@@ -114,7 +114,7 @@ fn question(key: &str) -> Question {
 }
 
 #[test]
-fn nothing_but_a_vote_approves_however_late() {
+fn only_a_vote_approves_however_late() {
     for &state in ChangeState::VARIANTS.iter().filter(|state| **state != ChangeState::Approved) {
         let mut change = change(state);
         change.terms.reviewers = vec!["dba".into()];

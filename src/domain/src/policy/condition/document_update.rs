@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_are_null_are_there() {
+    fn null_fields_exist() {
         let document = r#"{"n": null}"#;
         assert_updated(document, r#"{"$set": {"n": 1}, "$unset": {"n.x": ""}}"#, r#"{"n": 1}"#);
         assert_updated(document, r#"{"$unset": {"n.x": ""}, "$inc": {"m": 1}}"#, r#"{"n": null, "m": 1}"#);

@@ -230,7 +230,7 @@ mod tests {
     use crate::policy::ConditionFault;
 
     #[test]
-    fn lists_and_texts_are_put_together() {
+    fn lists_are_sorted_joined_and_split_from_texts() {
         let arguments = r#"{"list":["b","a"],"numbers":[10,9],"text":" x, y,, z ","mixed":["a",1]}"#;
         for condition in [
             r#"sort(arguments.list) == ["a", "b"]"#,
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn patches_are_applied_and_found_again() {
+    fn patches_are_merged_and_inclusion_is_tested() {
         let arguments =
             r#"{"a":{"x":{"p":1,"q":2},"l":[{"n":1,"m":2},3]},"b":{"x":{"q":null,"r":3},"l":[{"n":1}],"z":null}}"#;
         let merged = r#"merge_patch(arguments.a, arguments.b) == {"x": {"p": 1, "r": 3}, "l": [{"n": 1}]}"#;

@@ -373,7 +373,7 @@ fn operations_have_their_own_rulings() {
 }
 
 #[test]
-fn operation_is_accepted_as_read_alone() {
+fn single_operation_is_accepted_as_a_read() {
     let upstream = dispatching_upstream();
     let build = |pins: Pins| {
         let policy = Policy::new(&PolicyDefault::ReviewWrites.into()).with_pins(Arc::new(FixedPins(Arc::new(pins))));

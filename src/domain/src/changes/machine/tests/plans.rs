@@ -67,7 +67,7 @@ fn stopped_step_says_why() {
 }
 
 #[test]
-fn filled_step_needs_a_new_look_and_keeps_what_was_proposed() {
+fn filled_step_needs_review_and_keeps_proposed_arguments() {
     let mut approved = step(ChangeState::Approved);
     approved.decisions.push(vote("alice", None, ReviewVerdict::Approve, 6));
     let filled = apply(&approved, fill(r#"{"a":1}"#, Terms::default()), time_at(5)).unwrap();
@@ -92,7 +92,7 @@ fn claimed_step_has_the_fingerprint_of_the_present_state() {
 }
 
 #[test]
-fn allowed_step_that_needs_a_look_needs_one_approval() {
+fn allowed_step_under_review_needs_one_approval() {
     let mut stale = step(ChangeState::Stale);
     stale.terms.quorum = 0;
     assert!(stale.is_allowed_step());
