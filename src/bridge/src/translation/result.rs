@@ -199,9 +199,10 @@ impl<'a> ResultAdapter<'a> {
             adapter.older_revision.is_some()
                 && (!rules.structured_content || (rules.structured_object_only && !value.starts_with('{')))
         });
-        let has_blocks = parsed.content.is_some_and(|blocks| elements(blocks).next().is_some());
+        // Asked only if need be, because finding the first block reads all of it.
+        let has_blocks = || parsed.content.is_some_and(|blocks| elements(blocks).next().is_some());
         let blocks = match unsupported {
-            Some(value) if !has_blocks => Some(format!("[{}]", text_block(value))),
+            Some(value) if !has_blocks() => Some(format!("[{}]", text_block(value))),
             _ => parsed.content.and_then(|blocks| adapter.adapt_blocks(blocks)),
         };
         (blocks, unsupported.is_some())
