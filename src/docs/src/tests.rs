@@ -422,10 +422,11 @@ async fn diff_shows_file_and_front_matter_fields() {
     let fields: Vec<&str> = preview.diff.fields.iter().map(|field| field.field.as_str()).collect();
     assert_eq!(fields, ["front_matter.tags", "file"], "what is the same is left out, the line ends are not");
     assert_eq!(preview.diff.fields[0].after.as_deref(), Some("a\nb"));
-    // The replaced content may not be UTF-8.
-    fs::write(bench.file("note.md"), [0xff, 0xfe, b'a']).unwrap();
-    let preview = bench.preview("index_document", json!({ "path": "note.md", "content": "# N\n" })).await.unwrap();
-    assert_eq!(preview.diff.fields.last().unwrap().field, "file");
+    // The replaced content may not be UTF-8. Its bytes differ from a text of replacement characters.
+    fs::write(bench.file("note.md"), [0xff, b'a']).unwrap();
+    let preview = bench.preview("index_document", json!({ "path": "note.md", "content": "\u{fffd}a" })).await.unwrap();
+    let before: Vec<_> = preview.diff.fields.iter().map(|field| field.before.as_deref().unwrap()).collect();
+    assert_eq!(before, ["not UTF-8", "\\xffa"]);
 }
 
 #[test]

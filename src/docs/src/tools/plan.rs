@@ -207,9 +207,14 @@ fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &st
     state.push(("path", path.clone()));
     let hashed = before.as_deref().map(hash);
     state.push(("before", hashed.map_or_else(|| "absent".to_owned(), |hash| hex(&hash))));
-    // The existing file may not be UTF-8; a reviewer who has seen that may still replace it.
-    let before = before.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let mut diff = DiffBuilder::new();
+    // The existing file may not be UTF-8; a reviewer who has seen that may still replace it.
+    let before = before.map(|bytes| {
+        String::from_utf8(bytes).unwrap_or_else(|error| {
+            diff.add("encoding", "Encoding", Some("not UTF-8"), Some("UTF-8"));
+            escape_invalid_bytes(error.as_bytes())
+        })
+    });
     let fields_before = before.as_deref().map(front_matter::parse_fields).and_then(Result::ok).unwrap_or_default();
     compare_fields(&mut diff, &fields_before, &checked.fields);
     let front_matter_fields = diff.len();
@@ -237,6 +242,17 @@ fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &st
         state,
         action: Action::Put { path, content: content.to_owned(), before: hashed },
     })
+}
+
+/// Returns the text with an escape such as `\xff` for each byte that is not UTF-8, so that it differs from the text that
+/// replaces it.
+fn escape_invalid_bytes(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    text
 }
 
 /// Compares the front matter field by field.
