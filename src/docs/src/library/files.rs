@@ -3,6 +3,7 @@
 
 use std::{
     io::{Error, ErrorKind as IoErrorKind, Read as _, Write as _},
+    os::unix::fs::fchown,
     path::{Path, PathBuf},
 };
 
@@ -175,8 +176,8 @@ impl Files {
         }
         // From here on, paths are relative to the open folder, because its own path may lead to another folder later.
         let parent = if parent_path.is_empty() { folder } else { folder.open_dir(parent_path)? };
-        let permissions = match parent.symlink_metadata(name) {
-            Ok(metadata) if metadata.is_file() => Some(metadata.permissions()),
+        let replaced = match parent.symlink_metadata(name) {
+            Ok(metadata) if metadata.is_file() => Some(metadata),
             Ok(_) => return Err(Error::new(IoErrorKind::InvalidInput, "something other than a file has this name")),
             Err(error) if error.kind() == IoErrorKind::NotFound => None,
             Err(error) => return Err(error),
@@ -184,8 +185,9 @@ impl Files {
         let temporary = format!("{}{}{}", TEMPORARY_NAME.0, nanoid::nanoid!(), TEMPORARY_NAME.1);
         let write = || -> std::io::Result<bool> {
             let mut file = create_locked(&parent, &temporary)?;
-            if let Some(permissions) = permissions {
-                file.set_permissions(permissions)?;
+            if let Some(replaced) = &replaced {
+                keep_owner(&file, replaced);
+                file.set_permissions(replaced.permissions())?;
             }
             file.write_all(bytes)?;
             file.sync_all()?;
@@ -343,6 +345,14 @@ fn create_locked(folder: &Dir, name: &str) -> std::io::Result<File> {
         if !is_locked || file.metadata()?.nlink() > 0 {
             return Ok(file);
         }
+    }
+}
+
+/// Gives a new file the owner and the group of the file that it replaces, as far as the gateway may do so: its mode alone could
+/// lock out those who could use the old file.
+fn keep_owner(file: &File, replaced: &Metadata) {
+    if fchown(file, Some(replaced.uid()), Some(replaced.gid())).is_err() {
+        let _ = fchown(file, None, Some(replaced.gid()));
     }
 }
 

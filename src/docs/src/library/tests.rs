@@ -1,6 +1,6 @@
 use std::{
     fs,
-    os::unix::fs::{PermissionsExt as _, symlink},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -115,9 +115,14 @@ fn file_is_written_as_a_whole_and_read_back() {
     files.write("a/b.md", b"one", &accept_any).unwrap();
     let path = bench.folder().join("a/b.md");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    // Only root may give a file to somebody else.
+    let _ = chown(&path, Some(1), Some(1));
+    let owner = || fs::metadata(&path).map(|metadata| (metadata.uid(), metadata.gid())).unwrap();
+    let owner_before = owner();
     files.write("a/b.md", b"two", &accept_any).unwrap();
     assert_eq!(files.read("a/b.md").unwrap().unwrap(), b"two");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(owner(), owner_before);
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file stays");
     files.remove("a/b.md", &accept_any).unwrap();
     files.remove("a/b.md", &accept_any).unwrap();
