@@ -95,18 +95,28 @@ pub(super) fn stale_error(path: &str) -> McpError {
     McpError::new(ErrorKind::ChangeStale, message).with("path", path).with("outcome", "not_applied")
 }
 
-/// Describes an I/O error without the system's error number and without paths of the machine.
+/// Describes an I/O error without the system's error number and without paths of the machine. A text of the gateway's own is
+/// kept.
 fn io_error_reason(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         std::io::ErrorKind::StorageFull => "no space is left".to_owned(),
-        kind => kind.to_string(),
+        kind => error.get_ref().map_or_else(|| kind.to_string(), |own_text| own_text.to_string()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn error_names_its_own_reason_and_no_system_text() {
+        let message = |error: &std::io::Error| file_error("read", "a.md", error).message.to_string();
+        let own_error = std::io::Error::new(std::io::ErrorKind::InvalidInput, "a symbolic link is on its path");
+        assert_eq!(message(&own_error), "a.md could not be read: a symbolic link is on its path");
+        let system_error = std::io::Error::from_raw_os_error(20);
+        assert_eq!(message(&system_error), "a.md could not be read: not a directory");
+    }
 
     #[test]
     fn path_is_normalized() {
