@@ -91,7 +91,7 @@ impl Files {
 
     /// Opens the folder after `prepare` was called with its root, unless the folder is the root itself.
     fn open_after(&self, prepare: impl FnOnce(&Dir) -> std::io::Result<()>) -> std::io::Result<Dir> {
-        let root = Dir::open_ambient_dir(&self.root, ambient_authority())?;
+        let root = Dir::open_ambient_dir(&self.root, ambient_authority()).map_err(missing_root_error)?;
         if self.folder.is_empty() {
             return Ok(root);
         }
@@ -239,8 +239,6 @@ impl Files {
     /// Lists the folder without following symbolic links; empty if it does not exist.
     pub fn walk(&self) -> std::io::Result<FolderListing> {
         let mut listing = FolderListing::default();
-        // A missing root is an error, because it does not mean that the documents were removed.
-        Dir::open_ambient_dir(&self.root, ambient_authority())?;
         match self.open() {
             Ok(folder) => self.walk_into(&folder, "", 0, &mut listing)?,
             Err(error) if error.kind() == IoErrorKind::NotFound => {}
@@ -315,6 +313,15 @@ impl Files {
         }
         all.sort();
         all
+    }
+}
+
+/// Returns the error for a root that cannot be opened. A missing root must not look like missing documents, because it does not
+/// mean that they were removed.
+fn missing_root_error(error: Error) -> Error {
+    match error.kind() {
+        IoErrorKind::NotFound => Error::other("the root of the project does not exist"),
+        _ => error,
     }
 }
 
@@ -423,6 +430,19 @@ mod tests {
             let error = outcome.unwrap_err();
             assert_eq!((error.kind, &error.data["outcome"]), (ErrorKind::FileSystem, &"unknown".into()));
         }
+    }
+
+    #[test]
+    fn missing_root_is_not_a_missing_document() {
+        let root = tempfile::tempdir().unwrap();
+        let files = Files::new(&root.path().join("gone"), "know", None);
+        let accept_any = |_: Option<&[u8]>| true;
+        for outcome in [files.read("a.md").map(drop), files.remove("a.md", &accept_any), files.documents().map(drop)] {
+            let error = outcome.unwrap_err();
+            assert!(error.message.ends_with("the root of the project does not exist"), "{error}");
+        }
+        // The folder of the documents may be created later.
+        assert_eq!(Files::new(root.path(), "know", None).read("a.md").unwrap(), None);
     }
 
     #[test]

@@ -19,9 +19,14 @@ const COMMIT_DIGITS: usize = 12;
 /// The age from which a lock is ignored: a process that was killed leaves its lock behind.
 const MAX_LOCK_AGE: Duration = Duration::from_secs(30);
 
-/// Returns the branch of the repository that contains `root`.
-pub(super) fn checked_out_branch(root: &Path) -> String {
-    find_repository(root).map_or_else(|| NO_BRANCH.to_owned(), |(_, branch)| branch)
+/// Returns the branch of the repository that contains `root`. Returns `last_branch` if both are missing, because a missing root
+/// does not mean that another branch is checked out.
+pub(super) fn checked_out_branch(root: &Path, last_branch: &str) -> String {
+    match find_repository(root) {
+        Some((_, branch)) => branch,
+        None if root.exists() => NO_BRANCH.to_owned(),
+        None => last_branch.to_owned(),
+    }
 }
 
 /// Returns `true` if git holds the lock of the repository that contains `root`, as it does while it changes files.
@@ -79,12 +84,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("repo/docs");
         fs::create_dir_all(&root).unwrap();
-        assert_eq!(checked_out_branch(&root), NO_BRANCH);
+        let branch_of = |root: &Path| checked_out_branch(root, "last");
+        assert_eq!(branch_of(&root), NO_BRANCH);
         let git = dir.path().join("repo/.git");
         fs::create_dir_all(&git).unwrap();
         let head = |text: &str| {
             fs::write(git.join("HEAD"), text).unwrap();
-            checked_out_branch(&root)
+            branch_of(&root)
         };
         assert_eq!(head("ref: refs/heads/main\n"), "main");
         assert_eq!(head("ref: refs/heads/feature/x y\n"), "feature/x y");
@@ -97,9 +103,9 @@ mod tests {
         fs::create_dir_all(&tree).unwrap();
         fs::write(tree.join(".git"), format!("gitdir: {}\n", git.display())).unwrap();
         head("ref: refs/heads/dev\n");
-        assert_eq!(checked_out_branch(&tree), "dev");
+        assert_eq!(branch_of(&tree), "dev");
         fs::write(tree.join(".git"), "gitdir: ../repo/.git\n").unwrap();
-        assert_eq!(checked_out_branch(&tree), "dev");
+        assert_eq!(branch_of(&tree), "dev");
     }
 
     #[test]

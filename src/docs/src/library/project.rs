@@ -96,7 +96,8 @@ impl Project {
         let failed = |source| DocsError::Root { project: config.name.clone(), path: config.root.clone(), source };
         let root = config.canonical_root().map_err(failed)?;
         let digest = hex(&Sha256::digest(root.as_os_str().as_encoded_bytes()));
-        let branch = if config.by_branch { git::checked_out_branch(&root) } else { git::NO_BRANCH.to_owned() };
+        let branch =
+            if config.by_branch { git::checked_out_branch(&root, git::NO_BRANCH) } else { git::NO_BRANCH.to_owned() };
         let external_folder = config.external_docs.as_deref();
         let (tasks, task_receiver) = mpsc::channel();
         let project = Arc::new(Self {
@@ -188,7 +189,7 @@ impl Project {
         if !self.config.by_branch {
             return last_branch;
         }
-        let checked_out = git::checked_out_branch(&self.root);
+        let checked_out = git::checked_out_branch(&self.root, &last_branch);
         if checked_out != last_branch {
             let _ = self.tasks.lock().send(Task::Scan);
         }
@@ -364,7 +365,7 @@ impl Project {
         if !self.config.by_branch {
             return false;
         }
-        let branch = git::checked_out_branch(&self.root);
+        let branch = git::checked_out_branch(&self.root, &self.branch());
         if branch == *self.branch.read() {
             return false;
         }

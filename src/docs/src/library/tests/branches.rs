@@ -70,3 +70,16 @@ async fn checkout_leaves_the_index_of_the_old_branch() {
     wait_until("the other branch", || project.branch() == "dev" && paths(&project) == ["b.md", "c.md"]).await;
     assert_eq!(paths_of(&project, "main"), ["a.md"]);
 }
+
+#[tokio::test]
+async fn missing_root_keeps_the_branch() {
+    let mut bench = TestLibrary::new();
+    bench.by_branch = true;
+    write_head(&bench, "main");
+    let project = bench.opened();
+    wait_until_ready(&project).await;
+    fs::rename(bench.root(), bench.dir.path().join("elsewhere")).unwrap();
+    assert_eq!(project.read_branch(), "main");
+    assert!(!project.follow_branch());
+    assert_eq!(project.branch(), "main");
+}
