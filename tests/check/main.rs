@@ -194,6 +194,11 @@ fn usage_errors_and_absent_servers_have_exit_codes() {
     ] {
         assert_eq!(run(arguments).code, Some(64), "{arguments:?}");
     }
+    // The groups of other transports have no checks, so nothing is known about the server.
+    let groups = ["--json", "--timeout", "60", "--only", "http", "--only", "websocket"];
+    let ran = run(&[&groups[..], &["--revision", "2025-11-25", "--", SERVER]].concat());
+    assert_eq!(ran.code, Some(64), "{}", ran.errors);
+    assert!(ran.errors.contains("no check of http and websocket applies to 2025-11-25 over stdio"), "{}", ran.errors);
     assert_eq!(run(&["--", "/no/such/program"]).code, Some(69));
     assert_eq!(run(&["--url", "http://127.0.0.1:1/mcp"]).code, Some(69));
     assert_eq!(run(&["--timeout", "1", "--", "cat"]).code, Some(69));

@@ -45,6 +45,11 @@ pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
         };
         Failure::new(Exit::Unavailable, one_line(&redact(&message)))
     })?;
+    // A run that checks nothing must not pass.
+    if report.checks.is_empty() {
+        let (groups, revision, transport) = (args.only.join(" and "), &report.revision, report.transport);
+        return Err(usage_error(format!("no check of {groups} applies to {revision} over {transport}")));
+    }
     if args.json {
         out.write_json(&report.to_json().to_string())?;
     } else {
