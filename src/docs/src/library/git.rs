@@ -14,6 +14,8 @@ const MAX_PARENTS: usize = 32;
 const MAX_HEAD_BYTES: u64 = 4096;
 /// The maximum number of bytes of the name of a branch.
 const MAX_NAME_BYTES: usize = 250;
+/// The name in the `HEAD` of a repository with the reftable format, which keeps the real one in a binary table.
+const REFTABLE_STUB: &str = ".invalid";
 /// The number of digits of the commit that names a detached `HEAD`.
 const COMMIT_DIGITS: usize = 12;
 /// The age from which a lock is ignored: a process that was killed leaves its lock behind.
@@ -55,7 +57,8 @@ fn resolve_git_folder(git: &Path) -> Option<PathBuf> {
     Some(if path.is_absolute() { path } else { git.parent()?.join(path) })
 }
 
-/// Reads the branch from `HEAD`; see gitrepository-layout(5).
+/// Reads the branch from `HEAD`; see gitrepository-layout(5). It is `NO_BRANCH` for a repository with the reftable format, so that
+/// the folders above it are not searched.
 fn read_head(git_folder: &Path) -> Option<String> {
     let text = read_text(&git_folder.join("HEAD"))?;
     let name = match text.trim().strip_prefix("ref:") {
@@ -65,6 +68,9 @@ fn read_head(git_folder: &Path) -> Option<String> {
         }
         None => text.trim().chars().take(COMMIT_DIGITS).collect(),
     };
+    if name == REFTABLE_STUB {
+        return Some(NO_BRANCH.to_owned());
+    }
     let is_name =
         !name.is_empty() && name.len() <= MAX_NAME_BYTES && name != NO_BRANCH && !name.chars().any(char::is_control);
     is_name.then_some(name)
@@ -106,6 +112,10 @@ mod tests {
         assert_eq!(branch_of(&tree), "dev");
         fs::write(tree.join(".git"), "gitdir: ../repo/.git\n").unwrap();
         assert_eq!(branch_of(&tree), "dev");
+        // A repository with the reftable format, inside another repository.
+        fs::create_dir(root.join(".git")).unwrap();
+        fs::write(root.join(".git/HEAD"), "ref: refs/heads/.invalid\n").unwrap();
+        assert_eq!(branch_of(&root), NO_BRANCH);
     }
 
     #[test]

@@ -239,8 +239,8 @@ impl Project {
         let shown_branch = one_line(&tenant.branch, 80);
         let message = if self.lacks_repository() {
             format!(
-                "{} has no branch {shown_branch}: `branches: git` is configured for it, and its root lies in no git repository. Leave \
-                 branch_name out, or have the operator correct the configuration.",
+                "{} has no branch {shown_branch}: `branches: git` is configured for it, and its root lies in no git repository, or \
+                 in one with the reftable format. Leave branch_name out, or have the operator correct the configuration.",
                 self.name
             )
         } else if self.config.by_branch {
@@ -455,7 +455,7 @@ impl Project {
         }
     }
 
-    /// Returns `true` if branches should be distinguished but there is no repository.
+    /// Returns `true` if branches should be distinguished but no repository names one.
     pub fn lacks_repository(&self) -> bool {
         self.config.by_branch && *self.branch.read() == git::NO_BRANCH
     }

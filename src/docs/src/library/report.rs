@@ -27,7 +27,8 @@ pub(super) fn describe(
     let mut warnings: Vec<String> = Vec::new();
     if lacks_repository {
         warnings.push(format!(
-            "{project}: `branches: git` is configured, and its root lies in no git repository, so branches are not told apart"
+            "{project}: `branches: git` is configured, and its root lies in no git repository, or in one with the reftable \
+             format, so branches are not told apart"
         ));
     }
     warnings.extend(docs.faults.iter().map(|(path, problem)| format!("{project}: {path}: {problem}")));
