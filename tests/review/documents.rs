@@ -215,7 +215,7 @@ fn approved_document_is_written_and_found() {
     let gateway = team.gateway();
     let session = gateway.session(LEGACY);
     session.call(1, "tools/call", call("activate_project", &json!({ "project_name": "handbook" })));
-    let proposed = json!({ "path": "./styles/names.md", "content": NEW });
+    let proposed = json!({ "path": "styles/names.md", "content": NEW });
     let pending = session.call(2, "tools/call", call("index_document", &proposed));
     let id =
         pending["result"]["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{pending}")).to_owned();

@@ -100,12 +100,12 @@ impl Files {
         root.open_dir(&self.folder)
     }
 
-    /// Normalizes the path of a document.
+    /// Checks the path of a document, and returns it.
     ///
     /// # Errors
     /// `VALIDATION_FAILED` if it is not the path of a document of this folder.
     pub fn check_path(&self, path: &str) -> Result<String, McpError> {
-        let path = paths::normalize_path(path)?;
+        let path = paths::check_path(path)?;
         if self.is_excluded(&path) {
             return Err(invalid_argument(
                 "/path",
@@ -272,10 +272,7 @@ impl Files {
                     Ok(inner) => self.walk_into(&inner, &path, depth + 1, listing)?,
                     Err(error) => tracing::debug!(path, %error, "a folder of documents cannot be read"),
                 }
-            } else if kind.is_file()
-                && has_markdown_extension(&name)
-                && paths::normalize_path(&path).is_ok_and(|checked| checked == path)
-            {
+            } else if kind.is_file() && has_markdown_extension(&name) && paths::check_path(&path).is_ok() {
                 let Ok(metadata) = entry.metadata() else { continue };
                 listing.files.push(FileEntry { path, size: metadata.len(), mtime_ns: mtime_ns(&metadata) });
             }

@@ -32,11 +32,12 @@ pub(super) const URI_ESCAPES: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// Normalizes a path below the folder of the documents: its parts with one slash between them.
+/// Checks the path of a document below the folder of the documents, and returns it. Each document has only one path, so that the
+/// conditions of rules can compare paths as text.
 ///
 /// # Errors
 /// `VALIDATION_FAILED` if it is not the path of a document.
-pub(super) fn normalize_path(path: &str) -> Result<String, McpError> {
+pub(super) fn check_path(path: &str) -> Result<String, McpError> {
     let invalid = |problem: &str| {
         let message = format!("{} is not the path of a document: {problem}.", one_line(path, 200));
         Err(invalid_argument("/path", "path", message))
@@ -50,17 +51,16 @@ pub(super) fn normalize_path(path: &str) -> Result<String, McpError> {
     if has_hidden(path) || path.contains(|c: char| c.is_control() || matches!(c, '\\' | ':')) {
         return invalid("it has hidden or control characters, a backslash or a colon");
     }
-    let mut parts = Vec::new();
-    for (index, part) in path.split('/').enumerate() {
-        match part {
-            "." if index == 0 => {}
+    let parts: Vec<&str> = path.split('/').collect();
+    for part in &parts {
+        match *part {
             "" | "." | ".." => return invalid("it has a part that is empty, `.` or `..`"),
             part if part.starts_with('.') => return invalid("a part begins with a dot"),
             part if part.len() > MAX_PART_BYTES => return invalid("a part is too long"),
             part if part.trim() != part || part.ends_with('.') => {
                 return invalid("a part begins or ends with a space or a dot");
             }
-            part => parts.push(part),
+            _ => {}
         }
     }
     match parts.last() {
@@ -70,7 +70,7 @@ pub(super) fn normalize_path(path: &str) -> Result<String, McpError> {
     if parts.len() > MAX_DEPTH {
         return invalid("it has too many parts");
     }
-    Ok(parts.join("/"))
+    Ok(path.to_owned())
 }
 
 /// Returns the error for a file of the project that could not be read or written.
@@ -119,14 +119,9 @@ mod tests {
     }
 
     #[test]
-    fn path_is_normalized() {
-        for (path, expected) in [
-            ("a.md", "a.md"),
-            ("./problems/a b.md", "problems/a b.md"),
-            ("Ärger/é.MARKDOWN", "Ärger/é.MARKDOWN"),
-            ("a/%2e%2e/b.md", "a/%2e%2e/b.md"),
-        ] {
-            assert_eq!(normalize_path(path).unwrap(), expected);
+    fn path_of_a_document_is_unchanged() {
+        for path in ["a.md", "problems/a b.md", "Ärger/é.MARKDOWN", "a/%2e%2e/b.md"] {
+            assert_eq!(check_path(path).unwrap(), path);
         }
     }
 
@@ -153,6 +148,7 @@ mod tests {
             "a/../b.md",
             "a/../../b.md",
             "./../a.md",
+            "./a.md",
             "a/./b.md",
             "a//b.md",
             "/etc/passwd.md",
@@ -222,7 +218,7 @@ mod tests {
         hostile.extend((1..32_u8).map(|byte| format!("a{}.md", char::from(byte))));
         assert!(hostile.len() >= 100, "{}", hostile.len());
         for path in hostile {
-            let error = normalize_path(&path).expect_err(&path.escape_debug().to_string());
+            let error = check_path(&path).expect_err(&path.escape_debug().to_string());
             assert_eq!(error.kind, ErrorKind::ValidationFailed);
         }
     }

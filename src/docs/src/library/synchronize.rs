@@ -106,7 +106,7 @@ impl FolderIndex<'_> {
     pub fn synchronize_files(&self, paths: &[String]) -> Result<IndexChanges, SyncError> {
         let mut changes = IndexChanges::default();
         let mut indexed_stamps = self.index.stamps()?;
-        let is_document = |path: &&String| self.files.check_path(path).is_ok_and(|checked| checked == **path);
+        let is_document = |path: &&String| self.files.check_path(path).is_ok();
         let paths: Vec<(String, Option<FileStamp>)> =
             paths.iter().filter(is_document).map(|path| (path.clone(), indexed_stamps.remove(path))).collect();
         for batch in paths.chunks(BATCH_DOCUMENTS) {
