@@ -413,6 +413,19 @@ fn credentials_are_in_no_report() {
 }
 
 #[test]
+fn configured_command_is_shown_without_secrets() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, data) = (dir.path().join("c.yaml"), dir.path().join("data"));
+    let server = format!("command: {SERVER}, args: [--token, tok-en-0123456789]");
+    std::fs::write(&file, format!("mcpServers:\n  model: {{ {server} }}\n")).unwrap();
+    let configured = ["--config", file.to_str().unwrap(), "--data", data.to_str().unwrap(), "--server", "model"];
+    let options = ["--json", "--timeout", "60", "--revision", "2025-11-25", "--only", "messages"];
+    let ran = run(&[&options[..], &configured].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.errors);
+    assert!(ran.report["target"].as_str().unwrap().ends_with(" --token [secret]"), "{}", ran.report["target"]);
+}
+
+#[test]
 fn checked_command_is_isolated_and_cleaned_up() {
     let dir = tempfile::tempdir().unwrap();
     let (file, marker) = (dir.path().join("env"), new_marker());

@@ -20,7 +20,7 @@ use countersign_net::basic_authorization;
 use countersign_protocol::redact::{MIN_SECRET_BYTES, redact};
 
 pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let (target, secrets) = target(args)?;
+    let CheckedServer { target, label, secrets } = checked_server(args)?;
     let options = Options { secrets, ..options(args)? };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -38,13 +38,17 @@ pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
         return Err(error.into());
     }
     let checked = checked.ok_or_else(|| Failure::new(Exit::Interrupted, "stopped before all checks were run"))?;
-    let report = checked.map_err(|error| {
+    let mut report = checked.map_err(|error| {
+        let label = label.clone().unwrap_or_else(|| target.label());
         let message = match error {
-            ProbeError::Unreachable(_) => format!("{}: {error}", target.label()),
-            other => format!("{} does not answer as an MCP server: {other}", target.label()),
+            ProbeError::Unreachable(_) => format!("{label}: {error}"),
+            other => format!("{label} does not answer as an MCP server: {other}"),
         };
         Failure::new(Exit::Unavailable, one_line(&redact(&message)))
     })?;
+    if let Some(label) = label {
+        report.target = label;
+    }
     // A run that checks nothing must not pass.
     if report.checks.is_empty() {
         let (groups, revision, transport) = (args.only.join(" and "), &report.revision, report.transport);
@@ -90,8 +94,24 @@ fn options(args: &CheckArgs) -> Result<Options, Failure> {
     })
 }
 
-/// Returns the target, and the secrets of the configuration if that names it.
-fn target(args: &CheckArgs) -> Result<(Target, Vec<String>), Failure> {
+/// The server to check.
+struct CheckedServer {
+    target: Target,
+    /// The target as other commands show it, without secrets; `None` if the configuration does not name the server.
+    label: Option<String>,
+    /// The secrets of the configuration; empty if it does not name the server.
+    secrets: Vec<String>,
+}
+
+impl CheckedServer {
+    /// Creates a server whose address or command is on the command line.
+    fn from_command_line(target: Target) -> Self {
+        Self { target, label: None, secrets: Vec::new() }
+    }
+}
+
+/// Returns the server that the arguments name.
+fn checked_server(args: &CheckArgs) -> Result<CheckedServer, Failure> {
     let sources = [args.url.is_some(), args.server.is_some(), !args.command.is_empty()];
     if sources.iter().filter(|is_given| **is_given).count() != 1 {
         return Err(usage_error("name one server: --url URL, --server NAME, or -- COMMAND ARGS"));
@@ -105,15 +125,15 @@ fn target(args: &CheckArgs) -> Result<(Target, Vec<String>), Failure> {
     }
     if let Some(url) = &args.url {
         let url = Url::parse(url).map_err(|error| usage_error(format!("{url}: {error}")))?;
-        return Ok((target_from_url(url, headers)?, Vec::new()));
+        return Ok(CheckedServer::from_command_line(target_from_url(url, headers)?));
     }
     if let Some(name) = &args.server {
-        return target_from_config(args, name, headers);
+        return server_from_config(args, name, headers);
     }
     let mut words = args.command.iter().cloned();
     let program = words.next().unwrap_or_default();
     let env = forwarded_variables(args)?;
-    Ok((Target::Command { program, arguments: words.collect(), env, cwd: None }, Vec::new()))
+    Ok(CheckedServer::from_command_line(Target::Command { program, arguments: words.collect(), env, cwd: None }))
 }
 
 /// Reads the variables named by `--env` from this process's environment.
@@ -148,11 +168,11 @@ fn target_from_url(mut url: Url, mut headers: Vec<(String, String)>) -> Result<T
     }
 }
 
-fn target_from_config(
+fn server_from_config(
     args: &CheckArgs,
     name: &str,
     more_headers: Vec<(String, String)>,
-) -> Result<(Target, Vec<String>), Failure> {
+) -> Result<CheckedServer, Failure> {
     let LoadedConfig { config, secrets, .. } = configuration(&args.data.flags())?;
     let server = config.upstreams.iter().find(|server| server.name == name).ok_or_else(|| {
         let all: Vec<&str> = config.upstreams.iter().map(|server| server.name.as_str()).collect();
@@ -174,7 +194,7 @@ fn target_from_config(
         }
     };
     let secrets = secrets.into_iter().map(|Secret(value)| value).filter(|value| value.len() >= MIN_SECRET_BYTES);
-    Ok((target, secrets.collect()))
+    Ok(CheckedServer { target, label: Some(server.label.clone()), secrets: secrets.collect() })
 }
 
 /// Prints a line for each check when it ends.
