@@ -78,7 +78,8 @@ impl Accounts {
         let addresses = ArcSwap::from_pointee(client_addresses(&base_url));
         let base_url = ArcSwap::from_pointee(base_url);
         let store = SealedStore::new(store, sealer);
-        let client = Arc::new(OAuthClient { store, addresses, identity_provider: OnceLock::new(), on_change });
+        let (identity_provider, unanswered_consents) = (OnceLock::new(), Mutex::default());
+        let client = Arc::new(OAuthClient { store, addresses, identity_provider, on_change, unanswered_consents });
         let (mode, servers, accounts) = (config.auth.mode, Mutex::default(), Mutex::default());
         let created = Arc::new(Self { mode, base_url, client, servers, accounts });
         created.set_servers(&config.upstreams);

@@ -1,9 +1,14 @@
 //! The gateway as a client of authorization servers: its registrations, and access to the stored accounts.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
 
 use arc_swap::ArcSwap;
 use futures_util::future::LocalBoxFuture;
+use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 
 use super::{
     failure::ConsentReason,
@@ -21,6 +26,9 @@ use countersign_config::OidcConfig;
 use countersign_protocol::McpError;
 use countersign_store::accounts::AccountKey;
 use countersign_upstream::credentials::AccountHolder;
+
+/// The time after which unanswered consents make the gateway register anew once more at an authorization server.
+const REGISTRATION_PAUSE: SignedDuration = SignedDuration::from_mins(10);
 
 /// The identity provider at which people sign in to the gateway.
 pub trait IdentityProvider: Send + Sync {
@@ -51,6 +59,16 @@ pub struct OAuthClient {
     /// Empty without an identity provider.
     pub identity_provider: OnceLock<Arc<dyn IdentityProvider>>,
     pub on_change: ChangeListener,
+    pub unanswered_consents: Mutex<UnansweredConsents>,
+}
+
+/// The consents that this node began with a dynamic registration, and that the authorization server has not answered.
+#[derive(Default)]
+pub struct UnansweredConsents {
+    /// The client id in the last one, by issuer and holder.
+    client_ids: HashMap<(String, String), String>,
+    /// The last time at which the gateway registered anew because of one, by issuer.
+    registered_at: HashMap<String, Timestamp>,
 }
 
 /// The reason why the gateway has no registration at an authorization server.
@@ -60,6 +78,20 @@ pub enum RegistrationError {
     OAuth(#[from] OAuthError),
     #[error("the store of the gateway is unavailable")]
     Store(#[from] McpError),
+}
+
+impl UnansweredConsents {
+    /// Returns `true` if the gateway must register anew for a consent of this holder, and remembers the time.
+    fn begin_registration(&mut self, known: &Registration, holder: &str, now: Timestamp) -> bool {
+        let last_client_id = self.client_ids.get(&(known.issuer.clone(), holder.to_owned()));
+        let last_time = self.registered_at.get(&known.issuer);
+        let is_due = last_client_id == Some(&known.client_id)
+            && last_time.is_none_or(|last| now.duration_since(*last) >= REGISTRATION_PAUSE);
+        if is_due {
+            self.registered_at.insert(known.issuer.clone(), now);
+        }
+        is_due
+    }
 }
 
 impl OAuthClient {
@@ -113,6 +145,48 @@ impl OAuthClient {
             Some(stored) => Ok(stored),
             None => self.register_anew(server, authorization_server).await,
         }
+    }
+
+    /// Returns the registration for the consent of a holder. An authorization server that has forgotten a client shows an
+    /// error to the person and sends nobody back. So if the last consent of the holder was not answered, the gateway
+    /// registers anew, at most once within [`REGISTRATION_PAUSE`]. If that fails, it uses the known registration.
+    ///
+    /// # Errors
+    /// Those of [`Self::find_or_register`].
+    pub async fn registration_for_consent(
+        &self,
+        server: &AccountServer,
+        authorization_server: &AuthorizationServer,
+        holder: &str,
+        now: Timestamp,
+    ) -> Result<Registration, RegistrationError> {
+        let known = self.find_or_register(server, authorization_server).await?;
+        if !self.unanswered_consents.lock().begin_registration(&known, holder, now) {
+            return Ok(known);
+        }
+        match self.register_anew(server, authorization_server).await {
+            Err(RegistrationError::OAuth(error)) => {
+                tracing::warn!(server = server.name, %error, "the gateway could not register anew");
+                Ok(known)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Records that a consent with this registration has begun.
+    pub fn record_consent(&self, registration: &Registration, holder: &str) {
+        if registration.dynamic_redirect_uri.is_some() {
+            let key = (registration.issuer.clone(), holder.to_owned());
+            self.unanswered_consents.lock().client_ids.insert(key, registration.client_id.clone());
+        }
+    }
+
+    /// Records that the authorization server answered a consent with this registration, which it thus knows.
+    pub fn record_answer(&self, registration: &Registration) {
+        let is_other = |issuer: &String, client_id: &String| {
+            (issuer, client_id) != (&registration.issuer, &registration.client_id)
+        };
+        self.unanswered_consents.lock().client_ids.retain(|(issuer, _), client_id| is_other(issuer, client_id));
     }
 
     /// Registers the gateway, and replaces an earlier registration. Boxed, so that its code is compiled in this crate only.

@@ -119,7 +119,8 @@ pub async fn begin(
     let old = client.store.read(key, &server.target).await.map_err(|_| ConnectProblem::StoreUnavailable)?;
     let challenge = server.challenge();
     let discovered = server.discover().await.map_err(|error| log_problem(server, &error))?;
-    let registration = client.find_or_register(server, &discovered.authorization_server).await;
+    let registration =
+        client.registration_for_consent(server, &discovered.authorization_server, &key.holder, now).await;
     let registration = registration.map_err(|error| match error {
         RegistrationError::OAuth(error) => log_problem(server, &error),
         RegistrationError::Store(_) => ConnectProblem::StoreUnavailable,
@@ -152,6 +153,7 @@ pub async fn begin(
         let text = format!("its metadata and scopes are too long ({} bytes)", cookie.len());
         return Err(log_problem(server, &OAuthError::Unusable(text)));
     }
+    client.record_consent(&pending.registration, &pending.holder);
     Ok(StartedConsent { url: request.url, cookie })
 }
 
@@ -179,6 +181,7 @@ pub async fn redeem(
     if pending.target != server.target || query.len() > MAX_QUERY_LEN || !has_state() {
         return Err(ConnectProblem::Interrupted);
     }
+    client.record_answer(&pending.registration);
     let PendingConsent { discovered, registration, redirect_uri, state, verifier, scopes, is_dpop, .. } = pending;
     let AuthorizationServer { issuer, names_issuer, .. } = &discovered.authorization_server;
     let code = read_code(query, &state, issuer, *names_issuer).map_err(|error| log_problem(server, &error))?;

@@ -266,6 +266,30 @@ async fn registration_is_shared_and_made_anew_when_forgotten() {
 }
 
 #[actix::test]
+async fn unanswered_consent_registers_the_client_anew() {
+    let fixture = Fixture::new(UpstreamOAuth::default());
+    let node = fixture.node();
+    let now = Timestamp::now();
+    let begin = async |name: &str, at: Timestamp| {
+        let started = node.begin_consent("notion", &person(name), at).await.unwrap();
+        parameter(&started.url, "client_id")
+    };
+    connect(&node, "ann").await.unwrap();
+    assert_eq!(begin("bob", now).await, "client-1");
+    assert_eq!(begin("ann", now).await, "client-1", "a consent of somebody else does not matter");
+    assert_eq!(begin("bob", now).await, "client-2", "the authorization server may have forgotten the first client");
+    connect(&node, "ann").await.unwrap();
+    assert_eq!(fixture.provider.last_form()["client_id"], "client-2");
+    let later = now + SignedDuration::from_mins(10);
+    assert_eq!(begin("bob", later).await, "client-2", "the authorization server knows the second client");
+    fixture.provider.state.lock().unwrap().refuses_registrations = true;
+    assert_eq!(begin("bob", later).await, "client-2", "the known client may still be valid");
+    fixture.provider.state.lock().unwrap().refuses_registrations = false;
+    assert_eq!(begin("bob", later).await, "client-2", "the gateway has just tried to register");
+    assert_eq!(begin("bob", later + SignedDuration::from_mins(10)).await, "client-3");
+}
+
+#[actix::test]
 async fn consent_at_unknown_or_unreachable_server_is_refused() {
     let fixture = Fixture::new(UpstreamOAuth::default());
     let outcome = fixture.node().begin_consent("other", &person("ann"), Timestamp::now()).await;

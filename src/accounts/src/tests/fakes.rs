@@ -164,6 +164,7 @@ pub struct ProviderState {
     /// The token requests.
     pub forms: Vec<BTreeMap<String, String>>,
     pub registrations: usize,
+    pub refuses_registrations: bool,
     /// The requests for the server's metadata.
     pub discoveries: usize,
     pub issues_refresh_tokens: bool,
@@ -282,6 +283,9 @@ impl ProviderState {
                 "code_challenge_methods_supported": ["S256"],
                 "token_endpoint_auth_methods_supported": ["none", "client_secret_post"],
             })),
+            "/register" if self.refuses_registrations => {
+                HttpResponse::Forbidden().json(json!({ "error": "access_denied" }))
+            }
             "/register" => {
                 self.registrations += 1;
                 let id = format!("client-{}", self.registrations);
