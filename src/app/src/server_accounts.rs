@@ -13,7 +13,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_rest::ServerAccounts;
 use countersign_runtime::{background, sealing::Sealer};
 use countersign_store::{AuditRecord, Store, StoreError, StoreLocation, WriteRequest, write};
-use countersign_upstream::Upstreams;
+use countersign_upstream::{Upstreams, credentials::CredentialSource as _};
 
 /// Opens the accounts, and the upstreams that use them.
 ///
@@ -112,6 +112,10 @@ impl ServerAccounts for AuditedAccounts {
         });
         let ended_early = |_| Err(McpError::new(ErrorKind::Internal, "the disconnection ended early"));
         Box::pin(async move { task.await.unwrap_or_else(ended_early) })
+    }
+
+    fn connect_url(&self, server: &str) -> String {
+        self.accounts.connect_url(server)
     }
 
     fn client_metadata(&self) -> Option<Value> {

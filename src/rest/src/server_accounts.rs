@@ -6,12 +6,14 @@
 use actix_web::{
     HttpRequest, HttpResponse,
     cookie::{Cookie, time::Duration as CookieDuration},
+    http::header::ORIGIN,
     web,
 };
 use futures_util::future::LocalBoxFuture;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
+use url::Url;
 use utoipa::ToSchema;
 
 use super::{
@@ -58,6 +60,9 @@ pub trait ServerAccounts: Send + Sync + 'static {
         server: &'a str,
         principal: &'a Principal,
     ) -> LocalBoxFuture<'a, Result<bool, McpError>>;
+
+    /// Returns the page on which a person connects a server, at the address to which browsers come back.
+    fn connect_url(&self, server: &str) -> String;
 
     /// Returns the Client ID Metadata Document, if the gateway has one.
     fn client_metadata(&self) -> Option<Value>;
@@ -122,7 +127,9 @@ pub async fn connect(
         let message = "an access token cannot connect an account; sign in to the dashboard";
         return Err(Problem::new(ErrorKind::Forbidden, message));
     }
-    let started = accounts.begin_connection(path_name(&request), &caller.principal).await;
+    let server = path_name(&request);
+    check_host(&request, &accounts.connect_url(server))?;
+    let started = accounts.begin_connection(server, &caller.principal).await;
     let StartedConsent { url, cookie } =
         started.map_err(|problem| Problem::new(error_kind(problem), problem.to_string()))?;
     let mut response = json_ok(&AuthorizationPage { url });
@@ -131,6 +138,21 @@ pub async fn connect(
         &connect_cookie(&request, cookie, CookieDuration::seconds(MAX_CONSENT_DURATION.as_secs()))?,
     )?;
     Ok(response)
+}
+
+/// Checks that the browser is on the host to which it comes back. It would not send the cookie of another host there.
+fn check_host(request: &HttpRequest, connect_url: &str) -> Result<(), Problem> {
+    let host = |url: &str| Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
+    match request.headers().get(ORIGIN).and_then(|origin| origin.to_str().ok()) {
+        Some(origin) if host(origin) != host(connect_url) => {
+            let text = format!(
+                "the server's sign-in page leads back to another address of the gateway (public_url); open {connect_url} to \
+                 connect"
+            );
+            Err(Problem::new(ErrorKind::InvalidRequest, text))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Finishes the connection of a browser that comes back from the authorization server.

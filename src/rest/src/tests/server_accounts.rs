@@ -74,6 +74,10 @@ impl ServerAccounts for FakeAccounts {
         Box::pin(async move { Ok(removed) })
     }
 
+    fn connect_url(&self, server: &str) -> String {
+        format!("http://127.0.0.1:9/#/servers/{server}/connect")
+    }
+
     fn client_metadata(&self) -> Option<Value> {
         Some(json!({ "client_id": "https://gw.example/.well-known/oauth-client.json" }))
     }
@@ -136,6 +140,29 @@ async fn connection_that_cannot_begin_is_a_problem() {
         assert_eq!(reply.problem(status), code, "{server}");
         assert_eq!(reply.header("set-cookie"), None);
     }
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn connection_begins_only_on_the_host_of_its_end() {
+    let endpoints = Endpoints::open().await;
+    let authorization = format!("Bearer {}", endpoints.key("ann", Role::Reviewer));
+    let (local_host, own_host) = (format!("localhost:{}", endpoints.address.port()), endpoints.address.to_string());
+    let begin = async |host: &str| {
+        let origin = format!("http://{host}");
+        let headers = [
+            ("Host", host),
+            ("Origin", origin.as_str()),
+            ("Authorization", authorization.as_str()),
+            ("Content-Type", "application/json"),
+        ];
+        endpoints.send("POST", "/api/servers/pretend/connect", &headers, Some("{}")).await
+    };
+    let reply = begin(&local_host).await;
+    assert_eq!(reply.problem(400), "INVALID_REQUEST");
+    assert!(reply.text.contains("open http://127.0.0.1:9/#/servers/pretend/connect to"), "{reply:?}");
+    assert_eq!(reply.header("set-cookie"), None, "it would not be sent to the other host");
+    assert_eq!(begin(&own_host).await.status, 200);
     endpoints.close().await;
 }
 
