@@ -117,14 +117,17 @@ pub struct CallbackParams {
     (status = 302, description = "The dashboard, with `#code=…` or `#sign-in-problem=…`")))]
 pub async fn finish(request: HttpRequest, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
     let cookie = request.cookie(oidc::SIGN_IN_COOKIE);
-    let finished =
-        data.provider_sign_ins.finish(request.query_string(), cookie.as_ref().map(Cookie::value), Timestamp::now());
-    let url = match finished.await {
+    let cookie = cookie.as_ref().map(Cookie::value);
+    let finished = data.provider_sign_ins.finish(request.query_string(), cookie, Timestamp::now()).await;
+    let url = match &finished {
         Ok(code) => format!("/#code={code}"),
-        Err(problem) => problem_url(problem),
+        Err(problem) => problem_url(*problem),
     };
     let mut response = redirect(&url);
-    set_cookie(&mut response, &sign_in_cookie(&data, String::new(), 0))?;
+    // The cookie may belong to another sign-in, which was begun in another tab and can still be finished.
+    if finished != Err(SignInProblem::Interrupted) {
+        set_cookie(&mut response, &sign_in_cookie(&data, String::new(), 0))?;
+    }
     Ok(response)
 }
 

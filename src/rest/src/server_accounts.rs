@@ -161,12 +161,16 @@ fn check_host(request: &HttpRequest, connect_url: &str) -> Result<(), Problem> {
     (status = 302, description = "The page of the server, with `?connected`, or that of all servers with `?connect-problem=…`")))]
 pub async fn finish(request: HttpRequest, accounts: web::Data<dyn ServerAccounts>) -> Result<HttpResponse, Problem> {
     let cookie = request.cookie(CONSENT_COOKIE);
-    let page = match accounts.finish_connection(request.query_string(), cookie.as_ref().map(Cookie::value)).await {
-        Ok(server) => format!("{}?connected", server_page(&server)),
+    let finished = accounts.finish_connection(request.query_string(), cookie.as_ref().map(Cookie::value)).await;
+    let page = match &finished {
+        Ok(server) => format!("{}?connected", server_page(server)),
         Err(problem) => format!("/#/servers?connect-problem={}", problem.name()),
     };
     let mut response = redirect(&page);
-    set_cookie(&mut response, &connect_cookie(&request, String::new(), CookieDuration::ZERO)?)?;
+    // The cookie may belong to another connection, which was begun in another tab and can still be finished.
+    if finished != Err(ConnectProblem::Interrupted) {
+        set_cookie(&mut response, &connect_cookie(&request, String::new(), CookieDuration::ZERO)?)?;
+    }
     Ok(response)
 }
 

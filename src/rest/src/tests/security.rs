@@ -334,6 +334,17 @@ async fn sign_in_without_a_provider_names_the_problem() {
 }
 
 #[actix::test]
+async fn answer_to_another_sign_in_keeps_the_cookie() {
+    let provider = countersign_config::OidcConfig::new("https://id.example", "gateway");
+    let endpoints = Endpoints::open_with(|config| config.auth.oidc = Some(provider)).await;
+    let cookie = [("Cookie", "countersign_sign_in=x")];
+    let reply = endpoints.send("GET", "/api/sign-in/callback?code=c&state=s", &cookie, None).await;
+    assert_eq!((reply.status, reply.header("location")), (302, Some("/#sign-in-problem=interrupted")));
+    assert_eq!(reply.header("set-cookie"), None, "the sign-in of another tab can still be finished");
+    endpoints.close().await;
+}
+
+#[actix::test]
 async fn revoked_key_and_its_sign_ins_are_refused() {
     let endpoints = Endpoints::open().await;
     let new = keys::create("alice", Role::Reviewer, Timestamp::now()).unwrap();
