@@ -21,6 +21,7 @@ use super::{
 };
 use countersign_config::{AccountKind, AuthMode, Config, UpstreamConfig, UpstreamOAuth};
 use countersign_domain::{
+    changes::person::person_key,
     policy::KeyHolders,
     principal::{Principal, Role},
 };
@@ -233,7 +234,7 @@ impl Accounts {
         match self.mode {
             _ if !oauth.is_personal() => AccountHolder::Gateway,
             AuthMode::Local => AccountHolder::Person(LOCAL_USER.into()),
-            AuthMode::Keys => AccountHolder::Person(principal.person_name().into()),
+            AuthMode::Keys => AccountHolder::Person(person_key(principal.person_name()).into()),
         }
     }
 

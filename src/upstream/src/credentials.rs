@@ -16,7 +16,8 @@ use countersign_domain::principal::Principal;
 /// The holder of an account at a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AccountHolder {
-    /// The person of that name (`Principal::person_name`), or this machine's one user in `auth.mode: local`.
+    /// The person with that key (`person_key` of `Principal::person_name`), or this machine's one user in `auth.mode:
+    /// local`.
     Person(Arc<str>),
     /// The gateway, whose account everybody uses.
     Gateway,

@@ -225,6 +225,19 @@ async fn local_mode_has_one_user() {
 }
 
 #[actix::test]
+async fn account_is_found_by_any_spelling_of_the_owner() {
+    let fixture = Fixture::new(UpstreamOAuth::default());
+    let node = fixture.node();
+    connect(&node, "Ann").await.unwrap();
+    for owner in ["ann", "ANN", "\u{ff21}nn"] {
+        let AccountHolder::Person(holder) = node.holder(&fixture.server(), &person(owner)) else { panic!("{owner}") };
+        assert_eq!(authorize(&*fixture.credentials(&node, &holder)).await.unwrap(), "Bearer access-1", "{owner}");
+    }
+    let subject = |id: &str| node.holder(&fixture.server(), &person(&format!("https://id.example#{id}")));
+    assert_ne!(subject("ann"), subject("Ann"), "subjects of a provider are compared exactly");
+}
+
+#[actix::test]
 async fn disconnecting_ends_the_use_at_all_nodes() {
     let fixture = Fixture::new(UpstreamOAuth::default());
     let (node, other) = (fixture.node(), fixture.node());

@@ -129,6 +129,21 @@ pub fn names_match(a: &str, b: &str) -> bool {
     fold_name(a) == fold_name(b)
 }
 
+/// Returns the key of a person in the store, which is the same for all names that match. The key of a subject of an
+/// identity provider is never that of another name.
+#[must_use]
+pub fn person_key(name: &str) -> String {
+    if is_subject_name(name) {
+        return name.to_owned();
+    }
+    if name.is_ascii() {
+        return name.to_ascii_lowercase();
+    }
+    let key = fold_name(name);
+    // Folding turns full-width characters into `://`, and removes blank ones. The empty key is that of the gateway.
+    if key.is_empty() || is_subject_name(&key) { name.to_owned() } else { key }
+}
+
 /// Normalizes a name, so that equal names have the same text.
 #[must_use]
 pub fn fold_name(name: &str) -> String {
@@ -236,5 +251,18 @@ mod tests {
             assert!(names_match(a, b) && names_match(b, a), "{a:?} {b:?}");
         }
         assert!(!names_match("a b", "ab") && !names_match("\u{e4}", "a") && !names_match("p\u{430}ul", "paul"));
+    }
+
+    #[test]
+    fn person_key_is_shared_by_matching_names_only() {
+        for (a, b) in [("Alice", "alice"), ("\u{ff21}lice", "alice"), ("Stra\u{df}e", "STRASSE")] {
+            assert_eq!(person_key(a), person_key(b));
+        }
+        let subject = "https://id.example#ann";
+        assert_eq!(person_key(subject), subject);
+        for other in ["https://id.example#Ann", "https\u{ff1a}\u{ff0f}\u{ff0f}id.example#ann"] {
+            assert_ne!(person_key(other), subject);
+        }
+        assert_ne!(person_key("\u{1d159}"), "", "the account of the gateway has this key");
     }
 }

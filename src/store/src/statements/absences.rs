@@ -9,22 +9,14 @@ use crate::{
     statements::people::to_json,
     values,
 };
-use countersign_domain::{
-    changes::{
-        Absence,
-        person::{fold_name, names_match},
-    },
-    principal::is_subject_name,
+use countersign_domain::changes::{
+    Absence,
+    person::{names_match, person_key},
 };
 
 fn parse(row: &Row) -> Result<Absence, StoreError> {
     let absence = serde_json::from_str(row.get(0)?);
     absence.map_err(|error| StoreError::BadRecord(format!("an absence: {error}")))
-}
-
-/// Returns the key of a person's row, which is the same for all names that match.
-fn row_key(person: &str) -> String {
-    if is_subject_name(person) { person.to_owned() } else { fold_name(person) }
 }
 
 pub async fn list<S: Sql>(db: &S) -> Result<Vec<Absence>, StoreError> {
@@ -33,7 +25,7 @@ pub async fn list<S: Sql>(db: &S) -> Result<Vec<Absence>, StoreError> {
 
 /// Stores an absence in place of an earlier one of the person, with an audit entry.
 pub async fn put<S: Sql>(db: &S, absence: &Absence) -> Result<(), StoreError> {
-    let (person, body) = (row_key(absence.person.person_name()), to_json(absence)?);
+    let (person, body) = (person_key(absence.person.person_name()), to_json(absence)?);
     let sql =
         "INSERT INTO absences (person, body) VALUES (?1, ?2) ON CONFLICT (person) DO UPDATE SET body = excluded.body";
     db.execute(sql, values![&person, &body]).await?;
@@ -45,7 +37,7 @@ pub async fn put<S: Sql>(db: &S, absence: &Absence) -> Result<(), StoreError> {
 
 /// Ends the absence of a person, with an audit entry. Returns `false` if there is none.
 pub async fn end<S: Sql>(db: &S, person: &str, actor: &str) -> Result<bool, StoreError> {
-    let person = row_key(person);
+    let person = person_key(person);
     if db.execute("DELETE FROM absences WHERE person = ?1", values![&person]).await? == 0 {
         return Ok(false);
     }
@@ -61,7 +53,7 @@ pub async fn end_all_of<S: Sql>(db: &S, key_id: Option<&str>, person: Option<&st
         let of_person =
             |person: &str| names_match(absence.person.person_name(), person) || names_match(&absence.deputy, person);
         if (key_id.is_some() && absence.person.key_id.as_deref() == key_id) || person.is_some_and(of_person) {
-            let row = row_key(absence.person.person_name());
+            let row = person_key(absence.person.person_name());
             db.execute("DELETE FROM absences WHERE person = ?1", values![&row]).await?;
             ended_rows.push(row);
         }

@@ -8,6 +8,7 @@ use crate::{
     sql::{Row, Sql},
     values,
 };
+use countersign_domain::changes::person::names_match;
 
 const SELECT: &str =
     "SELECT server, holder, target, issuer, sealed, version, refreshing_ms, connected_ms FROM accounts";
@@ -100,11 +101,22 @@ pub async fn remove<S: Sql>(db: &S, AccountKey { server, holder }: &AccountKey) 
     Ok(db.write("DELETE FROM accounts WHERE server = ?1 AND holder = ?2", values![server, holder]).await? == 1)
 }
 
-/// Removes all accounts of a holder within the caller's transaction. Returns their servers in order.
-pub async fn remove_all_of<S: Sql>(db: &S, holder: &str) -> Result<Vec<String>, StoreError> {
-    let rows = db.rows("DELETE FROM accounts WHERE holder = ?1 RETURNING server", values![holder]).await?;
-    let mut servers: Vec<String> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
+/// Removes all accounts of a person within the caller's transaction, also those that were stored under another spelling of
+/// the name. Returns their servers in order.
+pub async fn remove_all_of<S: Sql>(db: &S, person: &str) -> Result<Vec<String>, StoreError> {
+    let holders = db.rows("SELECT DISTINCT holder FROM accounts", &[]).await?;
+    let mut servers: Vec<String> = Vec::new();
+    for row in &holders {
+        let holder: &str = row.get(0)?;
+        if names_match(holder, person) {
+            let removed = db.rows("DELETE FROM accounts WHERE holder = ?1 RETURNING server", values![holder]).await?;
+            for row in &removed {
+                servers.push(row.get(0)?);
+            }
+        }
+    }
     servers.sort_unstable();
+    servers.dedup();
     Ok(servers)
 }
 

@@ -15,7 +15,10 @@ use crate::{
     sql::{Row, Sql},
     values,
 };
-use countersign_domain::principal::{Principal, Role, SecretHash, is_subject_name};
+use countersign_domain::{
+    changes::person::names_match,
+    principal::{Principal, Role, SecretHash, is_subject_name},
+};
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -111,22 +114,24 @@ pub struct EndedRights {
 /// key with the id. People of an identity provider need no key, so these rights stay.
 pub async fn revoke<S: Sql>(db: &S, id: &str, at: Timestamp) -> Result<Option<EndedRights>, StoreError> {
     // The rows are locked, so that one of two keys that are revoked at the same time is the last one.
-    let sql = format!(
-        "SELECT coalesce(owner, name), id, revoked_at FROM api_keys
-         WHERE coalesce(owner, name) = (SELECT coalesce(owner, name) FROM api_keys WHERE id = ?1) ORDER BY id{}",
-        S::DIALECT.for_update
-    );
-    let keys = db.rows(&sql, values![id]).await?;
+    let sql =
+        format!("SELECT coalesce(owner, name), id, revoked_at FROM api_keys ORDER BY id{}", S::DIALECT.for_update);
+    let keys = db.rows(&sql, &[]).await?;
     let sql = "UPDATE api_keys SET revoked_at = ?2 WHERE id = ?1 AND revoked_at IS NULL";
     if db.execute(sql, values![id, &at.to_string()]).await? == 0 {
         return Ok(None);
     }
-    let (mut owner, mut is_last) = (None, true);
+    let (mut owner, mut other_owners) = (None, Vec::new());
     for key in &keys {
-        owner = Some(key.get::<&str>(0)?);
-        is_last &= key.get::<&str>(1)? == id || key.get::<Option<&str>>(2)?.is_some();
+        let (name, key_id, revoked_at): (&str, &str, Option<&str>) = (key.get(0)?, key.get(1)?, key.get(2)?);
+        if key_id == id {
+            owner = Some(name);
+        } else if revoked_at.is_none() {
+            other_owners.push(name);
+        }
     }
-    let owner = owner.filter(|owner| is_last && !is_subject_name(owner));
+    let is_last = |owner: &&str| !other_owners.iter().any(|other| names_match(other, owner));
+    let owner = owner.filter(|owner| is_last(owner) && !is_subject_name(owner));
     let accounts = match owner {
         Some(owner) => accounts::remove_all_of(db, owner).await?,
         None => Vec::new(),

@@ -154,16 +154,19 @@ pub(super) fn last_key_of_an_owner_ends_accounts(location_of: LocationOf) {
         (2, "key_2", "ci", Some("ann")),
         (3, "key_3", "bob", None),
         (4, "key_4", "x", Some(NAME)),
+        (5, "key_5", "Ann", None),
     ] {
         let key = ApiKey { name: name.into(), owner: owner.map(Into::into), ..api_key(id, Role::Reviewer) };
         keys.insert(&key, &[number; 32]).unwrap();
     }
-    for holder in ["ann", "bob", NAME, ""] {
+    for holder in ["ann", "ANN", "bob", NAME, ""] {
         accounts.connect_account(&account_of("crm", holder, 3)).unwrap();
     }
     let holders = || -> Vec<String> { accounts.accounts().unwrap().into_iter().map(|row| row.key.holder).collect() };
     assert!(keys.revoke("key_1", time_at(5)).unwrap() && holders().contains(&"ann".to_owned()));
     assert!(keys.revoke("key_2", time_at(6)).unwrap() && !keys.revoke("key_2", time_at(7)).unwrap());
+    assert!(holders().contains(&"ann".to_owned()), "a key of the owner in another spelling remains");
+    assert!(keys.revoke("key_5", time_at(7)).unwrap());
     assert_eq!(holders(), ["", "bob", NAME], "the person of an identity provider needs no key");
     assert!(keys.revoke("key_4", time_at(8)).unwrap());
     assert_eq!(holders().len(), 3);
