@@ -204,7 +204,7 @@ pub async fn redeem(
     Ok(Tokens::new(answer, TokenOrigin { discovered, registration, requested_scopes: scopes, dpop_key }, now))
 }
 
-/// Stores the tokens of a consent, and counts the consent if the server demanded more scopes before.
+/// Stores the tokens of a consent, with the scopes that the server demanded before, and counts the consent for them.
 ///
 /// # Errors
 /// [`ConnectProblem::StoreUnavailable`]
@@ -216,7 +216,7 @@ pub async fn connect(
     now: Timestamp,
 ) -> Result<(), ConnectProblem> {
     let old = client.store.read(key, &server.target).await.map_err(|_| ConnectProblem::StoreUnavailable)?;
-    let step_up = old.and_then(|old| old.tokens.recent_step_up(now).cloned());
+    let step_up = old.and_then(|old| old.tokens.step_up);
     tokens.step_up = step_up.map(|step_up| StepUp { consents: step_up.consents + 1, ..step_up });
     client.store.connect_account(key, &server.target, &tokens, now).await.map_err(|_| ConnectProblem::StoreUnavailable)
 }

@@ -122,11 +122,21 @@ impl Tokens {
         now.duration_since(self.received_at) < MIN_AGE_TO_REPLACE
     }
 
-    /// Returns the scopes that were granted, requested or demanded so far, which the next consent requests again.
+    /// Returns the scopes that the next consent requests in addition to the usual ones: those that the server demanded
+    /// before the last consent, and during a step-up all that were granted, requested or demanded so far.
     #[must_use]
     pub fn scopes_for_next_consent(&self, now: Timestamp) -> Vec<String> {
-        let demanded = self.recent_step_up(now).map(|step_up| step_up.scopes.as_slice()).unwrap_or_default();
-        join_scopes([&self.scopes[..], &self.requested_scopes, demanded])
+        match self.recent_step_up(now) {
+            Some(step_up) => join_scopes([&self.scopes[..], &self.requested_scopes, &step_up.scopes]),
+            None => self.demanded_scopes(),
+        }
+    }
+
+    /// Returns the scopes that the server demanded, however long ago, and that the last consent requested. Others are
+    /// forgotten with the step-up, because the authorization server may refuse each consent that requests them.
+    fn demanded_scopes(&self) -> Vec<String> {
+        let demanded = self.step_up.iter().flat_map(|step_up| &step_up.scopes);
+        demanded.filter(|scope| self.requested_scopes.contains(scope)).cloned().collect()
     }
 
     /// Returns the step-up, unless it is older than [`STEP_UP_LIFETIME`].
@@ -139,7 +149,11 @@ impl Tokens {
     #[must_use]
     pub fn step_up_for(&self, challenged: &[String], now: Timestamp) -> StepUp {
         let last = self.recent_step_up(now);
-        let scopes = merge_scopes(last.map(|step_up| step_up.scopes.as_slice()).unwrap_or_default(), challenged);
+        // Scopes of an old step-up leave space for new ones.
+        let scopes = match last {
+            Some(last) => merge_scopes(&last.scopes, challenged),
+            None => merge_scopes(challenged, &self.demanded_scopes()),
+        };
         // The consent that led to this token counts if it already requested the scopes.
         let consents = last.map_or_else(|| u32::from(self.has_requested(challenged)), |last| last.consents);
         StepUp { scopes, since: last.map_or(now, |last| last.since), consents }

@@ -144,6 +144,32 @@ async fn step_up_scopes_are_requested_at_any_node() {
 }
 
 #[actix::test]
+async fn reconnection_requests_configured_and_demanded_scopes() {
+    let (mut fixture, node, _) = connected().await;
+    let mut configure = |scopes: &[&str]| {
+        let scopes = scopes.iter().map(|scope| (*scope).to_owned()).collect();
+        fixture.config.upstreams[0].oauth = Some(UpstreamOAuth { scopes, ..UpstreamOAuth::default() });
+        node.set_servers(&fixture.config.upstreams);
+    };
+    configure(&["read", "write"]);
+    assert_eq!(connect(&node, "ann").await.unwrap(), "read write");
+    configure(&["read"]);
+    assert_eq!(connect(&node, "ann").await.unwrap(), "read", "the server may no longer know the other scope");
+    let challenge = "Bearer error=\"insufficient_scope\", scope=\"admin\"";
+    assert_consent_needed(refuse(&*fixture.credentials(&node, "ann"), 403, challenge).await, "further permissions");
+    assert_eq!(connect(&node, "ann").await.unwrap(), "read admin");
+    let old = Timestamp::now() - SignedDuration::from_hours(2);
+    fixture.change_tokens("ann", |tokens| tokens.step_up.as_mut().unwrap().since = old).await;
+    for _ in 0..2 {
+        assert_eq!(connect(&node, "ann").await.unwrap(), "read admin", "the server demanded it some time");
+    }
+    let challenge = "Bearer error=\"insufficient_scope\", scope=\"unknown\"";
+    assert_consent_needed(refuse(&*fixture.credentials(&node, "ann"), 403, challenge).await, "further permissions");
+    fixture.change_tokens("ann", |tokens| tokens.step_up.as_mut().unwrap().since = old).await;
+    assert_eq!(connect(&node, "ann").await.unwrap(), "read admin", "no consent to the other scope has succeeded");
+}
+
+#[actix::test]
 async fn step_up_is_refused_after_three_consents_without_effect() {
     let (fixture, node, credentials) = connected().await;
     let challenge = "Bearer error=\"insufficient_scope\", scope=\"admin\"";
