@@ -84,7 +84,14 @@ pub(super) async fn post(
     let answer = send_bounded(request, Some(body)).await.map_err(|error| to_oauth_error(&url, error))?;
     let describe = |problem: &str| format!("{}: the answer {problem}", quote(url.as_str()));
     match answer.status {
-        200 | 201 => parse_json(&answer.body).ok_or_else(|| OAuthError::Unusable(describe("is not JSON"))),
+        200 | 201 => {
+            let document = parse_json(&answer.body).ok_or_else(|| OAuthError::Unusable(describe("is not JSON")))?;
+            // GitHub refuses token requests with the status 200.
+            match read_error_code(&answer.body).filter(|_| document.get("access_token").is_none()) {
+                Some(code) => Err(OAuthError::Refused(code)),
+                None => Ok(document),
+            }
+        }
         status if is_transient(status) => {
             // A server that answers with these statuses has not processed the request (RFC 6585, section 4; RFC 9110,
             // section 15.6.4).

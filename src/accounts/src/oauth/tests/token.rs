@@ -213,6 +213,9 @@ async fn failure_tells_whether_the_request_was_processed() {
         let refused = send(ClientAuthMethod::None, Grant::Refresh("r"), status, refusal.clone()).await.0.err();
         assert_eq!(refused, Some(OAuthError::Refused("invalid_grant".to_owned())), "{status}");
     }
+    let refusal = json!({ "error": "bad_refresh_token" });
+    let refused = send(ClientAuthMethod::None, Grant::Refresh("r"), 200, refusal).await.0.err();
+    assert_eq!(refused, Some(OAuthError::Refused("bad_refresh_token".to_owned())), "GitHub refuses like this");
     for (status, expected) in [(429, Some(true)), (500, Some(false)), (503, Some(true)), (302, None), (404, None)] {
         let error = send(ClientAuthMethod::None, Grant::Refresh("r"), status, json!({})).await.0.err().unwrap();
         let is_unprocessed = match &error {
