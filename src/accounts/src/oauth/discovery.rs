@@ -1,8 +1,7 @@
 //! Finds the authorization server of an MCP server (RFC 9728, RFC 8414, OpenID Connect Discovery 1.0;
 //! 2026-07-28/basic/authorization/authorization-server-discovery).
 
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, de::DeserializeOwned};
 use url::Url;
 
 use super::{
@@ -89,11 +88,9 @@ pub async fn discover(
     let allowed_addresses = AllowedAddresses::new(url, config.issuer.as_deref());
     let named_url = challenge.and_then(|challenge| challenge.resource_metadata.clone());
     let urls = named_url.as_ref().map_or_else(|| resource_metadata_urls(url), |named_url| vec![named_url.clone()]);
-    let (resource, resource_scopes, issuer) = match find_document(&urls, &allowed_addresses, trusted).await? {
+    let found = find_document::<ResourceDocument>(&urls, &allowed_addresses, trusted).await?;
+    let (resource, resource_scopes, issuer) = match found {
         DocumentLookup::Found { url: document_url, document } => {
-            let document = ResourceDocument::deserialize(document).map_err(|error| {
-                OAuthError::Unusable(format!("{}: {}", quote(&document_url), quote(&error.to_string())))
-            })?;
             if !covers_server(&document.resource, url) {
                 let resource = quote(&document.resource);
                 let document_url = quote(&document_url);
@@ -163,13 +160,11 @@ impl AuthorizationServer {
     /// Reads the document at `url`, whose issuer must be one of `issuers`.
     fn read(
         url: &str,
-        document: Value,
+        document: AuthorizationServerDocument,
         issuers: &[&str],
         allowed_addresses: &AllowedAddresses,
     ) -> Result<Self, OAuthError> {
         let unusable = |error: String| OAuthError::Unusable(format!("{}: {error}", quote(url)));
-        let document =
-            AuthorizationServerDocument::deserialize(document).map_err(|error| unusable(quote(&error.to_string())))?;
         // RFC 8414, section 3.3. Otherwise an issuer could speak for another one.
         if !issuers.contains(&document.issuer.as_str()) {
             return Err(unusable(format!("the issuer in the document is {}", quote(&document.issuer))));
@@ -206,12 +201,12 @@ impl AuthorizationServer {
 }
 
 /// The outcome of a search for a document at several URLs.
-enum DocumentLookup {
+enum DocumentLookup<T> {
     Found {
         url: String,
-        document: Value,
+        document: T,
     },
-    /// No URL has a document. The text says why the last URL has none.
+    /// No URL has a document. The text says why, for the last URL that has other JSON or else for the last one.
     Missing(String),
 }
 
@@ -219,17 +214,21 @@ enum DocumentLookup {
 ///
 /// # Errors
 /// [`OAuthError::Unavailable`] if a server does not answer, or answers that it is unavailable.
-async fn find_document(
+async fn find_document<T: DeserializeOwned>(
     urls: &[String],
     allowed_addresses: &AllowedAddresses,
     trusted: Option<&Authorities>,
-) -> Result<DocumentLookup, OAuthError> {
+) -> Result<DocumentLookup<T>, OAuthError> {
     let (mut failure, mut is_unavailable) = ("there is no well-known URL".to_owned(), false);
+    let mut malformed = None;
     for url in urls {
         match get_json(url, allowed_addresses, trusted).await {
-            Ok(document) => return Ok(DocumentLookup::Found { url: url.clone(), document }),
+            // At a URL without a document, servers answer with any status, with a page, or with other JSON.
+            Ok(document) => match T::deserialize(document) {
+                Ok(document) => return Ok(DocumentLookup::Found { url: url.clone(), document }),
+                Err(error) => malformed = Some(format!("{}: {}", quote(url), quote(&error.to_string()))),
+            },
             Err(GetError::Failed(error)) => return Err(error),
-            // At a URL without a document, servers answer with any status, or with a page.
             Err(GetError::NoDocument { reason, is_transient }) => {
                 failure = format!("{}: {reason}", quote(url));
                 is_unavailable |= is_transient;
@@ -239,7 +238,7 @@ async fn find_document(
     if is_unavailable {
         return Err(OAuthError::Unavailable { reason: failure, is_unprocessed: false });
     }
-    Ok(DocumentLookup::Missing(failure))
+    Ok(DocumentLookup::Missing(malformed.unwrap_or(failure)))
 }
 
 /// Returns the well-known URLs of a server's metadata, for a challenge that names no URL (RFC 9728, section 3.1).

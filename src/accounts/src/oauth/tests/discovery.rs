@@ -66,6 +66,19 @@ async fn metadata_is_sought_at_the_path_and_then_at_the_root() {
 }
 
 #[actix::test]
+async fn other_json_at_a_well_known_url_is_skipped() {
+    let server = FakeServer::start().await;
+    server.add(PATH_METADATA, 200, json!({ "error": "nothing here" }));
+    server.add("/.well-known/oauth-authorization-server", 200, json!({ "detail": "Not Found" }));
+    assert_unusable(discover_default(&server).await, "missing field `resource`");
+    server.add(ROOT_METADATA, 200, resource(&server, "/mcp", &server.url));
+    assert_unusable(discover_default(&server).await, "missing field `issuer`");
+    server.add("/.well-known/openid-configuration", 200, server.metadata(&server.url, json!({})));
+    assert_eq!(discover_default(&server).await.unwrap().authorization_server.issuer, server.url);
+    server.stop().await;
+}
+
+#[actix::test]
 async fn resource_must_be_the_server_or_its_parent_path() {
     for (path, is_accepted) in
         [("/mcp", true), ("/mcp/", true), ("/", true), ("", true), ("/mc", false), ("/mcp/more", false), ("?q", false)]
