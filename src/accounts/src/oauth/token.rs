@@ -2,7 +2,7 @@
 
 use awc::http::header::{AUTHORIZATION, HeaderName};
 use futures_util::future::LocalBoxFuture;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 use url::form_urlencoded::Serializer;
@@ -16,7 +16,7 @@ use super::{
     read_scopes,
     registration::{ClientAuthMethod, Registration},
 };
-use countersign_auth::tokens::{basic_credentials, code_flow::OFFLINE_ACCESS};
+use countersign_auth::tokens::{basic_credentials, code_flow::OFFLINE_ACCESS, read_lifetime};
 use countersign_config::{Authorities, Secret};
 
 const JWT_BEARER: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
@@ -27,8 +27,6 @@ const ID_JAG: &str = "urn:ietf:params:oauth:token-type:id-jag";
 
 /// The maximum number of bytes of a token.
 const MAX_TOKEN_LEN: usize = 16 * 1024;
-/// The maximum lifetime of a token. A longer `expires_in` is shortened to it.
-const MAX_LIFETIME: SignedDuration = SignedDuration::from_hours(365 * 24);
 
 /// The grant of a token request.
 #[derive(Clone, Copy)]
@@ -243,7 +241,7 @@ impl TokenRequest<'_> {
         let expires_at = match answer.expires_in {
             None | Some(Value::Null) => None,
             Some(value) => match read_lifetime(&value) {
-                Some(lifetime) => now.checked_add(lifetime.min(MAX_LIFETIME)).ok(),
+                Some(lifetime) => now.checked_add(lifetime).ok(),
                 None => return unusable("the lifetime of the token is not a number of seconds"),
             },
         };
@@ -259,16 +257,4 @@ impl TokenRequest<'_> {
             scopes: granted.filter(differs_from_request),
         })
     }
-}
-
-/// Reads `expires_in`, which some servers send as text.
-fn read_lifetime(value: &Value) -> Option<SignedDuration> {
-    let seconds = match value {
-        Value::Number(number) => number.as_f64()?,
-        Value::String(text) => text.parse().ok()?,
-        _ => return None,
-    };
-    SignedDuration::try_from_secs_f64(seconds.clamp(-1.0, MAX_LIFETIME.as_secs_f64()))
-        .ok()
-        .filter(|time| !time.is_negative())
 }

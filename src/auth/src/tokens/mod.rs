@@ -45,7 +45,7 @@ mod requests;
 
 pub use metadata::{quote, well_known_urls};
 pub use refusal::Refusal;
-pub use requests::{basic_credentials, read_error_code};
+pub use requests::{basic_credentials, read_error_code, read_lifetime};
 
 /// The maximum number of bytes of an access token.
 pub const MAX_TOKEN_BYTES: usize = 16 * 1024;

@@ -5,13 +5,14 @@
 
 use std::{fmt, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde_json::Value;
 use url::Url;
 
 use super::{
     code_flow::{self, AuthorizationResponseError, CodeRequest},
     metadata::{Metadata, check_endpoint},
-    requests::{ClientIdentity, RequestError, post_form},
+    requests::{ClientIdentity, RequestError, post_form, read_lifetime},
 };
 use countersign_config::Authorities;
 use countersign_runtime::secret;
@@ -38,6 +39,7 @@ pub struct TokenResponse {
     pub access_token: String,
     pub refresh_token: Option<String>,
     /// The lifetime of the access token in seconds.
+    #[serde(default, deserialize_with = "deserialize_seconds")]
     pub expires_in: Option<u64>,
 }
 
@@ -89,14 +91,23 @@ pub struct DeviceAuthorization {
     pub user_code: String,
     pub verification_uri: String,
     pub verification_uri_complete: Option<String>,
-    expires_in: u64,
+    #[serde(deserialize_with = "deserialize_seconds")]
+    expires_in: Option<u64>,
+    #[serde(default, deserialize_with = "deserialize_seconds")]
     interval: Option<u64>,
+}
+
+/// Reads a number of seconds as [`read_lifetime`] does.
+fn deserialize_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let Some(value) = Option::<Value>::deserialize(deserializer)? else { return Ok(None) };
+    let seconds = read_lifetime(&value).and_then(|lifetime| u64::try_from(lifetime.as_secs()).ok());
+    seconds.map(Some).ok_or_else(|| D::Error::custom("this is not a number of seconds"))
 }
 
 impl DeviceAuthorization {
     #[must_use]
     pub fn lifetime(&self) -> Duration {
-        Duration::from_secs(self.expires_in)
+        Duration::from_secs(self.expires_in.unwrap_or_default())
     }
 
     /// Returns the polling interval, which is at least a second.

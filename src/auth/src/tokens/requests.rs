@@ -5,6 +5,7 @@ use awc::{
     http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use jiff::SignedDuration;
 use serde::Deserialize;
 use serde_json::Value;
 use url::form_urlencoded::{Serializer, byte_serialize};
@@ -14,6 +15,9 @@ use countersign_net::{BoundedRequestError, send_bounded, shared_client};
 
 /// The maximum number of characters of an error code, which is logged.
 pub(super) const MAX_ERROR_CODE_CHARS: usize = 200;
+
+/// The maximum lifetime that is read. A longer one is shortened to it.
+const MAX_LIFETIME: SignedDuration = SignedDuration::from_hours(365 * 24);
 
 /// The body of a refusal.
 #[derive(Deserialize)]
@@ -115,6 +119,19 @@ pub fn basic_credentials(client_id: &str, secret: &str) -> String {
 pub fn read_error_code(body: &[u8]) -> Option<String> {
     let refusal: ErrorBody = serde_json::from_slice(body).ok()?;
     Some(refusal.error.chars().take(MAX_ERROR_CODE_CHARS).collect())
+}
+
+/// Reads a lifetime in seconds (`expires_in`), which some servers send as text.
+#[must_use]
+pub fn read_lifetime(value: &Value) -> Option<SignedDuration> {
+    let seconds = match value {
+        Value::Number(number) => number.as_f64()?,
+        Value::String(text) => text.parse().ok()?,
+        _ => return None,
+    };
+    SignedDuration::try_from_secs_f64(seconds.clamp(-1.0, MAX_LIFETIME.as_secs_f64()))
+        .ok()
+        .filter(|time| !time.is_negative())
 }
 
 async fn send(request: ClientRequest, body: Option<String>) -> Result<String, RequestError> {

@@ -71,6 +71,26 @@ async fn device_code_is_redeemed_once_the_person_confirmed_it() {
 }
 
 #[actix::test]
+async fn lifetimes_are_read_as_texts_and_shortened() {
+    let (provider, client) = start().await;
+    let year = 365 * 24 * 3600;
+    for (lifetime, expected) in [(json!("90"), 90), (json!(90.5), 90), (json!(u64::MAX), year)] {
+        let tokens = json!({ "access_token": "a1", "expires_in": lifetime });
+        provider.set_page("/token", 200, tokens.to_string());
+        assert_eq!(client.refresh("r1").await.unwrap().expires_in, Some(expected));
+        let device = json!({
+            "device_code": "d", "user_code": "A-B", "verification_uri": "https://id/device",
+            "expires_in": lifetime, "interval": lifetime,
+        });
+        provider.set_page("/device", 200, device.to_string());
+        let device = client.authorize_device().await.unwrap();
+        assert_eq!((device.interval().as_secs(), device.lifetime().as_secs()), (expected, expected));
+    }
+    provider.set_page("/token", 200, r#"{"access_token":"a1","expires_in":"soon"}"#);
+    assert!(matches!(client.refresh("r1").await.unwrap_err(), GrantProblem::Unusable(_)));
+}
+
+#[actix::test]
 async fn failures_of_the_provider_are_distinguished() {
     let (provider, client) = start().await;
     assert!(!client.revoke("r1").await.unwrap(), "it has no endpoint for that");
