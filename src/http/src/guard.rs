@@ -31,7 +31,7 @@ use countersign_domain::principal::Identity;
 use countersign_protocol::{ErrorKind, McpError};
 
 /// HTTP methods that pages may use.
-const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, DELETE, OPTIONS");
+const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE, OPTIONS");
 /// Response headers that pages may read in addition to the CORS-safelisted ones.
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
     "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, Content-Encoding, Allow",

@@ -109,6 +109,10 @@ async fn preflights_are_answered_for_configured_origins_only() {
         assert!(allowed.split(", ").any(|a| a == name), "{name} in {allowed}");
     }
     assert!(!allowed.contains("secret") && !allowed.contains("a b"), "{allowed}");
+    let methods = response.headers().get(ACCESS_CONTROL_ALLOW_METHODS).unwrap().to_str().unwrap();
+    for method in ["GET", "POST", "PUT", "DELETE"] {
+        assert!(methods.split(", ").any(|allowed| allowed == method), "{method} in {methods}");
+    }
     assert_eq!(response.headers().get(PRIVATE_NETWORK_ALLOW).unwrap(), "true");
     assert_eq!(respond(&with_cors(), preflight("https://evil.example")).await.status(), StatusCode::FORBIDDEN);
     assert_eq!(respond(&Config::default(), preflight("https://app.example")).await.status(), StatusCode::FORBIDDEN);
