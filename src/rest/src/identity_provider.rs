@@ -30,9 +30,13 @@ const COOKIE_PATH: &str = "/api/sign-in";
 
 /// The ways to sign in.
 #[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 struct SignInOptions {
     /// `true` if people can sign in with an identity provider, at `/api/sign-in/provider`.
     provider: bool,
+    /// The address of `/api/sign-in/provider` on the host to which the browser comes back; absent without a provider.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sign_in_url: Option<String>,
     /// The settings of `countersign login`; absent if the gateway accepts no tokens of a public client of the provider.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<CliSignIn>)]
@@ -55,10 +59,12 @@ struct CliSignIn {
 #[utoipa::path(get, path = "/api/sign-in", operation_id = "getSignInOptions", security(()), responses(
     (status = 200, body = SignInOptions, description = "The ways to sign in")))]
 pub async fn options(data: web::Data<SignInData>) -> HttpResponse {
-    let config = data.provider_sign_ins.client().config();
+    let client = data.provider_sign_ins.client();
+    let config = client.config();
     let tokens = data.authentication.authenticator.tokens();
     let cli = config.as_ref().and_then(|config| cli_settings(config, tokens));
-    json_ok(&SignInOptions { provider: config.is_some(), cli })
+    let sign_in_url = config.is_some().then(|| client.sign_in_url());
+    json_ok(&SignInOptions { provider: config.is_some(), sign_in_url, cli })
 }
 
 /// Returns how the command line gets tokens that this gateway accepts, if it can.

@@ -39,7 +39,7 @@ function showSignIn(message, busy = false) {
   if (busy) return;
   view.focus();
   // Without an answer, the page offers keys only.
-  api.signInOptions().then(({ provider }) => provider && view.offerProvider(() => leaveForProvider()), () => {});
+  api.signInOptions().then(({ provider, signInUrl }) => provider && view.offerProvider(() => leaveForProvider(signInUrl)), () => {});
 }
 
 function showApp(me) {

@@ -334,9 +334,15 @@ async fn sign_in_without_a_provider_names_the_problem() {
 }
 
 #[actix::test]
-async fn answer_to_another_sign_in_keeps_the_cookie() {
+async fn sign_in_begins_on_its_own_host_and_keeps_cookies() {
     let provider = countersign_config::OidcConfig::new("https://id.example", "gateway");
-    let endpoints = Endpoints::open_with(|config| config.auth.oidc = Some(provider)).await;
+    let endpoints = Endpoints::open_with(|config| {
+        config.public_url = Some("https://gw.example/".to_owned());
+        config.auth.oidc = Some(provider);
+    })
+    .await;
+    let expected = json!({ "provider": true, "signInUrl": "https://gw.example/api/sign-in/provider" });
+    assert_eq!(endpoints.send("GET", "/api/sign-in", &[], None).await.json(), expected);
     let cookie = [("Cookie", "countersign_sign_in=x")];
     let reply = endpoints.send("GET", "/api/sign-in/callback?code=c&state=s", &cookie, None).await;
     assert_eq!((reply.status, reply.header("location")), (302, Some("/#sign-in-problem=interrupted")));

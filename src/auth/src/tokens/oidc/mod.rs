@@ -307,6 +307,12 @@ impl OidcClient {
         provider.verify_logout_token(token, now).await
     }
 
+    /// Returns the page of the gateway that begins a sign-in, at the address to which the browser comes back.
+    #[must_use]
+    pub fn sign_in_url(&self) -> String {
+        format!("{}/api/sign-in/provider", self.public_url)
+    }
+
     fn redirect_uri(&self) -> String {
         format!("{}/api/sign-in/callback", self.public_url)
     }

@@ -79,11 +79,11 @@ export const takeProblem = () => takeFromAddress(/^#sign-in-problem=([^&]+)/);
 
 /**
  * Leaves for the identity provider, which asks the user to authenticate again if they are to decide on the change with that id.
- * `restoreRoute` shows the view that was open.
+ * `url` begins the sign-in on the host to which the browser comes back. `restoreRoute` shows the view that was open.
  */
-export function leaveForProvider(changeId = null) {
+export function leaveForProvider(url, changeId = null) {
   sessionStorage.setItem(ROUTE_KEY, location.hash);
-  location.assign(changeId ? `/api/sign-in/provider?change=${encodeURIComponent(changeId)}` : '/api/sign-in/provider');
+  location.assign(changeId ? `${url}?change=${encodeURIComponent(changeId)}` : url);
 }
 
 /** Returns to the view that was open before the sign-in at the identity provider, unless the address names another one. */

@@ -7,8 +7,8 @@ import { leaveForProvider } from '../core/session.js';
 
 /** Returns the button that leads to the provider for a decision on the change with that id, or null if there is no provider. */
 export async function signInButton(api, id, label = t('decision.signInAgain')) {
-  const { provider } = await api.signInOptions().catch(() => ({}));
-  return provider ? h('button', { type: 'button', data: { act: 'sign-in' }, onclick: () => leaveForProvider(id) }, icon('person'), label) : null;
+  const { provider, signInUrl } = await api.signInOptions().catch(() => ({}));
+  return provider ? h('button', { type: 'button', data: { act: 'sign-in' }, onclick: () => leaveForProvider(signInUrl, id) }, icon('person'), label) : null;
 }
 
 /** Returns true if a decision was refused for want of such a sign-in. */
