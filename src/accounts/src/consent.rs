@@ -13,6 +13,7 @@ use super::{
     oauth::{
         OAuthError,
         authorization::{build_authorization_request, read_code, scopes_to_request},
+        challenge::Challenge,
         discovery::{AuthorizationServer, DiscoveredResource},
         dpop::DpopKey,
         registration::Registration,
@@ -118,7 +119,7 @@ pub async fn begin(
 ) -> Result<StartedConsent, ConnectProblem> {
     let old = client.store.read(key, &server.target).await.map_err(|_| ConnectProblem::StoreUnavailable)?;
     let challenge = server.challenge();
-    let discovered = server.discover().await.map_err(|error| log_problem(server, &error))?;
+    let discovered = discover(client, server).await.map_err(|error| log_problem(server, &error))?;
     let registration =
         client.registration_for_consent(server, &discovered.authorization_server, &key.holder, now).await;
     let registration = registration.map_err(|error| match error {
@@ -155,6 +156,24 @@ pub async fn begin(
     }
     client.record_consent(&pending.registration, &pending.holder);
     Ok(StartedConsent { url: request.url, cookie })
+}
+
+/// Finds the authorization server of a server. If the server has sent no challenge since the gateway started, its metadata
+/// may be at a URL that an earlier challenge named, which the accounts at the server know.
+async fn discover(client: &OAuthClient, server: &AccountServer) -> Result<DiscoveredResource, OAuthError> {
+    let outcome = server.discover().await;
+    if outcome.is_ok() || server.challenge().is_some() {
+        return outcome;
+    }
+    for holder in client.store.holders(&server.name, &server.target) {
+        let key = AccountKey { server: server.name.clone(), holder };
+        let account = client.store.read(&key, &server.target).await.ok().flatten();
+        let resource_metadata = account.and_then(|account| account.tokens.discovered.metadata_url);
+        if resource_metadata.is_some() {
+            return server.discover_after(Some(Challenge { resource_metadata, ..Challenge::default() })).await;
+        }
+    }
+    outcome
 }
 
 /// Opens the cookie of a consent that began less than ten minutes ago.

@@ -61,9 +61,18 @@ impl AccountServer {
     /// # Errors
     /// The errors of [`discover`].
     pub fn discover(&self) -> LocalBoxFuture<'_, Result<DiscoveredResource, OAuthError>> {
-        Box::pin(
-            async move { discover(&self.url, self.challenge().as_ref(), &self.oauth, self.authorities.as_ref()).await },
-        )
+        self.discover_after(self.challenge())
+    }
+
+    /// Finds the authorization server as [`Self::discover`] does, but after this challenge.
+    ///
+    /// # Errors
+    /// The errors of [`discover`].
+    pub fn discover_after(
+        &self,
+        challenge: Option<Challenge>,
+    ) -> LocalBoxFuture<'_, Result<DiscoveredResource, OAuthError>> {
+        Box::pin(async move { discover(&self.url, challenge.as_ref(), &self.oauth, self.authorities.as_ref()).await })
     }
 
     /// Creates the request for a token that the discovered resource of the server accepts.

@@ -24,6 +24,9 @@ pub struct DiscoveredResource {
     pub resource: String,
     /// `scopes_supported` of the resource.
     pub resource_scopes: Option<Vec<String>>,
+    /// The URL of its metadata, if a challenge named one that is not well-known.
+    #[serde(default)]
+    pub metadata_url: Option<String>,
     #[serde(rename = "server")]
     pub authorization_server: AuthorizationServer,
 }
@@ -112,7 +115,8 @@ pub async fn discover(
         Some(issuer) => read_authorization_server(&issuer, &allowed_addresses, trusted).await?,
         None => read_legacy_server(url, &allowed_addresses, trusted).await?,
     };
-    Ok(DiscoveredResource { resource, resource_scopes, authorization_server })
+    let metadata_url = named_url.filter(|named_url| !resource_metadata_urls(url).contains(named_url));
+    Ok(DiscoveredResource { resource, resource_scopes, metadata_url, authorization_server })
 }
 
 /// Reads the metadata of an authorization server from the first of its well-known URLs that has it.

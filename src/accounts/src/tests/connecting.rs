@@ -136,6 +136,23 @@ async fn consent_to_a_replaced_server_is_refused() {
 }
 
 #[actix::test]
+async fn metadata_of_an_earlier_challenge_is_found_after_restart() {
+    let mut fixture = Fixture::new(UpstreamOAuth::default());
+    let url = fixture.provider.url.clone();
+    // There is no metadata at the well-known URLs of this path.
+    fixture.config.upstreams = vec![server_at(&format!("{url}/mcp/other"), UpstreamOAuth::default())];
+    let node = fixture.node();
+    assert_eq!(connect(&node, "ann").await, Err(ConnectProblem::AuthorizationServerUnusable));
+    let challenge = format!("Bearer resource_metadata=\"{url}/.well-known/oauth-protected-resource/mcp\"");
+    assert_consent_needed(refuse(&*fixture.credentials(&node, "ann"), 401, &challenge).await, "connected first");
+    connect(&node, "ann").await.unwrap();
+    let restarted = fixture.node();
+    for name in ["bob", "ann"] {
+        connect(&restarted, name).await.unwrap();
+    }
+}
+
+#[actix::test]
 async fn account_at_a_replaced_server_is_not_used() {
     let mut fixture = Fixture::new(UpstreamOAuth::default());
     let node = fixture.node();

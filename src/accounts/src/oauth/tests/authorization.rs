@@ -12,6 +12,7 @@ fn discovered() -> DiscoveredResource {
     DiscoveredResource {
         resource: "https://mcp.example/mcp".to_owned(),
         resource_scopes: Some(strings(&["read", "write"])),
+        metadata_url: None,
         authorization_server: AuthorizationServer {
             issuer: ISSUER.to_owned(),
             authorization_endpoint: Some("https://id.example/authorize?tenant=1#x".to_owned()),
