@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
+import { ApiError, explain } from '../../src/rest/assets/js/core/api.js';
 import { differences } from '../../src/rest/assets/js/core/compare.js';
 import { Collection, matchingRows } from '../../src/rest/assets/js/core/collection.js';
 import { facets, filterRows, filterQuery, readFilter, requestOf, stateCounts } from '../../src/rest/assets/js/core/filters.js';
@@ -38,6 +39,11 @@ test('visibleString replaces invisible characters with marks', () => {
   for (const [text, shown] of cases) assert.equal(visibleString(text), shown);
   assert.equal(visibleString('a\nb\tc\r', { block: true }), 'a\nb\tc‹U+000D›');
   assert.equal(visibleString('a\nb\tc', { tabs: true }), 'a‹U+000A›b\tc');
+});
+
+test('a reviewer is told whose account a call lacks', () => {
+  const error = new ApiError(403, { code: 'AUTHORIZATION', detail: 'the server crm must be connected first' });
+  assert.equal(explain(error), 'The call uses its proposer’s account at the server, or the gateway’s: the server crm must be connected first.');
 });
 
 test('cut and truncatedLength never split a character', () => {

@@ -413,6 +413,7 @@ export function explain(error) {
   }
   if (error.code === 'SELF_APPROVAL') return t('core.api.ownChange');
   if (error.code === 'EDIT_FORBIDDEN') return t('core.api.editForbidden');
+  if (error.code === 'AUTHORIZATION') return t('core.api.accountMissing', { problem: error.message });
   if (error.code === 'SIGN_IN_REQUIRED' || error.code === 'POLICY_DENIED') return `${error.message}.`;
   if (error.status === 403) return t('core.api.notAllowed', { problem: error.message });
   if (error.status === 404) return t('core.api.notFound', { problem: error.message });

@@ -68,6 +68,7 @@ export default {
   'core.api.tooManyFor': 'Zu viele Anfragen. Versuchen Sie es in {seconds} s erneut.',
   'core.api.ownChange': 'Sie haben diese Änderung vorgeschlagen, daher muss sie jemand anderes freigeben.',
   'core.api.editForbidden': 'Die Regel für dieses Tool erlaubt Prüfern nicht, seine Änderungen zu bearbeiten.',
+  'core.api.accountMissing': 'Der Aufruf nutzt das Konto der Person, für die er vorgeschlagen wurde, oder das des Gateways: {problem}.',
   'core.api.notAllowed': 'Sie dürfen das nicht tun. {problem}',
   'core.api.notFound': 'Nicht gefunden: {problem}',
   'core.number': 'Das ist keine Zahl.',

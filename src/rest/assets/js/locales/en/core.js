@@ -68,6 +68,7 @@ export default {
   'core.api.tooManyFor': 'Too many requests. Try again in {seconds} s.',
   'core.api.ownChange': 'You proposed this change, so somebody else has to approve it.',
   'core.api.editForbidden': 'The rule for this tool does not allow reviewers to edit its changes.',
+  'core.api.accountMissing': 'The call uses its proposer’s account at the server, or the gateway’s: {problem}.',
   'core.api.notAllowed': 'You are not allowed to do this. {problem}',
   'core.api.notFound': 'Not found: {problem}',
   'core.number': 'This is not a number.',
