@@ -29,16 +29,22 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Returns the advice for an account that is not connected.
+    /// Returns `true` unless somebody must connect it, for the first time or again.
+    fn is_settled(&self) -> bool {
+        self.connected && self.problem.is_none()
+    }
+
+    /// Returns the advice for an account that must be connected.
     pub fn advice(&self, server: &str) -> Option<String> {
-        if self.connected {
+        if self.is_settled() {
             return None;
         }
+        let state = if self.connected { "connected" } else { "not connected" };
         let problem = self.problem.as_ref().map_or(String::new(), |problem| format!(" ({})", one_line(problem)));
         Some(if self.may_connect {
-            format!("not connected{problem}; run `countersign servers connect {}`", one_line(server))
+            format!("{state}{problem}; run `countersign servers connect {}`", one_line(server))
         } else {
-            format!("not connected{problem}; an admin has to connect it")
+            format!("{state}{problem}; an admin has to connect it")
         })
     }
 }
@@ -46,7 +52,7 @@ impl Account {
 /// Prints the link to the page that connects a server, opens it, and waits until the account is connected.
 pub(super) async fn connect(client: &Client, args: &ConnectAccountArgs, out: &mut Output) -> Result<Exit, Failure> {
     let name = one_line(&args.name);
-    if find_account(client, &args.name).await?.connected {
+    if find_account(client, &args.name).await?.is_settled() {
         print_note(&format!("{name} is connected already."));
         return Ok(Exit::Ok);
     }
@@ -64,7 +70,7 @@ pub(super) async fn connect(client: &Client, args: &ConnectAccountArgs, out: &mu
     let deadline = Instant::now() + Duration::from_secs(args.wait);
     while Instant::now() < deadline {
         tokio::time::sleep(POLL_INTERVAL).await;
-        if find_account(client, &args.name).await?.connected {
+        if find_account(client, &args.name).await?.is_settled() {
             print_note(&format!("{name} is connected."));
             return Ok(Exit::Ok);
         }
@@ -110,6 +116,9 @@ mod tests {
         assert_eq!(advice(account).unwrap(), "not connected; run `countersign servers connect notion`");
         let account = json!({ "as": "gateway", "connected": false, "mayConnect": false, "problem": "a\u{1b}b" });
         assert_eq!(advice(account).unwrap(), "not connected (a\\u{1b}b); an admin has to connect it");
+        let account = json!({ "connected": true, "mayConnect": true, "problem": "must be connected again" });
+        let expected = "connected (must be connected again); run `countersign servers connect notion`";
+        assert_eq!(advice(account).unwrap(), expected, "its token may lack permissions");
         assert_eq!(advice(json!({ "connected": true, "mayConnect": true })), None);
     }
 }

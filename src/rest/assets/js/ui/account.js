@@ -36,11 +36,15 @@ export function accountSection({ server, account, me, isJustConnected, disconnec
 
 function connected({ server, account, me, isJustConnected, isShared, disconnect }) {
   const owner = isShared ? t('account.connectedForAll') : parts('account.connectedFor', { name: h('strong', null, quote(personName(me), 60)) });
+  const { problem } = account;
+  const tone = problem ? 'amber' : isJustConnected ? 'green' : 'grey';
   const facts = [account.since && parts('account.since', { time: time(account.since) }), account.issuer && parts('account.through', { host: quote(hostOf(account.issuer), 100) })].filter(Boolean);
-  return h('div', { class: `banner tone-${isJustConnected ? 'green' : 'grey'} account` }, icon('check'), h('div', null,
+  return h('div', { class: `banner tone-${tone} account` }, icon(problem ? 'alert' : 'check'), h('div', null,
     isJustConnected && h('p', null, h('strong', null, t('account.worked')), ' ', t(isShared ? 'account.nowForAll' : 'account.nowForYou')),
     h('p', null, owner, facts.map((fact) => h('span', { class: 'quiet' }, ' · ', fact))),
-    account.scopes.length > 0 && h('p', { class: 'quiet account-scopes' }, parts('account.granted', { scopes: quote(account.scopes.join(', '), 500) }))),
+    account.scopes.length > 0 && h('p', { class: 'quiet account-scopes' }, parts('account.granted', { scopes: quote(account.scopes.join(', '), 500) })),
+    problem && h('p', { class: 'account-problem' }, quote(problem, 300)),
+    problem && account.mayConnect && h('button', { type: 'button', class: 'primary', onclick: () => go(connectRoute(server)) }, t('connect.again'))),
   account.mayConnect && h('button', { type: 'button', class: 'account-end', onclick: () => confirm({ server, isShared, disconnect }) }, t('account.disconnect')));
 }
 
