@@ -20,7 +20,7 @@ use countersign_domain::{
     principal::Principal,
 };
 use countersign_protocol::ErrorKind;
-use countersign_store::keys::Credentials;
+use countersign_store::{keys::Credentials, unread_result_error};
 
 /// An absence of the caller.
 #[derive(Clone, Serialize, ToSchema)]
@@ -148,7 +148,7 @@ pub async fn set(
         let absence = Absence { person, deputy, since, until: body.until };
         store.put_absence(&absence).map_err(|error| unavailable(&error))?;
         tracing::info!(person = principal.name, deputy = absence.deputy, until = %absence.until, "a person is away");
-        read_state(store, &reviewers, &principal)
+        read_state(store, &reviewers, &principal).map_err(|_| unread_result_error().into())
     })
     .await?;
     Ok(json_ok(&state))
@@ -166,7 +166,7 @@ pub async fn end(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResp
             return Err(Problem::new(ErrorKind::NotFound, "you are not away"));
         }
         tracing::info!(person = principal.name, "a person is back");
-        read_state(store, &reviewers, &principal)
+        read_state(store, &reviewers, &principal).map_err(|_| unread_result_error().into())
     })
     .await?;
     Ok(json_ok(&state))

@@ -23,6 +23,7 @@ use countersign_runtime::background;
 use countersign_store::{
     StoreError,
     keys::{ApiKey, Credentials},
+    unread_result_error,
 };
 
 /// Returns `true` if the caller may manage the keys of agents: an admin, or a person who signed in with a code of
@@ -209,7 +210,7 @@ pub async fn revoke(
         return Err(not_found());
     }
     tracing::info!(key = revoked_id, by = caller.principal.name, "a key was revoked");
-    list(caller, data).await
+    list(caller, data).await.map_err(|_| unread_result_error().into())
 }
 
 /// Calls the store on another thread, because its methods block.

@@ -20,8 +20,7 @@ fn plan_not_found() -> Problem {
     Problem::new(ErrorKind::NotFound, "Plan not found")
 }
 
-async fn plan_response(mut plan: Plan, changes: &Changes) -> Result<HttpResponse, Problem> {
-    changes.set_waits_for(&mut plan.changes).await?;
+async fn plan_response(plan: Plan) -> Result<HttpResponse, Problem> {
     let bytes = plan.changes.iter().map(|change| change.estimated_size()).sum();
     json_ok_sized(bytes, plan).await
 }
@@ -31,8 +30,9 @@ async fn plan_response(mut plan: Plan, changes: &Changes) -> Result<HttpResponse
     (status = 200, description = "The plan", body = Plan)))]
 pub async fn get(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     let id = path_id(&request).ok_or_else(plan_not_found)?;
-    let plan = changes.plan(id).await?.ok_or_else(plan_not_found)?;
-    plan_response(plan, &changes).await
+    let mut plan = changes.plan(id).await?.ok_or_else(plan_not_found)?;
+    changes.set_waits_for(&mut plan.changes).await?;
+    plan_response(plan).await
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -92,6 +92,8 @@ pub async fn decide(
         version: body.version,
         digests,
     };
-    let plan = changes.decide_plan(decision).await.map_err(request_problem)?;
-    plan_response(plan, &changes).await
+    let mut plan = changes.decide_plan(decision).await.map_err(request_problem)?;
+    // The decision is made, even if the store cannot tell what the steps wait for.
+    let _ = changes.set_waits_for(&mut plan.changes).await;
+    plan_response(plan).await
 }

@@ -159,6 +159,16 @@ impl StoreError {
     }
 }
 
+/// Returns the error for a client whose write was committed, but whose result cannot be read. The error of the read would say
+/// that nothing was changed.
+#[must_use]
+pub fn unread_result_error() -> McpError {
+    McpError::new(
+        ErrorKind::StoreUnavailable,
+        "This was done, but the store cannot be read at the moment; look at the result later",
+    )
+}
+
 impl From<StoreError> for McpError {
     fn from(error: StoreError) -> Self {
         error.to_mcp()

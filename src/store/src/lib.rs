@@ -61,7 +61,7 @@ use countersign_domain::{
 };
 
 pub use coverage::CoveredCounts;
-pub use error::{ReadAuditError, StoreError};
+pub use error::{ReadAuditError, StoreError, unread_result_error};
 pub use identity::StoreIdentity;
 pub use location::{ModuleStorage, StoreLocation};
 pub use moving::{MoveError, MoveModules, Progress};

@@ -15,6 +15,7 @@ use countersign_domain::{
     principal::Principal,
 };
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_store::unread_result_error;
 
 /// A plan: the calls that an agent announced together, as changes in the order in which they run.
 #[derive(Debug, Serialize, ToSchema)]
@@ -87,9 +88,9 @@ impl Changes {
     }
 
     /// Approves or rejects all steps of a plan that wait for this reviewer, each with the checks of [`Changes::decide`]. If a
-    /// check fails, or a step is not as it was shown, nothing is decided. If a step changes while the decisions are recorded, the
-    /// earlier ones stay. An approval leaves out the steps that the reviewer has approved, or has edited if the editor may not
-    /// approve. A rejection also withdraws the approved steps that have not begun.
+    /// check fails, or a step is not as it was shown, nothing is decided. If a step changes or the store fails while the decisions
+    /// are recorded, the earlier ones stay. An approval leaves out the steps that the reviewer has approved, or has edited if the
+    /// editor may not approve. A rejection also withdraws the approved steps that have not begun.
     ///
     /// # Errors
     /// Those of [`Changes::decide`], about the first step that fails; `NOT_FOUND`; `VERSION_CONFLICT` if the plan is no longer as
@@ -158,13 +159,19 @@ async fn decide_now(state: &ReviewState, decision: PlanDecision) -> Result<Plan,
             Err(refused) if !approves && refused.current.as_ref().is_some_and(|now| !now.state.awaits_decision()) => {
                 refusal.get_or_insert(refused);
             }
+            // The error of the store says that nothing was changed, which is true of this step only.
+            Err(refused) if is_decided && refused.error.kind == ErrorKind::StoreUnavailable => {
+                let message = "The store failed after some steps of the plan were decided; look at the plan again";
+                return Err(McpError::new(ErrorKind::StoreUnavailable, message).with("outcome", "unknown").into());
+            }
             Err(refused) => return Err(refused),
         }
     }
     if let Some(refused) = refusal.filter(|_| !is_decided) {
         return Err(refused);
     }
-    load(state, &id).await?.ok_or_else(|| not_found().into())
+    let decided = load(state, &id).await.map_err(|_| unread_result_error())?;
+    decided.ok_or_else(|| not_found().into())
 }
 
 /// Rejects a decision unless all steps of the plan were shown as they are now.

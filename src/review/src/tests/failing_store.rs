@@ -9,6 +9,7 @@ use futures_util::FutureExt as _;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
+use super::plans;
 use crate::{ChangeFilter, Proposal, ReviewConfig, testing::*};
 use countersign_domain::{
     changes::{Change, ChangeState, ReviewVerdict, Terms, audit::AuditEntry, machine::EventKind},
@@ -29,6 +30,8 @@ enum WriteFault {
     HideCommit,
     /// Like `HideCommit`; from then on no change can be read.
     HideCommitAndReads,
+    /// The write is stored; from then on no change can be read.
+    HideReads,
     /// The write is put aside until the test passes it to the store.
     Delay,
 }
@@ -81,10 +84,12 @@ impl Store for FaultyStore {
                 if *kind == draft.kind && *remaining > 0 =>
             {
                 *remaining -= 1;
-                self.unreadable.store(matches!(write_fault, WriteFault::HideCommitAndReads), Ordering::SeqCst);
+                let hides_reads = matches!(write_fault, WriteFault::HideCommitAndReads | WriteFault::HideReads);
+                self.unreadable.store(hides_reads, Ordering::SeqCst);
                 match write_fault.clone() {
                     WriteFault::Reject(error) => done(Err(error.into()), false),
                     WriteFault::Delay => *self.delayed.lock().unwrap() = Some((request, done)),
+                    WriteFault::HideReads => self.store.submit(request, done),
                     WriteFault::HideCommit | WriteFault::HideCommitAndReads => self.store.submit(
                         request,
                         Box::new(move |_, more| done(Err(WriteError::Store(StoreError::OutcomeUnknown)), more)),
@@ -120,6 +125,9 @@ impl Store for FaultyStore {
         self.store.bundle_candidates()
     }
     fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>> {
+        if self.unreadable.load(Ordering::SeqCst) {
+            return Box::pin(async { Err(StoreError::Locked) });
+        }
         self.store.plan(plan)
     }
     fn plan_states(&self, plan: &str) -> StoreFuture<Vec<countersign_domain::changes::plan::StepState>> {
@@ -380,6 +388,35 @@ async fn endpoint_error_tells_whether_the_write_is_certain() {
     for seq in 1..=5 {
         assert_eq!(feed.next().await.unwrap().seq, Some(seq));
     }
+    bench.end().await;
+}
+
+#[actix::test]
+async fn decided_plan_that_cannot_be_read_is_reported_as_decided() {
+    let (bench, store, _dir) = start_with_faults(EventKind::Approved, WriteFault::HideReads, 2).await;
+    let steps = plans::propose(&bench, &[r#"{"target":"a"}"#, r#"{"target":"b"}"#]).await;
+    let plan = plans::plan(&bench, &steps).await;
+    let unread = plans::decide_as(&bench, &plan, "alice", ReviewVerdict::Approve).await.unwrap_err().error;
+    assert_eq!(unread.kind, ErrorKind::StoreUnavailable);
+    assert!(unread.message.contains("was done"), "{}", unread.message);
+    let stored = store.store.plan(&plan.id).await.unwrap();
+    assert!(stored.iter().all(|step| step.state == ChangeState::Approved), "{stored:?}");
+    store.unreadable.store(false, Ordering::SeqCst);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn failed_plan_decision_reports_earlier_decisions() {
+    let fault = WriteFault::Reject(StoreError::DiskFull);
+    let (bench, _store, _dir) = start_with_faults(EventKind::Approved, fault, 1).await;
+    let needs_two_votes = |step: usize, proposal: &mut Proposal| proposal.terms.quorum = if step == 0 { 2 } else { 1 };
+    let steps = plans::propose_with(&bench, &[r#"{"target":"a"}"#, r#"{"target":"b"}"#], needs_two_votes).await;
+    let plan = plans::plan(&bench, &steps).await;
+    let failed = plans::decide_as(&bench, &plan, "alice", ReviewVerdict::Approve).await.unwrap_err().error;
+    assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::StoreUnavailable, &"unknown".into()));
+    assert!(failed.message.contains("some steps"), "{}", failed.message);
+    let votes: Vec<usize> = plans::plan(&bench, &steps).await.changes.iter().map(|step| step.decisions.len()).collect();
+    assert_eq!(votes, [1, 0]);
     bench.end().await;
 }
 
