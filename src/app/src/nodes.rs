@@ -187,7 +187,7 @@ impl NodeSync {
             }
             self.require_trial_calls(&mut breakers_open_at_peers);
             let records = updates.borrow_and_update().records;
-            if records != applied_records || self.pins.is_behind() {
+            if records != applied_records || self.pins.is_behind() || self.standing_rules.is_behind() {
                 let reloaded = match self.reload_rulings().await {
                     Ok(()) => self.follow_trail(&mut last_read_entry).await,
                     Err(error) => Err(error),

@@ -45,7 +45,9 @@ use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::table::PublishedTable;
 use countersign_runtime::crash::crash_point;
-use countersign_store::{AuditRecord, Nodes, Store, StoreError, WriteRequest, standing_rules::RULE_USED, write};
+use countersign_store::{
+    AuditRecord, Nodes, Store, StoreError, WriteError, WriteRequest, standing_rules::RULE_USED, write,
+};
 
 /// The maximum number of active rules of one owner.
 pub const MAX_RULES_PER_OWNER: usize = 200;
@@ -159,6 +161,8 @@ pub struct StandingRuleService {
     rules_lock: tokio::sync::Mutex<()>,
     /// The recorded use counts by rule id.
     recorded_uses: Mutex<HashMap<String, u64>>,
+    /// See [`StandingRuleService::is_behind`].
+    is_behind: AtomicBool,
 }
 
 impl StandingRuleService {
@@ -169,7 +173,12 @@ impl StandingRuleService {
     #[must_use]
     pub fn new(deps: StandingRuleServiceDeps) -> Self {
         let recorded_uses = deps.cache.rules().iter().map(|rule| (rule.id.clone(), rule.uses.get())).collect();
-        Self { deps, rules_lock: tokio::sync::Mutex::new(()), recorded_uses: Mutex::new(recorded_uses) }
+        Self {
+            deps,
+            rules_lock: tokio::sync::Mutex::default(),
+            recorded_uses: Mutex::new(recorded_uses),
+            is_behind: AtomicBool::default(),
+        }
     }
 
     /// Returns all stored rules, newest first, including ended ones.
@@ -244,8 +253,7 @@ impl StandingRuleService {
             return Err(McpError::new(ErrorKind::NotFound, "there is no standing rule with this id"));
         };
         if rule.has_ended() {
-            let message = "the standing rule has already ended";
-            return Err(McpError::new(ErrorKind::VersionConflict, message).with("ruleId", rule.id.as_str()));
+            return Err(already_ended_error(rule));
         }
         if rule.verdict == StandingVerdict::Deny && self.denies_own_calls(rule, by).await? {
             let message = "you cannot revoke a rule that denies your own calls";
@@ -274,16 +282,23 @@ impl StandingRuleService {
         let mut checks = 0_u32;
         let mut handled_revocations = None;
         loop {
-            self.handle_orphans_after_revocations(&mut handled_revocations).await;
+            self.end_invalid_rules(&mut handled_revocations).await;
             tokio::select! {
                 () = tokio::time::sleep(CHECK_INTERVAL) => {}
                 () = shutdown.cancelled() => return,
             }
-            self.expire().await;
             checks = checks.wrapping_add(1);
             if checks.is_multiple_of(CHECKS_PER_USE_RECORD) {
                 self.record_uses().await;
             }
+        }
+    }
+
+    /// Ends expired and orphaned rules if this node is the leader. The other nodes adopt what it records.
+    async fn end_invalid_rules(&self, handled_revocations: &mut Option<u64>) {
+        if self.deps.cache.nodes.is_leader() {
+            self.handle_orphans_after_revocations(handled_revocations).await;
+            self.expire().await;
         }
     }
 
@@ -406,12 +421,22 @@ impl StandingRuleService {
         };
         let write_result = write(&*self.deps.store, WriteRequest::Record(record)).await;
         write_result.map_err(|error| {
+            if matches!(error, WriteError::Conflict | WriteError::Store(StoreError::OutcomeUnknown)) {
+                self.is_behind.store(true, Ordering::Release);
+            }
+            if matches!(error, WriteError::Conflict) {
+                return already_ended_error(rule);
+            }
             tracing::error!(%error, "a standing rule could not be stored");
             error.to_user_error("the standing rule could not be stored; it has not changed")
         })?;
         self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner).insert(rule.id.clone(), uses);
         Ok(())
     }
+}
+
+fn already_ended_error(rule: &StandingRule) -> McpError {
+    McpError::new(ErrorKind::VersionConflict, "the standing rule has already ended").with("ruleId", rule.id.as_str())
 }
 
 /// Returns a rule for any arguments and any caller, without an end.

@@ -1,6 +1,6 @@
 //! Adopts the standing rules that other nodes have created or ended, and announces that on this node's feed.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, atomic::Ordering};
 
 use super::{StandingRuleCache, StandingRuleService, now};
 use countersign_domain::{
@@ -66,6 +66,13 @@ impl StandingRuleCache {
 }
 
 impl StandingRuleService {
+    /// Returns `true` if the rules must be reloaded, because another node was first to end a rule, or because it is unknown
+    /// whether a rule of this node was stored.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Acquire)
+    }
+
     /// Reads what other nodes did with rules, and announces it once it is in force.
     ///
     /// # Errors
@@ -80,6 +87,7 @@ impl StandingRuleService {
         if self.deps.cache.merge(stored) {
             (self.deps.rebuild)().await;
         }
+        self.is_behind.store(false, Ordering::Release);
         for RemoteRuleEvent { rule, feed_event, by, comment } in events {
             let comment = match comment {
                 None if feed_event == "rule.revoked" => self.find_revocation_comment(&rule).await,

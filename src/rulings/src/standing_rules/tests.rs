@@ -1,23 +1,47 @@
-//! Tests of interrupted decisions: the request is dropped, the store fails, or another decision comes first.
+//! Tests of interrupted decisions: the request is dropped, the store fails, or another decision or node comes first.
 
 use countersign_domain::{
     changes::{ChangeState, retention::redact, testing::change},
     principal::Role,
 };
 use countersign_routing::table::RouteTable;
-use countersign_store::StoreLocation;
+use countersign_store::{
+    StoreFuture, StoreLocation,
+    nodes::{Introduction, Node, ServerStates, StoreUpdates},
+};
 use futures_util::FutureExt;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::*;
 
+/// A node that is not the leader.
+struct FollowingNode;
+
+impl Nodes for FollowingNode {
+    fn is_leader(&self) -> bool {
+        false
+    }
+    fn subscribe_updates(&self) -> watch::Receiver<StoreUpdates> {
+        watch::channel(StoreUpdates::default()).1
+    }
+    fn introduce(&self, _: Introduction) {}
+    fn set_server_states(&self, _: ServerStates) {}
+    fn list(&self) -> StoreFuture<Vec<Node>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+}
+
 /// Returns the rules of the store, and a signal that the routes were rebuilt.
 async fn open_rules(store: &Arc<dyn Store>) -> (Arc<StandingRuleService>, Arc<Notify>) {
+    open_rules_with(store, StandingRuleCache::open(store).await.unwrap())
+}
+
+fn open_rules_with(store: &Arc<dyn Store>, cache: Arc<StandingRuleCache>) -> (Arc<StandingRuleService>, Arc<Notify>) {
     let rebuilt = Arc::new(Notify::new());
     let rebuilding = Arc::clone(&rebuilt);
     let rules = StandingRuleService::new(StandingRuleServiceDeps {
         store: Arc::clone(store),
-        cache: StandingRuleCache::open(store).await.unwrap(),
+        cache,
         reviewers: Arc::default(),
         routes: Arc::new(PublishedTable::from_pointee(RouteTable::default())),
         rebuild: Box::new(move || {
@@ -33,18 +57,22 @@ fn allow(tool: &str, by: &Principal) -> StandingRule {
     unrestricted_rule(StandingVerdict::Allow, ("files", tool, "hash"), by, Timestamp::now())
 }
 
+async fn store_rule(store: &Arc<dyn Store>, rule: &StandingRule) {
+    let created = AuditRecord {
+        server: "files".to_owned(),
+        rules: vec![rule.clone()],
+        ..AuditRecord::new("standing_rule_created", Timestamp::now(), "alice", "{}".to_owned())
+    };
+    write(&**store, WriteRequest::Record(created)).await.unwrap();
+}
+
 #[tokio::test]
 async fn dropped_request_still_revokes_the_rule() {
     let dir = tempfile::tempdir().unwrap();
     let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
     let alice = Principal::new("alice", Role::Reviewer);
     let rule = allow("write", &alice);
-    let created = AuditRecord {
-        server: "files".to_owned(),
-        rules: vec![rule.clone()],
-        ..AuditRecord::new("standing_rule_created", Timestamp::now(), "alice", "{}".to_owned())
-    };
-    write(&*store, WriteRequest::Record(created)).await.unwrap();
+    store_rule(&store, &rule).await;
     let (rules, rebuilt) = open_rules(&store).await;
     // The request is polled once and dropped, as if its client had disconnected.
     assert!(rules.revoke(&rule.id, &alice, None).now_or_never().is_none());
@@ -93,6 +121,45 @@ async fn expiry_keeps_changes_made_while_it_waited() {
     expiring.await;
     let rule = &rules.list()[0];
     assert!(rule.has_ended() && rule.orphaned_at == Some(past), "{rule:?}");
+    store.close();
+}
+
+#[tokio::test]
+async fn rule_that_another_node_ended_keeps_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
+    let (alice, bob) = (Principal::new("alice", Role::Reviewer), Principal::new("bob", Role::Reviewer));
+    let rule = allow("write", &alice);
+    store_rule(&store, &rule).await;
+    let ((first, _), (second, _)) = (open_rules(&store).await, open_rules(&store).await);
+    first.revoke(&rule.id, &alice, None).await.unwrap();
+    let refused = second.revoke(&rule.id, &bob, None).await.unwrap_err();
+    assert_eq!((refused.kind, &refused.data["ruleId"]), (ErrorKind::VersionConflict, &json!(rule.id)), "{refused:?}");
+    assert_eq!(store.standing_rules().await.unwrap()[0].revoked_by.as_deref(), Some("alice"));
+    assert!(second.is_behind(), "the rule must not stay in force");
+    second.reload().await.unwrap();
+    assert!(second.cache().rules()[0].has_ended() && !second.is_behind());
+    store.close();
+}
+
+#[tokio::test]
+async fn only_the_leader_ends_expired_rules() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
+    let alice = Principal::new("alice", Role::Reviewer);
+    let past = Some(Timestamp::UNIX_EPOCH);
+    let rule = StandingRule { verdict: StandingVerdict::Deny, expires_at: past, ..allow("write", &alice) };
+    store_rule(&store, &rule).await;
+    let cache = StandingRuleCache {
+        rules: ArcSwap::from_pointee(vec![Arc::new(rule)]),
+        is_cut_off: AtomicBool::new(false),
+        nodes: Arc::new(FollowingNode),
+    };
+    let ((follower, _), (leader, _)) = (open_rules_with(&store, Arc::new(cache)), open_rules(&store).await);
+    follower.end_invalid_rules(&mut None).await;
+    assert!(!store.standing_rules().await.unwrap()[0].has_ended());
+    leader.end_invalid_rules(&mut None).await;
+    assert!(store.standing_rules().await.unwrap()[0].has_ended());
     store.close();
 }
 

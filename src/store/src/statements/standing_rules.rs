@@ -13,13 +13,16 @@ use countersign_domain::{
 };
 
 /// Writes rules, within the writer's transaction. Returns the description of each row for the audit entry, or `None`
-/// if another node has ended one of the rules meanwhile. If `uses_only` is set, only the use count is updated.
+/// if another node has ended one of the rules, or marked it as orphaned, meanwhile. If `uses_only` is set, only the use
+/// count is updated.
 pub async fn store<S: Sql>(db: &S, rules: &[StandingRule], uses_only: bool) -> Result<Option<Vec<Value>>, StoreError> {
     let mut descriptions = Vec::with_capacity(rules.len());
     for rule in rules {
         let sql = format!("SELECT id, body FROM standing_rules WHERE id = ?1{}", S::DIALECT.for_update);
         let stored_rule = db.first(&sql, values![&rule.id]).await?.as_ref().map(parse_rule).transpose()?;
-        if !uses_only && !rule.has_ended() && stored_rule.as_ref().is_some_and(StandingRule::has_ended) {
+        let is_outdated =
+            |stored: &StandingRule| stored.has_ended() || (stored.orphaned_at.is_some() && !rule.has_ended());
+        if !uses_only && stored_rule.as_ref().is_some_and(is_outdated) {
             return Ok(None);
         }
         let merged =

@@ -223,3 +223,26 @@ pub(super) async fn pins_and_rules_are_kept_with_entries(location_of: LocationOf
     let covered = location.verify_audit(None).unwrap().covered;
     assert_eq!((covered.pins, covered.rules, covered.uncovered), (1, 2, 0));
 }
+
+pub(super) async fn rule_ends_only_once(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
+    let (allow, deny) = (standing_rule("srl_1", "allow"), standing_rule("srl_2", "deny"));
+    let created = rule_record("standing_rule_created", vec![allow.clone(), deny.clone()]);
+    write_record(&*store, created, false).await.unwrap();
+    let revoked = StandingRule { revoked_at: Some(time_at(1)), revoked_by: Some("alice".into()), ..allow.clone() };
+    let orphaned = StandingRule { orphaned_at: Some(time_at(1)), ..deny };
+    write_record(&*store, rule_record("standing_rule_revoked", vec![revoked]), false).await.unwrap();
+    write_record(&*store, rule_record("standing_rule_orphaned", vec![orphaned.clone()]), false).await.unwrap();
+    // Another node, which has not read these records yet, ends and marks the rules too.
+    let expired = StandingRule { expired_at: Some(time_at(2)), ..allow };
+    for (event, rule) in [("standing_rule_expired", expired), ("standing_rule_orphaned", orphaned.clone())] {
+        let again = write_record(&*store, rule_record(event, vec![rule]), false).await;
+        assert!(matches!(again, Err(WriteError::Conflict)), "{again:?}");
+    }
+    let rules = store.standing_rules().await.unwrap();
+    assert_eq!((rules[0].revoked_by.as_deref(), rules[0].expired_at), (Some("alice"), None));
+    let ended = StandingRule { revoked_at: Some(time_at(3)), ..orphaned };
+    write_record(&*store, rule_record("standing_rule_revoked", vec![ended]), false).await.unwrap();
+    store.close();
+}
