@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{completion::run_to_completion, tool_acceptance::RouteRebuilder};
 use countersign_domain::{
     changes::{machine::SYSTEM, person::Person},
-    policy::{Reviewers, StandingRule, StandingRuleSource, StandingVerdict},
+    policy::{Reviewers, StandingRule, StandingRuleSource, StandingVerdict, standing_rules::UseCounter},
     principal::Principal,
 };
 use countersign_feed::Feed;
@@ -159,7 +159,8 @@ pub struct StandingRuleService {
     deps: StandingRuleServiceDeps,
     /// Held during each change of the rules, so that concurrent requests cannot exceed the limits.
     rules_lock: tokio::sync::Mutex<()>,
-    /// The recorded use counts by rule id.
+    /// The recorded uses by rule id, of all nodes as far as this node knows. Each rule in the cache counts these and the uses at
+    /// this node since then.
     recorded_uses: Mutex<HashMap<String, u64>>,
     /// See [`StandingRuleService::is_behind`].
     is_behind: AtomicBool,
@@ -409,6 +410,11 @@ impl StandingRuleService {
         comment: Option<&str>,
     ) -> Result<(), McpError> {
         let uses = rule.uses.get();
+        let recorded_uses = {
+            let recorded = self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner);
+            recorded.get(&rule.id).copied().unwrap_or(0)
+        };
+        let new_uses = UseCounter::new(uses.saturating_sub(recorded_uses));
         let mut details = json!({ "rule": audit_details(rule) });
         if let Some(comment) = comment {
             details["comment"] = comment.into();
@@ -416,7 +422,7 @@ impl StandingRuleService {
         let record = AuditRecord {
             change: rule.from_change.clone().unwrap_or_default(),
             server: if rule.from_change.is_some() { String::new() } else { rule.provider.clone() },
-            rules: vec![rule.clone()],
+            rules: vec![StandingRule { uses: new_uses, ..rule.clone() }],
             ..AuditRecord::new(event, self.now(), by, details.to_string())
         };
         let write_result = write(&*self.deps.store, WriteRequest::Record(record)).await;

@@ -68,7 +68,7 @@ macro_rules! suite {
                 callbacks_run_in_commit_order, one_of_many_concurrent_writes_succeeds, listings_are_filtered_paged_and_bounded,
                 live_changes_and_counts_match_states, overview_has_transitions_and_waiting_changes, bundles_are_found_among_recent_proposals, audit_pages_form_a_valid_chain, searches_find_changes_and_entries,
                 any_character_is_stored, pruning_removes_old_records_once, redacted_change_refuses_a_verification,
-                pins_and_rules_are_kept_with_entries, rule_ends_only_once, record_about_a_change_is_written_once, policy_is_kept_after_reopening,
+                pins_and_rules_are_kept_with_entries, rule_ends_only_once, uses_of_a_rule_add_up, record_about_a_change_is_written_once, policy_is_kept_after_reopening,
                 target_stays_taken_after_an_unknown_outcome, steps_of_a_plan_are_claimed_in_order, undone_approval_is_never_followed_by_a_run,
                 verification_is_kept_with_its_event);
             suite!(@plain $at;

@@ -49,6 +49,11 @@ pub enum StandingVerdict {
 pub struct UseCounter(Arc<AtomicU64>);
 
 impl UseCounter {
+    #[must_use]
+    pub fn new(uses: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(uses)))
+    }
+
     pub fn increment(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -58,9 +63,9 @@ impl UseCounter {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Raises the counter to a count that was read from the store.
-    pub fn raise_to(&self, uses: u64) {
-        self.0.fetch_max(uses, Ordering::Relaxed);
+    /// Adds uses that other nodes have counted.
+    pub fn add(&self, uses: u64) {
+        self.0.fetch_add(uses, Ordering::Relaxed);
     }
 }
 

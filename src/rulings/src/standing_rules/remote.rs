@@ -47,17 +47,14 @@ fn find_remote_events(known_rules: &[Arc<StandingRule>], stored: &[StandingRule]
 }
 
 impl StandingRuleCache {
-    /// Replaces the rules with the stored ones, but keeps the higher use count of each rule. Returns `true` if the set or
-    /// the state of the rules differs.
+    /// Replaces the rules with the stored ones, but keeps the counters of known rules. Returns `true` if the set or the state of
+    /// the rules differs.
     fn merge(&self, stored: Vec<StandingRule>) -> bool {
         let (now, known_rules) = (now(&*self.nodes), self.rules.load_full());
         let state = |rule: &StandingRule| (rule.id.clone(), rule.has_ended(), rule.orphaned_at);
         let is_unchanged = known_rules.iter().map(|rule| state(rule)).eq(stored.iter().map(state));
         let merged = stored.into_iter().map(|rule| match known_rules.iter().find(|known| known.id == rule.id) {
-            Some(known) => {
-                known.uses.raise_to(rule.uses.get());
-                Arc::new(StandingRule { uses: known.uses.clone(), deadline: known.deadline, ..rule })
-            }
+            Some(known) => Arc::new(StandingRule { uses: known.uses.clone(), deadline: known.deadline, ..rule }),
             None => Arc::new(rule.with_deadline(now)),
         });
         self.rules.store(Arc::new(merged.collect()));
@@ -81,9 +78,9 @@ impl StandingRuleService {
         // Waits until this node's own rules are in the cache, so that they are not taken for those of another node.
         let _one_at_a_time = self.rules_lock.lock().await;
         let stored = self.deps.store.standing_rules().await?;
-        let use_counts = stored.iter().map(|rule| (rule.id.clone(), rule.uses.get()));
-        self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner).extend(use_counts);
-        let events = find_remote_events(&self.deps.cache.rules(), &stored);
+        let known_rules = self.deps.cache.rules();
+        self.add_remote_uses(&known_rules, &stored);
+        let events = find_remote_events(&known_rules, &stored);
         if self.deps.cache.merge(stored) {
             (self.deps.rebuild)().await;
         }
@@ -96,6 +93,18 @@ impl StandingRuleService {
             self.announce(&rule, feed_event, &by, comment.as_deref());
         }
         Ok(())
+    }
+
+    /// Adds the uses that other nodes have recorded since this node last read or recorded them.
+    fn add_remote_uses(&self, known_rules: &[Arc<StandingRule>], stored: &[StandingRule]) {
+        let mut recorded_uses = self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner);
+        for rule in stored {
+            let uses = rule.uses.get();
+            let uses_before = recorded_uses.insert(rule.id.clone(), uses).unwrap_or(0);
+            if let Some(known) = known_rules.iter().find(|known| known.id == rule.id) {
+                known.uses.add(uses.saturating_sub(uses_before));
+            }
+        }
     }
 
     /// Finds the comment on a revocation in the audit trail, since the rule does not contain it.

@@ -143,6 +143,33 @@ async fn rule_that_another_node_ended_keeps_its_end() {
 }
 
 #[tokio::test]
+async fn uses_at_all_nodes_add_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
+    store_rule(&store, &allow("write", &Principal::new("alice", Role::Reviewer))).await;
+    let ((first, _), (second, _)) = (open_rules(&store).await, open_rules(&store).await);
+    let add_uses = |rules: &StandingRuleService, uses: u64| {
+        (0..uses).for_each(|_| rules.cache().rules()[0].uses.increment());
+    };
+    let uses = |rules: &StandingRuleService| rules.cache().rules()[0].uses.get();
+    add_uses(&first, 2);
+    add_uses(&second, 3);
+    first.record_uses().await;
+    second.record_uses().await;
+    add_uses(&first, 1);
+    first.reload().await.unwrap();
+    second.reload().await.unwrap();
+    assert_eq!((uses(&first), uses(&second)), (6, 5));
+    first.record_uses().await;
+    first.reload().await.unwrap();
+    second.reload().await.unwrap();
+    second.record_uses().await;
+    assert_eq!((uses(&first), uses(&second)), (6, 6));
+    assert_eq!(store.standing_rules().await.unwrap()[0].uses.get(), 6);
+    store.close();
+}
+
+#[tokio::test]
 async fn only_the_leader_ends_expired_rules() {
     let dir = tempfile::tempdir().unwrap();
     let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();

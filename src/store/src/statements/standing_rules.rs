@@ -9,26 +9,29 @@ use crate::{
 };
 use countersign_domain::{
     changes::machine::SYSTEM,
-    policy::{StandingRule, StandingVerdict},
+    policy::{StandingRule, StandingVerdict, standing_rules::UseCounter},
 };
 
 /// Writes rules, within the writer's transaction. Returns the description of each row for the audit entry, or `None`
-/// if another node has ended one of the rules, or marked it as orphaned, meanwhile. If `uses_only` is set, only the use
-/// count is updated.
+/// if another node has ended one of the rules, or marked it as orphaned, meanwhile. The uses of each rule are added to
+/// those that are stored, because all nodes count. If `uses_only` is set, nothing else is updated.
 pub async fn store<S: Sql>(db: &S, rules: &[StandingRule], uses_only: bool) -> Result<Option<Vec<Value>>, StoreError> {
     let mut descriptions = Vec::with_capacity(rules.len());
     for rule in rules {
         let sql = format!("SELECT id, body FROM standing_rules WHERE id = ?1{}", S::DIALECT.for_update);
-        let stored_rule = db.first(&sql, values![&rule.id]).await?.as_ref().map(parse_rule).transpose()?;
+        let stored_rule: Option<StandingRule> =
+            db.first(&sql, values![&rule.id]).await?.as_ref().map(parse_rule).transpose()?;
         let is_outdated =
             |stored: &StandingRule| stored.has_ended() || (stored.orphaned_at.is_some() && !rule.has_ended());
         if !uses_only && stored_rule.as_ref().is_some_and(is_outdated) {
             return Ok(None);
         }
-        let merged =
-            stored_rule.filter(|_| uses_only).inspect(|stored_rule| stored_rule.uses.raise_to(rule.uses.get()));
-        let rule = merged.as_ref().unwrap_or(rule);
-        let (body, row) = standing_rules::to_row(rule)?;
+        let stored_uses = stored_rule.as_ref().map_or(0, |stored| stored.uses.get());
+        let rule = StandingRule {
+            uses: UseCounter::new(stored_uses.saturating_add(rule.uses.get())),
+            ..stored_rule.filter(|_| uses_only).unwrap_or_else(|| rule.clone())
+        };
+        let (body, row) = standing_rules::to_row(&rule)?;
         let allows = rule.verdict == StandingVerdict::Allow;
         db.execute(S::DIALECT.store_rule, values![&rule.id, rule.has_ended(), &body, allows]).await?;
         descriptions.push(row);

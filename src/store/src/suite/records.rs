@@ -1,6 +1,8 @@
 //! Pruning, pins, standing rules and policies.
 
 use super::*;
+use crate::standing_rules::RULE_USED;
+use countersign_domain::policy::standing_rules::UseCounter;
 
 pub(super) fn finished_draft(id: &str, second: i64, state: ChangeState) -> TransitionDraft {
     let mut change = change(id, "agent", 2, state);
@@ -245,4 +247,23 @@ pub(super) async fn rule_ends_only_once(location_of: LocationOf) {
     let ended = StandingRule { revoked_at: Some(time_at(3)), ..orphaned };
     write_record(&*store, rule_record("standing_rule_revoked", vec![ended]), false).await.unwrap();
     store.close();
+}
+
+pub(super) async fn uses_of_a_rule_add_up(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let location = location_of(dir.path());
+    let store = location.open().unwrap();
+    let created = rule_record("standing_rule_created", vec![standing_rule("srl_1", "allow")]);
+    write_record(&*store, created, false).await.unwrap();
+    let used = |uses| StandingRule { uses: UseCounter::new(uses), ..standing_rule("srl_1", "allow") };
+    let revoked = StandingRule { revoked_at: Some(time_at(1)), ..used(1) };
+    for (event, rule) in [(RULE_USED, used(2)), (RULE_USED, used(3)), ("standing_rule_revoked", revoked)] {
+        write_record(&*store, rule_record(event, vec![rule]), false).await.unwrap();
+    }
+    // Another node has counted uses before it read the revocation.
+    write_record(&*store, rule_record(RULE_USED, vec![used(4)]), false).await.unwrap();
+    let rules = store.standing_rules().await.unwrap();
+    assert_eq!((rules[0].uses.get(), rules[0].has_ended()), (2 + 3 + 1 + 4, true));
+    store.close();
+    assert_eq!(location.verify_audit(None).unwrap().covered.rules, 1);
 }
