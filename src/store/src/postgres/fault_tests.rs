@@ -94,7 +94,7 @@ async fn lost_connection_before_commit_writes_nothing() {
     server.verify_audit(None).unwrap();
 }
 
-fn key(id: &str) -> ApiKey {
+pub(super) fn key(id: &str) -> ApiKey {
     ApiKey {
         id: id.into(),
         name: id.into(),

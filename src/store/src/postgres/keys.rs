@@ -61,6 +61,8 @@ struct KeyCopy {
     read_at: Instant,
     /// The time at which this process last wrote a key, or wrote or read a single person.
     changed_at: Option<Instant>,
+    /// The server did not answer the last read in time.
+    is_silent: bool,
 }
 
 impl KeyCopy {
@@ -103,7 +105,7 @@ impl Keys {
             read_records(client).await
         })?;
         let sign_ins = HashMap::new();
-        let copy = KeyCopy { keys, people, sign_ins, sign_in_versions, read_at, changed_at: None };
+        let copy = KeyCopy { keys, people, sign_ins, sign_in_versions, read_at, changed_at: None, is_silent: false };
         let copy = Arc::new(RwLock::new(copy));
         let (weak_copy, weak_connector) = (Arc::downgrade(&copy), Arc::downgrade(&connector));
         connector.spawn(async move {
@@ -112,10 +114,10 @@ impl Keys {
                 let Some(connector) = weak_connector.upgrade() else { return };
                 let began = Instant::now();
                 let reading = connector.run_async(error::no_answer, async |client| read_records(client).await);
-                let read_result =
-                    tokio::time::timeout(REQUEST_TIMEOUT, reading).await.unwrap_or_else(|_| Err(error::no_answer()));
+                let answer = tokio::time::timeout(REQUEST_TIMEOUT, reading).await;
                 let Some(copy) = weak_copy.upgrade() else { return };
-                match read_result {
+                copy.write().is_silent = answer.is_err();
+                match answer.unwrap_or_else(|_| Err(error::no_answer())) {
                     Ok(records) => copy.write().replace(records, began),
                     Err(error) => {
                         tracing::debug!(%error, "the keys could not be read");
@@ -136,6 +138,15 @@ impl Keys {
     fn read_copy<T>(&self, read: impl FnOnce(&KeyCopy) -> T) -> Result<T, StoreError> {
         let copy = self.copy.read();
         if copy.read_at.elapsed() < MAX_COPY_AGE { Ok(read(&copy)) } else { Err(error::no_answer()) }
+    }
+
+    /// Checks that the server has answered the last refresh in time. A look-up blocks the thread of its caller, and would delay
+    /// all other requests there.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreachable`]
+    fn check_server_answers(&self) -> Result<(), StoreError> {
+        if self.copy.read().is_silent { Err(error::no_answer()) } else { Ok(()) }
     }
 
     /// Removes sign-ins that this process has just written from the copy. They are copied again when they are used after the
@@ -218,6 +229,7 @@ impl Credentials for Keys {
         if copied_key.is_some() {
             return Ok(copied_key);
         }
+        self.check_server_answers()?;
         // The key may have been created after the last refresh.
         let key_and_hash = self.stored.find(hash)?;
         if let Some((key, hash)) = &key_and_hash {
@@ -288,6 +300,7 @@ impl Credentials for Keys {
         if copied_sign_in.is_some() {
             return Ok(copied_sign_in);
         }
+        self.check_server_answers()?;
         // The sign-in is at least as new as the version that was known before the read. If it is newer, the next refresh removes
         // it. A sign-in without a known version may be newer than the last refresh, and is not copied yet.
         let sign_in = self.stored.sign_in(id)?;
@@ -400,5 +413,36 @@ impl People for Keys {
         let is_first_use = self.stored.use_token(hash, now, expires_at, ended)?;
         self.remove_copied_sign_ins(ended);
         Ok(is_first_use)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::fault_tests::{key, server_for},
+        *,
+    };
+
+    #[test]
+    fn silent_server_is_not_asked_about_unknown_keys() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = server_for(dir.path());
+        server.credentials().unwrap().insert(&key("k"), &[1; 32]).unwrap();
+        let copy = KeyCopy {
+            keys: HashMap::new(),
+            people: BTreeMap::new(),
+            sign_ins: HashMap::new(),
+            sign_in_versions: HashMap::new(),
+            read_at: Instant::now(),
+            changed_at: None,
+            is_silent: true,
+        };
+        let keys = Keys { stored: StoredKeys(server.migrated_connector().unwrap()), copy: Arc::new(RwLock::new(copy)) };
+        for answer in [keys.find(&[1; 32]).map(drop), keys.sign_in(&[1; 32]).map(drop)] {
+            assert!(matches!(answer, Err(StoreError::Unreachable(_))), "{answer:?}");
+        }
+        keys.copy.write().is_silent = false;
+        assert!(keys.find(&[1; 32]).unwrap().is_some());
+        assert_eq!(keys.sign_in(&[1; 32]).unwrap(), None);
     }
 }
