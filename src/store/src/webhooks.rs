@@ -137,8 +137,9 @@ pub trait Deliveries: Send + Sync + 'static {
         at: Timestamp,
     ) -> Result<(), StoreError>;
 
-    /// Queues at most `limit` given-up deliveries again, oldest first. Returns their number, and all waiting
-    /// deliveries. Another node than the leader may call this, because the leader looks for them ([`Self::pending`]).
+    /// Queues at most `limit` given-up deliveries again, oldest first, and starts the time of all waiting deliveries anew.
+    /// Returns the number of the former, and all waiting deliveries. Another node than the leader may call this: the leader
+    /// finds the deliveries with a new time ([`Self::pending`]), and sends them at once.
     ///
     /// # Errors
     /// Those of the database.

@@ -74,7 +74,8 @@ impl Lanes {
         all.into_iter().for_each(|delivery| self.push(delivery, now));
     }
 
-    /// Inserts a delivery in the order of its lane, unless it is already present.
+    /// Inserts a delivery in the order of its lane, unless it is already present. If it is present with an earlier time, somebody
+    /// has requested a retry at another node, so all deliveries become due.
     pub fn push(&mut self, delivery: PendingDelivery, now: Instant) {
         let lane = self.lanes.entry(delivery.subject.clone()).or_insert_with(|| Lane {
             queue: VecDeque::new(),
@@ -82,7 +83,11 @@ impl Lanes {
             failures: 0,
             is_in_flight: false,
         });
-        if lane.queue.iter().any(|other| other.id == delivery.id) {
+        if let Some(known) = lane.queue.iter_mut().find(|other| other.id == delivery.id) {
+            if known.since < delivery.since {
+                known.since = delivery.since;
+                self.make_all_due(now);
+            }
             return;
         }
         // The delivery in flight stays first.
@@ -285,6 +290,20 @@ mod tests {
         assert!(all.paused_until().unwrap() <= now + BACKOFF.longest);
         all.make_all_due(now);
         assert_eq!(take_ids(&mut all, now), [2]);
+    }
+
+    #[test]
+    fn retry_at_another_node_makes_deliveries_due() {
+        let now = Instant::now();
+        let mut all = lanes_with(&[(1, "a"), (2, "b")], now);
+        all.take_next(now).unwrap();
+        all.record_failure("a", Some(30 * SECOND), 0, now);
+        all.extend([pending_delivery(1, "a"), pending_delivery(2, "b")]);
+        assert!(take_ids(&mut all, now).is_empty());
+        let since = jiff::Timestamp::from_second(1).unwrap();
+        all.extend([PendingDelivery { since, ..pending_delivery(1, "a") }]);
+        assert_eq!(take_ids(&mut all, Instant::now()), [2, 1]);
+        assert_eq!(all.lanes["a"].queue[0].since, since);
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Worker {
                 () = self.stop.cancelled() => return None,
                 () = sleep(LEADER_CHECK_INTERVAL) => {}
                 Some(command) = self.commands.recv() => match command {
-                    // The leader finds the requeued deliveries in the store.
+                    // The leader finds the deliveries with their new time in the store.
                     Command::Retry(answer) => _ = answer.send(self.retry_waiting(&mut Lanes::default()).await),
                     Command::Test(answer) => self.spawn_test(test_sender, answer),
                 }

@@ -89,6 +89,8 @@ pub async fn requeue_given_up<S: Sql>(
     limit: usize,
     now: Timestamp,
 ) -> Result<(usize, Vec<PendingDelivery>), StoreError> {
+    let sql = "UPDATE webhook_deliveries SET taken_ms = ?2 WHERE webhook = ?1 AND state = 'waiting'";
+    db.write(sql, values![webhook, now.as_millisecond()]).await?;
     let sql = "UPDATE webhook_deliveries SET state = 'waiting', attempts = 0, taken_ms = ?3
                WHERE webhook = ?1 AND event IS NOT NULL AND id IN (
                    SELECT id FROM webhook_deliveries WHERE webhook = ?1 AND state = 'given_up'

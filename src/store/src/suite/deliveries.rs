@@ -29,7 +29,8 @@ pub(super) fn deliveries_wait_until_finished(location_of: LocationOf) {
     assert_eq!(store.pending("a").unwrap(), [PendingDelivery { id: 3, attempts: 2, ..feed_delivery(12) }]);
     let (again, waiting) = store.requeue_given_up("a", 5, time_at(9)).unwrap();
     assert_eq!((again, waiting.iter().map(|w| w.id).collect::<Vec<_>>()), (1, vec![2, 3]));
-    assert_eq!((waiting[0].attempts, waiting[0].since), (0, time_at(9)), "its time starts again");
+    assert_eq!(waiting[0].attempts, 0);
+    assert!(waiting.iter().all(|delivery| delivery.since == time_at(9)), "their time starts again");
     assert_eq!(store.requeue_given_up("a", 5, time_at(9)).unwrap().0, 0);
     let states: Vec<_> = store.deliveries("a", None, 9).unwrap().iter().map(|d| (d.seq, d.state)).collect();
     let (waiting, delivered) = (DeliveryState::Waiting, DeliveryState::Delivered);
