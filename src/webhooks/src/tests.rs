@@ -10,10 +10,10 @@ use countersign_store::{
     webhooks::{AttemptResult, DeliveryState, PendingDelivery},
 };
 
-/// A store whose handles for a leader fail, because another node has become the leader.
-struct HandedOverStore {
-    store: Arc<dyn Deliveries>,
-    is_for_leader: bool,
+/// A store whose handles for a leader delete no webhooks, because another node has become the leader.
+pub(super) struct HandedOverStore {
+    pub store: Arc<dyn Deliveries>,
+    pub is_for_leader: bool,
 }
 
 impl Deliveries for HandedOverStore {

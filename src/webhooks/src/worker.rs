@@ -115,6 +115,11 @@ impl Worker {
             if self.stop.is_cancelled() || claimant.is_none() {
                 return;
             }
+            {
+                // Only the leader knows whether the receiver fails.
+                let mut status = self.status.lock();
+                (status.failing, status.last_error) = (false, None);
+            }
             tracing::warn!(
                 webhook = self.config.name,
                 "another node may be sending now; deliveries in flight are sent again"

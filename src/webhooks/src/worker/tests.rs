@@ -1,11 +1,41 @@
-use std::sync::atomic::Ordering;
+use std::{net::SocketAddr, sync::atomic::Ordering};
 
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::testing::FakeNodes;
+use crate::{testing::FakeNodes, tests::HandedOverStore};
 use countersign_store::StoreLocation;
+
+fn delivery() -> PendingDelivery {
+    PendingDelivery {
+        id: 0,
+        key: "1".into(),
+        seq: Some(1),
+        kind: "change.created".into(),
+        subject: "a".into(),
+        event: "{}".into(),
+        attempts: 0,
+        since: Timestamp::UNIX_EPOCH,
+    }
+}
+
+/// Returns a worker that sends to the address.
+fn worker_for(address: SocketAddr, store: Arc<dyn Deliveries>, feed: &Feed, nodes: &Arc<FakeNodes>) -> Worker {
+    let mut config = WebhookConfig::sample("hook");
+    config.url.0 = format!("http://{address}").parse().unwrap();
+    Worker {
+        config: Arc::new(config),
+        store,
+        feed: feed.clone(),
+        nodes: Arc::clone(nodes) as _,
+        dashboard_url: "".into(),
+        status: Arc::default(),
+        commands: mpsc::channel(1).1,
+        stop: CancellationToken::new(),
+        _ended: CancellationToken::new().drop_guard(),
+    }
+}
 
 #[test]
 fn keys_of_live_events_have_no_dashes() {
@@ -19,38 +49,16 @@ async fn delivery_requeued_by_node_that_left_is_sent() {
     let location = StoreLocation::directory(dir.path());
     let (store, deliveries) = (location.open().unwrap(), location.deliveries().unwrap());
     deliveries.position("hook", 0).unwrap();
-    let delivery = PendingDelivery {
-        id: 0,
-        key: "1".into(),
-        seq: Some(1),
-        kind: "change.created".into(),
-        subject: "a".into(),
-        event: "{}".into(),
-        attempts: 0,
-        since: Timestamp::UNIX_EPOCH,
-    };
-    let id = deliveries.enqueue("hook", 0, &[delivery]).unwrap()[0];
+    let id = deliveries.enqueue("hook", 0, &[delivery()]).unwrap()[0];
     let attempt = AttemptResult::default();
     deliveries.record_attempt("hook", id, DeliveryState::GivenUp, &attempt, Timestamp::UNIX_EPOCH).unwrap();
 
     let receiver = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut config = WebhookConfig::sample("hook");
-    config.url.0 = format!("http://{}", receiver.local_addr().unwrap()).parse().unwrap();
     let nodes = Arc::new(FakeNodes::default());
     nodes.leads.store(true, Ordering::SeqCst);
     nodes.other_count.store(1, Ordering::SeqCst);
     let feed = Feed::new(store, 0, 1);
-    let worker = Worker {
-        config: Arc::new(config),
-        store: Arc::clone(&deliveries),
-        feed: feed.clone(),
-        nodes: Arc::clone(&nodes) as _,
-        dashboard_url: "".into(),
-        status: Arc::default(),
-        commands: mpsc::channel(1).1,
-        stop: CancellationToken::new(),
-        _ended: CancellationToken::new().drop_guard(),
-    };
+    let worker = worker_for(receiver.local_addr().unwrap(), Arc::clone(&deliveries), &feed, &nodes);
     tokio::time::pause();
     actix::spawn(worker.run());
     while feed.subscriber_count() == 0 {
@@ -60,4 +68,33 @@ async fn delivery_requeued_by_node_that_left_is_sent() {
     assert_eq!(deliveries.requeue_given_up("hook", 1, Timestamp::now()).unwrap().0, 1);
     nodes.other_count.store(0, Ordering::SeqCst);
     assert!(timeout(STORE_POLL_INTERVAL * 10, receiver.accept()).await.is_ok(), "the delivery is not sent");
+}
+
+#[actix::test]
+async fn former_leader_reports_no_failure_of_the_receiver() {
+    let dir = tempfile::tempdir().unwrap();
+    let location = StoreLocation::directory(dir.path());
+    let (store, deliveries) = (location.open().unwrap(), location.deliveries().unwrap());
+    deliveries.position("hook", 0).unwrap();
+    deliveries.enqueue("hook", 0, &[delivery()]).unwrap();
+    // Nothing listens at the address.
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let nodes = Arc::new(FakeNodes::default());
+    nodes.leads.store(true, Ordering::SeqCst);
+    *nodes.claimant.lock().unwrap() = Some(Claimant { node: "own".into(), epoch: 1 });
+    let shared_store = Arc::new(HandedOverStore { store: deliveries, is_for_leader: false });
+    let worker = worker_for(address, shared_store, &Feed::new(store, 0, 1), &nodes);
+    let status = Arc::clone(&worker.status);
+    tokio::time::pause();
+    actix::spawn(worker.run());
+    while status.lock().last_error.is_none() {
+        sleep(LEADER_CHECK_INTERVAL).await;
+    }
+    nodes.leads.store(false, Ordering::SeqCst);
+    let reset = async {
+        while status.lock().last_error.is_some() {
+            sleep(LEADER_CHECK_INTERVAL).await;
+        }
+    };
+    assert!(timeout(STORE_POLL_INTERVAL * 10, reset).await.is_ok(), "{:?}", status.lock());
 }
