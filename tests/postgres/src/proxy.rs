@@ -27,6 +27,8 @@ pub const REFUSE: u8 = 4;
 pub const SILENT: u8 = 5;
 /// The message is delayed beyond the server's limit for idle transactions.
 pub const DELAY_MESSAGE: u8 = 6;
+/// The message is dropped, and its connection stays open without an answer.
+pub const DROP_MESSAGE: u8 = 7;
 
 /// A proxy to one database.
 pub struct Proxy {
@@ -137,6 +139,11 @@ fn copy_to_server(
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
+            break;
+        }
+        if now == DROP_MESSAGE && contains(&text.lock().unwrap()) {
+            mode.store(PASS, Ordering::SeqCst);
+            while client.read(&mut buffer).is_ok_and(|n| n > 0) {}
             break;
         }
         if now == DELAY_MESSAGE && contains(&text.lock().unwrap()) {

@@ -17,7 +17,7 @@ use countersign_domain::{
     policy::pins::{Definition, PinSource as _},
 };
 use countersign_postgres::{
-    proxy::{PASS, REFUSE, SILENT},
+    proxy::{DROP_MESSAGE, PASS, REFUSE, SILENT},
     url_of,
 };
 
@@ -417,4 +417,18 @@ async fn server_states_of_unanswered_renewal_are_published() {
     wait_until("the other node knows the states", async || b.nodes().peer_server_states() == [states.clone()]).await;
     a.close();
     b.close();
+}
+
+#[tokio::test]
+async fn node_without_an_answer_to_its_reconnect_tries_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, server) = proxied_server(dir.path());
+    let store = server.open().unwrap();
+    proxy.set_for_text(DROP_MESSAGE, "LISTEN");
+    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    run_sql(dir.path(), sql).await;
+    wait_until("the node has reconnected in vain", async || proxy.mode() == PASS).await;
+    wait_until("the node renews its lease", async || store.nodes().refresh().await.is_ok()).await;
+    store.close();
 }

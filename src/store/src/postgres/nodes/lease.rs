@@ -86,7 +86,8 @@ impl Membership {
         };
         let client = self.connector.listen(on_notification).await?;
         self.connector.silence.expect_regular_answers();
-        client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
+        let listen = format!("LISTEN {CHANNEL}");
+        self.with_timeout(async { Ok(client.batch_execute(&listen).await?) }).await?;
         if ready.is_some() {
             self.join(&client, true).await?;
         }
