@@ -383,6 +383,19 @@ async fn long_change_has_longer_idle_limit() {
 }
 
 #[tokio::test]
+async fn database_that_lacks_characters_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let create = "CREATE DATABASE latin1 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
+    run_sql(dir.path(), create).await;
+    let url = url_of(dir.path());
+    let (base, _) = url.rsplit_once('/').unwrap();
+    let node = crate::nodes::NodeIdSource::generate();
+    let opened = PostgresDatabase::new(&format!("{base}/latin1"), None, node).unwrap().open();
+    let Some(StoreError::Database(text)) = opened.err() else { panic!("the database must be refused") };
+    assert!(text.contains("LATIN1"), "{text}");
+}
+
+#[tokio::test]
 async fn newer_schema_is_refused_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     server_for(dir.path()).open().unwrap().close();

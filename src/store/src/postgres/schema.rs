@@ -84,12 +84,13 @@ impl PgConnector {
         Ok(Some(client))
     }
 
-    /// Migrates the schema, and refuses a newer one.
+    /// Migrates the schema. Refuses a newer one, and a database whose encoding lacks characters.
     ///
     /// # Errors
-    /// [`StoreError::NewerDatabase`]
+    /// [`StoreError::NewerDatabase`], [`StoreError::Database`]
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let tx = self.connect().await?;
+        check_encoding(&tx).await?;
         // A migration may take long. After an error, the connection ends with its transaction.
         tx.batch_execute("BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
         lock(&tx, MIGRATION_LOCK).await?;
@@ -109,6 +110,18 @@ impl PgConnector {
         }
         Ok(tx.batch_execute("COMMIT").await?)
     }
+}
+
+/// Checks that the database can store every character. With `SQL_ASCII`, it stores any bytes.
+async fn check_encoding(client: &Client) -> Result<(), StoreError> {
+    let encoding: String = client.query_one("SELECT current_setting('server_encoding')", &[]).await?.get(0);
+    if matches!(encoding.as_str(), "UTF8" | "SQL_ASCII") {
+        return Ok(());
+    }
+    let text = format!(
+        "the encoding of the database is {encoding}, which lacks characters; create one with ENCODING 'UTF8' TEMPLATE template0"
+    );
+    Err(StoreError::Database(text.into()))
 }
 
 /// Takes the lock with this key until the transaction ends, after those who came first.
