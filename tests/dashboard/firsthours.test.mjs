@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { prepare, SERVERS } from '../clients/servers.mjs';
-import { armed, assertAccessible, assertClean, becomes, button, dashboard, focused, heading, holds, launch, live, matches, open, row } from './lib/browser.mjs';
+import { armed, assertAccessible, assertClean, becomes, button, dashboard, focused, heading, holds, launch, live, matches, open, row, waitForNotice } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
 const ALTERING = new URL('lib/altering-server.mjs', import.meta.url).pathname;
@@ -150,7 +150,7 @@ test('a selection survives visiting other pages and has one approve button', asy
   await becomes(() => page.locator('.notice', { hasText: 'selected' }).count(), 0);
   // A change that was modified is announced and deselected.
   await gateway.decide(second, 'reject', 'Changed since', bob);
-  await page.locator('.notice', { hasText: '1 selected change has changed since and is no longer selected.' }).waitFor();
+  await waitForNotice(page, '1 selected change has changed since and is no longer selected.');
   await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
   await page.locator('.bulk').getByRole('button', { name: 'Clear' }).click();
   await open(page, 'Selected one');
@@ -199,7 +199,7 @@ test('tools without annotations can be allowed, with a recorded reason', async (
   assert.ok((await gateway.tool('sqlite__read_query', { query: 'SELECT 0' })).structuredContent?.changeId, 'it is still reviewed');
   await dialog.getByLabel('Reason').fill('Only SELECT gets through');
   await dialog.getByRole('button', { name: 'Let this tool run without review' }).click();
-  await page.locator('.notice', { hasText: '1 tool now runs without review.' }).waitFor();
+  await waitForNotice(page, '1 tool now runs without review.');
   assert.equal((await gateway.tool('sqlite__read_query', { query: 'SELECT 1' })).content[0].text, 'done', 'it runs');
   assert.ok((await gateway.tool('sqlite__write_query', { query: 'DROP TABLE t' })).structuredContent.changeId, 'the other one is reviewed');
   await sqlite.getByText('All 2 tools').click();
@@ -216,7 +216,7 @@ test('tools without annotations can be allowed, with a recorded reason', async (
   await matches(() => rule.innerText(), /sqlite__read_query[^]*Only SELECT gets through/);
   await rule.getByRole('button', { name: 'Revoke' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Revoke the rule' }).click();
-  await page.locator('.notice', { hasText: 'Rule revoked' }).waitFor();
+  await waitForNotice(page, 'Rule revoked');
   await eventually('it is reviewed again', async () => Boolean((await gateway.tool('sqlite__read_query', { query: 'SELECT 2' })).structuredContent?.changeId));
   await page.goto(`${gateway.url}/#/audit?q=only+select+gets`);
   const entry = page.locator('.audit-records tbody tr', { hasText: 'let a tool run without review' });

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { after, before, test } from 'node:test';
 import { environment } from '../clients/gateway.mjs';
-import { armed, assertAccessible, assertClean, becomes, button, dashboard, fitsScreen, focused, holds, launch, live, matches, newPage, screenshot, waitForOutcome } from './lib/browser.mjs';
+import { armed, assertAccessible, assertClean, becomes, button, dashboard, fitsScreen, focused, holds, launch, live, matches, newPage, screenshot, waitForNotice, waitForOutcome } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 const CONTENT_SERVER = new URL('lib/content-server.mjs', import.meta.url).pathname;
@@ -79,7 +79,7 @@ test('each step is ticked while the page stays open', async () => {
   await becomes(() => isDone(page, 'change'), 'true');
   await screenshot(page, 'first-steps-ticked');
   gateway.reconfigure({ mcpServers: { content: { command: process.execPath, args: [CONTENT_SERVER] } } });
-  await page.locator('.notice', { hasText: 'All first steps are done.' }).waitFor();
+  await waitForNotice(page, 'All first steps are done.');
   await page.getByText("You're all caught up").waitFor();
   await page.reload();
   await live(page);

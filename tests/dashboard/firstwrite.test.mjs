@@ -48,8 +48,13 @@ class User {
 
   /** Presses the button that copies the shown configuration, and returns what another program then pastes. */
   async copyConfiguration() {
+    // The mark disappears by itself.
+    await this.page.evaluate(() => {
+      window.isCopied = false;
+      new MutationObserver(() => { window.isCopied ||= document.querySelector('.copy.done') !== null; }).observe(document, { attributes: true, subtree: true });
+    });
     await this.page.getByRole('button', { name: /^Copy the configuration/ }).click();
-    await this.page.locator('.copy.done').waitFor();
+    await this.page.waitForFunction(() => window.isCopied);
     const editor = await this.page.context().newPage();
     await editor.setContent('<textarea></textarea>');
     await editor.locator('textarea').press('Control+V');

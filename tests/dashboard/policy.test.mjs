@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { assertClean, becomes, dashboard, fitsScreen, launch, matches, pressTogether, screenshot } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, fitsScreen, launch, matches, pressTogether, screenshot, waitForNotice } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 const RULES = [
@@ -107,7 +107,7 @@ test('rules are tried on recorded calls and written into the file', async () => 
   await dialog.getByRole('button', { name: 'Try it' }).click();
   await dialog.locator('.dry-run a', { hasText: 'Reviewed' }).waitFor();
   await dialog.getByRole('button', { name: 'Write the file' }).click();
-  await page.locator('.notice', { hasText: 'The rules are saved.' }).waitFor();
+  await waitForNotice(page, 'The rules are saved.');
   const added = (text) => text.split('\n').find((line) => line.startsWith('    - { name: no-bugs, tools: create_issue, '));
   await becomes(() => readFileSync(file, 'utf8').replace(`${added(readFileSync(file, 'utf8'))}\n`, ''), FILE, 'everything else stays');
   await page.locator('.policy-rule', { hasText: 'no-bugs' }).waitFor();

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { freePort } from '../clients/gateway.mjs';
 import { IdentityProvider } from '../clients/identity-provider.mjs';
-import { armed, assertClean, becomes, focused, holds, launch, live, newPage, open, readAll, status, waitForOutcome } from './lib/browser.mjs';
+import { armed, assertClean, becomes, focused, holds, launch, live, newPage, open, readAll, status, waitForNotice, waitForOutcome } from './lib/browser.mjs';
 import { Gateway, eventually, pause } from './lib/gateway.mjs';
 
 const OFFER = 'Sign in with the identity provider';
@@ -83,7 +83,7 @@ test('a decision that needs a recent sign-in leads to the provider and back', as
     await page.getByRole('button', { name: 'Sign-in' }).click();
   };
   await signInAgain();
-  await page.locator('.notice', { hasText: 'The identity provider did not ask you to sign in again' }).waitFor();
+  await waitForNotice(page, 'The identity provider did not ask you to sign in again');
   await becomes(() => page.evaluate(() => location.href), `${gateway.url}/#/inbox/${id}`);
   provider.login = {};
   await signInAgain();

@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { armed, assertClean, becomes, button, dashboard, focused, heading, holds, launch, matches, open, row, screenshot, status } from './lib/browser.mjs';
+import { armed, assertClean, becomes, button, dashboard, focused, heading, holds, launch, matches, open, row, screenshot, status, waitForNotice } from './lib/browser.mjs';
 import { Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
@@ -180,7 +180,7 @@ testWithRule('a rule can forbid editing', { edit: 'forbidden' }, async (gateway)
   await page.locator('.terms', { hasText: 'Reviewers may not edit it' }).waitFor();
   await becomes(() => page.getByRole('button', { name: 'Edit', exact: true }).count(), 0);
   await page.keyboard.press('e');
-  await page.locator('.notice', { hasText: 'does not allow' }).waitFor();
+  await waitForNotice(page, 'does not allow');
   await becomes(() => page.getByRole('dialog').count(), 0);
   assertClean(page);
   await page.context().close();
@@ -217,7 +217,7 @@ testWithRule('an approval can be undone until the change runs', { undoFor: 60 },
   await armed(page);
   await page.locator('.undo', { hasText: 'Undo me in place' }).locator('.undo-left', { hasText: /^\d+ s$/ }).waitFor();
   await page.keyboard.press('u');
-  await page.locator('.notice', { hasText: 'Undone' }).waitFor();
+  await waitForNotice(page, 'Undone');
   await page.locator('.undo').waitFor({ state: 'detached' });
   assert.equal((await gateway.change(first)).state, 'pending');
   assert.equal((await gateway.change(second)).state, 'pending');
@@ -284,7 +284,7 @@ testWithRule('a standing rule is created from a change', {}, async (gateway) => 
   await dialog.getByLabel('For').selectOption({ label: 'a week' });
   await dialog.getByText('For a week, calls to').waitFor();
   await dialog.getByRole('button', { name: 'Create standing rule' }).click();
-  await page.locator('.notice', { hasText: 'Standing rule created' }).waitFor();
+  await waitForNotice(page, 'Standing rule created');
   const { value } = await gateway.api('rules');
   assert.equal(value.rules.length, 1);
   const [rule] = value.rules;

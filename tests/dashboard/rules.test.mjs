@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, becomes, dashboard, holds, launch, matches, pressTogether, status } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, holds, launch, matches, pressTogether, status, waitForNotice } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -81,7 +81,7 @@ test('a reviewer revokes a rule with a comment, and an error is explained', asyn
   const again = await rule('To be taken back too', { comment: 'Me too' });
   await card(page, 'Me too').getByRole('button', { name: 'Revoke' }).click();
   await dialog.getByRole('button', { name: 'Revoke the rule' }).click();
-  await page.locator('.notice', { hasText: 'Rule revoked' }).waitFor();
+  await waitForNotice(page, 'Rule revoked');
   await card(page, 'Me too').waitFor({ state: 'detached' });
   const now = (await gateway.api('rules')).value.rules.find((r) => r.id === again.id);
   assert.equal(now.revokedBy, 'alice');

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, matches, screenshot, status } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, matches, screenshot, status, waitForNotice } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
 const SERVER = fileURLToPath(new URL('./lib/altering-server.mjs', import.meta.url));
@@ -168,7 +168,7 @@ test('a saved command waits for somebody else behind a proxy', async () => {
   await checkAppearance(page, 'server-consent');
   assert.ok(!text().includes('exit 5'));
   await offer(page).getByRole('button', { name: 'Save and start it' }).click();
-  await page.locator('.notice', { hasText: 'The server is saved.' }).waitFor();
+  await waitForNotice(page, 'The server is saved.');
   await server(page, 'late').waitFor();
   assert.ok(text().includes('exit 5'));
   for (const p of [own, page]) {

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, becomes, dashboard, fitsScreen, launch, screenshot } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, fitsScreen, launch, screenshot, waitForNotice } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -43,7 +43,7 @@ test('five approvals suggest a standing rule, and the form is filled in', async 
   await screenshot(page, 'suggestions-form', { fullPage: true });
   assert.deepEqual((await gateway.api('rules')).value.rules, [], 'nothing is created before the form is sent');
   await dialog.getByRole('button', { name: 'Create standing rule' }).click();
-  await page.locator('.notice', { hasText: 'Standing rule created' }).waitFor();
+  await waitForNotice(page, 'Standing rule created');
   await suggestions.first().waitFor({ state: 'detached' });
   const [rule] = (await gateway.api('rules')).value.rules;
   assert.ok(rule.matching.some(({ argument, equals }) => argument === 'type' && equals === 'Bug'), JSON.stringify(rule));

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, becomes, dashboard, focused, heading, holds, launch, live, matches, newPage, open, row, signIn } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, focused, heading, holds, launch, live, matches, newPage, open, row, signIn, waitForNotice } from './lib/browser.mjs';
 import { eventually, Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
@@ -136,7 +136,7 @@ test('only opened changes are decided together, and each result is shown', async
   await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
   // An unopened change is refused with a reason.
   await row(page, 'Bulk 1').locator('xpath=..').locator('.select-box').click();
-  await page.locator('.notice', { hasText: 'Open it first' }).waitFor();
+  await waitForNotice(page, 'Open it first');
   await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
   await open(page, 'Bulk 2');
   await page.keyboard.press('x');
@@ -182,7 +182,7 @@ test('a change that is modified after it was selected is deselected', async () =
   await page.keyboard.press('x');
   await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
   await gateway.decide(id, 'reject');
-  await page.locator('.notice', { hasText: 'no longer selected' }).waitFor();
+  await waitForNotice(page, 'no longer selected');
   await page.locator('.bulk').waitFor({ state: 'hidden' });
   assertClean(page);
   await page.context().close();

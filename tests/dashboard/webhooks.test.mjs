@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, screenshot } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, screenshot, waitForNotice } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 // A name of the maximum length.
@@ -46,23 +46,23 @@ test('the webhook page shows deliveries and failures live and sends again', asyn
   await tickets.locator('tbody tr').nth(29).waitFor();
   answer = 503;
   await gateway.proposeIssue('Not accepted');
-  await page.locator('.notice', { hasText: 'Webhook tickets is failing' }).waitFor();
+  await waitForNotice(page, 'Webhook tickets is failing');
   await tickets.getByText('Failing').waitFor();
   await tickets.locator('dl div', { hasText: 'Waiting' }).getByText('1', { exact: true }).waitFor();
   await tickets.getByText('1 event', { exact: true }).waitFor();
   await tickets.locator('tbody tr').first().getByText('Waiting').waitFor();
   await becomes(() => tickets.locator('tbody tr').count(), 31, 'older deliveries stay');
   await tickets.getByRole('button', { name: 'Test' }).click();
-  await page.locator('.notice', { hasText: 'The test of tickets failed: answered 503' }).waitFor();
+  await waitForNotice(page, 'The test of tickets failed: answered 503');
   await hook(page, 'chat').getByRole('button', { name: 'Test' }).click();
-  await page.locator('.notice', { hasText: 'The test of chat was delivered: it answered 204' }).waitFor();
+  await waitForNotice(page, 'The test of chat was delivered: it answered 204');
   // After 410 the gateway tries again only on request.
   answer = 410;
   await tickets.getByRole('button', { name: 'Send again' }).click();
   await tickets.locator('tbody tr').first().getByText('Given up').waitFor();
   answer = 204;
   await tickets.getByRole('button', { name: 'Send again' }).click();
-  await page.locator('.notice', { hasText: '1 delivery that had been given up' }).waitFor();
+  await waitForNotice(page, '1 delivery that had been given up');
   await tickets.getByText('Working').waitFor();
   assertClean(page);
   await page.context().close();

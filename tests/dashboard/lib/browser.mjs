@@ -30,6 +30,12 @@ export async function newPage(browser, gateway, { width = 1280, height = 800, da
   const page = await own.newPage();
   page.setDefaultTimeout(patience);
   if (!firstSteps) await page.addInitScript(() => location.protocol === 'http:' && localStorage.setItem('countersign.first-steps', 'hidden'));
+  // A notice disappears after some seconds; see `waitForNotice`.
+  await page.addInitScript(() => {
+    window.notices = [];
+    const record = ({ target, addedNodes }) => target.matches?.('.notices') && window.notices.push(...[...addedNodes].map((notice) => notice.textContent));
+    new MutationObserver((mutations) => mutations.forEach(record)).observe(document, { childList: true, subtree: true });
+  });
   page.problems = [];
   page.on('console', (message) => message.type() === 'error' && page.problems.push(`console: ${message.text()}`));
   page.on('pageerror', (error) => page.problems.push(`exception: ${error.stack}`));
@@ -149,6 +155,9 @@ export async function waitForOutcome(page, label) {
     throw new Error(`${error.message}\n${await page.locator('article').innerText()}`, { cause: error });
   }
 }
+
+/** Waits until the page has shown a notice with that text, which disappears by itself. */
+export const waitForNotice = (page, text) => page.waitForFunction((part) => window.notices.some((notice) => notice.includes(part)), text);
 
 /** Presses keys that belong together, such as `g` and `h`. They are sent at once, because the page accepts no long pause. */
 export const pressTogether = (page, keys) => Promise.all([...keys].map((key) => page.keyboard.press(key)));
