@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { armed, assertClean, becomes, button, dashboard, heading, launch, matches, open, row, status } from './lib/browser.mjs';
+import { armed, assertClean, becomes, button, dashboard, heading, launch, matches, newPage, open, row, signIn, status } from './lib/browser.mjs';
 import { Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
@@ -179,7 +179,7 @@ test('a viewer sees everything but cannot decide', async () => {
 
 test('an unknown outcome is settled with a reason', async () => {
   const id = await gateway.proposeIssue('Nobody knows');
-  const page = await dashboard(browser, gateway);
+  const page = await newPage(browser, gateway);
   // Only a crash leaves such a change, so the test replaces the gateway's answer.
   const unknown = { ...(await gateway.change(id)), state: 'outcome_unknown', version: 4, fault: { code: 'INTERNAL_ERROR', message: 'Stopped while it ran' } };
   let sent = null;
@@ -188,7 +188,7 @@ test('an unknown outcome is settled with a reason', async () => {
     sent = route.request().postDataJSON();
     return route.fulfill({ json: { ...unknown, state: 'applied', version: 5 } });
   });
-  await page.goto(`${gateway.url}/#/history/${id}`);
+  await signIn(page, gateway, undefined, `/#/history/${id}`);
   await page.locator('.outcome', { hasText: 'Stopped while it ran' }).waitFor();
   const applied = button(page, 'It was applied');
   await becomes(() => applied.isDisabled(), true, 'a reason is required');

@@ -73,6 +73,15 @@ const textsOf = (page) => page.evaluate((foreign) => {
   return [...new Set(texts.map((text) => text.trim().replace(/\s+/g, ' ')).filter(Boolean)), document.title];
 }, FOREIGN);
 
+/** Goes to a page and waits for an element of it. The previous page may stay visible for a moment. */
+async function visit(page, route, loaded) {
+  await page.goto(`${gateway.url}${route}`);
+  // Standing rules, plans and bundles have no link of their own.
+  const view = /\w+/.exec(route)[0].replace('rules', 'policy');
+  if (!/plans|bundles/.test(view)) await page.locator(`nav a[data-view=${view}][aria-current]`).waitFor({ state: 'attached' });
+  await page.locator(`main ${loaded}`).first().waitFor();
+}
+
 async function check(page, name, width) {
   await screenshot(page, `german-${name}-${width}`);
   await fitsScreen(page, `${name} is wider than the screen`);
@@ -97,14 +106,11 @@ for (const [width, height] of [[1280, 800], [360, 740]]) {
     await page.getByRole('button', { name: 'Anmelden' }).click();
     await live(page);
     for (const [name, [route, loaded]] of Object.entries(pages)) {
-      await page.goto(`${gateway.url}${route}`);
-      await page.locator(`main ${loaded}`).first().waitFor();
+      await visit(page, route, loaded);
       found.push(...await check(page, name, width));
     }
     for (const [name, place, button] of DIALOGS.filter(([name]) => width > 960 || name !== 'keyboard')) {
-      const [route, loaded] = pages[place];
-      await page.goto(`${gateway.url}${route}`);
-      await page.locator(`main ${loaded}`).first().waitFor();
+      await visit(page, ...pages[place]);
       await page.locator(button).first().click();
       await page.getByRole('dialog').waitFor();
       found.push(...await check(page, `dialog ${name}`, width));
