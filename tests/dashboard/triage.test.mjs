@@ -92,11 +92,11 @@ test('changes of one agent and tool are grouped, and duplicates are marked', asy
   await row(page, 'Grouped 1').waitFor({ state: 'detached' });
   await head.click();
   await row(page, 'Grouped 1').waitFor();
-  await gateway.proposeIssue('Grouped 3', {}, { key });
+  const duplicate = await gateway.proposeIssue('Grouped 3', {}, { key });
   await page.locator('.row', { hasText: 'Grouped 3' }).locator('.badge', { hasText: 'Duplicate' }).waitFor();
   await becomes(() => head.locator('.group-count').innerText(), '4');
   // The duplicate links to the original change.
-  await open(page, 'Grouped 3');
+  await open(page, 'Grouped 3', duplicate);
   await page.locator('.banner.duplicate').getByRole('link').click();
   await page.locator('.banner.duplicate').waitFor({ state: 'detached' });
   await page.keyboard.press('c');

@@ -168,9 +168,10 @@ export const pressTogether = (page, keys) => Promise.all([...keys].map((key) => 
  */
 export async function open(page, text, id = null) {
   const rows = id === null ? row(page, text) : page.locator(`.row[data-id="${id}"]`);
+  const opened = id === null ? heading(page).filter({ hasText: text }) : page.locator(`.change-id code[title="${id}"]`);
   await settles(async () => {
     await rows.first().click({ timeout: 5_000 });
-    await heading(page).filter({ hasText: text }).waitFor({ timeout: 5_000 });
+    await opened.waitFor({ timeout: 5_000 });
   }, () => {});
 }
 
