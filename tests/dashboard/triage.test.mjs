@@ -2,8 +2,9 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, becomes, dashboard, focused, heading, holds, launch, live, matches, newPage, open, row, signIn, waitForNotice } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, disconnected, focused, heading, holds, launch, live, matches, newPage, open, row, signIn, waitForNotice } from './lib/browser.mjs';
 import { eventually, Gateway, pause } from './lib/gateway.mjs';
+import { Wire } from './lib/wire.mjs';
 
 let browser;
 let gateway;
@@ -188,9 +189,11 @@ test('a change that is modified after it was selected is deselected', async () =
   await page.context().close();
 });
 
-test('notifications are enabled by a click and announce waiting changes', async () => {
+test('notifications are enabled by a click and announce waiting changes', async (t) => {
+  const wire = await Wire.to(gateway.port);
+  t.after(() => wire.end());
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 } });
-  const page = await newPage(browser, gateway, { context });
+  const page = await newPage(browser, wire, { context });
   await page.addInitScript(() => {
     window.permissionRequests = 0;
     window.notifications = [];
@@ -210,7 +213,7 @@ test('notifications are enabled by a click and announce waiting changes', async 
     // The page of a test never loses the focus.
     document.hasFocus = () => false;
   });
-  await signIn(page, gateway);
+  await signIn(page, wire, gateway.key('reviewer', 'alice'));
   await gateway.proposeIssue('Silent change');
   await row(page, 'Silent change').waitFor();
   await becomes(() => page.evaluate(() => [window.permissionRequests, window.notifications]), [0, []]);
@@ -226,12 +229,16 @@ test('notifications are enabled by a click and announce waiting changes', async 
   await page.evaluate(() => window.lastNotification.onclick());
   await heading(page).filter({ hasText: 'Announced' }).waitFor();
   await holds(() => page.url(), (url) => url.includes(id));
-  // A burst causes one notification.
-  await Promise.all([1, 2, 3].map((n) => gateway.proposeIssue(`Announced in a burst ${n}`)));
+  // A burst causes one notification. Its events arrive together, because the page was disconnected meanwhile.
+  wire.cut();
+  await page.locator('.connection', { hasText: 'Reconnecting' }).waitFor();
+  for (const n of [1, 2, 3]) await gateway.proposeIssue(`Announced in a burst ${n}`);
+  wire.mend();
+  await row(page, 'Announced in a burst 3').waitFor();
   await eventually('one more', () => page.evaluate(() => window.notifications.length >= 2));
   await pause(1200);
   const titles = await page.evaluate(() => window.notifications.map(([t]) => t));
   assert.ok(titles.length < 4, String(titles));
-  assertClean(page);
+  assertClean(page, disconnected);
   await context.close();
 });
