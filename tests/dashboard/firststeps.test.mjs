@@ -62,7 +62,7 @@ test('each step is ticked while the page stays open', async () => {
   await page.keyboard.press('End');
   await holds(() => snippet(page), (text) => JSON.parse(text).mcpServers.countersign.url === `${gateway.url}/mcp`);
   await page.keyboard.press('Home');
-  await matches(() => snippet(page), /mcpServers/);
+  await matches(() => snippet(page), /"command"/);
   startAgent(await snippet(page));
   await becomes(() => isDone(page, 'agent'), 'true');
   await page.getByText('1 of 3 done').waitFor();

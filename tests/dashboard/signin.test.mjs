@@ -131,6 +131,7 @@ test('a tab that answers late still shares its sign-in', async () => {
   const second = await newPage(browser, gateway, { context: first.context() });
   await second.goto(gateway.url);
   await second.getByLabel('Access key').waitFor();
+  await first.waitForFunction(() => window.held.length > 0);
   await first.evaluate(() => window.held.forEach((send) => send()));
   await live(second);
   assertClean(second, status(401));
