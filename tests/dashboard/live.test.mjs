@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
+import { freePort } from '../clients/gateway.mjs';
 import { assertClean, becomes, button, dashboard, disconnected, heading, launch, live, newPage, open, row, settles, signIn, status } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 import { Wire } from './lib/wire.mjs';
@@ -10,7 +11,8 @@ let browser;
 let gateway;
 before(async () => {
   browser = await launch();
-  gateway = await Gateway.start();
+  // It is killed and started again on its port.
+  gateway = await Gateway.start({ port: await freePort() });
 });
 after(async () => {
   await browser?.close();

@@ -131,7 +131,7 @@ export async function assertAccessible(page, message) {
 
 /** Chromium reports every 4xx as an error on the console. */
 export const status = (code) => new RegExp(`status of ${code}`);
-export const disconnected = /ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INTERNET_DISCONNECTED|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE|SOCKET_NOT_CONNECTED|CONNECTION_CLOSED|ABORTED|NETWORK_CHANGED|NETWORK_IO_SUSPENDED)/;
+export const disconnected = /ERR_(CONNECTION_REFUSED|CONTENT_LENGTH_MISMATCH|CONNECTION_RESET|INTERNET_DISCONNECTED|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE|SOCKET_NOT_CONNECTED|CONNECTION_CLOSED|ABORTED|NETWORK_CHANGED|NETWORK_IO_SUSPENDED)/;
 
 export const row = (page, text) => page.locator('.row', { hasText: text });
 export const heading = (page) => page.locator('article h2');
