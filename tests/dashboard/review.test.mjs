@@ -186,7 +186,7 @@ testWithRule('a rule can forbid editing', { edit: 'forbidden' }, async (gateway)
   await page.context().close();
 });
 
-testWithRule('an approval can be undone until the change runs', { undoFor: 60 }, async (gateway) => {
+testWithRule('an approval can be undone until the change runs', { undoFor: 600 }, async (gateway) => {
   const first = await gateway.proposeIssue('Undo me in place');
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${first}` });
   await heading(page).filter({ hasText: 'Undo me' }).waitFor();
