@@ -322,9 +322,13 @@ fn service_manager_learns_of_reloads_by_signal() {
     };
     // A file that is refused does not fail the service.
     for (config, result) in [("policy: { default: deny }\n", "applied"), ("policy: 1\n", "refused")] {
+        // It gets the signal together with the file, which it would otherwise find by itself after a while.
+        support::freeze(gateway.process.0.id());
         fs::write(gateway.home.path().join("countersign.yaml"), config).unwrap();
         let asked = monotonic_microseconds();
-        support::signal(gateway.process.0.id(), Signal::HUP);
+        for sent in [Signal::HUP, Signal::CONT] {
+            support::signal(gateway.process.0.id(), sent);
+        }
         let begun = socket.receive();
         let time = begun.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap_or_else(|| panic!("{begun:?}"));
         assert!((asked..=monotonic_microseconds()).contains(&time.parse::<i64>().unwrap()), "{time}");
