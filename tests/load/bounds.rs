@@ -256,8 +256,10 @@ fn bodies_over_their_budget_wait_and_are_then_answered_503() {
     // The first one is unharmed: it completes, is not JSON-RPC, and releases its budget.
     first.send(b" ");
     assert_eq!(first.response().status, 400);
+    wait_for_body_bytes(&gateway, 0..1);
     assert!(!is_refused(&gateway, &large));
     // Disconnecting releases it as well.
+    wait_for_body_bytes(&gateway, 0..1);
     let abandoned = start_post(&gateway, 900 << 10);
     wait_for_body_bytes(&gateway, 800 << 10..1 << 20);
     drop(abandoned);
