@@ -146,9 +146,9 @@ fn bytes(path: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
 }
 
 /// Makes one large call: sends all but its last byte, so that the gateway has read the rest, and then that byte right
-/// before a reviewer's request. The only worker gets the call first, but must answer the reviewer first.
-#[track_caller]
-fn reviewer_goes_first(gateway: &Gateway, what: &str, conn: &mut Conn, call: &[u8]) {
+/// before a reviewer's request. The only worker gets the call first, but must answer the reviewer first. Returns `false`
+/// if the call was answered before this test saw that, which may be because the machine is busy with something else.
+fn race_reviewer(gateway: &Gateway, conn: &mut Conn, call: &[u8]) -> bool {
     let key = gateway.reviewer().to_owned();
     let mut reviewer = gateway.connect();
     let (last, before) = call.split_last().unwrap();
@@ -161,7 +161,15 @@ fn reviewer_goes_first(gateway: &Gateway, what: &str, conn: &mut Conn, call: &[u
     for _ in 0..3 {
         assert_eq!(me(&mut reviewer, &key).status, 200);
     }
-    assert!(conn.read_within(Duration::ZERO).is_none(), "{what}: the reviewer waited for the call");
+    conn.read_within(Duration::ZERO).is_none()
+}
+
+/// Makes large calls until the reviewer goes first. A call returns whether the reviewer did.
+#[track_caller]
+fn reviewer_goes_first(what: &str, call: impl FnMut() -> bool) {
+    // A gateway that lets the reviewer wait does so each time.
+    let mut calls = std::iter::repeat_with(call).take(3);
+    assert!(calls.any(|is_first| is_first), "{what}: the reviewer waited for the call");
 }
 
 #[test]
@@ -175,34 +183,29 @@ fn reviewer_is_answered_before_a_large_call() {
         // The call was really processed.
         assert!(answer.to_string().contains("VALIDATION_FAILED"), "{:.500}", answer.to_string());
     };
+    let refused_after_reviewer = |what: &str, call: &[u8]| {
+        reviewer_goes_first(what, || {
+            let mut conn = gateway.connect();
+            let is_first = race_reviewer(&gateway, &mut conn, call);
+            refused(&conn.response().json());
+            is_first
+        });
+    };
 
     let meta = format!(r#""_meta":{},"#, mcp::meta());
     let headers = modern_headers("tools/call", &json!({"name": "list_projects"}));
-    let mut conn = gateway.connect();
-    reviewer_goes_first(
-        &gateway,
-        "stateless",
-        &mut conn,
-        &bytes("/mcp", &borrow_headers(&headers), &request(&params(&meta))),
-    );
-    refused(&conn.response().json());
+    refused_after_reviewer("stateless", &bytes("/mcp", &borrow_headers(&headers), &request(&params(&meta))));
 
     let session = gateway.session("2025-11-25");
     let headers = [vec![JSON, ACCEPT], session.headers()].concat();
-    let mut conn = gateway.connect();
-    reviewer_goes_first(&gateway, "handshake", &mut conn, &bytes("/mcp", &headers, &request(&params(""))));
-    refused(&conn.response().json());
+    refused_after_reviewer("handshake", &bytes("/mcp", &headers, &request(&params(""))));
 
     let session = gateway.session("2025-03-26");
     let headers = [vec![JSON, ACCEPT], session.headers()].concat();
     let batch = format!("[{}]", request(&params("")));
-    let mut conn = gateway.connect();
-    reviewer_goes_first(&gateway, "batch", &mut conn, &bytes("/mcp", &headers, &batch));
-    refused(&conn.response().json());
+    refused_after_reviewer("batch", &bytes("/mcp", &headers, &batch));
 
-    let mut conn = gateway.connect();
-    reviewer_goes_first(&gateway, "plain", &mut conn, &bytes("/tools/list_projects", &[JSON], &arguments));
-    refused(&conn.response().json());
+    refused_after_reviewer("plain", &bytes("/tools/list_projects", &[JSON], &arguments));
 
     let mut pair = gateway.connect();
     pair.request("GET", "/sse", &[("Accept", "text/event-stream")], b"");
@@ -216,10 +219,14 @@ fn reviewer_is_answered_before_a_large_call() {
     post(&mcp::request(0, "initialize", mcp::initialize_params("2024-11-05")).to_string());
     assert_eq!(pair.expect_event().json()["id"], 0);
     post(&mcp::notification("notifications/initialized").to_string());
-    let mut conn = gateway.connect();
-    reviewer_goes_first(&gateway, "pair", &mut conn, &bytes(&path, &[JSON], &request(&params(""))));
-    assert_eq!(conn.response().status, 202);
-    refused(&pair.expect_event().json());
+    let call = bytes(&path, &[JSON], &request(&params("")));
+    reviewer_goes_first("pair", || {
+        let mut conn = gateway.connect();
+        let is_first = race_reviewer(&gateway, &mut conn, &call);
+        assert_eq!(conn.response().status, 202);
+        refused(&pair.expect_event().json());
+        is_first
+    });
 }
 
 #[test]
@@ -237,12 +244,15 @@ fn large_frame_delays_no_reviewer_and_keeps_order() {
     // A mask of zeroes leaves the text unchanged.
     frame.extend_from_slice(&[0; 4]);
     frame.extend_from_slice(call.as_bytes());
-    reviewer_goes_first(&gateway, "websocket", &mut ws.conn, &frame);
-    ws.send_json(&mcp::request(2, "ping", json!({})));
-    let first = ws.message();
-    assert_eq!(first["id"], 1, "what came first is answered first: {first:.300}");
-    assert!(first.to_string().contains("VALIDATION_FAILED"), "{first:.300}");
-    assert_eq!(ws.message()["id"], 2);
+    reviewer_goes_first("websocket", || {
+        let is_first = race_reviewer(&gateway, &mut ws.conn, &frame);
+        ws.send_json(&mcp::request(2, "ping", json!({})));
+        let first = ws.message();
+        assert_eq!(first["id"], 1, "what came first is answered first: {first:.300}");
+        assert!(first.to_string().contains("VALIDATION_FAILED"), "{first:.300}");
+        assert_eq!(ws.message()["id"], 2);
+        is_first
+    });
 }
 
 #[test]
