@@ -145,6 +145,27 @@ test('after a lost connection no change is missing or duplicated', async (t) => 
   await page.context().close();
 });
 
+test('a view that was opened while the gateway was away is read again', async (t) => {
+  const wire = await Wire.to(gateway.port);
+  t.after(() => wire.end());
+  await gateway.decide(await gateway.proposeIssue('Decided before'), 'reject');
+  const id = await gateway.proposeIssue('Opened while away');
+  const page = await newPage(browser, wire);
+  await signIn(page, wire, gateway.key('reviewer', 'alice'), '/#/sessions');
+  for (const [route, content] of [['audit', '.audit-records'], ['history', '.row-title'], ['overview', '.tile'], [`inbox/${id}`, '.change-id']]) {
+    wire.cut();
+    await page.locator('.connection', { hasText: 'Reconnecting' }).waitFor();
+    await page.evaluate((r) => { location.hash = `#/${r}`; }, route);
+    await page.locator('.empty.error').waitFor();
+    wire.mend();
+    await page.locator(content).first().waitFor();
+    await becomes(() => page.locator('.empty.error').count(), 0, route);
+  }
+  await gateway.decide(id, 'reject');
+  assertClean(page, disconnected);
+  await page.context().close();
+});
+
 test('a view that was loaded before the first connection is read again', async () => {
   const id = await gateway.proposeIssue('Decided before the feed');
   const page = await newPage(browser, gateway);

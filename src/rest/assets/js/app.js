@@ -318,7 +318,7 @@ export class App {
       box.dataset.state = 'live';
       fill(box, h('span', { class: 'pulse' }), h('span', null, t('shell.live')));
       this.#parts.banner.hidden = true;
-      if (!this.#isFirstConnection && this.#inbox.status === 'failed') this.#inbox.reload();
+      if (!this.#isFirstConnection) this.#retryFailed();
       this.#isFirstConnection = false;
       return;
     }
@@ -333,6 +333,12 @@ export class App {
       if (!this.#parts.banner.hidden) this.#showBanner();
       if (this.#isFirstConnection && this.#inbox.status === 'idle') this.#inbox.reload();
     }
+  }
+
+  // Reads again what could not be read while the gateway was away. The feed resumes, so it does not ask for that.
+  #retryFailed() {
+    for (const collection of [this.#inbox, this.#history]) if (collection?.status === 'failed') collection.reload();
+    if (this.#parts.main.querySelector('.empty.error')) this.#view.refresh();
   }
 
   #showBanner() {
