@@ -103,6 +103,30 @@ test('at 390 pixels views are in a menu, and no badge covers an icon', async () 
   await page.context().close();
 });
 
+test('the header fits every width, with the account and the way out', async () => {
+  const page = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'looks-reviewer'), route: '/#/sessions' });
+  // With a wide font not all views fit, whichever fonts are installed.
+  await page.evaluate(() => { document.querySelector('.top').style.letterSpacing = '.1em'; });
+  for (const width of [1600, 1440, 1280, 1100, 960]) {
+    await page.setViewportSize({ width, height: 700 });
+    await fitsScreen(page, `at ${width} pixels`);
+  }
+  await page.getByRole('button', { name: 'More' }).click();
+  // A number that changes while the menu is open does not bring its links back into the header.
+  await page.evaluate(() => document.querySelector('.top [data-view=inbox] .count').append('0'));
+  await becomes(() => page.locator('.more-views').isVisible(), true, 'the menu keeps its button');
+  await page.keyboard.press('Escape');
+  await page.locator('.top nav .menu').waitFor({ state: 'hidden' });
+  await fitsScreen(page, 'after the menu was closed');
+  await page.getByRole('button', { name: 'More' }).click();
+  await page.locator('.top nav .menu').getByRole('link', { name: 'Audit' }).click();
+  await page.locator('.audit-records').waitFor();
+  await page.getByRole('button', { name: 'Sign out' }).click();
+  await page.getByLabel('Access key').waitFor();
+  assertClean(page);
+  await page.context().close();
+});
+
 test('a long path stays in its column, and a double click selects a whole id', async () => {
   const issueId = await gateway.issue(`src/${'aratherlongfoldername/'.repeat(6)}file.ts`);
   const long = await gateway.propose('update_issue', { issueId, description: 'Another' });

@@ -57,6 +57,19 @@ function viewLinks() {
     h('button', { type: 'button', class: 'more-views', popovertarget: 'more-views' }, icon('more'), h('span', null, t('shell.more')), badge()));
 }
 
+// What the header drops, one after another, until the rest fits. How wide it is depends on the font, the language and the name.
+const HEADER_STEPS = ['brief', 'plain', 'bare', 'folded'];
+
+function fitHeader(header) {
+  // The links of an open menu take no room in the header, which is measured again once the menu is closed.
+  if (header.querySelector('.menu:popover-open')) return;
+  header.classList.remove(...HEADER_STEPS);
+  for (const step of HEADER_STEPS) {
+    if (header.scrollWidth <= header.clientWidth) return;
+    header.classList.add(step);
+  }
+}
+
 export class App {
   element;
   #account;
@@ -116,6 +129,10 @@ export class App {
           h('button', { type: 'button', class: 'ghost signout', title: t('shell.signOut'), onclick: signOut }, icon('leave'), h('span', null, t('shell.signOut'))))),
       this.#parts.banner, this.#reload.element, this.#parts.main, this.#undos.element);
     this.#paintThemeButton();
+    const header = this.element.querySelector('.top');
+    new ResizeObserver(() => fitHeader(header)).observe(header);
+    new MutationObserver(() => fitHeader(header)).observe(header, { subtree: true, childList: true, attributeFilter: ['hidden'] });
+    this.#parts.nav.querySelector('.menu').addEventListener('toggle', () => fitHeader(header));
     this.#feed = new Feed((signal, seq) => api.events(signal, seq), {
       hello: () => {
         this.#inbox.reload();
