@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { armed, assertClean, becomes, dashboard, focused, heading, launch, matches, open, pressTogether, row } from './lib/browser.mjs';
+import { armed, assertClean, becomes, button, dashboard, focused, heading, launch, matches, open, pressTogether, row } from './lib/browser.mjs';
 import { Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
@@ -43,6 +43,31 @@ test('j and k move, a approves, r opens the comment, Escape cancels', async () =
   const { decisions } = await gateway.change(ids[1]);
   assert.equal(decisions[0].comment, 'a j k r are letters here');
   assertClean(page);
+  await page.context().close();
+});
+
+test('a decision keeps the focus on the change, also if it fails', async () => {
+  for (const n of [1, 2]) await gateway.proposeIssue(`Focus ${n}`);
+  const page = await dashboard(browser, gateway);
+  await open(page, 'Focus 1');
+  await armed(page);
+  await page.route('**/decision', (route) => route.abort());
+  await button(page, 'Approve').focus();
+  await page.keyboard.press('Enter');
+  await page.locator('.decision-error').waitFor();
+  await focused(page, '[data-act=approve]');
+  await page.unroute('**/decision');
+  await page.keyboard.press('Enter');
+  await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
+  await focused(page, 'article h2');
+  await open(page, 'Focus 2');
+  await armed(page);
+  await page.keyboard.press('r');
+  await focused(page, '#comment');
+  await page.keyboard.press('Control+Enter');
+  await page.locator('.outcome', { hasText: 'Rejected' }).waitFor();
+  await focused(page, 'article h2');
+  assertClean(page, /ERR_FAILED/);
   await page.context().close();
 });
 

@@ -33,6 +33,8 @@ export class DecisionBar {
   #remedy = null;
   #drafts = new Map();
   #comment;
+  // Tells if the focus was here when the request that runs was sent.
+  #sentFromHere = false;
 
   /**
    * `selection` holds the changes to decide together: `size()`, `has(id)`, `toggle(id)`, `clear()`. While it is not empty,
@@ -51,6 +53,11 @@ export class DecisionBar {
 
   get mode() {
     return this.#mode;
+  }
+
+  /** Tells if the focus is here, or was until the bar was disabled for the request that runs. */
+  get hasFocus() {
+    return this.element.contains(document.activeElement) || (this.#mode === 'busy' && this.#sentFromHere && document.activeElement === document.body);
   }
 
   /**
@@ -245,6 +252,7 @@ export class DecisionBar {
     if (!this.#canAct()) return;
     const { id } = this.#change;
     const comment = this.#comment.value.trim();
+    this.#sentFromHere = this.hasFocus;
     this.#mode = 'busy';
     this.#setError('');
     this.#render(kind);
@@ -256,6 +264,8 @@ export class DecisionBar {
       this.#mode = 'idle';
       this.#render();
     }
+    // After a failure the same press tries again. No other button gets the focus, because a second press was not meant for it.
+    if (this.#sentFromHere && document.activeElement === document.body) this.element.querySelector(`[data-act=${kind}]:enabled`)?.focus();
   }
 
   #render(busyWith = null) {

@@ -193,7 +193,8 @@ export class Detail {
     const undecided = isDecidable(change.state);
     const altered = undecided && this.#baseline.change.digest !== change.digest;
     const isNewVersion = before !== null && before.change.version !== change.version;
-    const hadFocus = this.#bar.element.contains(document.activeElement) || this.#parts.head.contains(document.activeElement);
+    const isAnswer = this.#bar.mode === 'busy';
+    const hadFocus = this.#bar.hasFocus || this.#parts.head.contains(document.activeElement);
     this.#rememberFolds();
     this.#showHead(change);
     this.#showNotes(current, { altered, isNewVersion, conflict });
@@ -204,7 +205,7 @@ export class Detail {
     this.#restoreFolds();
     if (this.#focusWanted) this.focus();
     this.#bar.show(change, { altered, sudden: sudden && (isNewVersion || before === null), afterConflict: altered && conflict });
-    if (!undecided && change.state !== 'outcome_unknown' && hadFocus) this.focus();
+    if (hadFocus && (isAnswer || (!undecided && change.state !== 'outcome_unknown'))) this.focus();
     this.#loadTimeline(change.id);
     this.#loadSuggestions(change);
     this.#decided(change);
