@@ -35,6 +35,20 @@ test('an approved change runs, and the page shows its outcome', async () => {
   await page.context().close();
 });
 
+test('a comment that was not sent is kept while another view is open', async () => {
+  const page = await dashboard(browser, gateway);
+  const id = await gateway.proposeIssue('Commented later');
+  await open(page, 'Commented later');
+  await page.getByLabel('Comment').fill('Half a thought');
+  await page.goto(`${gateway.url}/#/policy`);
+  await page.getByRole('heading', { name: 'Policy', level: 1 }).waitFor();
+  await page.goto(`${gateway.url}/#/inbox/${id}`);
+  await becomes(() => page.getByLabel('Comment').inputValue(), 'Half a thought');
+  await gateway.decide(id, 'reject');
+  assertClean(page);
+  await page.context().close();
+});
+
 test('a change is rejected with a comment', async () => {
   const page = await dashboard(browser, gateway);
   const id = await gateway.proposeIssue('Reject me');

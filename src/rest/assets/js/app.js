@@ -82,6 +82,8 @@ export class App {
   #history = null;
   #loadedRequest = null;
   #triage = new Triage();
+  // Comments that were not sent yet, by the id of their change.
+  #drafts = new Map();
   #undos;
   #view = null;
   #viewName = null;
@@ -213,7 +215,7 @@ export class App {
     if (name === 'bundles') return new BundleView({ api, me: this.#me, undos: this.#undos, decided: (change) => this.#inbox.apply(change, false) });
     if (name === 'sessions') return new SessionsView({ api });
     if (name === 'servers') return new ServersView({ api, me: this.#me });
-    const common = { name, api, me: this.#me, triage: this.#triage, undos: this.#undos, bundles: this.#bundles, filter };
+    const common = { name, api, me: this.#me, triage: this.#triage, drafts: this.#drafts, undos: this.#undos, bundles: this.#bundles, filter };
     if (name === 'inbox') return new ChangesView({ ...common, title: t('shell.view.inbox'), collection: this.#inbox });
     return new ChangesView({ ...common, title: t('shell.view.history'), collection: this.#loadHistory(filter), onFilter: (chosen) => go(routeTo('history', null, chosen)) });
   }

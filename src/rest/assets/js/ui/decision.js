@@ -31,7 +31,7 @@ export class DecisionBar {
   #undoTimer = null;
   #error = '';
   #remedy = null;
-  #drafts = new Map();
+  #drafts;
   #comment;
   // Tells if the focus was here when the request that runs was sent.
   #sentFromHere = false;
@@ -39,10 +39,12 @@ export class DecisionBar {
   /**
    * `selection` holds the changes to decide together: `size()`, `has(id)`, `toggle(id)`, `clear()`. While it is not empty,
    * this bar has no buttons to decide. `submit(kind, comment)` resolves when the gateway has answered; kinds are approve,
-   * reject, undo, refresh (of the preview), applied and failed.
+   * reject, undo, refresh (of the preview), applied and failed. `drafts` holds comments by the id of their change; it outlives
+   * the bar.
    */
-  constructor({ me, submit, selection }) {
+  constructor({ me, drafts, submit, selection }) {
     this.#me = me;
+    this.#drafts = drafts;
     this.#selection = selection;
     this.#submit = submit;
     this.#comment = h('textarea', {

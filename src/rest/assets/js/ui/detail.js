@@ -57,10 +57,10 @@ export class Detail {
 
   /**
    * `decided(change)` is called for each new state, `approved(change)` for each approval made here, `seen(change)` for
-   * each version on the screen, `deciding(id)` before anything is decided or edited here. `selection` is passed to the
-   * decision bar. `next()` opens the next change, `back()` returns to the list.
+   * each version on the screen, `deciding(id)` before anything is decided or edited here. `drafts` and `selection` are
+   * passed to the decision bar. `next()` opens the next change, `back()` returns to the list.
    */
-  constructor({ api, me, decided, next, back, approved = () => {}, seen = () => {}, deciding = () => {}, selection }) {
+  constructor({ api, me, drafts, decided, next, back, approved = () => {}, seen = () => {}, deciding = () => {}, selection }) {
     this.#api = api;
     this.#me = me;
     this.#approved = approved;
@@ -68,7 +68,7 @@ export class Detail {
     this.#deciding = deciding;
     this.#decided = decided;
     this.#next = next;
-    this.#bar = new DecisionBar({ me, selection, submit: (kind, comment) => this.#send(kind, comment) });
+    this.#bar = new DecisionBar({ me, drafts, selection, submit: (kind, comment) => this.#send(kind, comment) });
     const part = (cls) => h('div', { class: cls });
     this.#parts = { head: part('detail-head'), notes: part('detail-notes'), next: part('detail-next'), body: part('detail-body'), suggested: part('detail-suggested'), story: part('detail-story') };
     this.scroll = h('div', { class: 'detail-scroll' },

@@ -62,10 +62,10 @@ export class ChangesView {
   #bundleOf = (id) => this.#bundles.of(id);
 
   /**
-   * `name` is `inbox` or `history`. `triage`, `undos` and `bundles` outlive the view. In the history the gateway filters: then
-   * `onFilter(filter)` requests another collection, and `filter` is that of the given one.
+   * `name` is `inbox` or `history`. `triage`, `drafts`, `undos` and `bundles` outlive the view. In the history the gateway
+   * filters: then `onFilter(filter)` requests another collection, and `filter` is that of the given one.
    */
-  constructor({ name, title, api, me, collection, triage, undos, bundles, filter, onFilter = null }) {
+  constructor({ name, title, api, me, collection, triage, drafts, undos, bundles, filter, onFilter = null }) {
     this.#name = name;
     this.#api = api;
     this.#me = me;
@@ -78,7 +78,7 @@ export class ChangesView {
     // Only pending changes are selected, and the history has none.
     const selecting = me.mayDecide && name === 'inbox';
     this.#detail = new Detail({
-      api, me,
+      api, me, drafts,
       selection: { size: () => this.#selection?.size ?? 0, has: (id) => this.#selection.has(id), toggle: (id) => this.#selection.toggle(id), clear: () => this.#selection.clear() },
       decided: (change) => this.#collection.apply(change, false),
       approved: (change) => this.#undos.add(change),
