@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { freePort } from '../clients/gateway.mjs';
-import { assertClean, becomes, button, dashboard, disconnected, heading, launch, live, newPage, open, row, settles, signIn, status } from './lib/browser.mjs';
+import { assertClean, becomes, button, dashboard, disconnected, heading, holds, launch, live, newPage, open, row, settles, signIn, status } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 import { Wire } from './lib/wire.mjs';
 
@@ -184,6 +184,45 @@ test('a view that was loaded before the first connection is read again', async (
   release();
   await isLive;
   await row(page, 'Decided before the feed').waitFor();
+  assertClean(page, /ERR_FAILED/);
+  await page.context().close();
+});
+
+test('focus, folds and rows stay in place while events repaint a page', async () => {
+  await gateway.decide(await gateway.proposeIssue('Before the repaints'), 'reject');
+  await gateway.mcp({ name: 'focus-probe', version: '1' });
+  for (const [route, selector, fold] of [['audit', '.audit-records .subject a'], ['sessions', '.records tbody a'], ['policy', '.policy-tools a'], ['overview', '.outcomes a', '.overview details']]) {
+    const page = await dashboard(browser, gateway, { route: `/#/${route}` });
+    await page.locator(selector).first().focus();
+    const href = await page.evaluate(() => document.activeElement.getAttribute('href'));
+    if (fold) await page.locator(fold).first().evaluate((details) => { details.open = true; });
+    const paints = () => page.evaluate(() => window.paints);
+    await page.evaluate((s) => {
+      window.paints = 0;
+      new MutationObserver(() => { window.paints += 1; }).observe(document.querySelector('.page-body'), { childList: true, subtree: true });
+      window.row = document.querySelector(s).closest('tr');
+    }, selector);
+    await gateway.decide(await gateway.proposeIssue(`Repaints ${route}`), 'reject');
+    await gateway.mcp({ name: 'focus-probe-too', version: '1' });
+    await holds(paints, (n) => n > 0, route);
+    await becomes(() => page.evaluate(() => document.activeElement.getAttribute('href')), href, route);
+    if (fold) await becomes(() => page.locator(fold).first().evaluate((details) => details.open), true);
+    if (route === 'audit') await becomes(() => page.evaluate(() => window.row.isConnected), true, 'a row is kept');
+    assertClean(page);
+    await page.context().close();
+  }
+});
+
+test('an event repairs an audit trail that could not be read', async () => {
+  await gateway.decide(await gateway.proposeIssue('Before the failure'), 'reject');
+  const page = await dashboard(browser, gateway, { route: '/#/audit' });
+  await page.locator('.audit-records').waitFor();
+  await page.route('**/api/audit?*', (route) => route.abort());
+  await page.goto(`${gateway.url}/#/audit?event=rejected`);
+  await page.locator('.empty.error').waitFor();
+  await page.unroute('**/api/audit?*');
+  await gateway.decide(await gateway.proposeIssue('After the failure'), 'reject');
+  await page.locator('.audit-records .subject', { hasText: 'After the failure' }).first().waitFor();
   assertClean(page, /ERR_FAILED/);
   await page.context().close();
 });

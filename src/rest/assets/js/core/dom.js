@@ -66,6 +66,23 @@ export function fill(parent, ...children) {
   return parent;
 }
 
+/**
+ * Replaces everything inside `parent` by its next state. The focus stays on the element with the same `data-key`, or else the same
+ * address or text, and folds stay open or closed.
+ */
+export function refill(parent, ...children) {
+  const active = parent.contains(document.activeElement) ? document.activeElement : null;
+  const nameOf = (element) => element.dataset.key ?? element.getAttribute('href') ?? element.textContent;
+  const alike = () => [...parent.querySelectorAll(active.tagName)].filter((element) => nameOf(element) === nameOf(active));
+  const position = active === null ? -1 : alike().indexOf(active);
+  const folds = [...parent.querySelectorAll('details')];
+  fill(parent, ...children);
+  const newFolds = parent.querySelectorAll('details');
+  if (newFolds.length === folds.length) newFolds.forEach((fold, n) => { fold.open = folds[n].open; });
+  if (active !== null) alike()[position]?.focus({ preventScroll: true });
+  return parent;
+}
+
 /** Returns nodes with a separator between them. */
 export const separated = (nodes, separator = ', ') => nodes.map((node, n) => [n > 0 && separator, node]);
 

@@ -1,7 +1,7 @@
 // Shows the audit trail of one change or of everything. Each entry carries the hash of the one before it, and the page
 // compares neighbours.
 
-import { h, fill } from '../core/dom.js';
+import { fill, h, refill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
 import { filterQuery } from '../core/filters.js';
@@ -36,6 +36,8 @@ export class AuditView {
   #timer = null;
   #bar;
   #parts;
+  // The rows of the entries.
+  #table = null;
 
   constructor({ api }) {
     this.#api = api;
@@ -83,7 +85,9 @@ export class AuditView {
     // Joins a burst of events into one read.
     this.#timer ??= setTimeout(() => {
       this.#timer = null;
-      this.#loadNewer();
+      // There is nothing to add to while the page shows an error.
+      if (this.#parts.body.querySelector('.empty.error')) this.#load();
+      else this.#loadNewer();
     }, 300);
   }
 
@@ -135,18 +139,18 @@ export class AuditView {
     try {
       const page = await this.#api.audit({ ...this.#request, change: this.#change, limit: PAGE_SIZE });
       if (generation !== this.#generation) return;
+      const isRenamed = Object.entries(page.titles ?? {}).some(([id, title]) => (this.#titles[id] ?? title) !== title);
       Object.assign(this.#titles, page.titles);
       const newest = this.#entries[0]?.seq ?? -1;
       const fresh = page.entries.filter((e) => e.seq > newest);
       // More entries have been added than a page holds, so the old ones no longer connect.
-      if (fresh.length === PAGE_SIZE && page.nextCursor) {
-        this.#entries = page.entries;
-        this.#cursor = page.nextCursor;
-      } else {
-        this.#entries = [...fresh, ...this.#entries];
-      }
+      const connects = fresh.length < PAGE_SIZE || !page.nextCursor;
+      if (!connects) this.#cursor = page.nextCursor;
+      this.#entries = connects ? [...fresh, ...this.#entries] : page.entries;
       this.#head = page.head;
-      this.#paint();
+      // The rows that are there stay in place for somebody who reads them.
+      if (connects && !isRenamed && this.#entries.length > fresh.length) this.#table.prepend(...this.#rows(fresh, this.#paintHead()));
+      else this.#paint();
     } catch {
       // The next event tries again, and the header shows that the gateway is unreachable.
     }
@@ -169,10 +173,20 @@ export class AuditView {
     }
   }
 
-  #paint() {
+  // Returns the links between the entries, which the head sums up.
+  #paintHead() {
     const links = checkLinks(this.#entries, this.#head);
-    fill(this.#parts.head, this.#headLine(links));
+    refill(this.#parts.head, this.#headLine(links));
     this.#bar.show(this.#filter, this.#entries.map((e) => e.actor).filter(Boolean));
+    return links;
+  }
+
+  #rows(entries, links) {
+    return entries.map((entry) => this.#row(entry, this.#change === null, links.broken.has(entry.seq)));
+  }
+
+  #paint() {
+    const links = this.#paintHead();
     const older = this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#loadOlder(e.currentTarget) }, t(this.#entries.length ? 'common.loadOlder' : 'audit.searchOlder')));
     if (!this.#entries.length && isNarrowed(this.#filter)) {
       fill(this.#parts.body, emptyState('search', this.#cursor ? t('audit.nothingBackTo', { entry: Number(this.#cursor) }) : t('common.noMatch'),
@@ -184,10 +198,11 @@ export class AuditView {
       return;
     }
     const all = this.#change === null;
-    fill(this.#parts.body,
+    this.#table = h('tbody', null, this.#rows(this.#entries, links));
+    refill(this.#parts.body,
       h('table', { class: `records audit-records${all ? ' all' : ''}` },
         h('thead', null, h('tr', null, ['number', 'when', 'who', 'what', all && 'subject', 'hash'].filter(Boolean).map((column) => h('th', { scope: 'col' }, t(`audit.column.${column}`))))),
-        h('tbody', null, this.#entries.map((entry) => this.#row(entry, all, links.broken.has(entry.seq))))),
+        this.#table),
       older);
   }
 
@@ -203,9 +218,9 @@ export class AuditView {
   }
 
   // Shows the title of a change with its id.
-  #subject(id) {
+  #subject({ changeId: id, seq }) {
     const title = this.#titles[id];
-    return h('span', { class: 'subject' }, h('a', { href: routeTo('audit', id) }, h('span', { class: 'sr-only' }, t('audit.happenedTo'), ' '), title ? quote(title, 160) : h('code', { class: 'id brief' }, visible(id))),
+    return h('span', { class: 'subject' }, h('a', { href: routeTo('audit', id), data: { key: String(seq) } }, h('span', { class: 'sr-only' }, t('audit.happenedTo'), ' '), title ? quote(title, 160) : h('code', { class: 'id brief' }, visible(id))),
       title && h('code', { class: 'id brief', title: visibleString(id) }, visible(id)));
   }
 
@@ -219,7 +234,7 @@ export class AuditView {
       h('td', { class: `tone-${tone}`, data: { label: t('audit.column.what') } },
         h('span', { class: 'event' }, icon(name), h('span', null, visibleString(label), entry.to && entry.from && entry.from !== entry.to && entry.to !== eventName(entry.event) && h('span', { class: 'quiet' }, ` → ${stateOf(entry.to).label}`))),
         comment && h('blockquote', null, longText(String(comment), { chars: 240, lines: 4 }))),
-      all && h('td', { data: { label: t('audit.column.subject') } }, !entry.changeId ? subjectOf(entry.details) : this.#subject(entry.changeId)),
+      all && h('td', { data: { label: t('audit.column.subject') } }, !entry.changeId ? subjectOf(entry.details) : this.#subject(entry)),
       h('td', { data: { label: t('audit.column.hash') } }, h('span', { class: 'hash', title: t('audit.after', { hash: visibleString(entry.prevHash ?? '') }) },
         broken ? icon('alert') : null, h('code', null, visible(bareHash(entry.hash).slice(0, 12))))));
   }

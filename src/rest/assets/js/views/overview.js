@@ -1,6 +1,6 @@
 // Shows what waits, what was decided and how fast, what failed, which servers are down, and the calls of the last hours.
 
-import { fill, h } from '../core/dom.js';
+import { fill, h, refill } from '../core/dom.js';
 import { language, t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { go, routeTo } from '../core/router.js';
@@ -82,11 +82,9 @@ export class OverviewView {
     const { waiting, totals, decisionTimes, serversDown, calls, complete } = overview;
     const isEmpty = !waiting.count && !Object.values(totals).some(Boolean) && !serversDown.length && !calls.some((period) => period.calls);
     if (isEmpty) return fill(this.#parts.body, emptyState('overview', t('overview.none'), t('overview.noneHow')));
-    // An open table stays open while the numbers change.
-    const open = [...this.#parts.body.querySelectorAll('figure')].map((figure) => figure.querySelector('details').open);
     const age = this.#range;
     const history = (more) => routeTo('history', null, { age, ...more });
-    fill(this.#parts.body,
+    refill(this.#parts.body,
       !complete && h('p', { class: 'quiet' }, t('overview.incomplete')),
       h('ul', { class: 'tiles' },
         tile(t('overview.waiting'), count(waiting.count), routeTo('inbox'), waiting.oldestAt ? t('overview.oldest', { time: relative(Date.parse(waiting.oldestAt)) }) : t('overview.nothingWaits'), waiting.count > 0 && 'amber'),
@@ -109,9 +107,6 @@ export class OverviewView {
         h('div', { class: 'chart-pair' },
           barChart({ title: t('overview.callsTitle'), series: [{ name: t('overview.answered'), tone: 'accent' }, { name: t('overview.failed'), tone: 'red' }], points: calls.map((period) => ({ label: hour.format(Date.parse(period.from)), values: [period.calls - period.failed, period.failed] })) }),
           barChart({ title: t('overview.averageTime'), series: [{ name: t('overview.average'), tone: 'accent' }], format: (us) => duration(us / 1000), points: calls.map((period) => ({ label: hour.format(Date.parse(period.from)), values: [period.averageUs] })) }))));
-    this.#parts.body.querySelectorAll('figure').forEach((figure, n) => {
-      figure.querySelector('details').open = open[n] ?? false;
-    });
   }
 }
 

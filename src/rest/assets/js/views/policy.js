@@ -1,6 +1,6 @@
 // Shows the rules of the policy in force, in order, with what each decided, and the standing rules beside them.
 
-import { fill, h } from '../core/dom.js';
+import { fill, h, refill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
@@ -85,7 +85,7 @@ export class PolicyView {
     if (text === this.#painted) return;
     this.#painted = text;
     const active = rules.filter((rule) => stateOfRule(rule, now()) === 'active');
-    fill(this.#parts.body,
+    refill(this.#parts.body,
       policy.mode === 'simulate' && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('policy.simulates'))),
       h('section', { class: 'policy-rules' }, h('h2', null, t('policy.rules')),
         policy.rules.length === 0 && h('p', { class: 'quiet' }, t('policy.noRules')),

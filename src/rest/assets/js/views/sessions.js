@@ -1,6 +1,6 @@
 // Shows the sessions that are open, and the gateways that share the store.
 
-import { h, fill } from '../core/dom.js';
+import { fill, h, refill } from '../core/dom.js';
 import { t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { routeTo } from '../core/router.js';
@@ -78,12 +78,12 @@ export class SessionsView {
     }
     // A gateway may have thousands of sessions; only the newest are listed.
     const shown = all.slice(0, 300);
-    fill(this.#parts.body,
+    refill(this.#parts.body,
       h('table', { class: 'records' },
         h('thead', null, h('tr', null, ['client', 'principal', 'transport', 'opened', 'lastActive', 'inFlight', 'session'].map((column) => h('th', { scope: 'col' }, t(`sessions.column.${column}`))))),
         h('tbody', null, shown.map((session) => h('tr', null,
           h('td', { data: { label: t('sessions.column.client') } }, session.clientName ? h('span', null, quote(session.clientName, 60), session.clientVersion && [' ', h('span', { class: 'quiet' }, quote(session.clientVersion, 30))]) : h('span', { class: 'quiet' }, t('sessions.notNamed'))),
-          h('td', { data: { label: t('sessions.column.principal') } }, h('a', { href: routeTo('history', null, { principal: session.principal }), title: t('sessions.proposed') }, quote(session.principal ?? '', 60))),
+          h('td', { data: { label: t('sessions.column.principal') } }, h('a', { href: routeTo('history', null, { principal: session.principal }), data: { key: session.id }, title: t('sessions.proposed') }, quote(session.principal ?? '', 60))),
           h('td', { data: { label: t('sessions.column.transport') } }, visibleString(transportOf(session.transport)), session.revision && h('span', { class: 'quiet nowrap' }, ' · ', quote(session.revision, 20))),
           h('td', { class: 'nowrap', data: { label: t('sessions.column.opened') } }, time(session.createdAt)),
           h('td', { class: 'nowrap', data: { label: t('sessions.column.lastActive') } }, time(session.lastActiveAt), isGone(session) && h('span', { class: 'quiet', title: t('sessions.notConnectedWhy') }, ' · ', t('sessions.notConnected'))),
