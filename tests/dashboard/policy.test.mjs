@@ -112,6 +112,16 @@ test('rules are tried on recorded calls and written into the file', async () => 
   await becomes(() => readFileSync(file, 'utf8').replace(`${added(readFileSync(file, 'utf8'))}\n`, ''), FILE, 'everything else stays');
   await page.locator('.policy-rule', { hasText: 'no-bugs' }).waitFor();
 
+  // Escape and a click outside do not discard edits at once.
+  await page.getByRole('button', { name: 'Edit rules…' }).click();
+  await rows.nth(0).getByRole('button', { name: /^Remove/ }).click();
+  for (let n = 0; n < 3; n += 1) await page.keyboard.down('Escape');
+  await page.keyboard.up('Escape');
+  await dialog.getByRole('alert').filter({ hasText: 'is not saved' }).waitFor();
+  await becomes(() => rows.count(), 2);
+  await page.keyboard.press('Escape');
+  await dialog.waitFor({ state: 'detached' });
+
   // A disabled denial loosens the policy, so it waits for consent.
   await page.getByRole('button', { name: 'Edit rules…' }).click();
   await rows.nth(1).getByRole('button', { name: /^Disable/ }).click();

@@ -50,6 +50,9 @@ test('a server is tested, added with its diff, changed and removed', async () =>
   await form.getByRole('button', { name: 'Show the change' }).click();
   await form.getByText('Give the server a name.').waitFor();
   await form.getByLabel('Name').fill('notes');
+  await page.mouse.dblclick(5, 5);
+  await form.getByRole('alert').filter({ hasText: 'is not saved' }).waitFor();
+  await becomes(() => form.getByLabel('Name').inputValue(), 'notes', 'a click outside discards nothing at once');
   await form.getByLabel('Kind').selectOption('command');
   await form.getByLabel('Command').fill(process.execPath);
   await form.getByLabel('Arguments').fill(gateway.data);

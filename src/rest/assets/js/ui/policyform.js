@@ -190,6 +190,7 @@ export function openPolicyForm({ api, file, saved }) {
   const dialog = openDialog({
     title: t('policy.editTitle'),
     className: 'policy-form',
+    isEdited: (hasInput) => hasInput || entries.length !== file.rules.length || entries.some(({ kept }, index) => kept !== index),
     build: () => h('form', { class: 'sheet-body', novalidate: true, onsubmit: (event) => event.preventDefault() },
       h('p', { class: 'quiet' }, t('policy.editHelp')),
       !file.mayEdit && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('common.notEdited'))),

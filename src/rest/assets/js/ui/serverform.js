@@ -155,6 +155,7 @@ export function openServerForm({ api, file, server = null, saved }) {
   const dialog = openDialog({
     title: server ? t('serverform.changeTitle', { server: visibleString(server.name) }) : t('serverform.addTitle'),
     className: 'server-form',
+    isEdited: (hasInput) => hasInput,
     closed: () => abort.abort(),
     build: () => h('form', { class: 'sheet-body', novalidate: true, onsubmit: (event) => {
       event.preventDefault();

@@ -2,6 +2,7 @@
 
 export default {
   'controls.close': 'Schließen',
+  'controls.unsaved': 'Ihre Eingaben sind nicht gespeichert. Noch einmal Esc oder ein Klick daneben verwirft sie.',
   'controls.tryAgain': 'Erneut versuchen',
   'controls.comment': 'Kommentar',
   'controls.whyOptional': 'Warum? (optional, wird im Audit-Protokoll festgehalten)',

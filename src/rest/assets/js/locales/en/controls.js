@@ -2,6 +2,7 @@
 
 export default {
   'controls.close': 'Close',
+  'controls.unsaved': 'What you entered is not saved. Press Esc or click outside again to discard it.',
   'controls.tryAgain': 'Try again',
   'controls.comment': 'Comment',
   'controls.whyOptional': 'Why? (optional, recorded in the audit trail)',
