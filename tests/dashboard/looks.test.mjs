@@ -127,6 +127,30 @@ test('the header fits every width, with the account and the way out', async () =
   await page.context().close();
 });
 
+test('views that were left do not stay in memory', async () => {
+  const page = await dashboard(browser, gateway, { route: '/#/sessions' });
+  const devTools = await page.context().newCDPSession(page);
+  await devTools.send('Performance.enable');
+  const visit = async () => {
+    await show(page, `/#/inbox/${changes.update}`);
+    await page.locator('.line.insert').first().waitFor();
+    await show(page, '/#/history');
+    await show(page, '/#/sessions');
+  };
+  const countNodes = async () => {
+    await devTools.send('HeapProfiler.collectGarbage');
+    const { metrics } = await devTools.send('Performance.getMetrics');
+    return metrics.find(({ name }) => name === 'Nodes').value;
+  };
+  await visit();
+  const before = await countNodes();
+  for (let n = 0; n < 5; n += 1) await visit();
+  // One visit creates about a thousand nodes.
+  await holds(countNodes, (after) => after < before + 1000, `there were ${before} nodes`);
+  assertClean(page);
+  await page.context().close();
+});
+
 test('a long path stays in its column, and a double click selects a whole id', async () => {
   const issueId = await gateway.issue(`src/${'aratherlongfoldername/'.repeat(6)}file.ts`);
   const long = await gateway.propose('update_issue', { issueId, description: 'Another' });

@@ -83,6 +83,14 @@ export function refill(parent, ...children) {
   return parent;
 }
 
+/**
+ * Sends an event to the elements of the page that match the selector. Elements listen to it themselves, because a listener of the
+ * document would keep them after they have left the page.
+ */
+export function notifyAll(selector, type) {
+  for (const element of document.querySelectorAll(selector)) element.dispatchEvent(new Event(type));
+}
+
 /** Returns nodes with a separator between them. */
 export const separated = (nodes, separator = ', ') => nodes.map((node, n) => [n > 0 && separator, node]);
 

@@ -2,12 +2,12 @@
 
 import { t } from '../core/locale.js';
 import { preference, setPreference } from '../core/prefs.js';
-import { fill, h } from '../core/dom.js';
+import { fill, h, notifyAll } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 
 const DENSITIES = ['compact', 'comfortable'];
 
-/** The event that announces another row height. */
+/** The event that tells a list of another row height. */
 export const DENSITY_CHANGED = 'density';
 
 const isCompact = () => preference('density', DENSITIES) === 'compact';
@@ -22,7 +22,7 @@ export function densityButton() {
     setPreference('density', isCompact() ? 'comfortable' : 'compact');
     applyDensity();
     paint();
-    document.dispatchEvent(new Event(DENSITY_CHANGED));
+    notifyAll('.list-scroll', DENSITY_CHANGED);
   } });
   const paint = () => {
     button.setAttribute('aria-pressed', String(isCompact()));

@@ -2,7 +2,7 @@
 
 import { t } from '../core/locale.js';
 import { preference, setPreference } from '../core/prefs.js';
-import { fill, h } from '../core/dom.js';
+import { fill, h, notifyAll } from '../core/dom.js';
 import { count, linesOf, quote, short, visible, visibleString } from '../core/text.js';
 import { addTokens, isKnownLanguage, tokensOfParts } from '../core/tokens.js';
 import { columns, foldEqual, joinFileHeaders, pairUp } from './difflines.js';
@@ -19,6 +19,7 @@ const MAX_HIGHLIGHTED = 800;
 const LAYOUTS = ['unified', 'split'];
 // The event that announces another layout.
 const LAYOUT_CHANGED = 'difflayout';
+const SWITCHERS = '.diff-layouts';
 const SIGNS = { insert: '+', delete: '−', equal: ' ' };
 const TAGS = { insert: 'ins', delete: 'del', equal: 'span' };
 // A narrower screen always shows one column.
@@ -96,7 +97,7 @@ function withTokens(rows, { format, language }) {
 
 // Creates the buttons for the layout, which applies to all diffs of the page.
 function switcher(changed) {
-  const group = h('span', { class: 'layouts', role: 'group', 'aria-label': t('diff.layout') });
+  const group = h('span', { class: 'layouts diff-layouts', role: 'group', 'aria-label': t('diff.layout') });
   const paint = () => {
     const chosen = preference('diff', LAYOUTS);
     const hadFocus = group.contains(document.activeElement);
@@ -104,27 +105,24 @@ function switcher(changed) {
       type: 'button', class: 'layout', 'aria-pressed': String(name === chosen), data: { layout: name },
       onclick: () => {
         setPreference('diff', name);
-        document.dispatchEvent(new Event(LAYOUT_CHANGED));
+        notifyAll(SWITCHERS, LAYOUT_CHANGED);
       },
     }, t(name === 'split' ? 'diff.split' : 'diff.unified'))));
     if (hadFocus) group.querySelector('[aria-pressed=true]')?.focus();
   };
-  // Listens until it is removed from the page.
-  const onLayoutChange = () => {
-    if (!group.isConnected) return document.removeEventListener(LAYOUT_CHANGED, onLayoutChange);
+  group.addEventListener(LAYOUT_CHANGED, () => {
     paint();
-    return changed();
-  };
-  document.addEventListener(LAYOUT_CHANGED, onLayoutChange);
+    changed();
+  });
   paint();
   return group;
 }
 
 /** Handles the key `d`, which switches the layout. Returns false if no diff offers a choice. */
 export function switchLayout() {
-  if (!document.querySelector('.layouts:not(.arg-layouts)')) return false;
+  if (!document.querySelector(SWITCHERS)) return false;
   setPreference('diff', preference('diff', LAYOUTS) === 'split' ? 'unified' : 'split');
-  document.dispatchEvent(new Event(LAYOUT_CHANGED));
+  notifyAll(SWITCHERS, LAYOUT_CHANGED);
   return true;
 }
 

@@ -47,12 +47,7 @@ export class VirtualList {
     this.element.addEventListener('scroll', () => this.#paintSoon(), { passive: true });
     this.#list.addEventListener('keydown', (event) => this.#key(event));
     new ResizeObserver(() => this.#measure()).observe(this.element);
-    // Listens until it is removed from the page.
-    const onDensityChange = () => {
-      if (!this.element.isConnected) return document.removeEventListener(DENSITY_CHANGED, onDensityChange);
-      return this.#remeasure();
-    };
-    document.addEventListener(DENSITY_CHANGED, onDensityChange);
+    this.element.addEventListener(DENSITY_CHANGED, () => this.#remeasure());
   }
 
   #measure() {
