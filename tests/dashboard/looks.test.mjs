@@ -172,6 +172,18 @@ test('a long path stays in its column, and a double click selects a whole id', a
   await page.context().close();
 });
 
+test('the titles of the audit trail can be read at every width', async () => {
+  const page = await dashboard(browser, gateway, { route: '/#/audit' });
+  const title = page.locator('.subject > a', { hasText: 'Rejected one' }).first();
+  for (const width of [1440, 1210, 1024, 768, 360]) {
+    await page.setViewportSize({ width, height: 800 });
+    await fitsScreen(page, `at ${width} pixels`);
+    await becomes(() => title.evaluate((link) => [link, ...link.querySelectorAll('.quote')].every((part) => part.scrollWidth <= part.clientWidth || part.clientWidth === 0)), true, `at ${width} pixels`);
+  }
+  assertClean(page);
+  await page.context().close();
+});
+
 test('the theme follows the system or the choice of the user', async () => {
   const page = await dashboard(browser, gateway, { dark: true });
   const brightness = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).slice(0, 3).map(Number).reduce((a, b) => a + b));
