@@ -122,6 +122,9 @@ test('broken servers come first and mark the navigation', async () => {
   const row = page.locator('.server-table .server-row').first();
   await matches(() => row.innerText(), /broken[^]*Built-in|broken[^]*MCP server[^]*status 3[^]*sh -c/);
   await page.locator('nav a[data-view=servers] .alarm', { hasText: '1 server does not work' }).waitFor({ state: 'attached' });
+  await page.setViewportSize({ width: 768, height: 800 });
+  await becomes(() => page.locator('nav a[data-view=servers]').evaluate((link) => link.scrollHeight <= link.clientHeight), true, 'the mark stays in the bar');
+  await page.setViewportSize({ width: 1280, height: 800 });
   // The row opens into its details by keyboard, and by its address.
   const toggle = row.getByRole('button', { name: 'broken' });
   const details = server(page, 'broken').locator('.server-detail');
