@@ -57,6 +57,8 @@ test('at 360 pixels nothing is cut off, and list and change alternate', async ()
     await fitsScreen(page, `${route} is wider than the screen`);
     await becomes(() => page.evaluate(() => document.documentElement.scrollWidth), 360);
   }
+  await show(page, '/#/webhooks');
+  await becomes(() => page.locator('.hook h2').evaluate((name) => name.offsetHeight < 2 * parseFloat(getComputedStyle(name).lineHeight)), true, 'a short name is not broken');
   await show(page, '/#/inbox');
   await becomes(() => page.locator('article').isVisible(), false);
   await row(page, 'A title that is quite long').click();
