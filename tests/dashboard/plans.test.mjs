@@ -37,6 +37,7 @@ test('a plan is opened from the inbox and approved once all was seen', async () 
   await page.getByRole('heading', { name: 'Plan: Three issues' }).waitFor();
   await page.locator('.plan-reason', { hasText: 'because <b>they</b> belong together' }).waitFor();
   await becomes(() => page.locator('.list-contents li').count(), 3);
+  await becomes(() => page.locator('.list-marks > .quiet').first().innerText(), 'tracker / create_issue');
   await page.locator('.list-item', { hasText: 'Line 60' }).first().waitFor();
   await decision(page, 'Approve all').waitFor();
   // Nobody has read the steps yet.

@@ -139,7 +139,7 @@ export class ChangeList {
     fill(item.head,
       h('div', { class: 'list-marks' }, operationGlyph(shownOperation(change), change.summary), stateBadge(change.state),
         change.terms.quorum === 0 && !isDecidable(change.state) && h('span', { class: 'badge tone-grey' }, icon('check'), t('list.allowedByPolicy')),
-        h('span', { class: 'quiet' }, quote(toolName(change), 120), ' · ', quote(change.provider, 60)),
+        h('span', { class: 'quiet' }, quote(toolName(change), 120)),
         this.#hasSeen(change) && seenMark(),
         h('a', { href: routeTo('changes', change.id) }, t('common.open'))),
       h('h2', { tabindex: '-1' }, `${count(position + 1)}. `, quote(change.summary, 280)),
