@@ -91,6 +91,7 @@ test('a code sign-in manages keys of agents only, and a reviewer none', async ()
   await becomes(() => key(page, 'root').getByRole('button', { name: /^Revoke/ }).count(), 0);
   const alice = await dashboard(browser, gateway, { route: '/#/keys' });
   await alice.getByText('Keys are managed by admins').waitFor();
+  await becomes(() => alice.locator('.empty code').allInnerTexts(), ['countersign open', 'countersign keys']);
   assertClean(page);
   assertClean(alice, status(403));
   for (const p of [page, alice]) await p.context().close();

@@ -41,7 +41,7 @@ export class KeysView {
       read: (signal) => this.#api.keys(signal),
       show: (read) => this.#paint(read),
       failed: (error) => fill(this.#parts.body, error.status === 403
-        ? emptyState('key', t('keys.adminsOnly'), t('keys.adminsOnlyHow'))
+        ? emptyState('key', t('keys.adminsOnly'), h('p', null, parts('keys.adminsOnlyHow', { open: h('code', null, 'countersign open'), keys: h('code', null, 'countersign keys') })))
         : errorState(error, () => this.#poller.poll())),
       every: POLL_INTERVAL,
     });

@@ -14,7 +14,7 @@ export default {
   'keys.create': 'Schlüssel anlegen',
   'keys.about': 'Die Schlüssel von Personen und Agenten. Wer gerade verbunden ist, steht unter {sessions}.',
   'keys.adminsOnly': 'Nur Administratoren verwalten Schlüssel',
-  'keys.adminsOnlyHow': 'Melden Sie sich mit dem Schlüssel eines Administrators oder mit countersign open an, oder führen Sie countersign keys auf dem Rechner des Gateways aus.',
+  'keys.adminsOnlyHow': 'Melden Sie sich mit dem Schlüssel eines Administrators oder mit {open} an, oder führen Sie {keys} auf dem Rechner des Gateways aus.',
   'keys.none': 'Noch keine Schlüssel',
   'keys.noneHow': 'Legen Sie einen Schlüssel an, um einem Agenten einen eigenen Namen zu geben.',
   'keys.changes': 'Änderungen',

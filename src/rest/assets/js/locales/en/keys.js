@@ -14,7 +14,7 @@ export default {
   'keys.create': 'Create key',
   'keys.about': 'The keys of people and agents. {sessions} shows who is connected now.',
   'keys.adminsOnly': 'Keys are managed by admins',
-  'keys.adminsOnlyHow': 'Sign in with the key of an admin or with countersign open, or run countersign keys on the gateway’s machine.',
+  'keys.adminsOnlyHow': 'Sign in with the key of an admin or with {open}, or run {keys} on the gateway’s machine.',
   'keys.none': 'No keys yet',
   'keys.noneHow': 'Create a key to give an agent a name of its own.',
   'keys.changes': 'Changes',
