@@ -35,7 +35,7 @@ export async function renew(id: string) {
 const RENEWED = SESSION
   .replace('24 * 60 * 60', '8 * 60 * 60')
   .replace("  session.query = '';\n", '')
-  .replace('/** Renews a session that is still good. */', '/** Renews a session that is still good, and keeps where it was going. */')
+  .replace('/** Renews a session that is still good. */', '/** Renews a session that is still good, unless it was revoked. */')
   .replace('  await store.write(session);\n', "  await store.write(session, { unless: 'revoked' });\n");
 
 const folder = await realpath(await mkdtemp(join(tmpdir(), 'countersign-picture-')));
