@@ -113,35 +113,49 @@ async fn answer_call(
     local_tasks: &LocalTasks,
     request: &Request<'_>,
 ) -> Result<Reply, McpError> {
-    let ToolCallScope { exchange, .. } = scope;
+    let ToolCallScope { exchange, cancel, runner, .. } = scope;
     let params = request.tool_call()?;
     let mut finder = finder;
     let route = find_route(&mut finder, &params.name).await?;
     let is_module = route.provider.upstream().is_none();
     let completed_owned;
     let completed_request;
-    let request = match is_module.then(|| complete_arguments(exchange, &route, request, params.arguments)) {
+    let (request, arguments) = match is_module.then(|| complete_arguments(exchange, &route, request, params.arguments))
+    {
         Some(Err(error)) => return failure_reply(exchange, &route, error),
         Some(Ok(Some(completed))) => {
             completed_owned = completed;
             completed_request = completed_owned.as_request();
-            &completed_request
+            (&completed_request, completed_request.tool_call()?.arguments)
         }
-        Some(Ok(None)) | None => request,
+        Some(Ok(None)) | None => (request, params.arguments),
     };
     let call_plan = classify(exchange, &route, request);
     if is_plan_tool(&route) && !call_plan.wants_task {
-        let (arguments, key) = (request.tool_call()?.arguments, request.meta()?.idempotency_key);
+        let key = request.meta()?.idempotency_key;
         let outcome = Box::pin(plans::propose_plan(scope, &mut finder, &route, arguments, key)).await;
         return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
     }
-    if is_step_of_plan(request) || continues_change(exchange, request, &route) {
+    if is_step_of_plan(request) || (call_plan.is_retry && continues_change(exchange, request, &route)) {
         return Box::pin(propose_step_or_resume(scope, request, &route)).await;
     }
     if is_module && call_plan.wants_task && !route.ruling.may_review() {
         return Err(tasks::local::forbidden_task_error());
     }
-    decide_and_carry_out(scope, local_tasks, request, &route, call_plan).await
+    // Awaited one after the other: each level of futures around a call would copy it.
+    match decide(scope, local_tasks, request, &route, arguments_or_empty(arguments)?, call_plan).await? {
+        NextStep::Answer(reply) => Ok(reply),
+        NextStep::Run(admitted, call_plan) => {
+            pass_to_provider(exchange, runner, request, admitted, call_plan, cancel).await
+        }
+    }
+}
+
+/// The next step of a call after the policy's decision.
+enum NextStep {
+    /// The answer to a call that was proposed, refused, asked about or started as a task, or that repeats a change.
+    Answer(Reply),
+    Run(AdmittedCall, CallPlan),
 }
 
 /// Classifies a call of this tool.
@@ -167,22 +181,23 @@ fn complete_arguments(
     OwnedRequest::with_edits(request, &[("arguments", MemberEdit::Set(completed.get()))]).map(Some)
 }
 
-/// Decides on a call outside of plans, and runs it, proposes it or refuses it. Arguments for modules and of plain HTTP calls
-/// are checked before the policy is asked, and those of other calls that a person is to see after that. An upstream checks
-/// those of an allowed call itself, and [`run_in_task`] those of an allowed call that a module runs as a task.
-async fn decide_and_carry_out(
+/// Decides on a call outside of plans, and proposes or refuses it unless it may run. Arguments for modules and of plain HTTP
+/// calls are checked before the policy is asked, and those of other calls that a person is to see after that. An upstream
+/// checks those of an allowed call itself, and [`run_in_task`] those of an allowed call that a module runs as a task.
+async fn decide(
     scope: ToolCallScope<'_>,
     local_tasks: &LocalTasks,
     request: &Request<'_>,
     route: &Arc<ToolRoute>,
+    arguments: &RawValue,
     call_plan: CallPlan,
-) -> Result<Reply, McpError> {
+) -> Result<NextStep, McpError> {
     let ToolCallScope { exchange, table, .. } = scope;
-    let arguments = arguments_or_empty(request.tool_call()?.arguments)?;
     let is_checked_before_policy =
         exchange.transport == Transport::Rest || (route.provider.upstream().is_none() && !call_plan.wants_task);
     if is_checked_before_policy && let Err(error) = validate::check_arguments(route, arguments) {
-        return Box::pin(answer_invalid_call(scope, local_tasks, request, route, None, error)).await;
+        let answer = Box::pin(answer_invalid_call(scope, local_tasks, request, route, None, error)).await?;
+        return Ok(NextStep::Answer(answer));
     }
     // The answers to an upstream's questions must reach that same upstream, so a retry has no fallback.
     let judged = match call_plan.is_retry {
@@ -200,10 +215,11 @@ async fn decide_and_carry_out(
             return Err(reviewed::foreign_state_error());
         }
         if let Err(error) = validate::check_arguments(route, arguments) {
-            return Box::pin(answer_invalid_call(scope, local_tasks, request, route, Some(judged), error)).await;
+            let answer = Box::pin(answer_invalid_call(scope, local_tasks, request, route, Some(judged), error)).await?;
+            return Ok(NextStep::Answer(answer));
         }
     }
-    carry_out(scope, local_tasks, request, route, judged, call_plan).await
+    determine_next_step(scope, local_tasks, request, route, judged, call_plan).await
 }
 
 /// Answers a call with invalid arguments. If some are missing, the person at the client may be asked for them, and the policy
@@ -216,7 +232,7 @@ async fn answer_invalid_call(
     judged: Option<JudgedCall>,
     error: McpError,
 ) -> Result<Reply, McpError> {
-    let ToolCallScope { exchange, runner, .. } = scope;
+    let ToolCallScope { exchange, cancel, runner, .. } = scope;
     let call = ToolCall::new(exchange, request)?;
     let arguments = arguments_or_empty(call.arguments)?;
     match missing_arguments::ask_for(exchange, &runner.long_requests, route, judged, arguments, &call).await? {
@@ -234,54 +250,50 @@ async fn answer_invalid_call(
             let judged = policy::judge(exchange, route, &arguments).await?;
             // A stateless client answers a server by repeating its own call, which lacks the arguments.
             let call_plan = CallPlan { forbids_questions: exchange.is_modern(), ..classify(exchange, route, &request) };
-            carry_out(scope, local_tasks, &request, route, judged, call_plan).await
+            match determine_next_step(scope, local_tasks, &request, route, judged, call_plan).await? {
+                NextStep::Answer(reply) => Ok(reply),
+                NextStep::Run(admitted, call_plan) => {
+                    pass_to_provider(exchange, runner, &request, admitted, call_plan, cancel).await
+                }
+            }
         }
         None => invalid_arguments_reply(exchange, route, error),
     }
 }
 
-/// Carries out the policy's decision on a call to the tool of `route`; `judged` may have the route of its fallback.
-async fn carry_out(
+/// Applies the policy's decision on a call to the tool of `route`; `judged` may have the route of its fallback. An admitted
+/// call does not run if it repeats a change by its idempotency key.
+async fn determine_next_step(
     scope: ToolCallScope<'_>,
     local_tasks: &LocalTasks,
     request: &Request<'_>,
     route: &Arc<ToolRoute>,
     judged: JudgedCall,
     call_plan: CallPlan,
-) -> Result<Reply, McpError> {
-    let exchange = scope.exchange;
+) -> Result<NextStep, McpError> {
+    let ToolCallScope { exchange, runner, .. } = scope;
     let counting = if call_plan.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
     let admitted = match judged.apply_decision(exchange, counting) {
         Ok(Admission::Run(admitted)) => admitted,
-        Ok(Admission::Review(judged)) => return Box::pin(propose(scope, request, &judged)).await,
-        Err(error) => return failure_reply(exchange, route, error),
+        Ok(Admission::Review(judged)) => {
+            return Box::pin(propose(scope, request, &judged)).await.map(NextStep::Answer);
+        }
+        Err(error) => return failure_reply(exchange, route, error).map(NextStep::Answer),
     };
-    run_unless_repeated(scope, local_tasks, request, route, admitted, call_plan).await
-}
-
-/// Runs an admitted call, unless it repeats a change by its idempotency key.
-async fn run_unless_repeated(
-    scope: ToolCallScope<'_>,
-    local_tasks: &LocalTasks,
-    request: &Request<'_>,
-    route: &Arc<ToolRoute>,
-    admitted: AdmittedCall,
-    call_plan: CallPlan,
-) -> Result<Reply, McpError> {
-    let ToolCallScope { exchange, cancel, runner, .. } = scope;
     if has_idempotency_key(request)
         && let Some(reply) = Box::pin(answer_repeat(scope, request, route)).await?
     {
-        return Ok(reply);
+        return Ok(NextStep::Answer(reply));
     }
     let admitted_route = admitted.route();
     let call_plan =
         if Arc::ptr_eq(admitted_route, route) { call_plan } else { classify(exchange, admitted_route, request) };
     let may_run_here = admitted_route.may_review() || admitted_route.provider.is_module();
     if call_plan.wants_task && !call_plan.is_upstream_task && may_run_here {
-        return tasks::local::start(exchange, runner, local_tasks, request, admitted, call_plan);
+        let started = tasks::local::start(exchange, runner, local_tasks, request, admitted, call_plan);
+        return started.map(NextStep::Answer);
     }
-    pass_to_provider(exchange, runner, request, admitted, call_plan, cancel).await
+    Ok(NextStep::Run(admitted, call_plan))
 }
 
 /// Runs an admitted call in its task. The arguments of a module's tool are checked first.
