@@ -37,7 +37,8 @@ describe('people of one provider', () => {
 
     test('groups give the role, and a person has one vote', async () => {
         const { gateway, provider } = it;
-        assert.deepEqual(await (await fetch(`${gateway.url}/api/sign-in`)).json(), { provider: true });
+        const waysToSignIn = await (await fetch(`${gateway.url}/api/sign-in`)).json();
+        assert.deepEqual(waysToSignIn, { provider: true, signInUrl: `${gateway.url}/api/sign-in/provider` });
         const alice = await new Browser(gateway).signIn(provider, 'alice');
         const me = await alice.me();
         const shown = `Alice Ärmel (alice at 127.0.0.1:${provider.port})`;
