@@ -77,11 +77,10 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::testing::FakeNodes;
+    use crate::testing::{FakeNodes, pending_delivery};
     use countersign_store::{
         StoreLocation,
         nodes::{Introduction, ServerStates},
-        webhooks::PendingDelivery,
     };
 
     fn node(configuration: &str, version: &str, gone_for_hours: Option<i64>) -> Node {
@@ -113,17 +112,7 @@ mod tests {
         let store = StoreLocation::directory(dir.path()).deliveries().unwrap();
         for name in ["stays", "goes"] {
             store.position(name, 0).unwrap();
-            let delivery = PendingDelivery {
-                id: 0,
-                key: "1".into(),
-                seq: Some(1),
-                kind: "change.created".into(),
-                subject: "a".into(),
-                event: "{}".into(),
-                attempts: 0,
-                since: Timestamp::UNIX_EPOCH,
-            };
-            store.enqueue(name, 1, &[delivery]).unwrap();
+            store.enqueue(name, 1, &[pending_delivery(1, "a")]).unwrap();
         }
         let pending_count = |name: &str| store.pending(name).unwrap().len();
         let own_node = || node("own", "2", None);

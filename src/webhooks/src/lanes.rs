@@ -193,19 +193,7 @@ impl Lanes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn pending_delivery(id: u64, subject: &str) -> PendingDelivery {
-        PendingDelivery {
-            id,
-            key: id.to_string(),
-            seq: Some(id),
-            kind: "change.created".into(),
-            subject: subject.into(),
-            event: String::new(),
-            attempts: 0,
-            since: jiff::Timestamp::UNIX_EPOCH,
-        }
-    }
+    use crate::testing::pending_delivery;
 
     fn lanes_with(deliveries: &[(u64, &str)], now: Instant) -> Lanes {
         let mut lanes = Lanes::default();

@@ -12,7 +12,22 @@ use countersign_domain::changes::Claimant;
 use countersign_store::{
     Nodes, StoreFuture,
     nodes::{Introduction, Node, ServerStates, StoreUpdates},
+    webhooks::PendingDelivery,
 };
+
+/// Returns a delivery that was not attempted yet. The store gives a new delivery another id.
+pub fn pending_delivery(id: u64, subject: &str) -> PendingDelivery {
+    PendingDelivery {
+        id,
+        key: id.to_string(),
+        seq: Some(id),
+        kind: "change.created".into(),
+        subject: subject.into(),
+        event: "{}".into(),
+        attempts: 0,
+        since: Timestamp::UNIX_EPOCH,
+    }
+}
 
 /// A fake view of a store, in which the test controls the leadership and the other nodes.
 #[derive(Default)]

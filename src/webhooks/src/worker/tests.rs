@@ -4,21 +4,11 @@ use jiff::Timestamp;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::{testing::FakeNodes, tests::HandedOverStore};
+use crate::{
+    testing::{FakeNodes, pending_delivery},
+    tests::HandedOverStore,
+};
 use countersign_store::StoreLocation;
-
-fn delivery() -> PendingDelivery {
-    PendingDelivery {
-        id: 0,
-        key: "1".into(),
-        seq: Some(1),
-        kind: "change.created".into(),
-        subject: "a".into(),
-        event: "{}".into(),
-        attempts: 0,
-        since: Timestamp::UNIX_EPOCH,
-    }
-}
 
 /// Returns a worker that sends to the address.
 fn worker_for(address: SocketAddr, store: Arc<dyn Deliveries>, feed: &Feed, nodes: &Arc<FakeNodes>) -> Worker {
@@ -49,7 +39,7 @@ async fn delivery_requeued_by_node_that_left_is_sent() {
     let location = StoreLocation::directory(dir.path());
     let (store, deliveries) = (location.open().unwrap(), location.deliveries().unwrap());
     deliveries.position("hook", 0).unwrap();
-    let id = deliveries.enqueue("hook", 0, &[delivery()]).unwrap()[0];
+    let id = deliveries.enqueue("hook", 0, &[pending_delivery(1, "a")]).unwrap()[0];
     let attempt = AttemptResult::default();
     deliveries.record_attempt("hook", id, DeliveryState::GivenUp, &attempt, Timestamp::UNIX_EPOCH).unwrap();
 
@@ -76,7 +66,7 @@ async fn former_leader_reports_no_failure_of_the_receiver() {
     let location = StoreLocation::directory(dir.path());
     let (store, deliveries) = (location.open().unwrap(), location.deliveries().unwrap());
     deliveries.position("hook", 0).unwrap();
-    deliveries.enqueue("hook", 0, &[delivery()]).unwrap();
+    deliveries.enqueue("hook", 0, &[pending_delivery(1, "a")]).unwrap();
     // Nothing listens at the address.
     let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let nodes = Arc::new(FakeNodes::default());
