@@ -364,19 +364,18 @@ impl StandingRuleService {
     pub async fn record_uses(&self) {
         let _one_at_a_time = self.rules_lock.lock().await;
         let rules = self.deps.cache.rules();
-        let used: Vec<StandingRule> = {
-            let recorded = self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner);
-            let recorded_count = |rule: &StandingRule| recorded.get(&rule.id).copied().unwrap_or(0);
-            rules
-                .iter()
-                .filter(|rule| rule.uses.get() > recorded_count(rule))
-                .map(|rule| StandingRule::clone(rule))
-                .collect()
-        };
+        let used: Vec<StandingRule> =
+            rules.iter().filter(|rule| self.unrecorded_uses(rule) > 0).map(|rule| StandingRule::clone(rule)).collect();
         let writes = used.iter().map(|rule| self.record(rule, RULE_USED, SYSTEM, None));
         if let Some(Err(error)) = join_all(writes).await.into_iter().find(Result::is_err) {
             tracing::warn!(%error, "uses of standing rules could not be recorded; trying again in a minute");
         }
+    }
+
+    /// Returns the number of uses at this node since they were last recorded.
+    fn unrecorded_uses(&self, rule: &StandingRule) -> u64 {
+        let recorded_uses = self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner);
+        rule.uses.get().saturating_sub(recorded_uses.get(&rule.id).copied().unwrap_or(0))
     }
 
     async fn store_and_announce(
@@ -410,11 +409,7 @@ impl StandingRuleService {
         comment: Option<&str>,
     ) -> Result<(), McpError> {
         let uses = rule.uses.get();
-        let recorded_uses = {
-            let recorded = self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner);
-            recorded.get(&rule.id).copied().unwrap_or(0)
-        };
-        let new_uses = UseCounter::new(uses.saturating_sub(recorded_uses));
+        let new_uses = UseCounter::new(self.unrecorded_uses(rule));
         let mut details = json!({ "rule": audit_details(rule) });
         if let Some(comment) = comment {
             details["comment"] = comment.into();
