@@ -106,14 +106,14 @@ impl Files {
     /// `VALIDATION_FAILED` if it is not the path of a document of this folder.
     pub fn check_path(&self, path: &str) -> Result<String, McpError> {
         let path = paths::check_path(path)?;
-        if self.is_excluded(&path) {
+        if self.is_excluded(path) {
             return Err(invalid_argument(
                 "/path",
                 "path",
                 "This folder holds the reference documentation, which is only read.",
             ));
         }
-        Ok(path)
+        Ok(path.to_owned())
     }
 
     fn is_excluded(&self, path: &str) -> bool {

@@ -37,7 +37,7 @@ pub(super) const URI_ESCAPES: &AsciiSet = &CONTROLS
 ///
 /// # Errors
 /// `VALIDATION_FAILED` if it is not the path of a document.
-pub(super) fn check_path(path: &str) -> Result<String, McpError> {
+pub(super) fn check_path(path: &str) -> Result<&str, McpError> {
     let invalid = |problem: &str| {
         let message = format!("{} is not the path of a document: {problem}.", one_line(path, 200));
         Err(invalid_argument("/path", "path", message))
@@ -70,7 +70,7 @@ pub(super) fn check_path(path: &str) -> Result<String, McpError> {
     if parts.len() > MAX_DEPTH {
         return invalid("it has too many parts");
     }
-    Ok(path.to_owned())
+    Ok(path)
 }
 
 /// Returns the error for a file of the project that could not be read or written.
