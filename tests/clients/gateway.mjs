@@ -25,6 +25,18 @@ export function environment(extra = {}) {
 export class PermanentError extends Error {}
 
 /**
+ * Repeats an attempt that a busy machine may make too late, at most ten times. Returns the first true value of `attempt(n)`, where
+ * `n` counts from 0.
+ */
+export async function repeatUntilInTime(problem, attempt) {
+    for (let n = 0; n < 10; n += 1) {
+        const value = await attempt(n);
+        if (value) return value;
+    }
+    throw new Error(problem);
+}
+
+/**
  * Calls `check` every 25 ms until it returns a true value. Rejects after `limit` ms, or at once on a `PermanentError`. Only a
  * failing test waits this long, but a machine may be very busy.
  */

@@ -8,7 +8,7 @@ import { after, before, describe, test } from 'node:test';
 
 import { beginConsent, connectServer, finishConsent, isConnected } from './consent.mjs';
 import { EventTexts } from './event-texts.mjs';
-import { NODES, Reviewer, binary, environment, eventually, freePort, nodesOf, run, startGateway } from './gateway.mjs';
+import { NODES, Reviewer, binary, environment, eventually, freePort, nodesOf, repeatUntilInTime, run, startGateway } from './gateway.mjs';
 import { HostedServer, SCOPES } from './hosted-server.mjs';
 import { IdentityProvider } from './identity-provider.mjs';
 
@@ -273,25 +273,20 @@ describe('people with accounts at a server that requires OAuth', { concurrency: 
 
             test('approved change waits until its person connects again', async () => {
                 const { ann, ben, server, gateway } = stand;
-                let list;
-                let ofAnn;
-                let ofBen;
-                let unseen;
                 // On a busy machine the change may run before the account is gone, and then another one is approved.
-                for (let n = 0, isInTime = false; !isInTime; n += 1) {
-                    assert.ok(n < 10, 'no account was gone in time');
+                const { list, ofAnn, ofBen, unseen } = await repeatUntilInTime('no account was gone in time', async n => {
                     if (n > 0) {
                         assert.ok(isConnected(await ann.connect()));
                         await eventually('ann sees the tools', () => allList(ann, 'notes__whoami'));
                     }
-                    list = `list ${n}`;
-                    [ofAnn, ofBen] = [await ann.propose(list, 'milk'), await ben.propose(list, 'bread')];
-                    unseen = await ann.propose(list, 'eggs');
+                    const list = `list ${n}`;
+                    const [ofAnn, ofBen] = [await ann.propose(list, 'milk'), await ben.propose(list, 'bread')];
+                    const unseen = await ann.propose(list, 'eggs');
                     const { runAfter } = await gateway.approve(ofAnn);
                     await gateway.approve(ofBen);
                     await ann.disconnect();
-                    isInTime = Date.now() < Date.parse(runAfter);
-                }
+                    return Date.now() < Date.parse(runAfter) && { list, ofAnn, ofBen, unseen };
+                });
                 // Another node uses the account for some seconds more.
                 await eventually('ann is asked to connect', async () => told(await ann.call('whoami')).includes(LINK));
                 await ben.callAsSelf('whoami');
@@ -442,21 +437,15 @@ describe('people with accounts at a server that requires OAuth', { concurrency: 
         const { ann, server, provider, gateway } = stand;
         assert.ok(isConnected(await ann.connect()));
         await eventually('ann sees the tools', () => allList(ann, 'notes__whoami'));
-        let note;
-        let id;
-        let runAfter;
-        let tokens;
-        let held;
         // On a busy machine the change may be due before the next answer is held, and then another one is approved.
-        for (let n = 0, isInTime = false; !isInTime; n += 1) {
-            assert.ok(n < 10, 'no answer was held in time');
-            note = `late ${n}`;
-            id = await ann.propose(note, 'renewed');
-            ({ runAfter } = await gateway.approve(id));
-            tokens = new Set(server.tokens.keys());
-            isInTime = Date.now() < Date.parse(runAfter);
-            if (isInTime) held = new Promise(resolve => (provider.onTokenAnswer = resolve));
-        }
+        const { note, id, runAfter, tokens, held } = await repeatUntilInTime('no answer was held in time', async n => {
+            const note = `late ${n}`;
+            const id = await ann.propose(note, 'renewed');
+            const { runAfter } = await gateway.approve(id);
+            const tokens = new Set(server.tokens.keys());
+            if (Date.now() >= Date.parse(runAfter)) return null;
+            return { note, id, runAfter, tokens, held: new Promise(resolve => (provider.onTokenAnswer = resolve)) };
+        });
         const release = await held;
         const writes = () => server.callsOf('write_note').filter(({ args }) => args.id === note);
         await eventually('the change is due', () => Date.now() > Date.parse(runAfter) + 500);

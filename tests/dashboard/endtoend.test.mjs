@@ -6,6 +6,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
+import { repeatUntilInTime } from '../clients/gateway.mjs';
 import { assertClean, becomes, button, dashboard, launch, row, status, waitForOutcome } from './lib/browser.mjs';
 import { approve, openChange, outcome, propose, screenshotChange, shows, startBehind } from './lib/upstreams.mjs';
 
@@ -119,14 +120,11 @@ test('a decision on a modified file is refused and repeated on the new diff', as
 
 test('a file that is modified after the approval is not written', async () => {
   const soon = await gateway.folder('filesystem', 'soon');
-  let path;
-  let id;
   // On a busy machine the change may run before the file is modified, and then another one is approved.
-  for (let n = 0, isInTime = false; !isInTime; n += 1) {
-    assert.ok(n < 10, 'no file was modified in time');
-    path = join(soon, `raced-${n}.txt`);
+  const { path, id } = await repeatUntilInTime('no file was modified in time', async (n) => {
+    const path = join(soon, `raced-${n}.txt`);
     await writeFile(path, 'old\n');
-    id = await write(path, 'new\n');
+    const id = await write(path, 'new\n');
     await openChange(page, gateway, id);
     const { promise: isModifiedInTime, resolve } = Promise.withResolvers();
     await page.route('**/decision', async (route) => {
@@ -136,8 +134,8 @@ test('a file that is modified after the approval is not written', async () => {
       await route.fulfill({ response });
     }, { times: 1 });
     await approve(page);
-    isInTime = await isModifiedInTime;
-  }
+    return (await isModifiedInTime) && { path, id };
+  });
   await page.locator('.timeline', { hasText: 'found that what was shown no longer held' }).waitFor();
   await shows(page, 'Content', ['-raced', '+new']);
   await shows(page, 'Content', ['-old', '+new'], 'section.previous');
