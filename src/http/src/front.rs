@@ -166,10 +166,10 @@ impl Front {
     /// `RATE_LIMITED` as [`Authenticator::check_issuer_limit`].
     fn check_token(&self, request: &ServiceRequest) -> Result<Option<impl Future<Output = ()> + 'static>, McpError> {
         let authenticator = &self.authentication.authenticator;
-        let header = authorization_header(request.headers()).ok().flatten();
-        let Some(header) = header.filter(|_| authenticator.tokens().is_enabled() && !is_public(request.path())) else {
+        if !authenticator.tokens().is_enabled() || is_public(request.path()) {
             return Ok(None);
-        };
+        }
+        let Ok(Some(header)) = authorization_header(request.headers()) else { return Ok(None) };
         let token = match authenticator.check_token(header) {
             Some(TokenCheck::NeedsIssuer(token)) => token,
             Some(TokenCheck::Identified(identity)) => {
@@ -254,8 +254,8 @@ fn complete_challenge(authenticator: &Authenticator, response: &mut ServiceRespo
 fn compress(response: ServiceResponse) -> ServiceResponse<Encoder<BoxBody>> {
     let is_long = matches!(response.response().body().size(), BodySize::Sized(n) if n >= MIN_COMPRESSED_BYTES);
     let is_stream =
-        response.headers().get(CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
-    let is_compressible = is_long && !is_stream && !is_embedded(&response);
+        || response.headers().get(CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
+    let is_compressible = is_long && !is_stream() && !is_embedded(&response);
     let encoding = if is_compressible && accepts_gzip(response.request()) {
         ContentEncoding::Gzip
     } else {

@@ -112,11 +112,12 @@ fn check_request(rules: &OriginRules, request: &ServiceRequest) -> Result<Cors, 
         return Ok(Cors::Public);
     }
     let verdict = check_origin(rules, request.headers(), host)?;
-    Ok(match request.headers().get(ORIGIN) {
-        Some(origin) if verdict == OriginVerdict::CorsAllowed => Cors::Origin(origin.clone()),
-        _ if rules.has_cors() => Cors::Vary,
-        _ => Cors::No,
-    })
+    if verdict == OriginVerdict::CorsAllowed
+        && let Some(origin) = request.headers().get(ORIGIN)
+    {
+        return Ok(Cors::Origin(origin.clone()));
+    }
+    Ok(if rules.has_cors() { Cors::Vary } else { Cors::No })
 }
 
 /// Checks that the request is for this gateway, and returns its host.

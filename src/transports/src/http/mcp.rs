@@ -11,7 +11,7 @@ use actix_web::{
     dev::Payload,
     http::{
         ConnectionType,
-        header::{CONTENT_LENGTH, HeaderName},
+        header::{CONTENT_LENGTH, HeaderMap, HeaderName},
     },
     web,
 };
@@ -74,13 +74,13 @@ fn admit<'a>(request: &'a HttpRequest, endpoint: &'a web::Data<McpEndpoint>) -> 
     if !accepts.json && !accepts.sse {
         return Err((406, invalid("the client must accept application/json and text/event-stream")));
     }
-    Ok(Post { endpoint, request, identity, accepts, reservation: None })
+    Ok(Post { endpoint, request, identity, session_id: handshake_session_id(request), accepts, reservation: None })
 }
 
 /// Reads the body and answers its message, or forwards the request to the node that owns its session, call or task.
 async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpResponse, McpError> {
     let (endpoint, request) = (post.endpoint, post.request);
-    if let Some(owner) = owner_of_session(endpoint, request, handshake_session_id(request)).await? {
+    if let Some(owner) = owner_of_session(endpoint, request, post.session_id).await? {
         return Ok(owner.forward(request, Some(unread_body(payload.into_inner()))).await);
     }
     let http = &endpoint.transports.http;
@@ -146,7 +146,7 @@ fn refuse_body(post: &Post<'_>, fault: &EnvelopeFault) -> HttpResponse {
 /// Forwards a message to the node that owns the call or task that it names, and returns the response. Returns `None` if this
 /// node answers, because no other node is the owner, or because the owner is gone with its calls and tasks.
 async fn answer_by_owner(post: &Post<'_>, message: &Message<'_>, body: &Bytes) -> Option<HttpResponse> {
-    let outcome = match owner_of_message(post.endpoint, post.request, message).await {
+    let outcome = match owner_of_message(post, message).await {
         Ok(owner) => owner?.try_forward(post.request, Some(whole_body(body.clone()))).await,
         Err(error) => Err(error),
     };
@@ -169,21 +169,25 @@ async fn handle(
         message => params::parse_meta(message.params()),
     };
     match meta {
-        Ok(meta) if is_modern(post.request, message, &meta) => modern::serve(post, table, message, &meta, large).await,
+        Ok(meta) if is_modern(post.request.headers(), post.session_id, message, &meta) => {
+            modern::serve(post, table, message, &meta, large).await
+        }
         Ok(_) => session::message(post, table, message, large).await,
         Err(error) => refuse_message(400, request_id(message), &error, assumed_revision(post.request)),
     }
 }
 
-/// Returns `true` for a message of the stateless era. A handshake and a message with a session id belong to the handshake era,
-/// unless they name a version.
-fn is_modern(request: &HttpRequest, message: &Message<'_>, meta: &params::Meta<'_>) -> bool {
-    let is_handshake =
-        matches!(message, Message::Request(r) if r.method == "initialize") || session_id(request).is_some();
-    if is_handshake && meta.protocol_version.is_none() && request.headers().get(&names::PROTOCOL_VERSION).is_none() {
+/// Returns `true` for a message of the stateless era. A handshake and a message of a session belong to the handshake era, unless
+/// they name a version.
+fn is_modern(headers: &HeaderMap, session_id: Option<&str>, message: &Message<'_>, meta: &params::Meta<'_>) -> bool {
+    let is_handshake = || {
+        matches!(message, Message::Request(request) if request.method == "initialize")
+            && !headers.contains_key(&names::PROTOCOL_VERSION)
+    };
+    if !meta.names_revision() && (session_id.is_some() || is_handshake()) {
         return false;
     }
-    headers::is_modern(&HeaderView(request.headers()), meta)
+    headers::is_modern(&HeaderView(headers), meta)
 }
 
 /// Returns the revision in which to refuse a body that cannot be read: that of the header, or the oldest one that has this
@@ -329,17 +333,13 @@ pub async fn owner_of_session<'a>(
 ///
 /// # Errors
 /// Fails if it cannot be found out which nodes are alive.
-async fn owner_of_message<'a>(
-    endpoint: &'a McpEndpoint,
-    request: &HttpRequest,
-    message: &Message<'_>,
-) -> Result<Option<RemoteOwner<'a>>, McpError> {
+async fn owner_of_message<'a>(post: &Post<'a>, message: &Message<'_>) -> Result<Option<RemoteOwner<'a>>, McpError> {
     let (Some(cluster), Message::Request(call), None) =
-        (endpoint.server.cluster.as_deref(), message, handshake_session_id(request))
+        (post.endpoint.server.cluster.as_deref(), message, post.session_id)
     else {
         return Ok(None);
     };
-    if is_forwarded(cluster, request) {
+    if is_forwarded(cluster, post.request) {
         return Ok(None);
     }
     let Some(lookup) = cluster.owner_of_call(call) else { return Ok(None) };

@@ -18,6 +18,8 @@ pub struct Post<'a> {
     pub endpoint: &'a web::Data<McpEndpoint>,
     pub request: &'a HttpRequest,
     pub identity: Identity,
+    /// The session that its headers name ([`handshake_session_id`]).
+    pub session_id: Option<&'a str>,
     pub accepts: AcceptedMedia,
     /// The part of the budget for bodies that its body holds.
     pub reservation: Option<Reservation>,

@@ -21,7 +21,7 @@ use bytes::Bytes;
 
 use super::{
     event_streams, names,
-    post::{LargeRequest, Post, forwarded_headers, handshake_session_id, request_id, session_id},
+    post::{LargeRequest, Post, forwarded_headers, request_id, session_id},
     refuse, refuse_message,
 };
 use crate::endpoint::McpEndpoint;
@@ -98,7 +98,7 @@ pub async fn message(
 /// Handles a batch, in the revisions that have batches.
 pub async fn batch(mut post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> HttpResponse {
     let assumed_and_session = header_revision(post.request).and_then(|assumed| {
-        let session = match handshake_session_id(post.request) {
+        let session = match post.session_id {
             Some(id) => existing_session(&post, id)?,
             None => temporary_session(&post),
         };
@@ -281,7 +281,7 @@ fn find_session(post: &Post<'_>, message: &Message<'_>, assumed: Revision) -> Re
         Message::Request(request) => Some(request.method.as_ref()),
         Message::Notification(_) | Message::Response(_) => None,
     };
-    match (session_id(post.request), method) {
+    match (post.session_id, method) {
         (Some(id), _) => existing_session(post, id),
         (None, Some("initialize")) => open_session(post),
         // An unknown method is refused without a session, too.

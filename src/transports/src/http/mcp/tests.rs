@@ -58,7 +58,9 @@ fn era_follows_version_and_handshake_stays_legacy() {
         let Ok(Incoming::Single(message)) = envelope::parse(body.as_bytes(), &limits) else { panic!("{body}") };
         let Message::Request(call) = &message else { panic!("{body}") };
         let request = request(headers).to_http_request();
-        assert_eq!(is_modern(&request, &message, &call.meta().unwrap()), expected, "{body} {headers:?}");
+        let session_id = handshake_session_id(&request);
+        let is_modern = is_modern(request.headers(), session_id, &message, &call.meta().unwrap());
+        assert_eq!(is_modern, expected, "{body} {headers:?}");
     }
 }
 
@@ -129,7 +131,7 @@ async fn missing_scope_is_a_challenge_in_both_eras() {
         let request = request(headers).to_http_request();
         let accepts = AcceptedMedia { json: true, sse: true };
         let identity = identity.clone();
-        let post = Post { endpoint: &data, request: &request, identity, accepts, reservation: None };
+        let post = Post { endpoint: &data, request: &request, identity, session_id: None, accepts, reservation: None };
         let table = endpoint.endpoint.server.routing.routes.load_full();
         let response = handle(post, table, &message, None).await;
         assert_eq!(response.status().as_u16(), 403, "{body}");
@@ -159,7 +161,8 @@ async fn request_keeps_the_table_of_its_parsing() {
             let request = request(headers).to_http_request();
             let accepts = AcceptedMedia { json: true, sse: true };
             let identity = identity.clone();
-            let post = Post { endpoint: &data, request: &request, identity, accepts, reservation: None };
+            let post =
+                Post { endpoint: &data, request: &request, identity, session_id: None, accepts, reservation: None };
             let response = handle(post, Arc::clone(table), &message, large).await;
             let answer = to_bytes(response.into_body()).await.unwrap();
             let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
