@@ -34,7 +34,6 @@ use countersign_telemetry::{RequestMetrics, RequestOutcome, Transport};
 pub(crate) async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Cancellation) -> Result<Reply, McpError> {
     let RequestScope { exchange, server, table } = scope;
     let method = Method::parse(&request.method);
-    let log = RequestLog::new(exchange, &request.method);
     let timer = RequestTimer::start(exchange, &request.method);
     let size = request.params.map_or(0, |params| params.get().len());
     let outcome = match (check_caller(&exchange.identity, &server.long_requests, &server.limiter, size), method) {
@@ -49,8 +48,7 @@ pub(crate) async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Ca
         Ok(reply) => RequestEnd { failure: reply.failure, is_in_band: true, is_pending: reply.is_pending },
         Err(error) => RequestEnd::from_error(error),
     };
-    timer.finish(end);
-    log.finish(end);
+    log_request(exchange, &request.method, end, timer.finish(end));
     outcome
 }
 
@@ -177,38 +175,24 @@ async fn wait_for_first_answers(routing: &Routing, table: &RouteTable) -> Option
     Some(routing.routes.load_full())
 }
 
-/// Writes one structured DEBUG line for each request with method, session, principal, outcome and duration. The line
-/// never contains arguments or results, because they may be confidential.
-struct RequestLog<'a> {
-    exchange: &'a Exchange,
-    method: &'a str,
-    /// `None` unless the DEBUG level is enabled.
-    started_at: Option<Instant>,
-}
-
-impl<'a> RequestLog<'a> {
-    fn new(exchange: &'a Exchange, method: &'a str) -> Self {
-        Self { exchange, method, started_at: tracing::enabled!(tracing::Level::DEBUG).then(Instant::now) }
-    }
-
-    fn finish(self, end: RequestEnd) {
-        let Some(started_at) = self.started_at else { return };
-        tracing::debug!(
-            // The method is an arbitrary text of the client.
-            method = %self.method.escape_debug().take(64).collect::<String>(),
-            session = %self.exchange.session.short_id(),
-            principal = %self.exchange.identity.principal.name,
-            transport = self.exchange.transport.as_str(),
-            revision = self.exchange.revision().as_str(),
-            outcome = match end {
-                RequestEnd { failure: Some(kind), .. } => kind.code(),
-                RequestEnd { is_pending: true, .. } => "pending",
-                _ => "ok",
-            },
-            duration_us = u64::try_from(started_at.elapsed().as_micros()).unwrap_or(u64::MAX),
-            "request"
-        );
-    }
+/// Writes one structured DEBUG line about a request with method, session, principal, outcome and duration. The line never
+/// contains arguments or results, because they may be confidential.
+fn log_request(exchange: &Exchange, method: &str, end: RequestEnd, duration: Duration) {
+    tracing::debug!(
+        // The method is an arbitrary text of the client.
+        method = %method.escape_debug().take(64).collect::<String>(),
+        session = %exchange.session.short_id(),
+        principal = %exchange.identity.principal.name,
+        transport = exchange.transport.as_str(),
+        revision = exchange.revision().as_str(),
+        outcome = match end {
+            RequestEnd { failure: Some(kind), .. } => kind.code(),
+            RequestEnd { is_pending: true, .. } => "pending",
+            _ => "ok",
+        },
+        duration_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
+        "request"
+    );
 }
 
 /// Counts a request and its duration. Labels come from closed lists, never from a client. A timer that is dropped
@@ -230,7 +214,8 @@ impl RequestTimer {
         }
     }
 
-    fn finish(mut self, end: RequestEnd) {
+    /// Counts a finished request, and returns its duration.
+    fn finish(mut self, end: RequestEnd) -> Duration {
         self.is_finished = true;
         let outcome = match end {
             RequestEnd { failure: Some(kind), is_in_band, .. } => {
@@ -240,11 +225,13 @@ impl RequestTimer {
             RequestEnd { is_pending: true, .. } => RequestOutcome::Pending,
             RequestEnd { .. } => RequestOutcome::Ok,
         };
-        self.record(outcome);
+        self.record(outcome)
     }
 
-    fn record(&self, outcome: RequestOutcome) {
-        RequestMetrics::get().record(self.transport, self.method, outcome, self.started_at.elapsed());
+    fn record(&self, outcome: RequestOutcome) -> Duration {
+        let duration = self.started_at.elapsed();
+        RequestMetrics::get().record(self.transport, self.method, outcome, duration);
+        duration
     }
 }
 
