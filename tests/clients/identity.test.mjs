@@ -251,6 +251,21 @@ describe('JSON Web Tokens of one issuer', () => {
         await events.return();
     });
 
+    test('revoked person loses the connections of their tokens', async () => {
+        const { gateway, provider, token } = it;
+        const headers = { authorization: `Bearer ${await token('dora')}` };
+        const socket = new WebSocket(`${gateway.url.replace('http', 'ws')}/ws`, { protocols: ['mcp'], headers });
+        const closed = once(socket, 'close');
+        await once(socket, 'open');
+        const pair = await fetch(`${gateway.url}/sse`, { headers: { ...headers, accept: 'text/event-stream' } });
+        assert.equal(pair.status, 200);
+        await run(binary, ['people', 'revoke', `${provider.issuer}#dora`, '--data', gateway.data], { env: environment(gateway.env) });
+        const [{ code }] = await closed;
+        assert.equal(code, 1008);
+        // It ends by itself.
+        for await (const _ of pair.body);
+    });
+
     // They wait for the end of a token at the same time.
     describe('tokens that end', { concurrency: 2 }, () => {
         test('resumed WebSocket has the scopes and end of its own token', async () => {

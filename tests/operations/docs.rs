@@ -485,7 +485,7 @@ fn no_file_of_rust_exceeds_500_lines() {
 fn deliberately_absent_features_are_absent() {
     let mut rust = String::new();
     sources(&Path::new(ROOT).join("src"), &mut rust, &mut String::new());
-    for name in ["ResponseActFuture", "AtomicResponse", "Supervisor"] {
+    for name in ["ResponseActFuture", "ctx.spawn", "AtomicResponse", "Supervisor"] {
         assert!(!rust.contains(name), "{name} is used");
     }
     let pumps = rust.matches("type Context = WebsocketContext").count();

@@ -310,17 +310,26 @@ impl Authenticator {
         if matches!(identity.credential, Credential::Loopback | Credential::SignIn(_)) {
             return std::future::pending().await;
         }
+        self.wait_until_newest_revoked(|| identity.clone()).await
+    }
+
+    /// Waits like [`Self::wait_until_revoked`] for a client that may present newer credentials meanwhile. `newest` returns its
+    /// identity with the newest one, and only that one counts.
+    pub async fn wait_until_newest_revoked(&self, newest: impl Fn() -> Identity) -> McpError {
         loop {
             tokio::time::sleep(RECHECK_INTERVAL).await;
+            let identity = newest();
             let checked = match &identity.credential {
                 Credential::Token(token) => match self.check_person(&identity.principal) {
                     Ok(()) => self.tokens.check_with_issuer(token).await,
                     refused => refused,
                 },
-                _ => self.check(identity),
+                _ => self.check(&identity),
             };
             match checked {
-                Err(error) if error.kind == ErrorKind::Unauthorized => return error,
+                Err(error) if error.kind == ErrorKind::Unauthorized && newest().credential == identity.credential => {
+                    return error;
+                }
                 _ => {}
             }
         }

@@ -298,6 +298,28 @@ async fn token_of_a_revoked_person_is_refused() {
 }
 
 #[actix::test]
+async fn only_newest_credential_ends_a_session() {
+    let (auth, store) = new_authenticator(AuthMode::Keys);
+    let issuer = KnownIssuer::new(&auth.tokens);
+    let new = auth.identify(Some(&bearer(&issuer.token_with(json!({})))), remote()).unwrap();
+    let Credential::Token(token) = &new.credential else { panic!("{new:?}") };
+    let expired = TokenCredential { expires_at: Timestamp::now().as_second(), ..TokenCredential::clone(token) };
+    let old = Identity { credential: Credential::Token(Arc::new(expired)), ..new.clone() };
+    let asked = AtomicUsize::new(0);
+    // The client presents the new token while the old one is checked, and its person is revoked later.
+    let newest = || match asked.fetch_add(1, Ordering::Relaxed) {
+        0 => old.clone(),
+        1 => new.clone(),
+        _ => {
+            store.revoked_people.lock().unwrap().insert("https://id.example#alice".to_owned());
+            new.clone()
+        }
+    };
+    assert_eq!(auth.wait_until_newest_revoked(newest).await.kind, ErrorKind::Unauthorized);
+    assert_eq!(asked.into_inner(), 4);
+}
+
+#[actix::test]
 async fn expired_token_is_not_withdrawn_until_person_is_revoked() {
     let (auth, store) = new_authenticator(AuthMode::Keys);
     let issuer = KnownIssuer::new(&auth.tokens);

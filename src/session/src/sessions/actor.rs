@@ -5,23 +5,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use actix::{
-    Actor, ActorContext, ActorFutureExt as _, AsyncContext, Context, Handler, Message, Response, SpawnHandle,
-    WrapFuture as _,
-};
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Response, SpawnHandle};
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Sessions;
 use crate::frames;
-use countersign_auth::authenticator::RECHECK_INTERVAL;
 use countersign_domain::principal::{Credential, Identity};
 use countersign_exchange::{
     body_budget::Reservation,
     outbox::Wake,
     shared::{Channel, SessionState},
 };
-use countersign_protocol::ErrorKind;
 use countersign_runtime::{background, reclaim};
 use countersign_telemetry::{GaugeGuard, metrics::Transport};
 
@@ -131,33 +126,22 @@ impl Session {
         }
     }
 
-    fn check_key(&mut self, ctx: &mut Context<Self>) {
-        // A store that cannot be asked at the moment must not end sessions.
-        let authenticator = &self.sessions.authenticator;
-        if authenticator.check(&self.state.identity()).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
-            tracing::info!(session = %self.state.short_id(), "the session ends because its key was revoked");
-            self.end(ctx, close::POLICY_VIOLATION, "the key was revoked");
-        }
-    }
-
-    /// Ends the session when its token has expired or was revoked, unless its client has presented a newer one.
-    fn watch_token(&self, ctx: &mut Context<Self>) {
+    /// Ends the session when the key or the token that keeps it valid is revoked or expires. Its client may have presented a
+    /// newer one meanwhile.
+    fn watch_credential(&self, ctx: &Context<Self>) {
         let authenticator = Arc::clone(&self.sessions.authenticator);
         let state = Arc::clone(&self.state);
-        let token_end = async move {
-            while let Credential::Token(token) = state.identity().credential {
-                tokio::time::sleep(RECHECK_INTERVAL).await;
-                let checked = authenticator.tokens().check_with_issuer(&token).await;
-                let is_newest = state.identity().credential == Credential::Token(token);
-                if is_newest && checked.is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
-                    break;
+        let actor = ctx.address();
+        background::spawn(async move {
+            tokio::select! {
+                error = authenticator.wait_until_newest_revoked(|| state.identity()) => {
+                    tracing::info!(session = %state.short_id(), %error, "the session ends with its credential");
+                    let reason = "the credential is no longer valid";
+                    let _ = actor.send(EndSession { code: close::POLICY_VIOLATION, reason }).await;
                 }
+                () = state.ended.cancelled() => {}
             }
-        };
-        ctx.spawn(token_end.into_actor(self).map(|(), session, ctx| {
-            tracing::info!(session = %session.state.short_id(), "the session ends because its token is no longer valid");
-            session.end(ctx, close::POLICY_VIOLATION, "the token is no longer valid");
-        }));
+        });
     }
 
     fn check_idle(&mut self, ctx: &mut Context<Self>) {
@@ -178,8 +162,7 @@ impl Actor for Session {
         }
         if !matches!(self.state.channel, Channel::None) {
             match self.state.identity().credential {
-                Credential::Key(_) => _ = ctx.run_interval(RECHECK_INTERVAL, Self::check_key),
-                Credential::Token(_) => self.watch_token(ctx),
+                Credential::Key(_) | Credential::Token(_) => self.watch_credential(ctx),
                 Credential::Loopback | Credential::SignIn(_) => {}
             }
         }
