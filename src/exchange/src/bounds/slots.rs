@@ -1,6 +1,12 @@
 //! Bounds the number of long-lived requests of each principal, so that none of them can exhaust the gateway's memory.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -12,6 +18,9 @@ use countersign_protocol::{ErrorKind, McpError};
 /// `limits.max_streams`.
 pub struct StreamSlots {
     max_per_principal: usize,
+    /// The number for the next stream that may be evicted. None is used twice, because the slot of an evicted stream may be
+    /// dropped long after the eviction.
+    next_number: AtomicU64,
     principals: Mutex<HashMap<String, PrincipalStreams>>,
 }
 
@@ -19,7 +28,6 @@ pub struct StreamSlots {
 #[derive(Default)]
 struct PrincipalStreams {
     count: usize,
-    last_number: u64,
     /// The streams that may be evicted, by number.
     streams: HashMap<u64, EvictableStream>,
     queue: EvictionQueue<u64>,
@@ -44,7 +52,7 @@ impl EvictableStream {
 impl StreamSlots {
     #[must_use]
     pub fn new(max_per_principal: usize) -> Arc<Self> {
-        Arc::new(Self { max_per_principal, principals: Mutex::default() })
+        Arc::new(Self { max_per_principal, next_number: AtomicU64::new(0), principals: Mutex::default() })
     }
 
     /// Takes a slot for a stream or wait that is never evicted. The slot is released when it is dropped.
@@ -88,11 +96,10 @@ impl StreamSlots {
             return Err(McpError::new(ErrorKind::Overloaded, message).with("limit", self.max_per_principal as u64));
         }
         principal_streams.count += 1;
-        principal_streams.last_number += 1;
         let number = stream.map(|stream| {
-            let number = principal_streams.last_number;
-            principal_streams.streams.insert(number, stream);
-            let PrincipalStreams { streams, queue, count, .. } = principal_streams;
+            let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+            let PrincipalStreams { streams, queue, count } = principal_streams;
+            streams.insert(number, stream);
             queue.add(number, *count, |key| streams.get(key).map(|stream| (stream.activity)()));
             number
         });
@@ -179,5 +186,16 @@ mod tests {
         drop(busy);
         assert!(slots.take("alice").is_ok());
         assert!(!ends[1].is_cancelled());
+    }
+
+    #[test]
+    fn late_drop_of_evicted_stream_frees_no_newer_slot() {
+        let slots = StreamSlots::new(1);
+        let stream = || EvictableStream::new(|| Activity::Idle(1), CancellationToken::new());
+        let evicted = slots.take_evictable("alice", stream()).unwrap();
+        drop(slots.take_evictable("alice", stream()).unwrap());
+        let _newer = slots.take_evictable("alice", stream()).unwrap();
+        drop(evicted);
+        assert!(slots.take_evictable_if_free("alice", stream()).is_err());
     }
 }
