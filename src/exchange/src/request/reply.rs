@@ -257,18 +257,10 @@ impl ResponseQueue {
         true
     }
 
-    /// Takes all pending messages, or returns `Pending` while there are none.
-    pub fn poll_take(&self, cx: &Context<'_>) -> Poll<Vec<Bytes>> {
+    /// Returns `Pending` while there are no messages.
+    pub fn poll_ready(&self, cx: &Context<'_>) -> Poll<()> {
         self.reader.register(cx.waker());
-        let messages = self.messages.lock().take();
-        if messages.is_empty() { Poll::Pending } else { Poll::Ready(messages) }
-    }
-
-    /// Puts back messages that were taken only to find out whether there are any.
-    pub fn put_back(&self, messages: Vec<Bytes>) {
-        let mut pending = self.messages.lock();
-        pending.bytes += messages.iter().map(Bytes::len).sum::<usize>();
-        messages.into_iter().rev().for_each(|message| pending.messages.push_front(message));
+        if self.messages.lock().messages.is_empty() { Poll::Pending } else { Poll::Ready(()) }
     }
 
     /// Takes all pending messages.

@@ -51,8 +51,8 @@ impl Stream for QueueBody {
         let Some(work) = &mut this.work else { return Poll::Ready(None) };
         let progress = work.as_mut().poll(cx);
         let mut out = Vec::new();
-        if let Poll::Ready(messages) = this.queue.poll_take(cx) {
-            messages.iter().for_each(|message| write_event(&mut out, None, message));
+        if this.queue.poll_ready(cx).is_ready() {
+            this.queue.take().iter().for_each(|message| write_event(&mut out, None, message));
         }
         if let Poll::Ready(answer) = progress {
             this.work = None;
@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
     use crate::testing::TestEndpoint;
-    use countersign_exchange::{context::WireResponse, streams::Streams};
+    use countersign_exchange::{context::WireResponse, reply::RelatedChannel, streams::Streams};
     use countersign_telemetry::metrics::Transport;
 
     async fn next(body: &mut BoxBody) -> Option<String> {
@@ -284,14 +284,15 @@ mod tests {
     async fn notifications_precede_answer_and_none_follow() {
         let (answer, answered) = oneshot::channel::<Option<WireResponse>>();
         let queue = Arc::new(ResponseQueue::new(10, 1000));
+        let related = RelatedChannel::Queue(Arc::clone(&queue));
         let work = Box::pin(async move { answered.await.unwrap() });
         let pause = Duration::from_secs(3600);
-        let mut body = QueueBody::new(work, Arc::clone(&queue), pause).map(|piece| piece.unwrap());
+        let mut body = QueueBody::new(work, queue, pause).map(|piece| piece.unwrap());
         assert!(body.next().now_or_never().is_none());
-        queue.put_back(vec![Bytes::from_static(b"1"), Bytes::from_static(b"2")]);
+        assert!(related.send(Bytes::from_static(b"1")) && related.send(Bytes::from_static(b"2")));
         let event = |text: &str| format!("event: message\ndata: {text}\n\n");
         assert_eq!(body.next().await.unwrap(), event("1") + &event("2"));
-        queue.put_back(vec![Bytes::from_static(b"3")]);
+        assert!(related.send(Bytes::from_static(b"3")));
         answer.send(Some(WireResponse::result(Bytes::from_static(b"{}")))).ok().unwrap();
         assert_eq!(body.next().await.unwrap(), event("3") + &event("{}"));
         assert_eq!(body.next().await, None);

@@ -86,10 +86,7 @@ pub async fn serve(
         // A stream is only opened if there are messages before the answer.
         let first = poll_fn(|cx| match work.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
-            Poll::Pending => queue.poll_take(cx).map(|messages| {
-                queue.put_back(messages);
-                None
-            }),
+            Poll::Pending => queue.poll_ready(cx).map(|()| None),
         });
         let sole_answer = match first.await {
             // A client that only accepts JSON receives nothing before its answer.

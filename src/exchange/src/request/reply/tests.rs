@@ -1,5 +1,7 @@
 //! Tests of answers and of the messages that precede them.
 
+use std::task::Waker;
+
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -28,11 +30,8 @@ fn response_queue_is_bounded_but_accepts_one_long_message() {
     assert_eq!(queue.take().len(), 2);
     assert!(queue.push(text(100)), "a long message could never be sent otherwise");
     assert!(!queue.push(text(1)));
-    let taken = queue.take();
+    assert_eq!(queue.take().len(), 1);
     assert!(queue.push(text(1)));
-    queue.put_back(taken);
-    assert!(!queue.push(text(1)), "messages that were put back count");
-    assert_eq!(queue.take().iter().map(Bytes::len).collect::<Vec<_>>(), [100, 1], "they come first");
 }
 
 #[test]
@@ -41,7 +40,10 @@ fn response_queue_takes_principals_memory_until_read() {
     let principal = identity("ann", Role::Agent).principal;
     let queue = ResponseQueue::with_memory(100, 1 << 20, Arc::clone(&memory), principal);
     let message = || Bytes::from(vec![b'x'; 30 << 10]);
+    let cx = Context::from_waker(Waker::noop());
+    assert!(queue.poll_ready(&cx).is_pending());
     assert!(queue.push(message()));
+    assert!(queue.poll_ready(&cx).is_ready());
     assert_eq!(memory.used_by("ann"), (30 << 10) - EXEMPT_MESSAGE_BYTES);
     assert!(!queue.push(message()), "there is no memory for another one");
     assert_eq!(queue.take().len(), 1);
