@@ -18,7 +18,6 @@ use countersign_exchange::{
     ask::{AskError, ask},
     context::Exchange,
     reply::RelatedChannel,
-    shared::Transport,
 };
 use countersign_protocol::{
     ErrorKind, McpError, Method, Revision, encode,
@@ -170,10 +169,8 @@ impl MessageRecipient {
     #[must_use]
     pub fn for_exchange(exchange: &Exchange, progress_token: Option<&str>, log_level: Option<LoggingLevel>) -> Self {
         let revision = exchange.revision();
-        let related =
-            if exchange.transport == Transport::Rest { RelatedChannel::None } else { exchange.related.clone() };
         Self {
-            related,
+            related: exchange.related.clone(),
             progress_token: progress_token.map(Into::into),
             log_level,
             revision,

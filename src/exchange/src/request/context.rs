@@ -115,7 +115,7 @@ impl Exchange {
         } else {
             self.session.wants_log(level)
         };
-        if is_wanted && self.transport != Transport::Rest {
+        if is_wanted {
             let params = serde_json::json!({ "level": level.as_str(), "logger": "countersign", "data": data });
             self.related.send(encode::notification("notifications/message", Some(&params.to_string())));
         }
@@ -296,7 +296,6 @@ mod tests {
             level.into_iter().for_each(|level| exchange.session.set_log_level(level));
             exchange
         };
-        let rest = Exchange { transport: Transport::Rest, ..legacy(Some(Debug)) };
         for (exchange, level, is_sent) in [
             (modern(None), Error, false),
             (modern(Some(Warning)), Notice, false),
@@ -304,7 +303,6 @@ mod tests {
             (legacy(None), Notice, false),
             (legacy(None), Error, true),
             (legacy(Some(Debug)), Notice, true),
-            (rest, Error, false),
         ] {
             exchange.log(level, &json!(1));
             assert_eq!(
