@@ -17,11 +17,7 @@ use crate::session::{
     facts::ClientFacts,
     shared::{Cancellation, RequestKey, SessionState},
 };
-use countersign_domain::{
-    changes::Proposer,
-    policy::Requester,
-    principal::{Identity, Principal},
-};
+use countersign_domain::{changes::Proposer, policy::Requester, principal::Identity};
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, encode, params::LoggingLevel};
 use countersign_provider::{CallContext, NoProgress, ProgressSink, SessionNotes};
 use countersign_telemetry::metrics::Transport;
@@ -72,7 +68,7 @@ impl Exchange {
             client_version: client.map(|c| c.version.clone()),
             session: Some(self.session.short_id()),
             transport: self.transport.as_str().to_owned(),
-            revision: (self.transport != Transport::Rest).then(|| self.revision().as_str().to_owned()),
+            revision: self.facts.revision_over(self.transport).map(str::to_owned),
         }
     }
 
@@ -125,19 +121,7 @@ impl Exchange {
 /// Returns the requester in the form that policy rules use.
 #[must_use]
 pub fn requester(exchange: &Exchange) -> Requester<'_> {
-    requester_for(&exchange.identity.principal, exchange.transport, &exchange.facts)
-}
-
-/// Returns the requester like [`requester`], for a request that has no exchange yet.
-#[must_use]
-pub fn requester_for<'a>(principal: &'a Principal, transport: Transport, facts: &'a ClientFacts) -> Requester<'a> {
-    Requester {
-        principal,
-        transport: transport.as_str(),
-        // Plain calls use no revision (see [`Exchange::proposer`]).
-        revision: if transport == Transport::Rest { "" } else { facts.revision.as_str() },
-        client: facts.client.as_ref().map(|client| client.name.as_str()),
-    }
+    exchange.facts.requester(&exchange.identity.principal, exchange.transport)
 }
 
 /// Sends `notifications/progress` with a request.

@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use countersign_domain::{policy::OwnedRequester, principal::Principal};
+use countersign_domain::{
+    policy::{OwnedRequester, Requester},
+    principal::Principal,
+};
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
     json::{members, string},
@@ -40,13 +43,30 @@ impl ClientFacts {
         name_bytes + self.client_info.as_ref().map_or(0, |info| info.len()) + self.capabilities.len()
     }
 
+    /// Returns the revision that rules and reviewers see. Plain calls use none.
+    #[must_use]
+    pub fn revision_over(&self, transport: Transport) -> Option<&'static str> {
+        (transport != Transport::Rest).then(|| self.revision.as_str())
+    }
+
     /// Returns a principal with these facts in the form that policy rules use.
+    #[must_use]
+    pub fn requester<'a>(&'a self, principal: &'a Principal, transport: Transport) -> Requester<'a> {
+        Requester {
+            principal,
+            transport: transport.as_str(),
+            revision: self.revision_over(transport).unwrap_or_default(),
+            client: self.client.as_ref().map(|client| client.name.as_str()),
+        }
+    }
+
+    /// Returns a principal like [`Self::requester`], for rules that are applied after the request.
     #[must_use]
     pub fn to_requester(&self, principal: Arc<Principal>, transport: Transport) -> OwnedRequester {
         OwnedRequester {
             principal,
             transport: transport.as_str(),
-            revision: self.revision.as_str(),
+            revision: self.revision_over(transport).unwrap_or_default(),
             client: self.client.as_ref().map(|client| client.name.clone()),
         }
     }

@@ -12,7 +12,7 @@ use super::{
     refuse_message,
 };
 use countersign_exchange::{
-    context::{Exchange, WireResponse, requester_for},
+    context::{Exchange, WireResponse},
     reply::{RelatedChannel, ResponseQueue},
 };
 use countersign_http::{answer, connections::Connection, framing::sse};
@@ -153,7 +153,7 @@ fn check_method(
     if Method::parse(&request.method).is_none()
         && let Ok(facts) = inbound::modern_facts(meta, post.endpoint.server.limits.facts)
     {
-        let requester = requester_for(&post.identity.principal, Transport::Http, &facts);
+        let requester = facts.requester(&post.identity.principal, Transport::Http);
         return extension::find_upstream(table, &facts, &requester, &request.method).map(drop);
     }
     Method::parse_request(&request.method, revision).map(drop)
