@@ -371,6 +371,7 @@ impl Authenticator {
     }
 
     /// Removes a key from the cache, so that its next use asks the store.
+    #[cfg(any(test, feature = "testing"))]
     pub fn forget_key(&self, key: &SecretHash) {
         self.cache.remove(key);
     }

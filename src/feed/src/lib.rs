@@ -155,6 +155,7 @@ impl Feed {
     }
 
     /// Returns the current number of subscribers.
+    #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn subscriber_count(&self) -> usize {
         self.shared.lock().ring.as_ref().map_or(0, broadcast::Sender::receiver_count)
