@@ -4,7 +4,7 @@
 //! capabilities; no session and no earlier request provides them ([`context::Exchange`]).
 //!
 //! Each part uses only the parts before it. `bounds` limits the resources that a peer can make the gateway hold
-//! ([`memory`]). `session` is the state that the requests of one session share ([`shared`]), with the channels to the
+//! ([`memory`]). `session` is the state that the requests of one session share ([`state`]), with the channels to the
 //! client ([`outbox`], [`streams`]). `request` is one request ([`context`]), its questions, its answer and the messages
 //! before it ([`reply`]).
 
@@ -16,4 +16,4 @@ pub mod testing;
 
 pub use bounds::{body_budget, eviction, memory, slots};
 pub use request::{ask, context, reply};
-pub use session::{facts, outbox, questions, shared, streams};
+pub use session::{facts, outbox, questions, state, streams};

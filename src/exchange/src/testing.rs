@@ -15,7 +15,7 @@ use crate::{
     session::{
         facts::ClientFacts,
         outbox::{Outbox, OutboxLimits},
-        shared::{Channel, SessionState},
+        state::{Channel, SessionState},
     },
 };
 use countersign_domain::principal::{Claims, Credential, Identity, Principal, Role, Scope, TokenCredential};

@@ -30,7 +30,7 @@ use countersign_config::TransportsConfig;
 use countersign_exchange::{
     body_budget::{BodyBudget, ConnectionBudget},
     eviction::{self, Activity, EvictionQueue},
-    shared::SessionState,
+    state::SessionState,
 };
 use countersign_telemetry::{GaugeGuard, Transport};
 

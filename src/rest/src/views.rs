@@ -12,7 +12,7 @@ use super::{
     page::{self, PageParams},
 };
 use countersign_domain::principal::Principal;
-use countersign_exchange::shared::short_session_id;
+use countersign_exchange::state::short_session_id;
 use countersign_provider::{CallContext, Report};
 use countersign_routing::{PublishedTable, RouteTable, RouteTarget};
 use countersign_session::{Registry, registry::SessionInfo};

@@ -8,7 +8,7 @@ use futures_util::{future::LocalBoxFuture, stream::LocalBoxStream};
 
 use countersign_exchange::{
     context::{Exchange, ForwardedHeaders, InFlightRequest, RequestSlots, WireResponse},
-    shared::Channel,
+    state::Channel,
 };
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, json::string, param_headers};
 use countersign_routing::RouteTable;

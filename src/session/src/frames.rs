@@ -15,7 +15,7 @@ use futures_util::task::AtomicWaker;
 
 use crate::{inbound::MessageSource, server::McpServer};
 use countersign_domain::principal::Identity;
-use countersign_exchange::{body_budget::Reservation, reply::RelatedChannel, shared::SessionState};
+use countersign_exchange::{body_budget::Reservation, reply::RelatedChannel, state::SessionState};
 use countersign_protocol::{
     Revision,
     envelope::{self, Incoming, Message},

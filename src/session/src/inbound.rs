@@ -12,7 +12,7 @@ use countersign_exchange::{
     context::{Exchange, ForwardedHeaders, InFlightRequest, WireResponse},
     facts::{ClientFacts, FactLimits},
     reply::{RelatedChannel, Reply},
-    shared::SessionState,
+    state::SessionState,
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, Method, Revision, encode,

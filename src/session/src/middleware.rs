@@ -22,7 +22,7 @@ use crate::{
     state::callers::Limiter,
 };
 use countersign_domain::principal::{Identity, Scope};
-use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancellation};
+use countersign_exchange::{context::Exchange, reply::Reply, state::Cancellation};
 use countersign_protocol::{ErrorKind, McpError, Method, envelope::Request};
 use countersign_routing::RouteTable;
 use countersign_telemetry::{RequestMetrics, RequestOutcome, Transport};

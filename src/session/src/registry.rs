@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use countersign_domain::principal::Principal;
 use countersign_exchange::{
     eviction::{Activity, EvictionQueue},
-    shared::{Channel, SessionState, short_session_id},
+    state::{Channel, SessionState, short_session_id},
 };
 use countersign_routing::subscribers::Clients;
 

@@ -26,7 +26,7 @@ use countersign_exchange::{
     context::{Exchange, RequestSlots},
     facts::ClientFacts,
     memory::MemoryBudget,
-    shared::SessionState,
+    state::SessionState,
 };
 use countersign_review::Changes;
 use countersign_routing::{PublishedTable, RouteDirectory, RouteTable, Router, actor::Unsubscribe};

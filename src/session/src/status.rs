@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::registry::Registry;
 use countersign_config::Config;
-use countersign_exchange::{body_budget::BodyBudget, shared::Channel};
+use countersign_exchange::{body_budget::BodyBudget, state::Channel};
 use countersign_protocol::Revision;
 use countersign_review::Changes;
 use countersign_routing::PublishedTable;

@@ -14,7 +14,7 @@ use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     body_budget::{ConnectionBudget, Reservation, UNCOUNTED_MESSAGE_BYTES},
-    shared::{Channel, SessionState},
+    state::{Channel, SessionState},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, encode};
 use countersign_runtime::background;

@@ -24,7 +24,7 @@ use countersign_domain::principal::Identity;
 use countersign_exchange::{
     body_budget::Reservation,
     outbox::{DrainedFrames, ResumeFault, Wake},
-    shared::{Channel, SessionState},
+    state::{Channel, SessionState},
 };
 use countersign_http::{
     answer,

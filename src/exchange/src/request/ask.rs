@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::value::RawValue;
 
 use super::reply::RelatedChannel;
-use crate::session::shared::SessionState;
+use crate::session::state::SessionState;
 use countersign_protocol::{RequestId, encode};
 
 /// The time that a client has for an answer, which may come from a person.
@@ -92,7 +92,7 @@ mod tests {
         session::{
             outbox::{Outbox, OutboxLimits},
             questions::MAX_OPEN_QUESTIONS,
-            shared::{Channel, Transport},
+            state::{Channel, Transport},
         },
         testing::identity,
     };

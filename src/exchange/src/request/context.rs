@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::reply::RelatedChannel;
 use crate::session::{
     facts::ClientFacts,
-    shared::{Cancellation, RequestKey, SessionState},
+    state::{Cancellation, RequestKey, SessionState},
 };
 use countersign_domain::{changes::Proposer, policy::Requester, principal::Identity};
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, encode, params::LoggingLevel};

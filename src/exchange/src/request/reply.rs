@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::{
     bounds::memory::{EXEMPT_MESSAGE_BYTES, MemoryBudget, MemoryShare},
     session::{
-        shared::{Channel, SessionState},
+        state::{Channel, SessionState},
         streams::GET_STREAM,
     },
 };

@@ -4,5 +4,5 @@
 pub mod facts;
 pub mod outbox;
 pub mod questions;
-pub mod shared;
+pub mod state;
 pub mod streams;

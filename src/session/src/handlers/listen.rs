@@ -25,8 +25,8 @@ use countersign_exchange::{
     facts::check_uri,
     memory::MemoryBudget,
     reply::{RelatedChannel, Reply},
-    shared::Cancellation,
     slots::EvictableStream,
+    state::Cancellation,
 };
 use countersign_protocol::{
     ErrorKind, McpError, encode,

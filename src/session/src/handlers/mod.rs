@@ -20,7 +20,7 @@ pub mod tools;
 pub mod upstream_wait;
 
 use crate::limits::RequestLimits;
-use countersign_exchange::{context::Exchange, shared::Cancellation};
+use countersign_exchange::{context::Exchange, state::Cancellation};
 use countersign_protocol::{Method, envelope::Request, params};
 use countersign_routing::RouteTable;
 use upstream_wait::RouteFinder;

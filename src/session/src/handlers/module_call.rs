@@ -6,7 +6,7 @@ use super::{
     tool_call::{ToolCall, ToolOutcome, arguments_or_empty},
 };
 use crate::{long_requests::interrupted_wait_error, policy::AdmittedCall, server::CallRunner};
-use countersign_exchange::{context::Exchange, shared::Cancellation};
+use countersign_exchange::{context::Exchange, state::Cancellation};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::CallContext;
 

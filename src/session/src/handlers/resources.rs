@@ -21,7 +21,7 @@ use countersign_exchange::{
     facts::check_uri,
     memory::{MemoryBudget, MemoryShare},
     reply::{CacheHint, Reply},
-    shared::Cancellation,
+    state::Cancellation,
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, envelope::Request, params};
 use countersign_provider::{CallContext, Provider as _, ResourceDef};

@@ -15,7 +15,7 @@ use countersign_domain::changes::{
     CHANGE_ID_PREFIX, Change,
     plan::{MAX_CLIENT_ID_BYTES, MAX_TITLE_BYTES, plan_id},
 };
-use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancellation};
+use countersign_exchange::{context::Exchange, reply::Reply, state::Cancellation};
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
     envelope::Request,

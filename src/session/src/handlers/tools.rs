@@ -33,7 +33,7 @@ use countersign_bridge::{
     request::{RequestKind, RequestedItem},
 };
 use countersign_domain::policy::Verdict;
-use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancellation};
+use countersign_exchange::{context::Exchange, reply::Reply, state::Cancellation};
 use countersign_protocol::{
     McpError,
     envelope::Request,

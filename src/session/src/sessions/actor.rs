@@ -15,7 +15,7 @@ use countersign_domain::principal::{Credential, Identity};
 use countersign_exchange::{
     body_budget::Reservation,
     outbox::Wake,
-    shared::{Channel, SessionState},
+    state::{Channel, SessionState},
 };
 use countersign_runtime::{background, reclaim};
 use countersign_telemetry::{GaugeGuard, metrics::Transport};

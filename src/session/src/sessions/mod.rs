@@ -21,7 +21,7 @@ use countersign_auth::Authenticator;
 use countersign_domain::principal::{Identity, Principal};
 use countersign_exchange::{
     outbox::{Outbox, OutboxLimits},
-    shared::{Channel, SessionState},
+    state::{Channel, SessionState},
 };
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};

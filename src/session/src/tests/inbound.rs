@@ -8,7 +8,7 @@ use super::bench::{Bench, pause, respond, wait_for_calls};
 use crate::{RequestScope, inbound::MessageSource};
 use countersign_exchange::{
     reply::RelatedChannel,
-    shared::SessionState,
+    state::SessionState,
     testing::{facts, request},
 };
 use countersign_protocol::{

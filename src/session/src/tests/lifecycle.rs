@@ -12,7 +12,7 @@ use crate::{
 use countersign_domain::principal::Role;
 use countersign_exchange::{
     context::Exchange,
-    shared::Channel,
+    state::Channel,
     testing::{facts, identity},
 };
 use countersign_protocol::{Era, Revision};

@@ -20,8 +20,8 @@ use countersign_domain::principal::Identity;
 use countersign_exchange::{
     outbox::ResumeFault,
     reply::ResponseQueue,
-    shared::{Channel, SessionState},
     slots::StreamSlot,
+    state::{Channel, SessionState},
     streams::{EventId, GET_STREAM, ReadOutcome},
 };
 use countersign_http::framing::sse::{KEEP_ALIVE, interval_from_now, stream_response, write_event};

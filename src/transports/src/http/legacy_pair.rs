@@ -17,8 +17,8 @@ use super::{
 use crate::{endpoint::McpEndpoint, next_pump_id};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
-    shared::{Channel, SessionState},
     slots::StreamSlot,
+    state::{Channel, SessionState},
 };
 use countersign_http::{
     answer,

@@ -30,7 +30,7 @@ use countersign_exchange::{
     context::WireResponse,
     outbox::ResumeFault,
     reply::{PostStream, RelatedChannel},
-    shared::{Channel, SessionState},
+    state::{Channel, SessionState},
     streams::{EventId, GET_STREAM, Streams},
 };
 use countersign_http::{answer, connections::Connection, framing::sse};

@@ -5,7 +5,7 @@
 
 use crate::server::Reviews;
 use countersign_domain::changes::Change;
-use countersign_exchange::{context::Exchange, shared::Channel};
+use countersign_exchange::{context::Exchange, state::Channel};
 use countersign_telemetry::metrics::Transport;
 
 /// Returns the hint for the first change of a session that waits for a decision. Stateless HTTP has no sessions and gets

@@ -14,7 +14,7 @@ use countersign_bridge::CallPlan;
 use countersign_exchange::{
     context::Exchange,
     reply::{RelatedChannel, Reply},
-    shared::Cancellation,
+    state::Cancellation,
 };
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, json::MemberEdit};
 use countersign_runtime::background;
