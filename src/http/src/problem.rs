@@ -91,12 +91,6 @@ impl Problem {
     }
 }
 
-/// Returns the error of a gateway that drains. A load balancer sends the next request to another one.
-#[must_use]
-pub fn shutting_down() -> McpError {
-    McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down").with("retryAfter", 1)
-}
-
 /// The members of every document, which the data of an error cannot replace.
 const MEMBERS: [&str; 6] = ["type", "title", "status", "detail", "code", "change"];
 

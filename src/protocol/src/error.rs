@@ -210,6 +210,12 @@ impl McpError {
         error
     }
 
+    /// Creates `SHUTTING_DOWN`, which clients may answer with the same request after a second.
+    #[must_use]
+    pub fn shutting_down() -> Self {
+        Self::new(ErrorKind::ShuttingDown, "the gateway is shutting down").with("retryAfter", 1)
+    }
+
     /// Creates `VALIDATION_FAILED` with the list `details.errors`, whose items hold a JSON pointer, the violated rule
     /// and a message. `details` of an error is always an object.
     #[must_use]

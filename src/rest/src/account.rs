@@ -111,8 +111,7 @@ async fn verify_credential(
             let credentials = Arc::clone(&data.credentials);
             let redeemed =
                 background::spawn_blocking(move || codes::redeem(&credentials, code.trim(), Timestamp::now())).await;
-            let (principal, session) =
-                redeemed.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))??;
+            let (principal, session) = redeemed??;
             Ok(SignInSubject { principal: Arc::new(principal), key: None, session })
         }
         (None, Some(key)) => {

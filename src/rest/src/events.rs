@@ -24,10 +24,7 @@ use countersign_exchange::{
     slots::{StreamSlot, StreamSlots},
 };
 use countersign_feed::{Feed, FeedEvent, FeedSubscription};
-use countersign_http::{
-    framing::sse::{self, interval_from_now},
-    problem::shutting_down,
-};
+use countersign_http::framing::sse::{self, interval_from_now};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_reload::{Loosening, ReloadOutcome};
 use countersign_review::ChangeSummary;
@@ -142,7 +139,7 @@ impl FeedSubscriber {
         since: Option<u64>,
     ) -> Result<(Self, Option<FeedEvent>), Problem> {
         let subscription = feed.feed.subscribe(since).filter(|_| !feed.shutdown.is_cancelled());
-        let subscription = subscription.ok_or_else(|| Problem::from(shutting_down()))?;
+        let subscription = subscription.ok_or_else(|| Problem::from(McpError::shutting_down()))?;
         let hello = since.is_none().then(|| FeedEvent::hello(subscription.position()));
         let identity = Identity { principal, credential };
         let subscriber = Self {

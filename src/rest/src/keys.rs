@@ -220,7 +220,7 @@ pub(super) async fn use_store<T: Send + 'static>(
 ) -> Result<T, Problem> {
     let credentials = Arc::clone(&data.credentials);
     let result = background::spawn_blocking(move || work(credentials.writer())).await;
-    result.map_err(|_| Problem::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?
+    result.map_err(McpError::from)?
 }
 
 fn invalid(error: &McpError) -> Problem {

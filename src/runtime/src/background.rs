@@ -9,10 +9,18 @@ use std::{pin::Pin, sync::Arc};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
+use countersign_protocol::{ErrorKind, McpError};
+
 /// The work panicked, or the program ended before it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("work in the background ended without a result")]
 pub struct UnfinishedWork;
+
+impl From<UnfinishedWork> for McpError {
+    fn from(unfinished: UnfinishedWork) -> Self {
+        Self::new(ErrorKind::Internal, unfinished.to_string())
+    }
+}
 
 /// Spawns a task on this thread, as [`actix::spawn`] does.
 pub fn spawn(work: impl Future<Output = ()> + 'static) -> JoinHandle<()> {

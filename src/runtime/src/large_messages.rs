@@ -16,8 +16,11 @@ use actix::Arbiter;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::{background, is_large, reclaim};
-use countersign_protocol::{ErrorKind, McpError};
+use crate::{
+    background::{self, UnfinishedWork},
+    is_large, reclaim,
+};
+use countersign_protocol::McpError;
 
 thread_local! {
     /// `true` on the threads of this pool.
@@ -100,7 +103,7 @@ impl LargeMessageThreads {
     /// dropped at its next await, or is never created. Must be called on a thread of the actix system.
     ///
     /// # Errors
-    /// `SHUTTING_DOWN` if the threads have ended.
+    /// `SHUTTING_DOWN` if the threads have ended, and `INTERNAL_ERROR` if the work panicked.
     pub async fn run<F, W>(self: &Arc<Self>, principal: &str, make_work: F) -> Result<W::Output, McpError>
     where
         F: FnOnce() -> W + Send + 'static,
@@ -132,11 +135,10 @@ impl LargeMessageThreads {
                 reclaim::collect_after_large();
             });
         });
-        let shutting_down = || McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
         if !is_scheduled {
-            return Err(shutting_down());
+            return Err(McpError::shutting_down());
         }
-        receiver.await.map_err(|_| shutting_down())
+        receiver.await.map_err(|_| UnfinishedWork.into())
     }
 
     /// Runs the future that `make_work` returns for a message of this size: in place if the message is small, and otherwise
@@ -183,7 +185,7 @@ pub async fn offload<T: Send + 'static>(
     };
     let outcome = background::spawn_blocking(work).await;
     reclaim::collect_after_large();
-    outcome.map_err(|_| McpError::new(ErrorKind::Internal, "an internal task ended unexpectedly"))
+    outcome.map_err(Into::into)
 }
 
 #[cfg(test)]

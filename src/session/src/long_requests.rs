@@ -8,19 +8,7 @@ use tokio_util::sync::CancellationToken;
 use countersign_auth::Authenticator;
 use countersign_domain::principal::{Identity, Principal};
 use countersign_exchange::slots::{EvictableStream, StreamSlot, StreamSlots};
-use countersign_protocol::{ErrorKind, McpError};
-
-/// Returns the error for a request that is refused because the gateway is shutting down.
-#[must_use]
-pub fn shutdown_error() -> McpError {
-    McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down")
-}
-
-/// Returns the error for a request whose wait ends because the gateway is shutting down.
-#[must_use]
-pub fn interrupted_wait_error() -> McpError {
-    McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later")
-}
+use countersign_protocol::McpError;
 
 /// Admits long requests and ends them.
 #[derive(Clone)]

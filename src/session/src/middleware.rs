@@ -17,7 +17,7 @@ use crate::{
         tools,
         upstream_wait::RouteFinder,
     },
-    long_requests::{LongRequests, shutdown_error},
+    long_requests::LongRequests,
     server::{McpServer, Routing},
     state::callers::Limiter,
 };
@@ -80,7 +80,7 @@ fn check_caller(
 ) -> Result<(), McpError> {
     if long_requests.shutdown.is_cancelled() {
         // `countersign stdio` sends a request that was not begun to the next gateway.
-        return Err(shutdown_error().with("started", false));
+        return Err(McpError::shutting_down().with("started", false));
     }
     // A connection may outlive the credential that opened it.
     long_requests.authenticator.check(identity)?;

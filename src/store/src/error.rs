@@ -140,7 +140,7 @@ impl StoreError {
     pub fn to_mcp(&self) -> McpError {
         match self {
             Self::QueueFull => McpError::new(ErrorKind::Overloaded, "Too many changes are being written; try again"),
-            Self::Closed => McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down"),
+            Self::Closed => McpError::shutting_down(),
             Self::OutcomeUnknown => {
                 McpError::new(ErrorKind::StoreUnavailable, "The store failed while writing; check whether it was done")
                     .with("outcome", "unknown")

@@ -30,7 +30,6 @@ use countersign_http::{
     answer,
     connections::{Connection, cutter},
     framing::pump::{self, Backend, MessageOutcome},
-    problem::shutting_down,
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::is_large;
@@ -71,7 +70,7 @@ async fn try_upgrade(
     endpoint: &Arc<McpEndpoint>,
 ) -> Result<HttpResponse, McpError> {
     if endpoint.shutdown.is_cancelled() {
-        return Err(shutting_down());
+        return Err(McpError::shutting_down());
     }
     let invalid = |reason: String| McpError::new(ErrorKind::InvalidRequest, reason);
     let identity = identify(endpoint, request)?;

@@ -268,8 +268,7 @@ impl Webhooks {
         let name = self.find(name)?.config.name.clone();
         let Some(store) = self.context.get().map(|context| Arc::clone(&context.store)) else { return Ok(Vec::new()) };
         let read_task = background::spawn_blocking(move || store.deliveries(&name, below, limit));
-        let read_result = read_task.await.map_err(|_| shutting_down_error())?;
-        read_result.map_err(|error| {
+        read_task.await?.map_err(|error| {
             tracing::error!(%error, "deliveries cannot be read");
             error.to_mcp()
         })

@@ -291,9 +291,9 @@ impl Project {
                 return Ok(());
             }
             tokio::select! {
-                changed = current.changed() => changed.map_err(|_| shutting_down_error())?,
+                changed = current.changed() => changed.map_err(|_| McpError::shutting_down())?,
                 () = cancel.cancelled() => return Err(McpError::new(ErrorKind::Cancelled, "The call was cancelled.")),
-                () = self.stop.cancelled() => return Err(shutting_down_error()),
+                () = self.stop.cancelled() => return Err(McpError::shutting_down()),
             }
         }
     }
@@ -305,10 +305,10 @@ impl Project {
     pub async fn refresh(&self, collection: Collection, paths: Vec<String>) -> Result<(), McpError> {
         let (reply, answer) = oneshot::channel();
         let sent = self.tasks.lock().send(Task::Refresh { collection, paths, reply });
-        sent.map_err(|_| shutting_down_error())?;
+        sent.map_err(|_| McpError::shutting_down())?;
         match answer.await {
             Ok(outcome) => outcome.map_err(|error| index_error(&error)),
-            Err(_) => Err(shutting_down_error()),
+            Err(_) => Err(McpError::shutting_down()),
         }
     }
 
@@ -481,10 +481,6 @@ impl Project {
             let _ = self.events.send(ProviderEvent::ResourceListChanged);
         }
     }
-}
-
-fn shutting_down_error() -> McpError {
-    McpError::new(ErrorKind::ShuttingDown, "The gateway is stopping.")
 }
 
 impl From<IndexError> for McpError {

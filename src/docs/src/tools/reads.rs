@@ -314,8 +314,7 @@ impl Reader {
     }
 
     async fn acquire_search_slot(&self) -> Result<OwnedSemaphorePermit, McpError> {
-        let closed_error = |_| McpError::new(ErrorKind::ShuttingDown, "The gateway is stopping.");
-        Arc::clone(&self.search_slots).acquire_owned().await.map_err(closed_error)
+        Arc::clone(&self.search_slots).acquire_owned().await.map_err(|_| McpError::shutting_down())
     }
 
     /// Returns the hits of a query, and a note on how they were found.

@@ -25,7 +25,7 @@ pub(crate) fn check_request(
     comment: Option<&str>,
 ) -> Result<(), ChangeRequestError> {
     if state.changes.shutdown.is_closing() {
-        return Err(shutting_down_error().into());
+        return Err(McpError::shutting_down().into());
     }
     if !reviewer.role.may_decide() {
         return Err(McpError::new(ErrorKind::Forbidden, "Only a reviewer may decide on changes").into());
@@ -255,8 +255,4 @@ pub(crate) fn refusal_error(
 
 pub(crate) fn not_found_error() -> McpError {
     McpError::new(ErrorKind::ChangeNotFound, "Change not found")
-}
-
-pub(crate) fn shutting_down_error() -> McpError {
-    McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down")
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{
     checks::{
         RequestResult, ReviewerRight, check_comment, check_decidable, check_request, check_reviewer, check_sign_in,
-        is_proposer, load, not_found_error, refusal_error, shutting_down_error, to_request_result,
-        version_conflict_error, wrong_state_error,
+        is_proposer, load, not_found_error, refusal_error, to_request_result, version_conflict_error,
+        wrong_state_error,
     },
     propose::shorten_reason,
     refresh::require_same_target,
@@ -82,7 +82,7 @@ impl Changes {
     pub async fn withdraw(&self, id: &str, principal: &Principal, reason: Option<String>) -> RequestResult {
         let state = &*self.state;
         if state.changes.shutdown.is_closing() {
-            return Err(shutting_down_error().into());
+            return Err(McpError::shutting_down().into());
         }
         principal.require_scope(Scope::ToolsPropose)?;
         let mut change = load(state, id).await?;

@@ -11,8 +11,8 @@ pub mod refresh;
 
 use tokio::sync::oneshot;
 
-use self::checks::shutting_down_error;
 use crate::{ChangeRequestError, review_state::ReviewState};
+use countersign_protocol::McpError;
 
 impl ReviewState {
     /// Runs an endpoint's work to completion on the Executor's thread.
@@ -24,6 +24,6 @@ impl ReviewState {
         self.executor_thread.spawn(async move {
             let _ = reply.send(work.await);
         });
-        answer.await.unwrap_or_else(|_| Err(shutting_down_error().into()))
+        answer.await.unwrap_or_else(|_| Err(McpError::shutting_down().into()))
     }
 }

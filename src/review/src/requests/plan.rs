@@ -2,11 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{
-    checks::shutting_down_error,
-    propose::{
-        CallIdentity, answer_repeat, draft_change, find_by_key, into_client_error, key_conflict_error, write_new_change,
-    },
+use super::propose::{
+    CallIdentity, answer_repeat, draft_change, find_by_key, into_client_error, key_conflict_error, write_new_change,
 };
 use crate::{Changes, Proposal, actor::TransitionError, review_state::ReviewState, store_error};
 use countersign_domain::changes::{
@@ -52,7 +49,7 @@ impl Changes {
     ) -> Result<Vec<Arc<Change>>, McpError> {
         let state = &*self.state;
         if state.changes.shutdown.is_closing() {
-            return Err(shutting_down_error());
+            return Err(McpError::shutting_down());
         }
         check_texts(title, reason)?;
         if !(1..=MAX_STEPS).contains(&proposals.len()) {
@@ -117,7 +114,7 @@ impl Changes {
     ) -> Result<Arc<Change>, McpError> {
         let state = &*self.state;
         if state.changes.shutdown.is_closing() {
-            return Err(shutting_down_error());
+            return Err(McpError::shutting_down());
         }
         check_texts(&announcement.title, None)?;
         crash_point("before_propose");

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use serde_json::{json, value::RawValue};
 
-use super::checks::shutting_down_error;
 use crate::{
     Changes, MAX_IDEMPOTENCY_KEY_BYTES, Proposal,
     actor::{TransitionError, TransitionResult, duplicate_calls},
@@ -34,7 +33,7 @@ impl Changes {
     pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
         let state = &*self.state;
         if state.changes.shutdown.is_closing() {
-            return Err(shutting_down_error());
+            return Err(McpError::shutting_down());
         }
         crash_point("before_propose");
         if proposal.idempotency_key.is_some() {
@@ -102,7 +101,7 @@ impl Changes {
     ) -> Result<(), McpError> {
         let state = &*self.state;
         if state.changes.shutdown.is_closing() {
-            return Err(shutting_down_error());
+            return Err(McpError::shutting_down());
         }
         state.proposal_rate.admit(&proposer.principal, 1, state.changes.nodes.live_count())?;
         let proposer = shorten_proposer(proposer);

@@ -17,7 +17,7 @@ use super::{
     resources::reserve_memory,
     tasks::{TaskSources, listen as tasks},
 };
-use crate::{limits::RequestLimits, long_requests::shutdown_error, policy::admit, server::Routing};
+use crate::{limits::RequestLimits, policy::admit, server::Routing};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     context::Exchange,
@@ -112,7 +112,7 @@ pub async fn listen(
     let cancel = cancel.token(&exchange.session.ended);
     let requester = exchange.facts.to_requester(Arc::clone(&exchange.identity.principal), exchange.transport);
     let listening = Listen { id: request.id.clone(), requester, filter, sink: sink.clone() };
-    let (listener, resources) = router.send(listening).await.map_err(|_| shutdown_error())?;
+    let (listener, resources) = router.send(listening).await.map_err(|_| McpError::shutting_down())?;
     let mut own_link_subscriptions = OwnLinkSubscriptions { exchange, subscribed: Vec::new() };
     let work = async {
         // The acknowledgement must wait: what the client does after it may already change a subscribed resource.
@@ -123,7 +123,7 @@ pub async fn listen(
         for (upstream, uri) in upstream_uris {
             own_link_subscriptions.subscribe(upstream, uri).await;
         }
-        router.send(Acknowledge { key: listener.key, refused }).await.map_err(|_| shutdown_error())?;
+        router.send(Acknowledge { key: listener.key, refused }).await.map_err(|_| McpError::shutting_down())?;
         tasks::watch(exchange, sources.reviews, tasks, request.id.as_json(), &*sink).await;
         Ok::<(), McpError>(())
     };

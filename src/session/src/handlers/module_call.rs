@@ -5,7 +5,7 @@ use super::{
     reviewed::finished_call::FinishedCall,
     tool_call::{ToolCall, ToolOutcome, arguments_or_empty},
 };
-use crate::{long_requests::interrupted_wait_error, policy::AdmittedCall, server::CallRunner};
+use crate::{policy::AdmittedCall, server::CallRunner};
 use countersign_exchange::{context::Exchange, state::Cancellation};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::CallContext;
@@ -38,7 +38,7 @@ pub(super) async fn run_module(
             result = work => result?,
             result = asking => return Ok(ToolOutcome::NeedsInput { result, pending: false }),
             () = runner.long_requests.shutdown.cancelled() => {
-                return Err(interrupted_wait_error());
+                return Err(McpError::shutting_down());
             }
             revoked = runner.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
         }

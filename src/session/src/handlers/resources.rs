@@ -10,7 +10,6 @@ use super::{
 };
 use crate::{
     limits::RequestLimits,
-    long_requests::shutdown_error,
     policy::{ListFilter, admit},
     server::Routing,
 };
@@ -231,7 +230,7 @@ pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<MemoryBudget>) -> Res
     let reserve = || reserve_memory(memory, principal, std::iter::once(&*params.uri));
     session.subscribe(&params.uri, limits.max_subscriptions, reserve)?;
     let subscribe = Subscribe { session: session.clone() as _, uri: params.uri.to_string() };
-    let ready = router.send(subscribe).await.map_err(|_| shutdown_error())?;
+    let ready = router.send(subscribe).await.map_err(|_| McpError::shutting_down())?;
     if let Some(ready) = ready
         && let Err(error) = ready.await
     {
@@ -267,7 +266,7 @@ pub async fn unsubscribe(item: ItemRequest<'_>) -> Result<Reply, McpError> {
         countersign_bridge::subscribe_on_own_link(exchange, upstream, upstream_uri, "resources/unsubscribe").await;
     }
     let unsubscribe = Unsubscribe { session: exchange.session.id.clone(), uris: vec![params.uri.into_owned()] };
-    finder.routing.router.send(unsubscribe).await.map_err(|_| shutdown_error())?;
+    finder.routing.router.send(unsubscribe).await.map_err(|_| McpError::shutting_down())?;
     Ok(Reply::new("{}".into()))
 }
 

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{long_requests::shutdown_error, server::Routing};
+use crate::server::Routing;
 use countersign_domain::principal::Principal;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::{
@@ -141,7 +141,7 @@ async fn wait_for_route<T>(
             () = table.superseded.cancelled() => {}
             () = tokio::time::sleep(remaining) => {}
             () = routing.long_requests.shutdown.cancelled() => {
-                return Err(shutdown_error());
+                return Err(McpError::shutting_down());
             }
         }
         *table = routing.routes.load_full();

@@ -145,7 +145,7 @@ impl Storage {
             // A read that is already cancelled does not begin.
             biased;
             () = cancel.cancelled() => return Err(cancelled_error()),
-            permit = Arc::clone(&self.0.slow_read_permits).acquire_owned() => permit.map_err(|_| shutting_down_error())?,
+            permit = Arc::clone(&self.0.slow_read_permits).acquire_owned() => permit.map_err(|_| McpError::shutting_down())?,
             () = tokio::time::sleep(SLOW_READ_TIMEOUT) => {
                 return Err(McpError::new(ErrorKind::Overloaded, "The tracker is busy with other searches; try again."));
             }
@@ -185,7 +185,7 @@ impl Storage {
         &self,
         write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        let permit = Arc::clone(&self.0.write_permit).acquire_owned().await.map_err(|_| shutting_down_error())?;
+        let permit = Arc::clone(&self.0.write_permit).acquire_owned().await.map_err(|_| McpError::shutting_down())?;
         let storage = Arc::clone(&self.0);
         let task = background::spawn_blocking(move || {
             let _permit = permit;
@@ -219,10 +219,6 @@ fn import(file: &Path, db: Db<'_>) -> DbResult<()> {
 
 fn cancelled_error() -> McpError {
     McpError::new(ErrorKind::Cancelled, "The request was cancelled.")
-}
-
-fn shutting_down_error() -> McpError {
-    McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down.")
 }
 
 /// Adds the outcome `not_applied` to an error whose kind does not tell whether anything was changed.

@@ -24,7 +24,6 @@ use countersign_http::{
     answer,
     connections::{Connection, cutter},
     framing::sse,
-    problem::shutting_down,
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_session::{
@@ -49,7 +48,7 @@ pub async fn stream(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> H
 async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Result<HttpResponse, McpError> {
     let identity = identify_caller(endpoint, request)?;
     if endpoint.shutdown.is_cancelled() {
-        return Err(shutting_down());
+        return Err(McpError::shutting_down());
     }
     if !answer::AcceptedMedia::from_request(request).sse {
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
@@ -71,7 +70,7 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
     };
     let attached =
         actor.send(Attach(AttachedConnection { id: pump_id, generation: 0, wake, cut: cutter(request) })).await;
-    attached.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?;
+    attached.map_err(|_| McpError::shutting_down())?;
     let url = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", session.id);
     let ticks = sse::interval_from_now(endpoint.transports.http.sse_keep_alive);
     let stream = OutboxStream {

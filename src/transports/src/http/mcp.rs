@@ -27,7 +27,6 @@ use crate::endpoint::McpEndpoint;
 use countersign_http::{
     answer::{self, AcceptedMedia},
     connections::Connection,
-    problem::shutting_down,
 };
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
@@ -64,7 +63,7 @@ pub async fn post(request: HttpRequest, payload: web::Payload, endpoint: web::Da
 fn admit<'a>(request: &'a HttpRequest, endpoint: &'a web::Data<McpEndpoint>) -> Result<Post<'a>, (u16, McpError)> {
     let invalid = |reason| McpError::new(ErrorKind::InvalidRequest, reason);
     if endpoint.shutdown.is_cancelled() {
-        return Err((503, shutting_down()));
+        return Err((503, McpError::shutting_down()));
     }
     let identity = identify(endpoint, request).map_err(|error| (error.kind.status(), error))?;
     if !answer::is_json(request) {
@@ -205,7 +204,7 @@ fn assumed_revision(request: &HttpRequest) -> Revision {
 pub async fn get(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
     let open_stream = async {
         if endpoint.shutdown.is_cancelled() {
-            return Err(shutting_down());
+            return Err(McpError::shutting_down());
         }
         let identity = identify(&endpoint, &request)?;
         check_access(&identity)?;

@@ -90,7 +90,7 @@ pub async fn call(
     endpoint: web::Data<McpEndpoint>,
 ) -> Result<HttpResponse, Problem> {
     if endpoint.shutdown.is_cancelled() {
-        return Err(Problem::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
+        return Err(McpError::shutting_down().into());
     }
     let endpoint = endpoint.into_inner();
     let identity = identify(&endpoint, &request)?;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{long_requests::interrupted_wait_error, server::Reviews};
+use crate::server::Reviews;
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError};
@@ -95,7 +95,7 @@ pub async fn wait_for_new_version(
         let current = tokio::select! {
             current = reviews.changes.wait(&change.id, change.version, RECHECK_INTERVAL) => current?,
             () = reviews.long_requests.shutdown.cancelled() => {
-                return Err(interrupted_wait_error());
+                return Err(McpError::shutting_down());
             }
             revoked = reviews.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
         };

@@ -17,7 +17,7 @@ use super::reviewed::{
     finished_call::{ChangeOutcome, outcome_of},
     long_poll::{self, WaitOutcome},
 };
-use crate::{long_requests::interrupted_wait_error, server::Reviews, state::local_tasks::LocalTasks};
+use crate::{server::Reviews, state::local_tasks::LocalTasks};
 use countersign_bridge::{task_shape, tasks as upstream_tasks};
 use countersign_domain::changes::{CHANGE_ID_PREFIX, Change, ChangeState};
 use countersign_exchange::{
@@ -208,7 +208,7 @@ async fn await_result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<C
             }
             WaitOutcome::Reached(change) => change,
             WaitOutcome::NotReached(_) if reviews.long_requests.shutdown.is_cancelled() => {
-                return Err(interrupted_wait_error());
+                return Err(McpError::shutting_down());
             }
             WaitOutcome::NotReached(_) => {
                 return Err(McpError::new(ErrorKind::Overloaded, "too many requests wait for changes; use tasks/get"));
