@@ -113,19 +113,26 @@ pub struct Breaker {
     config: BreakerConfig,
     /// The state that follows from `history`, so that a call to a working server takes no lock.
     state: AtomicU8,
-    /// Successful calls since the oldest failure that still counts.
+    /// All successful calls. Only differences matter, so it may wrap around.
     successes: AtomicU32,
     history: Mutex<CircuitHistory>,
 }
 
 #[derive(Debug, Default)]
 struct CircuitHistory {
-    /// The times of the failures that still count, the oldest first.
-    failures: VecDeque<Instant>,
+    /// The failures that still count, the oldest first.
+    failures: VecDeque<CountedFailure>,
     /// The time at which the circuit opened.
     opened_at: Option<Instant>,
     /// `true` while the trial call is in flight.
     is_trial_in_flight: bool,
+}
+
+#[derive(Debug)]
+struct CountedFailure {
+    at: Instant,
+    /// The value of `successes` at that time.
+    successes_before: u32,
 }
 
 impl Breaker {
@@ -203,7 +210,6 @@ impl Breaker {
     /// Closes the circuit.
     fn close(&self, history: &mut CircuitHistory) {
         *history = CircuitHistory::default();
-        self.successes.store(0, Ordering::Relaxed);
         self.state.store(CLOSED, Ordering::Relaxed);
     }
 
@@ -224,15 +230,14 @@ impl Breaker {
             // Calls that were in flight when the circuit opened do not count.
             return;
         }
-        while history.failures.front().is_some_and(|failure| now.duration_since(*failure) >= self.config.window) {
+        while history.failures.front().is_some_and(|failure| now.duration_since(failure.at) >= self.config.window) {
             history.failures.pop_front();
         }
-        if history.failures.is_empty() {
-            self.successes.store(0, Ordering::Relaxed);
-        }
-        history.failures.push_back(now);
+        let successes = self.successes.load(Ordering::Relaxed);
+        history.failures.push_back(CountedFailure { at: now, successes_before: successes });
+        let successes_before = history.failures.front().map_or(successes, |oldest| oldest.successes_before);
         let failed = u32::try_from(history.failures.len()).unwrap_or(u32::MAX);
-        if failed >= self.config.threshold && failed >= self.successes.load(Ordering::Relaxed) {
+        if failed >= self.config.threshold && failed >= successes.wrapping_sub(successes_before) {
             history.failures.clear();
             history.opened_at = Some(now);
             self.state.store(CircuitState::Open as u8, Ordering::Relaxed);

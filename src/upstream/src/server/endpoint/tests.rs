@@ -59,6 +59,24 @@ async fn old_or_rare_failures_keep_breaker_closed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn outage_opens_breaker_despite_earlier_rare_failures() {
+    let breaker = breaker();
+    for _ in 0..10 {
+        for _ in 0..100 {
+            breaker.admit().unwrap().record_success();
+        }
+        fail(&breaker, 1);
+        tokio::time::advance(Duration::from_secs(20)).await;
+    }
+    for _ in 0..3 {
+        assert_eq!(breaker.state(), CircuitState::Closed, "too few failures count");
+        fail(&breaker, 1);
+        tokio::time::advance(Duration::from_secs(10)).await;
+    }
+    assert_eq!(breaker.state(), CircuitState::Open, "all recent calls failed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn required_trial_decides_breaker_state() {
     let breaker = breaker();
     tokio::time::advance(Duration::from_secs(60)).await;
