@@ -24,7 +24,7 @@ mod tests;
 pub mod trial;
 mod upkeep;
 
-pub use calls::rounds;
+pub use calls::{FailedRequests, rounds};
 pub use catalog::{Catalog, Names, is_tool_allowed, names};
 pub use link::{
     Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, OutgoingRequest, Response, UpstreamNotification,

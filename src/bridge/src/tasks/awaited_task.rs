@@ -2,12 +2,9 @@
 //! (`tasks/result` blocks until there is one, and beyond the time limit of a call the task is polled). The upstream's
 //! questions are in the task's `inputRequests` until a `tasks/update` answers them, or [`ANSWER_TIMEOUT`] has passed.
 
-use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicU64, Ordering},
 };
 
 use parking_lot::Mutex;
@@ -36,37 +33,12 @@ use countersign_protocol::{
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
 use countersign_runtime::background;
-use countersign_upstream::{Caller, Listener, Response, Upstream, UpstreamNotification};
+use countersign_upstream::{FailedRequests, Listener, Response, Upstream, UpstreamNotification};
 
 const INTERNAL: i64 = ErrorKind::Internal.number();
 
 /// The maximum number of open questions of one task.
 pub const MAX_OPEN_QUESTIONS: usize = 64;
-
-/// The number of consecutive requests about a task that may fail in any case, as long as its link is open.
-const MAX_FAILED_REQUESTS: u32 = 10;
-
-/// The time for which more requests may fail. The server chooses the interval of requests, so their number can be reached within a
-/// second.
-const MAX_OUTAGE: Duration = Duration::from_secs(120);
-
-/// The consecutive failed requests about a task, which continues at its server meanwhile.
-#[derive(Default)]
-pub struct FailedRequests {
-    count: u32,
-    /// The time of the first of them.
-    since: Option<Instant>,
-}
-
-impl FailedRequests {
-    /// Records a failed request of the task's caller. Returns `true` if the wait for the task is to be given up, at once if
-    /// the child process that ran it has ended.
-    pub fn record(&mut self, caller: &Caller) -> bool {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        self.count = self.count.saturating_add(1);
-        caller.link_choice.has_ended() || (self.count > MAX_FAILED_REQUESTS && since.elapsed() >= MAX_OUTAGE)
-    }
-}
 
 /// A question of the upstream without an answer.
 struct OpenQuestion {

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Tasks,
-    awaited_task::{FailedRequests, MAX_OPEN_QUESTIONS},
+    awaited_task::MAX_OPEN_QUESTIONS,
     kept_outcome::TaskOutcome,
     request::{TaskRequest, cancel_in_background},
     table::{Task, TaskKind, unknown_task_error},
@@ -27,7 +27,7 @@ use countersign_protocol::{
     rpc_error::RpcError,
     task::{self, Status},
 };
-use countersign_upstream::Response;
+use countersign_upstream::{FailedRequests, Response};
 
 /// The maximum number of tasks on one page of a list.
 const MAX_PAGE_ENTRIES: usize = 50;

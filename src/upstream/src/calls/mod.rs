@@ -12,6 +12,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::value::RawValue;
 
 use self::lease::AttemptError;
+pub use self::task::FailedRequests;
 use crate::{
     catalog::ListKinds,
     link::{LinkError, LinkKind, Listener, OutgoingRequest, Response, detect::is_client_error},

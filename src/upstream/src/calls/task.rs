@@ -1,6 +1,8 @@
 //! Calls of tools that their server runs only as tasks (2025-11-25/basic/utilities/tasks), for callers that wait for the result.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
 
 use super::ResendPolicy;
 use crate::{
@@ -14,6 +16,31 @@ use countersign_protocol::{
 };
 use countersign_provider::Permit;
 use countersign_runtime::background;
+
+/// The number of consecutive requests about a task that may fail in any case, as long as its link is open.
+const MAX_FAILED_REQUESTS: u32 = 10;
+
+/// The time for which more requests may fail. The server chooses the interval of requests, so their number can be reached within a
+/// second.
+const MAX_OUTAGE: Duration = Duration::from_secs(120);
+
+/// The consecutive failed requests about a task, which continues at its server meanwhile.
+#[derive(Default)]
+pub struct FailedRequests {
+    count: u32,
+    /// The time of the first of them.
+    since: Option<Instant>,
+}
+
+impl FailedRequests {
+    /// Records a failed request of the task's caller. Returns `true` if the wait for the task is to be given up, at once if
+    /// the child process that ran it has ended.
+    pub fn record(&mut self, caller: &Caller) -> bool {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        self.count = self.count.saturating_add(1);
+        caller.link_choice.has_ended() || (self.count > MAX_FAILED_REQUESTS && since.elapsed() >= MAX_OUTAGE)
+    }
+}
 
 impl Upstream {
     /// Sends a request that cancels a task for which nobody waits any more. Does not wait for the answer.
@@ -67,31 +94,32 @@ struct RunningTask<'a> {
 
 impl RunningTask<'_> {
     /// Waits for the result. A task may take longer than any call, so it is polled when the request for its result has reached
-    /// its time limit.
+    /// its time limit. An outage of the server ends the wait only if it is long, because the task continues.
     async fn wait(mut self, listener: Arc<dyn Listener>) -> Result<Response, McpError> {
+        const UNKNOWN_TASK: i64 = ErrorKind::InvalidParams.number();
+        let mut method = "tasks/result";
+        let (mut failures, mut pause) = (FailedRequests::default(), task::poll_interval("{}"));
         loop {
-            match self.request("tasks/result", &listener).await {
-                Err(error) if error.kind == ErrorKind::Timeout => {}
+            match self.request(method, &listener).await {
                 // The server no longer knows the task, so nobody knows how it has ended.
-                Ok(Response::Error(error)) if error.code == ErrorKind::InvalidParams.number() => {
+                Ok(Response::Error(error)) if method == "tasks/get" || error.code == UNKNOWN_TASK => {
                     return Err(lost_task_error(&error.message));
+                }
+                Ok(Response::Result(described)) if method == "tasks/get" => {
+                    if Status::parse_known(described.get())? != Status::Working {
+                        method = "tasks/result";
+                        continue;
+                    }
+                    (failures, pause) = (FailedRequests::default(), task::poll_interval(described.get()));
                 }
                 Ok(response) => {
                     self.has_ended = true;
                     return Ok(response);
                 }
-                Err(error) => return Err(error),
+                Err(error) if !error.kind.is_transient() || failures.record(&self.caller) => return Err(error),
+                Err(_) => method = "tasks/get",
             }
-            loop {
-                let described = match self.request("tasks/get", &listener).await? {
-                    Response::Result(described) => described,
-                    Response::Error(error) => return Err(lost_task_error(&error.message)),
-                };
-                if Status::parse_known(described.get())? != Status::Working {
-                    break;
-                }
-                tokio::time::sleep(task::poll_interval(described.get())).await;
-            }
+            tokio::time::sleep(pause).await;
         }
     }
 

@@ -4,7 +4,7 @@ use std::{
     future::{pending, ready},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -28,14 +28,20 @@ pub(super) async fn run_approved_change(
     Provider::call(&**upstream, "fake__echo", &arguments, &context()).await
 }
 
-#[actix::test]
-async fn approved_change_runs_as_task_if_its_tool_requires_one() {
+/// Starts an upstream whose tool runs only as a task.
+async fn start_with_required_task() -> (Arc<FakeServer>, Arc<Upstream>) {
     let fake = legacy();
     *fake.capabilities.lock() = json!({ "tools": {}, "tasks": { "requests": { "tools": { "call": {} } } } });
     let mut tools = fake::tools(&["echo"]);
     tools["tools"][0]["execution"] = json!({ "taskSupport": "required" });
     fake.lists.lock().insert("tools/list", tools);
     let upstream = start(&fake).await;
+    (fake, upstream)
+}
+
+#[actix::test]
+async fn approved_change_runs_as_task_if_its_tool_requires_one() {
+    let (fake, upstream) = start_with_required_task().await;
     let outcomes = [
         (Ok(json!({ "content": [{ "type": "text", "text": "done" }] })), Ok("done")),
         (Err((-32050, "no such row")), Err((ErrorKind::UpstreamError, None))),
@@ -73,6 +79,58 @@ async fn approved_change_runs_as_task_if_its_tool_requires_one() {
         }
         assert_eq!((fake.request_count("tools/call"), fake.request_count("tasks/result")), (1, 1));
     }
+}
+
+/// Lets the server answer requests about its task from a script of methods and results. Requests with the result `null` fail,
+/// as do those that the script does not expect.
+fn script_task(fake: &FakeServer, script: &'static [(&'static str, &'static str)]) {
+    let position = AtomicUsize::new(0);
+    fake.answer_with(move |request| {
+        let answer = match request.method.as_str() {
+            "tools/call" => json!({ "task": { "taskId": "own", "status": "working" } }),
+            "tasks/result" | "tasks/get" => {
+                let (method, answer) = *script.get(position.fetch_add(1, Ordering::SeqCst)).unwrap_or(&("", "null"));
+                if method == request.method { serde_json::from_str(answer).unwrap() } else { Value::Null }
+            }
+            _ => json!({}),
+        };
+        let failure = Err(LinkError::Status { status: 400, body: String::new() });
+        Box::pin(ready(if answer.is_null() { failure } else { fake::ok(answer) }))
+    });
+}
+
+#[actix::test]
+async fn task_of_approved_change_survives_failed_requests() {
+    let (fake, upstream) = start_with_required_task().await;
+    script_task(
+        &fake,
+        &[
+            ("tasks/result", "null"),
+            ("tasks/get", "null"),
+            ("tasks/get", r#"{"taskId":"own","status":"working","pollInterval":50}"#),
+            ("tasks/get", "null"),
+            ("tasks/get", r#"{"taskId":"own","status":"completed"}"#),
+            ("tasks/result", "null"),
+            ("tasks/get", r#"{"taskId":"own","status":"completed"}"#),
+            ("tasks/result", r#"{"content":[{"type":"text","text":"done"}]}"#),
+        ],
+    );
+    let result = run_approved_change(&upstream).await.unwrap();
+    assert_eq!(result.content.get(), r#"[{"type":"text","text":"done"}]"#);
+    seconds(1).await;
+    assert_eq!((fake.request_count("tools/call"), fake.request_count("tasks/cancel")), (1, 0));
+}
+
+#[actix::test]
+async fn task_of_approved_change_has_unknown_outcome_after_outage() {
+    let (fake, upstream) = start_with_required_task().await;
+    script_task(&fake, &[]);
+    let failed = run_approved_change(&upstream).await.unwrap_err();
+    assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::UpstreamUnavailable, &json!("unknown")));
+    seconds(1).await;
+    assert!(fake.request_count("tasks/get") > 10, "{:?}", fake.log.lock());
+    // Nobody waits for the task any more.
+    assert_eq!((fake.request_count("tools/call"), fake.request_count("tasks/cancel")), (1, 1));
 }
 
 #[actix::test]
