@@ -6,6 +6,7 @@ use serde_json::json;
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use super::{super::server::Phase, *};
+use crate::credentials::AuthorizationFailure;
 use countersign_provider::{Provider, ProviderEvent};
 
 fn names(upstream: &Arc<Upstream>) -> Vec<String> {
@@ -213,6 +214,26 @@ async fn lists_connection_finds_tools_for_askable_clients() {
     seconds(30).await;
     assert_eq!((fake.open_links().len(), fake.link_count()), (2, 3));
     assert_eq!(names(&upstream).len(), 3);
+}
+
+#[actix::test]
+async fn refused_lists_connection_does_not_repeat_reads() {
+    let fake = legacy();
+    *fake.tools_for_askable_clients.lock() = Some(fake::tools(&["echo", "ask"]));
+    let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
+    upstream.wait_until_settled().await;
+    seconds(10).await;
+    let reads = fake.request_count("tools/list");
+    *fake.refusal.lock() = Some(AuthorizationFailure::Unavailable("not now".into()));
+    fake.open_links()[1].closed.cancel();
+    seconds(600).await;
+    assert!(fake.request_count("refused") > 5, "it is opened again and again");
+    // The lists are read once on the common connection.
+    assert_eq!(fake.request_count("tools/list"), reads + 1);
+    assert_eq!(names(&upstream), ["fake__echo"]);
+    *fake.refusal.lock() = None;
+    seconds(120).await;
+    assert_eq!(names(&upstream), ["fake__echo", "fake__ask"]);
 }
 
 #[actix::test]

@@ -111,14 +111,19 @@ pub(crate) async fn run(
 ) {
     let work = async {
         let mut losses = 0;
+        // `true` if the connection on which the lists were read has ended, or another one was opened for them.
+        let mut must_read = lists_connection.connection.load().is_some();
         loop {
             if lists_connection.current().is_none() {
-                match open(&upstream, &common_connection).await {
-                    Some(connection) => lists_connection.connection.store(Some(connection)),
-                    None if !upstream.config.elicitation && !upstream.config.sampling => return,
-                    None => {}
+                let opened = open(&upstream, &common_connection).await;
+                if opened.is_none() && !upstream.config.elicitation && !upstream.config.sampling {
+                    return;
                 }
-                upstream.mark_stale(ListKinds::all());
+                must_read |= opened.is_some();
+                lists_connection.connection.store(opened);
+                if std::mem::take(&mut must_read) {
+                    upstream.mark_stale(ListKinds::all());
+                }
             }
             if let Some(connection) = lists_connection.current() {
                 tokio::time::sleep(CHANGE_NOTICE_DELAY).await;
@@ -131,6 +136,7 @@ pub(crate) async fn run(
                     () = connection.wait_until_unusable() => {}
                     () = lists_connection.discard_signal.notified() => {}
                 }
+                must_read = true;
                 tracing::debug!(upstream = %upstream.config.name, "the second connection for the lists has ended");
             }
             tokio::time::sleep(BACKOFF.pause(losses)).await;
