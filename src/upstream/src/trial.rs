@@ -5,22 +5,21 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use futures_util::future::LocalBoxFuture;
 use serde::Serialize;
-use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::{
     catalog::{Names, is_tool_allowed},
     link::{
         Connector, Link, LinkError, Listener, NegotiatedSession, OutgoingRequest, Response, SilentListener,
-        child::ChildConnector, detect, escape_excerpt, handshake::add_meta_for, http,
+        child::ChildConnector, detect, handshake::refusal_error, http,
     },
-    upkeep::lists::{ListBudget, Page},
+    server::gateway_requests::{GatewayRequestError, add_gateway_meta},
+    upkeep::lists::{ListEntries, TOOLS, read_pages},
 };
-use countersign_config::{UpstreamConfig, UpstreamTarget};
+use countersign_config::{ListsConfig, UpstreamConfig, UpstreamTarget};
 use countersign_protocol::{
     Era, ErrorKind,
     json::{member, string},
-    negotiate::ClientCapabilities,
     redact::redact,
 };
 
@@ -158,42 +157,38 @@ async fn list_tools(
     link: &dyn Link,
     negotiated: &NegotiatedSession,
 ) -> Result<(Vec<TrialTool>, Vec<String>), LinkError> {
-    let mut budget = ListBudget { entries: config.lists.entries.min(MAX_TOOLS), bytes: config.lists.bytes };
-    let (mut raw, mut notes) = (Vec::new(), Vec::new());
-    let mut cursor: Option<String> = None;
-    for id in 1..=config.lists.pages as u64 {
-        let params = match &cursor {
-            Some(cursor) => serde_json::json!({ "cursor": cursor }).to_string(),
-            None => "{}".to_owned(),
-        };
+    let limits = ListsConfig { entries: config.lists.entries.min(MAX_TOOLS), ..config.lists };
+    let mut last_id = 0;
+    let listed = read_pages(&TOOLS, limits, 0, async |params: &str| {
         let params = match negotiated.revision.era() {
-            Era::Modern => add_meta_for(&params, &ClientCapabilities::default()),
-            Era::Legacy => params,
+            Era::Modern => add_gateway_meta(params),
+            Era::Legacy => params.to_owned(),
         };
-        let outgoing = OutgoingRequest { is_repeatable: true, ..OutgoingRequest::new(id, "tools/list", Some(&params)) };
-        let result: Box<RawValue> = match link.request(&outgoing, Arc::new(SilentListener)).await? {
-            Response::Result(result) => result,
-            // The server has no tools.
-            Response::Error(error) if error.code == ErrorKind::MethodNotFound.number() => break,
-            Response::Error(error) => {
-                let message = escape_excerpt(error.message.as_bytes());
-                return Err(LinkError::Protocol(format!("it refuses `tools/list`: {message} ({})", error.code)));
-            }
-        };
-        let malformed = || LinkError::Protocol("its answer to tools/list is not a list".to_owned());
-        let page = Page::read(&result, "tools", &mut budget, &mut raw).ok_or_else(malformed)?;
-        let is_last_page = id == config.lists.pages as u64;
-        if page.exceeded.is_some() || (is_last_page && page.next_cursor.is_some()) {
-            notes.push("It has more tools than are listed here.".to_owned());
+        last_id += 1;
+        let outgoing =
+            OutgoingRequest { is_repeatable: true, ..OutgoingRequest::new(last_id, "tools/list", Some(&params)) };
+        match link.request(&outgoing, Arc::new(SilentListener)).await? {
+            Response::Result(result) => Ok(result),
+            Response::Error(error) => Err(GatewayRequestError::Rpc(error)),
         }
-        match page.next_cursor {
-            Some(next) if page.exceeded.is_none() && cursor.as_ref() != Some(&next) => cursor = Some(next),
-            _ => break,
+    });
+    let listed = match listed.await {
+        Ok(listed) => listed,
+        // The server has no tools.
+        Err(GatewayRequestError::Rpc(error)) if error.code == ErrorKind::MethodNotFound.number() => {
+            ListEntries::empty()
         }
+        Err(GatewayRequestError::Rpc(error)) => return Err(refusal_error("tools/list", &error)),
+        Err(GatewayRequestError::Link(error)) => return Err(error),
+        Err(error) => return Err(LinkError::Protocol(error.to_string())),
+    };
+    let mut notes = Vec::new();
+    if listed.truncation.is_some() {
+        notes.push("It has more tools than are listed here.".to_owned());
     }
     let names = Names::new(&UpstreamConfig { prefix: String::new(), ..config.clone() });
     let mut tools = Vec::new();
-    for definition in &raw {
+    for definition in &listed.all {
         match names.parse_tool(definition) {
             Ok(tool) => tools.push(TrialTool {
                 offered: is_tool_allowed(config, &tool.name),

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, OutgoingRequest, Response, escape_excerpt,
     handshake::{
-        self, HANDSHAKE_ID, HandshakeListener, add_meta_for, handshake_error, newest_revision, parse_discover_result,
+        self, HANDSHAKE_ID, HandshakeListener, add_meta_for, newest_revision, parse_discover_result, refusal_error,
         supported_versions,
     },
 };
@@ -184,7 +184,7 @@ async fn discover(link: &dyn Link, listener: &Arc<HandshakeListener>) -> Result<
                 return Ok(match (parse_discover_result(&result), earlier) {
                     (Some(negotiated), _) => DiscoverOutcome::Modern(negotiated),
                     (None, None) => DiscoverOutcome::Legacy,
-                    (None, Some(error)) => DiscoverOutcome::Refused(handshake_error("server/discover", &error)),
+                    (None, Some(error)) => DiscoverOutcome::Refused(refusal_error("server/discover", &error)),
                 });
             }
             Response::Error(error) => error,
@@ -197,7 +197,7 @@ async fn discover(link: &dyn Link, listener: &Arc<HandshakeListener>) -> Result<
                 Some(versions) if newest_revision(&versions, Era::Legacy).is_some() => {
                     return Ok(DiscoverOutcome::Legacy);
                 }
-                Some(_) => return Ok(DiscoverOutcome::Refused(handshake_error("server/discover", &error))),
+                Some(_) => return Ok(DiscoverOutcome::Refused(refusal_error("server/discover", &error))),
             },
             (MISSING_CAPABILITY_CODE, _) => {
                 capabilities.elicitation_form = true;
@@ -207,7 +207,7 @@ async fn discover(link: &dyn Link, listener: &Arc<HandshakeListener>) -> Result<
             }
             (HEADER_MISMATCH_CODE, _) => {}
             (_, _) if let Some(earlier) = &earlier => {
-                return Ok(DiscoverOutcome::Refused(handshake_error("server/discover", earlier)));
+                return Ok(DiscoverOutcome::Refused(refusal_error("server/discover", earlier)));
             }
             // The server has not examined the request.
             (_, Some(status @ (401 | 403 | 407 | 429 | 500..=599))) => {
@@ -219,7 +219,7 @@ async fn discover(link: &dyn Link, listener: &Arc<HandshakeListener>) -> Result<
         earlier = Some(error);
     }
     Ok(earlier
-        .map_or(DiscoverOutcome::Legacy, |error| DiscoverOutcome::Refused(handshake_error("server/discover", &error))))
+        .map_or(DiscoverOutcome::Legacy, |error| DiscoverOutcome::Refused(refusal_error("server/discover", &error))))
 }
 
 #[cfg(test)]

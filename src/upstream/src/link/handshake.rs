@@ -127,12 +127,12 @@ async fn initialize(
     Err(match error.status.filter(|status| !(200..300).contains(status)) {
         // With its status, the error may mean that the server speaks another transport (see `detect`).
         Some(status) => LinkError::Status { status, body: escape_excerpt(error.message.as_bytes()) },
-        None => handshake_error("initialize", &error),
+        None => refusal_error("initialize", &error),
     })
 }
 
 /// Returns the error for a method that the server refuses.
-pub(super) fn handshake_error(method: &str, error: &RpcError) -> LinkError {
+pub(crate) fn refusal_error(method: &str, error: &RpcError) -> LinkError {
     let message = escape_excerpt(error.message.as_bytes());
     LinkError::Protocol(format!("it refuses `{method}`: {message} ({})", error.code))
 }

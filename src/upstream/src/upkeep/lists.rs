@@ -15,6 +15,7 @@ use crate::{
     link::LinkError,
     server::{Upstream, connection::UpstreamConnection, gateway_requests::GatewayRequestError},
 };
+use countersign_config::ListsConfig;
 use countersign_protocol::{Era, ErrorKind};
 use countersign_provider::ProviderEvent;
 
@@ -113,15 +114,18 @@ pub(super) struct ReadLists {
 }
 
 /// One list of the protocol.
-struct List {
+pub(crate) struct List {
     kind: ListKinds,
     method: &'static str,
     member: &'static str,
     entries: fn(&mut Catalog) -> &mut Vec<Arc<RawValue>>,
 }
 
+pub(crate) const TOOLS: List =
+    List { kind: ListKinds::TOOLS, method: "tools/list", member: "tools", entries: |all| &mut all.tools };
+
 const LISTS: [List; 4] = [
-    List { kind: ListKinds::TOOLS, method: "tools/list", member: "tools", entries: |all| &mut all.tools },
+    TOOLS,
     List { kind: ListKinds::PROMPTS, method: "prompts/list", member: "prompts", entries: |all| &mut all.prompts },
     List {
         kind: ListKinds::RESOURCES,
@@ -188,28 +192,49 @@ pub(super) async fn read(
 }
 
 /// The entries of one list.
-struct ListEntries {
-    all: Vec<Arc<RawValue>>,
+pub(crate) struct ListEntries {
+    pub all: Vec<Arc<RawValue>>,
     ttl: Duration,
     /// The reason why the list is incomplete.
-    truncation: Option<String>,
+    pub truncation: Option<String>,
 }
 
 impl ListEntries {
-    const fn empty() -> Self {
+    pub(crate) const fn empty() -> Self {
         Self { all: Vec::new(), ttl: Duration::MAX, truncation: None }
     }
 }
 
 /// Reads one list within the configured limits (`lists`), where other lists have taken `used_bytes` bytes of the limit.
-/// Entries beyond the limits are omitted.
 async fn read_list(
     upstream: &Upstream,
     connection: &UpstreamConnection,
     list: &List,
     used_bytes: usize,
 ) -> Result<ListEntries, GatewayRequestError> {
-    let limits = upstream.config.lists;
+    let entries = read_pages(list, upstream.config.lists, used_bytes, async |params: &str| {
+        upstream.send_gateway_request(connection, list.method, params).await
+    })
+    .await?;
+    if let Some(reason) = &entries.truncation {
+        tracing::warn!(
+            upstream = %upstream.config.name, list = list.method, entries = entries.all.len(),
+            "only a part of a list of the upstream is read: {reason}"
+        );
+    }
+    Ok(entries)
+}
+
+/// Reads the pages of a list, which `request` requests with the given parameters. Entries beyond the limits are omitted.
+///
+/// # Errors
+/// The errors of `request`, and [`GatewayRequestError::Malformed`].
+pub(crate) async fn read_pages(
+    list: &List,
+    limits: ListsConfig,
+    used_bytes: usize,
+    mut request: impl AsyncFnMut(&str) -> Result<Box<RawValue>, GatewayRequestError>,
+) -> Result<ListEntries, GatewayRequestError> {
     let mut budget = ListBudget { entries: limits.entries, bytes: limits.bytes.saturating_sub(used_bytes) };
     let mut collected = ListEntries::empty();
     let mut cursor: Option<String> = None;
@@ -220,7 +245,7 @@ async fn read_list(
             || "{}".to_owned(),
             |cursor| format!(r#"{{"cursor":{}}}"#, serde_json::Value::from(cursor.as_str())),
         );
-        let result = upstream.send_gateway_request(connection, list.method, &params).await?;
+        let result = request(&params).await?;
         let malformed = || GatewayRequestError::Malformed(format!("its answer to {} is not a list", list.method));
         let page_read = Page::read(&result, list.member, &mut budget, &mut collected.all).ok_or_else(malformed)?;
         collected.ttl = collected.ttl.min(page_read.ttl);
@@ -247,44 +272,33 @@ async fn read_list(
         }
         cursor = Some(next);
     }
-    if let Some(reason) = &collected.truncation {
-        tracing::warn!(
-            upstream = %upstream.config.name, list = list.method, entries = collected.all.len(),
-            "only a part of a list of the upstream is read: {reason}"
-        );
-    }
     Ok(collected)
 }
 
 /// The remaining budget for a list.
-pub(crate) struct ListBudget {
-    pub entries: usize,
-    pub bytes: usize,
+struct ListBudget {
+    entries: usize,
+    bytes: usize,
 }
 
 /// The limit that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BudgetExceeded {
+enum BudgetExceeded {
     Entries,
     Bytes,
 }
 
 /// A page of a list without its entries.
-pub(crate) struct Page {
-    pub next_cursor: Option<String>,
+struct Page {
+    next_cursor: Option<String>,
     ttl: Duration,
     /// Set if not all entries of the page fit into the budget.
-    pub exceeded: Option<BudgetExceeded>,
+    exceeded: Option<BudgetExceeded>,
 }
 
 impl Page {
     /// Appends the entries of a page to `all`, as long as the budget lasts. Returns `None` for a malformed page.
-    pub(crate) fn read(
-        result: &RawValue,
-        member: &str,
-        budget: &mut ListBudget,
-        all: &mut Vec<Arc<RawValue>>,
-    ) -> Option<Self> {
+    fn read(result: &RawValue, member: &str, budget: &mut ListBudget, all: &mut Vec<Arc<RawValue>>) -> Option<Self> {
         let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(result.get()).ok()?;
         let entries: Vec<&RawValue> = serde_json::from_str(members.get(member)?.get()).ok()?;
         let next_cursor = match members.get("nextCursor") {
