@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ResendPolicy,
+    CallOrigin,
     actor::Execute,
     rounds::{InputRounds, MAX_QUESTIONS, MAX_ROUNDS, RoundError},
 };
@@ -98,7 +98,7 @@ async fn call_tool(
         inquirer: inquirer.clone(),
         has_declined: AtomicBool::new(false),
     });
-    let checked_endpoint = upstream.ensure_session_alive(&caller).await;
+    let origin = CallOrigin::ApprovedChange { preferred: upstream.ensure_session_alive(&caller).await };
     let mut rounds = InputRounds::default();
     loop {
         let id = upstream.next_request_id();
@@ -119,9 +119,7 @@ async fn call_tool(
             waits_for_task: requires_task,
             ..OutgoingRequest::new(id, "tools/call", Some(&params))
         };
-        let response = upstream
-            .send(&caller, &outgoing, Arc::clone(&listener) as _, ResendPolicy::Unsent, checked_endpoint)
-            .await?;
+        let response = upstream.send(&caller, &outgoing, Arc::clone(&listener) as _, origin).await?;
         if era == Era::Modern
             && let Some(inquirer) = &inquirer
             && let Response::Result(result) = &response

@@ -21,6 +21,20 @@ pub(crate) enum AttemptError {
     NoLink(&'static str),
 }
 
+impl AttemptError {
+    /// Returns `true` if the circuit breaker counts the error of a request with this method as a failure of the server.
+    pub(super) fn is_server_failure(&self, method: &str) -> bool {
+        match self {
+            Self::Link(LinkError::SessionGone | LinkError::PermitExpired | LinkError::Unauthorized(_))
+            | Self::NoLink(_) => false,
+            Self::Link(LinkError::Status { status, .. }) => *status >= 500,
+            // The server answers this request only when the task ends, which may take longer than any call.
+            Self::TimedOut => method != "tasks/result",
+            Self::Link(_) => true,
+        }
+    }
+}
+
 impl Upstream {
     /// Returns `true` if this caller's requests use a link that is not shared with other callers.
     #[must_use]

@@ -34,13 +34,30 @@ const MAX_RETRIES: u32 = 2;
 /// The pauses before retries.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
 
-/// Decides which calls may be sent again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResendPolicy {
-    /// Calls that certainly were not executed; calls that only read also after a lost connection.
-    Safe,
-    /// Only calls that certainly never left the gateway, for an approved change.
-    Unsent,
+/// The origin of a call, which decides whether the call may be sent again.
+#[derive(Clone, Copy)]
+pub(crate) enum CallOrigin<'a> {
+    /// A client, or the gateway on its behalf. The call is sent again if it certainly was not executed. If it only reads, it is also
+    /// repeated once after a lost connection.
+    Client,
+    /// An approved change. The call is sent again only if it certainly never left the gateway.
+    ApprovedChange {
+        /// The endpoint that is tried first.
+        preferred: Option<&'a Arc<Endpoint>>,
+    },
+}
+
+impl CallOrigin<'_> {
+    /// Returns `true` if a call that failed with this error may be sent again. `is_first_repeat` is `true` for a call that only
+    /// reads and was sent once.
+    const fn permits_resend(self, error: &AttemptError, is_first_repeat: bool) -> bool {
+        match (error, self) {
+            (AttemptError::Link(LinkError::Unreachable(_)), _)
+            | (AttemptError::Link(LinkError::SessionGone), Self::Client) => true,
+            (AttemptError::Link(LinkError::Lost(_)), Self::Client) => is_first_repeat,
+            _ => false,
+        }
+    }
 }
 
 impl Upstream {
@@ -60,23 +77,22 @@ impl Upstream {
         outgoing: &'a OutgoingRequest,
         listener: Arc<dyn Listener>,
     ) -> impl Future<Output = Result<Response, McpError>> + use<'a> {
-        self.send(caller, outgoing, listener, ResendPolicy::Safe, None)
+        self.send(caller, outgoing, listener, CallOrigin::Client)
     }
 
-    /// Sends a call like [`Upstream::call`], with `resend` as the limit of retries, and to the endpoint `preferred` first.
+    /// Sends a call of this origin like [`Upstream::call`].
     pub(super) async fn send(
         &self,
         caller: &Caller,
         outgoing: &OutgoingRequest,
         listener: Arc<dyn Listener>,
-        resend: ResendPolicy,
-        preferred: Option<&Arc<Endpoint>>,
+        origin: CallOrigin<'_>,
     ) -> Result<Response, McpError> {
         if outgoing.waits_for_task {
             // Boxed, because few calls need it.
-            return Box::pin(self.send_and_await_task(caller, outgoing, listener, resend, preferred)).await;
+            return Box::pin(self.send_and_await_task(caller, outgoing, listener, origin)).await;
         }
-        self.send_recorded(caller, outgoing, listener, resend, preferred).await
+        self.send_recorded(caller, outgoing, listener, origin).await
     }
 
     /// Sends a call, and records its outcome in the metrics.
@@ -85,12 +101,11 @@ impl Upstream {
         caller: &Caller,
         outgoing: &OutgoingRequest,
         listener: Arc<dyn Listener>,
-        resend: ResendPolicy,
-        preferred: Option<&Arc<Endpoint>>,
+        origin: CallOrigin<'_>,
     ) -> Result<Response, McpError> {
         let writes = !outgoing.is_repeatable && may_write(&outgoing.method);
         let mut recorder = CallRecorder { upstream: self, outcome: CallOutcome::Cancelled, writes };
-        let result = self.send_with_retries(caller, outgoing, listener, resend, preferred).await;
+        let result = self.send_with_retries(caller, outgoing, listener, origin).await;
         recorder.outcome = match &result {
             Ok(Response::Result(_)) => CallOutcome::Ok,
             Ok(Response::Error(_)) => CallOutcome::Error,
@@ -105,8 +120,7 @@ impl Upstream {
         caller: &Caller,
         outgoing: &OutgoingRequest,
         listener: Arc<dyn Listener>,
-        resend: ResendPolicy,
-        preferred: Option<&Arc<Endpoint>>,
+        origin: CallOrigin<'_>,
     ) -> Result<Response, (CallOutcome, McpError)> {
         self.refresh_if_stale();
         let timeout = self.timeouts.for_call(&outgoing.method, outgoing.name.as_deref());
@@ -120,13 +134,16 @@ impl Upstream {
         let clock = CallClock::new(self.weak_self.clone(), listener, timeout);
         let (mut retries, mut tried_endpoints) = (0, 0);
         loop {
-            let preferred = preferred.filter(|_| retries == 0);
+            let preferred = match origin {
+                CallOrigin::ApprovedChange { preferred } if retries == 0 => preferred,
+                _ => None,
+            };
             let (endpoint, pass) = match self.choose_admitting_endpoint(caller, tried_endpoints, preferred) {
                 Ok(admitted) => admitted,
                 // The configured text must not replace the result of an approved change.
-                Err(error) => match self.fallback_response(outgoing).filter(|_| resend == ResendPolicy::Safe) {
-                    Some(response) => return Ok(response),
-                    None => return Err((CallOutcome::Refused, error)),
+                Err(error) => match (self.fallback_response(outgoing), origin) {
+                    (Some(response), CallOrigin::Client) => return Ok(response),
+                    _ => return Err((CallOutcome::Refused, error)),
                 },
             };
             let error = match self.try_once(endpoint, caller, outgoing, &clock).await {
@@ -136,32 +153,17 @@ impl Upstream {
                 }
                 Err(error) => error,
             };
-            let is_failure = match &error {
-                AttemptError::Link(LinkError::SessionGone | LinkError::PermitExpired | LinkError::Unauthorized(_))
-                | AttemptError::NoLink(_) => false,
-                AttemptError::Link(LinkError::Status { status, .. }) => *status >= 500,
-                // The server answers this request only when the task ends, which may take longer than any call.
-                AttemptError::TimedOut => &*outgoing.method != "tasks/result",
-                AttemptError::Link(_) => true,
-            };
             let must_stop = retries >= MAX_RETRIES || clock.remaining().is_zero() || self.stop.is_cancelled();
-            let may_resend = match (&error, resend) {
-                (AttemptError::Link(LinkError::Unreachable(_)), _) => true,
-                (AttemptError::Link(LinkError::SessionGone), ResendPolicy::Safe) => true,
-                // A call is repeated once after a lost connection, and only if it only reads.
-                (AttemptError::Link(LinkError::Lost(_)), ResendPolicy::Safe) => outgoing.is_repeatable && retries == 0,
-                _ => false,
-            };
-            let is_last = !may_resend || must_stop;
+            let is_last = must_stop || !origin.permits_resend(&error, outgoing.is_repeatable && retries == 0);
             // Several attempts at the only endpoint count as one failure.
-            if is_failure && (is_last || self.endpoints.len() > 1) {
+            if error.is_server_failure(&outgoing.method) && (is_last || self.endpoints.len() > 1) {
                 pass.record_failure();
                 self.report_breaker();
             } else {
                 drop(pass);
             }
             if is_last {
-                return Err(self.to_call_error(error, &clock, resend));
+                return Err(self.to_call_error(error, &clock, origin));
             }
             let pause = match error {
                 // The request may have used an idle connection that the server had closed, so a new one needs no pause.
@@ -334,7 +336,7 @@ impl Upstream {
     }
 
     /// Returns the error for the caller, and the outcome for the metrics.
-    fn to_call_error(&self, error: AttemptError, clock: &CallClock, resend: ResendPolicy) -> (CallOutcome, McpError) {
+    fn to_call_error(&self, error: AttemptError, clock: &CallClock, origin: CallOrigin<'_>) -> (CallOutcome, McpError) {
         let name = self.config.name.as_str();
         let error = match error {
             AttemptError::NoLink(message) => return (CallOutcome::Refused, self.overload_error(message)),
@@ -359,7 +361,8 @@ impl Upstream {
             LinkError::Status { status, .. } => (CallOutcome::Lost, *status >= 500 || *status < 400),
             LinkError::Lost(_) | LinkError::Protocol(_) => (CallOutcome::Lost, true),
         };
-        tracing::info!(upstream = name, %error, approved = resend == ResendPolicy::Unsent, "a call to the upstream has failed");
+        let is_approved = matches!(origin, CallOrigin::ApprovedChange { .. });
+        tracing::info!(upstream = name, %error, approved = is_approved, "a call to the upstream has failed");
         let error = McpError::new(ErrorKind::UpstreamUnavailable, format!("the server {name} {error}"))
             .with("upstream", name)
             .with("outcome", if was_sent { "unknown" } else { "not_applied" });

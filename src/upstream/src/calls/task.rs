@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::ResendPolicy;
+use super::CallOrigin;
 use crate::{
     link::{Listener, OutgoingRequest, Response, SilentListener},
-    server::{Caller, LinkChoice, Upstream, endpoint::Endpoint},
+    server::{Caller, LinkChoice, Upstream},
 };
 use countersign_protocol::{
     ErrorKind, McpError,
@@ -63,11 +63,10 @@ impl Upstream {
         caller: &Caller,
         outgoing: &OutgoingRequest,
         listener: Arc<dyn Listener>,
-        resend: ResendPolicy,
-        preferred: Option<&Arc<Endpoint>>,
+        origin: CallOrigin<'_>,
     ) -> Result<Response, McpError> {
         let recording = Caller { link_choice: LinkChoice::recording(), ..caller.clone() };
-        let response = self.send_recorded(&recording, outgoing, Arc::clone(&listener), resend, preferred).await?;
+        let response = self.send_recorded(&recording, outgoing, Arc::clone(&listener), origin).await?;
         let Response::Result(created) = &response else { return Ok(response) };
         let Some(id) = member(created.get(), "task").and_then(task::task_id) else { return Ok(response) };
         let running_task = RunningTask {
