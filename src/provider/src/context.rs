@@ -6,10 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::request::UpstreamRequest;
-use countersign_domain::principal::Principal;
+use countersign_domain::{principal::Principal, questions::check_capabilities};
 use countersign_protocol::{ErrorKind, McpError, negotiate::ClientCapabilities};
 
 /// Sends progress of the running call to the client that asked for it, and drops it silently if none did.
@@ -36,6 +38,36 @@ pub trait Inquirer: Send + Sync {
     fn capabilities(&self) -> &ClientCapabilities;
     /// Queues a question for the client. The question is declined if the queue is full.
     fn ask(&self, question: UpstreamRequest);
+}
+
+struct QuestionSender {
+    capabilities: ClientCapabilities,
+    questions: mpsc::Sender<UpstreamRequest>,
+}
+
+impl Inquirer for QuestionSender {
+    fn capabilities(&self) -> &ClientCapabilities {
+        &self.capabilities
+    }
+
+    fn ask(&self, question: UpstreamRequest) {
+        let params = question.params.as_deref().map(RawValue::get);
+        if let Err(refused) = check_capabilities(&self.capabilities, &question.method, params) {
+            return question.reply.answer(Err(refused));
+        }
+        // If the queue is full, the question is dropped, which answers it with an error.
+        let _ = self.questions.try_send(question);
+    }
+}
+
+/// Creates an inquirer and the queue of its questions to a client with these capabilities. It refuses questions that need others.
+#[must_use]
+pub fn question_channel(
+    capabilities: ClientCapabilities,
+    capacity: usize,
+) -> (Arc<dyn Inquirer>, mpsc::Receiver<UpstreamRequest>) {
+    let (questions, receiver) = mpsc::channel(capacity);
+    (Arc::new(QuestionSender { capabilities, questions }), receiver)
 }
 
 /// Notes that modules keep for a handshake-era session. They are dropped when the session ends.

@@ -19,7 +19,7 @@ pub mod testing;
 pub mod text;
 mod tool_result;
 
-pub use context::{CallContext, Inquirer, Meter, NoProgress, Permit, ProgressSink, SessionNotes};
+pub use context::{CallContext, Inquirer, Meter, NoProgress, Permit, ProgressSink, SessionNotes, question_channel};
 pub use tool_result::{AnswerFault, ToolResult};
 
 use std::{future::ready, sync::Arc, time::Duration};

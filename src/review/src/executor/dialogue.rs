@@ -19,13 +19,13 @@ use countersign_domain::{
         dialogue::{ClosedQuestion, Question},
         machine::ChangeEvent,
     },
-    questions::{ELICITATION, check_capabilities, elicitation::params_for_client},
+    questions::{ELICITATION, elicitation::params_for_client},
 };
 use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision, json::string, negotiate::ClientCapabilities, rpc_error::RpcError,
 };
 use countersign_provider::{
-    Inquirer,
+    Inquirer, question_channel,
     request::{Replier, UpstreamRequest},
 };
 
@@ -38,28 +38,6 @@ const DIALOGUE_TIMEOUT_FACTOR: u32 = 6;
 /// The reasons why questions get no answer after the end of the dialogue.
 const CANCELLED_REASON: &str = "its client has cancelled the task";
 const STOPPING_REASON: &str = "the gateway is stopping";
-
-/// The tool's side of the dialogue.
-struct ToolInquirer {
-    capabilities: ClientCapabilities,
-    questions: mpsc::Sender<UpstreamRequest>,
-}
-
-impl Inquirer for ToolInquirer {
-    fn capabilities(&self) -> &ClientCapabilities {
-        &self.capabilities
-    }
-
-    fn ask(&self, question: UpstreamRequest) {
-        if let Err(refused) =
-            check_capabilities(&self.capabilities, &question.method, question.params.as_deref().map(RawValue::get))
-        {
-            return question.reply.answer(Err(refused));
-        }
-        // If the queue is full, the question is dropped, which answers it with an error.
-        let _ = self.questions.try_send(question);
-    }
-}
 
 struct OpenQuestion {
     key: String,
@@ -106,7 +84,7 @@ impl<'a> RunningDialogue<'a> {
         if capabilities.accepts_no_requests() {
             return None;
         }
-        let (question_sender, questions) = mpsc::channel(QUESTION_QUEUE_CAPACITY);
+        let (inquirer, questions) = question_channel(capabilities, QUESTION_QUEUE_CAPACITY);
         let messages = state.dialogue_channels.open(&change.id);
         let running_dialogue = Self {
             state,
@@ -119,7 +97,7 @@ impl<'a> RunningDialogue<'a> {
             paused_since: None,
             is_stopping: false,
         };
-        Some((Arc::new(ToolInquirer { capabilities, questions: question_sender }), running_dialogue))
+        Some((inquirer, running_dialogue))
     }
 
     /// Returns `true` while the call waits for an answer; its timeout is paused then.

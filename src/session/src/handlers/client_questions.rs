@@ -9,41 +9,17 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use countersign_bridge::result::input_required_result;
-use countersign_domain::{
-    changes::digest::PartHasher,
-    questions::{adapt_params, check_capabilities},
-};
+use countersign_domain::{changes::digest::PartHasher, questions::adapt_params};
 use countersign_exchange::{
     ask::{AskError, ask},
     context::Exchange,
     reply::SERVER_META,
 };
 use countersign_protocol::{ErrorKind, json::member, negotiate::ClientCapabilities, rpc_error::RpcError};
-use countersign_provider::{Inquirer, request::UpstreamRequest};
+use countersign_provider::{Inquirer, question_channel, request::UpstreamRequest};
 
 /// The maximum number of questions of one call that wait to be sent.
 const MAX_QUEUED_QUESTIONS: usize = 4;
-
-/// The module's end of the channel for questions.
-struct QuestionSender {
-    capabilities: ClientCapabilities,
-    questions: mpsc::Sender<UpstreamRequest>,
-}
-
-impl Inquirer for QuestionSender {
-    fn capabilities(&self) -> &ClientCapabilities {
-        &self.capabilities
-    }
-
-    fn ask(&self, question: UpstreamRequest) {
-        let params = question.params.as_deref().map(RawValue::get);
-        if let Err(refused) = check_capabilities(&self.capabilities, &question.method, params) {
-            return question.reply.answer(Err(refused));
-        }
-        // A question that is dropped counts as declined.
-        let _ = self.questions.try_send(question);
-    }
-}
 
 /// The questions of one call and the client's answers to them.
 pub struct ClientQuestions<'a> {
@@ -63,9 +39,9 @@ impl<'a> ClientQuestions<'a> {
         if !capabilities.sampling {
             return None;
         }
-        let (sender, questions) = mpsc::channel(MAX_QUEUED_QUESTIONS);
+        let (inquirer, questions) = question_channel(capabilities, MAX_QUEUED_QUESTIONS);
         let client_questions = Self { exchange, responses, questions, open_questions: FuturesUnordered::new() };
-        Some((Arc::new(QuestionSender { capabilities, questions: sender }), client_questions))
+        Some((inquirer, client_questions))
     }
 
     /// Carries questions to the client and its answers back, for as long as the call runs. For a stateless client,
