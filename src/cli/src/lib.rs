@@ -43,7 +43,10 @@ mod whoami;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{CommandFactory, Parser};
+use clap::{
+    CommandFactory, Parser,
+    error::{ContextKind, ContextValue},
+};
 
 use self::{
     args::{Cli, Command, DataArgs, config::ConfigCommand},
@@ -55,6 +58,7 @@ use countersign_config::{
     Environment, Flags, LoadedConfig, StoreServer,
     load::{self, StoreSettings, load},
 };
+use countersign_protocol::suggest;
 use countersign_store::{StoreIdentity, StoreLocation};
 
 /// Runs the program with the arguments of this process.
@@ -70,7 +74,8 @@ pub fn main() -> ExitCode {
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => {
+        Err(mut error) => {
+            keep_near_suggestions(&mut error);
             let is_check = std::env::args_os().nth(1).is_some_and(|first| first == "check");
             // clap itself prints --help, --version and usage errors (exit code 2).
             let exit = if is_check && error.use_stderr() {
@@ -88,6 +93,16 @@ pub fn main() -> ExitCode {
             output::print_error(&failure.message);
             failure.exit.into()
         }
+    }
+}
+
+/// Removes the suggested subcommands that are not near the given one. clap also suggests `logout` for `bogus`.
+fn keep_near_suggestions(error: &mut clap::Error) {
+    let Some(ContextValue::Strings(mut suggested)) = error.remove(ContextKind::SuggestedSubcommand) else { return };
+    let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidSubcommand) else { return };
+    suggested.retain(|name| suggest::nearest(given, [name.as_str()]).is_some());
+    if !suggested.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(suggested));
     }
 }
 

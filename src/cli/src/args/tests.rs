@@ -20,6 +20,18 @@ fn flags_without_a_command_belong_to_serve() {
 }
 
 #[test]
+fn only_near_subcommands_are_suggested() {
+    for (given, suggestion) in [("bogus", None), ("sevrers", Some("'servers'"))] {
+        let mut error = Cli::try_parse_from(["countersign", given]).unwrap_err();
+        crate::keep_near_suggestions(&mut error);
+        let text = error.to_string();
+        assert!(text.contains(&format!("unrecognized subcommand '{given}'")), "{text}");
+        assert_eq!(text.contains("similar"), suggestion.is_some(), "{text}");
+        assert!(suggestion.is_none_or(|near| text.contains(near)), "{text}");
+    }
+}
+
+#[test]
 fn absence_is_set_at_the_gateway_of_a_data_directory() {
     let parse = |args: &[&str]| {
         let all = ["countersign", "people"].iter().chain(args);
