@@ -50,11 +50,9 @@ pub enum ChangeEvent {
     /// A new preview of a stale change. Earlier votes become void.
     Refresh { preview: Preview, served_by: ServerIdentity },
     /// The executor claims the change before anything is sent. `claimant` names the node if there may be
-    /// several, and `call_timeout` bounds the call once it is sent.
-    Claim { claimant: Option<Claimant>, call_timeout: Duration },
-    /// Like [`Self::Claim`], for a step of a plan whose target an earlier step has written. It shows what was approved, and
-    /// `fingerprint` is the hash of the present state.
-    ClaimStep { claimant: Option<Claimant>, call_timeout: Duration, fingerprint: String },
+    /// several, and `call_timeout` bounds the call once it is sent. A step of a plan whose target an earlier step has written
+    /// shows what was approved, and gets the `fingerprint` of the present state.
+    Claim { claimant: Option<Claimant>, call_timeout: Duration, fingerprint: Option<String> },
     /// The gateway fills in the references of a step to results of earlier steps, or policy now asks for a review of it. Somebody
     /// looks at the step again in either case, until `expires_at`.
     Fill {
@@ -175,7 +173,7 @@ impl ChangeEvent {
             Self::Expire { .. } => (EventKind::Expired, &[S::Pending, S::Approved, S::Stale], S::Expired),
             Self::MarkStale { .. } => (EventKind::Stale, &[S::Pending, S::Approved], S::Stale),
             Self::Refresh { .. } => (EventKind::Refreshed, &[S::Stale], S::Pending),
-            Self::Claim { .. } | Self::ClaimStep { .. } => (EventKind::Executing, &[S::Approved], S::Executing),
+            Self::Claim { .. } => (EventKind::Executing, &[S::Approved], S::Executing),
             Self::Fill { .. } => (EventKind::Edited, &[S::Approved], S::Pending),
             Self::StopPlan { .. } => (EventKind::Withdrawn, &[S::Pending, S::Stale, S::Approved], S::Withdrawn),
             Self::Ask { .. } => (EventKind::QuestionAsked, &[S::Executing], S::Executing),
@@ -292,8 +290,10 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
     if !from.contains(&change.state) {
         return Err(IllegalTransition::State { from: change.state, event: kind });
     }
-    let needs_plan =
-        matches!(event, ChangeEvent::ClaimStep { .. } | ChangeEvent::Fill { .. } | ChangeEvent::StopPlan { .. });
+    let needs_plan = matches!(
+        event,
+        ChangeEvent::Claim { fingerprint: Some(_), .. } | ChangeEvent::Fill { .. } | ChangeEvent::StopPlan { .. }
+    );
     if needs_plan && change.plan.is_none() {
         return Err(IllegalTransition::NotInPlan);
     }
@@ -401,13 +401,12 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
         ChangeEvent::Refresh { preview, served_by } => {
             after.set_preview(preview, served_by);
         }
-        ChangeEvent::Claim { claimant, call_timeout } => {
+        ChangeEvent::Claim { claimant, call_timeout, fingerprint } => {
             after.claimed_by = claimant;
             after.call_timeout_ms = Some(u64::try_from(call_timeout.as_millis()).unwrap_or(u64::MAX));
-        }
-        ChangeEvent::ClaimStep { claimant, call_timeout, fingerprint } => {
-            let claimed = apply(change, ChangeEvent::Claim { claimant, call_timeout }, now)?;
-            return Ok(Transition { after: Change { fingerprint, ..claimed.after }, ..claimed });
+            if let Some(fingerprint) = fingerprint {
+                after.fingerprint = fingerprint;
+            }
         }
         ChangeEvent::Fill { comment: reason, arguments, preview, served_by, terms, is_allowed, expires_at } => {
             comment = Some(reason);

@@ -221,10 +221,7 @@ async fn attempt(
     }
     let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(state.changes.config.run_timeout);
     let call_timeout = tool_timeout.min(state.changes.config.run_timeout);
-    let claim = match moved_fingerprint {
-        Some(fingerprint) => ChangeEvent::ClaimStep { claimant: claimant.clone(), call_timeout, fingerprint },
-        None => ChangeEvent::Claim { claimant: claimant.clone(), call_timeout },
-    };
+    let claim = ChangeEvent::Claim { claimant: claimant.clone(), call_timeout, fingerprint: moved_fingerprint };
     let claimed = match commit_transition(state, &change, claim).await {
         Err(RetryReason::OutcomeUnknown) => {
             return resolve_unknown_claim(&state.changes, &change, claimant.as_ref()).await;

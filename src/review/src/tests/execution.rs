@@ -180,12 +180,8 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
         };
         let approved = state.changes.transitions.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();
         if change.id == ran.id {
-            state
-                .changes
-                .transitions
-                .apply_event(&approved, ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) })
-                .await
-                .unwrap();
+            let claim = ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30), fingerprint: None };
+            state.changes.transitions.apply_event(&approved, claim).await.unwrap();
         }
     }
     let (dir, fake, skew) = bench.end().await;

@@ -179,7 +179,7 @@ fn events(change: &Change) -> [(&'static str, ChangeEvent); 18] {
         ("expire", ChangeEvent::Expire { reason: "time".into() }),
         ("stale", ChangeEvent::MarkStale { fault: fault() }),
         ("refresh", ChangeEvent::Refresh { preview: preview("fresh"), served_by: ServerIdentity::default() }),
-        ("claim", ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) }),
+        ("claim", ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30), fingerprint: None }),
         ("ask", ChangeEvent::Ask { question: question("k") }),
         ("answer", ChangeEvent::Answer { answered_by: None, closed: Vec::new(), is_cancelled: true }),
         ("succeed", ChangeEvent::Succeed { result: raw("{}"), reads_back: true }),
@@ -302,13 +302,8 @@ fn withdrawn_approval_no_longer_counts() {
     assert_eq!(apply(&approved, unapprove("alice"), time_at(12)).unwrap_err(), IllegalTransition::GracePeriodOver);
     let again = apply(&undone.after, decision("alice", ReviewVerdict::Approve, 10), time_at(20)).unwrap().after;
     assert_eq!((again.state, again.run_after), (ChangeState::Approved, Some(time_at(30))));
-    assert_eq!(
-        apply(&again, ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) }, time_at(30))
-            .unwrap()
-            .after
-            .run_after,
-        None
-    );
+    let claim = ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30), fingerprint: None };
+    assert_eq!(apply(&again, claim, time_at(30)).unwrap().after.run_after, None);
 }
 
 #[test]
@@ -395,7 +390,7 @@ fn illegal_events_are_refused() {
 fn updated_at_never_decreases() {
     let step = apply(
         &change(ChangeState::Approved),
-        ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) },
+        ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30), fingerprint: None },
         time_at(-100),
     )
     .unwrap();
@@ -404,7 +399,7 @@ fn updated_at_never_decreases() {
 
 #[test]
 fn lost_call_blocks_target_until_deadline_or_settlement() {
-    let claim = ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) };
+    let claim = ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30), fingerprint: None };
     let claimed = apply(&change(ChangeState::Approved), claim, time_at(1)).unwrap().after;
     let lose = |sent, now| {
         let event = ChangeEvent::LoseTrack { fault: fault(), last_sent_at: time_at(sent) };

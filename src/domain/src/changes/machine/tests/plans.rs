@@ -26,7 +26,7 @@ fn stop() -> ChangeEvent {
 
 fn claim_step() -> ChangeEvent {
     let call_timeout = Duration::from_secs(30);
-    ChangeEvent::ClaimStep { claimant: None, call_timeout, fingerprint: "sha256:present".into() }
+    ChangeEvent::Claim { claimant: None, call_timeout, fingerprint: Some("sha256:present".into()) }
 }
 
 #[test]
