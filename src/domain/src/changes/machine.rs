@@ -3,8 +3,8 @@
 //! The functions are pure: no I/O, and the clock is passed in. Every transition increments the version. Roles, shown
 //! versions and expiry are checked by the caller; rules that hold for everyone are checked here.
 
+mod edits;
 mod event_kind;
-mod plan_steps;
 
 pub use event_kind::EventKind;
 
@@ -14,10 +14,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
 use super::{
-    Change, ChangeFault, ChangeState, Claimant, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, Proposer,
-    ReviewDecision, ReviewVerdict, ServerIdentity, Terms, Verification, VerificationOutcome,
+    Change, ChangeFault, ChangeState, Claimant, Diff, Editing, FieldDiff, OnExpiry, Preview, Proposer, ReviewDecision,
+    ReviewVerdict, ServerIdentity, Terms, Verification, VerificationOutcome,
     dialogue::{ClosedQuestion, Question},
-    digest::arguments_hash,
     person::Person,
 };
 use crate::principal::Principal;
@@ -342,29 +341,12 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             if change.proposer_could_be(Person::from_principal(&editor)) {
                 return Err(IllegalTransition::SelfApproval);
             }
-            let (from, to) = (arguments_hash(&change.arguments), arguments_hash(&arguments));
-            if from == to {
+            if change.arguments.get() == arguments.get() {
                 return Err(IllegalTransition::UnchangedArguments);
             }
-            let at = after.updated_at;
-            (actor, key_id, comment) = (editor.name.clone(), editor.key_id.clone(), edit_comment.clone());
-            after.edits.push(Edit {
-                display_name: editor.display_name().map(str::to_owned),
-                other_names: editor.other_names().to_vec(),
-                by: editor.name,
-                owner: editor.owner,
-                key_id: editor.key_id,
-                comment: edit_comment,
-                at,
-                from,
-                to,
-            });
-            let before = std::mem::replace(&mut after.arguments, arguments);
-            after.proposed_arguments.get_or_insert(before);
             after.terms = *terms;
-            after.set_preview(preview, served_by);
-            // A diff between different arguments would not show whether the target changed.
-            after.previous_diff = None;
+            after.replace_arguments(Some(&editor), edit_comment.clone(), arguments, preview, served_by);
+            (actor, key_id, comment) = (editor.name, editor.key_id, edit_comment);
         }
         ChangeEvent::Unapprove { reviewer, all } => {
             if change.run_after.is_none_or(|end| now >= end) {
@@ -409,9 +391,10 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             }
         }
         ChangeEvent::Fill { comment: reason, arguments, preview, served_by, terms, is_allowed, expires_at } => {
-            comment = Some(reason);
             after.expires_at = expires_at;
-            after.fill(comment.clone(), arguments, preview, served_by, *terms, is_allowed);
+            after.require_review(*terms, is_allowed);
+            after.replace_arguments(None, Some(reason.clone()), arguments, preview, served_by);
+            comment = Some(reason);
         }
         ChangeEvent::StopPlan { reason, reviewer } => {
             comment = Some(format!("plan_stopped: {reason}"));

@@ -11,7 +11,10 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::{
-    changes::{Operation, PreviewNote, ServerIdentity, StateEffect, Target, Terms, diff::DiffBuilder, testing},
+    changes::{
+        Operation, PreviewNote, ServerIdentity, StateEffect, Target, Terms, diff::DiffBuilder, digest::arguments_hash,
+        testing,
+    },
     principal::Role,
 };
 

@@ -1,0 +1,56 @@
+//! Edits of the arguments, by a reviewer or by the gateway.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::SYSTEM;
+use crate::{
+    changes::{Change, Edit, Preview, ReviewNote, ServerIdentity, Terms, digest::arguments_hash},
+    principal::Principal,
+};
+
+impl Change {
+    /// Replaces the arguments and what reviewers see of the call, under the terms that are already set. The edit is recorded as one
+    /// by `editor`, or by the system if there is none.
+    pub(super) fn replace_arguments(
+        &mut self,
+        editor: Option<&Principal>,
+        comment: Option<String>,
+        arguments: Arc<RawValue>,
+        preview: Preview,
+        served_by: ServerIdentity,
+    ) {
+        self.edits.push(Edit {
+            by: editor.map_or(SYSTEM, |editor| editor.name.as_str()).to_owned(),
+            display_name: editor.and_then(Principal::display_name).map(str::to_owned),
+            owner: editor.and_then(|editor| editor.owner.clone()),
+            key_id: editor.and_then(|editor| editor.key_id.clone()),
+            other_names: editor.map(|editor| editor.other_names().to_vec()).unwrap_or_default(),
+            comment,
+            at: self.updated_at,
+            from: arguments_hash(&self.arguments),
+            to: arguments_hash(&arguments),
+        });
+        let before = std::mem::replace(&mut self.arguments, arguments);
+        self.proposed_arguments.get_or_insert(before);
+        self.set_preview(preview, served_by);
+        // A diff between different arguments would not show whether the target changed.
+        self.previous_diff = None;
+    }
+
+    /// Sets the terms for the review of a step that the gateway shows to reviewers again. `is_allowed` tells whether policy allows
+    /// the call.
+    pub(super) fn require_review(&mut self, terms: Terms, is_allowed: bool) {
+        if self.terms.quorum == 0 {
+            let reason = if is_allowed {
+                "the policy allows this step of a plan, but its arguments now contain results of earlier steps"
+            } else {
+                "the policy allowed this step of a plan when it was proposed, but now asks for a review"
+            };
+            self.review = Some(ReviewNote { rule: None, reason: reason.into(), mark: None });
+        }
+        // Nobody has seen the call as it is now, so one person must also look at what the policy allows.
+        self.terms = Terms { quorum: terms.quorum.max(1), ..terms };
+    }
+}
