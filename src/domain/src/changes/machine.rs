@@ -4,6 +4,7 @@
 //! versions and expiry are checked by the caller; rules that hold for everyone are checked here.
 
 mod edits;
+mod effects;
 mod event_kind;
 
 pub use event_kind::EventKind;
@@ -14,8 +15,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
 use super::{
-    Change, ChangeFault, ChangeState, Claimant, Diff, Editing, FieldDiff, OnExpiry, Preview, Proposer, ReviewDecision,
-    ReviewVerdict, ServerIdentity, Terms, Verification, VerificationOutcome,
+    Change, ChangeFault, ChangeState, Claimant, Diff, FieldDiff, OnExpiry, Preview, Proposer, ReviewDecision,
+    ReviewVerdict, ServerIdentity, Terms, Verification,
     dialogue::{ClosedQuestion, Question},
     person::Person,
 };
@@ -296,173 +297,70 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
     if needs_plan && change.plan.is_none() {
         return Err(IllegalTransition::NotInPlan);
     }
-    let mut after = change.clone();
-    after.version += 1;
-    after.state = to;
     // The wall clock may go back; the history of a change must not.
-    after.updated_at = now.max(change.updated_at);
-    let mut actor = SYSTEM.to_owned();
-    let (mut key_id, mut comment) = (None, None);
+    let updated_at = now.max(change.updated_at);
+    let after = Change { version: change.version + 1, state: to, updated_at, ..change.clone() };
+    let mut transition =
+        Transition { kind, from: Some(change.state), actor: SYSTEM.to_owned(), key_id: None, comment: None, after };
     match event {
         ChangeEvent::Decide(decision) => {
-            if decision.version != change.version {
-                return Err(IllegalTransition::Version { decided: decision.version, current: change.version });
-            }
-            if decision.verdict == ReviewVerdict::Approve {
-                let absent = decision.deputy_for.as_ref().map(Person::from_absent);
-                if !change.may_be_approved_by(Person::from_decision(&decision))
-                    || absent.is_some_and(|person| change.proposer_could_be(person))
-                {
-                    return Err(IllegalTransition::SelfApproval);
-                }
-                if !change.terms.editors_may_approve()
-                    && decision.voters().any(|person| change.editors_could_include(person))
-                {
-                    return Err(IllegalTransition::EditedByApprover);
-                }
-                // The vote of a deputy is that of the absent person, who may have voted before they left.
-                if decision.voters().any(|person| change.approvers_could_include(person)) {
-                    return Err(IllegalTransition::AlreadyVoted);
-                }
-            }
+            change.check_decision(&decision)?;
             if kind == EventKind::Approved {
-                after.run_after = change.grace_period_end(after.updated_at);
+                transition.after.run_after = change.grace_period_end(updated_at);
             }
-            actor.clone_from(&decision.reviewer);
-            key_id.clone_from(&decision.key_id);
-            comment.clone_from(&decision.comment);
-            after.decisions.push(decision);
+            transition.add_decision(decision);
         }
-        ChangeEvent::Edit { editor, comment: edit_comment, arguments, preview, served_by, terms } => {
-            if change.terms.edit == Editing::Forbidden {
-                return Err(IllegalTransition::EditForbidden);
-            }
-            // A person who may not approve the change may not edit it into another one either.
-            if change.proposer_could_be(Person::from_principal(&editor)) {
-                return Err(IllegalTransition::SelfApproval);
-            }
-            if change.arguments.get() == arguments.get() {
-                return Err(IllegalTransition::UnchangedArguments);
-            }
-            after.terms = *terms;
-            after.replace_arguments(Some(&editor), edit_comment.clone(), arguments, preview, served_by);
-            (actor, key_id, comment) = (editor.name, editor.key_id, edit_comment);
+        ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms } => {
+            change.check_edit(&editor, &arguments)?;
+            transition.after.terms = *terms;
+            transition.after.replace_arguments(Some(&editor), comment.clone(), arguments, preview, served_by);
+            transition.set_actor(editor);
+            transition.comment = comment;
         }
-        ChangeEvent::Unapprove { reviewer, all } => {
-            if change.run_after.is_none_or(|end| now >= end) {
-                return Err(IllegalTransition::GracePeriodOver);
-            }
-            let person = Person::from_principal(&reviewer);
-            after.decisions.retain(|vote| !all && !vote.voters().any(|voter| voter.is_same_as(person)));
-            if after.decisions.len() == change.decisions.len() {
-                return Err(IllegalTransition::NotAnApprover);
-            }
-            (actor, key_id) = (reviewer.name, reviewer.key_id);
-        }
-        ChangeEvent::Void { valid, reason } => {
-            after.decisions.retain(|vote| valid.contains(vote));
-            if after.decisions.len() == change.decisions.len() {
-                return Err(IllegalTransition::NothingToVoid);
-            }
-            comment = Some(reason);
-        }
-        ChangeEvent::Withdraw { proposer, reason } => {
-            if proposer.name != change.proposer.principal {
-                return Err(IllegalTransition::NotProposer);
-            }
-            (actor, key_id, comment) = (proposer.name, proposer.key_id, reason);
-        }
-        ChangeEvent::Expire { reason } => {
-            comment = Some(reason.clone());
-            after.fault = Some(ChangeFault::new(ErrorKind::ChangeExpired, reason));
-        }
-        ChangeEvent::MarkStale { fault } => {
-            comment = Some(fault.message.clone());
-            after.fault = Some(fault);
-        }
-        ChangeEvent::Refresh { preview, served_by } => {
-            after.set_preview(preview, served_by);
-        }
+        ChangeEvent::Unapprove { reviewer, all } => transition.unapprove(reviewer, all, now)?,
+        ChangeEvent::Void { valid, reason } => transition.void_votes(&valid, reason)?,
+        ChangeEvent::Withdraw { proposer, reason } => transition.withdraw(proposer, reason)?,
+        ChangeEvent::Expire { reason } => transition.set_fault(ChangeFault::new(ErrorKind::ChangeExpired, reason)),
+        ChangeEvent::MarkStale { fault } => transition.set_fault(fault),
+        ChangeEvent::Refresh { preview, served_by } => transition.after.set_preview(preview, served_by),
         ChangeEvent::Claim { claimant, call_timeout, fingerprint } => {
-            after.claimed_by = claimant;
-            after.call_timeout_ms = Some(u64::try_from(call_timeout.as_millis()).unwrap_or(u64::MAX));
-            if let Some(fingerprint) = fingerprint {
-                after.fingerprint = fingerprint;
-            }
+            transition.claim(claimant, call_timeout, fingerprint)
         }
-        ChangeEvent::Fill { comment: reason, arguments, preview, served_by, terms, is_allowed, expires_at } => {
-            after.expires_at = expires_at;
-            after.require_review(*terms, is_allowed);
-            after.replace_arguments(None, Some(reason.clone()), arguments, preview, served_by);
-            comment = Some(reason);
+        ChangeEvent::Fill { comment, arguments, preview, served_by, terms, is_allowed, expires_at } => {
+            transition.after.expires_at = expires_at;
+            transition.after.require_review(*terms, is_allowed);
+            transition.after.replace_arguments(None, Some(comment.clone()), arguments, preview, served_by);
+            transition.comment = Some(comment);
         }
-        ChangeEvent::StopPlan { reason, reviewer } => {
-            comment = Some(format!("plan_stopped: {reason}"));
-            if let Some(reviewer) = reviewer {
-                (actor, key_id) = (reviewer.name, reviewer.key_id);
-            }
-            after.fault = Some(ChangeFault::new(ErrorKind::PlanStopped, format!("Not run, because {reason}")));
-        }
-        ChangeEvent::Ask { question } => {
-            let Some(dialogue) = after.dialogue.as_mut().filter(|dialogue| !dialogue.has_question(&question.key))
-            else {
-                return Err(IllegalTransition::NoOpenQuestion);
-            };
-            comment = Some(question.method.clone());
-            dialogue.questions.push(Question { at: after.updated_at, ..question });
-        }
+        ChangeEvent::StopPlan { reason, reviewer } => transition.stop_plan(&reason, reviewer),
+        ChangeEvent::Ask { question } => transition.ask(question)?,
         ChangeEvent::Answer { answered_by, closed, is_cancelled } => {
-            let Some(dialogue) = &mut after.dialogue else { return Err(IllegalTransition::NoOpenQuestion) };
-            let unanswered_reason = closed.iter().find_map(|closed| closed.answer.as_ref().err().cloned());
-            if dialogue.close(closed, after.updated_at) == 0 && (!is_cancelled || dialogue.is_cancelled) {
-                return Err(IllegalTransition::NoOpenQuestion);
-            }
-            dialogue.is_cancelled |= is_cancelled;
-            comment = unanswered_reason;
-            actor = answered_by.unwrap_or(actor);
+            transition.answer(answered_by, closed, is_cancelled)?
         }
         ChangeEvent::Succeed { result, reads_back } => {
-            after.result = Some(result);
-            after.verification = reads_back.then(Verification::not_read);
+            transition.after.result = Some(result);
+            transition.after.verification = reads_back.then(Verification::not_read);
         }
-        ChangeEvent::Verify { verification } => {
-            if change.verification.as_ref().is_none_or(|earlier| earlier.verified != VerificationOutcome::NotRead) {
-                return Err(IllegalTransition::NotReadBack);
-            }
-            comment.clone_from(&verification.reason);
-            after.verification = Some(verification);
-        }
+        ChangeEvent::Verify { verification } => transition.verify(verification)?,
         ChangeEvent::Fail { fault, result } => {
-            comment = Some(fault.message.clone());
-            after.fault = Some(fault);
-            after.result = result;
+            transition.set_fault(fault);
+            transition.after.result = result;
         }
         ChangeEvent::LoseTrack { fault, last_sent_at } => {
-            comment = Some(fault.message.clone());
-            after.fault = Some(fault);
-            after.target_taken_until = Some(change.call_deadline(last_sent_at)).filter(|end| *end > now);
+            transition.set_fault(fault);
+            transition.after.target_taken_until = Some(change.call_deadline(last_sent_at)).filter(|end| *end > now);
         }
-        ChangeEvent::Settle { reviewer, applied, comment: settle_comment } => {
-            (actor, key_id, comment) = (reviewer.name, reviewer.key_id, settle_comment);
-            // A failed change keeps its fault, with the reviewer's finding added for the agent.
-            if applied {
-                after.fault = None;
-            } else if let Some(fault) = &mut after.fault {
-                let suffix = comment.as_deref().map_or_else(String::new, |comment| format!(": “{comment}”"));
-                fault.message = format!("{}. {actor} checked: it was not applied{suffix}", fault.message);
-            }
-            after.target_taken_until = None;
-        }
+        ChangeEvent::Settle { reviewer, applied, comment } => transition.settle(reviewer, applied, comment),
     }
-    if after.state != ChangeState::Approved {
-        after.run_after = None;
+    if to != ChangeState::Approved {
+        transition.after.run_after = None;
     }
-    if after.state != ChangeState::Executing
-        && let Some(dialogue) = &mut after.dialogue
+    if to != ChangeState::Executing
+        && let Some(dialogue) = &mut transition.after.dialogue
     {
-        dialogue.close_all("the call has ended", after.updated_at);
+        dialogue.close_all("the call has ended", updated_at);
     }
-    Ok(Transition { kind, from: Some(change.state), actor, key_id, comment, after })
+    Ok(transition)
 }
 
 #[cfg(test)]

@@ -4,13 +4,30 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::SYSTEM;
+use super::{IllegalTransition, SYSTEM};
 use crate::{
-    changes::{Change, Edit, Preview, ReviewNote, ServerIdentity, Terms, digest::arguments_hash},
+    changes::{
+        Change, Edit, Editing, Preview, ReviewNote, ServerIdentity, Terms, digest::arguments_hash, person::Person,
+    },
     principal::Principal,
 };
 
 impl Change {
+    /// Checks that the editor may replace the arguments by these.
+    pub(super) fn check_edit(&self, editor: &Principal, arguments: &RawValue) -> Result<(), IllegalTransition> {
+        if self.terms.edit == Editing::Forbidden {
+            return Err(IllegalTransition::EditForbidden);
+        }
+        // A person who may not approve the change may not edit it into another one either.
+        if self.proposer_could_be(Person::from_principal(editor)) {
+            return Err(IllegalTransition::SelfApproval);
+        }
+        if self.arguments.get() == arguments.get() {
+            return Err(IllegalTransition::UnchangedArguments);
+        }
+        Ok(())
+    }
+
     /// Replaces the arguments and what reviewers see of the call, under the terms that are already set. The edit is recorded as one
     /// by `editor`, or by the system if there is none.
     pub(super) fn replace_arguments(

@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 use super::*;
 use crate::{
     changes::{
-        Operation, PreviewNote, ServerIdentity, StateEffect, Target, Terms, diff::DiffBuilder, digest::arguments_hash,
-        testing,
+        Editing, Operation, PreviewNote, ServerIdentity, StateEffect, Target, Terms, VerificationOutcome,
+        diff::DiffBuilder, digest::arguments_hash, testing,
     },
     principal::Role,
 };
