@@ -7,7 +7,6 @@ pub mod daily_volume;
 pub mod duplicate_calls;
 pub mod ledger;
 pub mod order;
-pub mod plan_update;
 pub mod proposal_rate;
 pub mod remote_transition;
 pub mod shared_state;
@@ -21,8 +20,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 
 use self::{
-    daily_volume::DailyVolume, ledger::Ledger, order::AnnouncementOrder, plan_update::PlanUpdate,
-    remote_transition::RemoteTransition, shared_state::SharedChangeState,
+    daily_volume::DailyVolume, ledger::Ledger, order::AnnouncementOrder, remote_transition::RemoteTransition,
+    shared_state::SharedChangeState,
 };
 use countersign_domain::changes::{
     Change, ChangeState, Target, Terms,
@@ -142,6 +141,15 @@ impl ApprovedChange {
         let delay = self.delay + Self::HANDOVER_DELAY;
         Self { delay, handover_backoff: Some(Self::HANDOVER_DELAY), ..self }
     }
+}
+
+/// A changed state of a step, for `upkeep::plans`. Another step of the plan may run now, or the plan stops.
+#[derive(Debug)]
+pub(crate) struct PlanUpdate {
+    /// The id of the plan.
+    pub plan: String,
+    /// `true` if this node made the transition. It then also runs the next step.
+    pub is_own: bool,
 }
 
 /// Returns the key of the queue in which the Executor puts the changes to one target. It contains the provider, because two

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::{
-    actor::{ApprovedChange, TransitionError, plan_update::PlanUpdate},
+    actor::{ApprovedChange, PlanUpdate, TransitionError},
     stored_changes::StoredChanges,
 };
 use countersign_domain::changes::{
