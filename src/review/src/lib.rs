@@ -10,6 +10,7 @@
 
 mod actor;
 mod bundles;
+mod config;
 mod dialogue_channels;
 mod draft;
 mod executor;
@@ -32,19 +33,17 @@ mod waiting_reasons;
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::{Timestamp, Unit};
+use jiff::Timestamp;
 use serde_json::value::{RawValue, Value};
 
 use self::dialogue_channels::{CONFIRMATION_TIMEOUT, DialogueAnswer, DialogueMessage};
 pub use self::upkeep::escalation::AUDIT_EVENT as ESCALATED_EVENT;
-use countersign_config::{ChangesConfig, RetentionConfig};
 use countersign_domain::{
     changes::{
         BlockingChange, Change, ChangeState, PlanStep, Preview, Proposer, ReviewNote, ReviewVerdict, ServerIdentity,
         Terms,
         audit::{AuditEntry, AuditHead},
     },
-    policy::Reviewers,
     principal::{Principal, Scope},
 };
 use countersign_feed::Feed;
@@ -54,6 +53,7 @@ use countersign_store::{
 };
 
 pub use bundles::Bundle;
+pub use config::{Clock, ReviewConfig, ReviewTuning};
 pub use countersign_store::Nodes;
 pub use draft::ChangeSummary;
 pub use requests::{
@@ -151,91 +151,6 @@ impl ChangeRequestError {
 impl From<McpError> for ChangeRequestError {
     fn from(error: McpError) -> Self {
         Self { error, current: None }
-    }
-}
-
-/// The wall clock; tests pass their own.
-pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
-
-/// The limits, timeouts and retention of changes, their reviewers, and the clock.
-#[derive(Clone)]
-pub struct ReviewConfig {
-    /// The maximum number of one principal's changes that are not final, and of their bytes.
-    pub max_open: usize,
-    pub max_open_bytes: usize,
-    /// The maximum number of changes that one principal may propose within a minute; 0 means no limit.
-    pub max_proposals_per_minute: u32,
-    /// The maximum number of bytes of changes that one principal may propose within a day; 0 means no limit.
-    pub max_bytes_per_day: usize,
-    /// The maximum number of bytes of one change.
-    pub max_change_bytes: usize,
-    /// The maximum number of bytes of a tool's result that are stored.
-    pub max_result_bytes: usize,
-    /// The maximum number of transitions on their way to the store, and of their bytes.
-    pub max_queued_writes: usize,
-    pub max_queued_bytes: usize,
-    /// Timeouts of a provider for a preview and for a run.
-    pub preview_timeout: Duration,
-    pub run_timeout: Duration,
-    /// The timeout of a question to the proposer's client.
-    pub answer_timeout: Duration,
-    /// The timeout of a write that an endpoint waits for.
-    pub write_timeout: Duration,
-    /// The maximum number of approved changes that run at the same time.
-    pub concurrency: usize,
-    /// The time after the start during which an approved change waits for its provider to appear.
-    pub provider_startup_timeout: Duration,
-    /// The usual delay between attempts of the Executor while the store fails or a target cannot be read.
-    pub retry_delay: Duration,
-    /// The maximum number of concurrent waits ([`Changes::wait`]).
-    pub max_waiters: usize,
-    /// The interval between searches for expired changes.
-    pub expiry_interval: Duration,
-    /// Retention times of finished changes.
-    pub retention: RetentionConfig,
-    /// The number of events that the feed keeps in memory.
-    pub feed_buffer: usize,
-    /// The longest time between two proposals of one bundle. Zero forms none.
-    pub bundle_window: Duration,
-    /// Determines which reviewers may decide on which changes.
-    pub reviewers: Arc<Reviewers>,
-    pub clock: Clock,
-}
-
-impl ReviewConfig {
-    /// Returns the time of the wall clock, to the millisecond.
-    fn now(&self) -> Timestamp {
-        let now = (self.clock)();
-        now.round(Unit::Millisecond).unwrap_or(now)
-    }
-}
-
-impl From<&ChangesConfig> for ReviewConfig {
-    fn from(config: &ChangesConfig) -> Self {
-        Self {
-            max_open: config.max_pending,
-            max_open_bytes: config.max_pending_bytes,
-            max_proposals_per_minute: config.max_proposals_per_minute,
-            max_bytes_per_day: config.max_bytes_per_day,
-            max_change_bytes: 20 << 20,
-            max_result_bytes: 1 << 20,
-            max_queued_writes: 4096,
-            max_queued_bytes: 256 << 20,
-            preview_timeout: Duration::from_secs(10),
-            run_timeout: Duration::from_secs(120),
-            answer_timeout: Duration::from_secs(300),
-            write_timeout: Duration::from_secs(15),
-            concurrency: 16,
-            provider_startup_timeout: Duration::from_secs(30),
-            retry_delay: Duration::from_secs(1),
-            max_waiters: 10_000,
-            expiry_interval: Duration::from_secs(1),
-            retention: config.retention,
-            feed_buffer: 4096,
-            bundle_window: Duration::from_secs(300),
-            reviewers: Arc::default(),
-            clock: Arc::new(Timestamp::now),
-        }
     }
 }
 

@@ -249,7 +249,7 @@ impl ReviewState {
             previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown_state).await
         };
         let preview = AssertUnwindSafe(preview).catch_unwind();
-        match tokio::time::timeout(self.changes.config.preview_timeout, preview).await {
+        match tokio::time::timeout(self.changes.config.tuning.preview_timeout, preview).await {
             Ok(Ok(Ok(computed))) => Ok((provider, computed)),
             Ok(Ok(Err(error))) if error.kind.is_transient() => Err(PreviewFailure::Unavailable(error)),
             Ok(Ok(Err(error))) => Err(PreviewFailure::Impossible(error)),

@@ -26,6 +26,6 @@ pub(super) struct ReviewState {
 impl ReviewState {
     /// Returns `true` right after the start, when providers may still be connecting.
     pub fn is_starting(&self) -> bool {
-        self.started.elapsed() < self.changes.config.provider_startup_timeout
+        self.started.elapsed() < self.changes.config.tuning.provider_startup_timeout
     }
 }

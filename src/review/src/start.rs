@@ -51,7 +51,8 @@ pub enum StartError {
 impl Changes {
     /// Starts everything on its own threads, within a running actix system. When it returns, changes that the last
     /// process left running have an unknown outcome, and approved ones are queued. They wait for their provider for up to
-    /// [`ReviewConfig::provider_startup_timeout`], so the directory may still be incomplete. Install the metrics recorder first.
+    /// [`crate::ReviewTuning::provider_startup_timeout`], so the directory may still be incomplete. Install the metrics
+    /// recorder first.
     ///
     /// # Errors
     /// [`StartError`]
@@ -65,8 +66,8 @@ impl Changes {
         }
         let heads = store.heads().await?;
         let live = store.live_changes().await?;
-        let shared = SharedChangeState::new(config.max_waiters, &store.count_by_state().await?);
-        let feed = Feed::new(Arc::clone(&store), heads.event, config.feed_buffer);
+        let shared = SharedChangeState::new(config.tuning.max_waiters, &store.count_by_state().await?);
+        let feed = Feed::new(Arc::clone(&store), heads.event, config.tuning.feed_buffer);
         let feed_gap = Arc::new(Notify::new());
         let mut daily = DailyVolume::new(config.max_bytes_per_day);
         daily.restore(&store.proposals_since(daily_volume::window_start((config.clock)())).await?);

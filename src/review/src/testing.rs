@@ -13,7 +13,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
-use super::{ChangeDecision, ChangeRequestError, Changes, Proposal, ReviewConfig};
+use super::{ChangeDecision, ChangeRequestError, Changes, Proposal, ReviewConfig, ReviewTuning};
 use countersign_config::Config;
 use countersign_domain::{
     changes::{
@@ -51,12 +51,15 @@ pub fn config(skew: &Arc<AtomicI64>) -> ReviewConfig {
     let skew = Arc::clone(skew);
     ReviewConfig {
         clock: Arc::new(move || Timestamp::now() + SignedDuration::from_secs(skew.load(Ordering::SeqCst))),
-        // Tests call the expiry themselves.
-        expiry_interval: Duration::from_secs(3600),
-        retry_delay: Duration::from_millis(5),
-        provider_startup_timeout: Duration::ZERO,
         max_proposals_per_minute: 0,
         max_bytes_per_day: 0,
+        tuning: ReviewTuning {
+            // Tests call the expiry themselves.
+            expiry_interval: Duration::from_secs(3600),
+            retry_delay: Duration::from_millis(5),
+            provider_startup_timeout: Duration::ZERO,
+            ..ReviewTuning::default()
+        },
         ..ReviewConfig::from(&Config::default().changes)
     }
 }

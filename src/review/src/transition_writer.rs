@@ -32,8 +32,8 @@ impl TransitionWriter {
     pub(super) fn new(config: &Arc<ReviewConfig>, addr: Addr<PendingChanges>) -> Self {
         Self {
             addr,
-            slots: Arc::new(Semaphore::new(config.max_queued_writes)),
-            queue_space: Arc::new(Semaphore::new(config.max_queued_bytes / 1024)),
+            slots: Arc::new(Semaphore::new(config.tuning.max_queued_writes)),
+            queue_space: Arc::new(Semaphore::new(config.tuning.max_queued_bytes / 1024)),
             config: Arc::clone(config),
         }
     }
@@ -82,7 +82,7 @@ impl TransitionWriter {
     /// # Errors
     /// `TOO_LARGE`
     pub(super) fn check_size(&self, draft: &TransitionDraft) -> Result<(), McpError> {
-        let (size, max) = (draft.body.len(), self.config.max_change_bytes);
+        let (size, max) = (draft.body.len(), self.config.tuning.max_change_bytes);
         if size <= max {
             return Ok(());
         }
@@ -101,7 +101,8 @@ impl TransitionWriter {
         };
         let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(full)?;
         let space = Arc::clone(&self.queue_space).try_acquire_many_owned(self.queue_share(&draft)).map_err(full)?;
-        let write_result = tokio::time::timeout(self.config.write_timeout, self.send(draft, (slot, space))).await;
+        let write_result =
+            tokio::time::timeout(self.config.tuning.write_timeout, self.send(draft, (slot, space))).await;
         // The transition may still be written after the timeout.
         write_result.unwrap_or(Err(TransitionError::Store(StoreError::OutcomeUnknown)))
     }
@@ -125,7 +126,7 @@ impl TransitionWriter {
     /// Waits until all transitions are written and announced, for at most five seconds.
     pub(super) async fn drain(&self) {
         // All slots are free then.
-        let drained = self.slots.acquire_many(u32::try_from(self.config.max_queued_writes).unwrap_or(u32::MAX));
+        let drained = self.slots.acquire_many(u32::try_from(self.config.tuning.max_queued_writes).unwrap_or(u32::MAX));
         if tokio::time::timeout(Duration::from_secs(5), drained).await.is_err() {
             tracing::warn!("some transitions had not reached the store when the gateway stopped");
         }
@@ -133,6 +134,6 @@ impl TransitionWriter {
 
     /// Returns the draft's share of the queue in KiB, at most all of it, so that it never waits forever.
     fn queue_share(&self, draft: &TransitionDraft) -> u32 {
-        u32::try_from((draft.body.len() / 1024 + 1).min(self.config.max_queued_bytes / 1024)).unwrap_or(u32::MAX)
+        u32::try_from((draft.body.len() / 1024 + 1).min(self.config.tuning.max_queued_bytes / 1024)).unwrap_or(u32::MAX)
     }
 }

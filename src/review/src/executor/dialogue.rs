@@ -1,6 +1,6 @@
 //! Questions that the tool of a running change asks the proposer's client, if the rule allows them (`questions: ask`). A
 //! question is durable before a client sees it, and an answer is durable before the tool gets it. After
-//! [`crate::ReviewConfig::answer_timeout`] a question ends without an answer, and the tool decides what that means.
+//! [`crate::ReviewTuning::answer_timeout`] a question ends without an answer, and the tool decides what that means.
 
 use std::{sync::Arc, time::Duration};
 
@@ -93,7 +93,7 @@ impl<'a> RunningDialogue<'a> {
             messages,
             open: Vec::new(),
             dialogue_deadline: Instant::now()
-                + state.changes.config.answer_timeout.saturating_mul(DIALOGUE_TIMEOUT_FACTOR),
+                + state.changes.config.tuning.answer_timeout.saturating_mul(DIALOGUE_TIMEOUT_FACTOR),
             paused_since: None,
             is_stopping: false,
         };
@@ -205,7 +205,7 @@ impl<'a> RunningDialogue<'a> {
         if self.apply_event(ChangeEvent::Ask { question: stored }).await.is_err() {
             return refuse(reply, "the question could not be stored");
         }
-        let deadline = (Instant::now() + self.state.changes.config.answer_timeout).min(self.dialogue_deadline);
+        let deadline = (Instant::now() + self.state.changes.config.tuning.answer_timeout).min(self.dialogue_deadline);
         self.open.push(OpenQuestion { key, method, reply, cancelled, deadline });
     }
 

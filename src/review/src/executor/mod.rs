@@ -66,7 +66,7 @@ pub(crate) async fn run(
     mut approved: mpsc::UnboundedReceiver<ApprovedChange>,
     _ended: DropGuard,
 ) {
-    let slots = Arc::new(Semaphore::new(state.changes.config.concurrency.max(1)));
+    let slots = Arc::new(Semaphore::new(state.changes.config.tuning.concurrency.max(1)));
     // A queue key is present while one of its changes is running; its other changes wait in the queue.
     let mut queues: HashMap<String, VecDeque<ApprovedChange>> = HashMap::new();
     // Changes whose delay has not passed.
@@ -169,17 +169,17 @@ async fn run_change(state: &ReviewState, approved: &ApprovedChange, slots: &Arc<
                 return Some(ApprovedChange { delay, handover_backoff: backoff, ..approved.clone() });
             }
             Err(RetryReason::AccountNeeded) => {
-                let delay = state.changes.config.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
+                let delay = state.changes.config.tuning.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
                 return Some(ApprovedChange { delay, ..approved.clone() });
             }
             Err(RetryReason::Unavailable | RetryReason::OutcomeUnknown) => {
-                pause(state, state.changes.config.retry_delay).await;
+                pause(state, state.changes.config.tuning.retry_delay).await;
             }
             Err(reason) => {
                 if matches!(reason, RetryReason::TargetOccupied) {
                     slot = None;
                 }
-                pause(state, short_delay.min(state.changes.config.retry_delay)).await;
+                pause(state, short_delay.min(state.changes.config.tuning.retry_delay)).await;
                 short_delay = short_delay.saturating_mul(2);
             }
         }
@@ -219,8 +219,8 @@ async fn attempt(
     if !state.changes.nodes.holds_claim(claimant.as_ref()) {
         return Err(RetryReason::Unavailable);
     }
-    let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(state.changes.config.run_timeout);
-    let call_timeout = tool_timeout.min(state.changes.config.run_timeout);
+    let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(state.changes.config.tuning.run_timeout);
+    let call_timeout = tool_timeout.min(state.changes.config.tuning.run_timeout);
     let claim = ChangeEvent::Claim { claimant: claimant.clone(), call_timeout, fingerprint: moved_fingerprint };
     let claimed = match commit_transition(state, &change, claim).await {
         Err(RetryReason::OutcomeUnknown) => {
@@ -434,7 +434,7 @@ async fn call_provider(
     let started_at = Instant::now();
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
     let mut work = std::pin::pin!(work);
-    let mut deadline = tokio::time::Instant::now() + state.changes.config.run_timeout;
+    let mut deadline = tokio::time::Instant::now() + state.changes.config.tuning.run_timeout;
     let unknown_outcome = |kind: ErrorKind, message: &str, last_sent_at| ChangeEvent::LoseTrack {
         fault: ChangeFault::new(kind, message),
         last_sent_at,

@@ -58,7 +58,7 @@ fn is_certainly_not_applied(error: &McpError) -> bool {
 
 /// Returns the result to store: the whole result, or a note in its place if it is too large.
 fn result_to_store(changes: &StoredChanges, result: &ToolResult) -> Arc<RawValue> {
-    let whole = to_raw_value(result).ok().filter(|raw| raw.get().len() <= changes.config.max_result_bytes);
+    let whole = to_raw_value(result).ok().filter(|raw| raw.get().len() <= changes.config.tuning.max_result_bytes);
     let raw = whole.or_else(|| {
         let note = ToolResult::text("The tool's answer was too large to be kept.", None);
         to_raw_value(&ToolResult { is_error: result.is_error, ..note }).ok()
@@ -168,7 +168,7 @@ pub(super) async fn resolve_unknown_claim(
                 tracing::error!(%error, change = %change.id, "a change that may have been claimed cannot be read; trying again");
             }
         }
-        let pause = tokio::time::sleep(changes.config.retry_delay);
+        let pause = tokio::time::sleep(changes.config.tuning.retry_delay);
         if changes.shutdown.stop.run_until_cancelled(pause).await.is_none() {
             return Ok(());
         }

@@ -128,7 +128,7 @@ async fn fill_in_results(state: &ReviewState, change: &Arc<Change>) -> Result<Op
     let filled = fill_references(&change.arguments, plan.index as usize, |from| results.get(from)?.as_deref());
     let filled = filled.map_err(|e| invalid(e.to_string()))?;
     let arguments: Arc<RawValue> = RawValue::from_string(filled).map_err(|e| invalid(e.to_string()))?.into();
-    check_reviewable(&arguments, state.changes.config.max_change_bytes, ErrorKind::ValidationFailed)?;
+    check_reviewable(&arguments, state.changes.config.tuning.max_change_bytes, ErrorKind::ValidationFailed)?;
     state.directory.validate(&change.provider, &change.tool, &arguments)?;
     let judged = terms_for_arguments(state, change, &arguments).await?;
     let comment = "Filled in the results of earlier steps of its plan";

@@ -11,7 +11,7 @@ use countersign_domain::changes::{Change, Verification, VerificationOutcome, mac
 /// Reads the target within the time limit of a preview, and records the result. If retention has removed the contents
 /// meanwhile, the verification stays `not_read`.
 pub(super) async fn verify(changes: &StoredChanges, applied: &Arc<Change>, reading: BoxFuture<'_, Verification>) {
-    let reading = AssertUnwindSafe(tokio::time::timeout(changes.config.preview_timeout, reading)).catch_unwind();
+    let reading = AssertUnwindSafe(tokio::time::timeout(changes.config.tuning.preview_timeout, reading)).catch_unwind();
     let mut verification = match changes.shutdown.stop.run_until_cancelled(reading).await {
         Some(Ok(Ok(verification))) => verification,
         Some(Ok(Err(_))) => Verification::unreadable("it took too long"),

@@ -64,7 +64,7 @@ async fn edit_now(state: &ReviewState, edit: ChangeEdit) -> RequestResult {
     check_sign_in(state, &reviewer, &change)?;
     let arguments: Arc<RawValue> = arguments.into();
     let (edited_change, edited_arguments) = (Arc::clone(&change), Arc::clone(&arguments));
-    let (directory, max) = (Arc::clone(&state.directory), state.changes.config.max_change_bytes);
+    let (directory, max) = (Arc::clone(&state.directory), state.changes.config.tuning.max_change_bytes);
     let bytes = change.arguments.get().len() + arguments.get().len();
     let prepared = async {
         offload(bytes, move || check_arguments(&*directory, max, &edited_change, &edited_arguments)).await??;

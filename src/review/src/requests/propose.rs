@@ -186,7 +186,7 @@ pub(super) fn into_client_error(error: TransitionError) -> McpError {
 }
 
 fn check_proposal(state: &ReviewState, proposal: &Proposal) -> Result<(), McpError> {
-    check_reviewable(&proposal.arguments, state.changes.config.max_change_bytes, ErrorKind::InvalidParams)?;
+    check_reviewable(&proposal.arguments, state.changes.config.tuning.max_change_bytes, ErrorKind::InvalidParams)?;
     if proposal.idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES) {
         return Err(McpError::new(
             ErrorKind::InvalidParams,

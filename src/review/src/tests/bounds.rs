@@ -45,7 +45,7 @@ async fn open_changes_of_a_principal_are_limited() {
 async fn open_bytes_of_a_principal_are_limited() {
     let bench = TestBench::with(|config| {
         config.max_open_bytes = 100_000;
-        config.max_change_bytes = 90_000;
+        config.tuning.max_change_bytes = 90_000;
     })
     .await;
     let arguments = |bytes: usize| format!(r#"{{"text":"{}"}}"#, "x".repeat(bytes));
@@ -113,8 +113,8 @@ async fn arguments_with_duplicate_keys_are_refused() {
 #[actix::test]
 async fn waiters_and_write_queue_are_limited() {
     let bench = TestBench::with(|config| {
-        config.max_waiters = 2;
-        config.max_queued_writes = 0;
+        config.tuning.max_waiters = 2;
+        config.tuning.max_queued_writes = 0;
     })
     .await;
     let refused = bench.changes.propose(bench.proposal("agent", "{}")).await.unwrap_err();

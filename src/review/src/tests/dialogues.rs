@@ -96,7 +96,7 @@ async fn answer_needs_the_scope_to_propose() {
 
 #[actix::test]
 async fn unanswered_question_times_out() {
-    let bench = TestBench::with(|config| config.answer_timeout = Duration::from_millis(50)).await;
+    let bench = TestBench::with(|config| config.tuning.answer_timeout = Duration::from_millis(50)).await;
     let change = approve_asking_change(&bench, &[("a", "elicitation/create"), ("b", "sampling/createMessage")]).await;
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
     let result = result_text(&applied);
@@ -109,7 +109,7 @@ async fn unanswered_question_times_out() {
 
 #[actix::test]
 async fn tool_gets_no_answer_after_task_was_cancelled() {
-    let bench = TestBench::with(|config| config.concurrency = 1).await;
+    let bench = TestBench::with(|config| config.tuning.concurrency = 1).await;
     let change = approve_asking_change(&bench, &[("a", "elicitation/create"), ("a", "elicitation/create")]).await;
     let keys = wait_for_open_questions(&bench, &change.id, 2).await;
     assert!(keys[0] == "a" && keys[1] != "a", "no key is used twice: {keys:?}");

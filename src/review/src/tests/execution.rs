@@ -27,7 +27,7 @@ async fn each_call_outcome_leads_to_its_state() {
     ] {
         let bench = TestBench::with(|config| {
             if matches!(call_outcome, CallOutcome::Hang) {
-                config.run_timeout = Duration::from_millis(500);
+                config.tuning.run_timeout = Duration::from_millis(500);
             }
         })
         .await;
@@ -48,7 +48,7 @@ async fn each_call_outcome_leads_to_its_state() {
 
 #[actix::test]
 async fn changes_to_one_target_run_one_at_a_time() {
-    let bench = TestBench::with(|config| config.concurrency = 4).await;
+    let bench = TestBench::with(|config| config.tuning.concurrency = 4).await;
     bench.fake.gate.forget_permits(1_000_000);
     let mut same_target = Vec::new();
     for n in 0..3 {
@@ -146,7 +146,7 @@ async fn approved_change_expires_if_not_run_in_time() {
 
 #[actix::test]
 async fn oversized_result_is_replaced_by_a_note() {
-    let bench = TestBench::with(|config| config.max_result_bytes = 20).await;
+    let bench = TestBench::with(|config| config.tuning.max_result_bytes = 20).await;
     let change = bench.propose("{}").await;
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
@@ -212,7 +212,7 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
 #[actix::test]
 async fn lost_call_holds_back_its_target_until_settled_and_rechecked() {
     // With a concurrency of one, a waiting change must not occupy the only slot.
-    let bench = TestBench::with(|config| config.concurrency = 1).await;
+    let bench = TestBench::with(|config| config.tuning.concurrency = 1).await;
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Error(ErrorKind::UpstreamUnavailable);
     let lost = bench.propose(r#"{"target":"a","n":1}"#).await;
     bench.decide(&lost, ReviewVerdict::Approve).await.unwrap();
@@ -276,7 +276,8 @@ async fn approved_change_waits_for_its_provider_after_restart() {
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
     fake.present.store(false, Ordering::SeqCst);
-    let config = crate::ReviewConfig { provider_startup_timeout: Duration::from_secs(60), ..config(&skew) };
+    let mut config = config(&skew);
+    config.tuning.provider_startup_timeout = Duration::from_secs(60);
     let bench = TestBench::in_directory(dir, fake, skew, config).await;
     assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved);
     bench.fake.present.store(true, Ordering::SeqCst);
@@ -348,7 +349,7 @@ async fn outcome_is_unknown_if_the_executor_panics_after_a_call() {
 #[actix::test]
 async fn change_waits_for_its_server_and_runs_as_approved() {
     for unlisted in [false, true] {
-        let bench = TestBench::with(|config| config.provider_startup_timeout = Duration::from_secs(3600)).await;
+        let bench = TestBench::with(|config| config.tuning.provider_startup_timeout = Duration::from_secs(3600)).await;
         let set_away = |away: bool| {
             let flag = if unlisted { &bench.fake.tools_unknown } else { &bench.fake.unavailable };
             flag.store(away, Ordering::SeqCst);
@@ -400,7 +401,7 @@ async fn change_returns_to_review_if_its_server_stays_unreachable() {
 
 #[actix::test]
 async fn change_waits_for_the_account_of_its_proposer() {
-    let bench = TestBench::with(|config| config.concurrency = 1).await;
+    let bench = TestBench::with(|config| config.tuning.concurrency = 1).await;
     bench.fake.gate.forget_permits(1_000_000);
     let first = bench.propose(r#"{"target":"t"}"#).await;
     let change = bench.propose(r#"{"target":"t"}"#).await;

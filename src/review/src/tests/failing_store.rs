@@ -422,7 +422,7 @@ async fn failed_plan_decision_reports_earlier_decisions() {
 
 #[actix::test]
 async fn change_stored_after_the_timeout_has_duplicates() {
-    let adjust = |config: &mut ReviewConfig| config.write_timeout = std::time::Duration::from_millis(1);
+    let adjust = |config: &mut ReviewConfig| config.tuning.write_timeout = std::time::Duration::from_millis(1);
     let (bench, store, _dir) = start_with_config(EventKind::Created, WriteFault::Delay, 1, adjust).await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let unknown = bench.changes.propose(bench.proposal("agent", "{}")).await.unwrap_err();

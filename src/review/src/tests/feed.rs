@@ -44,7 +44,7 @@ async fn event_is_the_same_live_and_replayed_without_secrets() {
 
 #[actix::test]
 async fn slow_subscriber_gets_every_event_once() {
-    let bench = TestBench::with(|config| config.feed_buffer = 8).await;
+    let bench = TestBench::with(|config| config.tuning.feed_buffer = 8).await;
     let mut slow = bench.changes.feed().subscribe(None).unwrap();
     join_all((0..300).map(|_| bench.propose("{}"))).await;
     let mut got = Vec::new();
@@ -64,7 +64,7 @@ async fn slow_subscriber_gets_every_event_once() {
 #[actix::test]
 async fn reconnecting_subscribers_miss_and_repeat_nothing() {
     const EVENTS: u64 = 400;
-    let bench = TestBench::with(|config| config.feed_buffer = 16).await;
+    let bench = TestBench::with(|config| config.tuning.feed_buffer = 16).await;
     let subscribers = (0..20_u64).map(|n| {
         let feed = bench.changes.feed().clone();
         async move {

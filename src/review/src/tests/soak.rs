@@ -55,7 +55,7 @@ async fn make_random_requests(bench: &TestBench, mut choices: Choices, ids: &[St
 async fn random_mix_runs_nothing_unapproved_or_twice() {
     let mut seen_events = std::collections::HashSet::new();
     for seed in 0..4 {
-        let bench = TestBench::with(|config| config.feed_buffer = 32).await;
+        let bench = TestBench::with(|config| config.tuning.feed_buffer = 32).await;
         let mut ids = Vec::new();
         for n in 0..40 {
             let mut proposal = bench.proposal("agent", &format!(r#"{{"n":{n},"target":"t{}"}}"#, n % 7));

@@ -92,7 +92,7 @@ async fn only_applied_changes_are_read_back() {
 
 #[actix::test]
 async fn next_change_of_target_waits_until_the_read_ends() {
-    let bench = TestBench::with(|config| config.preview_timeout = Duration::from_millis(300)).await;
+    let bench = TestBench::with(|config| config.tuning.preview_timeout = Duration::from_millis(300)).await;
     let reads = read_after_calls(&bench, Ok("<b>two</b>"));
     bench.fake.read_back_gate.forget_permits(1_000_000);
     let first = approve(&bench, r#"{"n":1}"#).await;

@@ -145,7 +145,7 @@ async fn votes_are_checked_when_a_key_is_revoked() {
     let keys = Arc::new(RevocableKeys::default());
     let bench = TestBench::with(|config| {
         config.reviewers = reviewers(&keys);
-        config.expiry_interval = Duration::from_millis(5);
+        config.tuning.expiry_interval = Duration::from_millis(5);
     });
     let bench = bench.await;
     let change = propose(&bench, Terms { quorum: 2, ..Terms::default() }).await;

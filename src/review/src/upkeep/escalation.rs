@@ -19,7 +19,7 @@ const FEED_EVENT: &str = "change.escalated";
 
 /// Records due escalations until the gateway closes.
 pub(crate) async fn run(changes: Arc<StoredChanges>) {
-    while wait_for_turn(&changes, changes.config.expiry_interval).await {
+    while wait_for_turn(&changes, changes.config.tuning.expiry_interval).await {
         while escalate_due(&changes).await == BATCH_SIZE && !changes.shutdown.stop.is_cancelled() {}
     }
 }

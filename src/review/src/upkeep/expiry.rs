@@ -38,7 +38,7 @@ pub(crate) async fn is_expired(changes: &StoredChanges, change: &Change) -> Resu
 
 /// Expires due changes until the gateway closes.
 pub(crate) async fn run(changes: Arc<StoredChanges>) {
-    while wait_for_turn(&changes, changes.config.expiry_interval).await {
+    while wait_for_turn(&changes, changes.config.tuning.expiry_interval).await {
         while expire_due(&changes).await == BATCH_SIZE && !changes.shutdown.stop.is_cancelled() {}
     }
 }

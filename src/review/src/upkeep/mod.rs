@@ -22,9 +22,14 @@ const BATCH_SIZE: usize = 256;
 /// The maximum number of changes handled at the same time.
 const MAX_CONCURRENT: usize = 32;
 
+/// Waits for the interval. Returns `false` when the gateway closes.
+async fn wait(changes: &StoredChanges, interval: Duration) -> bool {
+    changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some()
+}
+
 /// Waits for the interval, and then until this node leads. Returns `false` when the gateway closes.
 async fn wait_for_turn(changes: &StoredChanges, interval: Duration) -> bool {
-    while changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
+    while wait(changes, interval).await {
         if changes.nodes.is_leader() {
             return true;
         }

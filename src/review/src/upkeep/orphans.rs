@@ -12,7 +12,7 @@ use countersign_store::StoreError;
 
 /// Searches for orphaned changes until the gateway closes.
 pub(crate) async fn run(changes: Arc<StoredChanges>) {
-    while wait_for_turn(&changes, changes.config.expiry_interval).await {
+    while wait_for_turn(&changes, changes.config.tuning.expiry_interval).await {
         if let Err(error) = mark_orphans_unknown(&changes).await
             && !matches!(error, StoreError::Closed)
         {
@@ -28,7 +28,7 @@ pub(crate) async fn mark_orphans_unknown(changes: &StoredChanges) -> Result<(), 
         let message = "The gateway stopped while the change was running; whether it was applied is unknown";
         let fault = ChangeFault::new(ErrorKind::Internal, message);
         // The last transition was the claim, a question or an answer; the call was sent at most one timeout after it.
-        let last = change.updated_at.saturating_add(changes.config.run_timeout).unwrap_or(Timestamp::MAX);
+        let last = change.updated_at.saturating_add(changes.config.tuning.run_timeout).unwrap_or(Timestamp::MAX);
         let event = ChangeEvent::LoseTrack { fault, last_sent_at: last.min(changes.config.now()) };
         match changes.transitions.apply_event_to_orphan(&change, event).await {
             Ok(_) => {

@@ -47,12 +47,12 @@ pub(crate) async fn run(
                     Ok(open) => withdraw_stopped(&changes, &open).await,
                     Err(error) => {
                         tracing::warn!(%error, "the open plans could not be read; trying again");
-                        check.reset_after(changes.config.retry_delay);
+                        check.reset_after(changes.config.tuning.retry_delay);
                     }
                 }
             }
             // Plans that could not be advanced.
-            () = tokio::time::sleep(changes.config.retry_delay), if !plans.is_empty() => {}
+            () = tokio::time::sleep(changes.config.tuning.retry_delay), if !plans.is_empty() => {}
         }
         while let Ok(update) = updates.try_recv() {
             *plans.entry(update.plan).or_default() |= update.is_own;

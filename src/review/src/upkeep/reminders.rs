@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{BATCH_SIZE, handle_due};
+use super::{BATCH_SIZE, handle_due, wait};
 use crate::{draft::live_event, stored_changes::StoredChanges};
 use countersign_store::StoreError;
 
@@ -17,8 +17,7 @@ const FEED_EVENT: &str = "change.reminder";
 /// Sends due reminders on the feed of this node until the gateway closes.
 pub(crate) async fn run(changes: Arc<StoredChanges>) {
     let mut checked_to = changes.config.now();
-    while changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(changes.config.expiry_interval)).await.is_some()
-    {
+    while wait(&changes, changes.config.tuning.expiry_interval).await {
         let now = changes.config.now();
         while remind_due(&changes, checked_to, now).await == BATCH_SIZE && !changes.shutdown.stop.is_cancelled() {}
         checked_to = now;

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::wait;
 use crate::{actor::TransitionError, stored_changes::StoredChanges};
 use countersign_domain::changes::{Change, ReviewDecision, ReviewVerdict, machine::ChangeEvent};
 use countersign_protocol::McpError;
@@ -47,8 +48,7 @@ pub(crate) async fn run(changes: Arc<StoredChanges>) {
         {
             checked_revocations = Some(revocations);
         }
-        if changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(changes.config.expiry_interval)).await.is_none()
-        {
+        if !wait(&changes, changes.config.tuning.expiry_interval).await {
             return;
         }
     }
