@@ -113,7 +113,7 @@ impl TestBench {
         let proposer = Proposer {
             key_id: Some(format!("key_{principal}")),
             client_name: Some("test".into()),
-            session: Some("0123456789abcdef".into()),
+            session: Some("01234567…".into()),
             ..proposer(principal)
         };
         let preview = self.fake.current_preview(&arguments);

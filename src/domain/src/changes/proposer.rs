@@ -34,6 +34,7 @@ pub struct Proposer {
     pub client_name: Option<String>,
     #[schema(required)]
     pub client_version: Option<String>,
+    // Only the beginning of the session's id: with all of it, everyone who may view the change could use the session.
     #[schema(required)]
     pub session: Option<String>,
     /// `http`, `websocket`, `stdio`, `sse` or `rest`.

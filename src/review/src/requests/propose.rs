@@ -279,16 +279,8 @@ fn new_change(state: &ReviewState, proposal: Proposal) -> Change {
     change
 }
 
-/// Shortens the client's texts and the session id. With the whole id, everyone who may view the change could use the
-/// session.
+/// Shortens the texts by which the client names itself.
 fn shorten_proposer(mut proposer: Proposer) -> Proposer {
-    proposer.session = proposer.session.map(|id| {
-        let mut start: String = id.chars().take(8).collect();
-        if start.len() < id.len() {
-            start.push('…');
-        }
-        start
-    });
     for text in [&mut proposer.client_name, &mut proposer.client_version].into_iter().flatten() {
         recheck::truncate_chars(text, MAX_CLIENT_TEXT_CHARS);
     }
