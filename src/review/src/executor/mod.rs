@@ -5,6 +5,7 @@
 //! Changes to the same target run one after another; others run concurrently. Each of several nodes runs the changes that
 //! were approved on it, and takes over those that another node left behind.
 
+mod call;
 mod dialogue;
 mod late;
 mod outcome;
@@ -14,15 +15,11 @@ mod verify;
 use std::{
     collections::{HashMap, VecDeque},
     panic::AssertUnwindSafe,
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::Arc,
+    time::Duration,
 };
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
-use jiff::Timestamp;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
@@ -30,8 +27,8 @@ use tokio::{
 use tokio_util::sync::DropGuard;
 
 use self::{
-    dialogue::RunningDialogue,
-    outcome::{lose_track, outcome_event, record_outcome, resolve_unknown_claim},
+    call::call_provider,
+    outcome::{lose_track, record_outcome, resolve_unknown_claim},
     plan_step::{Preparation, prepare},
     verify::verify,
 };
@@ -41,15 +38,12 @@ use crate::{
     review_state::ReviewState,
     upkeep::expiry,
 };
-use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
-use countersign_protocol::ErrorKind;
-use countersign_provider::{CallContext, Permit, Provider, previews::verification::read_back};
+use countersign_domain::changes::{Change, ChangeState, machine::ChangeEvent};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{CallContext, previews::verification::read_back};
 use countersign_runtime::crash::crash_point;
 use countersign_store::StoreError;
-use countersign_telemetry::metrics as telemetry;
 
-/// The delay between checks whether this node's lease was renewed.
-const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// The maximum number of times that a failed recheck is repeated before the change goes back to a person.
 const MAX_RECHECK_RETRIES: u32 = 4;
 /// The delay for a change whose proposer must connect an account, in multiples of the usual retry delay.
@@ -266,45 +260,18 @@ async fn check_readiness(
     approved: &ApprovedChange,
     failed_rechecks: &mut u32,
 ) -> Result<Option<ReadyChange>, RetryReason> {
-    let id = approved.id.as_str();
-    let change = match state.changes.store.get(id).await {
-        // An approval that was undone and given again is another approval with its own grace period.
-        Ok(Some(change)) if change.state == ChangeState::Approved && change.version == approved.version => change,
-        Ok(_) | Err(StoreError::Closed) => {
-            state.waiting_reasons.remove(id);
-            return Ok(None);
-        }
-        Err(error) => {
-            tracing::error!(%error, change = id, "an approved change cannot be read; trying again");
-            return Err(RetryReason::Unavailable);
-        }
-    };
+    let Some(change) = load_approved(state, approved).await? else { return Ok(None) };
     let is_own = approved.handover_backoff.is_none();
-    let is_expired = expiry::is_expired(&state.changes, &change).await.map_err(|error| {
-        tracing::error!(%error, change = id, "the plan of an approved change cannot be read; trying again");
-        RetryReason::Unavailable
-    })?;
-    if is_expired {
-        state.waiting_reasons.remove(id);
-        if is_own {
-            commit_transition(state, &change, expiry::expire_event(&change)).await?;
-        }
+    if expire_if_due(state, &change, is_own).await? {
         return Ok(None);
     }
     // The provider is not asked while another change occupies the target, because that change would alter the target
     // anyway.
-    match state.changes.store.occupants(vec![change.target_hash()], state.changes.config.now()).await {
-        Ok(occupants) if occupants.is_empty() => {}
-        Ok(_) => return Err(RetryReason::TargetOccupied),
-        Err(error) => {
-            tracing::error!(%error, change = id, "the store cannot tell whether the target is free; trying again");
-            return Err(RetryReason::Unavailable);
-        }
-    }
+    check_target_is_free(state, &change).await?;
     let recheck = match prepare(state, &change, is_own).await? {
         Preparation::AsApproved => state.recheck(&change).await,
         Preparation::NotItsTurn => {
-            state.waiting_reasons.remove(id);
+            state.waiting_reasons.remove(&change.id);
             return Ok(None);
         }
         Preparation::Unavailable(error) => Recheck::Unavailable(error),
@@ -317,15 +284,9 @@ async fn check_readiness(
     let needs_account = reason_to_wait.is_some();
     state.waiting_reasons.update(&change, reason_to_wait);
     let event = match recheck {
-        Recheck::Same(same) => match state.find_objection(&change).await {
-            Ok(None) => return Ok(Some((change, same))),
-            // Keys and policy are the same on all nodes. If the node that is to run the change is gone, the leader does this.
-            Ok(Some(event)) if is_own || state.changes.nodes.is_leader() => event,
-            Ok(Some(_)) => return Err(RetryReason::Unavailable),
-            Err(error) => {
-                tracing::error!(%error, change = id, "the validity of an approval cannot be checked; trying again");
-                return Err(RetryReason::Unavailable);
-            }
+        Recheck::Same(same) => match find_objection(state, &change, is_own).await? {
+            Some(event) => event,
+            None => return Ok(Some((change, same))),
         },
         Recheck::Moved(moved) if is_own || moved.has_same_server(&change) => {
             return_to_review(state, &change, *moved).await?;
@@ -334,20 +295,90 @@ async fn check_readiness(
         Recheck::Impossible(fault) if is_own => ChangeEvent::MarkStale { fault },
         // The change stays approved until the person has connected or it expires.
         Recheck::Unavailable(_) if is_own && needs_account => return Err(RetryReason::AccountNeeded),
-        Recheck::Unavailable(error) if is_own => {
-            if state.is_starting() && error.kind == ErrorKind::UpstreamUnavailable {
-                return Err(RetryReason::ProviderStarting);
-            }
-            if *failed_rechecks < MAX_RECHECK_RETRIES {
-                *failed_rechecks += 1;
-                return Err(RetryReason::Unavailable);
-            }
-            ChangeEvent::MarkStale { fault: to_fault(&error) }
-        }
+        Recheck::Unavailable(error) if is_own => event_if_unavailable(state, &error, failed_rechecks)?,
         Recheck::Moved(_) | Recheck::Impossible(_) | Recheck::Unavailable(_) => return Err(RetryReason::Unavailable),
     };
     commit_transition(state, &change, event).await?;
     Ok(None)
+}
+
+/// Returns the change if it is still approved as it was.
+async fn load_approved(state: &ReviewState, approved: &ApprovedChange) -> Result<Option<Arc<Change>>, RetryReason> {
+    let id = approved.id.as_str();
+    match state.changes.store.get(id).await {
+        // An approval that was undone and given again is another approval with its own grace period.
+        Ok(Some(change)) if change.state == ChangeState::Approved && change.version == approved.version => {
+            Ok(Some(change))
+        }
+        Ok(_) | Err(StoreError::Closed) => {
+            state.waiting_reasons.remove(id);
+            Ok(None)
+        }
+        Err(error) => {
+            tracing::error!(%error, change = id, "an approved change cannot be read; trying again");
+            Err(RetryReason::Unavailable)
+        }
+    }
+}
+
+/// Returns `true` if the change has expired. The node that is to run it records that.
+async fn expire_if_due(state: &ReviewState, change: &Arc<Change>, is_own: bool) -> Result<bool, RetryReason> {
+    let is_expired = expiry::is_expired(&state.changes, change).await.map_err(|error| {
+        tracing::error!(%error, change = %change.id, "the plan of an approved change cannot be read; trying again");
+        RetryReason::Unavailable
+    })?;
+    if is_expired {
+        state.waiting_reasons.remove(&change.id);
+        if is_own {
+            commit_transition(state, change, expiry::expire_event(change)).await?;
+        }
+    }
+    Ok(is_expired)
+}
+
+/// Checks that no other change occupies the target.
+async fn check_target_is_free(state: &ReviewState, change: &Change) -> Result<(), RetryReason> {
+    match state.changes.store.occupants(vec![change.target_hash()], state.changes.config.now()).await {
+        Ok(occupants) if occupants.is_empty() => Ok(()),
+        Ok(_) => Err(RetryReason::TargetOccupied),
+        Err(error) => {
+            tracing::error!(%error, change = %change.id, "the store cannot tell whether the target is free; trying again");
+            Err(RetryReason::Unavailable)
+        }
+    }
+}
+
+/// Returns an event if an approval no longer counts or policy now denies the call.
+async fn find_objection(
+    state: &ReviewState,
+    change: &Arc<Change>,
+    is_own: bool,
+) -> Result<Option<ChangeEvent>, RetryReason> {
+    match state.find_objection(change).await {
+        // Keys and policy are the same on all nodes. If the node that is to run the change is gone, the leader does this.
+        Ok(Some(_)) if !is_own && !state.changes.nodes.is_leader() => Err(RetryReason::Unavailable),
+        Ok(objection) => Ok(objection),
+        Err(error) => {
+            tracing::error!(%error, change = %change.id, "the validity of an approval cannot be checked; trying again");
+            Err(RetryReason::Unavailable)
+        }
+    }
+}
+
+/// Returns the event that sends a change back to review because its target cannot be read, once it was tried often enough.
+fn event_if_unavailable(
+    state: &ReviewState,
+    error: &McpError,
+    failed_rechecks: &mut u32,
+) -> Result<ChangeEvent, RetryReason> {
+    if state.is_starting() && error.kind == ErrorKind::UpstreamUnavailable {
+        return Err(RetryReason::ProviderStarting);
+    }
+    if *failed_rechecks < MAX_RECHECK_RETRIES {
+        *failed_rechecks += 1;
+        return Err(RetryReason::Unavailable);
+    }
+    Ok(ChangeEvent::MarkStale { fault: to_fault(error) })
 }
 
 /// Sends a change back to review because its target has changed: marks it stale, then pending with a fresh diff.
@@ -391,96 +422,4 @@ async fn commit_transition(
 
 async fn pause(state: &ReviewState, delay: Duration) {
     state.changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(delay)).await;
-}
-
-/// Calls the provider once with exactly the approved bytes. The timeout is paused while the tool waits for an answer.
-/// Returns the change as last stored, and the event that ends the call.
-async fn call_provider(
-    state: &ReviewState,
-    change: &Arc<Change>,
-    provider: &Arc<dyn Provider>,
-    slot: &mut Slot,
-) -> (Arc<Change>, ChangeEvent) {
-    let (nodes, claimant, clock) =
-        (Arc::clone(&state.changes.nodes), change.claimed_by.clone(), Arc::clone(&state.changes.config.clock));
-    let last_sent_at = Arc::new(AtomicI64::new(state.changes.config.now().as_millisecond()));
-    // Checked just before the first byte of a call is sent.
-    let permit_sent_at = Arc::clone(&last_sent_at);
-    let permit = Permit(Arc::new(move || {
-        permit_sent_at.fetch_max(clock().as_millisecond(), Ordering::Relaxed);
-        nodes.holds_claim(claimant.as_ref())
-    }));
-    // A late renewal is fine as long as the node did not lose its lease in between.
-    while !permit.is_valid()
-        && state.changes.nodes.claimant() == change.claimed_by
-        && !state.changes.shutdown.kill.is_cancelled()
-    {
-        tokio::time::sleep(LEASE_CHECK_INTERVAL).await;
-    }
-    if !permit.is_valid() {
-        return (Arc::clone(change), ChangeEvent::Fail { fault: to_fault(&Permit::expired_error()), result: None });
-    }
-    let (inquirer, mut dialogue) = RunningDialogue::start(state, change).unzip();
-    let cancel = state.changes.shutdown.kill.child_token();
-    let context = CallContext {
-        cancel: cancel.clone(),
-        change_id: Some(change.id.clone()),
-        inquirer,
-        permit: Some(permit),
-        approved_state: Some(change.fingerprint.clone()),
-        answers_confirmation: change.preview.confirms,
-        ..CallContext::new(Arc::new(change.proposer.to_agent()))
-    };
-    let started_at = Instant::now();
-    let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
-    let mut work = std::pin::pin!(work);
-    let mut deadline = tokio::time::Instant::now() + state.changes.config.tuning.run_timeout;
-    let unknown_outcome = |kind: ErrorKind, message: &str, last_sent_at| ChangeEvent::LoseTrack {
-        fault: ChangeFault::new(kind, message),
-        last_sent_at,
-    };
-    let event = loop {
-        let is_waiting = dialogue.as_ref().is_some_and(RunningDialogue::is_waiting);
-        let next_event = async {
-            match &mut dialogue {
-                Some(dialogue) => dialogue.next().await,
-                None => std::future::pending().await,
-            }
-        };
-        let run_event = tokio::select! {
-            biased;
-            answer = &mut work => break match answer {
-                Ok(answer) => outcome_event(&state.changes, answer, last_sent(&last_sent_at)),
-                Err(_panic) => {
-                    tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
-                    let message = "The tool failed in a way that leaves open whether the change was applied";
-                    unknown_outcome(ErrorKind::Internal, message, state.changes.config.now())
-                }
-            },
-            () = tokio::time::sleep_until(deadline), if !is_waiting => {
-                break unknown_outcome(ErrorKind::Timeout, "The tool did not answer in time", last_sent(&last_sent_at));
-            }
-            () = state.changes.shutdown.kill.cancelled() => {
-                break unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", state.changes.config.now());
-            }
-            event = next_event => event,
-        };
-        // An answer of the tool does not cancel this, because the transition must be complete.
-        if let Some(dialogue) = &mut dialogue {
-            deadline += dialogue.handle(run_event).await;
-            if dialogue.is_waiting() {
-                drop(slot.take());
-            }
-        }
-    };
-    cancel.cancel();
-    crash_point("after_call");
-    metrics::histogram!(telemetry::CHANGE_RUN_DURATION).record(started_at.elapsed().as_secs_f64());
-    let latest = dialogue.map_or_else(|| Arc::clone(change), |dialogue| Arc::clone(&dialogue.change));
-    (latest, event)
-}
-
-/// Returns the time at which a request of the call was last sent, or the start of the call if none was sent.
-fn last_sent(last_sent_at: &AtomicI64) -> Timestamp {
-    Timestamp::from_millisecond(last_sent_at.load(Ordering::Relaxed)).unwrap_or(Timestamp::MAX)
 }
