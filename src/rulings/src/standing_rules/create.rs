@@ -130,89 +130,123 @@ impl StandingRuleService {
         by: &Principal,
         request: &RuleRequest,
     ) -> Result<(), McpError> {
-        let invalid = |message: String| Err(McpError::new(ErrorKind::ValidationFailed, message));
-        let forbidden = |message: &'static str| Err(McpError::new(ErrorKind::Forbidden, message));
-        let reviewers = &*self.deps.reviewers;
-        let max_seconds = if request.verdict == StandingVerdict::Allow { MAX_ALLOW_SECONDS } else { MAX_DENY_SECONDS };
-        match request.valid_for_seconds {
-            None if request.verdict == StandingVerdict::Allow => {
-                return invalid(format!(
-                    "a rule that allows needs an end: `for` must be 1 to {MAX_ALLOW_SECONDS} seconds"
-                ));
-            }
-            Some(seconds) if seconds == 0 || seconds > max_seconds => {
-                return invalid(format!("`for` must be 1 to {max_seconds} seconds"));
-            }
-            _ => {}
-        }
-        if change.redacted.is_some() && request.arguments != RuleArguments::Any {
-            return invalid(
-                "the arguments of the change are no longer kept, so a rule can only cover any arguments".to_owned(),
-            );
-        }
-        if let Err(message) = check_patterns(change, request) {
-            return invalid(message.to_owned());
-        }
+        check_validity(request)?;
+        check_arguments(change, request)?;
         if change.terms.require_comment && request.comment.is_none() {
-            return invalid("the change requires a comment, so a rule from it requires one too".to_owned());
+            return Err(invalid("the change requires a comment, so a rule from it requires one too"));
         }
-        // The rule covers the operation that the recipe now finds in the arguments.
-        let shown_operation = change.preview.tool_operation.as_deref().unwrap_or_default();
-        let is_shown = |route: &Arc<ToolRoute>| {
-            let subject = route.qualified_name(&change.arguments);
-            subject.get(route.name.len() + 1..).unwrap_or_default() == shown_operation
-        };
-        if !route.is_none_or(is_shown) {
-            let message = "the call counts as another operation than the change shows; propose the change again";
-            return Err(McpError::new(ErrorKind::VersionConflict, message));
-        }
+        check_operation(change, route)?;
         // A rule outlasts the change, so those who may decide only because the change has waited long do not create one.
-        if !reviewers.may_decide(&change.terms.reviewers, by) {
-            return forbidden("the change requires other reviewers");
+        if !self.deps.reviewers.may_decide(&change.terms.reviewers, by) {
+            return Err(forbidden("the change requires other reviewers"));
         }
         if request.verdict == StandingVerdict::Deny {
             return Ok(());
         }
-        if change.proposer_could_be(Person::from_principal(by)) {
-            return Err(McpError::new(
-                ErrorKind::SelfApproval,
-                "you cannot allow calls like those that you proposed yourself",
-            ));
+        self.check_approver(change, by)?;
+        let route = find_unchanged_route(change, route)?;
+        self.check_policy(route, change, by).await
+    }
+
+    /// Checks that the reviewer alone may approve the change.
+    fn check_approver(&self, change: &Change, by: &Principal) -> Result<(), McpError> {
+        let person = Person::from_principal(by);
+        if change.proposer_could_be(person) {
+            let message = "you cannot allow calls like those that you proposed yourself";
+            return Err(McpError::new(ErrorKind::SelfApproval, message));
         }
-        if !change.terms.editors_may_approve() && change.editors_could_include(Person::from_principal(by)) {
+        if !change.terms.editors_may_approve() && change.editors_could_include(person) {
             let message = "you have edited the arguments of this change, so somebody else must create a rule that allows such \
                            calls";
             return Err(McpError::new(ErrorKind::SelfApproval, message));
         }
-        if !can_approve_alone(reviewers, &change.terms, by) {
-            return forbidden(
+        if !can_approve_alone(&self.deps.reviewers, &change.terms, by) {
+            return Err(forbidden(
                 "the change needs several approvals, or a preview or a sign-in for each call, which a standing rule cannot replace",
-            );
+            ));
         }
-        let is_unchanged = |route: &&Arc<ToolRoute>| {
-            route.hash == change.tool_hash
-                && change.served_by.fingerprint == route.provider.as_provider().target_fingerprint()
-        };
-        let Some(route) = route.filter(is_unchanged) else {
-            let message = "the tool is gone or has changed since the proposal, or its server has another command or \
-                           address; propose the change again";
-            return Err(McpError::new(ErrorKind::VersionConflict, message));
-        };
+        Ok(())
+    }
+
+    /// Checks that the current policy lets the reviewer alone approve the call.
+    async fn check_policy(&self, route: &Arc<ToolRoute>, change: &Arc<Change>, by: &Principal) -> Result<(), McpError> {
         let decision = current_decision(route, change).await?;
         if decision.mark == Some(AcceptanceMark::UnknownOperation) {
-            return forbidden("the tool's recipe does not know the operation; name it in `operations` first");
+            return Err(forbidden("the tool's recipe does not know the operation; name it in `operations` first"));
         }
         if decision.mark.is_some() {
-            return forbidden("nobody has accepted the tool's definition yet; accept the definition first");
+            return Err(forbidden("nobody has accepted the tool's definition yet; accept the definition first"));
         }
         if decision.intended_verdict() == Verdict::Deny {
             return Err(McpError::new(ErrorKind::PolicyDenied, "the current policy denies such calls"));
         }
-        if decision.intended_verdict() == Verdict::Review && !can_approve_alone(reviewers, &decision.terms, by) {
-            return forbidden("the current policy requires more than your approval alone");
+        if decision.intended_verdict() == Verdict::Review
+            && !can_approve_alone(&self.deps.reviewers, &decision.terms, by)
+        {
+            return Err(forbidden("the current policy requires more than your approval alone"));
         }
         Ok(())
     }
+}
+
+fn invalid(message: impl Into<Cow<'static, str>>) -> McpError {
+    McpError::new(ErrorKind::ValidationFailed, message)
+}
+
+fn forbidden(message: &'static str) -> McpError {
+    McpError::new(ErrorKind::Forbidden, message)
+}
+
+/// Checks that the rule ends in time.
+fn check_validity(request: &RuleRequest) -> Result<(), McpError> {
+    let is_allowing = request.verdict == StandingVerdict::Allow;
+    let max_seconds = if is_allowing { MAX_ALLOW_SECONDS } else { MAX_DENY_SECONDS };
+    match request.valid_for_seconds {
+        None if is_allowing => {
+            Err(invalid(format!("a rule that allows needs an end: `for` must be 1 to {MAX_ALLOW_SECONDS} seconds")))
+        }
+        Some(seconds) if seconds == 0 || seconds > max_seconds => {
+            Err(invalid(format!("`for` must be 1 to {max_seconds} seconds")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that the rule covers arguments that the reviewer sees.
+fn check_arguments(change: &Change, request: &RuleRequest) -> Result<(), McpError> {
+    if change.redacted.is_some() && request.arguments != RuleArguments::Any {
+        return Err(invalid("the arguments of the change are no longer kept, so a rule can only cover any arguments"));
+    }
+    check_patterns(change, request).map_err(invalid)
+}
+
+/// Checks that the recipe still finds the operation in the arguments that the change shows, because the rule covers that
+/// operation.
+fn check_operation(change: &Change, route: Option<&Arc<ToolRoute>>) -> Result<(), McpError> {
+    let Some(route) = route else { return Ok(()) };
+    let subject = route.qualified_name(&change.arguments);
+    let operation = subject.get(route.name.len() + 1..).unwrap_or_default();
+    if operation != change.preview.tool_operation.as_deref().unwrap_or_default() {
+        let message = "the call counts as another operation than the change shows; propose the change again";
+        return Err(McpError::new(ErrorKind::VersionConflict, message));
+    }
+    Ok(())
+}
+
+/// Returns the tool if it and its server are as the change shows.
+fn find_unchanged_route<'a>(
+    change: &Change,
+    route: Option<&'a Arc<ToolRoute>>,
+) -> Result<&'a Arc<ToolRoute>, McpError> {
+    let is_unchanged = |route: &&Arc<ToolRoute>| {
+        route.hash == change.tool_hash
+            && change.served_by.fingerprint == route.provider.as_provider().target_fingerprint()
+    };
+    route.filter(is_unchanged).ok_or_else(|| {
+        let message = "the tool is gone or has changed since the proposal, or its server has another command or address; \
+                       propose the change again";
+        McpError::new(ErrorKind::VersionConflict, message)
+    })
 }
 
 /// Checks the conditions on the arguments. They must cover the change itself, which the reviewer sees.
