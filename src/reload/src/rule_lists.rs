@@ -34,10 +34,15 @@ const RULES_KEY: &str = "policy.rules";
 
 /// Merges the lists.
 ///
-/// These changes take effect at once: a stricter verdict in the same place; a new rule that denies; a new rule that
-/// reviews, if neither a later rule nor the default denies or has stricter terms; a new rule that allows, if all later rules
-/// and the default allow and no extension method is named; a removed rule that allows. If the terms of a review
-/// loosen in any way, the old ones stay as a whole.
+/// These changes take effect at once:
+///
+/// - a stricter verdict in the same place
+/// - a new rule that denies
+/// - a new rule that reviews, if neither a later rule nor the default denies or has stricter terms
+/// - a new rule that allows, if all later rules and the default allow and no extension method is named
+/// - a removed rule that allows
+///
+/// If the terms of a review loosen in any way, the old ones stay as a whole.
 #[must_use]
 pub fn merge(old: &[Rule], new: &[Rule], default_decision: &DefaultDecision) -> RuleListMerge {
     let mut merged = RuleListMerge::default();

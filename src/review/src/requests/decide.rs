@@ -28,8 +28,8 @@ use countersign_runtime::crash::crash_point;
 
 impl Changes {
     /// Approves or rejects. Refuses an approval by the proposer, an old version, a call that policy now denies, and a target
-    /// that has changed; the change is then pending with a new diff, or stale if it cannot be previewed. Rejecting an approved step
-    /// of a plan withdraws the step, which stops the plan.
+    /// that has changed. In the last case, the change is then pending with a new diff, or stale if it cannot be previewed.
+    /// Rejecting an approved step of a plan withdraws the step, which stops the plan.
     ///
     /// Decides on the Executor's thread, so that a dropped future leaves nothing half done, and so that providers are never
     /// called on the threads that serve connections.

@@ -108,8 +108,8 @@ fn check_arguments(
     directory.validate(&change.provider, &change.tool, edited)
 }
 
-/// Returns the verdict of policy on a change with these arguments, which were edited or filled in, or are its own, and its review
-/// terms: the terms of the proposal combined with those that policy sets now, so that new arguments cannot avoid a rule.
+/// Returns the verdict of policy on a change with these arguments, whether edited, filled in or its own, and the terms of its
+/// review. The terms of the proposal are combined with those that policy sets now, so that new arguments cannot avoid a rule.
 pub(crate) async fn terms_for_arguments(
     state: &ReviewState,
     change: &Arc<Change>,

@@ -25,9 +25,14 @@ pub async fn occupants<S: Sql>(db: &S, targets: &[String], now: Timestamp) -> Re
     db.rows(&sql, &parameters.values()).await?.iter().map(read).collect()
 }
 
-/// Returns the condition under which a step of a plan may run, given the steps of the plan (a `FROM` clause that calls them `s`,
-/// and a condition) and the parameters with the position of the step and the present time in milliseconds: the plan is complete,
-/// all earlier steps are applied, and the step and all later ones are approved for good.
+/// Returns the condition under which a step of a plan may run:
+///
+/// - All earlier steps are applied.
+/// - The plan is complete.
+/// - The step and all later ones are approved for good.
+///
+/// `steps` is a `FROM` clause with a condition, in which the steps of the plan are called `s`. `index` and `now_ms` are the
+/// parameters with the position of the step and the present time in milliseconds.
 pub fn plan_condition(steps: &str, index: &str, now_ms: &str) -> String {
     format!(
         "(SELECT count(*) {steps} AND s.plan_index < {index} AND s.state = 'applied') = {index}
