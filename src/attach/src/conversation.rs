@@ -142,17 +142,10 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Notes a line of the agent, and returns the line for the gateway. Returns `None` for an answer to a gateway that has
-    /// ended.
+    /// Notes a line of the agent, and returns the line for the gateway, without answers to gateways that have ended. Returns
+    /// `None` if nothing is left.
     pub fn note_agent_line<'a>(&mut self, line: &'a [u8]) -> Option<Cow<'a, [u8]>> {
-        if line.trim_ascii_start().first() == Some(&b'[') {
-            let batch: Vec<&RawValue> = serde_json::from_slice(line).unwrap_or_default();
-            for message in batch {
-                self.note_agent_message(message.get().as_bytes());
-            }
-            return Some(line.into());
-        }
-        self.note_agent_message(line)
+        map_messages(line, |message| self.note_agent_message(message))
     }
 
     fn note_agent_message<'a>(&mut self, line: &'a [u8]) -> Option<Cow<'a, [u8]>> {
@@ -397,9 +390,28 @@ impl PendingRequest {
     }
 }
 
-/// Returns `true` if the line is an answer to a request of the gateway.
-pub fn is_answer(line: &[u8]) -> bool {
-    serde_json::from_slice::<Envelope<'_>>(line).is_ok_and(|message| message.method.is_none() && message.id.is_some())
+/// Returns the line without answers to requests of the gateway, or `None` if nothing is left.
+pub fn without_answers(line: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let is_answer = |message: &[u8]| {
+        serde_json::from_slice::<Envelope<'_>>(message)
+            .is_ok_and(|message| message.method.is_none() && message.id.is_some())
+    };
+    map_messages(line, |message| (!is_answer(message)).then_some(message.into()))
+}
+
+/// Returns the line with each of its messages replaced by `map`, which returns `None` to drop the message. A batch
+/// (2025-03-26) has several messages. Returns `None` if no message is left.
+fn map_messages<'a>(line: &'a [u8], mut map: impl FnMut(&'a [u8]) -> Option<Cow<'a, [u8]>>) -> Option<Cow<'a, [u8]>> {
+    if line.trim_ascii_start().first() != Some(&b'[') {
+        return map(line);
+    }
+    let Ok(batch) = serde_json::from_slice::<Vec<&'a RawValue>>(line) else { return Some(line.into()) };
+    let count = batch.len();
+    let messages: Vec<_> = batch.into_iter().filter_map(|message| map(message.get().as_bytes())).collect();
+    if messages.len() == count && messages.iter().all(|message| matches!(message, Cow::Borrowed(_))) {
+        return Some(line.into());
+    }
+    (!messages.is_empty()).then(|| [&b"["[..], &messages.join(&b','), b"]\n"].concat().into())
 }
 
 /// Returns `true` if an ending gateway has refused the request, and another one may be asked: the gateway did not begin with

@@ -2,6 +2,7 @@
 //! lines are written to stdout, so that a gateway that dies in the middle of a message leaves no partial line.
 
 use std::{
+    borrow::Cow,
     cell::RefCell,
     future::{Future, pending},
     io,
@@ -260,15 +261,17 @@ impl<I: AsyncRead + Unpin> AgentInput<I> {
         conversation: &RefCell<Conversation>,
     ) -> io::Result<()> {
         let is_whole = !self.is_continuation && self.line.len() < MAX_KEPT_LINE_BYTES;
-        if is_whole && !self.is_noted {
+        let line = if !is_whole {
+            Some(Cow::from(&self.line))
+        } else if self.is_noted {
+            // Answers that were noted before are for the gateway that has ended.
+            conversation::without_answers(&self.line)
+        } else {
             self.is_noted = true;
-            let line = conversation.borrow_mut().note_agent_line(&self.line);
-            if let Some(line) = line {
-                gateway.write_all(&line).await?;
-            }
-        } else if !(self.is_noted && conversation::is_answer(&self.line)) {
-            // An answer that was noted before is for the gateway that has ended.
-            gateway.write_all(&self.line).await?;
+            conversation.borrow_mut().note_agent_line(&self.line)
+        };
+        if let Some(line) = line {
+            gateway.write_all(&line).await?;
         }
         conversation.borrow_mut().mark_sent();
         self.is_continuation = self.line.last() != Some(&b'\n');

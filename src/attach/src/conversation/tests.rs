@@ -104,6 +104,32 @@ fn answer_to_ended_gateway_reaches_no_other() {
 }
 
 #[test]
+fn answers_in_a_batch_are_treated_like_single_ones() {
+    let mut conversation = session();
+    let questions = [br#"{"id":1,"method":"roots/list"}"#, br#"{"id":2,"method":"roots/list"}"#];
+    for question in questions {
+        conversation.note_gateway_line(question);
+    }
+    conversation.note_gateway_end();
+    conversation.note_gateway_line(questions[0]);
+    let batch = r#"[{"id":1,"result":{"n":0}}, {"id":"gateway-1-1","result":{"n":1}}, {"id":5,"method":"ping"}]"#;
+    let expected = "[{\"id\":1,\"result\":{\"n\":1}},{\"id\":5,\"method\":\"ping\"}]\n";
+    assert_eq!(send(&mut conversation, batch), expected);
+    assert_eq!(send(&mut conversation, r#"[{"id":2,"result":{}}]"#), "", "nothing is left for this gateway");
+}
+
+#[test]
+fn line_that_was_noted_before_loses_only_its_answers() {
+    let without = |line: &[u8]| without_answers(line).map(Cow::into_owned);
+    assert_eq!(without(br#"{"id":1,"result":{}}"#), None);
+    assert_eq!(without(br#"[{"id":1,"result":{}}]"#), None);
+    let batch = br#"[{"id":1,"result":{}},{"id":2,"method":"ping"}]"#;
+    assert_eq!(without(batch).unwrap(), b"[{\"id\":2,\"method\":\"ping\"}]\n");
+    let request = br#"{"id":2,"method":"ping"}"#;
+    assert_eq!(without(request).unwrap(), request);
+}
+
+#[test]
 fn subscription_that_a_gateway_ends_is_not_opened_again() {
     let mut conversation = Conversation::default();
     for id in [5, 6] {
