@@ -5,7 +5,10 @@
 
 use bytes::Bytes;
 
-use super::{McpError, PassthroughError, RequestId, Revision, json::replace_line_breaks};
+use super::{McpError, Method, PassthroughError, RequestId, Revision, json::replace_line_breaks};
+
+/// The beginning of a notification, up to its method.
+const NOTIFICATION_HEAD: &str = r#"{"jsonrpc":"2.0","method":"#;
 
 /// Returns the response to a request that succeeded. `result` is JSON text. Only its line breaks are changed.
 #[must_use]
@@ -54,7 +57,15 @@ fn write_error_object(out: &mut Vec<u8>, error: &McpError, revision: Revision) {
 /// Returns a notification, which is never answered. `params` is the JSON text of an object.
 #[must_use]
 pub fn notification(method: &str, params: Option<&str>) -> Bytes {
-    message(&[r#"{"jsonrpc":"2.0","method":"#], method, params)
+    message(&[NOTIFICATION_HEAD], method, params)
+}
+
+/// Returns the method of a notification that was written by [`notification`], or `None` for other messages.
+#[must_use]
+pub fn notified_method(message: &[u8]) -> Option<Method> {
+    let method = message.strip_prefix(NOTIFICATION_HEAD.as_bytes())?.strip_prefix(b"\"")?;
+    let end = method.iter().position(|byte| *byte == b'"')?;
+    Method::parse(std::str::from_utf8(method.get(..end)?).ok()?)
 }
 
 /// Returns a request, which must be answered. `params` is the JSON text of an object.

@@ -14,6 +14,7 @@ use crate::bounds::{
     eviction,
     memory::{EXEMPT_MESSAGE_BYTES, MemoryShare, UnreadHolder, WeakHolder},
 };
+use countersign_protocol::{Method, encode};
 
 /// The size in bytes above which the frames of a drain still count as memory until the next drain or
 /// [`Outbox::confirm_taken`].
@@ -32,9 +33,17 @@ pub struct DrainedFrames {
     pub close: Option<(u16, &'static str)>,
 }
 
-/// The outbox refused a message: it is full, there is no memory for the message, or the connection is closing.
+/// The reason why the outbox refused a message.
 #[derive(Debug, PartialEq, Eq)]
-pub struct RefusedMessage;
+pub enum RefusedMessage {
+    /// The outbox is half full, and the client can do without the notification. `is_first` is `true` for the first one that
+    /// was dropped.
+    Dispensable { is_first: bool },
+    /// The outbox is full, or there is no memory for the message. All later messages are refused as [`Self::Closed`].
+    Overflow,
+    /// A limit was exceeded before, or the connection is closing.
+    Closed,
+}
 
 /// The reason why a session cannot be resumed at the client's position.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,6 +65,13 @@ pub struct OutboxLimits {
     pub replay_frames: usize,
     /// The maximum number of bytes of the sent frames that are kept.
     pub replay_bytes: usize,
+}
+
+impl OutboxLimits {
+    /// Returns `true` if the waiting messages take half of a limit or more.
+    fn is_half_used_by(&self, state: &State) -> bool {
+        queued_len(state) * 2 >= self.messages || state.queued_bytes * 2 >= self.bytes
+    }
 }
 
 #[derive(Default)]
@@ -88,6 +104,8 @@ struct State {
     close: Option<(u16, &'static str)>,
     /// `true` if a limit was exceeded since the pump was attached. Further messages are then refused.
     has_overflowed: bool,
+    /// `true` if a notification was dropped because much waited.
+    has_dropped_notification: bool,
     /// The number of times that a client came back. Only the pump of the latest generation may drain.
     generation: u64,
     /// The memory of the principal that the frames take.
@@ -124,18 +142,24 @@ impl Outbox {
     /// Queues one message.
     ///
     /// # Errors
-    /// [`RefusedMessage`] once a limit is exceeded or the connection is closing. The message and all later ones are
+    /// [`RefusedMessage::Dispensable`] for progress, log messages and repeated notifications of changes while half of a limit
+    /// is used. Otherwise, once a limit is exceeded or the connection is closing, the message and all later ones are
     /// dropped until a pump is attached again. `SessionState::push` then ends the session, and the session's actor
     /// cuts the connection without a grace period.
     pub fn push(&self, frame: Bytes) -> Result<(), RefusedMessage> {
         let mut state = self.state.lock();
         if state.has_overflowed || state.close.is_some() {
-            return Err(RefusedMessage);
+            return Err(RefusedMessage::Closed);
+        }
+        // The other half is left for messages that the client cannot do without, such as the answer that follows its progress.
+        if self.limits.is_half_used_by(&state) && is_dispensable(&state, &frame) {
+            let is_first = !std::mem::replace(&mut state.has_dropped_notification, true);
+            return Err(RefusedMessage::Dispensable { is_first });
         }
         let queued = queued_len(&state);
         if queued >= self.limits.messages || (queued > 0 && state.queued_bytes + frame.len() > self.limits.bytes) {
             overflow(&mut state);
-            return Err(RefusedMessage);
+            return Err(RefusedMessage::Overflow);
         }
         let is_detached = matches!(state.connection, Connection::Detached);
         if queued == 0 && !is_detached {
@@ -147,7 +171,7 @@ impl Outbox {
             self.trim_disconnected(&mut state);
         } else if !self.reserve_memory(&mut state) {
             overflow(&mut state);
-            return Err(RefusedMessage);
+            return Err(RefusedMessage::Overflow);
         }
         wake(state);
         Ok(())
@@ -299,8 +323,7 @@ impl Outbox {
 
     /// Returns `true` if so much waits for the pump that no more should be read from this peer.
     pub fn is_half_full(&self) -> bool {
-        let state = self.state.lock();
-        queued_len(&state) * 2 >= self.limits.messages || state.queued_bytes * 2 >= self.limits.bytes
+        self.limits.is_half_used_by(&self.state.lock())
     }
 
     /// Returns `true` if no message waits for the pump.
@@ -408,6 +431,20 @@ fn overflow(state: &mut State) {
 
 fn queued_len(state: &State) -> usize {
     state.frames.len() - usize::try_from(state.sent_end - state.base).unwrap_or(0)
+}
+
+/// Returns `true` if the frame is progress, a log message, or a notification of a change that a waiting frame announces.
+fn is_dispensable(state: &State, frame: &Bytes) -> bool {
+    match encode::notified_method(frame) {
+        Some(Method::Progress | Method::LogMessage) => true,
+        Some(
+            Method::ToolsListChanged
+            | Method::PromptsListChanged
+            | Method::ResourcesListChanged
+            | Method::ResourcesUpdated,
+        ) => state.frames.iter().rev().take(queued_len(state)).any(|waiting| waiting == frame),
+        _ => false,
+    }
 }
 
 fn drop_front(state: &mut State) {

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     facts::ClientFacts,
-    outbox::Outbox,
+    outbox::{Outbox, RefusedMessage},
     questions::Questions,
     streams::{GET_STREAM, Streams},
 };
@@ -393,14 +393,25 @@ impl SessionState {
         std::mem::take(&mut *self.subscriptions.lock()).into_keys().collect()
     }
 
-    /// Queues a message in the outbox. Returns `false` if that fails. A client that does not read loses its session.
+    /// Queues a message in the outbox, or drops one that the client can do without. Returns `false` if that fails. A client
+    /// that does not read loses its session.
     pub(crate) fn push(&self, outbox: &Outbox, message: Bytes) -> bool {
-        let is_queued = outbox.push(message).is_ok();
-        if !is_queued && outbox.has_overflowed() {
-            tracing::warn!(session = %self.short_id(), "the session ends because its client does not read");
-            self.end();
+        match outbox.push(message) {
+            Ok(()) | Err(RefusedMessage::Dispensable { is_first: false }) => true,
+            Err(RefusedMessage::Dispensable { is_first: true }) => {
+                tracing::warn!(
+                    session = %self.short_id(),
+                    "progress, logs and repeated notifications are dropped: more arrives than the client reads"
+                );
+                true
+            }
+            Err(RefusedMessage::Overflow) => {
+                tracing::warn!(session = %self.short_id(), "the session ends: more arrives than its client reads");
+                self.end();
+                false
+            }
+            Err(RefusedMessage::Closed) => false,
         }
-        is_queued
     }
 
     /// Sends a message that belongs to no request. A client that does not read loses its session.

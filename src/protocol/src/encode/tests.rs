@@ -45,6 +45,17 @@ fn messages_have_exact_wire_text() {
 }
 
 #[test]
+fn method_is_found_only_in_written_notification() {
+    for method in Method::ALL {
+        assert_eq!(notified_method(&notification(method.as_str(), Some("{}"))), Some(*method));
+    }
+    for other in [notification("a\"\n", None), request(&id("7"), "ping", None), result(&id("1"), "{}")] {
+        assert_eq!(notified_method(&other), None);
+    }
+    assert_eq!(notified_method(b""), None);
+}
+
+#[test]
 fn errors_have_exact_wire_text() {
     let error = McpError::new(ErrorKind::ResourceNotFound, "No \"x\"").with("uri", "a://b");
     assert_eq!(

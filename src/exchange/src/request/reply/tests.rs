@@ -87,6 +87,19 @@ fn unread_message_of_request_ends_its_session() {
     assert!(!RelatedChannel::Outbox(none).send(Bytes::from("a")));
 }
 
+#[test]
+fn dropped_progress_ends_neither_session_nor_request() {
+    let limits = OutboxLimits { messages: 2, bytes: 1000, replay_frames: 0, replay_bytes: 0 };
+    let session = session(Transport::Stdio, Channel::Outbox(Outbox::new(limits)));
+    let related = RelatedChannel::Outbox(Arc::clone(&session));
+    let progress = || countersign_protocol::encode::notification("notifications/progress", None);
+    assert!((0..100).all(|_| related.send(progress())), "a subscription would end otherwise");
+    assert!(related.send(Bytes::from("answer")), "there is room for an answer");
+    assert!(!session.ended.is_cancelled());
+    let Channel::Outbox(outbox) = &session.channel else { unreachable!() };
+    assert_eq!(outbox.len(), 2);
+}
+
 fn finished(reply: &Reply, revision: Revision) -> Value {
     serde_json::from_str(&reply.finish(revision)).unwrap()
 }

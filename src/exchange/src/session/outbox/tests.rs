@@ -58,9 +58,9 @@ fn overflow_lasts_until_pump_is_reattached() {
     for _ in 0..4 {
         outbox.push(Bytes::from_static(b"x")).unwrap();
     }
-    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(RefusedMessage));
+    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(RefusedMessage::Overflow));
     outbox.drain(0, 1000);
-    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(RefusedMessage));
+    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(RefusedMessage::Closed));
     assert!(outbox.attach(0, wake));
     assert_eq!(outbox.push(Bytes::from_static(b"y")), Ok(()));
 }
@@ -90,7 +90,30 @@ fn single_message_over_byte_limit_is_accepted() {
     let (wake, _) = counting_wake();
     assert!(outbox.attach(0, wake));
     assert_eq!(outbox.push(Bytes::from(vec![b'x'; 500])), Ok(()));
-    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(RefusedMessage));
+    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(RefusedMessage::Overflow));
+}
+
+#[test]
+fn half_full_outbox_drops_only_dispensable_notifications() {
+    let outbox = Outbox::new(OutboxLimits { bytes: 10_000, ..LIMITS });
+    let notification = |method: &str| encode::notification(method, None);
+    let progress = || notification("notifications/progress");
+    let dropped = |is_first| Err::<(), _>(RefusedMessage::Dispensable { is_first });
+    assert_eq!(outbox.push(notification("notifications/tools/list_changed")), Ok(()));
+    assert_eq!(outbox.push(progress()), Ok(()));
+    assert_eq!(outbox.push(progress()), dropped(true));
+    assert_eq!(outbox.push(notification("notifications/message")), dropped(false));
+    assert_eq!(outbox.push(notification("notifications/tools/list_changed")), dropped(false), "the first one waits");
+    assert_eq!(outbox.push(notification("notifications/prompts/list_changed")), Ok(()));
+    assert_eq!(outbox.push(Bytes::from_static(b"answer")), Ok(()));
+    assert_eq!(outbox.push(progress()), dropped(false));
+    assert_eq!(outbox.len(), 4);
+    assert!(outbox.drain(0, 10_000).is_some());
+    assert_eq!(outbox.push(progress()), Ok(()), "there is room again");
+    assert_eq!(outbox.push(notification("notifications/tools/list_changed")), Ok(()));
+    assert_eq!(outbox.push(notification("notifications/tasks/status")), Ok(()));
+    assert_eq!(outbox.push(notification("notifications/tasks/status")), Ok(()), "states are not dropped");
+    assert_eq!(outbox.push(Bytes::from_static(b"answer")), Err(RefusedMessage::Overflow));
 }
 
 #[test]
@@ -188,7 +211,7 @@ fn abandoned_outbox_drops_waiting_frames_and_closes() {
     assert_eq!((outbox.len(), outbox.bytes()), (1, 5));
     outbox.abandon(1013, "too slow");
     assert_eq!((outbox.len(), outbox.bytes(), count.load(Ordering::Relaxed)), (0, 0, 2));
-    assert_eq!(outbox.push(Bytes::from_static(b"late")), Err(RefusedMessage));
+    assert_eq!(outbox.push(Bytes::from_static(b"late")), Err(RefusedMessage::Closed));
     let last = outbox.drain(0, 60).unwrap();
     assert_eq!((last.frames, last.close), (vec![], Some((1013, "too slow"))));
     // Frames that were sent before can still be replayed.
