@@ -16,7 +16,7 @@ use serde_json::{Value, json, value::RawValue};
 /// The prefix of the ids of requests that the proxy itself sends to a new gateway.
 const PROXY_ID_PREFIX: &str = "countersign-replay-";
 /// The methods of requests that do no harm if they are sent twice.
-const REPEATABLE_METHODS: [&str; 15] = [
+const REPEATABLE_METHODS: [&str; 16] = [
     "ping",
     "server/discover",
     "tools/list",
@@ -29,6 +29,7 @@ const REPEATABLE_METHODS: [&str; 15] = [
     "subscriptions/listen",
     "tasks/get",
     "tasks/list",
+    "tasks/result",
     "resources/subscribe",
     "resources/unsubscribe",
     "logging/setLevel",

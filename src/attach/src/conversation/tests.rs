@@ -83,6 +83,20 @@ fn refused_request_is_sent_again() {
 }
 
 #[test]
+fn wait_for_task_result_is_sent_again() {
+    let mut conversation = session();
+    for id in [2, 3] {
+        send(&mut conversation, &format!(r#"{{"id":{id},"method":"tasks/result","params":{{"taskId":"chg_1"}}}}"#));
+    }
+    // The gateway ends one wait before it ends itself, and dies with the other.
+    let refusal = br#"{"id":3,"error":{"code":-31020,"message":"","data":{"code":"SHUTTING_DOWN"}}}"#;
+    assert_eq!(conversation.note_gateway_line(refusal), GatewayLine::Drop);
+    assert!(conversation.note_gateway_end().is_empty());
+    let lines = texts(conversation.resuming_lines());
+    assert!(lines.len() == 3 && lines[1..].iter().all(|line| line.contains("tasks/result")), "{lines:?}");
+}
+
+#[test]
 fn unsent_request_is_neither_lost_nor_repeated() {
     let mut conversation = session();
     conversation.note_agent_line(br#"{"id":7,"method":"tools/call","params":{"name":"create_issue"}}"#);
