@@ -1,8 +1,8 @@
 //! Remembers what a new gateway must know so that an agent's session continues when the old gateway has ended: the
 //! handshake, the log level, the subscriptions and the requests in flight.
 //!
-//! Reads only the members that a new gateway needs (method, id, tool name, subscribed URI, log level, capabilities). Messages
-//! are not changed, but the ids of requests of later gateways get a prefix, because each gateway numbers its requests
+//! Reads only the members that a new gateway needs (method, id, tool name, subscribed URI, log level, capabilities, progress).
+//! Messages are not changed, but the ids of requests of later gateways get a prefix, because each gateway numbers its requests
 //! from 1.
 
 use std::{
@@ -57,7 +57,7 @@ struct Envelope<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// The parameters that the proxy reads.
+/// The members of parameters, and of `_meta` in them, that the proxy reads.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Params<'a> {
@@ -67,6 +67,11 @@ struct Params<'a> {
     name: Option<Cow<'a, str>>,
     #[serde(borrow)]
     uri: Option<Cow<'a, str>>,
+    #[serde(borrow, rename = "_meta")]
+    meta: Option<&'a RawValue>,
+    #[serde(borrow, rename = "progressToken")]
+    progress_token: Option<&'a RawValue>,
+    progress: Option<f64>,
 }
 
 impl<'a> Params<'a> {
@@ -92,6 +97,10 @@ struct PendingRequest {
     is_repeated: bool,
     /// `true` once an ending gateway refused to begin with the request.
     is_refused: bool,
+    /// The token of the request's progress, as JSON.
+    progress_token: Option<String>,
+    /// The progress that the agent has seen last.
+    last_progress: f64,
 }
 
 /// A request of a gateway that the agent has not answered.
@@ -117,7 +126,7 @@ struct Handshake {
 #[derive(Debug, PartialEq, Eq)]
 pub enum GatewayLine<'a> {
     Forward(Cow<'a, [u8]>),
-    /// The line answers a request of the proxy, or a request that is sent again to the next gateway.
+    /// The line answers a request of the proxy, or a request that is sent again to the next gateway, or repeats progress.
     Drop,
     /// The new gateway knows the session now. The lines are for the agent.
     Resumed(Vec<Vec<u8>>),
@@ -206,6 +215,8 @@ impl Conversation {
             is_sent: false,
             is_repeated: false,
             is_refused: false,
+            progress_token: Params::new(params.meta).progress_token.map(|token| token.get().to_owned()),
+            last_progress: f64::NEG_INFINITY,
         };
         self.remove(id);
         self.pending.insert(id.to_owned(), pending);
@@ -254,6 +265,9 @@ impl Conversation {
                     None => GatewayLine::Forward(line.into()),
                 }
             }
+            (Some(method), None) if method == "notifications/progress" && !self.note_progress(message.params) => {
+                GatewayLine::Drop
+            }
             (None, Some(id)) => self.note_answer(line, id.get(), &message),
             _ => GatewayLine::Forward(line.into()),
         }
@@ -283,6 +297,20 @@ impl Conversation {
             self.handshake = Handshake::new(request, result);
         }
         GatewayLine::Forward(line.into())
+    }
+
+    /// Returns `false` for progress that the agent has seen before its request was sent again, because progress must increase
+    /// (2025-11-25/basic/utilities/progress).
+    fn note_progress(&mut self, params: Option<&RawValue>) -> bool {
+        let params = Params::new(params);
+        let Some((token, progress)) = params.progress_token.zip(params.progress) else { return true };
+        let request = self.pending.values_mut().find(|request| request.progress_token.as_deref() == Some(token.get()));
+        let Some(request) = request else { return true };
+        if request.is_repeated && progress <= request.last_progress {
+            return false;
+        }
+        request.last_progress = progress;
+        true
     }
 
     fn remove(&mut self, id: &str) -> Option<PendingRequest> {

@@ -97,6 +97,36 @@ fn wait_for_task_result_is_sent_again() {
 }
 
 #[test]
+fn progress_of_repeated_request_only_rises() {
+    let mut conversation = session();
+    for (id, token) in [(2, r#""w""#), (3, "7")] {
+        send(
+            &mut conversation,
+            &format!(r#"{{"id":{id},"method":"ping","params":{{"_meta":{{"progressToken":{token}}}}}}}"#),
+        );
+    }
+    let is_sent = |conversation: &mut Conversation, token: &str, progress: &str| {
+        let line = format!(
+            r#"{{"method":"notifications/progress","params":{{"progressToken":{token},"progress":{progress}}}}}"#
+        );
+        conversation.note_gateway_line(line.as_bytes()) == GatewayLine::Forward(line.as_bytes().into())
+    };
+    assert!(is_sent(&mut conversation, r#""w""#, "10.004"));
+    assert!(conversation.note_gateway_end().is_empty());
+    assert_eq!(conversation.resuming_lines().len(), 3);
+    for (token, progress, expected) in [
+        (r#""w""#, "0.0000014", false),
+        (r#""w""#, "10.004", false),
+        (r#""w""#, "1.1e1", true),
+        (r#""w""#, "10.5", false),
+        ("7", "0", true),
+        ("8", "0", true),
+    ] {
+        assert_eq!(is_sent(&mut conversation, token, progress), expected, "{token} {progress}");
+    }
+}
+
+#[test]
 fn unsent_request_is_neither_lost_nor_repeated() {
     let mut conversation = session();
     conversation.note_agent_line(br#"{"id":7,"method":"tools/call","params":{"name":"create_issue"}}"#);
