@@ -2,7 +2,7 @@
 
 use std::{
     os::unix::fs::PermissionsExt,
-    process::Stdio,
+    process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -28,13 +28,40 @@ fn help_version_usage_and_completions() {
     }
 }
 
+/// Runs a command whose stdout nobody reads.
+fn run_with_closed_stdout(mut command: Command) -> RunResult {
+    let (reader, stdout) = std::io::pipe().unwrap();
+    drop(reader);
+    RunResult(command.stdout(stdout).output().unwrap())
+}
+
 #[test]
 fn closed_output_is_not_a_failure() {
-    let home = Home::new();
-    let mut child = home.command(&["config", "show"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    drop(child.stdout.take());
-    let ended = RunResult(child.wait_with_output().unwrap()).ends(0);
+    let ended = run_with_closed_stdout(Home::new().command(&["config", "show"])).ends(0);
     assert_eq!(ended.stderr(), "");
+}
+
+#[test]
+fn decisions_are_made_if_nobody_reads_stdout() {
+    let fake = FakeGateway::start(|request, _| {
+        let id = request.target.split('/').nth(3).unwrap_or_default();
+        match (request.method.as_str(), id) {
+            ("GET", id) => json("200 OK", &change(id, 1, "pending")),
+            (_, "chg_stale") => json("200 OK", &change(id, 2, "stale")),
+            (_, id) => json("200 OK", &change(id, 2, "rejected")),
+        }
+    });
+    let home = Home::new();
+    let decide = |arguments: &[&str]| {
+        let mut command = home.command(&[&["changes", "--url", &fake.url], arguments, &["--yes"]].concat());
+        command.envs([KEY]);
+        run_with_closed_stdout(command)
+    };
+    decide(&["reject", "chg_1", "chg_2", "chg_3"]).ends(0);
+    let decisions = fake.requests().into_iter().filter(|request| request.method == "POST");
+    let expected = ["chg_1", "chg_2", "chg_3"].map(|id| format!("/api/changes/{id}/decision"));
+    assert_eq!(decisions.map(|request| request.target).collect::<Vec<_>>(), expected);
+    decide(&["approve", "chg_stale"]).ends(4);
 }
 
 #[test]
@@ -81,7 +108,9 @@ fn key_whose_secret_cannot_be_printed_is_revoked() {
     let mut create = home.command(&["keys", "create", "--role", "agent", "--name", "ci"]);
     let ended = RunResult(create.stdout(full).output().unwrap()).ends(1);
     ended.complains(&["output cannot be written", "so the new key key_", "was revoked"]);
-    home.run(&["keys", "list"]).ends(0).says(&["ci", "revoked 2"]);
+    let create = home.command(&["keys", "create", "--role", "agent", "--name", "other"]);
+    run_with_closed_stdout(create).ends(1).complains(&["so the new key key_", "was revoked"]);
+    home.run(&["keys", "list"]).ends(0).says(&["ci", "revoked 2", "other"]);
 }
 
 #[test]

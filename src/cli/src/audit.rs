@@ -87,7 +87,7 @@ fn export(args: &AuditArgs, format: ExportFormat, span: TimeRange, out: &mut Out
                 ExportFormat::Csv => out.write_line(&one_line(text.trim_end()))?,
             }
         }
-        Ok(())
+        out.ensure_open()
     });
     match read {
         Ok(()) => Ok(Exit::Ok),

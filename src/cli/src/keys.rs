@@ -40,7 +40,8 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
                 )?;
             }
             keys.insert(&new.key, &new.hash)?;
-            if let Err(error) = out.write_line(&new.secret).and_then(|()| out.finish()) {
+            let printed = out.write_line(&new.secret).and_then(|()| out.finish()).and_then(|()| out.ensure_open());
+            if let Err(error) = printed {
                 return Err(revoke_unprinted(&*keys, &new.key.id, error));
             }
             let variable = if *role == Role::Agent { "COUNTERSIGN_AGENT_KEY" } else { "COUNTERSIGN_KEY" };

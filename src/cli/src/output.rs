@@ -48,9 +48,11 @@ pub fn verdict_style(verdict: &str) -> Style {
     }
 }
 
-/// The destination of results.
+/// The destination of results. Once its reader has closed the pipe, like `head -1`, it discards what is written, so that
+/// a command does all that was requested of it and its exit code says how that ended.
 pub struct Output {
     sink: Sink,
+    closed: bool,
     colour: bool,
     terminal: bool,
     width: Option<usize>,
@@ -75,12 +77,12 @@ impl Output {
             .flatten()
             .map(|size| usize::from(size.ws_col))
             .filter(|columns| *columns >= 20);
-        Self { sink: Sink::Stdout(BufWriter::new(stdout)), colour, terminal, width }
+        Self { sink: Sink::Stdout(BufWriter::new(stdout)), closed: false, colour, terminal, width }
     }
 
     #[cfg(test)]
     pub fn memory(colour: bool) -> Self {
-        Self { sink: Sink::Memory(Vec::new()), colour, terminal: false, width: None }
+        Self { sink: Sink::Memory(Vec::new()), closed: false, colour, terminal: false, width: None }
     }
 
     #[cfg(test)]
@@ -103,11 +105,15 @@ impl Output {
 
     /// Writes text that is known to be harmless, unchanged.
     pub fn write_text(&mut self, text: &str) -> io::Result<()> {
-        match &mut self.sink {
+        if self.closed {
+            return Ok(());
+        }
+        let written = match &mut self.sink {
             Sink::Stdout(stdout) => stdout.write_all(text.as_bytes()),
             #[cfg(test)]
             Sink::Memory(bytes) => bytes.write_all(text.as_bytes()),
-        }
+        };
+        self.accept_closed_pipe(written)
     }
 
     /// Writes a line of JSON.
@@ -139,10 +145,29 @@ impl Output {
 
     /// Flushes the buffer.
     pub fn finish(&mut self) -> io::Result<()> {
-        match &mut self.sink {
+        let flushed = match &mut self.sink {
             Sink::Stdout(stdout) => stdout.flush(),
             #[cfg(test)]
             Sink::Memory(_) => Ok(()),
+        };
+        self.accept_closed_pipe(flushed)
+    }
+
+    /// Fails if the reader has closed the pipe. Commands call it whose only purpose is to print, possibly without end.
+    ///
+    /// # Errors
+    /// Fails with [`io::ErrorKind::BrokenPipe`].
+    pub fn ensure_open(&self) -> io::Result<()> {
+        if self.closed { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+    }
+
+    fn accept_closed_pipe(&mut self, written: io::Result<()>) -> io::Result<()> {
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.closed = true;
+                Ok(())
+            }
+            written => written,
         }
     }
 }

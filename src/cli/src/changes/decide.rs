@@ -53,7 +53,7 @@ pub async fn run(
             Ok(Exit::Ok) => {}
             Ok(other) => exit = other,
             // The failure of one change does not stop the others.
-            Err(failure) if several && !failure.output_closed => {
+            Err(failure) if several => {
                 out.finish()?;
                 print_note(&format!("{}: {}", one_line(id), failure.message));
                 exit = failure.exit;

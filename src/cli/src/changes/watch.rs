@@ -120,7 +120,8 @@ fn handle_event(
     } else if let Some(data) = data {
         print_event(&data, out)?;
     }
-    Ok(out.finish()?)
+    out.finish()?;
+    Ok(out.ensure_open()?)
 }
 
 fn print_event(data: &EventData, out: &mut Output) -> Result<(), Failure> {
