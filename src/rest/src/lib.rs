@@ -234,6 +234,25 @@ pub const ROUTES: &[Route] = &[
     Route { path: "/events", allow: "GET", build: |r| r.route(web::get().to(events_ws::upgrade)) },
 ];
 
+/// The operations whose handlers read the query. A test compares them with [`openapi`].
+const OPERATIONS_WITH_QUERY: &[(&str, &str)] = &[
+    ("GET", "/api/sign-in/provider"),
+    ("GET", "/api/sign-in/callback"),
+    ("GET", "/api/overview"),
+    ("GET", "/api/changes"),
+    ("GET", "/api/rules"),
+    ("GET", "/api/audit"),
+    ("GET", "/api/audit/export"),
+    ("GET", "/api/webhooks/{name}/deliveries"),
+    ("GET", "/api/sessions"),
+    ("GET", "/api/servers"),
+    ("GET", "/api/servers/callback"),
+    ("GET", "/api/servers/{name}"),
+    ("DELETE", "/api/servers/{name}"),
+    ("GET", "/api/events"),
+    ("GET", "/events"),
+];
+
 /// Adds all paths with their data.
 pub fn routes(data: &RestData, config: &mut ServiceConfig) {
     let RestData {
@@ -257,15 +276,32 @@ pub fn routes(data: &RestData, config: &mut ServiceConfig) {
     config.app_data(servers).app_data(reloader).app_data(acceptances).app_data(standing_rules).app_data(webhooks);
     config.app_data(server_accounts).app_data(trials).app_data(agent_command).app_data(rule_counts);
     for route in ROUTES {
-        let allow = route.allow;
+        let (path, allow) = (route.path, route.allow);
         let refuse = move |request: HttpRequest| {
             let problem = Problem::method_not_allowed(request.method().as_str(), allow);
             async move { Err::<HttpResponse, _>(problem) }
         };
-        let resource = (route.build)(web::resource(route.path)).default_service(web::to(refuse));
-        config.service(resource.wrap(from_fn(limit_request_time)));
+        let resource = (route.build)(web::resource(path)).default_service(web::to(refuse));
+        let refuse_query =
+            move |request: ServiceRequest, next: Next<BoxBody>| refuse_unknown_query(path, request, next);
+        config.service(resource.wrap(from_fn(refuse_query)).wrap(from_fn(limit_request_time)));
     }
     config.service(web::scope("/api").default_service(web::to(not_found)));
+}
+
+/// Refuses the parameters of a request whose handler does not read the query.
+async fn refuse_unknown_query(
+    path: &'static str,
+    request: ServiceRequest,
+    next: Next<BoxBody>,
+) -> Result<ServiceResponse<BoxBody>, actix_web::Error> {
+    let method = if *request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
+    if !OPERATIONS_WITH_QUERY.contains(&(method, path))
+        && let Err(problem) = Query::read(request.request(), &[])
+    {
+        return Ok(request.into_response(problem.error_response()));
+    }
+    next.call(request).await
 }
 
 /// Limits each request to `transports.http.request_timeout`, from its head to the head of the response.

@@ -34,7 +34,8 @@ impl Query {
         for (index, (name, value)) in pairs.iter().enumerate() {
             if !known_names.contains(&name.as_str()) {
                 let escaped_name = name.escape_default().to_string();
-                return Err(refuse(format!("unknown parameter {escaped_name:.60}; known: {}", known_names.join(", "))));
+                let known = if known_names.is_empty() { "none".to_owned() } else { known_names.join(", ") };
+                return Err(refuse(format!("unknown parameter {escaped_name:.60}; known: {known}")));
             }
             if pairs.iter().take(index).any(|(other, _)| other == name) {
                 return Err(refuse(format!("{name} is given twice")));

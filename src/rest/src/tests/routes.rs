@@ -23,6 +23,11 @@ fn described_routes_equal_served_routes() {
         })
         .collect();
     assert_eq!(described, routes);
+    for (path, method) in described {
+        let parameters = document["paths"][&path][method.to_lowercase()]["parameters"].as_array();
+        let has_query = parameters.into_iter().flatten().any(|parameter| parameter["in"] == "query");
+        assert_eq!(OPERATIONS_WITH_QUERY.contains(&(method.as_str(), path.as_str())), has_query, "{method} {path}");
+    }
 }
 
 #[test]
@@ -157,6 +162,26 @@ async fn described_query_parameters_are_accepted() {
         let path = format!("{}?{}=", path.replace("{name}", "pretend"), names.join("=&"));
         let status = endpoints.get(&path, &key).await.status;
         assert!(matches!(status, 200 | 302 | 404), "{path}: {status}");
+    }
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn query_of_endpoint_without_parameters_is_refused() {
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Admin);
+    let authorization = format!("Bearer {key}");
+    let headers = [("Authorization", authorization.as_str()), ("Content-Type", "application/json")];
+    for route in ROUTES {
+        let path = format!("{}?preview=true", route.path.replace("{id}", "chg_x").replace("{name}", "pretend"));
+        for method in route.allow.split(", ").filter(|m| *m != "HEAD") {
+            if OPERATIONS_WITH_QUERY.contains(&(method, route.path)) {
+                continue;
+            }
+            let reply = endpoints.send(method, &path, &headers, Some("{}")).await;
+            assert_eq!(reply.problem(400), "INVALID_PARAMS", "{method} {path}");
+            assert!(reply.text.contains("unknown parameter preview; known: none"), "{method} {path}: {reply:?}");
+        }
     }
     endpoints.close().await;
 }

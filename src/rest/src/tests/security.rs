@@ -280,7 +280,7 @@ async fn malformed_credential_is_unauthorized() {
     let value = format!("Bearer {key}");
     let twice = [("Authorization", value.as_str()), ("Authorization", value.as_str())];
     assert_eq!(endpoints.send("GET", "/api/me", &twice, None).await.problem(401), "UNAUTHORIZED");
-    assert_eq!(endpoints.send("GET", &format!("/api/me?key={key}"), &[], None).await.problem(401), "UNAUTHORIZED");
+    assert_eq!(endpoints.send("GET", &format!("/api/me?key={key}"), &[], None).await.problem(400), "INVALID_PARAMS");
     // A bad key is refused even with a valid sign-in.
     let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
     let headers =
