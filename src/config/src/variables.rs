@@ -66,6 +66,54 @@ pub fn hide_values(text: &str) -> String {
     parts.collect()
 }
 
+/// Returns the text with its defaults in place of the variables that have one.
+#[must_use]
+pub fn fill_defaults(text: &str) -> String {
+    let Ok(pieces) = parse_pieces(text) else { return text.to_owned() };
+    let parts = pieces.iter().map(|piece| match piece {
+        Piece::Literal("${") => "$${".to_owned(),
+        Piece::Literal(text) | Piece::Value { default: Some(text), .. } => (*text).to_owned(),
+        Piece::Value { source: Source::Variable(name), .. } => format!("${{{name}}}"),
+        Piece::Value { source: Source::Credential(name), .. } => format!("${{{CREDENTIAL_PREFIX}{name}}}"),
+    });
+    parts.collect()
+}
+
+/// Returns what the text says itself: everything but its variables, and their defaults.
+#[must_use]
+pub fn literals(text: &str) -> String {
+    let Ok(pieces) = parse_pieces(text) else { return text.to_owned() };
+    let parts = pieces.iter().map(|piece| match piece {
+        Piece::Literal(text) | Piece::Value { default: Some(text), .. } => *text,
+        Piece::Value { default: None, .. } => "",
+    });
+    parts.collect()
+}
+
+/// Returns `true` if nothing in the text but its variables can be a secret: it has at most labels before them, such as
+/// `Bearer ` and `session=`.
+#[must_use]
+pub fn has_only_labels(text: &str) -> bool {
+    let Ok(pieces) = parse_pieces(text) else { return false };
+    let is_plain = |text: &str| !text.contains(|c: char| c.is_alphanumeric());
+    let is_label = |text: &str| {
+        let word = text.trim_matches(|c: char| !c.is_alphanumeric());
+        text.ends_with([' ', '=', ':']) && word.chars().all(|c| c.is_ascii_alphabetic() || matches!(c, '-' | '_'))
+    };
+    let (mut literal, mut has_variable) = (String::new(), false);
+    for piece in pieces {
+        match piece {
+            Piece::Literal(text) | Piece::Value { default: Some(text), .. } => literal.push_str(text),
+            Piece::Value { default: None, .. } if is_plain(&literal) || is_label(&literal) => {
+                has_variable = true;
+                literal.clear();
+            }
+            Piece::Value { .. } => return false,
+        }
+    }
+    (has_variable || literal.is_empty()) && is_plain(&literal)
+}
+
 /// The beginning of a reference to a credential.
 pub(super) const CREDENTIAL_PREFIX: &str = "credential:";
 
@@ -285,6 +333,18 @@ mod tests {
         assert_eq!(hide_values("a${A}-${B:-x}$${C}"), "a${A}-${B}${C}");
         assert_eq!(hide_values("${credential:a:-x}"), "${credential:a}");
         assert_eq!(hide_values("${A"), "${A");
+    }
+
+    #[test]
+    fn defaults_and_literals_belong_to_the_text() {
+        assert_eq!(fill_defaults("a${A}${B:-x}${credential:c}$${D"), "a${A}x${credential:c}$${D");
+        assert_eq!(literals("a${A}${B:-x}${credential:c}$${D"), "ax${D");
+        for text in ["", "${A}", "${A:-}", "Bot ${A}", "a=${A}; b=${B}", "${A}:${B}", "Basic ${credential:a}"] {
+            assert!(has_only_labels(text), "{text}");
+        }
+        for text in ["x", "...", "x${A}", "${A}x", "${A:-x}", "x1 ${A}", "a b ${A}", "$${A}"] {
+            assert!(!has_only_labels(text), "{text}");
+        }
     }
 
     #[test]

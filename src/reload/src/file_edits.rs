@@ -147,6 +147,7 @@ impl FileChange for ServerChanges {
     const KEY: &'static str = "mcpServers";
 
     fn apply(&self, text: &str) -> Result<String, EditError> {
+        self.unmasked.iter().try_for_each(ServerChange::check_addresses)?;
         apply_changes(text, &self.unmasked)
     }
 

@@ -357,7 +357,9 @@ fn edit_failure(error: FileEditError, changes: &[ServerChange]) -> Failure {
         FileEditError::File(FileError::Changed(_)) => Exit::Conflict,
         FileEditError::File(_) | FileEditError::NotRecorded(_) => Exit::Unavailable,
         FileEditError::Edit(EditError::NoSuchServer(_)) => Exit::NotFound,
-        FileEditError::Edit(EditError::Syntax { .. }) | FileEditError::Invalid(_) => Exit::Config,
+        FileEditError::Edit(EditError::Syntax { .. } | EditError::UserInAddress(_)) | FileEditError::Invalid(_) => {
+            Exit::Config
+        }
         FileEditError::Edit(_) | FileEditError::Overridden(_) | FileEditError::NoFile => Exit::Failed,
     };
     let lines = match &error {

@@ -19,6 +19,8 @@ pub use registry_entry::PackageRunner;
 
 use std::{path::Path, sync::Arc};
 
+use url::Url;
+
 use self::{
     blocks::{Block, Lines, NotEditable},
     format::{format_entry, line_break},
@@ -67,6 +69,33 @@ impl ServerChange {
             Self::Remove { .. } => String::new(),
         }
     }
+
+    /// Refuses an address with a user name or password. The file is valid with it while the server is disabled.
+    ///
+    /// # Errors
+    /// [`EditError::UserInAddress`]
+    pub fn check_addresses(&self) -> Result<(), EditError> {
+        let (Self::Add { name, settings } | Self::Replace { name, settings }) = self else { return Ok(()) };
+        let has_user_in = |node: &Node| matches!(node, Node::Text(address) if has_user(address));
+        let has_user_in_setting = |KeyValue { key, value, .. }: &KeyValue| match (key.as_str(), &value.node) {
+            ("url" | "serverUrl" | "httpUrl", address) => has_user_in(address),
+            ("replicas", Node::List(items)) => items.iter().any(|item| has_user_in(&item.node)),
+            _ => false,
+        };
+        if settings.iter().any(has_user_in_setting) { Err(EditError::UserInAddress(name.clone())) } else { Ok(()) }
+    }
+}
+
+/// Returns `true` if an address contains a user name or password.
+fn has_user(address: &str) -> bool {
+    match Url::parse(address.trim()) {
+        Ok(url) => !url.username().is_empty() || url.password().is_some(),
+        // A variable may stand for its host.
+        Err(_) => {
+            let authority = address.split_once("://").and_then(|(_, rest)| rest.split(['/', '?', '#']).next());
+            authority.is_some_and(|authority| authority.contains('@'))
+        }
+    }
 }
 
 /// The reason why a file was not edited.
@@ -80,6 +109,11 @@ pub enum EditError {
     NoSuchServer(String),
     #[error("the rules in the file are not those that were edited")]
     NoSuchRule,
+    #[error(
+        "the URL of {} contains a user name or password; put the credential into headers: {{ Authorization: … }}",
+        quoted(.0)
+    )]
+    UserInAddress(String),
     #[error("{} contains a character that nobody sees", quoted(.0))]
     HiddenCharacter(String),
     #[error("the file has to be edited by hand: {reason}")]

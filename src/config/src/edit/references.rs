@@ -98,14 +98,32 @@ pub fn mask_likely_secrets(settings: &[KeyValue]) -> Vec<KeyValue> {
     settings
 }
 
+/// Returns `true` if the text is a secret, or has one beside its references.
 fn is_secret_value(name: &str, text: &str) -> bool {
-    let has_address = text.contains("://") && redact_url(text) != text;
-    is_secret_name(name) || redact_credentials(text) != text || has_address
+    let text = variables::fill_defaults(text);
+    let is_address = text.contains("://");
+    // In an address with references, only some parts can be secret, whatever its name says.
+    let is_named = is_secret_name(name) && !(is_address && text.contains("${")) && !variables::has_only_labels(&text);
+    let text = without_referenced_parts(&text);
+    let literals = variables::literals(&text);
+    is_named || redact_credentials(&literals) != literals || is_address && redact_url(&text) != text
 }
 
-/// Returns `true` if the text refers to a variable, or has the placeholder of a secret that is put back later.
-fn has_reference(text: &str) -> bool {
-    text.contains("${") || text.contains(SECRET_PLACEHOLDER)
+/// Returns an address without its user and its query if their secrets are references. Other texts are returned unchanged.
+fn without_referenced_parts(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://").filter(|_| text.contains("${")) else { return text.to_owned() };
+    let (address, query) = rest.split_once('?').map_or((rest, None), |(address, query)| (address, Some(query)));
+    let (authority, path) = address.split_at(address.find('/').unwrap_or(address.len()));
+    let is_referenced = |user: &str| {
+        let literals = variables::literals(user);
+        user.contains("${") && (literals.is_empty() || literals.ends_with(':'))
+    };
+    let host = authority.rsplit_once('@').filter(|(user, _)| is_referenced(user)).map_or(authority, |(_, host)| host);
+    let is_secret = |pair: &str| pair.split_once('=').is_none_or(|(name, value)| is_secret_value(name, value));
+    match query.filter(|query| query.split('&').any(is_secret)) {
+        Some(query) => format!("{scheme}://{host}{path}?{query}"),
+        None => format!("{scheme}://{host}{path}"),
+    }
 }
 
 /// Replaces the secrets of one server.
@@ -122,12 +140,10 @@ impl Replacer<'_> {
         for KeyValue { key, value, .. } in settings {
             match (key.as_str(), &mut value.node) {
                 ("env", Node::Map(entries)) => self.replace_values("env", entries, is_secret_value),
-                ("headers", Node::Map(entries)) => self.replace_values("headers", entries, |name, text| {
-                    name.eq_ignore_ascii_case("authorization") || is_secret_value(name, text)
+                ("headers", Node::Map(entries)) => self.replace_values("headers", entries, is_secret_value),
+                ("oauth", Node::Map(entries)) => self.replace_values("oauth", entries, |name, text| {
+                    oauth_secret_keys().contains(&name) && !variables::has_only_labels(text)
                 }),
-                ("oauth", Node::Map(entries)) => {
-                    self.replace_values("oauth", entries, |name, _| oauth_secret_keys().contains(&name))
-                }
                 ("args", Node::List(items)) => {
                     let mut previous = String::new();
                     for item in items {
@@ -171,7 +187,7 @@ impl Replacer<'_> {
                 *node = Node::Text(node.to_scalar_text());
             }
             let Node::Text(text) = &mut value.node else { continue };
-            if text.is_empty() || has_reference(text) || !is_secret(name, text) {
+            if text.is_empty() || text.contains(SECRET_PLACEHOLDER) || !is_secret(name, text) {
                 continue;
             }
             let scheme = SCHEMES.iter().find(|scheme| text.starts_with(**scheme)).copied().unwrap_or_default();
@@ -183,10 +199,16 @@ impl Replacer<'_> {
 
     /// Replaces the secret in an argument. `before` is the argument before it, which may be a flag.
     fn replace_argument(&mut self, text: &mut String, before: &str) {
-        if has_reference(text) || redact_argument(text, before) == *text {
+        let judged = without_referenced_parts(&variables::fill_defaults(text));
+        let is_harmless = redact_argument(&judged, before) == variables::hide_values(&judged);
+        if is_harmless || text.contains(SECRET_PLACEHOLDER) {
             return;
         }
         let follows_flag = is_secret_flag(before) && !text.starts_with('-');
+        let label = if follows_flag { Some("") } else { text_before_secret(&judged) };
+        if label.and_then(|label| judged.strip_prefix(label)).is_some_and(variables::has_only_labels) {
+            return;
+        }
         let start = if follows_flag || text.contains("://") { None } else { text_before_secret(text) };
         let start = start.unwrap_or_default().to_owned();
         let flag = Some(before).filter(|before| before.starts_with('-') && !before.contains(['=', ':', ' ']));
@@ -198,7 +220,7 @@ impl Replacer<'_> {
 
     /// Replaces secrets in the path and the query of a URL.
     fn replace_address(&mut self, key: &str, text: &mut String) {
-        if has_reference(text) {
+        if text.contains(SECRET_PLACEHOLDER) {
             return;
         }
         let (address, query) = text.split_at(text.find('?').unwrap_or(text.len()));
@@ -207,7 +229,8 @@ impl Replacer<'_> {
         let parts: Vec<String> = path
             .split('/')
             .map(|part| {
-                let is_secret = redact_credentials(part) != part;
+                let literals = variables::literals(part);
+                let is_secret = redact_credentials(&literals) != literals;
                 if is_secret { self.create_reference(key.to_owned(), &names) } else { part.to_owned() }
             })
             .collect();
@@ -264,6 +287,29 @@ mod tests {
                 "env.OTHER OTHER"
             ]
         );
+    }
+
+    #[test]
+    fn secrets_beside_references_are_replaced() {
+        let text = r#"{"command": "x", "args": ["postgres://${DBUSER}:Sup3rSecret@db/x", "--token=${P}Sup3rSecret",
+            "--api-key", "${X:-Sup3rSecret}", "sh -c 'TOKEN=Sup3rSecret exec x ${Y}'"], "env": {"API_KEY": "${P}Sup3rSecret",
+            "B_KEY": "${X:-Sup3rSecret}", "C_URL": "postgres://${DBUSER}:Sup3rSecret@db/x",
+            "D_URL": "https://h/?a=${A}&key=Sup3rSecret"}, "headers": {"Authorization": "Bearer Sup3rSecret${P}"}}"#;
+        let (yaml, references) = replaced(text, &[]);
+        assert!(!yaml.contains("Sup3rSecret") && references.len() == 9, "{yaml} {references:?}");
+        let (yaml, _) =
+            replaced(r#"{"url": "https://h/${P}?key=${X:-Sup3rSecret}&a=${P}Sup3rSecret&token=${P}x"}"#, &[]);
+        assert!(yaml.contains("https://h/${P}?key=${A_B_KEY}&a=${P}Sup3rSecret&token=${A_B_TOKEN}"), "{yaml}");
+    }
+
+    #[test]
+    fn texts_whose_secrets_are_references_are_kept() {
+        let text = r#"{"command": "x", "args": ["postgres://app:${PW}@db/x", "--header=Authorization: Bot ${TOKEN}", "--token",
+            "${env:TOKEN}", "https://h/?region=eu&key=${KEY}", "-u", "app:${credential:pw}", "${DIR:-/srv}/a"],
+            "env": {"A_KEY": "${A_KEY:-}", "B_DSN": "https://${KEY}@sentry.example/1", "C_URL": "http://${U}:${P}@proxy:80",
+            "D_URL": "https://h/?region=eu&key=${KEY}", "LEVEL": "${LEVEL:-info}", "PAIR_KEY": "${ID}:${SECRET}"},
+            "headers": {"Authorization": "Bot ${TOKEN}", "Cookie": "session=${SESSION}"}}"#;
+        assert_eq!(replaced(text, &[]).1, Vec::<String>::new());
     }
 
     #[test]

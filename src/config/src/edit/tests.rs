@@ -48,6 +48,23 @@ policy:
 ";
 
 #[test]
+fn address_with_a_user_is_refused_even_if_disabled() {
+    for text in [
+        r#"{"url": "https://u:p@h.example/mcp?key=k", "disabled": true}"#,
+        r#"{"url": "https://token@h.example/mcp"}"#,
+        r#"{"url": "https://u:p@${HOST}/mcp"}"#,
+        r#"{"url": "https://h.example", "replicas": ["https://u:p@i.example"]}"#,
+    ] {
+        let refused = Err(EditError::UserInAddress("x".to_owned()));
+        assert_eq!(add("x", text).check_addresses(), refused, "{text}");
+        assert_eq!(replace("x", text).check_addresses(), refused, "{text}");
+    }
+    for text in [r#"{"url": "https://${HOST}/@a?b=c@d"}"#, r#"{"command": "x", "args": ["https://u:p@h"]}"#] {
+        assert_eq!(add("x", text).check_addresses(), Ok(()), "{text}");
+    }
+}
+
+#[test]
 fn value_is_set_in_an_empty_section() {
     for text in ["mcpServers: {x: {command: c, env: }}", "mcpServers: {x: {command: c}}"] {
         let mut settings = settings(text);
