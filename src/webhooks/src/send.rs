@@ -13,6 +13,7 @@ use awc::http::{
 use bytes::Bytes;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
+use tokio::time::{Instant, timeout_at};
 
 use super::fence;
 use countersign_config::WebhookConfig;
@@ -90,14 +91,9 @@ impl DeliverySender {
         self.nodes.now()
     }
 
-    /// Makes one attempt within the webhook's `timeout`.
+    /// Makes one attempt within the webhook's `timeout`. The status of the answer decides, even if its body does not end in time.
     pub async fn send(&self, webhook: &WebhookConfig, id: &DeliveryId, body: Bytes) -> AttemptOutcome {
-        let attempt = self.send_once(webhook, id, body);
-        let timeout_error = |_| failed_attempt(&format!("no answer within {}s", webhook.timeout.as_secs_f32()));
-        tokio::time::timeout(webhook.timeout, attempt).await.map_err(timeout_error)?
-    }
-
-    async fn send_once(&self, webhook: &WebhookConfig, id: &DeliveryId, body: Bytes) -> AttemptOutcome {
+        let deadline = Instant::now() + webhook.timeout;
         let uri = webhook.url.0.as_str().parse::<Uri>();
         let uri = uri.map_err(|_| failed_attempt("the url is not an http or https URL"))?;
         let timestamp = self.now().as_second();
@@ -117,12 +113,15 @@ impl DeliverySender {
             request = request.insert_header(("webhook-signature", signature));
         }
         // The text of an error contains at most the host, which is not secret.
-        let sending = request.send_body(body).await;
+        let sending = timeout_at(deadline, request.send_body(body)).await;
+        let sending =
+            sending.map_err(|_| failed_attempt(&format!("no answer within {}s", webhook.timeout.as_secs_f32())))?;
         let mut response = sending.map_err(|error| failed_attempt(&net::describe_send_error(&error)))?;
         let status = response.status();
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| parse_retry_after(value, self.now()));
         // The body is read so that the connection can be reused, and to describe a failure.
-        let body = response.body().limit(MAX_ANSWER_BYTES).await.unwrap_or_default();
+        let body = timeout_at(deadline, response.body().limit(MAX_ANSWER_BYTES)).await;
+        let body = body.ok().and_then(Result::ok).unwrap_or_default();
         if status.is_success() {
             return Ok(status.as_u16());
         }
@@ -166,7 +165,43 @@ fn parse_retry_after(value: &HeaderValue, now: Timestamp) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+    };
+
     use super::*;
+    use crate::testing::FakeNodes;
+
+    /// Sends a delivery to a receiver whose answer begins like this and does not end.
+    async fn send_to_slow_receiver(answer: &'static str) -> AttemptOutcome {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut config = WebhookConfig::sample("hook");
+        config.url.0 = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        config.timeout = Duration::from_secs(3);
+        std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let _ = stream.read(&mut [0; 4096]);
+            stream.write_all(answer.as_bytes()).unwrap();
+            // Open until the other side disconnects.
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let sender = DeliverySender::for_any_node(Arc::new(FakeNodes::default()));
+        sender.send(&config, &DeliveryId::new("1", None, "webhook.test", "{}"), Bytes::new()).await
+    }
+
+    #[actix::test]
+    async fn status_decides_although_the_body_does_not_end() {
+        let (delivered, gone, busy) = tokio::join!(
+            send_to_slow_receiver("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nslow"),
+            send_to_slow_receiver("HTTP/1.1 410 Gone\r\ncontent-length: 9\r\n\r\nslow"),
+            send_to_slow_receiver("HTTP/1.1 429 Busy\r\nretry-after: 60\r\ntransfer-encoding: chunked\r\n\r\n"),
+        );
+        assert_eq!(delivered, Ok(200));
+        let (gone, busy) = (gone.unwrap_err(), busy.unwrap_err());
+        assert_eq!((gone.status, gone.is_gone), (Some(410), true));
+        assert_eq!((busy.status, busy.retry_after), (Some(429), Some(Duration::from_secs(60))));
+    }
 
     #[test]
     fn id_is_stable_per_event_and_has_no_dot() {
