@@ -374,13 +374,21 @@ impl Worker {
         }
     }
 
+    /// Requeues all given-up deliveries, and makes all pending ones due. Returns the number of the former.
     async fn retry_waiting(&self, lanes: &mut Lanes) -> usize {
-        let (now, name) = (self.nodes.now(), self.config.name.clone());
-        let requeued = self.run_on_store(move |store| store.requeue_given_up(&name, MAX_WAITING, now)).await;
-        let (requeued, pending) = requeued.unwrap_or_default();
-        lanes.extend(pending);
-        lanes.make_all_due(Instant::now());
-        requeued
+        let now = self.nodes.now();
+        let mut requeued = 0;
+        loop {
+            let name = self.config.name.clone();
+            let batch = self.run_on_store(move |store| store.requeue_given_up(&name, MAX_WAITING, now)).await;
+            let (count, pending) = batch.unwrap_or_default();
+            requeued += count;
+            if count < MAX_WAITING {
+                lanes.extend(pending);
+                lanes.make_all_due(Instant::now());
+                return requeued;
+            }
+        }
     }
 
     /// Repeats a store operation until it succeeds. Returns `None` if the worker is to stop, or another node has taken over.

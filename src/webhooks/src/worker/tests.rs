@@ -61,6 +61,25 @@ async fn delivery_requeued_by_node_that_left_is_sent() {
 }
 
 #[actix::test]
+async fn retry_requeues_all_given_up_deliveries() {
+    let dir = tempfile::tempdir().unwrap();
+    let location = StoreLocation::directory(dir.path());
+    let (store, deliveries) = (location.open().unwrap(), location.deliveries().unwrap());
+    deliveries.position("hook", 0).unwrap();
+    let events: Vec<_> = (1..=u64::try_from(2 * MAX_WAITING).unwrap()).map(|seq| pending_delivery(seq, "a")).collect();
+    for id in deliveries.enqueue("hook", 0, &events).unwrap() {
+        let attempt = AttemptResult::default();
+        deliveries.record_attempt("hook", id, DeliveryState::GivenUp, &attempt, Timestamp::UNIX_EPOCH).unwrap();
+    }
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let nodes = Arc::new(FakeNodes::default());
+    let worker = worker_for(address, Arc::clone(&deliveries), &Feed::new(store, 0, 1), &nodes);
+    let mut lanes = Lanes::default();
+    assert_eq!(worker.retry_waiting(&mut lanes).await, events.len());
+    assert_eq!((lanes.len(), deliveries.pending("hook").unwrap().len()), (events.len(), events.len()));
+}
+
+#[actix::test]
 async fn former_leader_reports_no_failure_of_the_receiver() {
     let dir = tempfile::tempdir().unwrap();
     let location = StoreLocation::directory(dir.path());
