@@ -248,7 +248,7 @@ impl Worker {
         if timeout(DRAIN_TIMEOUT, record_answers).await.is_err() {
             tracing::warn!(
                 webhook = self.config.name,
-                "a receiver does not answer; deliveries in flight are sent again"
+                "a receiver does not answer; deliveries in flight are sent again unless the webhook was removed"
             );
         }
     }
