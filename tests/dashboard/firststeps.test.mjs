@@ -136,7 +136,7 @@ test('a key for the agent is created on the page and shown once', async () => {
     await matches(() => snippet(page), /"COUNTERSIGN_AGENT_KEY": "csk_…"/);
     await page.getByLabel('Name of the agent').fill('local agent');
     await page.getByRole('button', { name: 'Create key' }).click();
-    await page.getByText('a name may contain only letters').waitFor();
+    await page.getByText('a name may contain only ASCII letters').waitFor();
     await page.getByLabel('Name of the agent').fill('desk');
     await page.getByRole('button', { name: 'Create key' }).click();
     await page.getByText('It is shown only now').waitFor();

@@ -126,6 +126,14 @@ fn read_claims_count_while_accepted() {
 }
 
 #[test]
+fn acceptance_of_module_tools_is_refused() {
+    let gateway = Gateway::start();
+    let tools = json!({ "tools": [{ "name": "create_issue", "hash": "sha256:x" }] });
+    let (status, problem) = gateway.api("POST", "/api/servers/tracker/accept", Some(&tools));
+    assert_eq!((status, &problem["code"]), (422, &json!("VALIDATION_FAILED")), "{problem}");
+}
+
+#[test]
 fn changed_command_inherits_no_acceptance() {
     let files = Files::new();
     let gateway = start(tempfile::tempdir().unwrap(), &files);

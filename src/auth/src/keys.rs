@@ -169,7 +169,7 @@ fn find_reserved_name(name: &str) -> Option<&'static str> {
     RESERVED_NAMES.into_iter().find(|reserved| names_match(name, reserved))
 }
 
-/// Checks a name: 1 to 64 letters, digits, `.`, `_`, `-`, `@` or `+`, and none of [`RESERVED_NAMES`].
+/// Checks a name: 1 to 64 ASCII letters, digits, `.`, `_`, `-`, `@` or `+`, and none of [`RESERVED_NAMES`].
 ///
 /// Names appear in the audit trail, in logs and on the dashboard, so other scripts, invisible characters and markup are
 /// rejected.
@@ -183,7 +183,7 @@ pub fn check_name(name: &str) -> Result<(), McpError> {
     }
     if let Some(c) = name.chars().find(|c| !(c.is_ascii_alphanumeric() || "._-@+".contains(*c))) {
         let c = c.escape_default();
-        return refuse(format!("a name may contain only letters, digits and . _ - @ +, not \"{c}\""));
+        return refuse(format!("a name may contain only ASCII letters, digits and . _ - @ +, not \"{c}\""));
     }
     if let Some(reserved) = find_reserved_name(name) {
         return refuse(format!("the gateway itself is called {reserved:?} in the audit trail; choose another name"));
@@ -266,6 +266,7 @@ mod tests {
         }
         check_name(&"x".repeat(65)).unwrap_err();
         let error = check_name("ä").unwrap_err();
+        assert!(error.message.contains("only ASCII letters"), "{}", error.message);
         assert!(error.message.ends_with(r#"not "\u{e4}""#), "{}", error.message);
     }
 }

@@ -70,10 +70,17 @@ impl Problem {
     /// Creates the problem of a body whose `Content-Type` is not JSON.
     #[must_use]
     pub fn unsupported_media_type() -> Self {
-        Self {
-            status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            ..Self::new(ErrorKind::InvalidRequest, "the body must be JSON, with Content-Type: application/json")
-        }
+        Self::unsupported_body("the body must be JSON, with Content-Type: application/json")
+    }
+
+    /// Creates the problem of a compressed body.
+    #[must_use]
+    pub fn unsupported_encoding() -> Self {
+        Self::unsupported_body("Content-Encoding is not supported; send the body without it")
+    }
+
+    fn unsupported_body(message: &'static str) -> Self {
+        Self { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, ..Self::new(ErrorKind::InvalidRequest, message) }
     }
 
     /// Creates the problem of a body that did not arrive in time.

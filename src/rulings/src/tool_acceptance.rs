@@ -237,8 +237,8 @@ impl ToolAcceptances {
     /// Decides on definitions as they were shown: on all of them or none.
     ///
     /// # Errors
-    /// `NOT_FOUND` for an unknown provider, `VERSION_CONFLICT` if a definition has changed since or the tool belongs to a
-    /// module, `VALIDATION_FAILED` if a definition is not a known read (both with the names of the tools in `data.tools`),
+    /// `NOT_FOUND` for an unknown provider, `VERSION_CONFLICT` if a definition has changed since, `VALIDATION_FAILED` if the
+    /// tool belongs to a module or a definition is not a known read (both with the names of the tools in `data.tools`),
     /// `STORE_UNAVAILABLE`.
     pub async fn decide(
         self: &Arc<Self>,
@@ -345,12 +345,13 @@ impl ToolAcceptances {
             return Ok((current_provider.as_provider().target_fingerprint().to_owned(), definitions));
         }
         outdated.truncate(MAX_TOOLS_IN_ERROR);
-        let message = if current_provider.is_module() {
-            "tools of modules need no acceptance"
+        let (kind, message) = if current_provider.is_module() {
+            (ErrorKind::ValidationFailed, "tools of modules need no acceptance")
         } else {
-            "a tool's definition differs from the one that was shown, or the tool is gone"
+            let message = "a tool's definition differs from the one that was shown, or the tool is gone";
+            (ErrorKind::VersionConflict, message)
         };
-        Err(McpError::new(ErrorKind::VersionConflict, message).with("tools", outdated))
+        Err(McpError::new(kind, message).with("tools", outdated))
     }
 
     fn describe_tool(&self, route: &ToolRoute) -> ToolInfo {
