@@ -14,7 +14,7 @@ use countersign_store::sqlite::backup::BackupError;
 pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
     let outcome = store_location(&args.data)?.backup(&args.file, args.force, Timestamp::now());
     let backup = outcome.map_err(|error| match error {
-        BackupError::Exists(_) | BackupError::Inside(_) | BackupError::Server => {
+        BackupError::Exists(_) | BackupError::NotAFile(_) | BackupError::Inside(_) | BackupError::Server => {
             Failure::new(Exit::Usage, error.to_string())
         }
         BackupError::Trail(_) | BackupError::Bad(_) => Failure::new(Exit::Failed, error.to_string()),

@@ -35,6 +35,8 @@ pub struct BackupReport {
 pub enum BackupError {
     #[error("{0} exists; choose another name, or give --force to replace it")]
     Exists(PathBuf),
+    #[error("{0} is not a regular file; choose another name")]
+    NotAFile(PathBuf),
     #[error("{0} is in the data directory; choose a destination outside of it")]
     Inside(PathBuf),
     #[error("the backup {path} cannot be written: {source}")]
@@ -72,8 +74,11 @@ pub fn backup(dir: &Path, to: &Path, replace: bool, now: Timestamp) -> Result<Ba
     let has_tracker = tracker.exists();
     check_destination(dir, to)?;
     for destination in [Some(to), has_tracker.then_some(copy.as_path())].into_iter().flatten() {
-        if !replace && destination.exists() {
-            return Err(BackupError::Exists(destination.to_owned()));
+        // A link counts as what it is, because the copy would replace it and not the file that it leads to.
+        match fs::symlink_metadata(destination) {
+            Ok(found) if !found.is_file() => return Err(BackupError::NotAFile(destination.to_owned())),
+            Ok(_) if !replace => return Err(BackupError::Exists(destination.to_owned())),
+            Ok(_) | Err(_) => {}
         }
     }
     // The store is copied first. The tracker's copy may then contain later writes, which a gateway on the copy
@@ -260,6 +265,31 @@ mod tests {
             backup(dir.path(), &out.path().join("no/such"), false, now()),
             Err(BackupError::Write { .. })
         ));
+    }
+
+    #[test]
+    fn backup_replaces_nothing_but_regular_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = tempfile::tempdir().unwrap();
+        SqliteStore::open(dir.path()).unwrap().close();
+        fs::write(dir.path().join(TRACKER_FILE), "").unwrap();
+        let path = |name: &str| out.path().join(name);
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+        fs::create_dir(path("folder")).unwrap();
+        fs::write(path("target"), "precious").unwrap();
+        std::os::unix::fs::symlink(path("target"), path("link")).unwrap();
+        fs::create_dir(path("copy.tracker")).unwrap();
+        for (name, refused) in [("socket", "socket"), ("folder", "folder"), ("link", "link"), ("copy", "copy.tracker")]
+        {
+            for replace in [false, true] {
+                let outcome = backup(dir.path(), &path(name), replace, now());
+                assert!(
+                    matches!(&outcome, Err(BackupError::NotAFile(found)) if *found == path(refused)),
+                    "{outcome:?}"
+                );
+            }
+        }
+        assert!(!path("copy").exists() && path("link").is_symlink());
     }
 
     #[tokio::test]
