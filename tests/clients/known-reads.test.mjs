@@ -148,7 +148,7 @@ test('known reads of a real server run after one consent', { skip: RENEWS }, asy
     assert.match(refused.stderr, /--known-reads needs --yes/);
     const accepted = await servers('accept', 'filesystem', '--known-reads', '--yes');
     assert.equal(accepted.code, 0, accepted.stderr);
-    assert.match(accepted.stdout, /Accepted 11 definitions\.\n.* 5 more run now without review\.\nedit_file is reviewed as before; the preview of a call is now the server's own dry run\./);
+    assert.match(accepted.stdout, /Accepted 11 definitions\.\n.* and 5 more now run without review\.\nedit_file is reviewed as before; the preview of a call is now the server's own dry run\./);
     assert.ok(!(await isPending('read_text_file', { path: file })));
     assert.ok(await isPending('write_file', { path: file, content: 'x' }));
     // The dry run of the shipped recipe is in force.
@@ -179,7 +179,7 @@ test('a server without annotations runs its known reads after consent', { skip: 
     const { code, stdout, stderr } = await servers('accept', 'memory', '--known-reads', '--yes');
     assert.equal(code, 0, stderr);
     assert.match(stderr, /^search_nodes is not covered, because its definition differs from the known ones \(.*server-memory 2025\.4\.25/);
-    assert.match(stdout, /read_graph, open_nodes run now without review\./);
+    assert.match(stdout, /read_graph, open_nodes now run without review\./);
     const { read_graph, open_nodes, search_nodes, delete_entities } = await verdicts();
     assert.deepEqual([read_graph, open_nodes, search_nodes, delete_entities], ['allow', 'allow', 'review', 'review']);
     const peer = await connectPeer('modern', { http: gateway.mcp });

@@ -248,7 +248,7 @@ fn decision_applies_to_the_shown_version() {
     run(&["show", "chg_1"]).ends(0).says(&[r"Fix\u{1b}[2J login", "version 7", "+ Fix login", r"Fix\u{202e} login"]);
     let raw: Value = serde_json::from_str(&run(&["show", "chg_1", "--json"]).ends(0).stdout()).unwrap();
     assert_eq!(raw, change("chg_1", 7, "pending"));
-    run(&["show", "chg_2"]).ends(3).complains(&["there is no such change (CHANGE_NOT_FOUND)"]);
+    run(&["show", "chg_2"]).ends(3).complains(&["there is no such change: chg_2 (CHANGE_NOT_FOUND)"]);
 
     run(&["approve", "chg_1", "--comment", "fine"]).ends(0).says(&["+ Fix login", "Approved and applied."]);
     let decided = || fake.requests().iter().rfind(|request| request.method == "POST").unwrap().body.clone();

@@ -198,7 +198,7 @@ fn allowed_tool_runs_unreviewed_until_revoked() {
     gateway
         .run(&["servers", "accept", "fs", "--tool", "fs__peek"])
         .ends(0)
-        .says(&["fs__peek runs now without review."]);
+        .says(&["fs__peek now runs without review."]);
     let before = gateway.propose("fs__lookup", &lookup);
     gateway.run(&["changes", "reject", &before]).ends(0);
 
@@ -210,7 +210,7 @@ fn allowed_tool_runs_unreviewed_until_revoked() {
         .ends(5)
         .complains(&["configuration decides"]);
     gateway.run(&["servers", "allow", "fs", "fs__lookup"]).ends(2).complains(&["--reason"]);
-    gateway.run(&allow).ends(0).says(&["fs__lookup runs now without review.", "Your own calls are still reviewed"]);
+    gateway.run(&allow).ends(0).says(&["fs__lookup now runs without review.", "Your own calls are still reviewed"]);
     assert_eq!(gateway.call("fs__lookup", &lookup), None);
     gateway
         .run(&["servers", "show", "fs"])
@@ -290,7 +290,7 @@ fn bulk_decisions_need_yes_without_a_terminal() {
     let several = ["servers", "allow", "fs", "fs__note", "fs__fails", "--reason", "x"];
     gateway.run(&several).ends(2).complains(&["needs --yes"]);
     let accepted = gateway.run(&["servers", "accept", "fs", "--all-reads", "--yes"]).ends(0);
-    accepted.says(&["Accepted 2 definitions.", "fs__peek, fs__glance run now without review."]);
+    accepted.says(&["Accepted 2 definitions.", "fs__peek, fs__glance now run without review."]);
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn patterns_select_and_list_tools() {
     gateway.run(&allow).ends(2).complains(&["needs --yes"]);
     let allowed = gateway.run(&[&allow[..], &["--yes"]].concat()).ends(0);
     allowed
-        .says(&["2 tools:\n", "fs__lookup, fs__git_status run now without review."])
+        .says(&["2 tools:\n", "fs__lookup, fs__git_status now run without review."])
         .complains(&["fs__twice is not"]);
     assert_eq!(gateway.call("fs__lookup", &json!({ "query": "x" })), None);
     gateway

@@ -279,7 +279,8 @@ fn print_server(
     } else if let Some(hint) = server.and_then(Server::recipe_hint) {
         print_note(&format!("\n{hint}."));
     }
-    if tools.iter().any(Tool::needs_acceptance) {
+    // Known reads that are offered come first.
+    if tools.iter().any(Tool::needs_acceptance) && !tools.iter().any(|tool| tool.offered) {
         let name = one_line(name);
         print_note(&format!(
             "\nSome are not accepted yet: `countersign servers accept {name} --all-reads`, or names of tools."

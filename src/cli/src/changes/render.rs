@@ -189,7 +189,7 @@ pub fn notes(change: &Change) -> Vec<(Style, String)> {
     }
     notes.extend(preview_notes(&change.preview));
     if change.preview.failed.is_some() && change.terms.preview_required {
-        notes.push((Style::Red, "The rule lets nobody approve it without a preview.".to_owned()));
+        notes.push((Style::Red, "Its rule requires a preview, so it cannot be approved.".to_owned()));
     }
     notes
 }

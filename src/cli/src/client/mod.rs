@@ -153,9 +153,9 @@ impl Client {
         }
         Err(Failure::new(
             Exit::NotAuthorized,
-            "COUNTERSIGN_KEY is not set, and you are not signed in to this gateway: seeing and deciding on changes needs a \
-             reviewer. Sign in with `countersign login`, or create a key on the gateway's machine with \
-             `export COUNTERSIGN_KEY=$(countersign keys create --role reviewer --name NAME)`",
+            "COUNTERSIGN_KEY is not set: seeing and deciding on changes needs a reviewer. Create a key on the gateway's machine \
+             with `export COUNTERSIGN_KEY=$(countersign keys create --role reviewer --name NAME)`, or, if the gateway has an \
+             identity provider, sign in with `countersign login`",
         ))
     }
 
@@ -297,7 +297,7 @@ impl Client {
 
     pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<ResponseBody, Refusal> {
         let (base, request) = self.request(Method::GET, path, query).await?;
-        read_response(&base, request.send()).await
+        read_response(&base, path, request.send()).await
     }
 
     /// Fetches a change.
@@ -307,7 +307,7 @@ impl Client {
 
     pub async fn delete(&self, path: &[&str]) -> Result<ResponseBody, Refusal> {
         let (base, request) = self.request(Method::DELETE, path, &[]).await?;
-        read_response(&base, request.send()).await
+        read_response(&base, path, request.send()).await
     }
 
     /// Returns the link to a page of the dashboard.
@@ -323,13 +323,14 @@ impl Client {
     /// Posts a body that is JSON already, like [`Self::post`].
     pub async fn post_text(&self, path: &[&str], body: String) -> Result<ResponseBody, Refusal> {
         let (base, request) = self.request(Method::POST, path, &[]).await?;
-        read_response(&base, request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body)).await
+        read_response(&base, path, request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body))
+            .await
     }
 
     pub async fn put(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, Refusal> {
         let (base, request) = self.request(Method::PUT, path, &[]).await?;
         let request = request.insert_header((header::CONTENT_TYPE, "application/json"));
-        read_response(&base, request.send_body(body.to_string())).await
+        read_response(&base, path, request.send_body(body.to_string())).await
     }
 
     /// Opens the event feed after `since`; the body of the response has no end.
@@ -350,7 +351,7 @@ impl Client {
     }
 }
 
-async fn read_response(base: &Url, request: awc::SendClientRequest) -> Result<ResponseBody, Refusal> {
+async fn read_response(base: &Url, path: &[&str], request: awc::SendClientRequest) -> Result<ResponseBody, Refusal> {
     let exchange = async {
         let sending = request.await;
         let mut response = sending.map_err(|error| connection_refusal(base, &net::describe_send_error(&error)))?;
@@ -359,7 +360,7 @@ async fn read_response(base: &Url, request: awc::SendClientRequest) -> Result<Re
         if response.status().is_success() {
             Ok(ResponseBody(body.to_vec()))
         } else {
-            Err(refusal(response.status(), &body))
+            Err(refusal(response.status(), &body).with_name(path))
         }
     };
     tokio::time::timeout(REQUEST_TIMEOUT, exchange).await.unwrap_or_else(|_| Err(timeout_refusal(base)))
@@ -395,6 +396,17 @@ pub trait ByteStream: futures_util::Stream<Item = Result<bytes::Bytes, awc::erro
 impl<T: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin> ByteStream for T {}
 
 impl Refusal {
+    /// Adds the id or name in the path of a request to the message that there is no such object.
+    fn with_name(mut self, path: &[&str]) -> Self {
+        if let ["changes" | "servers" | "webhooks" | "rules", name, ..] = path
+            && let (404, "CHANGE_NOT_FOUND" | "NOT_FOUND") = (self.status, self.problem.code.as_str())
+            && let Some(detail) = self.problem.detail.as_mut().filter(|detail| !detail.contains(*name))
+        {
+            *detail = format!("{}: {name}", detail.trim_end_matches('.'));
+        }
+        self
+    }
+
     /// Returns `true` if trying again later may help.
     pub const fn is_temporary(&self) -> bool {
         matches!(self.status, 0 | 429 | 500..=599)

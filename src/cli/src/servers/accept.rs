@@ -113,7 +113,7 @@ fn print_accepted(server: &str, accepted_tools: &[Tool], after: &Tools, out: &mu
         .filter(|tool| tool.verdict != "deny")
         .partition(|tool| tool.verdict == "allow");
     if !unreviewed.is_empty() {
-        out.write_line(&format!("{} now without review.", name_list(&unreviewed, "runs", "run")))?;
+        out.write_line(&format!("{} without review.", name_list(&unreviewed, "now runs", "now run")))?;
     }
     let (dry_runs, reviewed): (Vec<&Tool>, Vec<&Tool>) = reviewed.into_iter().partition(|tool| tool.is_known_dry_run());
     if !dry_runs.is_empty() {
@@ -124,16 +124,16 @@ fn print_accepted(server: &str, accepted_tools: &[Tool], after: &Tools, out: &mu
         reviewed.into_iter().partition(|tool| tool.accepted_sql_reads);
     if !sql_tools.is_empty() {
         let rest = "without review if the SQL only reads, as far as parsing it tells; everything else is reviewed";
-        out.write_line(&format!("{} now {rest}.", name_list(&sql_tools, "runs", "run")))?;
+        out.write_line(&format!("{} {rest}.", name_list(&sql_tools, "now runs", "now run")))?;
     }
     let (reviewed_reads, reviewed): (Vec<&Tool>, Vec<&Tool>) =
-        reviewed.into_iter().partition(|tool| tool.accepted_as_read);
+        reviewed.into_iter().partition(|tool| tool.accepted_as_read || tool.claims_to_only_read());
     if !reviewed_reads.is_empty() {
         let show = format!("`countersign servers show {}` says what decides on their calls", one_line(server));
         out.write_line(&format!("{} still reviewed: {show}.", name_list(&reviewed_reads, "is", "are")))?;
     }
     if !reviewed.is_empty() {
-        let reason = "accepting a definition only confirms that it is known; without review runs only a tool that declares itself read-only";
+        let reason = "accepting a definition does not let it run without review; only a tool that declares itself read-only does";
         out.write_line(&format!("{} still reviewed: {reason}.", name_list(&reviewed, "is", "are")))?;
         if reviewed.iter().any(|tool| tool.has_unknown_effect()) {
             out.write_line(&allow_hint(server))?;
@@ -179,7 +179,8 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
     let answer = client.post(&["servers", &args.name, "allow"], &body).await?;
     client.print(&answer, out, |_: IgnoredAny, out| {
         let run: Vec<&Tool> = selected_tools.iter().collect();
-        out.write_styled_line(Style::Green, &format!("{} now without review.", name_list(&run, "runs", "run")))?;
+        let names = name_list(&run, "now runs", "now run");
+        out.write_styled_line(Style::Green, &format!("{names} without review."))?;
         Ok(out.write_line(
             "Your own calls are still reviewed, and so are calls if the definition changes. `countersign rules` lists and revokes the rule.",
         )?)
@@ -249,9 +250,46 @@ fn count_phrase(n: usize, one: &str, several: &str) -> String {
 fn name_list(tools: &[&Tool], one: &str, several: &str) -> String {
     /// Maximum number of names that are listed. Further tools are only counted.
     const MAX_NAMES: usize = 5;
-    let mut names: Vec<String> = tools.iter().take(MAX_NAMES).map(|tool| one_line(&tool.name).into_owned()).collect();
+    let names: Vec<String> = tools.iter().take(MAX_NAMES).map(|tool| one_line(&tool.name).into_owned()).collect();
+    let mut names = names.join(", ");
     if tools.len() > MAX_NAMES {
-        names.push(format!("{} more", tools.len() - MAX_NAMES));
+        names.push_str(&format!(" and {} more", tools.len() - MAX_NAMES));
     }
-    format!("{} {}", names.join(", "), if tools.len() == 1 { one } else { several })
+    format!("{names} {}", if tools.len() == 1 { one } else { several })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn reviewed_tool(is_read: bool) -> Tool {
+        let definition = json!({ "annotations": { "readOnlyHint": is_read } }).to_string();
+        serde_json::from_value(json!({
+            "name": "t", "description": "", "verdict": "review", "rules": [], "definitionStatus": "accepted",
+            "claimsRead": false, "hash": "h", "definition": definition,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn reason_for_further_review_depends_on_the_claim() {
+        for (is_read, expected) in [
+            (true, "t is still reviewed: `countersign servers show s` says what decides on their calls.\n"),
+            (false, "t is still reviewed: accepting a definition does not let it run without review;"),
+        ] {
+            let (mut out, tool) = (Output::memory(false), reviewed_tool(is_read));
+            let after = Tools { tools: vec![reviewed_tool(is_read)], known_reads: None };
+            print_accepted("s", &[tool], &after, &mut out).unwrap();
+            assert!(out.contents().contains(expected), "{}", out.contents());
+        }
+    }
+
+    #[test]
+    fn long_list_of_tools_ends_with_their_number() {
+        let tools: Vec<Tool> = (0..7).map(|_| reviewed_tool(true)).collect();
+        let tools: Vec<&Tool> = tools.iter().collect();
+        assert_eq!(name_list(&tools, "runs", "run"), "t, t, t, t, t and 2 more run");
+    }
 }

@@ -204,7 +204,7 @@ async fn dry_run_is_skipped_if_it_might_write() {
     assert_eq!(seen.note.failed.as_deref(), Some("there is no dry run: s__write has no argument `simulate`"));
     let known = "{dry_run: {arguments: {dryRun: true}}}";
     let seen = make_preview(&server, &FakePolicy(Verdict::Allow, false), known, &arguments).await.preview;
-    assert!(seen.note.failed.unwrap().contains("waits to be accepted"));
+    assert!(seen.note.failed.unwrap().contains("is not accepted for"));
     assert_eq!(server.calls().len(), 0, "nothing was called");
     // The next kind of preview is used instead, and reviewers see the reason.
     let both = format!("{{dry_run: {{arguments: {{simulate: true}}}}, {}", &WRITE_RECIPE[1..]);

@@ -141,7 +141,7 @@ async fn policy_and_pins_hold_for_verifications() {
     let found = server.verify_change(restricted, Some(None), &json!({})).await.unwrap();
     assert!(found.diff.unwrap().fields[0].restricted, "the approved text may contain what the proposer may not read");
     server.fake.pinned.store(false, Ordering::SeqCst);
-    assert!(verify().await.reason.unwrap().contains("waits to be accepted"));
+    assert!(verify().await.reason.unwrap().contains("is not accepted for"));
 }
 
 #[tokio::test]

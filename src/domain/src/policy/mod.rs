@@ -135,8 +135,10 @@ impl Decision {
     }
 
     fn from_rule(rule: &Rule) -> Self {
-        let reason =
-            rule.reason.clone().unwrap_or_else(|| format!("{} says {}", rule.label, rule.then.as_str()).into());
+        let reason = rule.reason.clone().unwrap_or_else(|| match rule.then {
+            Verdict::Review => format!("{} requires it", rule.label).into(),
+            verdict => format!("{} says {}", rule.label, verdict.as_str()).into(),
+        });
         let decision = Self::new(rule.then, reason, Arc::clone(&rule.terms));
         Self { rule: Some(rule.label.clone()), counts: Some(rule.counts.clone()), ..decision }
     }

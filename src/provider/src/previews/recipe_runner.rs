@@ -394,7 +394,12 @@ impl<'a> RecipeRunner<'a> {
         if self.directory.is_pinned(self.provider.name(), tool) {
             return Ok(definition);
         }
-        Err(Fault::new("pin", format!("the definition of {tool} is new or has changed, and waits to be accepted")))
+        let server = self.provider.name();
+        let message = format!(
+            "the definition of {tool} is not accepted for the server's configuration; accept it with \
+             `countersign servers accept {server} {tool}`"
+        );
+        Err(Fault::new("pin", message))
     }
 
     /// Returns `true` if policy puts the call under review for the proposer.
