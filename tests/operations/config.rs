@@ -13,6 +13,22 @@ fn defaults_are_valid() {
 }
 
 #[test]
+fn unknown_servers_in_rules_are_warned_about() {
+    let home = Home::new();
+    let file = home.write(
+        "c.yaml",
+        "mcpServers: { crm: { command: x }, files: { command: x, disabled: true }, gh: { command: x, prefix: hub_ } }\n\
+         policy: { rules: [{ servers: crmm, then: deny }, { name: typo, tools: ['flies__*', 'files__{a,b}'], then: deny },\n\
+         { servers: [crm, files, tracker, 'new-*'], tools: [create_issue, 'crm__*', hub__x, '*__x', gateway__x], then: deny }] }\n",
+    );
+    let check = home.run(&["config", "check", "--config", file.to_str().unwrap()]).ends(0).complains(&[
+        "`rule 1`: there is no server `crmm`; did you mean `crm`?",
+        "`typo`: no server has tools whose names begin with `flies__`",
+    ]);
+    assert_eq!(check.stderr().matches("warning: policy.rules").count(), 2, "{}", check.stderr());
+}
+
+#[test]
 fn invalid_file_exits_with_78_and_names_the_remedy() {
     let home = Home::new();
     let file = home.write("bad.yaml", "listen: 127.0.0.1:0\n\ntransports:\n  http:\n    max_bdy: 1MiB\n");

@@ -4,7 +4,12 @@ use std::collections::BTreeSet;
 
 use url::Url;
 
-use countersign_domain::{policy::GroupMember, principal::Role};
+use countersign_domain::{
+    BUILT_IN_PROVIDERS,
+    policy::{GroupMember, Rule},
+    principal::Role,
+};
+use countersign_protocol::suggest;
 
 use super::{
     AuthMode, Config, OAuthGrant, UpstreamOAuth,
@@ -322,6 +327,40 @@ pub(super) fn warnings(config: &Config, r: &Reader) -> Vec<String> {
                 rule.label
             ));
         }
+        for problem in find_unknown_servers(rule, config, r) {
+            warnings.push(format!("policy.rules ({}): `{}`: {problem}", r.origin("policy.rules"), rule.label));
+        }
     }
     warnings
+}
+
+/// Returns one sentence for each server that a rule names but that is not configured, because a misspelled denial protects
+/// nothing. Wildcards may stand for servers to come.
+fn find_unknown_servers(rule: &Rule, config: &Config, r: &Reader) -> Vec<String> {
+    let names = || config.upstreams.iter().map(|server| server.name.as_str()).chain(BUILT_IN_PROVIDERS);
+    // Servers that are disabled count as configured.
+    let is_configured = |name: &str| {
+        names().any(|known| known == name) || r.key_origins.contains_key(&format!("mcpServers.{}", quoted_key(name)))
+    };
+    let hint = |name: &str| {
+        let near = suggest::nearest(name, names());
+        near.map_or_else(String::new, |near| format!("; did you mean {}?", quoted(near)))
+    };
+    let literal_part = |pattern: &str| -> String { pattern.chars().take_while(|c| !"*?[{\\".contains(*c)).collect() };
+    let mut problems = Vec::new();
+    for name in rule.servers.patterns() {
+        if literal_part(name) == *name && !is_configured(name) {
+            problems.push(format!("there is no server {}{}", quoted(name), hint(name)));
+        }
+    }
+    for pattern in rule.tools.patterns() {
+        let start = literal_part(pattern);
+        let Some((name, _)) = start.split_once("__") else { continue };
+        let may_begin = |prefix: &str| start.starts_with(prefix) || prefix.starts_with(&start);
+        if !is_configured(name) && !config.upstreams.iter().any(|server| may_begin(&server.prefix)) {
+            let prefix = quoted(&format!("{name}__"));
+            problems.push(format!("no server has tools whose names begin with {prefix}{}", hint(name)));
+        }
+    }
+    problems
 }
