@@ -187,8 +187,8 @@ pub fn print_lines(lines: &[DiffLine], out: &mut Output) -> Result<(), Failure> 
 /// Prints the pending changes, value by value.
 fn print_values(waiting: &PendingPolicy, out: &mut Output) -> Result<(), Failure> {
     out.write_styled_line(Style::Bold, &format!("Waiting since {}:", waiting.since.strftime("%Y-%m-%d %H:%M:%S UTC")))?;
-    for Loosening { key, from, to } in &waiting.loosenings {
-        out.write_line(&format!("  {}: {} → {}", one_line(key), one_line(from), one_line(to)))?;
+    for loosening in &waiting.loosenings {
+        out.write_line(&format!("  {}", one_line(&loosening.describe())))?;
     }
     for ValueDiff { key, lines, truncated } in &waiting.content {
         out.write_line("")?;

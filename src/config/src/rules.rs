@@ -231,6 +231,25 @@ fn is_named(rule: &Rule, number: usize) -> bool {
     *rule.label != *format!("rule {number}")
 }
 
+/// Returns the rules with those generated names that belong to their places in this list.
+pub(super) fn renumber(rules: &[Rule]) -> Vec<Rule> {
+    let mut rules = rules.to_vec();
+    for (rule, number) in rules.iter_mut().zip(1..).filter(|(rule, _)| is_generated(&rule.label)) {
+        rule.label = format!("rule {number}").into();
+    }
+    rules
+}
+
+/// Returns `true` for `rule 3`, and for `rule 3 (2)`, which is in force beside another `rule 3`.
+fn is_generated(label: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let Some(rest) = label.strip_prefix("rule ") else { return false };
+    match rest.split_once(" (") {
+        Some((number, copy)) => is_number(number) && copy.strip_suffix(')').is_some_and(is_number),
+        None => is_number(rest),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,5 +262,12 @@ mod tests {
         let first = identity(&rule(1), 1, &review);
         assert_eq!(first, identity(&rule(2), 2, &review));
         assert_ne!(*first, *body_hash(&show(&[rule(1)], &review)), "that hash is for changes");
+    }
+
+    #[test]
+    fn only_generated_names_are_renumbered() {
+        let rules = ["rule 7", "rule 7 (2)", "rule x", "rule 7 (copy)", "rule "].map(|l| Rule::new(l, Verdict::Deny));
+        let labels: Vec<_> = renumber(&rules).into_iter().map(|rule| rule.label.to_string()).collect();
+        assert_eq!(labels, ["rule 1", "rule 2", "rule x", "rule 7 (copy)", "rule "]);
     }
 }

@@ -37,10 +37,11 @@ pub fn rules(config: &Config) -> String {
     rules::show(&config.policy.rules, &config.policy.review)
 }
 
-/// Formats the rules of a configuration, one per line.
+/// Formats the rules of a configuration, one per line, without generated names. A rule in force keeps the number that it had in
+/// another list, which is no difference of the rule.
 #[must_use]
 pub fn rule_lines(config: &Config) -> String {
-    let rules = rules::format_each(&config.policy.rules, &config.policy.review);
+    let rules = rules::format_each(&rules::renumber(&config.policy.rules), &config.policy.review);
     rules.into_iter().map(|rule| format!("{rule}\n")).collect()
 }
 

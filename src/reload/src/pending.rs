@@ -15,6 +15,22 @@ pub struct Loosening {
     pub to: String,
 }
 
+/// The value of a rule that is not in the list.
+pub(crate) const NO_RULE: &str = "no such rule";
+
+impl Loosening {
+    /// Describes the change in one line.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let Self { key, from, to } = self;
+        match (from.as_str(), to.as_str()) {
+            (NO_RULE, to) => format!("{key}: {to} is new"),
+            (from, NO_RULE) => format!("{key}: {from} is removed"),
+            (from, to) => format!("{key}: {from} → {to}"),
+        }
+    }
+}
+
 /// Changes that loosen policy and are not in force yet.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = ReloadWaiting)]

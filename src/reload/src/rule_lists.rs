@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use similar::{Algorithm, DiffOp, capture_diff_slices};
 
-use super::pending::Loosening;
+use super::pending::{Loosening, NO_RULE};
 use countersign_domain::{
     changes::Terms,
     policy::{PolicyDefault, Rule, Verdict, terms},
@@ -94,7 +94,7 @@ impl RuleListMerge {
     /// Records a change that loosens policy.
     fn loosen(&mut self, from: Option<&Rule>, to: Option<&Rule>) {
         let describe = |rule: Option<&Rule>| {
-            rule.map_or("no such rule".to_owned(), |rule| format!("{} ({})", rule.label, rule.then.as_str()))
+            rule.map_or(NO_RULE.to_owned(), |rule| format!("{} ({})", rule.label, rule.then.as_str()))
         };
         self.loosened.push(Loosening { key: RULES_KEY.to_owned(), from: describe(from), to: describe(to) });
     }

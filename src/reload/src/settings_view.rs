@@ -211,6 +211,25 @@ mod tests {
     }
 
     #[test]
+    fn new_rule_is_the_only_difference_of_unnamed_rules() {
+        let old = loaded("policy: { rules: [{ tools: x, then: deny }, { tools: y, then: review }] }");
+        let new = loaded(
+            "policy: { rules: [{ tools: z, then: allow }, { tools: x, then: deny }, { tools: y, then: review }] }",
+        );
+        let (changes, effective) = diff::compare(&old.config, &new.config);
+        let shown = SettingsView::new(&old.settings);
+        let content = shown.value_diffs(&changes.policy_loosened, (&effective, &new.config), &new.settings);
+        let lines: Vec<_> = content[0].lines.iter().map(|line| (line.op, line.text.as_str())).collect();
+        let expected = [
+            (ConfigLineOp::Added, r#"{ tools: ["z"], then: allow }"#),
+            (ConfigLineOp::Same, r#"{ tools: ["x"], then: deny }"#),
+            (ConfigLineOp::Same, r#"{ tools: ["y"], then: review }"#),
+        ];
+        assert_eq!(lines, expected);
+        assert_eq!(changes.policy_loosened[0].describe(), "policy.rules: rule 1 (allow) is new");
+    }
+
+    #[test]
     fn pending_values_are_shown_without_secrets() {
         let old = loaded(
             "policy: { default: deny, rules: [{ name: a, tools: x, then: deny }, { name: b, tools: y, then: allow }] }\n\
