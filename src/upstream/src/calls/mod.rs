@@ -15,7 +15,10 @@ use self::lease::AttemptError;
 pub use self::task::FailedRequests;
 use crate::{
     catalog::ListKinds,
-    link::{LinkError, LinkKind, Listener, OutgoingRequest, Response, detect::is_client_error},
+    link::{
+        LinkError, LinkKind, Listener, OutgoingRequest, Response,
+        detect::{is_client_error, may_be_other_era, may_lack_meta},
+    },
     server::{
         CallOutcome, Caller, Upstream,
         connection::{LogLevelRequest, UpstreamConnection},
@@ -272,9 +275,17 @@ impl Upstream {
             () = clock.wait_until_expired() => Err(AttemptError::TimedOut),
         };
         match &result {
-            Ok(_) => connection.timeout_streak.record_answer(),
+            Ok(response) => {
+                connection.timeout_streak.record_answer();
+                if let Response::Error(error) = response {
+                    self.check_refusal(connection.era, error.status, Some(error.code));
+                }
+            }
             Err(AttemptError::TimedOut) => self.record_call_timeout(&connection),
             Err(AttemptError::Link(LinkError::SessionGone)) => connection.retire(),
+            Err(AttemptError::Link(LinkError::Status { status, .. })) => {
+                self.check_refusal(connection.era, Some(*status), None);
+            }
             Err(_) => {}
         }
         lease.release(matches!(result, Err(AttemptError::TimedOut)));
@@ -323,15 +334,18 @@ impl Upstream {
         if may_change_breaker {
             self.report_breaker();
         }
-        const UNSUPPORTED_VERSION: i64 = ErrorKind::UnsupportedVersion.number();
-        const HEADER_MISMATCH: i64 = ErrorKind::HeaderMismatch.number();
-        match response {
-            // The server no longer accepts the negotiated revision.
-            Response::Error(error) if error.code == UNSUPPORTED_VERSION => self.era_doubted.notify_one(),
-            // The tool may want other arguments in headers than its known definition says
-            // (2026-07-28/basic/transports/streamable-http, "Client Behavior").
-            Response::Error(error) if error.code == HEADER_MISMATCH => self.mark_stale(ListKinds::TOOLS),
-            _ => {}
+    }
+
+    /// Has the era checked, or the tools read again, if the refusal of a call suggests that the server has changed.
+    fn check_refusal(&self, era: Era, status: Option<u16>, code: Option<i64>) {
+        if may_be_other_era(era, status, code) {
+            self.era_doubted.notify_one();
+        }
+        // The tool may want other arguments in headers than its known definition says
+        // (2026-07-28/basic/transports/streamable-http, "Client Behavior"). The arguments of a call may be wrong, so only
+        // a refused list is a reason to check the era.
+        if code == Some(ErrorKind::HeaderMismatch.number()) || may_lack_meta(era, status, code) {
+            self.mark_stale(ListKinds::TOOLS);
         }
     }
 

@@ -160,6 +160,27 @@ pub(crate) fn is_client_error(status: u16) -> bool {
     (400..500).contains(&status) && !matches!(status, 401 | 403 | 407 | 429)
 }
 
+/// Returns `true` if the refusal of a request shows that the server may speak another era than the link, because it was
+/// replaced meanwhile (2026-07-28/basic/transports/streamable-http, "Backward Compatibility"). `code` is that of the
+/// JSON-RPC error, if there is one.
+pub(crate) fn may_be_other_era(era: Era, status: Option<u16>, code: Option<i64>) -> bool {
+    match (era, code) {
+        (_, Some(UNSUPPORTED_VERSION_CODE)) => true,
+        (Era::Modern, Some(-32603..=-32601 | -32099..=-32020)) => false,
+        // The method, a slow client or a large request can be the reason for the other statuses.
+        (Era::Modern, _) => {
+            status.is_some_and(|status| is_client_error(status) && !matches!(status, 404 | 408 | 413 | 431))
+        }
+        (Era::Legacy, code) => status == Some(400) && code == Some(HEADER_MISMATCH_CODE),
+    }
+}
+
+/// Returns `true` if the refusal of a handshake-era request may be about the `_meta` that stateless requests have. It
+/// may also be about the request itself.
+pub(crate) fn may_lack_meta(era: Era, status: Option<u16>, code: Option<i64>) -> bool {
+    era == Era::Legacy && status == Some(400) && matches!(code, Some(-32602 | -32600))
+}
+
 /// The outcome of `server/discover`.
 enum DiscoverOutcome {
     Modern(NegotiatedSession),

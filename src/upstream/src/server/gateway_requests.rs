@@ -5,7 +5,11 @@ use std::{sync::Arc, time::Duration};
 use serde_json::value::RawValue;
 
 use super::{Upstream, connection::UpstreamConnection};
-use crate::link::{LinkError, Listener, OutgoingRequest, Response, handshake::add_meta_for};
+use crate::link::{
+    LinkError, Listener, OutgoingRequest, Response,
+    detect::{may_be_other_era, may_lack_meta},
+    handshake::add_meta_for,
+};
 use countersign_protocol::{Era, negotiate::ClientCapabilities, rpc_error::RpcError};
 
 /// The reason why a request that the gateway sent for itself failed.
@@ -19,6 +23,19 @@ pub enum GatewayRequestError {
     Timeout,
     #[error("{0}")]
     Malformed(String),
+}
+
+impl GatewayRequestError {
+    /// Returns `true` if the server may speak another era than the link on which it refused the request, whose
+    /// parameters are known to be valid.
+    pub(crate) fn may_be_other_era(&self, era: Era) -> bool {
+        let (status, code) = match self {
+            Self::Rpc(error) => (error.status, Some(error.code)),
+            Self::Link(LinkError::Status { status, .. }) => (Some(*status), None),
+            _ => return false,
+        };
+        may_be_other_era(era, status, code) || may_lack_meta(era, status, code)
+    }
 }
 
 impl Upstream {

@@ -38,7 +38,7 @@ pub struct ReceivedRequest {
 /// A server whose behaviour is set by the test.
 pub struct FakeServer {
     kind: LinkKind,
-    era: Era,
+    era: Mutex<Era>,
     pub capabilities: Mutex<Value>,
     pub lists: Mutex<HashMap<&'static str, Value>>,
     /// The tools that are listed for clients that can be asked questions.
@@ -63,7 +63,7 @@ impl FakeServer {
     pub fn new(era: Era, kind: LinkKind) -> Arc<Self> {
         Arc::new_cyclic(|weak_self| Self {
             kind,
-            era,
+            era: Mutex::new(era),
             capabilities: Mutex::new(json!({ "tools": { "listChanged": true } })),
             lists: Mutex::new(HashMap::from([("tools/list", tools(&["echo"]))])),
             tools_for_askable_clients: Mutex::default(),
@@ -80,6 +80,11 @@ impl FakeServer {
 
     pub fn answer_with(&self, answers: impl Fn(ReceivedRequest) -> FakeReply + Send + Sync + 'static) {
         *self.answers.lock() = Box::new(answers);
+    }
+
+    /// Replaces the server by one of another era, which refuses the requests on links that are open.
+    pub fn change_era(&self, era: Era) {
+        *self.era.lock() = era;
     }
 
     /// Returns the number of links that were ever opened.
@@ -109,6 +114,8 @@ impl FakeServer {
 /// One connection to the server.
 pub struct FakeLink {
     server: Arc<FakeServer>,
+    /// The era of the server when the link was opened.
+    era: Era,
     pub closed: CancellationToken,
     pub unsolicited: Arc<dyn Listener>,
     /// The reason for which the link was abandoned.
@@ -143,6 +150,7 @@ impl Connector for FakeServer {
             let mut links = self.links.lock();
             let link = Arc::new(FakeLink {
                 server: self.weak_self.upgrade().unwrap(),
+                era: *self.era.lock(),
                 closed: CancellationToken::new(),
                 unsolicited,
                 abandon_reason: Mutex::default(),
@@ -161,7 +169,7 @@ impl Connector for FakeServer {
 
     fn era(&self) -> Option<Era> {
         // The transport determines the era, so that tests of the handshake era need no probe.
-        (self.era == Era::Legacy).then_some(Era::Legacy)
+        Some(*self.era.lock()).filter(|era| *era == Era::Legacy)
     }
 
     fn fallback(&self) -> Option<Arc<dyn Connector>> {
@@ -201,7 +209,9 @@ impl Link for FakeLinkHandle {
         let body: Value = serde_json::from_slice(&outgoing.body).unwrap();
         let params = body["params"].clone();
         let method = outgoing.method.to_string();
+        let server_era = *server.era.lock();
         match method.as_str() {
+            "initialize" if server_era == Era::Modern => return Box::pin(std::future::ready(refuse(server_era))),
             "initialize" => {
                 *link.declared.lock() = params["capabilities"].clone();
                 let result = json!({
@@ -223,6 +233,9 @@ impl Link for FakeLinkHandle {
             return Box::pin(std::future::ready(Err(LinkError::Unreachable("refused".into()))));
         }
         server.log.lock().push(method.clone());
+        if link.era != server_era {
+            return Box::pin(std::future::ready(refuse(server_era)));
+        }
         if let Some(key) = ["tools/list", "prompts/list", "resources/list", "resources/templates/list"]
             .into_iter()
             .find(|key| *key == method)
@@ -289,6 +302,15 @@ impl Link for FakeLinkHandle {
 
 pub fn ok(result: Value) -> Result<Response, LinkError> {
     Ok(Response::Result(RawValue::from_string(result.to_string()).unwrap()))
+}
+
+/// Refuses a request of the other era as an HTTP server of this era does.
+fn refuse(era: Era) -> Result<Response, LinkError> {
+    let (code, message) = match era {
+        Era::Modern => (-32602, "`_meta` is missing"),
+        Era::Legacy => (-32000, "Bad Request: Server not initialized"),
+    };
+    Ok(Response::Error(RpcError { status: Some(400), ..RpcError::new(code, message) }))
 }
 
 /// Returns a `tools/list` result of tools with these names.

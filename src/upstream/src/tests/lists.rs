@@ -7,6 +7,7 @@ use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use super::{super::server::Phase, *};
 use crate::credentials::AuthorizationFailure;
+use countersign_protocol::rpc_error::RpcError;
 use countersign_provider::{Provider, ProviderEvent};
 
 fn names(upstream: &Arc<Upstream>) -> Vec<String> {
@@ -153,6 +154,55 @@ async fn late_and_lost_servers_are_reconnected() {
     // The gateway restarted the server once after the failed start, and once after the loss.
     assert_eq!((status.status, status.restarts, status.last_error), ("up", 2, None));
     assert_eq!(names(&upstream), ["fake__echo"]);
+}
+
+#[actix::test]
+async fn http_server_that_changes_era_is_detected_again() {
+    for (before, after) in [(Era::Modern, Era::Legacy), (Era::Legacy, Era::Modern)] {
+        let fake = FakeServer::new(before, LinkKind::Streams);
+        *fake.capabilities.lock() = json!({ "tools": {} });
+        let upstream = start(&fake).await;
+        seconds(20).await;
+        call(&upstream, &agent("a")).await.unwrap();
+        fake.change_era(after);
+        assert!(call(&upstream, &agent("a")).await.unwrap()["error"].is_number());
+        seconds(5).await;
+        assert_eq!(call(&upstream, &agent("a")).await.unwrap(), json!({ "content": [] }));
+        assert_eq!(upstream.negotiated().unwrap().revision.era(), after);
+        assert_eq!(fake.request_count("tools/call"), 3, "no call is repeated");
+        tokio::time::resume();
+    }
+}
+
+#[actix::test]
+async fn refused_handshake_of_further_link_checks_era() {
+    let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
+    let upstream = start(&fake).await;
+    seconds(20).await;
+    fake.change_era(Era::Modern);
+    // The call may be sent once the era is known.
+    let _ = call(&upstream, &agent("a")).await;
+    seconds(5).await;
+    call(&upstream, &agent("a")).await.unwrap();
+    assert_eq!(upstream.negotiated().unwrap().revision.era(), Era::Modern);
+}
+
+#[actix::test]
+async fn unchanged_era_keeps_connection_despite_refusals() {
+    let fake = modern();
+    *fake.capabilities.lock() = json!({ "tools": {} });
+    let upstream = start(&fake).await;
+    fake.answer_with(|_| {
+        let refusal = RpcError { status: Some(400), ..RpcError::new(-32000, "no") };
+        Box::pin(std::future::ready(Ok(Response::Error(refusal))))
+    });
+    for _ in 0..3 {
+        seconds(20).await;
+        assert_eq!(call(&upstream, &agent("a")).await.unwrap(), json!({ "error": -32000 }));
+        seconds(1).await;
+    }
+    assert!(fake.link_count() > 1, "the era is checked");
+    assert_eq!((fake.open_links().len(), upstream.status().restarts), (1, 0));
 }
 
 #[actix::test]

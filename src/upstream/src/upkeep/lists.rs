@@ -50,6 +50,9 @@ pub(super) async fn refresh(
     for (list, error) in &fresh.failed {
         tracing::warn!(upstream = %upstream.config.name, list, %error, "a list of the upstream could not be read");
         omitted.push(format!("{list}: {error}"));
+        if error.may_be_other_era(connection.era) {
+            upstream.era_doubted.notify_one();
+        }
     }
     publish(upstream, fresh.catalog, omitted);
     let ttl = match fresh.failed.is_empty() {

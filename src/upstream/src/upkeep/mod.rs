@@ -18,7 +18,7 @@ use self::{lists::refresh, lists_connection::ListsConnection};
 use crate::{
     catalog::ListKinds,
     credentials::AuthorizationFailure,
-    link::{LinkError, LinkKind, Listener, detect, handshake},
+    link::{LinkError, LinkKind, Listener, SilentListener, detect, handshake},
     server::{
         Phase, Upstream, UpstreamActor,
         connection::{LinkCalls, UpstreamConnection},
@@ -287,7 +287,7 @@ async fn maintain_connection(
     background::spawn(subscriptions::run(Arc::clone(upstream), Arc::clone(connection), cancelled));
     let started_at = Instant::now();
     let mut idle_check = tokio::time::interval(IDLE_CHECK_INTERVAL);
-    let (mut changes_in_row, mut last_change) = (0_u32, started_at);
+    let (mut changes_in_row, mut last_change, mut last_era_check) = (0_u32, started_at, started_at);
     loop {
         tokio::select! {
             () = upstream.account_changed.notified() => {
@@ -298,9 +298,12 @@ async fn maintain_connection(
             () = upstream.stop.cancelled() => return Some(LinkError::Lost("the gateway closes it".into())),
             () = upstream.era_doubted.notified() => {
                 // The detection is not repeated within a short time, even if the server rejects the revision again.
-                if started_at.elapsed() >= STABLE_CONNECTION_TIME {
-                    connection.retire();
-                    return Some(LinkError::Protocol("it speaks another revision now".into()));
+                if last_era_check.elapsed() >= STABLE_CONNECTION_TIME {
+                    last_era_check = Instant::now();
+                    if let Some(error) = check_era(upstream, connection).await {
+                        connection.retire();
+                        return Some(error);
+                    }
                 }
             }
             () = upstream.lists_stale.notified() => {
@@ -335,6 +338,26 @@ async fn maintain_connection(
             }
             _ = idle_check.tick() => upstream.endpoints.iter().for_each(|endpoint| endpoint.pool.close_idle()),
         }
+    }
+}
+
+/// Detects the era of a server whose answers contradict it. Returns the reason to connect again; `None` if the era is
+/// still the same.
+async fn check_era(upstream: &Upstream, connection: &UpstreamConnection) -> Option<LinkError> {
+    let changed = || LinkError::Protocol("it speaks another revision now".into());
+    // For a child process, the detection would start another one.
+    if connection.kind == LinkKind::SingleStream {
+        return Some(changed());
+    }
+    let endpoint = upstream.endpoints.get(upstream.current_endpoint())?;
+    let listener = || Arc::new(SilentListener) as Arc<dyn Listener>;
+    match tokio::time::timeout(CONNECT_TIMEOUT, detect::detect(endpoint.connector(), &listener)).await {
+        Ok(Ok(detection)) => {
+            detection.link.close();
+            (detection.era() != connection.era).then(changed)
+        }
+        Ok(Err(error)) => Some(error),
+        Err(_) => Some(LinkError::Lost("it took too long to open".into())),
     }
 }
 

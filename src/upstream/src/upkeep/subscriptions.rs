@@ -262,6 +262,9 @@ async fn listen_once(
     if may_succeed_later(&error) || is_acknowledged.is_cancelled() {
         return StreamEnd::Closed;
     }
+    if error.may_be_other_era(connection.era) {
+        upstream.era_doubted.notify_one();
+    }
     tracing::info!(upstream = %upstream.config.name, %error, "the upstream refused the subscription");
     StreamEnd::Refused
 }

@@ -333,3 +333,31 @@ async fn server_of_any_single_revision_is_detected() {
         assert_eq!((detected.era(), detected.negotiated.revision), (only.era(), only));
     }
 }
+
+#[test]
+fn refusals_of_other_era_are_recognized() {
+    for (era, status, code, is_doubted) in [
+        (Era::Modern, Some(400), Some(-32000), true),
+        (Era::Modern, Some(400), Some(-32600), true),
+        (Era::Modern, Some(422), None, true),
+        (Era::Modern, Some(400), Some(-32602), false),
+        (Era::Modern, Some(400), Some(-32021), false),
+        (Era::Modern, Some(400), Some(-32022), true),
+        (Era::Modern, Some(200), Some(-32000), false),
+        (Era::Modern, None, Some(-32000), false),
+        (Era::Modern, Some(503), None, false),
+        (Era::Legacy, Some(400), Some(-32020), true),
+        (Era::Legacy, Some(200), Some(-32020), false),
+        (Era::Legacy, Some(400), Some(-32602), false),
+        (Era::Legacy, Some(400), None, false),
+    ] {
+        assert_eq!(may_be_other_era(era, status, code), is_doubted, "{era:?} {status:?} {code:?}");
+    }
+    for status in [401, 403, 404, 408, 413, 429] {
+        assert!(!may_be_other_era(Era::Modern, Some(status), None), "{status}");
+    }
+    assert!(
+        may_lack_meta(Era::Legacy, Some(400), Some(-32602)) && !may_lack_meta(Era::Legacy, Some(200), Some(-32602))
+    );
+    assert!(!may_lack_meta(Era::Modern, Some(400), Some(-32602)));
+}
