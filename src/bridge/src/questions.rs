@@ -21,7 +21,7 @@ use countersign_exchange::{
 };
 use countersign_protocol::{
     ErrorKind, McpError, Method, Revision, encode,
-    json::{MemberEdit, edit, member, string},
+    json::{MemberEdit, edit, member, members, string},
     negotiate::ClientCapabilities,
     params::LoggingLevel,
     rpc_error::RpcError,
@@ -245,11 +245,48 @@ impl DeclinedQuestions {
         {
             return None;
         }
-        let message =
-            format!("the server {upstream} cannot do this without a capability that the client did not declare");
-        let error = McpError::new(ErrorKind::MissingCapability, message).with("requiredCapabilities", missing);
-        Some(error.with("upstream", upstream))
+        Some(missing_capability_error(upstream, missing))
     }
+}
+
+/// Returns the error for a stateless client that did not declare what a server needs (2026-07-28/basic/index,
+/// "Capabilities").
+fn missing_capability_error(upstream: &str, missing: Value) -> McpError {
+    let message = format!("the server {upstream} cannot do this without a capability that the client did not declare");
+    McpError::new(ErrorKind::MissingCapability, message)
+        .with("requiredCapabilities", missing)
+        .with("upstream", upstream)
+}
+
+/// Checks that a client can be asked all questions of a stateless upstream. `capabilities` are those that the upstream
+/// may use, and `requests` is the text of its `inputRequests`.
+///
+/// # Errors
+/// `-32021` for a stateless client that does not declare what a question needs, and `NOT_BRIDGEABLE` for any other
+/// question that the client cannot be asked.
+pub fn check_requests(
+    exchange: &Exchange,
+    config: &UpstreamConfig,
+    capabilities: &ClientCapabilities,
+    requests: &str,
+) -> Result<(), McpError> {
+    let questions: Vec<_> = members(requests)
+        .map(|request| {
+            let method = member(request.value, "method").and_then(string).unwrap_or_default();
+            (method, member(request.value, "params"))
+        })
+        .collect();
+    let mut checks = questions.iter().map(|(method, params)| check_capabilities(capabilities, method, *params));
+    let Some(refused) = checks.find_map(Result::err) else { return Ok(()) };
+    let declared = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
+    let asked = questions.iter().map(|(method, params)| (&**method, *params));
+    if exchange.is_modern()
+        && let Some(missing) = missing_capabilities(&declared, asked)
+    {
+        return Err(missing_capability_error(&config.name, missing));
+    }
+    let message = format!("the upstream needs what this client cannot give: {}", refused.message);
+    Err(McpError::new(ErrorKind::NotBridgeable, message))
 }
 
 /// Returns the capabilities that a client lacks for these questions, each a method with its parameters, in the form of

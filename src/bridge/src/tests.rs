@@ -238,6 +238,21 @@ async fn call_fails_if_client_cannot_give_the_input() {
 }
 
 #[actix::test]
+async fn stateless_client_is_told_which_capabilities_to_declare() {
+    let fixture = Fixture::new(Era::Modern).await;
+    let requests = json!({
+        "a": { "method": "elicitation/create", "params": { "message": "m", "requestedSchema": {} } },
+        "b": { "method": "roots/list" },
+    });
+    let result = json!({ "resultType": "input_required", "inputRequests": requests });
+    fixture.server.answer_with(move |_| Box::pin(ready(ok(result.clone()))));
+    let client = modern_client(&fixture, r#"{"elicitation":{"url":{}}}"#);
+    let error = fixture.call(&client, &json!({ "name": "s__echo" })).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::MissingCapability);
+    assert_eq!(error.data["requiredCapabilities"], json!({ "elicitation": { "form": {} }, "roots": {} }));
+}
+
+#[actix::test]
 async fn server_state_is_sealed_for_client_and_returned_unchanged() {
     let fixture = Fixture::new(Era::Modern).await;
     fixture.server.answer_with(|request| Box::pin(ready(ok(result_needing_input(&request)))));

@@ -1,8 +1,6 @@
 //! Calls to stateless upstreams. A result may ask for input, and the call is then repeated with the answers
 //! (2026-07-28/basic/patterns/mrtr).
 
-use std::borrow::Cow;
-
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
 
@@ -160,16 +158,15 @@ async fn ask_client(
 const NOTHING_ASKED: &str = "the upstream needs input and does not say which";
 const TOO_MANY_QUESTIONS: &str = "the upstream asks for more input at once than the gateway takes";
 
-fn not_bridgeable(message: impl Into<Cow<'static, str>>) -> McpError {
+fn not_bridgeable(message: &'static str) -> McpError {
     McpError::new(ErrorKind::NotBridgeable, message)
 }
 
 /// Checks a result that needs input.
 ///
 /// # Errors
-/// `NOT_BRIDGEABLE` for a completion, for a result with neither questions nor state, for requests other than
-/// elicitation, sampling and roots, for questions that the client's declared capabilities do not cover, and for more
-/// than [`MAX_QUESTIONS`].
+/// `NOT_BRIDGEABLE` for a completion, for a result with neither questions nor state, and for more than
+/// [`MAX_QUESTIONS`]; the errors of [`questions::check_requests`].
 fn check_input(prepared: &PreparedCall<'_>, result: &str) -> Result<(), McpError> {
     if prepared.call.request_kind == RequestKind::Completion {
         return Err(not_bridgeable("the upstream needs input for a completion, which the protocol does not have"));
@@ -178,21 +175,12 @@ fn check_input(prepared: &PreparedCall<'_>, result: &str) -> Result<(), McpError
     if requests.is_none() && member(result, "requestState").is_none() {
         return Err(not_bridgeable(NOTHING_ASKED));
     }
-    for (index, request) in requests.into_iter().flat_map(members).enumerate() {
-        let method = member(request.value, "method").and_then(string).unwrap_or_default();
-        let check =
-            questions::check_capabilities(&prepared.caller.capabilities, &method, member(request.value, "params"));
-        if let Err(refused) = check {
-            return Err(not_bridgeable(format!(
-                "the upstream needs what this client cannot give: {}",
-                refused.message
-            )));
-        }
-        if index >= MAX_QUESTIONS {
-            return Err(not_bridgeable(TOO_MANY_QUESTIONS));
-        }
+    let Some(requests) = requests else { return Ok(()) };
+    if members(requests).count() > MAX_QUESTIONS {
+        return Err(not_bridgeable(TOO_MANY_QUESTIONS));
     }
-    Ok(())
+    let call = &prepared.call;
+    questions::check_requests(call.exchange, &call.upstream.config, &prepared.caller.capabilities, requests)
 }
 
 /// Returns the error for a result of a type that only an extension defines, which the client does not declare.

@@ -15,7 +15,7 @@ use crate::{questions, translation::task_shape};
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
-    json::{MemberEdit, edit, member, members, string},
+    json::{MemberEdit, edit, member},
     task::{self, Status},
 };
 
@@ -61,19 +61,12 @@ pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<St
 /// with this request.
 ///
 /// # Errors
-/// [`ErrorKind::NotBridgeable`] for any other question.
+/// The errors of [`questions::check_requests`].
 fn check_questions(task_request: &TaskRequest<'_>, requests: &str) -> Result<(), McpError> {
-    let (allowed, _) = questions::allowed_capabilities(task_request.exchange, &task_request.upstream.config);
-    for request in members(requests) {
-        let method = member(request.value, "method").and_then(string).unwrap_or_default();
-        let params = member(request.value, "params");
-        let check = |capabilities| questions::check_capabilities(capabilities, &method, params);
-        if let Err(refused) = check(&task_request.task.caller.capabilities).or_else(|_| check(&allowed)) {
-            let message = format!("the upstream asks what the gateway refuses: {}", refused.message);
-            return Err(McpError::new(ErrorKind::NotBridgeable, message));
-        }
-    }
-    Ok(())
+    let TaskRequest { exchange, task, upstream, .. } = task_request;
+    let (allowed, _) = questions::allowed_capabilities(exchange, &upstream.config);
+    questions::check_requests(exchange, &upstream.config, &task.caller.capabilities, requests)
+        .or_else(|_| questions::check_requests(exchange, &upstream.config, &allowed, requests))
 }
 
 /// Answers `tasks/update`: hands the client's answers to the awaited task, or passes the request on to a stateless
