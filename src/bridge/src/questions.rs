@@ -258,12 +258,32 @@ fn missing_capability_error(upstream: &str, missing: Value) -> McpError {
         .with("upstream", upstream)
 }
 
+/// Returns the error for an upstream that needs a capability which its configuration withholds, so that no declaration of
+/// the client helps. `required` is an object like `requiredCapabilities`, as JSON text.
+fn withheld_capability_error(config: &UpstreamConfig, required: &str) -> Option<McpError> {
+    let permissions = [("elicitation", config.elicitation), ("sampling", config.sampling)];
+    let (key, _) = permissions.iter().find(|(key, is_allowed)| !is_allowed && member(required, key).is_some())?;
+    let name = &config.name;
+    let message =
+        format!("the server {name} needs {key}, which the gateway's configuration withholds from it (`{key}: deny`)");
+    Some(McpError::new(ErrorKind::NotBridgeable, message).with("upstream", name.as_str()))
+}
+
+/// Replaces an upstream's error about a missing capability, if its configuration withholds the capability.
+#[must_use]
+pub fn explain_withheld_capability(config: &UpstreamConfig, error: McpError) -> McpError {
+    let foreign = error.passthrough.as_ref().filter(|_| error.kind == ErrorKind::MissingCapability);
+    let required = foreign.and_then(|foreign| member(foreign.data.as_deref()?, "requiredCapabilities"));
+    let explained = required.and_then(|required| withheld_capability_error(config, required));
+    explained.unwrap_or(error)
+}
+
 /// Checks that a client can be asked all questions of a stateless upstream. `capabilities` are those that the upstream
 /// may use, and `requests` is the text of its `inputRequests`.
 ///
 /// # Errors
 /// `-32021` for a stateless client that does not declare what a question needs, and `NOT_BRIDGEABLE` for any other
-/// question that the client cannot be asked.
+/// question that the client cannot be asked, or that the configuration forbids.
 pub fn check_requests(
     exchange: &Exchange,
     config: &UpstreamConfig,
@@ -279,9 +299,16 @@ pub fn check_requests(
     let mut checks = questions.iter().map(|(method, params)| check_capabilities(capabilities, method, *params));
     let Some(refused) = checks.find_map(Result::err) else { return Ok(()) };
     let declared = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
-    let asked = questions.iter().map(|(method, params)| (&**method, *params));
+    let missing = |declared: &ClientCapabilities| {
+        missing_capabilities(declared, questions.iter().map(|(method, params)| (&**method, *params)))
+    };
+    if let Some(required) = missing(&ClientCapabilities::default())
+        && let Some(error) = withheld_capability_error(config, &required.to_string())
+    {
+        return Err(error);
+    }
     if exchange.is_modern()
-        && let Some(missing) = missing_capabilities(&declared, asked)
+        && let Some(missing) = missing(&declared)
     {
         return Err(missing_capability_error(&config.name, missing));
     }

@@ -291,6 +291,25 @@ async fn extension_result_reaches_only_clients_that_declare_it() {
     }
 }
 
+#[actix::test]
+async fn error_names_configuration_that_withholds_capability() {
+    let fixture = Fixture::with_config(Era::Modern, &json!({ "tools": {} }), |config| config.sampling = false).await;
+    let client = modern_client(&fixture, r#"{"sampling":{}}"#);
+    let asking = json!({
+        "resultType": "input_required", "inputRequests": { "k": { "method": "sampling/createMessage", "params": {} } },
+    });
+    let refusing = RpcError {
+        data: RawValue::from_string(r#"{"requiredCapabilities":{"sampling":{}}}"#.to_owned()).ok(),
+        ..RpcError::new(-32021, "declare sampling")
+    };
+    for response in [ok(asking).unwrap(), Response::Error(refusing)] {
+        fixture.server.answer_with(move |_| Box::pin(ready(Ok(response.clone()))));
+        let error = fixture.call(&client, &json!({ "name": "s__echo" })).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::NotBridgeable);
+        assert!(error.message.contains("`sampling: deny`") && error.passthrough.is_none(), "{error}");
+    }
+}
+
 /// Starts a server with cacheable results, each of which contains its number.
 async fn server_with_cacheable_results(scope: &'static str) -> Fixture {
     let fixture = Fixture::with_config(Era::Modern, &json!({ "tools": {} }), |config| config.cache = true).await;

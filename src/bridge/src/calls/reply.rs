@@ -60,8 +60,12 @@ impl PreparedCall<'_> {
                     _ => self.call.upstream.names.uri_prefix(),
                 };
                 let error = error::for_client(&rpc, self.call.request_kind, revisions, self.call.uri, uri_prefix);
+                let error = questions::explain_withheld_capability(&self.call.upstream.config, error);
                 // No error code of the client's era expresses this, but a tool result at least reaches the model.
-                if error.kind == ErrorKind::NotBridgeable && self.call.request_kind == RequestKind::Tool {
+                if error.kind == ErrorKind::NotBridgeable
+                    && self.call.request_kind == RequestKind::Tool
+                    && client.era() == Era::Legacy
+                {
                     return Ok(tool_error_reply(&error));
                 }
                 Err(error)

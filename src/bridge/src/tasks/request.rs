@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::table::Task;
 use crate::{
-    questions::{MessageRecipient, Relay},
+    questions::{MessageRecipient, Relay, explain_withheld_capability},
     translation::{
         error,
         request::{self, DeclaredClient, RequestDraft, RequestKind, RequestedItem, client_info},
@@ -91,7 +91,8 @@ impl<'a> TaskRequest<'a> {
     /// Translates an error of the upstream into the client's era.
     pub fn error_for_client(&self, error: &RpcError) -> McpError {
         let revisions = (self.exchange.revision(), self.negotiated.revision);
-        error::for_client(error, RequestKind::Tool, revisions, None, self.upstream.names.uri_prefix())
+        let error = error::for_client(error, RequestKind::Tool, revisions, None, self.upstream.names.uri_prefix());
+        explain_withheld_capability(&self.upstream.config, error)
     }
 
     /// Adapts a tool result to the client.
