@@ -25,7 +25,7 @@ pub mod trial;
 mod upkeep;
 
 pub use calls::{FailedRequests, rounds};
-pub use catalog::{Catalog, Names, is_tool_allowed, names};
+pub use catalog::{Catalog, ListKinds, Names, is_tool_allowed, names};
 pub use link::{
     Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, OutgoingRequest, Response, UpstreamNotification,
     child, detect, handshake, http,

@@ -45,7 +45,7 @@ use countersign_provider::{
     compiled_schema::{CompiledSchema, PatternEngine},
 };
 use countersign_telemetry::metrics::CircuitState;
-use countersign_upstream::{CONNECT_TOOL, Upstream, server::Phase};
+use countersign_upstream::{CONNECT_TOOL, ListKinds, Upstream, server::Phase};
 
 pub use self::{
     aliases::Aliases,
@@ -445,6 +445,12 @@ impl RouteTable {
     #[must_use]
     pub fn has_personal_lists(&self) -> bool {
         self.upstreams().any(|upstream| upstream.has_personal_accounts())
+    }
+
+    /// Returns `true` if a server declares one of these lists private (2026-07-28/server/utilities/caching).
+    #[must_use]
+    pub fn has_private_lists(&self, lists: ListKinds) -> bool {
+        self.upstreams().any(|upstream| upstream.catalog().private_lists.intersects(lists))
     }
 
     #[must_use]

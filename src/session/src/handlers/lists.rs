@@ -12,6 +12,7 @@ use countersign_protocol::{
     cursor::{self, Cursor},
 };
 use countersign_routing::RouteTable;
+use countersign_upstream::ListKinds;
 
 /// The maximum number of entries on a page. Many clients never ask for a second page.
 pub const MAX_PAGE_ENTRIES: usize = 1000;
@@ -70,26 +71,28 @@ fn hash_ids<'a>(ids: impl Iterator<Item = &'a str>) -> u64 {
 }
 
 /// Returns the cache hint for an unfiltered list. Upstreams may change their lists at any time, and the list lacks the
-/// entries of an upstream that was never reached.
-fn hint_for_list(table: &RouteTable) -> CacheHint {
+/// entries of an upstream that was never reached. It is private if it contains a private list of an upstream.
+fn hint_for_list(table: &RouteTable, list: ListKinds) -> CacheHint {
+    let is_public = !table.has_personal_lists() && !table.has_private_lists(list);
     match (table.has_upstreams(), table.is_complete()) {
         (false, _) => CacheHint::STATIC,
-        (true, true) => CacheHint { ttl_ms: 5_000, is_public: true },
-        (true, false) => CacheHint { ttl_ms: 0, is_public: true },
+        (true, true) => CacheHint { ttl_ms: 5_000, is_public },
+        (true, false) => CacheHint { ttl_ms: 0, is_public },
     }
 }
 
 /// Returns the hint for a list without the resources or prompts that the principal may not use or does not have.
 #[must_use]
-pub fn hint_for_filtered_list(table: &RouteTable) -> CacheHint {
-    let hint = hint_for_list(table);
-    CacheHint { is_public: hint.is_public && table.refusing_policy().is_none() && !table.has_personal_lists(), ..hint }
+pub fn hint_for_filtered_list(table: &RouteTable, list: ListKinds) -> CacheHint {
+    let hint = hint_for_list(table, list);
+    CacheHint { is_public: hint.is_public && table.refusing_policy().is_none(), ..hint }
 }
 
 /// Returns the hint for `tools/list`, which leaves out tools that the principal may not call.
 #[must_use]
 pub fn hint_for_tools(table: &RouteTable) -> CacheHint {
-    CacheHint { is_public: !table.varies_by_principal && !table.has_personal_lists(), ..hint_for_list(table) }
+    let hint = hint_for_list(table, ListKinds::TOOLS);
+    CacheHint { is_public: hint.is_public && !table.varies_by_principal, ..hint }
 }
 
 #[cfg(test)]
@@ -98,7 +101,14 @@ mod tests {
 
     use super::*;
     use crate::testing::Gateway;
+    use countersign_config::{UpstreamConfig, UpstreamTarget};
+    use countersign_protocol::Revision;
     use countersign_provider::testing::{FakeProvider, tool};
+    use countersign_routing::RouteTarget;
+    use countersign_upstream::{
+        Catalog,
+        testing::{disconnected_upstream, negotiated},
+    };
 
     fn pages(all: &[String]) -> Vec<Vec<String>> {
         let mut pages = Vec::new();
@@ -171,6 +181,23 @@ mod tests {
             gateway.offer_module(fake).await;
             let table = gateway.server.routing.routes.load();
             assert_eq!(hint_for_tools(&table), CacheHint { is_public: public, ..CacheHint::STATIC }, "{policy}");
+        }
+    }
+
+    #[actix::test]
+    async fn list_with_private_part_is_cached_privately() {
+        let gateway = Gateway::new("policy: { default: allow }").await;
+        for (private_lists, tools, prompts) in
+            [(ListKinds::empty(), true, true), (ListKinds::TOOLS, false, true), (ListKinds::PROMPTS, true, false)]
+        {
+            let target =
+                UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
+            let (config, negotiated) = (UpstreamConfig::new("s", target), negotiated(Revision::MODERN));
+            let catalog = Catalog { private_lists, ..Catalog::default() };
+            gateway.offer(vec![RouteTarget::Upstream(disconnected_upstream(config, negotiated, catalog))]).await;
+            let table = gateway.server.routing.routes.load();
+            assert_eq!(hint_for_tools(&table).is_public, tools);
+            assert_eq!(hint_for_filtered_list(&table, ListKinds::PROMPTS).is_public, prompts);
         }
     }
 }

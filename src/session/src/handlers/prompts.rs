@@ -20,7 +20,7 @@ use countersign_protocol::{
 };
 use countersign_provider::CompletionRef;
 use countersign_routing::{RouteTable, RouteTarget, table::PromptRoute};
-use countersign_upstream::Upstream;
+use countersign_upstream::{ListKinds, Upstream};
 
 /// The maximum number of values in one completion (2025-11-25/server/utilities/completion).
 const MAX_COMPLETION_VALUES: usize = 100;
@@ -38,7 +38,7 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
     let prompts: Vec<_> = table.prompts_for(&exchange.identity.principal).filter(is_shown).collect();
     let cursor = params.cursor.as_deref();
     let json = render_page("prompts", &prompts, |route| &route.def.name, |route| route.list_entry(revision), cursor)?;
-    Ok(Reply::new(json).with_cache_hint(lists::hint_for_filtered_list(table)))
+    Ok(Reply::new(json).with_cache_hint(lists::hint_for_filtered_list(table, ListKinds::PROMPTS)))
 }
 
 /// Answers `prompts/get`.

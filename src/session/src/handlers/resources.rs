@@ -30,7 +30,7 @@ use countersign_routing::{
     list_entries::{ResourceRoute, TemplateRoute},
     module_entries,
 };
-use countersign_upstream::Upstream;
+use countersign_upstream::{ListKinds, Upstream};
 
 /// The bytes that a subscription takes in addition to its URI.
 const SUBSCRIPTION_BYTES: usize = 512;
@@ -180,7 +180,7 @@ pub fn list_templates(exchange: &Exchange, table: &RouteTable, request: &Request
         |route| route.list_entry(revision),
         cursor,
     )?;
-    Ok(Reply::new(json).with_cache_hint(lists::hint_for_filtered_list(table)))
+    Ok(Reply::new(json).with_cache_hint(lists::hint_for_filtered_list(table, ListKinds::RESOURCES)))
 }
 
 /// Answers `resources/read`.

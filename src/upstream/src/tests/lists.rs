@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use super::{super::server::Phase, *};
-use crate::credentials::AuthorizationFailure;
+use crate::{catalog::ListKinds, credentials::AuthorizationFailure};
 use countersign_protocol::rpc_error::RpcError;
 use countersign_provider::{Provider, ProviderEvent};
 
@@ -130,6 +130,28 @@ async fn announced_change_does_not_prolong_other_lists() {
     call(&upstream, &agent("a")).await.unwrap();
     seconds(1).await;
     assert_eq!(fake.request_count("prompts/list"), 2);
+}
+
+#[actix::test]
+async fn private_scope_of_list_is_kept_until_it_changes() {
+    let fake = modern();
+    *fake.capabilities.lock() = json!({ "tools": {}, "resources": {} });
+    let tools = |scope: &str| json!({ "tools": [], "ttlMs": 60_000, "cacheScope": scope });
+    fake.lists.lock().insert("tools/list", tools("public"));
+    fake.lists.lock().insert("resources/list", json!({ "resources": [], "cacheScope": "private" }));
+    fake.lists.lock().insert("resources/templates/list", json!({ "resourceTemplates": [], "cacheScope": "public" }));
+    let upstream = start(&fake).await;
+    assert_eq!(upstream.catalog().private_lists, ListKinds::RESOURCES);
+    for (answer, private_lists) in [
+        (tools("private"), ListKinds::TOOLS | ListKinds::RESOURCES),
+        (json!({ "garbage": true }), ListKinds::TOOLS | ListKinds::RESOURCES),
+        (tools("public"), ListKinds::RESOURCES),
+    ] {
+        fake.lists.lock().insert("tools/list", answer);
+        upstream.mark_stale(ListKinds::TOOLS);
+        seconds(2).await;
+        assert_eq!(upstream.catalog().private_lists, private_lists);
+    }
 }
 
 #[actix::test]

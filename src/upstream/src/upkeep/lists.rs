@@ -16,7 +16,7 @@ use crate::{
     server::{Upstream, connection::UpstreamConnection, gateway_requests::GatewayRequestError},
 };
 use countersign_config::ListsConfig;
-use countersign_protocol::{Era, ErrorKind};
+use countersign_protocol::{Era, ErrorKind, json::string};
 use countersign_provider::ProviderEvent;
 
 /// The minimum time to live of lists, even if the server declares less.
@@ -78,7 +78,7 @@ pub(super) fn publish(upstream: &Upstream, new: Catalog, mut omitted: Vec<String
     let old = upstream.catalog();
     omitted.extend(new.truncated.iter().map(|(list, reason)| format!("{list}: {reason}; the rest is left out")));
     let mut changed_lists = old.changed_lists(&new);
-    if !changed_lists.is_empty() || new.truncated != old.truncated {
+    if !changed_lists.is_empty() || new.truncated != old.truncated || new.private_lists != old.private_lists {
         let definitions = UsableDefinitions::build(&upstream.config, &upstream.names, &new);
         for omission in definitions.omitted.iter().take(MAX_LOGGED_OMISSIONS) {
             tracing::warn!(upstream = %upstream.config.name, "{omission}");
@@ -157,13 +157,14 @@ pub(super) async fn read(
 ) -> Result<ReadLists, GatewayRequestError> {
     let features = connection.features;
     let mut fresh = ReadLists { catalog: old.clone(), ttl: Duration::MAX, failed: Vec::new() };
+    fresh.catalog.private_lists.remove(kinds);
     for list in LISTS.iter().filter(|list| kinds.contains(list.kind)) {
         let is_offered = features.lists.is_empty() || features.lists.contains(list.kind);
         let before = std::mem::take((list.entries)(&mut fresh.catalog));
         let used_bytes = fresh.catalog.bytes();
         let outcome =
             if is_offered { read_list(upstream, connection, list, used_bytes).await } else { Ok(ListEntries::empty()) };
-        let ListEntries { all: entries, ttl, truncation } = match outcome {
+        let ListEntries { all: entries, ttl, is_private, truncation } = match outcome {
             Ok(entries) => entries,
             // The server has no such list, even if it was declared: many have resources but no templates.
             Err(GatewayRequestError::Rpc(error)) if error.code == ErrorKind::MethodNotFound.number() => {
@@ -182,11 +183,15 @@ pub(super) async fn read(
             }
             Err(error) => {
                 fresh.failed.push((list.method, error));
+                fresh.catalog.private_lists |= old.private_lists & list.kind;
                 *(list.entries)(&mut fresh.catalog) = before;
                 continue;
             }
         };
         fresh.ttl = fresh.ttl.min(ttl);
+        if is_private {
+            fresh.catalog.private_lists |= list.kind;
+        }
         fresh.catalog.truncated.retain(|(method, _)| *method != list.method);
         fresh.catalog.truncated.extend(truncation.map(|reason| (list.method, reason)));
         *(list.entries)(&mut fresh.catalog) = entries;
@@ -198,13 +203,15 @@ pub(super) async fn read(
 pub(crate) struct ListEntries {
     pub all: Vec<Arc<RawValue>>,
     ttl: Duration,
+    /// `true` if the server declares the list private.
+    is_private: bool,
     /// The reason why the list is incomplete.
     pub truncation: Option<String>,
 }
 
 impl ListEntries {
     pub(crate) const fn empty() -> Self {
-        Self { all: Vec::new(), ttl: Duration::MAX, truncation: None }
+        Self { all: Vec::new(), ttl: Duration::MAX, is_private: false, truncation: None }
     }
 }
 
@@ -252,6 +259,7 @@ pub(crate) async fn read_pages(
         let malformed = || GatewayRequestError::Malformed(format!("its answer to {} is not a list", list.method));
         let page_read = Page::read(&result, list.member, &mut budget, &mut collected.all).ok_or_else(malformed)?;
         collected.ttl = collected.ttl.min(page_read.ttl);
+        collected.is_private |= page_read.is_private;
         let Some(next) = page_read.next_cursor.filter(|_| page_read.exceeded.is_none()) else {
             collected.truncation = page_read.exceeded.map(|exceeded| match exceeded {
                 BudgetExceeded::Entries => format!("it has more than {} entries (lists.entries)", limits.entries),
@@ -295,6 +303,7 @@ enum BudgetExceeded {
 struct Page {
     next_cursor: Option<String>,
     ttl: Duration,
+    is_private: bool,
     /// Set if not all entries of the page fit into the budget.
     exceeded: Option<BudgetExceeded>,
 }
@@ -309,6 +318,7 @@ impl Page {
             None => None,
         };
         let ttl = members.get("ttlMs").and_then(|ttl| serde_json::from_str::<f64>(ttl.get()).ok());
+        let scope = members.get("cacheScope").and_then(|scope| string(scope.get()));
         let mut exceeded = None;
         for entry in entries {
             let bytes = entry.get().len();
@@ -328,6 +338,7 @@ impl Page {
             next_cursor,
             // A list without a hint must not be considered fresh for long (2026-07-28/server/utilities/caching).
             ttl: ttl.map_or(Duration::ZERO, |ms| Duration::try_from_secs_f64(ms / 1000.0).unwrap_or_default()),
+            is_private: scope.is_some_and(|scope| scope == "private"),
             exceeded,
         })
     }
@@ -355,8 +366,9 @@ mod tests {
         assert_eq!((entries.len(), read.exceeded), (2, None));
         assert_eq!(read.next_cursor.as_deref(), Some(""), "an empty cursor is valid");
         assert_eq!(read.ttl, Duration::from_millis(1500));
-        let (last, _) = page(r#"{"tools":[],"nextCursor":null,"ttlMs":-5}"#).unwrap();
+        let (last, _) = page(r#"{"tools":[],"nextCursor":null,"ttlMs":-5,"cacheScope":"private"}"#).unwrap();
         assert_eq!((last.next_cursor, last.ttl), (None, Duration::ZERO));
+        assert!(last.is_private && !read.is_private);
         for malformed in ["{}", "[]", r#"{"tools":{}}"#, r#"{"tools":[],"nextCursor":7}"#, "null"] {
             assert!(page(malformed).is_none(), "{malformed}");
         }
