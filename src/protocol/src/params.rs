@@ -4,9 +4,12 @@
 //! Unknown members are skipped here and forwarded unchanged. A member of the wrong type gives an `InvalidParams` error
 //! whose message and `data.member` name it; its value is not echoed.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt, marker::PhantomData};
 
-use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
+};
 use serde_json::{Map, Value, value::RawValue};
 
 use super::{
@@ -77,6 +80,7 @@ pub struct InitializeParams<'a> {
     /// A JSON object.
     #[serde(borrow, deserialize_with = "deserialize_object")]
     pub capabilities: &'a RawValue,
+    #[serde(deserialize_with = "deserialize_from_object")]
     pub client_info: Implementation,
 }
 
@@ -135,11 +139,11 @@ pub struct GetPromptParams<'a> {
 /// The parameters of `completion/complete` (2026-07-28/server/utilities/completion).
 #[derive(Debug, Deserialize)]
 pub struct CompleteParams<'a> {
-    #[serde(borrow, rename = "ref")]
+    #[serde(borrow, rename = "ref", deserialize_with = "deserialize_from_object")]
     pub reference: Reference<'a>,
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "deserialize_from_object")]
     pub argument: CompleteArgument<'a>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "deserialize_from_object")]
     pub context: CompleteContext,
 }
 
@@ -186,7 +190,7 @@ pub struct SetLevelParams {
 /// The parameters of `subscriptions/listen` (2026-07-28/basic/patterns/subscriptions).
 #[derive(Debug, Deserialize)]
 pub struct ListenParams<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "deserialize_from_object")]
     pub notifications: ListenFilter<'a>,
 }
 
@@ -225,6 +229,25 @@ fn deserialize_present_object<'de: 'a, 'a, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<&'a RawValue>, D::Error> {
     deserialize_object(deserializer).map(Some)
+}
+
+/// Reads a value from a JSON object. Without this, derived types also accept an array of their members' values.
+fn deserialize_from_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    struct ObjectVisitor<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+
+    deserializer.deserialize_map(ObjectVisitor(PhantomData))
 }
 
 /// Reads a map whose values are all strings.

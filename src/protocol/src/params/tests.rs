@@ -111,6 +111,31 @@ fn errors_name_member_without_client_input() {
 }
 
 #[test]
+fn only_objects_are_accepted_for_objects() {
+    for (value, member) in [(r#"[["id"],"x"]"#, "argument"), ("5", "argument"), ("null", "argument")] {
+        let text = format!(r#"{{"ref":{{"type":"ref/prompt","name":"p"}},"argument":{value}}}"#);
+        assert_error!(CompleteParams<'_>, &text, member, format!("`params.{member}` must be an object"));
+    }
+    for (reference, context, member) in
+        [(r#"["ref/prompt","p"]"#, "{}", "ref"), (r#"{"type":"ref/prompt","name":"p"}"#, "[{}]", "context")]
+    {
+        let argument = r#""argument":{"name":"a","value":""}"#;
+        let text = format!(r#"{{"ref":{reference},{argument},"context":{context}}}"#);
+        assert_error!(CompleteParams<'_>, &text, member, format!("`params.{member}` must be an object"));
+    }
+    for filter in [r#"[true,false,false,["a://b"],[]]"#, "true", "null"] {
+        let text = format!(r#"{{"notifications":{filter}}}"#);
+        assert_error!(ListenParams<'_>, &text, "notifications", "`params.notifications` must be an object");
+    }
+    assert_error!(
+        InitializeParams<'_>,
+        r#"{"protocolVersion":"x","capabilities":{},"clientInfo":["a","b"]}"#,
+        "clientInfo",
+        "`params.clientInfo` must be an object"
+    );
+}
+
+#[test]
 fn long_client_input_is_not_echoed() {
     let long = "x".repeat(1 << 16);
     for error in [
