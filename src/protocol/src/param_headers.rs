@@ -20,6 +20,13 @@ pub struct ParamHeader {
     pub path: Vec<String>,
 }
 
+impl ParamHeader {
+    /// Returns the argument in the text of all arguments.
+    fn value_in<'a>(&self, arguments: &'a str) -> Option<&'a str> {
+        self.path.iter().try_fold(arguments, |object, step| json::member(object, step))
+    }
+}
+
 /// The keyword of the annotation in a schema.
 const ANNOTATION: &str = "x-mcp-header";
 
@@ -159,15 +166,78 @@ pub fn check_params(
 #[must_use]
 pub fn for_call(annotated: &[ParamHeader], arguments: Option<&str>) -> Vec<(Box<str>, Box<str>)> {
     let header = |param: &ParamHeader| {
-        let value = param.path.iter().try_fold(arguments?, |object, step| json::member(object, step))?;
+        let value = param.value_in(arguments?)?;
         let text = match value.as_bytes().first()? {
             b'"' => json::string(value)?,
             b'{' | b'[' | b'n' => return None,
-            _ => Cow::Borrowed(value),
+            b't' | b'f' => Cow::Borrowed(value),
+            _ => match Number::parse(value) {
+                Number::SafeInteger(integer) => Cow::Owned(integer.to_string()),
+                Number::UnsafeInteger | Number::Fraction => Cow::Borrowed(value),
+            },
         };
         Some((param.header.as_str().into(), encode_value(&text).into()))
     };
     annotated.iter().filter_map(header).collect()
+}
+
+/// Checks that integers which a server wants in headers are those that a double represents exactly
+/// (2026-07-28/basic/transports/streamable-http, "Schema Extension"). `arguments` is JSON text.
+///
+/// # Errors
+/// `-32602` naming the argument.
+pub fn check_integers(annotated: &[ParamHeader], arguments: Option<&str>) -> Result<(), McpError> {
+    for param in annotated {
+        let value = arguments.and_then(|arguments| param.value_in(arguments));
+        let is_number = |value: &&str| value.starts_with(|c: char| c == '-' || c.is_ascii_digit());
+        if value.filter(is_number).is_some_and(|value| Number::parse(value) == Number::UnsafeInteger) {
+            let name = param.path.join(".");
+            let message =
+                format!("the argument `{name}` must be between -2^53+1 and 2^53-1, because it is sent in a header");
+            return Err(McpError::invalid_param(&format!("arguments.{name}"), message));
+        }
+    }
+    Ok(())
+}
+
+/// The kinds of JSON numbers that matter for headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Number {
+    /// An integer from −2⁵³+1 to 2⁵³−1.
+    SafeInteger(i64),
+    UnsafeInteger,
+    Fraction,
+}
+
+impl Number {
+    /// Reads a JSON number exactly. `42.0` and `4.2e1` are the integer 42.
+    fn parse(text: &str) -> Self {
+        let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+        let (is_negative, mantissa) = mantissa.strip_prefix('-').map_or((false, mantissa), |mantissa| (true, mantissa));
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let digits = [whole, fraction].concat();
+        let digits = digits.trim_start_matches('0');
+        let significant = digits.trim_end_matches('0');
+        if significant.is_empty() {
+            return Self::SafeInteger(0);
+        }
+        let overflow = if exponent.starts_with('-') { i64::MIN } else { i64::MAX };
+        let exponent = exponent.parse().unwrap_or(overflow);
+        let count = |digits: usize| i64::try_from(digits).unwrap_or(i64::MAX);
+        // The number is `significant`, followed by this many zeros.
+        let zeros =
+            exponent.saturating_add(count(digits.len() - significant.len())).saturating_sub(count(fraction.len()));
+        if zeros < 0 {
+            return Self::Fraction;
+        }
+        let has_few_digits = |zeros: &usize| significant.len().saturating_add(*zeros) <= 16;
+        let zeros = usize::try_from(zeros).ok().filter(has_few_digits);
+        let integer = zeros.and_then(|zeros| format!("{significant}{}", "0".repeat(zeros)).parse::<i64>().ok());
+        match integer.filter(|integer| *integer < 1 << 53) {
+            Some(integer) => Self::SafeInteger(if is_negative { -integer } else { integer }),
+            None => Self::UnsafeInteger,
+        }
+    }
 }
 
 /// Returns `true` if a decoded header equals the argument; integers compare as numbers (`42.0` is `42`).

@@ -21,6 +21,7 @@ use countersign_protocol::{
     json::{self, MemberEdit, edit, member, members, string},
     negotiate::ClientCapabilities,
     outline::OutlinedParams,
+    param_headers,
     params::keys,
     task,
 };
@@ -83,6 +84,13 @@ impl<'a> PreparedCall<'a> {
             log_level: caller.log_level,
         };
         countersign_protocol::outline::check_key_case(&params)?;
+        // Only HTTP has headers.
+        if negotiated.revision.era() == Era::Modern
+            && !call.headers.is_empty()
+            && !call.upstream.needs_exclusive_links()
+        {
+            param_headers::check_integers(call.headers, params.object.member("arguments"))?;
+        }
         let mut prepared =
             Self { call, negotiated, caller, params, declared_client, requested_task: None, cache_lookup: None };
         prepared.declared_client.capabilities = prepared.capabilities_to_declare(is_restricted);
@@ -165,7 +173,7 @@ impl<'a> PreparedCall<'a> {
         outgoing.is_repeatable = self.call.is_read_only && extra.is_empty() && !self.call.plan.is_retry;
         if revision.era() == Era::Modern && !self.call.headers.is_empty() {
             let arguments = self.params.object.member("arguments");
-            outgoing.headers = countersign_protocol::param_headers::for_call(self.call.headers, arguments);
+            outgoing.headers = param_headers::for_call(self.call.headers, arguments);
         }
         outgoing.headers.extend(self.forwarded_headers().cloned());
         outgoing

@@ -181,3 +181,42 @@ fn only_integers_compare_as_numbers() {
     // The input schema checks the type of such an argument.
     assert!(passes(&[], json!({ "count": [7] })) && !count("7", json!([7])));
 }
+
+#[test]
+fn integers_are_sent_as_decimals() {
+    let call = |count: &str| {
+        let arguments = format!(r#"{{"count":{count}}}"#);
+        let checked = check_integers(&annotated(), Some(&arguments));
+        (for_call(&annotated(), Some(&arguments)), checked)
+    };
+    for (count, sent) in [
+        ("42", "42"),
+        ("42.0", "42"),
+        ("4.2e1", "42"),
+        ("420E-1", "42"),
+        ("-7e+0", "-7"),
+        ("-0.0", "0"),
+        ("0e99999999999999999999", "0"),
+        ("9007199254740991", "9007199254740991"),
+        ("-9.007199254740991e15", "-9007199254740991"),
+        // The input schema refuses a fraction.
+        ("4.5", "4.5"),
+        ("1e-99999999999999999999", "1e-99999999999999999999"),
+    ] {
+        let (headers, checked) = call(count);
+        let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        assert_eq!(headers, [("Mcp-Param-Count", sent)], "{count}");
+        assert!(checked.is_ok(), "{count}");
+    }
+    for count in ["9007199254740992", "-9007199254740992", "12345678901234567890", "1e16", "1e99999999999999999999"] {
+        let error = call(count).1.unwrap_err();
+        assert_eq!(
+            (error.kind, &error.data["member"]),
+            (ErrorKind::InvalidParams, &json!("arguments.count")),
+            "{count}"
+        );
+    }
+    for other in ["null", "true", r#""9007199254740992""#, "[9007199254740992]"] {
+        assert!(call(other).1.is_ok(), "{other}");
+    }
+}

@@ -78,7 +78,11 @@ async fn call_tool(
             Era::Legacy => Vec::new(),
             Era::Modern => {
                 let annotated = definition.and_then(|def| annotated_params(&def.input_schema).ok()).unwrap_or_default();
-                param_headers::for_call(&annotated, Some(arguments.get()))
+                let arguments = Some(arguments.get());
+                if !upstream.needs_exclusive_links() {
+                    param_headers::check_integers(&annotated, arguments)?;
+                }
+                param_headers::for_call(&annotated, arguments)
             }
         };
         (headers, requires_task)
