@@ -34,8 +34,12 @@ pub async fn get(exchange: &Exchange, task: Arc<Task>, params: &str) -> Result<R
 pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<String, McpError> {
     let alias = &task_request.task.alias;
     if let TaskKind::LegacyUpstream(awaited) = &task_request.task.kind {
-        return awaited
-            .describe(alias, |result| task_request.adapt_result(result).unwrap_or_else(|_| result.to_owned()));
+        let adapt = |result: &str| task_request.adapt_result(result).unwrap_or_else(|_| result.to_owned());
+        let task = awaited.describe(alias, adapt)?;
+        if let Some(requests) = member(&task, "inputRequests") {
+            check_questions(task_request, requests)?;
+        }
+        return Ok(task);
     }
     let task = task_request.send_or_fail("tasks/get", params).await?;
     Status::parse_known(task.get())?;
@@ -57,16 +61,14 @@ pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<St
     Ok(edit(&task_shape::with_task_id(task.get(), alias), &edits))
 }
 
-/// Checks that the configuration allows the upstream's questions, and that the client declared what they need, with the call or
-/// with this request.
+/// Checks that the configuration allows the upstream's questions, and that the client declares with this request what they
+/// need. Earlier requests do not count (2026-07-28/basic/index, "Capabilities").
 ///
 /// # Errors
 /// The errors of [`questions::check_requests`].
 fn check_questions(task_request: &TaskRequest<'_>, requests: &str) -> Result<(), McpError> {
-    let TaskRequest { exchange, task, upstream, .. } = task_request;
-    let (allowed, _) = questions::allowed_capabilities(exchange, &upstream.config);
-    questions::check_requests(exchange, &upstream.config, &task.caller.capabilities, requests)
-        .or_else(|_| questions::check_requests(exchange, &upstream.config, &allowed, requests))
+    let TaskRequest { exchange, upstream, .. } = task_request;
+    questions::check_requests(exchange, &upstream.config, &task_request.capabilities(), requests)
 }
 
 /// Answers `tasks/update`: hands the client's answers to the awaited task, or passes the request on to a stateless

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::table::Task;
 use crate::{
-    questions::{MessageRecipient, Relay, explain_withheld_capability},
+    questions::{MessageRecipient, Relay, allowed_capabilities, explain_withheld_capability},
     translation::{
         error,
         request::{self, DeclaredClient, RequestDraft, RequestKind, RequestedItem, client_info},
@@ -17,6 +17,7 @@ use countersign_exchange::context::Exchange;
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
     json::{MemberEdit, edit, member},
+    negotiate::ClientCapabilities,
     outline::Outline,
     params::LoggingLevel,
     rpc_error::RpcError,
@@ -49,7 +50,16 @@ impl<'a> TaskRequest<'a> {
     /// Returns a request to the upstream with the upstream's own task id. `params` come from the client or from the
     /// gateway.
     pub fn build_request(&self, method: &str, params: &str) -> OutgoingRequest {
-        build_request(&self.upstream, &self.task, method, params, self.exchange.is_modern())
+        let is_modern = self.exchange.is_modern();
+        build_request(&self.upstream, &self.task, &self.capabilities(), method, params, is_modern)
+    }
+
+    /// Returns the capabilities that the upstream may use. A stateless client declares them with each request.
+    pub fn capabilities(&self) -> ClientCapabilities {
+        match self.exchange.is_modern() {
+            true => allowed_capabilities(self.exchange, &self.upstream.config).0,
+            false => self.task.caller.capabilities.clone(),
+        }
     }
 
     /// Returns the recipient of messages that the upstream sends meanwhile.
@@ -118,12 +128,23 @@ fn with_unknown_outcome(error: McpError) -> McpError {
     }
 }
 
-/// Returns a request about a task in the form that its upstream gets.
-pub fn build_request(upstream: &Upstream, task: &Task, method: &str, params: &str, is_modern: bool) -> OutgoingRequest {
+/// Returns a request about a task in the form that its upstream gets. `capabilities` are those that the upstream may use.
+fn build_request(
+    upstream: &Upstream,
+    task: &Task,
+    capabilities: &ClientCapabilities,
+    method: &str,
+    params: &str,
+    is_modern: bool,
+) -> OutgoingRequest {
     let revision = upstream.negotiated().map_or(Revision::MODERN, |negotiated| negotiated.revision);
-    let capabilities = with_extension(&task.caller.capabilities.to_json(revision).to_string());
-    // Such a server gets less than the client declares.
-    let is_restricted = !(upstream.config.elicitation && upstream.config.sampling);
+    let capabilities = with_extension(&capabilities.to_json(revision).to_string());
+    let is_declaration_of_client = is_modern
+        // Such a server gets less than the client declares.
+        && upstream.config.elicitation
+        && upstream.config.sampling
+        // A request of the gateway itself has no declaration.
+        && member(params, "_meta").is_some();
     let outline = Outline::new(params);
     let draft = RequestDraft {
         method,
@@ -132,7 +153,7 @@ pub fn build_request(upstream: &Upstream, task: &Task, method: &str, params: &st
         declared_client: DeclaredClient {
             is_modern: is_modern && revision.era() == Era::Modern,
             info: client_info().into(),
-            capabilities: (revision.era() == Era::Modern && (!is_modern || is_restricted)).then(|| capabilities.into()),
+            capabilities: (revision.era() == Era::Modern && !is_declaration_of_client).then(|| capabilities.into()),
             log_level: None,
         },
         extra: &[],
@@ -143,9 +164,14 @@ pub fn build_request(upstream: &Upstream, task: &Task, method: &str, params: &st
     outgoing
 }
 
+/// Returns a request of the gateway itself about the task of a caller.
+pub fn build_own_request(upstream: &Upstream, task: &Task, method: &str, is_modern: bool) -> OutgoingRequest {
+    build_request(upstream, task, &task.caller.capabilities, method, "{}", is_modern)
+}
+
 /// Asks the upstream to cancel a task that nobody waits for any more. Does not wait for the answer.
 pub fn cancel_in_background(upstream: &Arc<Upstream>, task: &Task) {
-    let cancellation = build_request(upstream, task, "tasks/cancel", "{}", task.caller.is_modern);
+    let cancellation = build_own_request(upstream, task, "tasks/cancel", task.caller.is_modern);
     upstream.cancel_in_background(task.caller.clone(), cancellation);
 }
 

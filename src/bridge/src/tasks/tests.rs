@@ -1,5 +1,6 @@
 //! Tasks within and across eras, with a fake server.
 
+mod capabilities;
 mod exiting_child;
 
 use std::{

@@ -1,0 +1,42 @@
+//! The capabilities of requests about tasks.
+
+use super::*;
+
+const CAPABILITIES: &str = r#"{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+
+/// Requests the task for a client that declares elicitation, which gets the question, and for one that does not.
+async fn assert_question_needs_declaration(fixture: &Fixture, alias: &str) {
+    let client = fixture.clients.exchange(Revision::MODERN, CAPABILITIES);
+    let task = request_task(fixture, &client, Method::TasksGet, alias).await.unwrap();
+    assert_eq!(task["status"], "input_required", "{task}");
+    let client = fixture.clients.exchange(Revision::MODERN, TASKS_CAPABILITY);
+    let error = request_task(fixture, &client, Method::TasksGet, alias).await.unwrap_err();
+    let required = json!({ "elicitation": { "form": {} } });
+    assert_eq!((error.kind, &error.data["requiredCapabilities"]), (ErrorKind::MissingCapability, &required));
+}
+
+#[actix::test]
+async fn question_of_handshake_task_needs_declaration() {
+    let (fixture, _client, alias) = create_task_with_question(None).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_question_needs_declaration(&fixture, &alias).await;
+}
+
+#[actix::test]
+async fn question_of_stateless_task_needs_declaration() {
+    let capabilities = json!({ "tools": {}, "extensions": { TASKS_EXTENSION: {} } });
+    let fixture = Fixture::with_config(Era::Modern, &capabilities, |_| {}).await;
+    fixture.server.answer_with(|request| {
+        let declared = &request.params["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+        let is_call = request.method == "tools/call";
+        assert!(is_call || declared["extensions"][TASKS_EXTENSION].is_object(), "{declared}");
+        let (kind, status) = if is_call { ("task", "working") } else { ("complete", "input_required") };
+        Box::pin(ready(ok(json!({
+            "resultType": kind, "taskId": "own", "status": status, "createdAt": "x", "lastUpdatedAt": "x", "ttlMs": null,
+            "inputRequests": { "k": { "method": "elicitation/create", "params": { "message": "m" } } },
+        }))))
+    });
+    let client = fixture.clients.exchange(Revision::MODERN, CAPABILITIES);
+    let created = fixture.call_result(&client, &json!({ "name": "s__echo" })).await;
+    assert_question_needs_declaration(&fixture, created["taskId"].as_str().unwrap()).await;
+}
