@@ -3,10 +3,12 @@
 //! for byte.
 //!
 //! A state is sealed to the principal, the upstream, the method, the requested item and the arguments, so no other
-//! principal and no other request can use it. The key is stored in the data directory, so that the state of an upstream
-//! survives a restart of the gateway.
+//! principal and no other request can use it, and it expires after an hour. The key is stored in the data directory, so
+//! that the state of an upstream survives a restart of the gateway.
 
 use std::{fs, io, path::Path};
+
+use jiff::Timestamp;
 
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::{
@@ -16,6 +18,10 @@ use countersign_runtime::{
 
 /// The name of the key file in the data directory.
 const KEY_FILE: &str = "state.key";
+
+/// The time for which a state can be used. A person may need it to fill in a form or to sign in elsewhere. Questions to
+/// handshake-era clients wait for a shorter time.
+const LIFETIME_SECONDS: i64 = 3600;
 
 /// A hash of everything that must be equal in the request that brings a state back.
 pub type Binding = [u8; 32];
@@ -58,18 +64,29 @@ impl StateSealer {
     /// # Errors
     /// `INTERNAL_ERROR` if the operating system provides no random numbers.
     pub fn seal(&self, kind: StateKind, state: &str, binding: &Binding) -> Result<String, McpError> {
-        let sealed = self.0.seal(&context(kind, binding), state)?;
+        self.seal_until(Timestamp::now().as_second().saturating_add(LIFETIME_SECONDS), kind, state, binding)
+    }
+
+    /// Seals the text of a state that expires at this time, in seconds since the epoch.
+    fn seal_until(&self, expiry: i64, kind: StateKind, state: &str, binding: &Binding) -> Result<String, McpError> {
+        let sealed = self.0.seal(&context(kind, binding), &format!("{expiry} {state}"))?;
         Ok(format!("{}{sealed}", kind.prefix()))
     }
 
     /// Opens a text that [`Self::seal`] returned.
     ///
     /// # Errors
-    /// `-32602` for any other text, and for a text of another request or another principal.
+    /// `-32602` for any other text, for a text of another request or another principal, and for one that has expired.
     pub fn open(&self, kind: StateKind, text: &str, binding: &Binding) -> Result<String, McpError> {
         let sealed = text.strip_prefix(kind.prefix());
         let opened = sealed.and_then(|sealed| self.0.open(&context(kind, binding), sealed));
-        opened.ok_or_else(|| invalid_state("it is not valid for this principal and this request"))
+        let parts = opened.as_deref().and_then(|opened| opened.split_once(' '));
+        let parts = parts.and_then(|(expiry, state)| Some((expiry.parse::<i64>().ok()?, state)));
+        match parts {
+            None => Err(invalid_state("it is not valid for this principal and this request")),
+            Some((expiry, _)) if expiry <= Timestamp::now().as_second() => Err(invalid_state("it has expired")),
+            Some((_, state)) => Ok(state.to_owned()),
+        }
     }
 }
 
@@ -130,6 +147,19 @@ mod tests {
         assert!(other_sealer.open(StateKind::Upstream, &text, &[1; 32]).is_err());
         for text in ["", "cs1.", "cs1.AAAA", "s", &text[4..], &text[..text.len() - 2], &format!("{text}A")] {
             assert_eq!(opened(StateKind::Upstream, text, 1), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn expired_state_is_refused() {
+        let sealer = StateSealer::new([7; KEY_LEN]).unwrap();
+        let now = Timestamp::now().as_second();
+        for (expiry, opens) in [(now + LIFETIME_SECONDS, true), (now, false)] {
+            let text = sealer.seal_until(expiry, StateKind::Upstream, "\"a state\"", &[1; 32]).unwrap();
+            match sealer.open(StateKind::Upstream, &text, &[1; 32]) {
+                Ok(state) => assert!(opens && state == "\"a state\""),
+                Err(error) => assert!(!opens && error.message.contains("it has expired"), "{error}"),
+            }
         }
     }
 
