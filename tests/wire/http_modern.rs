@@ -232,6 +232,19 @@ fn listener_gets_only_requested_events() {
 }
 
 #[test]
+fn listener_that_accepts_no_stream_is_refused() {
+    let gateway = Gateway::start();
+    let answer = send_altered(&gateway, |body, headers| {
+        body["method"] = json!("subscriptions/listen");
+        body["params"]["notifications"] = json!({"toolsListChanged": true});
+        set(headers, "Mcp-Method", Some("subscriptions/listen"));
+        set(headers, "Accept", Some("application/json"));
+    });
+    assert_eq!((answer.status, answer.code()), (406, Some(-32600)), "{}", answer.text());
+    assert_eq!(answer.json()["id"], 31);
+}
+
+#[test]
 fn listener_gets_a_final_event_at_shutdown() {
     let gateway = Gateway::start();
     let params = json!({"notifications": {"resourcesListChanged": true}});

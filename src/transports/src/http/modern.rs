@@ -69,6 +69,11 @@ pub async fn serve(
     if let Err(error) = checked {
         return refuse(Some(&request.id), &error);
     }
+    if request.method == "subscriptions/listen" && !post.accepts.sse {
+        // It has no answer before its end, so the client would never receive anything.
+        let error = McpError::new(ErrorKind::InvalidRequest, "a client that listens must accept text/event-stream");
+        return refuse_message(406, Some(&request.id), &error, Revision::MODERN);
+    }
     let limits = &post.endpoint.sessions.limits.outbox;
     let memory = Arc::clone(&post.endpoint.server.memory);
     let principal = Arc::clone(&post.identity.principal);
