@@ -93,7 +93,8 @@ struct RunningTask<'a> {
 
 impl RunningTask<'_> {
     /// Waits for the result. A task may take longer than any call, so it is polled when the request for its result has reached
-    /// its time limit. An outage of the server ends the wait only if it is long, because the task continues.
+    /// its time limit. An outage of the server ends the wait only if it is long, because the task continues. The removal of the
+    /// server from the configuration ends it at once.
     async fn wait(mut self, listener: Arc<dyn Listener>) -> Result<Response, McpError> {
         const UNKNOWN_TASK: i64 = ErrorKind::InvalidParams.number();
         let mut method = "tasks/result";
@@ -115,7 +116,13 @@ impl RunningTask<'_> {
                     self.has_ended = true;
                     return Ok(response);
                 }
-                Err(error) if !error.kind.is_transient() || failures.record(&self.caller) => return Err(error),
+                Err(error)
+                    if !error.kind.is_transient()
+                        || self.upstream.stop.is_cancelled()
+                        || failures.record(&self.caller) =>
+                {
+                    return Err(error);
+                }
                 Err(_) => method = "tasks/get",
             }
             tokio::time::sleep(pause).await;

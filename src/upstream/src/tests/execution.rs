@@ -29,8 +29,8 @@ pub(super) async fn run_approved_change(
 }
 
 /// Starts an upstream whose tool runs only as a task.
-async fn start_with_required_task() -> (Arc<FakeServer>, Arc<Upstream>) {
-    let fake = legacy();
+async fn start_with_required_task(kind: LinkKind) -> (Arc<FakeServer>, Arc<Upstream>) {
+    let fake = FakeServer::new(Era::Legacy, kind);
     *fake.capabilities.lock() = json!({ "tools": {}, "tasks": { "requests": { "tools": { "call": {} } } } });
     let mut tools = fake::tools(&["echo"]);
     tools["tools"][0]["execution"] = json!({ "taskSupport": "required" });
@@ -41,7 +41,7 @@ async fn start_with_required_task() -> (Arc<FakeServer>, Arc<Upstream>) {
 
 #[actix::test]
 async fn approved_change_runs_as_task_if_its_tool_requires_one() {
-    let (fake, upstream) = start_with_required_task().await;
+    let (fake, upstream) = start_with_required_task(LinkKind::SingleStream).await;
     let outcomes = [
         (Ok(json!({ "content": [{ "type": "text", "text": "done" }] })), Ok("done")),
         (Err((-32050, "no such row")), Err((ErrorKind::UpstreamError, None))),
@@ -101,7 +101,7 @@ fn script_task(fake: &FakeServer, script: &'static [(&'static str, &'static str)
 
 #[actix::test]
 async fn task_of_approved_change_survives_failed_requests() {
-    let (fake, upstream) = start_with_required_task().await;
+    let (fake, upstream) = start_with_required_task(LinkKind::SingleStream).await;
     script_task(
         &fake,
         &[
@@ -123,7 +123,7 @@ async fn task_of_approved_change_survives_failed_requests() {
 
 #[actix::test]
 async fn task_of_approved_change_has_unknown_outcome_after_outage() {
-    let (fake, upstream) = start_with_required_task().await;
+    let (fake, upstream) = start_with_required_task(LinkKind::SingleStream).await;
     script_task(&fake, &[]);
     let failed = run_approved_change(&upstream).await.unwrap_err();
     assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::UpstreamUnavailable, &json!("unknown")));
@@ -131,6 +131,21 @@ async fn task_of_approved_change_has_unknown_outcome_after_outage() {
     assert!(fake.request_count("tasks/get") > 10, "{:?}", fake.log.lock());
     // Nobody waits for the task any more.
     assert_eq!((fake.request_count("tools/call"), fake.request_count("tasks/cancel")), (1, 1));
+}
+
+#[actix::test]
+async fn task_of_approved_change_is_given_up_with_its_server() {
+    let (fake, upstream) = start_with_required_task(LinkKind::Streams).await;
+    script_task(&fake, &[]);
+    let close = async {
+        seconds(5).await;
+        upstream.close();
+    };
+    let run = tokio::time::timeout(Duration::from_secs(60), run_approved_change(&upstream));
+    let (failed, ()) = tokio::join!(run, close);
+    let failed = failed.unwrap().unwrap_err();
+    assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::UpstreamUnavailable, &json!("unknown")));
+    assert!(fake.request_count("tasks/get") > 1, "it was waited for until the server was removed");
 }
 
 #[actix::test]
