@@ -13,17 +13,24 @@ use tokio::sync::oneshot;
 
 use crate::{ChangeRequestError, review_state::ReviewState};
 use countersign_protocol::McpError;
+use countersign_runtime::background::UnfinishedWork;
 
 impl ReviewState {
     /// Runs an endpoint's work to completion on the Executor's thread.
+    ///
+    /// # Errors
+    /// The errors of the work; `SHUTTING_DOWN` if the thread has ended, and `INTERNAL_ERROR` if the work did not end.
     pub(crate) async fn run_on_executor<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, ChangeRequestError>> + Send + 'static,
     ) -> Result<T, ChangeRequestError> {
         let (reply, answer) = oneshot::channel();
-        self.executor_thread.spawn(async move {
+        let is_scheduled = self.executor_thread.spawn(async move {
             let _ = reply.send(work.await);
         });
-        answer.await.unwrap_or_else(|_| Err(McpError::shutting_down().into()))
+        if !is_scheduled {
+            return Err(McpError::shutting_down().into());
+        }
+        answer.await.unwrap_or_else(|_| Err(McpError::from(UnfinishedWork).into()))
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{ChangeFilter, testing::*};
+use crate::{ChangeFilter, ChangeRequestError, testing::*};
 use countersign_domain::changes::{BlockingChange, ChangeState, ReviewVerdict, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::StoreLocation;
@@ -343,6 +343,15 @@ async fn outcome_is_unknown_if_the_executor_panics_after_a_call() {
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let unknown = bench.wait_for_state(&change.id, ChangeState::OutcomeUnknown).await;
     assert_eq!(unknown.fault.as_ref().unwrap().code, "INTERNAL_ERROR");
+    bench.end().await;
+}
+
+#[actix::test]
+async fn request_whose_work_panics_may_have_been_done() {
+    let bench = TestBench::new().await;
+    let panics = || -> Result<(), ChangeRequestError> { panic!("as the test wants it") };
+    let failed = bench.changes.state.run_on_executor(async move { panics() }).await.unwrap_err();
+    assert_eq!(failed.error.kind, ErrorKind::Internal);
     bench.end().await;
 }
 
