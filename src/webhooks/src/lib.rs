@@ -343,5 +343,6 @@ impl WorkerContext {
 }
 
 fn shutting_down_error() -> McpError {
-    McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down, or the webhook is being reconfigured")
+    let message = "The gateway is shutting down, or the webhook is being reconfigured";
+    McpError::new(ErrorKind::ShuttingDown, message).with("retryAfter", 1)
 }

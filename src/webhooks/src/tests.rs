@@ -113,3 +113,19 @@ async fn disabled_webhook_keeps_its_rows_until_it_is_removed() {
     assert_eq!(store.position("hook", 9).unwrap(), 9, "it counts as new");
     shutdown.cancel();
 }
+
+#[actix::test]
+async fn command_to_stopped_webhook_may_be_sent_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let location = StoreLocation::directory(dir.path());
+    let (feed, store) = (Feed::new(location.open().unwrap(), 0, 1), location.deliveries().unwrap());
+    let nodes = Arc::new(FakeNodes::default()) as Arc<dyn Nodes>;
+    let webhooks = Webhooks::new(feed);
+    let enabled = WebhooksConfig { enabled: vec![WebhookConfig::sample("hook")], ..WebhooksConfig::default() };
+    let shutdown = CancellationToken::new();
+    webhooks.start((store, nodes), &enabled, "", actix::Arbiter::current(), &shutdown).await.unwrap();
+    shutdown.cancel();
+    webhooks.drain().await;
+    let refused = webhooks.retry("hook").await.unwrap_err();
+    assert_eq!((refused.kind, refused.data["retryAfter"].as_u64()), (ErrorKind::ShuttingDown, Some(1)));
+}
