@@ -126,6 +126,17 @@ async fn silent_normalizing_and_failing_servers_are_noticed() {
 }
 
 #[tokio::test]
+async fn value_of_another_type_differs_from_the_approved_one() {
+    let server = Server::new(
+        "{target: arguments.path, before: {tool: read, arguments: {path: arguments.path}, as: json}, \
+         after: '{\"n\": arguments.n}'}",
+    );
+    server.put("a", r#"{"n":"3"}"#);
+    let verification = server.verify(&json!({ "path": "a", "n": 3 }), Some(None), &json!({})).await.unwrap();
+    assert_eq!(differences(&verification), [(Some("3"), Some(r#""3""#))]);
+}
+
+#[tokio::test]
 async fn policy_and_pins_hold_for_verifications() {
     let server = Server::new(WRITE_RECIPE);
     server.put("a", "found");

@@ -174,12 +174,17 @@ impl ComparisonWriter<'_> {
     fn add_value(&mut self, field: &str, label: &str, before: Option<&Value>, after: Option<&Value>) {
         let text =
             |value: Option<&Value>| value.cloned().and_then(|value| expressions::display_text_as(value, self.format));
-        let (before, after) = (text(before), text(after));
+        let mut texts = (text(before), text(after));
+        // Values that differ only in their type, such as 3 and "3", have the same text.
+        if before != after && texts.0.is_some() && texts.0 == texts.1 {
+            texts = (before.map(expressions::json_text), after.map(expressions::json_text));
+        }
+        let (before, after) = (texts.0.as_deref(), texts.1.as_deref());
         let fields = self.builder.len();
         if self.hides_values {
-            self.builder.add_line_diff(field, label, before.as_deref(), after.as_deref());
+            self.builder.add_line_diff(field, label, before, after);
         } else {
-            self.builder.add(field, label, before.as_deref(), after.as_deref());
+            self.builder.add(field, label, before, after);
         }
         if self.format == DisplayFormat::Yaml {
             self.builder.set_format_after(fields, FieldFormat::Yaml);

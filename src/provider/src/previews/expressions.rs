@@ -220,6 +220,11 @@ pub fn display_text(value: Value) -> Option<String> {
     match value {
         Value::Null => None,
         Value::String(text) => Some(text),
-        other => Some(serde_json::to_string_pretty(&other).unwrap_or_default()),
+        other => Some(json_text(&other)),
     }
+}
+
+/// Returns a value as JSON for the preview, with quotes around a string.
+pub fn json_text(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
 }

@@ -79,6 +79,21 @@ async fn records_are_compared_by_field() {
 }
 
 #[tokio::test]
+async fn value_that_changes_only_its_type_is_shown_as_json() {
+    let server = FakeServer::with_text(r#"{"active":true,"replicas":3,"tags":["a"]}"#);
+    let recipe = "{before: {tool: read, as: json}, \
+                   after: {active: arguments.active, replicas: arguments.replicas, tags: arguments.tags}}";
+    let arguments = json!({ "active": "true", "replicas": "3", "tags": "[\n  \"a\"\n]" });
+    let seen = preview(&server, recipe, &arguments).await;
+    let expected = [
+        ("active", Some("true"), Some(r#""true""#)),
+        ("replicas", Some("3"), Some(r#""3""#)),
+        ("tags", Some("[\n  \"a\"\n]"), Some(r#""[\n  \"a\"\n]""#)),
+    ];
+    assert_eq!(fields(&seen), expected);
+}
+
+#[tokio::test]
 async fn ignored_fields_are_not_fingerprinted() {
     let later: &str = Box::leak(ISSUE.replace("10:00", "11:00").replace("\"id\":7", "\"id\":8").into_boxed_str());
     let moved: &str = Box::leak(ISSUE.replace("ann", "bob").into_boxed_str());
