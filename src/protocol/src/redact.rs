@@ -1,5 +1,6 @@
-//! Masks configured secrets in texts that quote other parties: error messages, log lines and texts on the dashboard.
-//! Results of tool calls are not changed.
+//! Masks configured secrets in texts that quote other parties: error messages, log lines and the states of servers.
+//! What reviewers decide on is not masked: two different values would look the same. Results and definitions of tools are not
+//! changed either.
 //!
 //! The secrets are global to the process, because errors and log lines are created everywhere.
 
