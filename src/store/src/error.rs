@@ -47,6 +47,12 @@ pub enum StoreError {
         "{0} was deleted or replaced while it was open; stop the gateway, and put the file back or restore a backup"
     )]
     Replaced(PathBuf),
+    /// Another gateway may hold the new lock file, and write to the database.
+    #[error(
+        "{0} was deleted or replaced while this gateway held its lock, so another gateway may use the data directory; restart \
+         this gateway"
+    )]
+    LockReplaced(PathBuf),
     #[error("the disk is full; free some space, and the gateway continues without a restart")]
     DiskFull,
     #[error(
@@ -112,7 +118,7 @@ impl StoreError {
     pub const fn readiness_reason(&self) -> &'static str {
         match self {
             Self::DiskFull => "disk_full",
-            Self::Locked | Self::AlreadyServed | Self::Superseded => "locked",
+            Self::Locked | Self::LockReplaced(_) | Self::AlreadyServed | Self::Superseded => "locked",
             Self::Unreachable(_) => "unreachable",
             Self::Damaged(_) | Self::Corrupt { .. } | Self::BadRecord(_) | Self::CutOff { .. } | Self::WritesLost => {
                 "damaged"
@@ -148,7 +154,7 @@ impl StoreError {
             Self::DiskFull => {
                 McpError::new(ErrorKind::StoreUnavailable, "The store's disk is full; nothing was changed")
             }
-            Self::Locked | Self::AlreadyServed | Self::Superseded => {
+            Self::Locked | Self::LockReplaced(_) | Self::AlreadyServed | Self::Superseded => {
                 McpError::new(ErrorKind::StoreUnavailable, "Another process holds the store; nothing was changed")
             }
             Self::Damaged(_) | Self::BadRecord(_) => {

@@ -17,6 +17,7 @@ use crate::{
     drafts::{created_draft, draft_for, submit, updated_draft, write},
 };
 use countersign_domain::changes::{ChangeState, audit::TrailError, testing::change};
+use countersign_runtime::data_dir::lock_data_dir;
 
 const COMMIT_NORMALLY: u8 = 0;
 /// The commit fails, and writes nothing.
@@ -138,6 +139,19 @@ async fn writes_to_deleted_or_replaced_database_are_refused() {
         assert!(matches!(refused, Err(WriteError::Store(StoreError::Replaced(_)))), "{refused:?}");
         assert!(matches!(store.current_error(), Some(StoreError::Replaced(_))));
     }
+}
+
+#[tokio::test]
+async fn writes_after_the_lock_file_was_deleted_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let _lock = lock_data_dir(dir.path()).unwrap();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    write(&store, created_draft("kept")).await.unwrap();
+    std::fs::remove_file(open::lock_path(dir.path())).unwrap();
+    let _lock_of_another_gateway = lock_data_dir(dir.path()).unwrap();
+    let refused = write(&store, created_draft("refused")).await;
+    assert!(matches!(refused, Err(WriteError::Store(StoreError::LockReplaced(_)))), "{refused:?}");
+    assert_eq!(store.current_error().map(|error| error.readiness_reason()), Some("locked"));
 }
 
 #[tokio::test]

@@ -100,7 +100,9 @@ impl SqliteStore {
 
     pub(super) fn open_with(dir: &Path, commit: CommitFn) -> Result<Self, StoreError> {
         let conn = open_writer(dir)?;
-        let file_id = open::file_id(dir).map_err(|error| StoreError::data_dir(&open::database_path(dir), error))?;
+        let path = open::database_path(dir);
+        let file_id = open::file_id(&path).map_err(|error| StoreError::data_dir(&path, error))?;
+        let lock_id = open::file_id(&open::lock_path(dir)).ok();
         run(facts::check_moved(&conn))?;
         check_pages(&conn, dir)?;
         check_writable(&conn, dir)?;
@@ -122,6 +124,7 @@ impl SqliteStore {
             conn,
             dir: dir.to_owned(),
             file_id,
+            lock_id,
             heads,
             data_version: None,
             queue: received,

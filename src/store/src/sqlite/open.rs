@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::trail;
 use crate::StoreError;
-use countersign_runtime::data_dir::ensure_data_dir;
+use countersign_runtime::data_dir::{LOCK_FILE, ensure_data_dir};
 
 /// The name of the database file in the data directory.
 pub const DATABASE_FILE: &str = "countersign.db";
@@ -56,12 +56,17 @@ pub fn database_path(dir: &Path) -> PathBuf {
     dir.join(DATABASE_FILE)
 }
 
-/// Returns the device and the inode of the database file in the directory.
+/// Returns the path of the lock file in the directory.
+pub(super) fn lock_path(dir: &Path) -> PathBuf {
+    dir.join(LOCK_FILE)
+}
+
+/// Returns the device and the inode of a file.
 ///
 /// # Errors
 /// Those of the file system.
-pub(super) fn file_id(dir: &Path) -> std::io::Result<(u64, u64)> {
-    let file = fs::metadata(database_path(dir))?;
+pub(super) fn file_id(path: &Path) -> std::io::Result<(u64, u64)> {
+    let file = fs::metadata(path)?;
     Ok((file.dev(), file.ino()))
 }
 

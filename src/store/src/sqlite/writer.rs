@@ -9,7 +9,7 @@
 
 use std::{
     io::ErrorKind,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -24,7 +24,7 @@ use rusqlite::{Connection, ErrorCode};
 
 use super::{
     claims,
-    open::{database_path, file_id, open_writer},
+    open::{database_path, file_id, lock_path, open_writer},
     rows, search, space,
     sql::{execute, run},
     trail,
@@ -53,6 +53,8 @@ pub(super) struct Writer {
     pub dir: PathBuf,
     /// The database file that was opened ([`file_id`]).
     pub file_id: (u64, u64),
+    /// The lock file of the directory. `None` if there was none when the database was opened, as in tests.
+    pub lock_id: Option<(u64, u64)>,
     pub heads: Heads,
     /// The value of `PRAGMA data_version` when [`Writer::heads`] was read. It changes with commits by other
     /// connections.
@@ -77,6 +79,14 @@ pub(super) fn plain_commit() -> CommitFn {
     Box::new(|conn| conn.prepare_cached("COMMIT")?.execute([]).map(drop))
 }
 
+/// Returns `false` if the file no longer exists or is another one.
+fn has_id(path: &Path, id: (u64, u64)) -> bool {
+    match file_id(path) {
+        Ok(found) => found == id,
+        Err(error) => error.kind() != ErrorKind::NotFound,
+    }
+}
+
 impl Writer {
     /// Runs until the queue is closed.
     pub(super) fn run(mut self) {
@@ -86,7 +96,7 @@ impl Writer {
             self.run_batch(batch);
             self.metrics.record_commit(size, began);
         }
-        if self.check_file().is_ok() {
+        if self.check_files().is_ok() {
             self.witness.write(self.heads.audit);
         }
         // Merges the log into the database, so that a copy of the database file is complete.
@@ -96,7 +106,7 @@ impl Writer {
     }
 
     /// Returns the next command, or `None` once the queue is closed. After an error, it probes the database while
-    /// waiting, because a gateway that is not ready may receive no requests. When idle, it checks the database file,
+    /// waiting, because a gateway that is not ready may receive no requests. When idle, it checks the files,
     /// updates the witness and releases free pages.
     fn next(&mut self) -> Option<Command> {
         loop {
@@ -105,7 +115,7 @@ impl Writer {
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) if self.health.last_error().is_some() => self.probe(),
                 // The check records its error.
-                Err(RecvTimeoutError::Timeout) if self.check_file().is_err() => {}
+                Err(RecvTimeoutError::Timeout) if self.check_files().is_err() => {}
                 Err(RecvTimeoutError::Timeout) => {
                     self.witness.write(self.heads.audit);
                     if let Err(error) = space::release_pages(&self.conn) {
@@ -124,7 +134,7 @@ impl Writer {
         {
             return;
         }
-        let tried = self.check_file().and_then(|()| {
+        let tried = self.check_files().and_then(|()| {
             self.exec("BEGIN IMMEDIATE")?;
             self.exec("UPDATE fence SET n = n + 1")?;
             plain_commit()(&self.conn).map_err(StoreError::from)
@@ -139,7 +149,7 @@ impl Writer {
     }
 
     fn run_batch(&mut self, batch: Vec<Command>) {
-        let begun = self.check_file().and_then(|()| self.exec("BEGIN IMMEDIATE")).and_then(|()| self.refresh_heads());
+        let begun = self.check_files().and_then(|()| self.exec("BEGIN IMMEDIATE")).and_then(|()| self.refresh_heads());
         if let Err(error) = begun {
             self.rollback();
             return self.refuse(batch, &error);
@@ -184,18 +194,19 @@ impl Writer {
         }
     }
 
-    /// Fails if the database file was deleted or replaced, because writes to the open file would then be lost. Records
-    /// the failure, which ends when the file is back.
-    fn check_file(&self) -> Result<(), StoreError> {
-        let is_same = match file_id(&self.dir) {
-            Ok(found) => found == self.file_id,
-            Err(error) => error.kind() != ErrorKind::NotFound,
-        };
-        if is_same {
+    /// Fails if the database file was deleted or replaced, because writes to the open file would then be lost, or if the lock
+    /// file was, because another gateway may then use the directory. Records the failure, which ends when the file is
+    /// back.
+    fn check_files(&self) -> Result<(), StoreError> {
+        let (database, lock) = (database_path(&self.dir), lock_path(&self.dir));
+        let error = if !has_id(&database, self.file_id) {
+            StoreError::Replaced(database)
+        } else if self.lock_id.is_some_and(|id| !has_id(&lock, id)) {
+            StoreError::LockReplaced(lock)
+        } else {
             return Ok(());
-        }
-        let error = StoreError::Replaced(database_path(&self.dir));
-        if !matches!(self.health.last_error(), Some(StoreError::Replaced(_))) {
+        };
+        if !matches!(self.health.last_error(), Some(StoreError::Replaced(_) | StoreError::LockReplaced(_))) {
             tracing::error!(%error, "changes are refused");
             self.health.record_failure(&error);
         }
@@ -355,7 +366,7 @@ impl Writer {
                     self.heads = heads;
                     return CommitOutcome::Unknown;
                 }
-                Err(replaced @ StoreError::Replaced(_)) => {
+                Err(replaced @ (StoreError::Replaced(_) | StoreError::LockReplaced(_))) => {
                     self.health.record_failure(&replaced);
                     return CommitOutcome::Unknown;
                 }
@@ -377,7 +388,7 @@ impl Writer {
     }
 
     fn reopen(&mut self) -> Result<Heads, StoreError> {
-        self.check_file()?;
+        self.check_files()?;
         self.conn = open_writer(&self.dir)?;
         self.data_version = None;
         self.conn.execute("UPDATE fence SET n = n + 1", [])?;
