@@ -120,7 +120,7 @@ impl Changes {
         crash_point("before_propose");
         let principal = proposal.proposer.principal.clone();
         if let Some(existing) = find_existing(state, &proposal).await? {
-            return answer_repeat(existing, CallIdentity::from_proposal(&proposal));
+            return answer_repeat(existing, CallIdentity::from_proposal(&proposal), Some(&announcement.id));
         }
         state.proposal_rate.admit(&principal, 1, state.changes.nodes.live_count())?;
         let PlanAnnouncement { id, title, last } = announcement;
@@ -143,7 +143,7 @@ impl Changes {
                 Err(TransitionError::Duplicate) => {
                     // Another call of the plan took the place, unless it was this call.
                     if let Some(existing) = find_existing(state, &proposal).await? {
-                        return answer_repeat(existing, CallIdentity::from_proposal(&proposal));
+                        return answer_repeat(existing, CallIdentity::from_proposal(&proposal), Some(&id));
                     }
                 }
                 written => return written.map_err(into_client_error),

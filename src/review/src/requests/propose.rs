@@ -73,18 +73,19 @@ impl<'a> CallIdentity<'a> {
 
 impl Changes {
     /// Returns the change that the principal has proposed with this idempotency key. A repeated call is answered with it before
-    /// it is previewed, because after it ran, it may be impossible to preview.
+    /// it is previewed, because after it ran, it may be impossible to preview. `plan` is the id of the plan that the call names.
     ///
     /// # Errors
-    /// `IDEMPOTENCY_CONFLICT` if it was another call; the errors of the store.
+    /// `IDEMPOTENCY_CONFLICT` if it was another call, or one of another plan; the errors of the store.
     pub async fn find_repeated(
         &self,
         principal: &str,
         key: &str,
         call: CallIdentity<'_>,
+        plan: Option<&str>,
     ) -> Result<Option<Arc<Change>>, McpError> {
         let existing = find_by_key(&self.state, principal, key).await?;
-        existing.map(|existing| answer_repeat(existing, call)).transpose()
+        existing.map(|existing| answer_repeat(existing, call, plan)).transpose()
     }
 
     /// Records a call that is returned to its agent because its preview shows that it must fail. It counts toward
@@ -138,7 +139,7 @@ async fn propose_with_key(state: &ReviewState, proposal: Proposal) -> Result<Arc
     let key = proposal.idempotency_key.clone().unwrap_or_default();
     // Existing changes are looked up first, so that a repeat is answered even if a limit is reached.
     if let Some(existing) = find_by_key(state, &principal, &key).await? {
-        return answer_repeat(existing, CallIdentity::from_proposal(&proposal));
+        return answer_repeat(existing, CallIdentity::from_proposal(&proposal), None);
     }
     let draft = draft_change(state, proposal)?;
     let change = Arc::clone(&draft.change);
@@ -149,7 +150,7 @@ async fn propose_with_key(state: &ReviewState, proposal: Proposal) -> Result<Arc
             let existing = find_by_key(state, &principal, &key).await?;
             let existing = existing.ok_or_else(|| into_client_error(TransitionError::Duplicate))?;
             let Change { provider, tool, arguments, .. } = &*change;
-            answer_repeat(existing, CallIdentity { provider, tool, arguments })
+            answer_repeat(existing, CallIdentity { provider, tool, arguments }, None)
         }
         written => written.map_err(into_client_error),
     }
@@ -303,9 +304,14 @@ pub(super) async fn find_by_key(
     state.changes.store.find_by_idempotency_key(principal, key).await.map_err(|e| store_error(&e))
 }
 
-/// Answers a repeated proposal with the existing change, if it is the same call.
-pub(super) fn answer_repeat(existing: Arc<Change>, repeat: CallIdentity<'_>) -> Result<Arc<Change>, McpError> {
-    if repeat.is_origin_of(&existing) { Ok(existing) } else { Err(key_conflict_error(&existing)) }
+/// Answers a repeated proposal with the existing change, if it is the same call of the same plan.
+pub(super) fn answer_repeat(
+    existing: Arc<Change>,
+    repeat: CallIdentity<'_>,
+    plan: Option<&str>,
+) -> Result<Arc<Change>, McpError> {
+    let is_same_plan = existing.plan.as_ref().map(|plan| plan.id.as_str()) == plan;
+    if is_same_plan && repeat.is_origin_of(&existing) { Ok(existing) } else { Err(key_conflict_error(&existing)) }
 }
 
 pub(super) fn key_conflict_error(existing: &Change) -> McpError {

@@ -93,6 +93,22 @@ async fn step_that_is_sent_twice_at_the_same_time_is_stored_once() {
 }
 
 #[actix::test]
+async fn key_of_a_step_belongs_to_its_plan() {
+    let bench = TestBench::new().await;
+    let proposal = || Proposal { idempotency_key: Some("k".into()), ..bench.proposal("agent", AB[0]) };
+    let propose_step = |plan: &str| {
+        let announcement = PlanAnnouncement { id: plan.into(), title: "Move".into(), last: false };
+        bench.changes.propose_step(proposal(), announcement)
+    };
+    let step = propose_step("plan_1").await.unwrap();
+    assert_eq!(propose_step("plan_1").await.unwrap().id, step.id);
+    assert_eq!(propose_step("plan_2").await.unwrap_err().kind, ErrorKind::IdempotencyConflict);
+    let without_plan = bench.changes.propose(proposal()).await;
+    assert_eq!(without_plan.unwrap_err().kind, ErrorKind::IdempotencyConflict);
+    bench.end().await;
+}
+
+#[actix::test]
 async fn every_step_counts_toward_the_limit_of_proposals() {
     let bench = TestBench::with(|config| config.max_proposals_per_minute = 3).await;
     propose(&bench, Some("k"), &AB).await.unwrap();

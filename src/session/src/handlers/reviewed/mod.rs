@@ -241,7 +241,8 @@ async fn find_repeated(
 ) -> Result<Option<Arc<Change>>, McpError> {
     let Some(key) = &call.idempotency_key else { return Ok(None) };
     let identity = CallIdentity { provider: route.provider.name(), tool: &route.def.name, arguments };
-    scope.reviews.changes.find_repeated(&scope.exchange.identity.principal.name, key, identity).await
+    let plan = call.plan.as_ref().map(|plan| plan.id.as_str());
+    scope.reviews.changes.find_repeated(&scope.exchange.identity.principal.name, key, identity, plan).await
 }
 
 /// Proposes the call as a change, and stores the change.
