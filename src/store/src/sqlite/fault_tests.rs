@@ -5,15 +5,16 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
 };
 
+use jiff::Timestamp;
 use rusqlite::{Connection, ffi};
 
 use super::{verify::verify_audit, *};
 use crate::{
-    Store as _, TransitionDraft, VerifyError, WriteError,
+    Deletion, Pruning, Store as _, TransitionDraft, VerifyError, WriteError, WriteRequest,
     drafts::{created_draft, draft_for, submit, updated_draft, write},
 };
 use countersign_domain::changes::{ChangeState, audit::TrailError, testing::change};
@@ -102,6 +103,34 @@ async fn full_disk_refuses_writes_and_loses_nothing() {
     assert_eq!(write(&store, large_draft("c")).await.unwrap().seq, 3);
     store.close();
     assert_eq!(verify_audit(dir.path(), None).unwrap().changes, 3);
+}
+
+#[tokio::test]
+async fn writes_after_a_failed_pruning_overwrite_no_free_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let overwrites = Arc::new(AtomicBool::new(true));
+    let at_commit = Arc::clone(&overwrites);
+    let commit = Box::new(move |conn: &Connection| {
+        at_commit.store(conn.query_row("PRAGMA secure_delete", [], |row| row.get(0))?, Ordering::SeqCst);
+        conn.execute_batch("COMMIT")
+    });
+    let store = SqliteStore::open_with(dir.path(), commit).unwrap();
+    let other = open::open_writer(dir.path()).unwrap();
+    other.execute_batch("ALTER TABLE changes RENAME TO away").unwrap();
+    let details = "{}".to_owned();
+    let deletion = Deletion { id: "a".into(), version: 1, state: ChangeState::Rejected, details: details.clone() };
+    let pruning = Pruning {
+        at: Timestamp::MAX,
+        redactions: Vec::new(),
+        deletions: vec![deletion],
+        events_to: 0,
+        events_details: details,
+    };
+    let failed = crate::write(&store, WriteRequest::Prune(pruning)).await;
+    assert!(matches!(failed, Err(WriteError::Store(_))), "{failed:?}");
+    other.execute_batch("ALTER TABLE away RENAME TO changes").unwrap();
+    write(&store, created_draft("a")).await.unwrap();
+    assert!(!overwrites.load(Ordering::SeqCst));
 }
 
 #[tokio::test]

@@ -310,10 +310,11 @@ impl Writer {
             // Deleted contents must not remain in free pages.
             self.conn.pragma_update(None, "secure_delete", true).map_err(StoreError::from)?;
         }
-        let entries = run(records::write(&self.conn, request))?;
+        let written = run(records::write(&self.conn, request));
         if prunes {
             self.conn.pragma_update(None, "secure_delete", false).map_err(StoreError::from)?;
         }
+        let entries = written?;
         if entries.is_empty() {
             return Err(WriteError::Conflict);
         }
