@@ -21,6 +21,7 @@ use std::{
 use deadpool_postgres::ClientWrapper;
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use serde::Deserialize;
 use tokio::{
     sync::{Notify, watch},
     time::timeout,
@@ -177,12 +178,13 @@ impl Membership {
     }
 
     /// Reads the server states of nodes whose report number has changed.
-    async fn load_peer_servers(&self, client: &ClientWrapper, reports: Vec<(String, i64)>) -> Result<(), StoreError> {
+    async fn load_peer_servers(&self, client: &ClientWrapper, peers: &[PeerRow]) -> Result<(), StoreError> {
         let changed_nodes: Vec<&str> = {
             let mut peer_servers = self.peer_servers.lock();
-            peer_servers.retain(|id, _| reports.iter().any(|(live, _)| live == id));
+            peer_servers.retain(|id, _| peers.iter().any(|peer| peer.id == *id));
             let known_number = |id: &str| peer_servers.get(id).map_or(0, |(number, _)| *number);
-            reports.iter().filter(|(id, number)| known_number(id) != *number).map(|(id, _)| id.as_str()).collect()
+            let changed = peers.iter().filter(|peer| known_number(&peer.id) != peer.servers_no);
+            changed.map(|peer| peer.id.as_str()).collect()
         };
         if changed_nodes.is_empty() {
             return Ok(());
@@ -197,6 +199,19 @@ impl Membership {
         self.updates.send_modify(|updates| updates.server_states += 1);
         Ok(())
     }
+}
+
+/// Another live node, as a renewal reads it.
+#[derive(Deserialize)]
+struct PeerRow {
+    id: String,
+    /// Empty if other nodes cannot reach it.
+    url: String,
+    certificate: String,
+    /// The number of the node's report about its servers.
+    servers_no: i64,
+    /// The microseconds until its lease ends.
+    lease: i64,
 }
 
 /// Returns `true` if the feed and the trail that end at `heads` continue those that ended at `known`. `entry` is the hash that

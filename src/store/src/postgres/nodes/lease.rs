@@ -7,6 +7,7 @@ use std::{
 
 use deadpool_postgres::ClientWrapper;
 use tokio::time::{Instant, sleep_until};
+use tokio_postgres::Row;
 
 use super::{
     super::{
@@ -17,7 +18,7 @@ use super::{
         rows::{Value, execute, query_opt},
         schema::{self, JOINING_LOCK},
     },
-    Membership, NodeEpoch, SERVERS_CHANGED, is_continuation, raise_counters,
+    Membership, NodeEpoch, PeerRow, SERVERS_CHANGED, is_continuation, raise_counters,
 };
 use crate::{
     Heads, StoreError,
@@ -40,6 +41,25 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const MIN_RENEWAL_INTERVAL: Duration = Duration::from_millis(50);
 /// The delay before the node reconnects.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
+
+/// Renews the lease, and reads what other nodes have written.
+const RENEWAL: &str = "WITH renewed AS (
+    UPDATE nodes SET lease_until = clock_timestamp() + $4::int * interval '1 second', url = $5, version = $6,
+                     configuration = $7, certificate = $9, servers = coalesce($8, servers),
+                     servers_no = servers_no + CASE WHEN $8 IS NULL THEN 0 ELSE 1 END
+    WHERE id = $1 AND epoch = $2 AND process = $3 AND lease_until > clock_timestamp() RETURNING joined),
+  others AS (SELECT id, url, certificate, joined, resigned, servers_no, lease_until > clock_timestamp() AS live,
+                    (extract(epoch FROM lease_until - clock_timestamp()) * 1000000)::bigint AS lease,
+                    version = $6 AND configuration NOT IN ('', $7) AS differs
+             FROM nodes WHERE id <> $1)
+  SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS time,
+         event, audit, hash, records, (SELECT hash FROM audit WHERE seq = $10) AS entry,
+         (SELECT joined FROM renewed) AS joined, (SELECT process FROM nodes WHERE id = $1) AS process,
+         EXISTS (SELECT FROM others, renewed WHERE live AND NOT resigned AND others.joined < renewed.joined) AS has_senior,
+         EXISTS (SELECT FROM words WHERE node = $1) AS has_messages,
+         (SELECT count(*) FROM others WHERE live AND differs) AS differing,
+         (SELECT coalesce(json_agg(others), '[]')::text FROM others WHERE live) AS peers
+  FROM heads";
 
 /// The outcome of a renewal.
 enum RenewalOutcome {
@@ -217,30 +237,6 @@ impl Membership {
             (!server_states.is_published).then(|| server_states.states.clone())
         };
         let servers = new_states.as_ref().map(|states| serde_json::to_string(states).unwrap_or_default());
-        let sql = "WITH renewed AS (
-                     UPDATE nodes SET lease_until = clock_timestamp() + $4::int * interval '1 second', url = $5, version = $6,
-                                      configuration = $7, certificate = $9, servers = coalesce($8, servers),
-                                      servers_no = servers_no + CASE WHEN $8 IS NULL THEN 0 ELSE 1 END
-                     WHERE id = $1 AND epoch = $2 AND process = $3 AND lease_until > clock_timestamp() RETURNING joined),
-                   others AS (SELECT id, url, certificate, joined, resigned, servers_no,
-                                     lease_until > clock_timestamp() AS live,
-                                     (extract(epoch FROM lease_until - clock_timestamp()) * 1000000)::bigint AS lease,
-                                     version = $6 AND configuration NOT IN ('', $7) AS differs
-                              FROM nodes WHERE id <> $1)
-                   SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS time,
-                          event, audit, hash, records, (SELECT hash FROM audit WHERE seq = $10) AS entry,
-                          (SELECT joined FROM renewed) AS joined, (SELECT process FROM nodes WHERE id = $1) AS process,
-                          EXISTS (SELECT FROM others, renewed
-                                  WHERE live AND NOT resigned AND others.joined < renewed.joined) AS has_senior,
-                          EXISTS (SELECT FROM words WHERE node = $1) AS has_messages,
-                          (SELECT count(*) FROM others WHERE live AND differs) AS differing,
-                          ARRAY(SELECT id FROM others WHERE live ORDER BY id) AS live,
-                          ARRAY(SELECT servers_no FROM others WHERE live ORDER BY id) AS report_numbers,
-                          ARRAY(SELECT id FROM others WHERE live AND url <> '' ORDER BY id) AS peer_ids,
-                          ARRAY(SELECT url FROM others WHERE live AND url <> '' ORDER BY id) AS urls,
-                          ARRAY(SELECT certificate FROM others WHERE live AND url <> '' ORDER BY id) AS certificates,
-                          ARRAY(SELECT lease FROM others WHERE live AND url <> '' ORDER BY id) AS leases
-                   FROM heads";
         let known_heads = *self.known_heads.lock();
         let last = signed(known_heads.audit.seq);
         let sent_at = time_since_boot();
@@ -256,7 +252,7 @@ impl Membership {
             &certificate,
             &last,
         ];
-        let row = query_opt(client, sql, &values).await?;
+        let row = query_opt(client, RENEWAL, &values).await?;
         let received_at = time_since_boot();
         let Some(row) = row else {
             return Err(StoreError::BadRecord(
@@ -272,25 +268,7 @@ impl Membership {
             }
             self.notify_peers(client).await?;
         }
-        let (live, report_numbers): (Vec<String>, Vec<i64>) = (row.get("live"), row.get("report_numbers"));
-        let peer_count = live.len();
-        self.load_peer_servers(client, live.into_iter().zip(report_numbers).collect()).await?;
-        let audit = AuditHead { seq: unsigned(row.get("audit"))?, hash: parse_hash(row.get("hash"))? };
-        let heads = Heads { event: unsigned(row.get("event"))?, audit };
-        if !is_continuation(known_heads, heads, row.get::<_, Option<&[u8]>>("entry").map(parse_hash).transpose()?) {
-            return Err(StoreError::WritesLost);
-        }
-        self.remember_heads(heads);
-        raise_counters(&self.updates, heads.event, unsigned(row.get("records"))?, row.get("has_messages"));
-        self.live_nodes.store(peer_count + 1, Ordering::Release);
-        self.differing_nodes.store(usize::try_from(row.get::<_, i64>("differing")).unwrap_or(0), Ordering::Release);
-        let (peer_ids, urls): (Vec<String>, Vec<String>) = (row.get("peer_ids"), row.get("urls"));
-        let (certificates, leases): (Vec<String>, Vec<i64>) = (row.get("certificates"), row.get("leases"));
-        let peers = urls.into_iter().zip(certificates).zip(leases).map(|((url, certificate), lease)| {
-            let remaining = Duration::from_micros(u64::try_from(lease).unwrap_or(0));
-            (PeerAddress { url, certificate }, received_at + remaining)
-        });
-        *self.peers.lock() = peer_ids.into_iter().zip(peers).collect();
+        self.load_cluster_state(client, &row, known_heads, received_at).await?;
         let Some(joined) = row.get::<_, Option<i64>>("joined") else {
             let is_replaced = row.get::<_, Option<&str>>("process").is_some_and(|process| process != self.process);
             return Ok(if is_replaced { RenewalOutcome::Replaced } else { RenewalOutcome::Lapsed });
@@ -303,6 +281,38 @@ impl Membership {
             self.is_leader.store(true, Ordering::Release);
         }
         Ok(RenewalOutcome::Renewed)
+    }
+
+    /// Takes over what a renewal has read of the store and of other nodes. `known_heads` are those of which it has read the
+    /// entry.
+    ///
+    /// # Errors
+    /// [`StoreError::WritesLost`] if known entries are missing.
+    async fn load_cluster_state(
+        &self,
+        client: &ClientWrapper,
+        row: &Row,
+        known_heads: Heads,
+        received_at: Duration,
+    ) -> Result<(), StoreError> {
+        let peers: Vec<PeerRow> = serde_json::from_str(row.get("peers"))?;
+        self.load_peer_servers(client, &peers).await?;
+        let audit = AuditHead { seq: unsigned(row.get("audit"))?, hash: parse_hash(row.get("hash"))? };
+        let heads = Heads { event: unsigned(row.get("event"))?, audit };
+        if !is_continuation(known_heads, heads, row.get::<_, Option<&[u8]>>("entry").map(parse_hash).transpose()?) {
+            return Err(StoreError::WritesLost);
+        }
+        self.remember_heads(heads);
+        raise_counters(&self.updates, heads.event, unsigned(row.get("records"))?, row.get("has_messages"));
+        self.live_nodes.store(peers.len() + 1, Ordering::Release);
+        self.differing_nodes.store(usize::try_from(row.get::<_, i64>("differing")).unwrap_or(0), Ordering::Release);
+        let reachable = peers.into_iter().filter(|peer| !peer.url.is_empty());
+        let addresses = reachable.map(|PeerRow { id, url, certificate, lease, .. }| {
+            let remaining = Duration::from_micros(u64::try_from(lease).unwrap_or(0));
+            (id, (PeerAddress { url, certificate }, received_at + remaining))
+        });
+        *self.peers.lock() = addresses.collect();
+        Ok(())
     }
 
     /// Marks this node as resigned in the database. Waits for this node's last write as the leader, which locks the
