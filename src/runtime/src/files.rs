@@ -12,12 +12,7 @@ use std::{
 /// # Errors
 /// Those of the file system. The old file remains, unless only the sync of its folder failed.
 pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(mode)).tempfile_in(folder)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    File::open(folder)?.sync_all()
+    write_and_rename(path, bytes, mode, |_| Ok(()))
 }
 
 /// Writes a file durably, in place of an existing one, with the mode and the owner of `like`.
@@ -26,15 +21,27 @@ pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 /// Those of the file system, and of a change of the owner that is not permitted. The old file remains, unless only the sync of
 /// its folder failed.
 pub fn replace_file_like(path: &Path, bytes: &[u8], like: &Metadata) -> io::Result<()> {
+    write_and_rename(path, bytes, 0o600, |file| {
+        let own_metadata = file.metadata()?;
+        if (own_metadata.uid(), own_metadata.gid()) != (like.uid(), like.gid()) {
+            fchown(file, Some(like.uid()), Some(like.gid()))?;
+        }
+        // A change of the owner may clear bits of the mode.
+        file.set_permissions(Permissions::from_mode(like.mode() & 0o7777))
+    })
+}
+
+/// Writes a temporary file, completes it with `complete`, and renames it to `path`.
+fn write_and_rename(
+    path: &Path,
+    bytes: &[u8],
+    mode: u32,
+    complete: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(0o600)).tempfile_in(folder)?;
-    let own_metadata = file.as_file().metadata()?;
-    if (own_metadata.uid(), own_metadata.gid()) != (like.uid(), like.gid()) {
-        fchown(file.as_file(), Some(like.uid()), Some(like.gid()))?;
-    }
+    let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(mode)).tempfile_in(folder)?;
     file.write_all(bytes)?;
-    // A change of the owner may clear bits of the mode.
-    file.as_file().set_permissions(Permissions::from_mode(like.mode() & 0o7777))?;
+    complete(file.as_file())?;
     file.as_file().sync_all()?;
     file.persist(path)?;
     File::open(folder)?.sync_all()
