@@ -275,12 +275,22 @@ async fn propose(
     // The change is stored in the background, even if the client disconnects meanwhile.
     let changes = reviews.changes.clone();
     let stored = background::spawn_with_result(async move { changes.propose(proposal).await }).await;
-    let change = stored.map_err(|_| McpError::new(ErrorKind::Internal, "the change could not be stored"))??;
+    let change = stored.map_err(|_| not_stored_error())??;
+    log_created(exchange, &change);
+    Ok(change)
+}
+
+/// Returns the error for a change whose task of storing it ended without a result.
+fn not_stored_error() -> McpError {
+    McpError::new(ErrorKind::Internal, "the change could not be stored")
+}
+
+/// Tells the client that a change was created.
+fn log_created(exchange: &Exchange, change: &Change) {
     exchange.log(
         LoggingLevel::Notice,
         &json!({ "event": "change.created", "changeId": change.id, "tool": change.tool, "summary": change.for_proposer().summary }),
     );
-    Ok(change)
 }
 
 /// Returns the proposal of a call, under the terms of the decision. The change expires after `expire_after` unless the terms

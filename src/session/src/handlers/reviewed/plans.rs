@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use serde_json::{json, value::RawValue};
+use serde_json::value::RawValue;
 
 use super::{
     super::{
@@ -13,7 +13,7 @@ use super::{
     },
     find_repeated,
     finished_call::FinishedCall,
-    new_proposal, return_failing_call,
+    log_created, new_proposal, not_stored_error, return_failing_call,
 };
 use crate::policy::{self, Counting, JudgedCall};
 use countersign_domain::{
@@ -25,7 +25,7 @@ use countersign_domain::{
     principal::Scope,
 };
 use countersign_exchange::context::Exchange;
-use countersign_protocol::{ErrorKind, McpError, arguments, params::LoggingLevel};
+use countersign_protocol::{ErrorKind, McpError, arguments};
 use countersign_provider::{CallContext, previews};
 use countersign_review::{
     CallIdentity, PlanAnnouncement, Proposal,
@@ -256,15 +256,4 @@ fn with_position(mut error: McpError, step: usize, tool: &str) -> McpError {
     let tool: String = tool.chars().take(128).collect();
     error.message = format!("Call {step} of the plan ({tool}): {}", error.message).into();
     error.with("step", step)
-}
-
-fn not_stored_error() -> McpError {
-    McpError::new(ErrorKind::Internal, "the change could not be stored")
-}
-
-fn log_created(exchange: &Exchange, change: &Change) {
-    exchange.log(
-        LoggingLevel::Notice,
-        &json!({ "event": "change.created", "changeId": change.id, "tool": change.tool, "summary": change.for_proposer().summary }),
-    );
 }
