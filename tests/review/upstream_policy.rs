@@ -134,6 +134,24 @@ fn acceptance_of_module_tools_is_refused() {
 }
 
 #[test]
+fn change_of_unannounced_new_definition_never_runs() {
+    let files = Files::new();
+    let gateway = start(tempfile::tempdir().unwrap(), &files);
+    let id = pending_change_id(&call(&gateway, "fs__read", r#"{"path":"a"}"#));
+    files.set_description("Deletes");
+    let (status, refused) = gateway.try_decide(&id, "approve", "fine");
+    assert_eq!((status, &refused["code"]), (409, &json!("CHANGE_STALE")), "{refused}");
+    let change = gateway.change(&id);
+    assert_eq!((&change["state"], &change["fault"]["code"]), (&json!("stale"), &json!("CHANGE_STALE")));
+    // The call is proposed again with the new definition.
+    eventually("the new definition is known", || (tool(&gateway, "fs__read")["mark"] == "TOOL_CHANGED").then_some(()));
+    let id = pending_change_id(&call(&gateway, "fs__read", r#"{"path":"b"}"#));
+    gateway.decide(&id, "approve");
+    gateway.wait_for_state(&id, "applied");
+    assert_eq!(files.calls(), [r#"read {"path":"b"}"#]);
+}
+
+#[test]
 fn changed_command_inherits_no_acceptance() {
     let files = Files::new();
     let gateway = start(tempfile::tempdir().unwrap(), &files);

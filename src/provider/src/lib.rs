@@ -27,7 +27,7 @@ use std::{future::ready, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
 use countersign_domain::{
     changes::{Change, Preview, ServerIdentity},
@@ -35,7 +35,7 @@ use countersign_domain::{
     principal::Principal,
     recipes::Recipe,
 };
-use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations};
+use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations, arguments::canonical_text_hash};
 
 /// A tool as its provider defines it.
 #[derive(Clone, Debug)]
@@ -58,6 +58,24 @@ pub struct ToolDef {
     pub read_only_when: Option<fn(&RawValue) -> bool>,
     /// The whole definition as the upstream wrote it, but with the name that clients use; `None` for a module.
     pub raw: Option<Arc<RawValue>>,
+}
+
+impl ToolDef {
+    /// Returns `sha256:…` of the definition, independent of the order of members. It covers all members that an upstream
+    /// wrote, including unknown ones, and those of a module's definition that affect calls.
+    #[must_use]
+    pub fn definition_hash(&self) -> String {
+        match &self.raw {
+            Some(raw) => canonical_text_hash(raw.get()),
+            None => {
+                let definition = json!({
+                    "name": self.name, "description": self.description, "inputSchema": self.input_schema,
+                    "annotations": self.annotations,
+                });
+                canonical_text_hash(&definition.to_string())
+            }
+        }
+    }
 }
 
 /// A concrete resource (`resources/list`).
@@ -335,6 +353,12 @@ pub trait Provider: Send + Sync + 'static {
     /// `UPSTREAM_UNAVAILABLE`, `AUTHORIZATION`
     fn check_available<'a>(&'a self, _principal: &'a Principal) -> BoxFuture<'a, Result<(), McpError>> {
         Box::pin(ready(Ok(())))
+    }
+
+    /// Returns `false` if the tool's definition no longer has this hash. An upstream reads its tools again first, because
+    /// not every server announces that they have changed. If that fails, the last known definition counts.
+    fn has_definition<'a>(&'a self, _tool: &'a str, _hash: &'a str) -> BoxFuture<'a, bool> {
+        Box::pin(ready(true))
     }
 
     /// Returns the time limit of a call after it was sent, if the provider sets one. `tool` is the name that clients

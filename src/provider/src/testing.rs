@@ -60,6 +60,8 @@ pub struct FakeProvider {
     /// The live state that previews are computed against.
     pub state: Mutex<String>,
     pub tool_hash: Mutex<String>,
+    /// The definitions of the provider have changed, and the directory does not know that yet.
+    pub definitions_changed: AtomicBool,
     /// The directory finds the provider.
     pub present: AtomicBool,
     /// The provider is an upstream that is disconnected now.
@@ -119,6 +121,7 @@ impl FakeProvider {
             events: broadcast::Sender::new(16),
             state: Mutex::new("one".into()),
             tool_hash: Mutex::new("sha256:tool".into()),
+            definitions_changed: AtomicBool::new(false),
             present: AtomicBool::new(true),
             unavailable: AtomicBool::new(false),
             disconnected: Mutex::default(),
@@ -327,6 +330,9 @@ impl Provider for FakeProvider {
     }
     fn recipe(&self, _: &str) -> Option<&Recipe> {
         self.recipe.get()
+    }
+    fn has_definition<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, bool> {
+        Box::pin(ready(!self.definitions_changed.load(Ordering::SeqCst)))
     }
     fn check_available<'a>(&'a self, principal: &'a Principal) -> BoxFuture<'a, Result<(), McpError>> {
         Box::pin(ready(if self.unavailable.load(Ordering::SeqCst) {

@@ -226,7 +226,9 @@ impl ReviewState {
             // The provider was not reached since the start, so the missing hash proves nothing about the tool.
             return Err(unavailable("The provider of this change has not been reached yet"));
         }
-        if hash.as_deref() != Some(change.tool_hash.as_str()) {
+        if hash.as_deref() != Some(change.tool_hash.as_str())
+            || !provider.has_definition(&change.tool, &change.tool_hash).await
+        {
             // The arguments were never checked against the new definition, so the call must be proposed again.
             return Err(PreviewFailure::Impossible(McpError::new(
                 ErrorKind::ChangeStale,

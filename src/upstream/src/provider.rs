@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     calls::actor::Execute,
-    server::{CONNECT_TOOL, Phase, Upstream},
+    server::{CONNECT_TOOL, Phase, Upstream, accounts::PersonalUpstreams},
 };
 use countersign_config::Serialization;
 use countersign_domain::{
@@ -24,6 +24,9 @@ use countersign_provider::{
     previews::arguments as preview,
 };
 use countersign_runtime::large_messages::offload;
+
+/// The time limit for reading the tools before an approved change runs. Some servers answer nothing while they run a call.
+const REREAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Upstream {
     fn unavailable_error(&self, reason: &str) -> McpError {
@@ -151,6 +154,20 @@ impl Provider for Upstream {
                 with_lock_key(preview::preview_arguments(&name, &upstream_name, &def, &arguments))
             })
             .await
+        })
+    }
+
+    fn has_definition<'a>(&'a self, tool: &'a str, hash: &'a str) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            // Where persons use accounts of their own, the tools are offered as one of the accounts lists them.
+            let list_source = self.personal_upstreams().and_then(PersonalUpstreams::find_list_source);
+            let upstream = list_source.as_deref().unwrap_or(self);
+            if matches!(upstream.phase(), Phase::Up) {
+                upstream.reread_tools(self.config.timeout.min(REREAD_TIMEOUT)).await;
+            }
+            let definitions = upstream.definitions.load_full();
+            !upstream.was_reached()
+                || definitions.tools.iter().any(|def| def.name == tool && def.definition_hash() == hash)
         })
     }
 

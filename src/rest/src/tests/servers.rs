@@ -2,7 +2,6 @@
 
 use super::*;
 use countersign_domain::policy::known_reads::{KnownReads, KnownTool};
-use countersign_routing::ruling::definition_hash;
 
 /// Returns a tool as an upstream defines it.
 fn tool(name: &str, read: bool, description: &str) -> ToolDef {
@@ -131,7 +130,7 @@ fn bare_tool(name: &str, description: &str) -> ToolDef {
 
 /// Lists the definition that the tool has on its server.
 fn list_tool(known: &mut KnownReads, tool: &ToolDef, effect: KnownTool) {
-    known.add(tool.name.clone(), definition_hash(tool), effect);
+    known.add(tool.name.clone(), tool.definition_hash(), effect);
 }
 
 #[actix::test]

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use super::expect_refusal;
 use crate::{ChangeFilter, ChangeRequestError, testing::*};
 use countersign_domain::changes::{BlockingChange, ChangeState, ReviewVerdict, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError};
@@ -80,6 +81,26 @@ async fn changes_to_one_target_run_one_at_a_time() {
     let order: Vec<_> = calls.iter().filter(|(_, a)| a.contains("same")).map(|(_, a)| a.as_str()).collect();
     assert_eq!(order, [r#"{"target":"same","n":0}"#, r#"{"target":"same","n":1}"#, r#"{"target":"same","n":2}"#]);
     bench.end().await;
+}
+
+#[actix::test]
+async fn change_is_not_run_if_its_definition_changed() {
+    let bench = TestBench::new().await;
+    bench.fake.gate.forget_permits(1_000_000);
+    let first = bench.propose(r#"{"n":1}"#).await;
+    let second = bench.propose(r#"{"n":2}"#).await;
+    bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
+    bench.wait_for_state(&first.id, ChangeState::Executing).await;
+    bench.decide(&second, ReviewVerdict::Approve).await.unwrap();
+    // The server announces nothing, so the directory still has the old definition.
+    bench.fake.definitions_changed.store(true, Ordering::SeqCst);
+    bench.fake.gate.add_permits(1_000_000);
+    let stale = bench.wait_for_state(&second.id, ChangeState::Stale).await;
+    assert!(stale.fault.as_ref().unwrap().message.contains("propose it again"));
+    let third = bench.propose(r#"{"target":"u"}"#).await;
+    expect_refusal(bench.decide(&third, ReviewVerdict::Approve).await, ErrorKind::ChangeStale);
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.call_count(), 1);
 }
 
 #[actix::test]

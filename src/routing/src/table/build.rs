@@ -216,7 +216,7 @@ fn build_tool_route(
     if let Some(reason) = upstream.and_then(|_| names::client_rejection_reason(&def.name)) {
         warnings.add(provider.name(), format!("some clients refuse the tool name {:?}: {reason}", def.name));
     }
-    let hash = ruling::definition_hash(&def);
+    let hash = def.definition_hash();
     let operations = OperationRoutes::new(policy, provider, &def, &hash, pending_schema);
     let (facts, ruling) = match &operations {
         None => ruling::tool_ruling(policy, provider, &def, &hash, RuledCalls::All),

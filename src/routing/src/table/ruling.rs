@@ -17,22 +17,6 @@ use countersign_domain::{
 use countersign_protocol::{annotations::ToolAnnotations, arguments::canonical_text_hash, json::replace_strings};
 use countersign_provider::ToolDef;
 
-/// Returns `sha256:…` of a definition, independent of the order of members. It covers all members that an upstream
-/// wrote, including unknown ones, and those of a module's definition that affect calls.
-#[must_use]
-pub fn definition_hash(def: &ToolDef) -> String {
-    match &def.raw {
-        Some(raw) => canonical_text_hash(raw.get()),
-        None => {
-            let definition = json!({
-                "name": def.name, "description": def.description, "inputSchema": def.input_schema,
-                "annotations": def.annotations,
-            });
-            canonical_text_hash(&definition.to_string())
-        }
-    }
-}
-
 /// Returns the definition in the form that a reviewer accepts.
 #[must_use]
 pub fn definition(def: &ToolDef) -> Definition {
@@ -40,7 +24,7 @@ pub fn definition(def: &ToolDef) -> Definition {
         Some(raw) => raw.get().to_owned(),
         None => module_definition(def).to_string(),
     };
-    Definition { name: def.name.clone(), hash: definition_hash(def), text: text.into() }
+    Definition { name: def.name.clone(), hash: def.definition_hash(), text: text.into() }
 }
 
 fn module_definition(def: &ToolDef) -> Value {

@@ -1,6 +1,6 @@
 //! Messages of calls to the upstream's actor: opening a link, and running an approved change.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use actix::{Handler, Message, ResponseFuture};
 use serde_json::value::RawValue;
@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::execute;
 use crate::{
-    link::{LinkError, detect::is_client_error, handshake},
+    link::{LinkError, NegotiatedSession, detect::is_client_error, handshake},
     server::{
         Upstream, UpstreamActor,
         connection::{LinkCalls, UpstreamConnection},
@@ -84,7 +84,11 @@ impl Handler<OpenLink> for UpstreamActor {
     }
 }
 
-/// Opens a link with the capabilities of the caller, or with none for the common connection.
+/// Opens a link with the capabilities of the caller, or with none for the common connection. If another version of the server
+/// answers than the one whose tools are known, the tools are read again first.
+///
+/// # Errors
+/// As [`handshake::open`]; [`LinkError::Unreachable`] if another version answers, and the tools have changed or cannot be read.
 async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<UpstreamConnection>, LinkError> {
     let known_session =
         upstream.negotiated().ok_or_else(|| LinkError::Unreachable("it has not been reached yet".into()))?;
@@ -92,9 +96,20 @@ async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<Upst
     let no_capabilities = ClientCapabilities::default();
     let capabilities = if open.key == PoolKey::Common { &no_capabilities } else { &open.capabilities };
     let connector = open.endpoint.connector();
+    let tools_version = upstream.tools_version.load(Ordering::Acquire);
     let (link, negotiated) =
         handshake::open(&*connector, Some(&known_session), capabilities, Arc::clone(&calls) as _).await?;
-    Ok(Arc::new(UpstreamConnection::new(link, connector.kind(), calls, &negotiated)))
+    let connection = Arc::new(UpstreamConnection::new(link, connector.kind(), calls, &negotiated));
+    let server_info = |session: &NegotiatedSession| session.server_info.as_ref().map(|info| info.get().to_owned());
+    if server_info(&negotiated) != server_info(&known_session)
+        && !upstream.has_same_tools(tools_version, Some(upstream.config.timeout)).await
+    {
+        connection.close();
+        return Err(LinkError::Unreachable(
+            "it has been replaced, and its tools have changed or cannot be read".into(),
+        ));
+    }
+    Ok(connection)
 }
 
 /// Runs an approved change once. The Executor's thread sends this message, which fails as

@@ -102,7 +102,7 @@ async fn call_tool(
         inquirer: inquirer.clone(),
         has_declined: AtomicBool::new(false),
     });
-    let origin = CallOrigin::ApprovedChange { preferred: upstream.ensure_session_alive(&caller).await };
+    let origin = CallOrigin::ApprovedChange { preferred: upstream.ensure_session_alive(&caller).await? };
     let mut rounds = InputRounds::default();
     loop {
         let id = upstream.next_request_id();

@@ -33,6 +33,15 @@ impl AttemptError {
             Self::Link(_) => true,
         }
     }
+
+    /// Returns `true` if the session or process that the call was sent to has ended. `kind` is that of its link.
+    pub(super) fn ends_session(&self, kind: LinkKind) -> bool {
+        match self {
+            Self::Link(LinkError::SessionGone) => true,
+            Self::Link(LinkError::Lost(_)) => kind == LinkKind::SingleStream,
+            _ => false,
+        }
+    }
 }
 
 impl Upstream {

@@ -7,7 +7,10 @@ mod lease;
 pub mod rounds;
 mod task;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use serde_json::value::RawValue;
 
@@ -41,7 +44,7 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_millis(50), longest: Du
 #[derive(Clone, Copy)]
 pub(crate) enum CallOrigin<'a> {
     /// A client, or the gateway on its behalf. The call is sent again if it certainly was not executed. If it only reads, it is also
-    /// repeated once after a lost connection.
+    /// repeated once after a lost connection. A `tools/call` is not sent again if the tools have changed.
     Client,
     /// An approved change. The call is sent again only if it certainly never left the gateway.
     ApprovedChange {
@@ -126,6 +129,7 @@ impl Upstream {
         origin: CallOrigin<'_>,
     ) -> Result<Response, (CallOutcome, McpError)> {
         self.refresh_if_stale();
+        let tools_version = self.tools_version.load(Ordering::Acquire);
         let timeout = self.timeouts.for_call(&outgoing.method, outgoing.name.as_deref());
         let _slot = self.call_slots.acquire(timeout).await.map_err(|reason| {
             let message = match reason {
@@ -165,7 +169,12 @@ impl Upstream {
             } else {
                 drop(pass);
             }
-            if is_last {
+            // A tool that has another definition now must be decided on again.
+            let reread_limit = error.ends_session(endpoint.kind()).then(|| clock.remaining());
+            if is_last
+                || (&*outgoing.method == "tools/call"
+                    && !Box::pin(self.has_same_tools(tools_version, reread_limit)).await)
+            {
                 return Err(self.to_call_error(error, &clock, origin));
             }
             let pause = match error {
@@ -225,20 +234,36 @@ impl Upstream {
 
     /// Checks that the session at the server is alive before a request that is sent only once. A session that has ended
     /// is detected by a harmless request and replaced. Returns the endpoint that was checked, to which the request must go.
-    pub(super) async fn ensure_session_alive(&self, caller: &Caller) -> Option<&Arc<Endpoint>> {
-        let (endpoint, _) = self.choose_admitting_endpoint(caller, 0, None).ok()?;
+    ///
+    /// # Errors
+    /// `UPSTREAM_UNAVAILABLE` if the tools have changed meanwhile, or cannot be read after the end of the session.
+    pub(super) async fn ensure_session_alive(&self, caller: &Caller) -> Result<Option<&Arc<Endpoint>>, McpError> {
+        let tools_version = self.tools_version.load(Ordering::Acquire);
+        let Ok((endpoint, _)) = self.choose_admitting_endpoint(caller, 0, None) else { return Ok(None) };
         if endpoint.kind() != LinkKind::Streams {
-            return None;
+            return Ok(None);
         }
-        let lease = self.lease(endpoint, caller).await.ok()?;
-        if matches!(
-            self.send_gateway_request(&lease.connection, "ping", "{}").await,
-            Err(GatewayRequestError::Link(LinkError::SessionGone))
-        ) {
-            lease.connection.retire();
+        let lease = self.lease(endpoint, caller).await.ok();
+        let preferred = lease.as_ref().map(|_| endpoint);
+        let mut has_ended = false;
+        if let Some(lease) = lease {
+            has_ended = matches!(
+                self.send_gateway_request(&lease.connection, "ping", "{}").await,
+                Err(GatewayRequestError::Link(LinkError::SessionGone))
+            );
+            if has_ended {
+                lease.connection.retire();
+            }
+            lease.release(false);
         }
-        lease.release(false);
-        Some(endpoint)
+        if !self.has_same_tools(tools_version, has_ended.then_some(self.config.timeout)).await {
+            let name = self.config.name.as_str();
+            let message = format!("the tools of the server {name} have changed, or cannot be read in a new session");
+            return Err(McpError::new(ErrorKind::UpstreamUnavailable, message)
+                .with("upstream", name)
+                .with("outcome", "not_applied"));
+        }
+        Ok(preferred)
     }
 
     /// Sends the call once on one link.

@@ -21,8 +21,9 @@ use std::{
 
 use actix::Addr;
 use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::Mutex;
 use serde::Deserialize;
-use tokio::sync::{Notify, broadcast, watch};
+use tokio::sync::{Notify, broadcast, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -92,6 +93,10 @@ pub struct Upstream {
     pub(super) stale_lists: AtomicU8,
     /// Notified when lists have become stale.
     pub(super) lists_stale: Notify,
+    /// The number of times that the list of tools has changed.
+    pub(super) tools_version: AtomicU64,
+    /// Notified when the tools were read again ([`Upstream::reread_tools`]).
+    pub(super) tools_readers: Mutex<Vec<oneshot::Sender<()>>>,
     /// Notified when a call needs the disconnected upstream, so that the next attempt comes sooner.
     pub(super) reconnect: Notify,
     /// Notified when an account was connected or disconnected, or personal accounts have become necessary.
@@ -150,6 +155,8 @@ impl Upstream {
             reached: AtomicBool::new(false),
             stale_lists: AtomicU8::new(0),
             lists_stale: Notify::new(),
+            tools_version: AtomicU64::new(0),
+            tools_readers: Mutex::default(),
             reconnect: Notify::new(),
             account_changed: Notify::new(),
             accounts,

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -40,6 +40,7 @@ pub struct FakeServer {
     kind: LinkKind,
     era: Mutex<Era>,
     pub capabilities: Mutex<Value>,
+    pub version: Mutex<&'static str>,
     pub lists: Mutex<HashMap<&'static str, Value>>,
     /// The tools that are listed for clients that can be asked questions.
     pub tools_for_askable_clients: Mutex<Option<Value>>,
@@ -65,6 +66,7 @@ impl FakeServer {
             kind,
             era: Mutex::new(era),
             capabilities: Mutex::new(json!({ "tools": { "listChanged": true } })),
+            version: Mutex::new("1"),
             lists: Mutex::new(HashMap::from([("tools/list", tools(&["echo"]))])),
             tools_for_askable_clients: Mutex::default(),
             answers: Mutex::new(Box::new(|_| Box::pin(std::future::ready(ok(json!({ "content": [] })))))),
@@ -106,6 +108,11 @@ impl FakeServer {
         self.log.lock().iter().filter(|m| *m == method).count()
     }
 
+    /// Ends the sessions of all links, as a restart of the server does.
+    pub fn end_sessions(&self) {
+        self.links.lock().iter().for_each(|link| link.session_ended.store(true, Ordering::SeqCst));
+    }
+
     pub fn set_unreachable(&self, unreachable: bool) {
         *self.unreachable.lock() = unreachable;
     }
@@ -120,6 +127,8 @@ pub struct FakeLink {
     pub unsolicited: Arc<dyn Listener>,
     /// The reason for which the link was abandoned.
     abandon_reason: Mutex<Option<LinkError>>,
+    /// Every request gets [`LinkError::SessionGone`].
+    session_ended: AtomicBool,
     /// The capabilities that `initialize` declared.
     pub declared: Mutex<Value>,
     pub in_flight: AtomicUsize,
@@ -154,6 +163,7 @@ impl Connector for FakeServer {
                 closed: CancellationToken::new(),
                 unsolicited,
                 abandon_reason: Mutex::default(),
+                session_ended: AtomicBool::new(false),
                 declared: Mutex::default(),
                 in_flight: AtomicUsize::new(0),
                 peak: AtomicUsize::new(0),
@@ -216,7 +226,7 @@ impl Link for FakeLinkHandle {
                 *link.declared.lock() = params["capabilities"].clone();
                 let result = json!({
                     "protocolVersion": "2025-11-25", "capabilities": *server.capabilities.lock(),
-                    "serverInfo": { "name": "fake", "version": "1" },
+                    "serverInfo": { "name": "fake", "version": *server.version.lock() },
                 });
                 return Box::pin(std::future::ready(ok(result)));
             }
@@ -231,6 +241,9 @@ impl Link for FakeLinkHandle {
         }
         if *server.unreachable.lock() {
             return Box::pin(std::future::ready(Err(LinkError::Unreachable("refused".into()))));
+        }
+        if link.session_ended.load(Ordering::SeqCst) {
+            return Box::pin(std::future::ready(Err(LinkError::SessionGone)));
         }
         server.log.lock().push(method.clone());
         if link.era != server_era {

@@ -69,6 +69,63 @@ async fn ended_session_is_reopened() {
 }
 
 #[actix::test]
+async fn call_is_not_repeated_if_tools_changed() {
+    for (fake, error, outcome) in [
+        (FakeServer::new(Era::Legacy, LinkKind::Streams), LinkError::SessionGone, "not_applied"),
+        (legacy(), LinkError::Lost("x".into()), "unknown"),
+    ] {
+        let upstream = start(&fake).await;
+        let read = || {
+            let upstream = Arc::clone(&upstream);
+            async move {
+                let outgoing = OutgoingRequest { is_repeatable: true, ..request(&upstream, "tools/call") };
+                upstream.call(&agent("a"), &outgoing, Arc::new(RecordingListener::default())).await
+            }
+        };
+        fail_calls(&fake, 1, error.clone());
+        assert!(read().await.is_ok());
+        assert_eq!(fake.request_count("tools/call"), 2);
+        fail_calls(&fake, 1, error);
+        fake.lists.lock().insert("tools/list", fake::tools(&["echo", "more"]));
+        let failed = read().await.unwrap_err();
+        assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::UpstreamUnavailable, &outcome.into()));
+        assert_eq!(fake.request_count("tools/call"), 3);
+        // The next call is decided on with the new tools.
+        assert!(read().await.is_ok());
+        tokio::time::resume();
+    }
+}
+
+#[actix::test]
+async fn redeployed_server_gets_no_call_for_its_old_tools() {
+    let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
+    let upstream = start(&fake).await;
+    let caller = in_session(agent("a"), "s");
+    call(&upstream, &caller).await.unwrap();
+    fake.end_sessions();
+    fake.lists.lock().insert("tools/list", fake::tools(&["echo", "more"]));
+    let failed = call(&upstream, &caller).await.unwrap_err();
+    assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::UpstreamUnavailable, &"not_applied".into()));
+    assert_eq!((fake.request_count("tools/call"), upstream.status().tools), (1, 2));
+}
+
+#[actix::test]
+async fn new_session_of_other_version_waits_for_its_tools() {
+    let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
+    let upstream = start(&fake).await;
+    call(&upstream, &in_session(agent("a"), "s")).await.unwrap();
+    *fake.version.lock() = "2";
+    fake.lists.lock().insert("tools/list", fake::tools(&["echo", "more"]));
+    let caller = in_session(agent("a"), "t");
+    let refused = call(&upstream, &caller).await.unwrap_err();
+    assert_eq!((refused.kind, &refused.data["outcome"]), (ErrorKind::UpstreamUnavailable, &"not_applied".into()));
+    assert_eq!((fake.request_count("tools/call"), upstream.status().tools), (1, 2));
+    // The next call is decided on with the new tools.
+    call(&upstream, &caller).await.unwrap();
+    assert_eq!(fake.request_count("tools/call"), 2);
+}
+
+#[actix::test]
 async fn timed_out_call_is_cancelled_at_server() {
     let fake = modern();
     let upstream = start(&fake).await;

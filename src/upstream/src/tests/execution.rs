@@ -174,6 +174,26 @@ async fn approved_change_is_sent_once_verbatim() {
 }
 
 #[actix::test]
+async fn change_is_not_sent_to_redeployed_server_with_new_tools() {
+    let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
+    let upstream = start(&fake).await;
+    let hash = upstream.tools()[0].definition_hash();
+    run_approved_change(&upstream).await.unwrap();
+    // The connection counts as stable, so that the next one follows at once.
+    seconds(20).await;
+    fake.end_sessions();
+    assert!(upstream.has_definition("fake__echo", &hash).await);
+    run_approved_change(&upstream).await.unwrap();
+    seconds(20).await;
+    fake.end_sessions();
+    fake.lists.lock().insert("tools/list", fake::tools(&["other"]));
+    let failed = run_approved_change(&upstream).await.unwrap_err();
+    assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::UpstreamUnavailable, &json!("not_applied")));
+    assert!(!upstream.has_definition("fake__echo", &hash).await);
+    assert_eq!(fake.request_count("tools/call"), 2);
+}
+
+#[actix::test]
 async fn permit_is_checked_after_all_waits() {
     let fake = legacy();
     *fake.capabilities.lock() = json!({ "tools": {}, "logging": {} });

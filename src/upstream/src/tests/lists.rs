@@ -108,6 +108,39 @@ async fn expired_lists_are_read_again_on_use() {
 }
 
 #[actix::test]
+async fn definition_is_read_again_when_asked_for() {
+    for fake in [legacy(), modern(), FakeServer::new(Era::Legacy, LinkKind::Streams)] {
+        let upstream = start(&fake).await;
+        let hash = upstream.tools()[0].definition_hash();
+        assert!(upstream.has_definition("fake__echo", &hash).await);
+        fake.lists.lock().insert("tools/list", json!({ "garbage": true }));
+        assert!(upstream.has_definition("fake__echo", &hash).await, "the last known definition counts");
+        let tool = json!({ "name": "echo", "description": "deletes", "inputSchema": { "type": "object" } });
+        fake.lists.lock().insert("tools/list", json!({ "tools": [tool] }));
+        assert!(!upstream.has_definition("fake__echo", &hash).await);
+        assert_ne!(upstream.tools()[0].definition_hash(), hash);
+        tokio::time::resume();
+    }
+}
+
+#[actix::test]
+async fn definition_does_not_wait_for_more_announcements() {
+    let fake = modern();
+    let upstream = start(&fake).await;
+    let hash = upstream.tools()[0].definition_hash();
+    // Each of many announcements in a row delays the reading of the lists further.
+    for _ in 0..20 {
+        upstream.mark_stale(ListKinds::TOOLS);
+        seconds(4).await;
+    }
+    upstream.mark_stale(ListKinds::TOOLS);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let reading = upstream.has_definition("fake__echo", &hash);
+    assert_eq!(tokio::time::timeout(Duration::from_millis(100), reading).await, Ok(true));
+    tokio::time::resume();
+}
+
+#[actix::test]
 async fn announced_change_does_not_prolong_other_lists() {
     let fake = modern();
     *fake.capabilities.lock() = json!({ "tools": { "listChanged": true }, "prompts": {} });

@@ -9,11 +9,15 @@ use std::{
 };
 
 use serde_json::value::RawValue;
+use tokio::sync::oneshot;
 
 use crate::{
     catalog::{Catalog, ListKinds, usable_definitions::UsableDefinitions},
     link::LinkError,
-    server::{Upstream, connection::UpstreamConnection, gateway_requests::GatewayRequestError},
+    server::{
+        Phase, Upstream, accounts::PersonalUpstreams, connection::UpstreamConnection,
+        gateway_requests::GatewayRequestError,
+    },
 };
 use countersign_config::ListsConfig;
 use countersign_protocol::{Era, ErrorKind, json::string};
@@ -31,6 +35,54 @@ const MAX_CURSOR_BYTES: usize = 64 << 10;
 /// The maximum number of omitted definitions that are logged each time.
 const MAX_LOGGED_OMISSIONS: usize = 20;
 
+impl Upstream {
+    /// Reads the tools again, and waits for that at most this long. Returns `false` if they could not be read in time.
+    pub(crate) async fn reread_tools(&self, limit: Duration) -> bool {
+        let (reader, read) = oneshot::channel();
+        {
+            let mut readers = self.tools_readers.lock();
+            readers.retain(|reader| !reader.is_closed());
+            readers.push(reader);
+        }
+        self.mark_stale(ListKinds::TOOLS);
+        let mut phase = self.phase.subscribe();
+        let failed_to_connect = async {
+            drop(phase.wait_for(|phase| matches!(phase, Phase::Down(_) | Phase::ConsentNeeded(_))).await);
+        };
+        tokio::select! {
+            biased;
+            result = read => result.is_ok(),
+            () = failed_to_connect => false,
+            () = self.stop.cancelled() => false,
+            () = tokio::time::sleep(limit) => false,
+        }
+    }
+
+    /// Waits until somebody waits for the tools.
+    pub(super) async fn wait_for_tools_reader(&self) {
+        while self.tools_readers.lock().is_empty() {
+            self.lists_stale.notified().await;
+        }
+    }
+
+    /// Returns `true` if the tools are still those of this version. With `reread_limit`, they are read again first, within that
+    /// time, because the server may have been replaced by one that defines them in another way.
+    pub(crate) async fn has_same_tools(&self, version: u64, reread_limit: Option<Duration>) -> bool {
+        if let Some(limit) = reread_limit {
+            // The tools may be offered as another account lists them.
+            let configured = self.configured_upstream();
+            let personal_upstreams = configured.as_ref().and_then(|configured| configured.personal_upstreams());
+            if let Some(list_source) = personal_upstreams.and_then(PersonalUpstreams::find_list_source) {
+                list_source.mark_stale(ListKinds::TOOLS);
+            }
+            if !self.reread_tools(limit).await {
+                return false;
+            }
+        }
+        self.tools_version.load(Ordering::Acquire) == version
+    }
+}
+
 /// Reads lists again and announces those that have changed.
 pub(super) async fn refresh(
     upstream: &Upstream,
@@ -41,10 +93,21 @@ pub(super) async fn refresh(
         return Ok(());
     }
     let old = upstream.catalog();
+    // Those who ask from now on wait for the next reading.
+    let mut readers: Vec<oneshot::Sender<()>> = Vec::new();
+    if kinds.contains(ListKinds::TOOLS) {
+        readers.append(&mut upstream.tools_readers.lock());
+    }
     let fresh = match read(upstream, connection, kinds, &old).await {
         Ok(fresh) => fresh,
-        Err(GatewayRequestError::Link(error)) => return Err(error),
-        Err(error) => return Err(LinkError::Protocol(error.to_string())),
+        Err(error) => {
+            // The lists are read again, perhaps on another connection.
+            upstream.tools_readers.lock().append(&mut readers);
+            return Err(match error {
+                GatewayRequestError::Link(error) => error,
+                error => LinkError::Protocol(error.to_string()),
+            });
+        }
     };
     let mut omitted: Vec<String> = Vec::new();
     for (list, error) in &fresh.failed {
@@ -55,6 +118,11 @@ pub(super) async fn refresh(
         }
     }
     publish(upstream, fresh.catalog, omitted);
+    if !fresh.failed.iter().any(|(method, _)| *method == TOOLS.method) {
+        for reader in readers {
+            let _ = reader.send(());
+        }
+    }
     let ttl = match fresh.failed.is_empty() {
         false => RETRY_DELAY,
         // Lists of the handshake era have no time to live.
@@ -89,6 +157,9 @@ pub(super) fn publish(upstream: &Upstream, new: Catalog, mut omitted: Vec<String
         upstream.invalidate_cache();
         upstream.catalog.store(Arc::new(new));
         upstream.definitions.store(Arc::new(definitions));
+        if changed_lists.contains(ListKinds::TOOLS) {
+            upstream.tools_version.fetch_add(1, Ordering::Release);
+        }
     }
     omitted.extend(upstream.definitions.load().omitted.iter().take(100).cloned());
     upstream.metrics.set_omitted(omitted);

@@ -307,13 +307,18 @@ async fn maintain_connection(
                 }
             }
             () = upstream.lists_stale.notified() => {
-                changes_in_row = if last_change.elapsed() < QUIET_TIME { changes_in_row.saturating_add(1) } else { 0 };
-                tokio::select! {
-                    () = tokio::time::sleep(settle_time(changes_in_row)) => {}
-                    () = connection.wait_until_unusable() => continue,
-                    () = upstream.stop.cancelled() => continue,
+                // Tools that a call waits for are read at once.
+                if upstream.tools_readers.lock().is_empty() {
+                    let is_series = last_change.elapsed() < QUIET_TIME;
+                    changes_in_row = if is_series { changes_in_row.saturating_add(1) } else { 0 };
+                    tokio::select! {
+                        () = tokio::time::sleep(settle_time(changes_in_row)) => {}
+                        () = upstream.wait_for_tools_reader() => {}
+                        () = connection.wait_until_unusable() => continue,
+                        () = upstream.stop.cancelled() => continue,
+                    }
+                    last_change = Instant::now();
                 }
-                last_change = Instant::now();
                 let lists = ListKinds::from_bits_truncate(upstream.stale_lists.swap(0, Ordering::AcqRel));
                 let current = lists_connection.current();
                 let reader = current.as_ref().unwrap_or(connection);
