@@ -206,14 +206,20 @@ fn cancelled_call_is_not_answered() {
     let change = gateway.propose("Cancelled wait");
     let mut conn = session.start(&wait_call(11, &change, "c"));
     assert_eq!(conn.head().status, 200);
-    conn.expect_event();
+    let mut last = conn.expect_event().id;
     let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 11}});
     assert_eq!(session.post(&cancelled.to_string()).status, 202);
     while let Some(event) = conn.event_within(Duration::from_secs(5)) {
         let answered =
             event.data.as_deref().is_some_and(|data| data.contains("\"result\"") || data.contains("\"error\""));
         assert!(!answered, "{event:?}");
+        last = event.id.or(last);
     }
+    let last = last.expect("an id to resume from");
+    let resume =
+        [("Accept", "text/event-stream"), ("Mcp-Session-Id", session.id.as_str()), ("Last-Event-ID", last.as_str())];
+    let resumed = gateway.request("GET", "/mcp", &resume, b"");
+    assert_eq!(resumed.status, 410, "nothing more comes on that stream: {}", resumed.text());
     assert_eq!(gateway.change(&change)["state"], "pending", "only the waiting was cancelled");
     // Another session's notification cancels nothing of ours.
     let mut second = session.start(&wait_call(12, &change, "d"));
@@ -224,6 +230,20 @@ fn cancelled_call_is_not_answered() {
         .post(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 12}}).to_string());
     gateway.decide(&change, "reject");
     assert_eq!(answer(&mut second, 12).0["result"]["structuredContent"]["status"], "rejected");
+}
+
+#[test]
+fn cancelled_call_without_messages_opens_no_stream() {
+    let gateway = Gateway::start();
+    let session = gateway.session("2025-11-25");
+    let change = gateway.propose("Cancelled silent wait");
+    let params = json!({"name": "wait_for_change", "arguments": {"changeId": change}});
+    let mut conn = session.start(&mcp::request(11, "tools/call", params));
+    eventually("it waits", || (gateway.api("GET", "/api/sessions", None).1["inFlight"] == 1).then_some(()));
+    let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 11}});
+    assert_eq!(session.post(&cancelled.to_string()).status, 202);
+    let answer = conn.response();
+    assert_eq!((answer.status, answer.text()), (202, String::new()));
 }
 
 #[test]

@@ -177,6 +177,11 @@ impl Streams {
         self.state.lock().logs.get(&stream).map(|log| log.next - 1)
     }
 
+    /// Returns `true` if the stream is finished and has no event after event `last`.
+    pub fn has_ended_with(&self, stream: u32, last: u64) -> bool {
+        self.state.lock().logs.get(&stream).is_some_and(|log| log.is_finished && last + 1 >= log.next)
+    }
+
     /// Keeps the events of a finished stream from being dropped while the receiver exists.
     pub fn hold(&self, stream: u32) -> Option<watch::Receiver<()>> {
         self.state.lock().logs.get(&stream).map(|log| log.changed.subscribe())

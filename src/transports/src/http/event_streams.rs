@@ -96,7 +96,8 @@ struct EventStreamReader {
 /// gap (2025-11-25/basic/transports, "Resumability and Redelivery").
 ///
 /// # Errors
-/// `TooLate` if the stream is no longer held, and `Ahead` for a number that the stream has not reached yet.
+/// `TooLate` if the stream is no longer held or has ended with event `after`, and `Ahead` for a number that the stream has not
+/// reached yet.
 pub fn stream_events(
     endpoint: &Arc<McpEndpoint>,
     session: &Arc<SessionState>,
@@ -107,6 +108,10 @@ pub fn stream_events(
     let Channel::Streams(streams) = &session.channel else { return Err(ResumeFault::TooLate) };
     if after.is_some_and(|after| streams.newest(number).is_some_and(|newest| after > newest)) {
         return Err(ResumeFault::Ahead);
+    }
+    // Clients resume a stream that ended without an answer again and again, as long as they get a stream.
+    if after.is_some_and(|after| streams.has_ended_with(number, after)) {
+        return Err(ResumeFault::TooLate);
     }
     let (reader, changed, newest) = streams.attach(number).ok_or(ResumeFault::TooLate)?;
     let state = EventStreamReader {
@@ -242,7 +247,11 @@ mod tests {
         assert_eq!(next(&mut body).await, Some(event(3, "answer")));
         assert_eq!(next(&mut body).await, None);
 
-        let faults = [((number, Some(4)), ResumeFault::Ahead), ((number + 1, Some(0)), ResumeFault::TooLate)];
+        let faults = [
+            ((number, Some(4)), ResumeFault::Ahead),
+            ((number, Some(3)), ResumeFault::TooLate),
+            ((number + 1, Some(0)), ResumeFault::TooLate),
+        ];
         for (from, fault) in faults {
             assert_eq!(opened.read(from, None).err(), Some(fault), "{from:?}");
         }

@@ -197,15 +197,14 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) 
         polled
     })
     .await;
-    let number = match &outcome {
-        // The request was cancelled while it ran, so its stream ends without an answer.
-        Some(None) if has_waited => stream.open(),
-        _ => stream.number_or_close(),
-    };
-    let Some(number) = number else {
+    // The session was deleted, and the request has ended with it.
+    let refuse_ended = || refuse(&session_not_found(), session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY));
+    let Some(number) = stream.number_or_close() else {
         return match outcome.flatten() {
             Some(answer) if post.accepts.json => answer::response_for(status(&answer), answer),
             Some(answer) => sse::complete_response(Vec::new(), answer.bytes),
+            None if has_waited && session.ended.is_cancelled() => refuse_ended(),
+            // The request was cancelled. A client would try to resume a stream that ends without an answer.
             None => HttpResponse::Accepted().finish(),
         };
     };
@@ -224,8 +223,7 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) 
         return answer::json(StatusCode::OK, answer);
     }
     if session.ended.is_cancelled() {
-        // The session was deleted, and the request has ended with it.
-        return refuse(&session_not_found(), session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY));
+        return refuse_ended();
     }
     bind_session(post.request, &session);
     let response = event_streams::stream_events(post.endpoint, &session, &post.identity, (number, Some(0)), None);
