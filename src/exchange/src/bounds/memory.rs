@@ -93,7 +93,13 @@ impl MemoryBudget {
     /// Creates an empty share of a principal.
     #[must_use]
     pub fn share(self: &Arc<Self>, principal: &str) -> MemoryShare {
-        MemoryShare { memory: Arc::clone(self), principal: principal.into(), principal_memory: None, bytes: 0 }
+        MemoryShare {
+            memory: Arc::clone(self),
+            principal: principal.into(),
+            principal_memory: None,
+            bytes: 0,
+            has_holder: false,
+        }
     }
 
     /// Takes bytes for a principal, which are released when the share is dropped.
@@ -223,6 +229,8 @@ pub struct MemoryShare {
     /// `None` until the first bytes are taken.
     principal_memory: Option<Arc<PrincipalMemory>>,
     bytes: usize,
+    /// `true` once the connection of the share is among the holders that may be closed.
+    has_holder: bool,
 }
 
 impl MemoryShare {
@@ -282,7 +290,7 @@ impl MemoryShare {
         if missing == 0 {
             return true;
         }
-        if self.principal_memory.is_none() {
+        if !std::mem::replace(&mut self.has_holder, true) {
             self.principal_memory().add_holder(connection());
         }
         let (mut max, max_total) = (self.memory.max_per_principal, self.memory.max_total);

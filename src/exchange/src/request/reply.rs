@@ -129,11 +129,8 @@ impl RelatedChannel {
     /// Sends a message. Returns `false` if it could not be queued.
     pub fn send(&self, message: Bytes) -> bool {
         match self {
-            Self::Outbox(session) => match &session.channel {
-                Channel::Outbox(outbox) => session.push(outbox, message),
-                _ => false,
-            },
-            Self::Stream(stream) => stream.push(message),
+            Self::Outbox(session) => session.push(GET_STREAM, message),
+            Self::Stream(stream) => stream.open().is_some_and(|number| stream.session.push(number, message)),
             Self::Queue(queue) => queue.push(message),
             Self::None => false,
         }
@@ -180,16 +177,6 @@ impl PostStream {
     pub fn number_or_close(&self) -> Option<u32> {
         let number = *self.number.get_or_init(|| GET_STREAM);
         (number != GET_STREAM).then_some(number)
-    }
-
-    fn push(&self, message: Bytes) -> bool {
-        match (self.open(), &self.session.channel) {
-            (Some(number), Channel::Streams(streams)) => {
-                streams.push(number, message);
-                true
-            }
-            _ => false,
-        }
     }
 }
 

@@ -68,9 +68,14 @@ pub struct OutboxLimits {
 }
 
 impl OutboxLimits {
-    /// Returns `true` if the waiting messages take half of a limit or more.
-    fn is_half_used_by(&self, state: &State) -> bool {
-        queued_len(state) * 2 >= self.messages || state.queued_bytes * 2 >= self.bytes
+    /// Returns `true` if so many waiting messages and bytes take half of a limit or more.
+    pub(super) const fn is_half_used_by(&self, messages: usize, bytes: usize) -> bool {
+        messages * 2 >= self.messages || bytes * 2 >= self.bytes
+    }
+
+    /// Returns `true` if the message may join so many waiting messages and bytes. A single one may exceed the limit of bytes.
+    pub(super) const fn has_room_for(&self, message: &Bytes, messages: usize, bytes: usize) -> bool {
+        messages < self.messages && (messages == 0 || bytes + message.len() <= self.bytes)
     }
 }
 
@@ -152,12 +157,14 @@ impl Outbox {
             return Err(RefusedMessage::Closed);
         }
         // The other half is left for messages that the client cannot do without, such as the answer that follows its progress.
-        if self.limits.is_half_used_by(&state) && is_dispensable(&state, &frame) {
+        let queued = queued_len(&state);
+        if self.limits.is_half_used_by(queued, state.queued_bytes)
+            && is_dispensable(&frame, state.frames.iter().rev().take(queued))
+        {
             let is_first = !std::mem::replace(&mut state.has_dropped_notification, true);
             return Err(RefusedMessage::Dispensable { is_first });
         }
-        let queued = queued_len(&state);
-        if queued >= self.limits.messages || (queued > 0 && state.queued_bytes + frame.len() > self.limits.bytes) {
+        if !self.limits.has_room_for(&frame, queued, state.queued_bytes) {
             overflow(&mut state);
             return Err(RefusedMessage::Overflow);
         }
@@ -323,7 +330,8 @@ impl Outbox {
 
     /// Returns `true` if so much waits for the pump that no more should be read from this peer.
     pub fn is_half_full(&self) -> bool {
-        self.limits.is_half_used_by(&self.state.lock())
+        let state = self.state.lock();
+        self.limits.is_half_used_by(queued_len(&state), state.queued_bytes)
     }
 
     /// Returns `true` if no message waits for the pump.
@@ -434,7 +442,7 @@ fn queued_len(state: &State) -> usize {
 }
 
 /// Returns `true` if the frame is progress, a log message, or a notification of a change that a waiting frame announces.
-fn is_dispensable(state: &State, frame: &Bytes) -> bool {
+pub(super) fn is_dispensable<'a>(frame: &Bytes, mut waiting: impl Iterator<Item = &'a Bytes>) -> bool {
     match encode::notified_method(frame) {
         Some(Method::Progress | Method::LogMessage) => true,
         Some(
@@ -442,7 +450,7 @@ fn is_dispensable(state: &State, frame: &Bytes) -> bool {
             | Method::PromptsListChanged
             | Method::ResourcesListChanged
             | Method::ResourcesUpdated,
-        ) => state.frames.iter().rev().take(queued_len(state)).any(|waiting| waiting == frame),
+        ) => waiting.any(|waiting| waiting == frame),
         _ => false,
     }
 }

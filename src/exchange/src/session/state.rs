@@ -167,8 +167,10 @@ impl SessionState {
     pub fn new(transport: Transport, identity: Identity, channel: Channel, parent: &CancellationToken) -> Self {
         let now = Timestamp::now();
         let end_token = parent.child_token();
-        if let Channel::Outbox(outbox) = &channel {
-            outbox.set_end_token(end_token.clone());
+        match &channel {
+            Channel::Outbox(outbox) => outbox.set_end_token(end_token.clone()),
+            Channel::Streams(streams) => streams.set_end_token(end_token.clone()),
+            Channel::None => {}
         }
         Self {
             id: nanoid::nanoid!(32, &nanoid::alphabet::SAFE[2..]).into(),
@@ -393,10 +395,15 @@ impl SessionState {
         std::mem::take(&mut *self.subscriptions.lock()).into_keys().collect()
     }
 
-    /// Queues a message in the outbox, or drops one that the client can do without. Returns `false` if that fails. A client
-    /// that does not read loses its session.
-    pub(crate) fn push(&self, outbox: &Outbox, message: Bytes) -> bool {
-        match outbox.push(message) {
+    /// Queues a message in the outbox or in a stream, or drops one that the client can do without. Returns `false` if that
+    /// fails. A client that does not read loses its session.
+    pub(crate) fn push(&self, stream: u32, message: Bytes) -> bool {
+        let queued = match &self.channel {
+            Channel::Outbox(outbox) => outbox.push(message),
+            Channel::Streams(streams) => streams.push(stream, message),
+            Channel::None => Err(RefusedMessage::Closed),
+        };
+        match queued {
             Ok(()) | Err(RefusedMessage::Dispensable { is_first: false }) => true,
             Err(RefusedMessage::Dispensable { is_first: true }) => {
                 tracing::warn!(
@@ -416,11 +423,7 @@ impl SessionState {
 
     /// Sends a message that belongs to no request. A client that does not read loses its session.
     pub fn send_unsolicited(&self, message: Bytes) {
-        match &self.channel {
-            Channel::Outbox(outbox) => _ = self.push(outbox, message),
-            Channel::Streams(streams) => streams.push(GET_STREAM, message),
-            Channel::None => {}
-        }
+        self.push(GET_STREAM, message);
     }
 
     /// Returns the principal that opened the session.

@@ -1,16 +1,25 @@
 //! The SSE streams of a handshake-era HTTP session. They are numbered logs that a client can resume with
 //! `Last-Event-ID` (2025-11-25/basic/transports, "Resumability and Redelivery").
 //!
-//! Stream 0 is the GET stream; every POST that streams gets its own number. All logs of a session share one limit, and
-//! events beyond it cannot be replayed.
+//! Stream 0 is the GET stream; every POST that streams gets its own number. All logs of a session share one limit for events that
+//! are kept for a client that reconnects, and events beyond it cannot be replayed. Events that wait for a connected reader are
+//! limited like the messages of an [outbox](super::outbox) instead.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
-use crate::bounds::memory::MemoryShare;
+use super::outbox::{OutboxLimits, RefusedMessage, is_dispensable};
+use crate::bounds::{
+    eviction,
+    memory::{EXEMPT_MESSAGE_BYTES, MemoryShare, UnreadHolder, WeakHolder},
+};
 
 /// The number of the GET stream.
 pub const GET_STREAM: u32 = 0;
@@ -58,27 +67,51 @@ struct StreamLog {
     is_finished: bool,
     /// The number of the last event that a reader got.
     last_read: u64,
+    /// The bytes of the events after [`Self::last_read`].
+    waiting_bytes: usize,
+    /// The time, by [`eviction::now`], at which a reader last took events, or at which the oldest one began to wait.
+    waiting_since: u64,
     /// The number of the reader that was attached last. Earlier readers are superseded.
     reader: u64,
+    /// `true` until the first reader is attached, if the client waits for one.
+    is_awaited: bool,
     changed: watch::Sender<()>,
 }
 
 impl StreamLog {
-    fn new() -> Self {
+    fn new(is_awaited: bool) -> Self {
         // Event 0 is the priming event, which carries no data.
         Self {
             events: VecDeque::new(),
             next: 1,
             is_finished: false,
             last_read: 0,
+            waiting_bytes: 0,
+            waiting_since: 0,
             reader: 0,
+            is_awaited,
             changed: watch::Sender::new(()),
         }
     }
 
     /// Returns `true` if no client waits for the log's events, so that they may be dropped for other events.
     fn is_spent(&self) -> bool {
-        self.is_finished && (self.last_read + 1 >= self.next || self.changed.receiver_count() == 0)
+        self.is_finished && (self.last_read + 1 >= self.next || !self.is_live())
+    }
+
+    /// Returns `true` if a connection reads the log or is about to.
+    fn is_live(&self) -> bool {
+        self.is_awaited || self.changed.receiver_count() > 0
+    }
+
+    /// Returns the number of events that no reader has got yet.
+    fn waiting(&self) -> usize {
+        usize::try_from(self.next - 1 - self.last_read).unwrap_or(usize::MAX).min(self.events.len())
+    }
+
+    /// Returns the number of events that are only kept for a client that reconnects.
+    fn kept(&self) -> usize {
+        self.events.len() - if self.is_live() { self.waiting() } else { 0 }
     }
 }
 
@@ -92,9 +125,28 @@ struct State {
     bytes: usize,
     /// The memory of the principal that the events take.
     share: Option<MemoryShare>,
+    /// `true` if a notification was dropped because much waited.
+    has_dropped_notification: bool,
+    /// The token that ends the session.
+    end: Option<CancellationToken>,
 }
 
 impl State {
+    /// Returns the number and the bytes of the events that are only kept for a client that reconnects.
+    fn kept(&self) -> (usize, usize) {
+        let live = self.logs.values().filter(|log| log.is_live());
+        live.fold((self.events, self.bytes), |(events, bytes), log| (events - log.waiting(), bytes - log.waiting_bytes))
+    }
+
+    /// Drops everything, because no client will get it, and refuses further messages.
+    fn overflow(&mut self) {
+        self.logs.clear();
+        (self.events, self.bytes) = (0, 0);
+        if let Some(share) = &mut self.share {
+            share.shrink_to(0);
+        }
+    }
+
     fn remove(&mut self, stream: u32) {
         if let Some(log) = self.logs.remove(&stream) {
             self.events -= log.events.len();
@@ -105,53 +157,114 @@ impl State {
 
 /// The streams of one session.
 pub struct Streams {
-    max_events: usize,
-    max_bytes: usize,
-    state: Mutex<State>,
+    limits: OutboxLimits,
+    state: Arc<Mutex<State>>,
 }
 
 impl Streams {
-    /// Creates the streams with limits on the events and bytes of all streams together.
+    /// Creates streams whose events do not count as memory of a principal. Waiting events and kept ones have equal limits.
+    #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn new(max_events: usize, max_bytes: usize) -> Self {
-        let mut state = State::default();
-        state.logs.insert(GET_STREAM, StreamLog::new());
-        Self { max_events, max_bytes, state: Mutex::new(state) }
+        Self::with_limits(OutboxLimits {
+            messages: max_events,
+            bytes: max_bytes,
+            replay_frames: max_events,
+            replay_bytes: max_bytes,
+        })
     }
 
-    /// Creates streams like [`Self::new`], whose events count as memory of a principal.
+    /// Creates streams whose events count as memory of a principal. The limits of messages apply to each stream that is read,
+    /// and those of replay to all streams together.
     #[must_use]
-    pub fn with_share(max_events: usize, max_bytes: usize, share: MemoryShare) -> Self {
-        let streams = Self::new(max_events, max_bytes);
+    pub fn with_share(limits: OutboxLimits, share: MemoryShare) -> Self {
+        let streams = Self::with_limits(limits);
         streams.state.lock().share = Some(share);
         streams
     }
 
-    /// Opens a stream for one POST.
+    fn with_limits(limits: OutboxLimits) -> Self {
+        let mut state = State::default();
+        state.logs.insert(GET_STREAM, StreamLog::new(false));
+        Self { limits, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Sets the token that is cancelled if the session is ended to make room for others.
+    pub fn set_end_token(&self, end: CancellationToken) {
+        self.state.lock().end = Some(end);
+    }
+
+    /// Opens a stream for one POST, whose reader is attached soon unless [`Self::detach`] is called.
     pub fn open(&self) -> u32 {
         let mut state = self.state.lock();
         state.last_number += 1;
         let number = state.last_number;
-        state.logs.insert(number, StreamLog::new());
+        state.logs.insert(number, StreamLog::new(true));
         number
     }
 
     /// Appends a message. One that comes after the answer of its request is appended to the stream of the GET.
-    pub fn push(&self, stream: u32, message: Bytes) {
+    ///
+    /// # Errors
+    /// Those of [`Outbox::push`](super::outbox::Outbox::push), while a connection reads the stream. Without one, the oldest
+    /// events are dropped instead.
+    pub fn push(&self, stream: u32, message: Bytes) -> Result<(), RefusedMessage> {
         let mut state = self.state.lock();
         let is_open = state.logs.get(&stream).is_some_and(|log| !log.is_finished);
-        self.append(&mut state, if is_open { stream } else { GET_STREAM }, message);
+        let stream = if is_open { stream } else { GET_STREAM };
+        let Some(log) = state.logs.get(&stream) else { return Err(RefusedMessage::Closed) };
+        if !log.is_live() {
+            self.append(&mut state, stream, message);
+            return Ok(());
+        }
+        let (waiting, bytes) = (log.waiting(), log.waiting_bytes);
+        let newest = log.events.iter().rev().take(waiting).map(|(_, event)| event);
+        if self.limits.is_half_used_by(waiting, bytes) && is_dispensable(&message, newest) {
+            let is_first = !std::mem::replace(&mut state.has_dropped_notification, true);
+            return Err(RefusedMessage::Dispensable { is_first });
+        }
+        let has_room = self.limits.has_room_for(&message, waiting, bytes);
+        if !has_room || !(self.append(&mut state, stream, message) || self.reserve_memory(&mut state, stream)) {
+            state.overflow();
+            return Err(RefusedMessage::Overflow);
+        }
+        Ok(())
     }
 
-    fn append(&self, state: &mut State, stream: u32, message: Bytes) {
+    /// Returns `false` if there is not enough memory for all events.
+    fn append(&self, state: &mut State, stream: u32, message: Bytes) -> bool {
         let size = message.len();
-        let Some(log) = state.logs.get_mut(&stream) else { return };
+        let Some(log) = state.logs.get_mut(&stream) else { return true };
+        if log.waiting() == 0 {
+            log.waiting_since = eviction::now();
+        }
         log.events.push_back((log.next, message));
         log.next += 1;
+        log.waiting_bytes += size;
         log.changed.send_replace(());
         state.events += 1;
         state.bytes += size;
-        self.trim(state, stream);
+        self.trim(state, stream)
+    }
+
+    /// Reserves memory for the events of unfinished streams that wait for their readers. To get it, closes connections that were
+    /// left unread for longer than this stream. Returns `false` if there is not enough.
+    fn reserve_memory(&self, state: &mut State, stream: u32) -> bool {
+        let waiting = state.logs.values().filter(|log| log.is_live() && !log.is_finished);
+        let bytes = waiting.map(|log| log.waiting_bytes).sum::<usize>().saturating_sub(EXEMPT_MESSAGE_BYTES);
+        let since = state.logs.get(&stream).map_or(0, |log| log.waiting_since);
+        let weak = || Arc::downgrade(&self.state) as WeakHolder;
+        state.share.as_mut().is_none_or(|share| share.cover_messages(bytes, since, weak))
+    }
+
+    /// Notes that no connection is about to read the stream. Unless one reads it already, its events are only kept for a client
+    /// that reconnects, within the limits of replay.
+    pub fn detach(&self, stream: u32) {
+        let mut state = self.state.lock();
+        if let Some(log) = state.logs.get_mut(&stream) {
+            log.is_awaited = false;
+            self.trim(&mut state, stream);
+        }
     }
 
     /// Marks the stream as finished. It is kept for clients that resume it.
@@ -193,6 +306,8 @@ impl Streams {
         let mut state = self.state.lock();
         let log = state.logs.get_mut(&stream)?;
         log.reader += 1;
+        log.is_awaited = false;
+        log.waiting_since = eviction::now();
         log.changed.send_replace(());
         let mut watch = log.changed.subscribe();
         watch.mark_unchanged();
@@ -207,16 +322,17 @@ impl Streams {
             return ReadOutcome::Superseded;
         }
         log.last_read = log.next - 1;
+        log.waiting_bytes = 0;
+        log.waiting_since = eviction::now();
         let events: Vec<_> = log.events.iter().filter(|(n, _)| *n > after).cloned().collect();
-        match (events.is_empty(), log.is_finished) {
+        let outcome = match (events.is_empty(), log.is_finished) {
             (false, _) => ReadOutcome::Events(events),
-            (true, true) => {
-                // The reader has taken all events, so they are dropped if there is no room for them.
-                self.trim(&mut state, stream);
-                ReadOutcome::End
-            }
+            (true, true) => ReadOutcome::End,
             (true, false) => ReadOutcome::Wait,
-        }
+        };
+        // The reader has taken all events, so they are dropped if there is no room to keep them.
+        self.trim(&mut state, stream);
+        outcome
     }
 
     /// Returns `true` if the stream has no event yet and is not finished.
@@ -244,187 +360,80 @@ impl Streams {
         }
     }
 
-    /// Returns `true` if events must be dropped. A single event may exceed the limit of bytes, so that a large answer reaches
-    /// its client.
-    fn exceeds_limits(&self, state: &mut State) -> bool {
-        let (events, bytes) = (state.events, state.bytes);
-        events > self.max_events
-            || (events > 1 && bytes > self.max_bytes)
-            || state.share.as_mut().is_some_and(|share| !share.cover_replay(bytes))
+    /// Returns `true` if kept events must be dropped. A single event may exceed the limit of bytes, so that a large answer
+    /// reaches its client.
+    fn exceeds_replay_limits(&self, state: &State) -> bool {
+        let OutboxLimits { replay_frames, replay_bytes, .. } = self.limits;
+        if state.events <= replay_frames && state.bytes <= replay_bytes {
+            return false;
+        }
+        let (events, bytes) = state.kept();
+        events > replay_frames || (state.events > 1 && bytes > replay_bytes)
     }
 
-    /// Drops the oldest finished streams first, then the oldest events of the stream with the most events. An
-    /// answer that is being delivered is never dropped.
-    fn trim(&self, state: &mut State, current: u32) {
-        while self.exceeds_limits(state) {
-            // The current stream is removed only if its event is the only one and nobody waits for it.
-            let is_removable = |number: u32| number != current || state.events <= 1;
-            let finished = state.logs.iter().find(|(n, log)| is_removable(**n) && log.is_spent()).map(|(n, _)| *n);
-            let longest = || {
-                let droppable =
-                    state.logs.iter().filter(|(_, log)| !log.events.is_empty() && (!log.is_finished || log.is_spent()));
-                droppable.max_by_key(|(_, log)| log.events.len()).map(|(n, _)| *n)
-            };
-            if let Some(victim) = finished {
-                state.remove(victim);
-                continue;
+    /// Drops kept events beyond the limits and the memory: the oldest finished streams first, then the oldest events of the
+    /// stream that keeps most. An event that is being delivered is never dropped. Returns `false` if the rest has not enough
+    /// memory.
+    fn trim(&self, state: &mut State, current: u32) -> bool {
+        let is_covered = loop {
+            let bytes = state.bytes;
+            let is_covered = state.share.as_mut().is_none_or(|share| share.cover_replay(bytes));
+            if (is_covered && !self.exceeds_replay_limits(state)) || !drop_oldest(state, current) {
+                break is_covered;
             }
-            if state.events <= 1 {
-                return;
-            }
-            // If nothing can be dropped, all events are answers that are being delivered. The limit on requests in flight
-            // bounds their number.
-            let Some(log) = longest().and_then(|victim| state.logs.get_mut(&victim)) else { return };
-            let Some((_, dropped)) = log.events.pop_front() else { return };
-            state.events -= 1;
-            state.bytes -= dropped.len();
-        }
+        };
         // Finished streams without events would accumulate otherwise.
-        while state.logs.len() > self.max_events.max(2) {
+        while state.logs.len() > self.limits.replay_frames.max(2) {
             let Some(number) = state.logs.iter().find(|(_, log)| log.is_spent()).map(|(n, _)| *n) else { break };
             state.remove(number);
         }
+        is_covered
+    }
+}
+
+/// Drops a finished stream or a kept event. Returns `false` if there is none, or only a single event.
+fn drop_oldest(state: &mut State, current: u32) -> bool {
+    // The current stream is removed only if its event is the only one and nobody waits for it.
+    let is_removable = |number: u32| number != current || state.events <= 1;
+    let spent = state.logs.iter().find(|(n, log)| is_removable(**n) && log.is_spent()).map(|(n, _)| *n);
+    if let Some(victim) = spent {
+        state.remove(victim);
+        return true;
+    }
+    if state.events <= 1 {
+        return false;
+    }
+    // If nothing can be dropped, all events are being delivered. The limit on requests in flight bounds the number of answers.
+    let droppable = state.logs.iter_mut().filter(|(_, log)| log.kept() > 0 && (!log.is_finished || log.is_spent()));
+    let Some((_, log)) = droppable.max_by_key(|(_, log)| log.kept()) else { return false };
+    let Some((number, dropped)) = log.events.pop_front() else { return false };
+    if number > log.last_read {
+        log.waiting_bytes -= dropped.len();
+    }
+    state.events -= 1;
+    state.bytes -= dropped.len();
+    true
+}
+
+impl UnreadHolder for Mutex<State> {
+    fn unread_since(&self) -> Option<u64> {
+        let state = self.try_lock()?;
+        let unread = state.logs.values().filter(|log| log.is_live() && log.waiting() > 0);
+        unread.map(|log| log.waiting_since).min()
+    }
+
+    fn close(&self) -> bool {
+        let Some(mut state) = self.try_lock() else { return false };
+        tracing::warn!("a session ends because its client does not read and there is no memory for its messages");
+        state.overflow();
+        let end = state.end.clone();
+        drop(state);
+        if let Some(end) = end {
+            end.cancel();
+        }
+        true
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bounds::memory::MemoryBudget;
-
-    fn bytes(text: &'static str) -> Bytes {
-        Bytes::from_static(text.as_bytes())
-    }
-
-    #[test]
-    fn message_after_the_answer_goes_to_stream_of_get() {
-        let streams = Streams::new(10, 1000);
-        let (answered, forgotten) = (streams.open(), streams.open());
-        streams.push_last(answered, Some(bytes("answer")));
-        streams.forget(forgotten);
-        let (reader, ..) = streams.attach(GET_STREAM).unwrap();
-        for (stream, message) in [(answered, "late"), (forgotten, "later")] {
-            streams.push(stream, bytes(message));
-        }
-        let late = vec![(1, bytes("late")), (2, bytes("later"))];
-        assert_eq!(streams.read(GET_STREAM, reader, 0), ReadOutcome::Events(late));
-        assert_eq!(streams.newest(answered), Some(1));
-    }
-
-    #[test]
-    fn event_id_round_trips_and_garbage_is_refused() {
-        let id = EventId { stream: 3, event: 17 };
-        assert_eq!(EventId::parse(&id.to_string()), Some(id));
-        for bad in ["", "3", "-", "a-1", "1-b", "1-2-3", "99999999999-1"] {
-            assert_eq!(EventId::parse(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn resumed_reader_gets_only_later_events() {
-        let streams = Streams::new(10, 1000);
-        let n = streams.open();
-        streams.push(n, bytes("one"));
-        streams.push(n, bytes("two"));
-        streams.finish(n);
-        let (reader, _, _) = streams.attach(n).unwrap();
-        assert_eq!(streams.read(n, reader, 1), ReadOutcome::Events(vec![(2, bytes("two"))]));
-        assert_eq!(streams.read(n, reader, 2), ReadOutcome::End);
-    }
-
-    #[test]
-    fn stream_is_untouched_until_first_event_or_end() {
-        let streams = Streams::new(10, 1000);
-        let (first, second) = (streams.open(), streams.open());
-        assert!(streams.is_untouched(first) && streams.is_untouched(second));
-        streams.push(first, bytes("one"));
-        streams.finish(second);
-        assert!(!streams.is_untouched(first) && !streams.is_untouched(second));
-        assert!(!streams.is_untouched(second + 1), "the stream does not exist");
-    }
-
-    #[test]
-    fn second_reader_supersedes_first() {
-        let streams = Streams::new(10, 1000);
-        let (first, _, _) = streams.attach(GET_STREAM).unwrap();
-        let (second, _, _) = streams.attach(GET_STREAM).unwrap();
-        assert_eq!(streams.read(GET_STREAM, first, 0), ReadOutcome::Superseded);
-        assert_eq!(streams.read(GET_STREAM, second, 0), ReadOutcome::Wait);
-    }
-
-    #[test]
-    fn finished_streams_are_dropped_first_at_limit() {
-        let streams = Streams::new(3, 1000);
-        let finished_stream = streams.open();
-        streams.push(finished_stream, bytes("old"));
-        streams.finish(finished_stream);
-        for _ in 0..5 {
-            streams.push(GET_STREAM, bytes("x"));
-        }
-        assert!(streams.attach(finished_stream).is_none());
-        let (reader, _, newest) = streams.attach(GET_STREAM).unwrap();
-        assert_eq!(newest, 5);
-        assert_eq!(
-            streams.read(GET_STREAM, reader, 0),
-            ReadOutcome::Events(vec![(3, bytes("x")), (4, bytes("x")), (5, bytes("x"))])
-        );
-    }
-
-    #[test]
-    fn undelivered_answer_is_not_dropped_for_another() {
-        let streams = Streams::new(10, 100);
-        let (first, second) = (streams.open(), streams.open());
-        let hold = streams.hold(first).unwrap();
-        streams.push_last(first, Some(Bytes::from(vec![b'a'; 90])));
-        streams.push_last(second, Some(Bytes::from(vec![b'b'; 90])));
-        streams.push(GET_STREAM, bytes("x"));
-        let (reader, _watch, _) = streams.attach(first).unwrap();
-        drop(hold);
-        assert!(matches!(streams.read(first, reader, 0), ReadOutcome::Events(events) if events[0].1.len() == 90));
-        // An answer that was read may be dropped.
-        streams.push(GET_STREAM, Bytes::from(vec![b'c'; 90]));
-        assert!(streams.attach(first).is_none());
-    }
-
-    #[test]
-    fn single_answer_counts_as_memory_until_another_event() {
-        let memory = MemoryBudget::new(1 << 20, 1 << 20);
-        let streams = Streams::with_share(10, 100, memory.share("ann"));
-        let n = streams.open();
-        let (reader, _watch, _) = streams.attach(n).unwrap();
-        streams.push_last(n, Some(Bytes::from(vec![b'a'; 40 << 10])));
-        assert!(memory.used_by("ann") > 0);
-        assert!(matches!(streams.read(n, reader, 0), ReadOutcome::Events(events) if events[0].1.len() == 40 << 10));
-        assert_eq!(streams.read(n, reader, 1), ReadOutcome::End);
-        // The client may not have received it, although its connection has taken it.
-        assert!(streams.attach(n).is_some());
-        streams.push(GET_STREAM, bytes("x"));
-        assert!(streams.attach(n).is_none(), "it exceeds the limit");
-        assert!(memory.used_by("ann") <= 16 << 10);
-    }
-
-    #[test]
-    fn single_answer_without_room_or_reader_is_dropped() {
-        let memory = MemoryBudget::new(2, 2);
-        let streams = Streams::with_share(10, 100, memory.share("ann"));
-        let (awaited, abandoned) = (streams.open(), streams.open());
-        let hold = streams.hold(awaited);
-        streams.push_last(awaited, Some(bytes("a")));
-        assert!(streams.attach(awaited).is_some());
-        drop(hold);
-        streams.push_last(abandoned, Some(bytes("b")));
-        assert!(streams.attach(awaited).is_none() && streams.attach(abandoned).is_none());
-    }
-
-    #[test]
-    fn sole_answer_exists_only_for_finished_stream_with_one_event() {
-        let streams = Streams::new(10, 1000);
-        let n = streams.open();
-        streams.push(n, bytes("answer"));
-        assert_eq!(streams.sole_answer(n), None);
-        streams.finish(n);
-        assert_eq!(streams.sole_answer(n), Some(bytes("answer")));
-        streams.forget(n);
-        assert!(streams.attach(n).is_none());
-    }
-}
+mod tests;

@@ -130,6 +130,16 @@ pub fn stream_events(
     Ok(stream_response(state, EventStreamReader::next))
 }
 
+impl Drop for EventStreamReader {
+    fn drop(&mut self) {
+        // The stream counts its receivers, so this one goes first.
+        self.changed = watch::channel(()).1;
+        if let Channel::Streams(streams) = &self.session.channel {
+            streams.detach(self.number);
+        }
+    }
+}
+
 impl EventStreamReader {
     async fn next(&mut self) -> Option<Bytes> {
         if std::mem::take(&mut self.must_prime) {
@@ -237,7 +247,7 @@ mod tests {
         let streams = opened.streams();
         let number = streams.open();
         for message in ["one", "two"] {
-            streams.push(number, Bytes::from_static(message.as_bytes()));
+            streams.push(number, Bytes::from_static(message.as_bytes())).unwrap();
         }
         let event = |event: u64, text: &str| format!("id: {number}-{event}\nevent: message\ndata: {text}\n\n");
         let mut body = opened.read((number, Some(1)), None).unwrap();
@@ -271,7 +281,7 @@ mod tests {
                 "reader" => drop(opened.read((GET_STREAM, None), None).unwrap()),
                 _ => {
                     opened.endpoint.revoke(&opened.key);
-                    opened.streams().push(GET_STREAM, Bytes::from_static(b"secret"));
+                    opened.streams().push(GET_STREAM, Bytes::from_static(b"secret")).unwrap();
                 }
             }
             assert_eq!(next(&mut body).await, None, "{cause}");

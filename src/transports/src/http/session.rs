@@ -28,7 +28,7 @@ use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     context::WireResponse,
-    outbox::ResumeFault,
+    outbox::{OutboxLimits, ResumeFault},
     reply::{PostStream, RelatedChannel},
     state::{Channel, SessionState},
     streams::{EventId, GET_STREAM, Streams},
@@ -168,6 +168,9 @@ impl Drop for RunningRequest {
             && let Some(number) = self.stream.open()
         {
             let session = Arc::clone(&self.stream.session);
+            if let Channel::Streams(streams) = &session.channel {
+                streams.detach(number);
+            }
             background::spawn(async move { push_answer(&session, number, work.await) });
         }
     }
@@ -312,7 +315,12 @@ fn open_session(post: &Post<'_>) -> Result<Arc<SessionState>, McpError> {
     // A session on HTTP keeps as many events for a client that reconnects as one on a WebSocket keeps frames.
     let websocket = &endpoint.transports.websocket;
     let share = endpoint.server.memory.share(&post.identity.principal.name);
-    let channel = Channel::Streams(Streams::with_share(websocket.replay_frames, websocket.replay_bytes, share));
+    let limits = OutboxLimits {
+        replay_frames: websocket.replay_frames,
+        replay_bytes: websocket.replay_bytes,
+        ..endpoint.sessions.limits.outbox
+    };
+    let channel = Channel::Streams(Streams::with_share(limits, share));
     let lifetimes = &endpoint.sessions.lifetimes;
     let session = SessionState::new(Transport::Http, post.identity.clone(), channel, &lifetimes.lease_token());
     Ok(Arc::new(session.with_node_prefix(lifetimes.node().as_deref())))

@@ -83,6 +83,10 @@ fn unread_message_of_request_ends_its_session() {
     assert!(!session.ended.is_cancelled());
     assert!(!related.send(Bytes::from("b")));
     assert!(session.ended.is_cancelled(), "a client that does not read loses its session");
+    let over_http = self::session(Transport::Http, Channel::Streams(Streams::new(1, 10)));
+    let related = RelatedChannel::Stream(Arc::new(PostStream::new(Arc::clone(&over_http))));
+    assert!(related.send(Bytes::from("a")) && !related.send(Bytes::from("b")));
+    assert!(over_http.ended.is_cancelled());
     let none = self::session(Transport::Http, Channel::None);
     assert!(!RelatedChannel::Outbox(none).send(Bytes::from("a")));
 }
