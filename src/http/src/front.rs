@@ -40,7 +40,7 @@ use parking_lot::Mutex;
 use crate::{
     answer,
     connections::{Connection, OpenRequest},
-    framing::EmbeddedBody,
+    framing::{EmbeddedBody, SLICE_BYTES},
     guard::{self, Cors, RequestAuthenticator, identify_agent},
     problem::Problem,
     protected_resource,
@@ -62,9 +62,6 @@ const MIN_COMPRESSED_BYTES: u64 = 1400;
 
 /// The maximum time for which a request waits for the issuer of its token.
 const MAX_ISSUER_WAIT: Duration = Duration::from_secs(10);
-
-/// The size in bytes of the slices that a connection is given.
-const SLICE_BYTES: usize = 32 << 10;
 
 /// The middleware, which must be the last (outermost) `wrap` of the application.
 #[derive(Clone)]

@@ -26,7 +26,7 @@ use countersign_exchange::{
     slots::StreamSlot,
 };
 use countersign_http::framing::{
-    pump::{self, Backend, MessageOutcome},
+    pump::{self, Backend, Heartbeat, MessageOutcome},
     sse::interval_from_now,
 };
 use countersign_protocol::ErrorKind;
@@ -194,8 +194,9 @@ impl Backend for Socket {
         MessageOutcome::Unsupported
     }
 
-    fn on_heartbeat(&mut self) {
-        self.outgoing.last_heartbeat.set(Instant::now());
+    fn heartbeat(&self) -> Heartbeat {
+        let outgoing = Rc::clone(&self.outgoing);
+        Rc::new(move || outgoing.last_heartbeat.set(Instant::now()))
     }
 
     fn on_close(&mut self, _: bool) {}

@@ -142,7 +142,8 @@ where
         let session = Arc::clone(&session);
         Arc::new(move || session.end())
     };
-    if actor.send(Attach(AttachedConnection { id: pump_id, generation: 0, wake, cut })).await.is_err() {
+    let connection = AttachedConnection { id: pump_id, generation: 0, wake, cut, is_alive: Arc::default() };
+    if actor.send(Attach(connection)).await.is_err() {
         return;
     }
     let space_freed = Arc::new(Notify::new());

@@ -3,7 +3,13 @@
 //! No MCP revision defines this transport; it follows the convention of the SDKs. A handshake-era client that lost its connection
 //! reconnects to any node with `?session=<id>&received=<frames>`, and receives the frames that it missed.
 
-use std::{rc::Rc, sync::Arc};
+use std::{
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use actix::Addr;
 use actix_web::{
@@ -29,13 +35,13 @@ use countersign_exchange::{
 use countersign_http::{
     answer,
     connections::{Connection, cutter},
-    framing::pump::{self, Backend, MessageOutcome},
+    framing::pump::{self, Backend, Heartbeat, MessageOutcome},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::is_large;
 use countersign_session::{
     Session,
-    actor::{Attach, AttachedConnection, Disconnected, Heartbeat, InboundMessage, deliver},
+    actor::{Attach, AttachedConnection, Disconnected, InboundMessage, deliver},
     cluster::lost_session_error,
     middleware::check_access,
     sessions::SessionWithActor,
@@ -121,6 +127,7 @@ async fn try_upgrade(
         pump_id: next_pump_id(),
         generation,
         cut: cutter(request),
+        is_alive: Arc::default(),
     };
     let mut response = pump::start(request, payload, agent, max, Some(budget)).map_err(|e| {
         session.end();
@@ -198,6 +205,8 @@ struct AgentConnection {
     /// The number of this connection in the session's outbox.
     generation: u64,
     cut: Arc<dyn Fn() + Send + Sync>,
+    /// [`AttachedConnection::is_alive`].
+    is_alive: Arc<AtomicBool>,
 }
 
 impl Backend for AgentConnection {
@@ -211,6 +220,7 @@ impl Backend for AgentConnection {
             generation: self.generation,
             wake,
             cut: Arc::clone(&self.cut),
+            is_alive: Arc::clone(&self.is_alive),
         }));
     }
 
@@ -226,6 +236,7 @@ impl Backend for AgentConnection {
     }
 
     fn on_message(&mut self, text: Bytes, reservation: Option<Reservation>) -> MessageOutcome {
+        self.is_alive.store(true, Ordering::Relaxed);
         let message = InboundMessage { identity: self.identity.clone(), frame: text, reservation };
         if !is_large(message.frame.len()) {
             self.actor.do_send(message);
@@ -238,8 +249,9 @@ impl Backend for AgentConnection {
         }))
     }
 
-    fn on_heartbeat(&mut self) {
-        self.actor.do_send(Heartbeat);
+    fn heartbeat(&self) -> Heartbeat {
+        let is_alive = Arc::clone(&self.is_alive);
+        Rc::new(move || is_alive.store(true, Ordering::Relaxed))
     }
 
     fn on_close(&mut self, closed_by_peer: bool) {

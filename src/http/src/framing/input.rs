@@ -28,6 +28,13 @@ pub const TOO_LARGE: Close = (CloseCode::Size, "message too large");
 const RESERVED_BITS: Close = (CloseCode::Protocol, "reserved bits are set");
 const NO_ROOM: Close = (CloseCode::Again, "no room for the message at the moment");
 
+/// Records a sign of life of the peer.
+pub type Heartbeat = Rc<dyn Fn()>;
+
+/// The number of received bytes that are a sign of life, because a large message takes longer than a ping may go unanswered. A
+/// peer that sends fewer holds room for its message until it is disconnected.
+const HEARTBEAT_BYTES: usize = 4 << 10;
+
 /// The state that [`LimitedInput`] shares with the pump.
 #[derive(Clone, Default)]
 pub struct InputState(Rc<RefCell<Inner>>);
@@ -66,15 +73,32 @@ pub struct LimitedInput<S> {
     reservation: Option<Reservation>,
     /// A piece that waits for room in the budget, with the number of messages that end in the piece.
     waiting: Option<(Bytes, usize, PendingGrowth)>,
+    heartbeat: Heartbeat,
+    /// The number of bytes since the last call of `heartbeat`.
+    unreported_bytes: usize,
 }
 
 impl<S> LimitedInput<S> {
-    /// Limits frames to `max` bytes of payload.
+    /// Limits frames to `max` bytes of payload. Calls `heartbeat` while much arrives.
     #[must_use]
-    pub fn new(input: S, max: usize, budget: Option<Arc<ConnectionBudget>>) -> (Self, InputState) {
+    pub fn new(
+        input: S,
+        max: usize,
+        budget: Option<Arc<ConnectionBudget>>,
+        heartbeat: Heartbeat,
+    ) -> (Self, InputState) {
         let state = InputState::default();
-        let frames = FrameHeaderReader::new(max);
-        (Self { input, frames, state: state.clone(), budget, reservation: None, waiting: None }, state)
+        let input = Self {
+            input,
+            frames: FrameHeaderReader::new(max),
+            state: state.clone(),
+            budget,
+            reservation: None,
+            waiting: None,
+            heartbeat,
+            unreported_bytes: 0,
+        };
+        (input, state)
     }
 
     /// Counts a piece in which `ended` messages end. Returns the piece, or `None` if the piece must wait for room.
@@ -129,6 +153,11 @@ where
             Some(Ok(chunk)) => chunk,
             other => return Poll::Ready(other),
         };
+        self.unreported_bytes += chunk.len();
+        if self.unreported_bytes >= HEARTBEAT_BYTES {
+            self.unreported_bytes = 0;
+            (self.heartbeat)();
+        }
         let mut ended_count = 0;
         if let Err((allowed, close)) = self.frames.read(&chunk, || ended_count += 1) {
             self.state.0.borrow_mut().close = Some(close);
@@ -241,10 +270,29 @@ mod tests {
         bytes
     }
 
+    fn no_heartbeat() -> Heartbeat {
+        Rc::new(|| ())
+    }
+
+    #[test]
+    fn unfinished_message_is_heartbeat_unless_it_trickles() {
+        let beats = Rc::new(RefCell::new(0));
+        let counter = Rc::clone(&beats);
+        let bytes = frame(0x81, 70_000);
+        let pieces = [&bytes[..HEARTBEAT_BYTES - 1], &bytes[..1], &bytes[..HEARTBEAT_BYTES]];
+        let pieces = pieces.map(|piece| Ok::<_, ()>(Bytes::copy_from_slice(piece)));
+        let heartbeat = Rc::new(move || *counter.borrow_mut() += 1);
+        let (mut input, _) = LimitedInput::new(stream::iter(pieces), 1 << 20, None, heartbeat);
+        for expected in [0, 1, 2] {
+            assert!(input.next().now_or_never().flatten().is_some());
+            assert_eq!(*beats.borrow(), expected);
+        }
+    }
+
     /// Returns the bytes that pass if the input arrives in pieces of `piece` bytes, and the close code.
     fn pass(bytes: &[u8], piece: usize, max: usize) -> (Vec<u8>, Option<CloseCode>) {
         let pieces: Vec<_> = bytes.chunks(piece).map(|p| Ok::<_, ()>(Bytes::copy_from_slice(p))).collect();
-        let (input, state) = LimitedInput::new(stream::iter(pieces), max, None);
+        let (input, state) = LimitedInput::new(stream::iter(pieces), max, None, no_heartbeat());
         let passed = input.map(Result::unwrap).collect::<Vec<_>>().now_or_never().unwrap().concat();
         (passed, state.close().map(|(code, _)| code))
     }
@@ -293,7 +341,7 @@ mod tests {
     fn counted_input(sizes: [usize; 3]) -> (impl Stream<Item = Result<Bytes, ()>> + Unpin, InputState) {
         let budget = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5)).connection_budget();
         let pieces = sizes.map(|size| Ok(frame(0x82, size - 8).into()));
-        LimitedInput::new(stream::iter(pieces), 1 << 20, Some(budget))
+        LimitedInput::new(stream::iter(pieces), 1 << 20, Some(budget), no_heartbeat())
     }
 
     #[tokio::test(start_paused = true)]
@@ -302,7 +350,7 @@ mod tests {
         let third = [&second[..], &frame(0x81, 1)].concat();
         let budget = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5)).connection_budget();
         let pieces = [&first[..4000], &first[4000..], &third].map(|piece| Ok::<_, ()>(Bytes::copy_from_slice(piece)));
-        let (mut input, state) = LimitedInput::new(stream::iter(pieces), 1 << 20, Some(budget));
+        let (mut input, state) = LimitedInput::new(stream::iter(pieces), 1 << 20, Some(budget), no_heartbeat());
         assert!(input.next().await.is_some() && input.next().await.is_some());
         let reservation = state.take_reservation().unwrap();
         assert_eq!(reservation.bytes(), 8000);

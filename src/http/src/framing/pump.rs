@@ -4,16 +4,20 @@
 //! timer, no queue and no state of its backend, only the frames of an incomplete message. The backend owns the outbox, notices
 //! that the peer no longer reads, and ends the connection.
 
-use std::sync::Arc;
+use std::{rc::Rc, sync::Arc};
 
 use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Handler, Message, StreamHandler, WrapFuture};
 use actix_http::ws::Item;
-use actix_web::{Error, HttpRequest, HttpResponse, web};
+use actix_web::{Error, HttpRequest, HttpResponse, body::BoxBody, web};
 use actix_web_actors::ws::{self, CloseCode, CloseReason, ProtocolError, WebsocketContext};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::LocalBoxFuture;
 
-use super::input::{InputState, LimitedInput, TOO_LARGE};
+pub use super::input::Heartbeat;
+use super::{
+    input::{InputState, LimitedInput, TOO_LARGE},
+    output::SlicedBody,
+};
 use countersign_exchange::{
     body_budget::{ConnectionBudget, Reservation},
     outbox::{DrainedFrames, LARGE_DRAIN_BYTES, Wake},
@@ -37,8 +41,8 @@ pub trait Backend: Unpin + 'static {
     fn on_flushed(&mut self);
     /// Handles a text message. `reservation` keeps its bytes counted in the budget for bodies.
     fn on_message(&mut self, text: Bytes, reservation: Option<Reservation>) -> MessageOutcome;
-    /// Records that the peer has sent a ping or a pong.
-    fn on_heartbeat(&mut self);
+    /// Returns the function that records a sign of life: a ping, a pong, or bytes of a large message in either direction.
+    fn heartbeat(&self) -> Heartbeat;
     /// Cleans up after the connection has ended. `closed_by_peer` is `true` if the peer sent a close frame.
     fn on_close(&mut self, closed_by_peer: bool);
 }
@@ -53,6 +57,7 @@ pub enum MessageOutcome {
 
 struct Pump<B> {
     backend: B,
+    heartbeat: Heartbeat,
     /// The first frames of a text message that is not complete.
     partial: BytesMut,
     max_message_bytes: usize,
@@ -72,9 +77,19 @@ pub fn start<B: Backend>(
     max: usize,
     budget: Option<Arc<ConnectionBudget>>,
 ) -> Result<HttpResponse, Error> {
-    let (payload, input) = LimitedInput::new(payload, max, budget);
-    let pump = Pump { backend, partial: BytesMut::new(), max_message_bytes: max, input, closed_by_peer: false };
-    ws::WsResponseBuilder::new(pump, request, payload).protocols(B::SUBPROTOCOLS).frame_size(max).start()
+    let heartbeat = backend.heartbeat();
+    let (payload, input) = LimitedInput::new(payload, max, budget, Rc::clone(&heartbeat));
+    let pump = Pump {
+        backend,
+        heartbeat: Rc::clone(&heartbeat),
+        partial: BytesMut::new(),
+        max_message_bytes: max,
+        input,
+        closed_by_peer: false,
+    };
+    let builder = ws::WsResponseBuilder::new(pump, request, payload).protocols(B::SUBPROTOCOLS).frame_size(max);
+    let response = builder.start()?;
+    Ok(response.map_body(|_, body| BoxBody::new(SlicedBody::new(body, heartbeat))))
 }
 
 impl<B: Backend> Actor for Pump<B> {
@@ -163,9 +178,9 @@ impl<B: Backend> StreamHandler<Result<ws::Message, ProtocolError>> for Pump<B> {
             Ok(ws::Message::Continuation(item)) => self.continuation(item, ctx),
             Ok(ws::Message::Ping(data)) => {
                 ctx.pong(&data);
-                self.backend.on_heartbeat();
+                (self.heartbeat)();
             }
-            Ok(ws::Message::Pong(_)) => self.backend.on_heartbeat(),
+            Ok(ws::Message::Pong(_)) => (self.heartbeat)(),
             Ok(ws::Message::Close(reason)) => {
                 self.closed_by_peer = true;
                 ctx.close(reason);
@@ -195,7 +210,7 @@ impl<B: Backend> StreamHandler<Result<ws::Message, ProtocolError>> for Pump<B> {
 
 #[cfg(test)]
 mod tests {
-    use std::{cell::RefCell, pin::Pin, rc::Rc, task::Poll};
+    use std::{cell::RefCell, pin::Pin, task::Poll};
 
     use actix_http::{error::PayloadError, ws::Codec};
     use actix_web_actors::ws::WebsocketContext;
@@ -250,8 +265,9 @@ mod tests {
                 None => MessageOutcome::Accepted,
             }
         }
-        fn on_heartbeat(&mut self) {
-            self.calls.borrow_mut().push(BackendCall::Heartbeat);
+        fn heartbeat(&self) -> Heartbeat {
+            let calls = Rc::clone(&self.calls);
+            Rc::new(move || calls.borrow_mut().push(BackendCall::Heartbeat))
         }
         fn on_close(&mut self, closed_by_peer: bool) {
             self.calls.borrow_mut().push(BackendCall::Closed { closed_by_peer });
@@ -273,9 +289,16 @@ mod tests {
             let backend = Recorder { calls: Rc::clone(&calls), outbox: Arc::clone(&outbox), gate };
             let (input, mut pieces) = unbounded_channel();
             let payload = futures_util::stream::poll_fn(move |cx| pieces.poll_recv(cx)).map(Ok::<_, PayloadError>);
-            let (payload, state) = LimitedInput::new(payload, MAX, None);
-            let pump =
-                Pump { backend, partial: BytesMut::new(), max_message_bytes: MAX, input: state, closed_by_peer: false };
+            let heartbeat = backend.heartbeat();
+            let (payload, state) = LimitedInput::new(payload, MAX, None, Rc::clone(&heartbeat));
+            let pump = Pump {
+                backend,
+                heartbeat,
+                partial: BytesMut::new(),
+                max_message_bytes: MAX,
+                input: state,
+                closed_by_peer: false,
+            };
             let output = Box::pin(WebsocketContext::with_codec(pump, payload, Codec::new().max_size(MAX)));
             Self { input: Some(input), output, calls, outbox }
         }

@@ -3,7 +3,13 @@
 //! It owns the session's start, end, heartbeat and idle expiry. It never waits: requests run as tasks beside it, so
 //! that no call delays another.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Response, SpawnHandle};
 use bytes::Bytes;
@@ -36,6 +42,8 @@ pub struct AttachedConnection {
     pub wake: Wake,
     /// Breaks the connection without waiting for the peer.
     pub cut: Arc<dyn Fn() + Send + Sync>,
+    /// Set by a pump whose peer is pinged, when the peer gives a sign of life.
+    pub is_alive: Arc<AtomicBool>,
 }
 
 /// The actor of one session.
@@ -44,8 +52,6 @@ pub struct Session {
     sessions: Arc<Sessions>,
     /// The interval of pings; `None` if the transport itself detects a dead peer.
     heartbeat: Option<Duration>,
-    /// `true` if the peer has sent something since the last ping.
-    is_alive: bool,
     connection: Option<AttachedConnection>,
     _gauge: GaugeGuard,
     /// The timer that ends a session without a connection.
@@ -70,7 +76,6 @@ impl Session {
             state: state.clone(),
             sessions: sessions.clone(),
             heartbeat,
-            is_alive: true,
             connection: None,
             _gauge: GaugeGuard::session(state.transport),
             end_timer: None,
@@ -113,14 +118,11 @@ impl Session {
     }
 
     fn check_heartbeat(&mut self, ctx: &mut Context<Self>) {
-        if self.connection.is_none() {
-            return;
-        }
-        if !self.is_alive {
+        let Some(connection) = &self.connection else { return };
+        if !connection.is_alive.swap(false, Ordering::Relaxed) {
             tracing::info!(session = %self.state.short_id(), "the session ends because its peer does not answer pings");
             return self.end(ctx, close::TIMEOUT, "no sign of life");
         }
-        self.is_alive = false;
         if let Channel::Outbox(outbox) = &self.state.channel {
             outbox.ping();
         }
@@ -212,7 +214,6 @@ impl Handler<InboundMessage> for Session {
         InboundMessage { identity, frame, reservation }: InboundMessage,
         _: &mut Self::Context,
     ) -> Self::Result {
-        self.is_alive = true;
         self.state.touch();
         let server = &self.sessions.server;
         match frames::process_frame(server, &self.state, identity, frame, reservation) {
@@ -230,19 +231,6 @@ impl Handler<InboundMessage> for Session {
 pub async fn deliver(actor: &actix::Addr<Session>, message: InboundMessage) -> Result<(), actix::MailboxError> {
     reclaim::collect_if_large(message.frame.len());
     actor.send(message).await
-}
-
-/// Sent by a pump when the peer has sent a ping or a pong.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Heartbeat;
-
-impl Handler<Heartbeat> for Session {
-    type Result = ();
-
-    fn handle(&mut self, _: Heartbeat, _: &mut Self::Context) {
-        self.is_alive = true;
-    }
 }
 
 /// Sent by a pump that ends. A handshake-era WebSocket session then waits for its client to come back; other sessions
@@ -307,7 +295,7 @@ impl Handler<Attach> for Session {
         if let Some(handle) = self.end_timer.take() {
             ctx.cancel_future(handle);
         }
-        self.is_alive = true;
+        connection.is_alive.store(true, Ordering::Relaxed);
         self.state.touch();
         if let Some(old) = self.connection.replace(connection) {
             (old.cut)();

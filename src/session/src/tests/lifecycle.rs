@@ -1,6 +1,12 @@
 //! Handshakes, capabilities, log levels and health.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 
@@ -63,7 +69,8 @@ async fn end_of_the_old_connection_leaves_a_resumed_session() {
     let session = Arc::new(bench.sessions.create_outbox_session(Transport::WebSocket, ann, (10, 1000)));
     let actor = Session::open(&bench.sessions, Arc::clone(&session), None);
     let attach = |id, generation| {
-        actor.send(Attach(AttachedConnection { id, generation, wake: Arc::new(|| ()), cut: Arc::new(|| ()) }))
+        let is_alive = Arc::default();
+        actor.send(Attach(AttachedConnection { id, generation, wake: Arc::new(|| ()), cut: Arc::new(|| ()), is_alive }))
     };
     attach(1, 0).await.unwrap();
     let Channel::Outbox(outbox) = &session.channel else { unreachable!() };
@@ -71,6 +78,29 @@ async fn end_of_the_old_connection_leaves_a_resumed_session() {
     actor.send(Disconnected { pump_id: 1, closed_by_peer: true }).await.unwrap();
     attach(2, generation).await.unwrap();
     assert!(!session.ended.is_cancelled());
+}
+
+#[actix::test]
+async fn session_ends_after_ping_without_sign_of_life() {
+    let bench = Bench::new("").await;
+    let ann = identity("ann", Role::Agent);
+    let session = Arc::new(bench.sessions.create_outbox_session(Transport::WebSocket, ann, (10, 1000)));
+    let actor = Session::open(&bench.sessions, Arc::clone(&session), Some(Duration::from_millis(10)));
+    let (is_alive, pings) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let wake = {
+        let (session, is_alive, pings) = (Arc::clone(&session), Arc::clone(&is_alive), Arc::clone(&pings));
+        move || {
+            let Channel::Outbox(outbox) = &session.channel else { unreachable!() };
+            // The peer gives a sign of life after each of the first three pings.
+            if outbox.drain(0, 1000).is_some_and(|drained| drained.ping) {
+                is_alive.store(pings.fetch_add(1, Ordering::Relaxed) < 3, Ordering::Relaxed);
+            }
+        }
+    };
+    let connection = AttachedConnection { id: 1, generation: 0, wake: Arc::new(wake), cut: Arc::new(|| ()), is_alive };
+    actor.send(Attach(connection)).await.unwrap();
+    session.ended.cancelled().await;
+    assert_eq!(pings.load(Ordering::Relaxed), 4);
 }
 
 #[actix::test]

@@ -68,8 +68,8 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
         let wake_up = Arc::clone(&wake_up);
         Arc::new(move || wake_up.notify_one())
     };
-    let attached =
-        actor.send(Attach(AttachedConnection { id: pump_id, generation: 0, wake, cut: cutter(request) })).await;
+    let (cut, is_alive) = (cutter(request), Arc::default());
+    let attached = actor.send(Attach(AttachedConnection { id: pump_id, generation: 0, wake, cut, is_alive })).await;
     attached.map_err(|_| McpError::shutting_down())?;
     let url = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", session.id);
     let ticks = sse::interval_from_now(endpoint.transports.http.sse_keep_alive);
