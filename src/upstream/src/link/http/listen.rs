@@ -12,9 +12,10 @@ use super::{
     answer::{is_stream, next_event},
     client::{self, HttpResponse},
 };
-use crate::link::{LinkError, MAX_MESSAGE_BYTES, parse_messages, server_requests::ReplySender};
+use crate::link::{LinkError, MAX_MESSAGE_BYTES, UpstreamNotification, parse_messages, server_requests::ReplySender};
 use countersign_net::Backoff;
 use countersign_protocol::{envelope::Message, event_stream::EventReader};
+use countersign_provider::List;
 
 /// The pauses between two connections if the server requests no pause.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
@@ -37,11 +38,17 @@ async fn open_stream(state: &HttpLinkState, last_event_id: Option<&str>) -> Resu
     match response.status() {
         StatusCode::NOT_FOUND if mode.session_id.is_some() => Err(state.end_session()),
         StatusCode::OK if is_stream(&response) => Ok(Some(response)),
-        status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+        status if is_temporary(status.as_u16()) => {
             Err(LinkError::Status { status: status.as_u16(), body: String::new() })
         }
         _ => Ok(None),
     }
+}
+
+/// Returns `true` for a status after which a later attempt may succeed. A conflict is one: the server may not know yet that the
+/// previous stream has ended.
+const fn is_temporary(status: u16) -> bool {
+    matches!(status, 408 | 409 | 425 | 429 | 500 | 502..=599)
 }
 
 /// Returns the pause that the server requested, or else a pause that grows with each failure.
@@ -85,6 +92,8 @@ pub(super) async fn run(state: Arc<HttpLinkState>, replies: ReplySender) {
 async fn listen(state: &HttpLinkState, replies: &ReplySender) {
     let mut events = EventReader::new(MAX_MESSAGE_BYTES);
     let mut failures = 0;
+    // `true` while the server may announce changes that nobody hears.
+    let mut is_deaf = false;
     loop {
         let last_event_id = events.last_id().map(ToOwned::to_owned);
         let stream = open_stream(state, last_event_id.as_deref()).await;
@@ -93,6 +102,9 @@ async fn listen(state: &HttpLinkState, replies: &ReplySender) {
         match stream {
             Ok(Some(mut response)) => {
                 events.reset_for_reconnect();
+                if std::mem::take(&mut is_deaf) {
+                    assume_changed_lists(state);
+                }
                 loop {
                     match next_event(&mut response, &mut events).await {
                         Ok(Some(event)) => {
@@ -109,12 +121,26 @@ async fn listen(state: &HttpLinkState, replies: &ReplySender) {
                     }
                 }
             }
+            Ok(None) if last_event_id.is_some() => {
+                // The server may still offer the stream, but no longer know the event.
+                events = EventReader::new(MAX_MESSAGE_BYTES);
+                is_deaf = true;
+            }
             Ok(None) | Err(LinkError::SessionGone) => return,
             Err(error) => {
+                is_deaf = true;
                 tracing::debug!(upstream = %state.server, %error, failures, "cannot open the stream for unsolicited messages");
             }
         }
         tokio::time::sleep(pause(&events, failures)).await;
+    }
+}
+
+/// Has all lists read again, because changes of them may have been missed.
+fn assume_changed_lists(state: &HttpLinkState) {
+    for list in [List::Tools, List::Prompts, List::Resources] {
+        let method = list.notification().to_owned();
+        state.unsolicited.handle_notification(UpstreamNotification { method, params: None });
     }
 }
 
@@ -147,6 +173,16 @@ fn forward(state: &HttpLinkState, replies: &ReplySender, text: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_some_statuses_are_temporary() {
+        for status in [408, 409, 425, 429, 500, 502, 503, 504] {
+            assert!(is_temporary(status), "{status}");
+        }
+        for status in [204, 302, 400, 404, 405, 406, 410, 501] {
+            assert!(!is_temporary(status), "{status}");
+        }
+    }
 
     #[test]
     fn requested_pause_is_bounded() {
