@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { armed, assertClean, becomes, button, dashboard, heading, launch, matches, newPage, open, row, signIn, status } from './lib/browser.mjs';
+import { armed, assertClean, becomes, button, dashboard, focused, heading, launch, matches, newPage, open, reject, row, signIn, status } from './lib/browser.mjs';
 import { Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
@@ -53,8 +53,18 @@ test('a change is rejected with a comment', async () => {
   const page = await dashboard(browser, gateway);
   const id = await gateway.proposeIssue('Reject me');
   await open(page, 'Reject me');
+  // A double click on the button only asks for the reason.
+  await button(page, 'Reject').evaluate((element) => {
+    const footer = element.closest('footer');
+    element.click();
+    footer.querySelector('[data-act=reject]').click();
+  });
+  await focused(page, '#comment');
+  assert.equal((await gateway.change(id)).state, 'pending');
+  await button(page, 'Cancel').click();
+  await focused(page, '[data-act=reject]');
   await page.getByLabel('Comment').fill('Not like this');
-  await button(page, 'Reject').click();
+  await reject(page);
   await page.locator('.outcome blockquote', { hasText: 'Not like this' }).waitFor();
   const change = await gateway.change(id);
   assert.equal(change.state, 'rejected');

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
 import { repeatUntilInTime } from '../clients/gateway.mjs';
-import { assertClean, becomes, button, dashboard, launch, row, status, waitForOutcome } from './lib/browser.mjs';
+import { assertClean, becomes, button, dashboard, launch, reject, row, status, waitForOutcome } from './lib/browser.mjs';
 import { approve, openChange, outcome, propose, screenshotChange, shows, startBehind } from './lib/upstreams.mjs';
 
 let browser;
@@ -329,7 +329,7 @@ test('a commit is refused after another file was staged', async () => {
   await screenshotChange(page, '7-smuggled');
   assert.equal(await git('rev-parse', 'HEAD'), before);
   assert.equal((await gateway.change(id)).state, 'pending');
-  await button(page, 'Reject').click();
+  await reject(page);
   await waitForOutcome(page, 'Rejected');
   assert.equal(await git('rev-parse', 'HEAD'), before);
   clean(status(409));
@@ -345,7 +345,7 @@ test('a rejection tells the agent who, why and what to do next', async (t) => {
       const name = `${era}-${transport}`.toLowerCase();
       const client = await gateway.agent({ era, transport, name });
       const texts = [];
-      const reject = async (id, why) => {
+      const rejectWith = async (id, why) => {
         await openChange(page, gateway, id);
         await page.locator('.fact', { hasText: name }).waitFor();
         await page.keyboard.press('r');
@@ -355,7 +355,7 @@ test('a rejection tells the agent who, why and what to do next', async (t) => {
       };
       const id = await propose(client, 'filesystem__write_file', { path: file(`${name}.txt`), content: 'x' });
       const pendingAnswer = outcome(client, id);
-      await reject(id, `Not ${name}: ask the “owner” first`);
+      await rejectWith(id, `Not ${name}: ask the “owner” first`);
       texts.push((await pendingAnswer).text);
       // A later request returns the same text.
       const { content } = await client.call('get_change', { changeId: id });
@@ -365,7 +365,7 @@ test('a rejection tells the agent who, why and what to do next', async (t) => {
       call.catch(() => {});
       await row(page, join(held, `${name}.txt`)).waitFor();
       const heldId = await row(page, join(held, `${name}.txt`)).getAttribute('data-id');
-      await reject(heldId, `Not ${name} either`);
+      await rejectWith(heldId, `Not ${name} either`);
       const result = await call;
       assert.equal(result.isError, true);
       const answerText = result.content.map((block) => block.text).join('\n');

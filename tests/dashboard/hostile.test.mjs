@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, button, dashboard, holds, launch, matches, open, row } from './lib/browser.mjs';
+import { assertClean, button, dashboard, holds, launch, matches, open, reject, row } from './lib/browser.mjs';
 import { Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
@@ -72,7 +72,7 @@ test('names of clients and comments of reviewers do not become markup', async ()
   await page.goto(`${gateway.url}/#/inbox`);
   await open(page, 'From a bad client');
   await page.getByLabel('Comment').fill(attack('reviewer'));
-  await button(page, 'Reject').click();
+  await reject(page);
   await page.locator('.outcome blockquote', { hasText: '<img src=x' }).waitFor();
   await page.locator('.timeline blockquote', { hasText: '<img src=x' }).waitFor();
   await assertUnharmed(page);

@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { armed, assertClean, becomes, button, dashboard, focused, heading, holds, launch, matches, open, row, screenshot, status, waitForNotice } from './lib/browser.mjs';
+import { armed, assertClean, becomes, button, dashboard, focused, heading, holds, launch, matches, open, reject, row, screenshot, status, waitForNotice } from './lib/browser.mjs';
 import { Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
@@ -240,7 +240,7 @@ testWithRule('a change with a lost target becomes stale when it is refreshed', {
   await page.keyboard.press('f');
   await page.locator('.outcome', { hasText: 'Stale' }).waitFor();
   assert.equal((await gateway.change(id)).state, 'stale');
-  await button(page, 'Reject').click();
+  await reject(page);
   await page.locator('.outcome', { hasText: 'Rejected' }).waitFor();
   assertClean(page, status(409));
   await page.context().close();

@@ -147,6 +147,13 @@ export async function armed(page) {
   }
 }
 
+/** Rejects the open change with the button, whose first press asks for the reason. */
+export async function reject(page) {
+  await button(page, 'Reject').click();
+  await focused(page, '#comment');
+  await button(page, 'Reject').click();
+}
+
 /** Waits until the open change has that outcome; otherwise the error tells what the page shows instead. */
 export async function waitForOutcome(page, label) {
   try {

@@ -1,6 +1,6 @@
 // The bar where a reviewer approves, rejects or settles an unknown outcome. Approvals that could do harm by accident (a
 // deletion, a change that was modified while being read, a truncated diff, rows that are not compared) need a second
-// press.
+// press. So do rejections, which cannot be undone: the first press asks for the reason.
 
 import { announce } from '../core/announce.js';
 import { fill, h, separated } from '../core/dom.js';
@@ -86,13 +86,13 @@ export class DecisionBar {
     if (this.#change !== null) this.#render();
   }
 
-  // Disables the button for a moment.
+  // Disables the button that would decide for a moment.
   #guardPresses() {
     this.#notBefore = Date.now() + PRESS_GUARD_MS;
     clearTimeout(this.#guardTimer);
     this.#guardTimer = setTimeout(() => {
       this.#notBefore = 0;
-      const button = this.element.querySelector('[data-act=approve]');
+      const button = this.element.querySelector('[data-act=approve], [data-act=reject].armed');
       if (button && this.#mode !== 'busy') button.disabled = false;
     }, PRESS_GUARD_MS);
   }
@@ -160,7 +160,7 @@ export class DecisionBar {
     this.#send('approve');
   }
 
-  /** Handles the key `r`, which first moves to the comment. */
+  /** Handles the key `r` and the first press of the button, which move to the comment. */
   startReject() {
     if (!this.#canAct() || !isDecidable(this.#change.state) || !isReviewerOf(this.#change, this.#me) || this.#selection.size() > 0) return;
     this.#mode = 'reject';
@@ -244,6 +244,13 @@ export class DecisionBar {
       event.preventDefault();
       this.#reject();
     }
+  }
+
+  // The first press asks for the reason, and a double click does not reject.
+  #pressReject() {
+    if (this.#mode === 'reject') return this.#reject();
+    this.#guardPresses();
+    return this.startReject();
   }
 
   #reject() {
@@ -330,7 +337,7 @@ export class DecisionBar {
       return h('p', { class: 'decision-note' }, icon('person'), h('span', null, parts('absence.decidesFor', { names: separated(represented.slice(0, 8).map(({ name, displayName }) => h('strong', null, quote(displayName ?? name, 60))), t('absence.or')) })));
     }
     if (this.#mode === 'reject') {
-      return h('p', { class: 'decision-note' }, icon('cross'), h('span', null, parts('decision.rejectKeys', { send: separated(t('core.key.ctrlEnter').split(' ').map((key) => h('kbd', null, key)), ' '), cancel: h('kbd', null, 'Esc') })));
+      return h('p', { class: 'decision-note' }, icon('cross'), h('span', null, t('decision.agentReads'), ' ', h('span', { class: 'key-hint' }, parts('decision.rejectKeys', { send: separated(t('core.key.ctrlEnter').split(' ').map((key) => h('kbd', null, key)), ' '), cancel: h('kbd', null, 'Esc') }))));
     }
     if (this.#afterConflict && change.state === 'pending') {
       return h('p', { class: 'decision-note after-conflict' }, icon('refresh'), h('span', null, parts('decision.newDiff', { approve: h('kbd', null, 'a'), reject: h('kbd', null, 'r') })));
@@ -373,14 +380,17 @@ export class DecisionBar {
 
   #decideRow(busyWith) {
     const busy = this.#mode === 'busy';
-    const canApprove = this.#change.state === 'pending' && !this.#obstacle();
+    const rejecting = this.#mode === 'reject';
+    const guarded = Date.now() < this.#notBefore;
+    const canApprove = !rejecting && this.#change.state === 'pending' && !this.#obstacle();
     // Approving without a preview uses a different button.
     const withoutPreview = Boolean(this.#change.preview?.failed);
     return h('div', { class: 'buttons' },
-      this.#change.state === 'stale' && this.#refreshButton(busyWith),
-      h('button', { type: 'button', class: `reject${this.#mode === 'reject' ? ' armed' : ''}`, disabled: busy, data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#reject() },
+      rejecting && this.#cancelButton(),
+      !rejecting && this.#change.state === 'stale' && this.#refreshButton(busyWith),
+      h('button', { type: 'button', class: `reject${rejecting ? ' armed' : ''}`, disabled: busy || (rejecting && guarded), data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#pressReject() },
         icon('cross'), t(busyWith === 'reject' ? 'decision.rejecting' : 'decision.reject'), h('kbd', { 'aria-hidden': 'true' }, 'R')),
-      canApprove && h('button', { type: 'button', class: withoutPreview ? 'no-preview' : 'approve', disabled: busy || Date.now() < this.#notBefore, data: { act: 'approve' }, 'aria-keyshortcuts': withoutPreview ? null : 'a', onclick: () => this.approve() },
+      canApprove && h('button', { type: 'button', class: withoutPreview ? 'no-preview' : 'approve', disabled: busy || guarded, data: { act: 'approve' }, 'aria-keyshortcuts': withoutPreview ? null : 'a', onclick: () => this.approve() },
         icon(withoutPreview ? 'alert' : 'check'), t(busyWith === 'approve' ? 'decision.approving' : withoutPreview ? 'decision.approveNoPreview' : 'decision.approve'), !withoutPreview && h('kbd', { 'aria-hidden': 'true' }, 'A')));
   }
 
@@ -392,9 +402,13 @@ export class DecisionBar {
       h('p', { role: 'alert' }, icon('alert'),
         reason === 'delete' ? h('span', null, parts('decision.confirmDeletion', { target: quote(this.#change.target.label, 80) })) : h('span', null, reason)),
       h('div', { class: 'buttons' },
-        h('button', { type: 'button', data: { act: 'cancel' }, onclick: () => this.cancel() }, t('common.cancel')),
+        this.#cancelButton(),
         h('button', { type: 'button', class: deletes ? 'danger' : 'approve', data: { act: 'confirm' }, onclick: () => this.approve() },
           icon(deletes ? 'trash' : 'check'), t(this.#change.preview?.failed ? withoutPreview : withPreview), h('kbd', { 'aria-hidden': 'true' }, 'A'))));
+  }
+
+  #cancelButton() {
+    return h('button', { type: 'button', data: { act: 'cancel' }, onclick: () => this.cancel() }, t('common.cancel'));
   }
 
   #settleRow() {
