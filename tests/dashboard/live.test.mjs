@@ -127,7 +127,7 @@ test('after a lost connection no change is missing or duplicated', async (t) => 
   const kept = await gateway.proposeIssue('Rejected meanwhile');
   await open(page, 'Rejected meanwhile');
   wire.cut();
-  await page.locator('.connection', { hasText: 'Reconnecting' }).waitFor();
+  await page.locator('.connection', { hasText: 'Offline' }).waitFor();
   for (const n of [1, 2, 3]) await gateway.proposeIssue(`While away ${n}`);
   await gateway.decide(kept, 'reject');
   await page.locator('.gone', { hasText: 'cannot be reached' }).waitFor();
@@ -154,7 +154,7 @@ test('a view that was opened while the gateway was away is read again', async (t
   await signIn(page, wire, gateway.key('reviewer', 'alice'), '/#/sessions');
   for (const [route, content] of [['audit', '.audit-records'], ['history', '.row-title'], ['overview', '.tile'], [`inbox/${id}`, '.change-id']]) {
     wire.cut();
-    await page.locator('.connection', { hasText: 'Reconnecting' }).waitFor();
+    await page.locator('.connection', { hasText: 'Offline' }).waitFor();
     await page.evaluate((r) => { location.hash = `#/${r}`; }, route);
     await page.locator('.empty.error').waitFor();
     wire.mend();
@@ -227,12 +227,61 @@ test('an event repairs an audit trail that could not be read', async () => {
   await page.context().close();
 });
 
+test('nothing can be decided while the gateway cannot be reached', async (t) => {
+  const own = await Gateway.start({ review: { undoFor: 600 } });
+  t.after(() => own.end());
+  const wire = await Wire.to(own.port);
+  t.after(() => wire.end());
+  const approved = await own.proposeIssue('Approved before');
+  const pending = await own.proposeIssue('Still pending');
+  const page = await newPage(browser, wire);
+  await signIn(page, wire, own.key('reviewer', 'alice'));
+  await open(page, 'Approved before', approved);
+  await button(page, 'Approve').click();
+  await button(page, 'Undo').waitFor();
+  await open(page, 'Still pending', pending);
+  const notice = page.locator('.undo:not([hidden])');
+  await notice.locator('.undo-left').waitFor();
+  const actions = page.locator('footer.decision, .detail-actions, .undo').getByRole('button', { name: /Approve|Reject|Edit|Undo/ });
+  const states = () => actions.evaluateAll((all) => all.map((action) => action.disabled));
+  await becomes(states, [false, false, false, false]);
+  const nav = () => page.locator('.top nav').evaluate((element) => element.getBoundingClientRect().right);
+  const width = await nav();
+  wire.cut();
+  await becomes(states, [true, true, true, true]);
+  await becomes(nav, width, 'the navigation stays in place');
+  await notice.getByText('The gateway cannot be reached; whether this runs is unknown.').waitFor();
+  await becomes(() => notice.locator('.undo-left').isVisible(), false);
+  for (const key of ['a', 'r', 'e', 'u']) await page.keyboard.press(key);
+  await becomes(() => page.locator('footer.decision').getAttribute('data-mode'), 'idle');
+  await becomes(() => page.locator('dialog[open]').count(), 0);
+  wire.mend();
+  await becomes(states, [false, false, false, false]);
+  await notice.locator('.undo-left').waitFor();
+  assertClean(page, disconnected);
+  await page.context().close();
+});
+
+test('decisions are possible while only the live feed is interrupted', async () => {
+  const id = await gateway.proposeIssue('Decided without the feed');
+  const page = await newPage(browser, gateway);
+  await page.route('**/api/events', (route) => route.abort());
+  await page.goto(`${gateway.url}/#/inbox/${id}`);
+  await page.getByLabel('Access key').fill(gateway.key('reviewer', 'alice'));
+  await page.getByRole('button', { name: 'Sign in' }).click();
+  await page.locator('.gone').waitFor();
+  await button(page, 'Approve').click();
+  await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
+  assertClean(page, /ERR_FAILED/);
+  await page.context().close();
+});
+
 test('the list catches up after the gateway is killed and restarted', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox?group=none' });
   await gateway.proposeIssue('Before the restart');
   await row(page, 'Before the restart').waitFor();
   await gateway.halt('SIGKILL');
-  await page.locator('.connection', { hasText: 'Reconnecting' }).waitFor();
+  await page.locator('.connection', { hasText: 'Offline' }).waitFor();
   await gateway.run();
   await gateway.proposeIssue('After the restart');
   // The sign-in is still valid.

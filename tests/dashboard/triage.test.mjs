@@ -231,7 +231,7 @@ test('notifications are enabled by a click and announce waiting changes', async 
   await holds(() => page.url(), (url) => url.includes(id));
   // A burst causes one notification. Its events arrive together, because the page was disconnected meanwhile.
   wire.cut();
-  await page.locator('.connection', { hasText: 'Reconnecting' }).waitFor();
+  await page.locator('.connection', { hasText: 'Offline' }).waitFor();
   for (const n of [1, 2, 3]) await gateway.proposeIssue(`Announced in a burst ${n}`);
   wire.mend();
   await row(page, 'Announced in a burst 3').waitFor();

@@ -3,6 +3,7 @@
 import { announce, notice } from './core/announce.js';
 import { Bundles } from './core/bundles.js';
 import { Collection } from './core/collection.js';
+import { setReachable } from './core/connection.js';
 import { fill, h } from './core/dom.js';
 import { Feed } from './core/feed.js';
 import { filterRows, readFilter, requestOf } from './core/filters.js';
@@ -162,6 +163,7 @@ export class App {
   /** Stops the feed, timers and requests. */
   stop() {
     this.#ended = true;
+    setReachable(true);
     this.#abort.abort();
     clearInterval(this.#pollTimer);
     removeEventListener('hashchange', this.#onHash);
@@ -334,24 +336,29 @@ export class App {
     if (state === 'live') {
       clearTimeout(this.#bannerTimer);
       this.#bannerTimer = null;
-      box.dataset.state = 'live';
-      fill(box, h('span', { class: 'pulse' }), h('span', null, t('shell.live')));
+      this.#paintConnection('live');
       this.#parts.banner.hidden = true;
+      setReachable(true);
       if (!this.#isFirstConnection) this.#retryFailed();
       this.#isFirstConnection = false;
       return;
     }
     if (state === 'connecting' && box.dataset.state === 'waiting') return;
-    if (box.dataset.state !== state) {
-      box.dataset.state = state;
-      fill(box, h('span', { class: 'pulse' }), h('span', null, t(state === 'waiting' ? 'shell.reconnecting' : 'shell.connecting')));
-    }
+    if (box.dataset.state !== state || !box.firstChild) this.#paintConnection(state);
     if (state === 'waiting') {
       this.#refusedStatus = status;
       this.#bannerTimer ??= setTimeout(() => this.#showBanner(), BANNER_DELAY);
       if (!this.#parts.banner.hidden) this.#showBanner();
       if (this.#isFirstConnection && this.#inbox.status === 'idle') this.#inbox.reload();
     }
+  }
+
+  // The width of the longer text is reserved, so that the header stays as it is when the state changes.
+  #paintConnection(state) {
+    const texts = { live: t('shell.live'), waiting: t('shell.offline') };
+    const longest = texts.live.length > texts.waiting.length ? texts.live : texts.waiting;
+    this.#parts.state.dataset.state = state;
+    fill(this.#parts.state, h('span', { class: 'pulse' }), h('span', { class: 'connection-text', data: { longest } }, texts[state] ?? h('span', { class: 'sr-only' }, t('shell.connecting'))));
   }
 
   // Reads again what could not be read while the gateway was away. The feed resumes, so it does not ask for that.
@@ -364,12 +371,24 @@ export class App {
     if (this.#ended) return;
     const { banner } = this.#parts;
     banner.hidden = false;
+    this.#checkReachability();
     // The banner is read aloud, so it is replaced only when its text changes.
     if (banner.dataset.refusal === String(this.#refusedStatus)) return;
     banner.dataset.refusal = String(this.#refusedStatus);
     const problem = this.#refusedStatus === null ? t('shell.unreachable') : t('shell.feedRefused', { status: String(this.#refusedStatus) });
     fill(banner, icon('unplugged'), h('span', null, h('strong', null, problem), ' ', t('shell.outOfDate')),
       h('button', { type: 'button', onclick: () => this.#feed.retry() }, t('shell.tryNow')));
+  }
+
+  // The feed alone may be interrupted, so another request tells whether decisions can be sent.
+  async #checkReachability() {
+    let isAnswered = true;
+    try {
+      await this.#api.me();
+    } catch (error) {
+      isAnswered = error.status < 500;
+    }
+    if (!this.#ended && !this.#parts.banner.hidden) setReachable(isAnswered);
   }
 
   #handleRefusal(response) {

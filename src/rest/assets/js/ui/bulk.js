@@ -2,6 +2,7 @@
 
 import { explain } from '../core/api.js';
 import { announce } from '../core/announce.js';
+import { needsGateway } from '../core/connection.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { t } from '../core/locale.js';
@@ -19,8 +20,8 @@ export class BulkBar {
     this.count = h('strong');
     fill(this.element, this.count, h('div', { class: 'buttons' },
       h('button', { type: 'button', class: 'ghost', onclick: clear }, t('list.clear')),
-      h('button', { type: 'button', class: 'reject', data: { act: 'reject-all' }, onclick: reject }, icon('cross'), t('list.reject'), h('kbd', { 'aria-hidden': 'true' }, 'R')),
-      h('button', { type: 'button', class: 'approve', data: { act: 'approve-all' }, onclick: approve }, icon('check'), t('list.approve'), h('kbd', { 'aria-hidden': 'true' }, 'A'))));
+      h('button', { type: 'button', class: 'reject', data: { act: 'reject-all' }, onclick: reject, ...needsGateway() }, icon('cross'), t('list.reject'), h('kbd', { 'aria-hidden': 'true' }, 'R')),
+      h('button', { type: 'button', class: 'approve', data: { act: 'approve-all' }, onclick: approve, ...needsGateway() }, icon('check'), t('list.approve'), h('kbd', { 'aria-hidden': 'true' }, 'A'))));
   }
 
   show(n) {

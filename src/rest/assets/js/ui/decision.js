@@ -3,6 +3,7 @@
 // press. So do rejections, which cannot be undone: the first press asks for the reason.
 
 import { announce } from '../core/announce.js';
+import { isReachable, REACHABILITY_CHANGED } from '../core/connection.js';
 import { fill, h, separated } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
@@ -17,7 +18,7 @@ import { isUndoable } from './undo.js';
 const MIN_PRESS_GAP = 500;
 
 export class DecisionBar {
-  element = h('footer', { class: 'decision', 'aria-label': t('decision.decision'), hidden: true });
+  element = h('footer', { class: 'decision', 'aria-label': t('decision.decision'), hidden: true, 'data-needs-gateway': true });
   #me;
   #selection;
   #submit;
@@ -47,6 +48,7 @@ export class DecisionBar {
     this.#drafts = drafts;
     this.#selection = selection;
     this.#submit = submit;
+    this.element.addEventListener(REACHABILITY_CHANGED, () => this.refresh());
     this.#comment = h('textarea', {
       id: 'comment', rows: '1', maxlength: String(MAX_COMMENT), autocomplete: 'off', spellcheck: 'true',
       oninput: () => this.#saveDraft(), onkeydown: (event) => this.#commentKey(event), 'aria-keyshortcuts': 'Control+Enter',
@@ -93,7 +95,7 @@ export class DecisionBar {
     this.#guardTimer = setTimeout(() => {
       this.#notBefore = 0;
       const button = this.element.querySelector('[data-act=approve], [data-act=reject].armed');
-      if (button && this.#mode !== 'busy') button.disabled = false;
+      if (button && !this.#isBlocked()) button.disabled = false;
     }, PRESS_GUARD_MS);
   }
 
@@ -181,7 +183,11 @@ export class DecisionBar {
   }
 
   #canAct() {
-    return this.#me.mayDecide && this.#change !== null && this.#mode !== 'busy';
+    return this.#me.mayDecide && this.#change !== null && !this.#isBlocked();
+  }
+
+  #isBlocked() {
+    return this.#mode === 'busy' || !isReachable();
   }
 
   // Returns the icon and text that tell why this person cannot approve, or null. The gateway enforces the same rules.
@@ -210,7 +216,7 @@ export class DecisionBar {
 
   /** Handles the key `u`. Returns false if the open change has no approval to undo. */
   undo() {
-    if (this.#change === null || !this.#me.mayDecide || this.#mode === 'busy' || !this.#mayUndo()) return false;
+    if (!this.#canAct() || !this.#mayUndo()) return false;
     this.#send('undo');
     return true;
   }
@@ -364,22 +370,22 @@ export class DecisionBar {
   }
 
   #refreshButton(busyWith) {
-    return h('button', { type: 'button', disabled: this.#mode === 'busy', data: { act: 'refresh' }, 'aria-keyshortcuts': 'f', onclick: () => this.refreshPreview() },
+    return h('button', { type: 'button', disabled: this.#isBlocked(), data: { act: 'refresh' }, 'aria-keyshortcuts': 'f', onclick: () => this.refreshPreview() },
       icon('refresh'), t(busyWith === 'refresh' ? 'decision.refreshing' : 'decision.refresh'), h('kbd', { 'aria-hidden': 'true' }, 'F'));
   }
 
   #undoRow(busyWith) {
     const { runAfter } = this.#change;
     fill(this.element, this.#errorLine(),
-      h('div', { class: 'confirm' }, h('p', null, icon('clock'), h('span', null, parts('decision.approvedRuns', { time: time(runAfter, 'countdown') }))),
-        this.#mayUndo() && h('div', { class: 'buttons' }, h('button', { type: 'button', data: { act: 'undo' }, disabled: this.#mode === 'busy', 'aria-keyshortcuts': 'u', onclick: () => this.undo() },
+      h('div', { class: 'confirm' }, h('p', null, icon('clock'), h('span', null, isReachable() ? parts('decision.approvedRuns', { time: time(runAfter, 'countdown') }) : t('decision.unknownIfRun'))),
+        this.#mayUndo() && h('div', { class: 'buttons' }, h('button', { type: 'button', data: { act: 'undo' }, disabled: this.#isBlocked(), 'aria-keyshortcuts': 'u', onclick: () => this.undo() },
           icon('undo'), t(busyWith === 'undo' ? 'decision.undoing' : 'decision.undo'), h('kbd', { 'aria-hidden': 'true' }, 'U')))));
     clearTimeout(this.#undoTimer);
     this.#undoTimer = setTimeout(() => this.#change && !isUndoable(this.#change) && this.#render(), Math.min(until(runAfter) + 50, 2 ** 31 - 1));
   }
 
   #decideRow(busyWith) {
-    const busy = this.#mode === 'busy';
+    const blocked = this.#isBlocked();
     const rejecting = this.#mode === 'reject';
     const guarded = Date.now() < this.#notBefore;
     const canApprove = !rejecting && this.#change.state === 'pending' && !this.#obstacle();
@@ -388,9 +394,9 @@ export class DecisionBar {
     return h('div', { class: 'buttons' },
       rejecting && this.#cancelButton(),
       !rejecting && this.#change.state === 'stale' && this.#refreshButton(busyWith),
-      h('button', { type: 'button', class: `reject${rejecting ? ' armed' : ''}`, disabled: busy || (rejecting && guarded), data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#pressReject() },
+      h('button', { type: 'button', class: `reject${rejecting ? ' armed' : ''}`, disabled: blocked || (rejecting && guarded), data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#pressReject() },
         icon('cross'), t(busyWith === 'reject' ? 'decision.rejecting' : 'decision.reject'), h('kbd', { 'aria-hidden': 'true' }, 'R')),
-      canApprove && h('button', { type: 'button', class: withoutPreview ? 'no-preview' : 'approve', disabled: busy || guarded, data: { act: 'approve' }, 'aria-keyshortcuts': withoutPreview ? null : 'a', onclick: () => this.approve() },
+      canApprove && h('button', { type: 'button', class: withoutPreview ? 'no-preview' : 'approve', disabled: blocked || guarded, data: { act: 'approve' }, 'aria-keyshortcuts': withoutPreview ? null : 'a', onclick: () => this.approve() },
         icon(withoutPreview ? 'alert' : 'check'), t(busyWith === 'approve' ? 'decision.approving' : withoutPreview ? 'decision.approveNoPreview' : 'decision.approve'), !withoutPreview && h('kbd', { 'aria-hidden': 'true' }, 'A')));
   }
 
@@ -403,7 +409,7 @@ export class DecisionBar {
         reason === 'delete' ? h('span', null, parts('decision.confirmDeletion', { target: quote(this.#change.target.label, 80) })) : h('span', null, reason)),
       h('div', { class: 'buttons' },
         this.#cancelButton(),
-        h('button', { type: 'button', class: deletes ? 'danger' : 'approve', data: { act: 'confirm' }, onclick: () => this.approve() },
+        h('button', { type: 'button', class: deletes ? 'danger' : 'approve', disabled: !isReachable(), data: { act: 'confirm' }, onclick: () => this.approve() },
           icon(deletes ? 'trash' : 'check'), t(this.#change.preview?.failed ? withoutPreview : withPreview), h('kbd', { 'aria-hidden': 'true' }, 'A'))));
   }
 
@@ -419,7 +425,7 @@ export class DecisionBar {
 
   // Settling an outcome requires a reason.
   #settleButtons() {
-    const blocked = this.#mode === 'busy' || this.#comment.value.trim() === '';
+    const blocked = this.#isBlocked() || this.#comment.value.trim() === '';
     for (const button of this.element.querySelectorAll('[data-act=applied], [data-act=failed]')) button.disabled = blocked;
   }
 }

@@ -3,6 +3,7 @@
 import { conflictOf, explain } from '../core/api.js';
 import { announce, notice } from '../core/announce.js';
 import { differences } from '../core/compare.js';
+import { isReachable, needsGateway } from '../core/connection.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
@@ -244,7 +245,7 @@ export class Detail {
   // Creates the buttons other than the decision.
   #actions(change) {
     const isReviewer = isReviewerOf(change, this.#me);
-    const button = (act, iconName, text, key, run) => h('button', { type: 'button', class: 'ghost small', data: { act }, 'aria-keyshortcuts': key, title: key ? `${text} (${key})` : text, onclick: run }, icon(iconName), h('span', null, text));
+    const button = (act, iconName, text, key, run, props = needsGateway()) => h('button', { type: 'button', class: 'ghost small', data: { act }, 'aria-keyshortcuts': key, title: key ? `${text} (${key})` : text, onclick: run, ...props }, icon(iconName), h('span', null, text));
     return h('span', { class: 'detail-actions' },
       isReviewer && isDecidable(change.state) && mayEdit(change.terms) && button('edit', 'pencil', t('detail.edit'), 'e', () => this.edit()),
       // A rule outlasts the change, so an escalation does not let anybody create one.
@@ -252,7 +253,7 @@ export class Detail {
       button('print', 'print', t('detail.print'), null, () => {
         this.#unfold();
         print();
-      }));
+      }, {}));
   }
 
   // Opens folded and truncated parts before printing, up to a bound.
@@ -268,7 +269,7 @@ export class Detail {
   /** Handles the key `e`. */
   edit() {
     const open = this.#shown;
-    if (!open || !isReviewerOf(open.change, this.#me) || !isDecidable(open.change.state)) return false;
+    if (!open || !isReachable() || !isReviewerOf(open.change, this.#me) || !isDecidable(open.change.state)) return false;
     const { change } = open;
     if (!mayEdit(change.terms)) {
       notice(t('core.api.editForbidden'), { tone: 'amber', iconName: 'hidden' });

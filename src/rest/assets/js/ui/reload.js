@@ -4,6 +4,7 @@
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
+import { needsGateway } from '../core/connection.js';
 import { t } from '../core/locale.js';
 import { quote, visibleString } from '../core/text.js';
 import { PRESS_GUARD_MS, time } from '../core/time.js';
@@ -61,7 +62,7 @@ export class ReloadBar {
       h('div', { class: 'reload-line' }, icon('eye'),
         h('p', null, h('strong', null, t('serverform.needsApproval')), ' ',
           t(this.#canDecide ? 'serverform.loosens' : 'serverform.loosensForReviewer', { count: loosens.length }), ' ', h('span', { class: 'quiet' }, time(waiting.since))),
-        h('button', { type: 'button', 'aria-expanded': String(this.#open), onclick: () => {
+        h('button', { type: 'button', 'aria-expanded': String(this.#open), ...needsGateway(), onclick: () => {
           this.#open = !this.#open;
           this.#paint();
           this.element.querySelector('[aria-expanded]')?.focus();
@@ -74,8 +75,8 @@ export class ReloadBar {
         this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
         this.#canDecide
           ? h('div', { class: 'reload-buttons' },
-            h('button', { type: 'button', class: 'approve', disabled: this.#isBlocked(), onclick: () => this.#consent('accept', waiting.digest) }, icon('check'), t('serverform.applyChange')),
-            h('button', { type: 'button', class: 'reject', disabled: this.#isBlocked(), onclick: () => this.#consent('refuse', waiting.digest) }, icon('cross'), t('serverform.rejectChange')))
+            h('button', { type: 'button', class: 'approve', ...needsGateway(() => this.#isBlocked()), onclick: () => this.#consent('accept', waiting.digest) }, icon('check'), t('serverform.applyChange')),
+            h('button', { type: 'button', class: 'reject', ...needsGateway(() => this.#isBlocked()), onclick: () => this.#consent('refuse', waiting.digest) }, icon('cross'), t('serverform.rejectChange')))
           : h('p', { class: 'quiet' }, t('common.onlyReviewer'))));
   }
 

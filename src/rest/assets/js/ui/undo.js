@@ -2,6 +2,7 @@
 
 import { announce, notice } from '../core/announce.js';
 import { explain } from '../core/api.js';
+import { isReachable, REACHABILITY_CHANGED } from '../core/connection.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
@@ -14,7 +15,7 @@ const MAX_NOTICES = 4;
 export const isUndoable = (change) => change.state === 'approved' && Boolean(change.runAfter) && until(change.runAfter) > 0;
 
 export class UndoStack {
-  element = h('div', { class: 'undos', role: 'region', 'aria-label': t('decision.undoRegion') });
+  element = h('div', { class: 'undos', role: 'region', 'aria-label': t('decision.undoRegion'), 'data-needs-gateway': true });
   #undo;
   #undone;
   #open = new Map();
@@ -25,6 +26,7 @@ export class UndoStack {
   constructor({ undo, undone }) {
     this.#undo = undo;
     this.#undone = undone;
+    this.element.addEventListener(REACHABILITY_CHANGED, () => this.#tick());
   }
 
   add(change) {
@@ -32,9 +34,12 @@ export class UndoStack {
     this.drop(change.id);
     const countdown = h('strong', { class: 'undo-left' });
     const button = h('button', { type: 'button', onclick: () => this.#run(change.id) }, icon('undo'), t('decision.undo'), h('kbd', { 'aria-hidden': 'true' }, 'U'));
-    const element = h('div', { class: 'undo' }, h('span', { class: 'undo-text' }, parts('decision.undoLine', { change: visibleString(short(change.summary, 70)), time: countdown })), button);
+    const summary = visibleString(short(change.summary, 70));
+    const running = h('span', { class: 'undo-text' }, parts('decision.undoLine', { change: summary, time: countdown }));
+    const unknown = h('span', { class: 'undo-text', hidden: true }, t('decision.undoUnknown', { change: summary }));
+    const element = h('div', { class: 'undo' }, running, unknown, button);
     element.hidden = change.id === this.#hidden;
-    this.#open.set(change.id, { change, element, countdown, button });
+    this.#open.set(change.id, { change, element, countdown, running, unknown, button, busy: false });
     this.element.prepend(element);
     while (this.#open.size > MAX_NOTICES) this.drop(this.#open.keys().next().value);
     this.#timer ??= setInterval(() => this.#tick(), TICK);
@@ -76,7 +81,13 @@ export class UndoStack {
   }
 
   #tick() {
-    for (const [id, { change, countdown }] of this.#open) {
+    const isKnown = isReachable();
+    for (const [id, { change, countdown, running, unknown, button, busy }] of this.#open) {
+      running.hidden = !isKnown;
+      unknown.hidden = isKnown;
+      button.disabled = busy || !isKnown;
+      // Without the gateway, the notice stays, because nobody knows what became of the change.
+      if (!isKnown) continue;
       const seconds = Math.ceil(until(change.runAfter) / 1000);
       const text = t('core.time.amount.s', { count: seconds });
       if (seconds <= 0) this.drop(id);
@@ -87,6 +98,7 @@ export class UndoStack {
   async #run(id) {
     const entry = this.#open.get(id);
     if (!entry || entry.button.disabled) return;
+    entry.busy = true;
     entry.button.disabled = true;
     fill(entry.button, t('decision.undoing'));
     try {

@@ -3,6 +3,7 @@
 
 import { explain } from '../core/api.js';
 import { announce, notice } from '../core/announce.js';
+import { isReachable, needsGateway } from '../core/connection.js';
 import { fill, h, separated } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
@@ -218,7 +219,7 @@ export class BundleView {
     const problem = this.#problems.get(change.id);
     const isIncluded = !obstacle && !bulkObstacle && !this.#excluded.has(change.id);
     const key = JSON.stringify([change.version, obstacle, bulkObstacle, isIncluded, problem]);
-    const button = (act, name, text, shortcut, run, props = {}) => h('button', { type: 'button', data: { act }, onclick: run, ...props }, icon(name), text, h('kbd', { 'aria-hidden': 'true' }, shortcut));
+    const button = (act, name, text, shortcut, run, props = {}) => h('button', { type: 'button', data: { act }, onclick: run, ...needsGateway(), ...props }, icon(name), text, h('kbd', { 'aria-hidden': 'true' }, shortcut));
     const { id } = change;
     const note = obstacle ?? bulkObstacle;
     const nodes = [
@@ -268,8 +269,8 @@ export class BundleView {
         return h('li', { class: `badge tone-${tone}` }, icon(name), t(`bundle.kind.${operation}`, { count: n }));
       }), leftOut > 0 && h('li', { class: 'quiet' }, t('bundle.countLeftOut', { count: leftOut }))),
       h('div', { class: 'buttons' },
-        h('button', { type: 'button', class: 'reject', disabled: selected.length === 0, data: { act: 'reject-all' }, onclick: () => this.#decide('reject', this.#selected()) }, icon('cross'), t('bundle.rejectAll')),
-        h('button', { type: 'button', class: 'approve', disabled: selected.length === 0 || unseen.length > 0, data: { act: 'approve-all' }, onclick: () => this.#approveAll() }, icon('check'), selected.length > 0 ? t('bundle.approveCount', { count: selected.length }) : t('bundle.approveAll'), h('kbd', { 'aria-hidden': 'true' }, t('core.key.shiftA')))));
+        h('button', { type: 'button', class: 'reject', ...needsGateway(() => selected.length === 0), data: { act: 'reject-all' }, onclick: () => this.#decide('reject', this.#selected()) }, icon('cross'), t('bundle.rejectAll')),
+        h('button', { type: 'button', class: 'approve', ...needsGateway(() => selected.length === 0 || unseen.length > 0), data: { act: 'approve-all' }, onclick: () => this.#approveAll() }, icon('check'), selected.length > 0 ? t('bundle.approveCount', { count: selected.length }) : t('bundle.approveAll'), h('kbd', { 'aria-hidden': 'true' }, t('core.key.shiftA')))));
     if (act) this.#decision.querySelector(`[data-act="${act}"]`)?.focus({ preventScroll: true });
   }
 
@@ -294,7 +295,7 @@ export class BundleView {
   }
 
   #decide(decision, changes) {
-    if (changes.length === 0) return;
+    if (changes.length === 0 || !isReachable()) return;
     openBulk({
       decision, selected: changes.map(shownOf),
       decide: (verdict, comment, shown) => this.#send(verdict, comment, shown),
@@ -327,7 +328,7 @@ export class BundleView {
 
   #edit(id) {
     const entry = this.#entries.get(id);
-    if (!entry || !isDecidable(entry.change.state) || !isReviewerOf(entry.change, this.#me)) return false;
+    if (!entry || !isReachable() || !isDecidable(entry.change.state) || !isReviewerOf(entry.change, this.#me)) return false;
     if (!mayEdit(entry.change.terms)) {
       notice(t('core.api.editForbidden'), { tone: 'amber', iconName: 'hidden' });
       return true;

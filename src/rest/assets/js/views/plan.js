@@ -2,6 +2,7 @@
 
 import { explain } from '../core/api.js';
 import { announce, notice } from '../core/announce.js';
+import { needsGateway } from '../core/connection.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
@@ -166,8 +167,8 @@ export class PlanView {
         h('span', null, obstacle ?? (unseen > 0 ? t('plan.unseen', { count: unseen }) : t(isLast(own, waiting) ? 'plan.approvesAndRuns' : 'plan.approvesSome', { count: own.length })))),
       h('label', { class: 'sr-only', for: 'plan-comment' }, t('controls.comment')), this.#comment,
       h('div', { class: 'buttons' },
-        h('button', { type: 'button', class: 'reject', disabled: busy || rejectable.length === 0, data: { act: 'reject' }, onclick: () => this.#decide('reject') }, icon('cross'), this.#rejectLabel()),
-        waiting.length > 0 && h('button', { type: 'button', class: 'approve', disabled: busy || Boolean(obstacle) || unseen > 0, data: { act: 'approve' }, onclick: () => this.#decide('approve') }, icon('check'), t(this.#busy === 'approve' ? 'decision.approving' : 'plan.approve'))));
+        h('button', { type: 'button', class: 'reject', ...needsGateway(() => busy || rejectable.length === 0), data: { act: 'reject' }, onclick: () => this.#decide('reject') }, icon('cross'), this.#rejectLabel()),
+        waiting.length > 0 && h('button', { type: 'button', class: 'approve', ...needsGateway(() => busy || Boolean(obstacle) || unseen > 0), data: { act: 'approve' }, onclick: () => this.#decide('approve') }, icon('check'), t(this.#busy === 'approve' ? 'decision.approving' : 'plan.approve'))));
     if (active === this.#comment) this.#comment.focus({ preventScroll: true });
     else if (act) this.#decision.querySelector(`[data-act=${act}]`)?.focus({ preventScroll: true });
   }

@@ -1,6 +1,7 @@
 // Selects changes of a list to decide them together, with boxes beside the rows and a bar below.
 
 import { announce, notice } from '../core/announce.js';
+import { isReachable } from '../core/connection.js';
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { t } from '../core/locale.js';
@@ -136,10 +137,10 @@ export class Selection {
     this.#show();
   }
 
-  /** Opens the dialog to decide the selected changes. Returns false if there are none. */
+  /** Opens the dialog to decide the selected changes. Returns false if that is not possible now. */
   decide(decision) {
     const { selected } = this.#triage;
-    if (!selected.length || !this.#canSelect) return false;
+    if (!selected.length || !this.#canSelect || !isReachable()) return false;
     this.#deciding = true;
     openBulk({
       decision, selected,

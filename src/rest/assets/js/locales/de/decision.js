@@ -45,6 +45,8 @@ export default {
   'decision.undoing': 'Wird rückgängig gemacht …',
   'decision.undoRegion': 'Freigaben, die rückgängig gemacht werden können',
   'decision.undoLine': 'Freigegeben: {change} läuft in {time}',
+  'decision.undoUnknown': 'Freigegeben: {change}. Das Gateway ist nicht erreichbar; ob dies ausgeführt wird, ist unbekannt.',
+  'decision.unknownIfRun': 'Freigegeben. Das Gateway ist nicht erreichbar; ob dies ausgeführt wird, ist unbekannt.',
   'decision.pressUndo': 'Freigegeben. Mit u machen Sie es rückgängig.',
   'decision.undone': 'Rückgängig gemacht: Die Änderung wartet wieder auf eine Entscheidung.',
   'decision.notUndone': 'Nicht rückgängig gemacht: {problem}',

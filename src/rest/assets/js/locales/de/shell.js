@@ -33,7 +33,7 @@ export default {
   'shell.brokenServers': { one: '{count} Server funktioniert nicht', other: '{count} Server funktionieren nicht' },
   'shell.live': 'Live',
   'shell.connecting': 'Verbinden …',
-  'shell.reconnecting': 'Neu verbinden …',
+  'shell.offline': 'Offline',
   'shell.unreachable': 'Das Gateway ist nicht erreichbar.',
   'shell.feedRefused': 'Das Gateway verweigert die Live-Aktualisierung (HTTP {status}).',
   'shell.outOfDate': 'Diese Seite ist möglicherweise nicht aktuell. Sie aktualisiert sich, sobald das Gateway wieder antwortet. Wartende Änderungen bleiben erhalten.',

@@ -45,6 +45,8 @@ export default {
   'decision.undoing': 'Undoing…',
   'decision.undoRegion': 'Approvals that can be undone',
   'decision.undoLine': 'Approved: {change} runs in {time}',
+  'decision.undoUnknown': 'Approved: {change}. The gateway cannot be reached; whether this runs is unknown.',
+  'decision.unknownIfRun': 'Approved. The gateway cannot be reached; whether this runs is unknown.',
   'decision.pressUndo': 'Approved. Press u to undo.',
   'decision.undone': 'Undone: the change is waiting for a decision again.',
   'decision.notUndone': 'Not undone: {problem}',

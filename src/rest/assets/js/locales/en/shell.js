@@ -33,7 +33,7 @@ export default {
   'shell.brokenServers': { one: '{count} server does not work', other: '{count} servers do not work' },
   'shell.live': 'Live',
   'shell.connecting': 'Connecting…',
-  'shell.reconnecting': 'Reconnecting…',
+  'shell.offline': 'Offline',
   'shell.unreachable': 'The gateway cannot be reached.',
   'shell.feedRefused': 'The gateway is refusing the live feed (HTTP {status}).',
   'shell.outOfDate': 'This page may be out of date. It catches up as soon as the gateway answers again. Pending changes are kept.',
