@@ -121,6 +121,7 @@ test('broken servers come first and mark the navigation', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/servers' });
   const row = page.locator('.server-table .server-row').first();
   await matches(() => row.innerText(), /broken[^]*Built-in|broken[^]*MCP server[^]*status 3[^]*sh -c/);
+  await becomes(() => row.locator('td').first().evaluate((cell) => parseFloat(getComputedStyle(cell).paddingTop)), 8, 'rows of several lines keep their distance');
   await page.locator('nav a[data-view=servers] .alarm', { hasText: '1 server does not work' }).waitFor({ state: 'attached' });
   await page.setViewportSize({ width: 768, height: 800 });
   await becomes(() => page.locator('nav a[data-view=servers]').evaluate((link) => link.scrollHeight <= link.clientHeight), true, 'the mark stays in the bar');

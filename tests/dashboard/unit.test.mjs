@@ -15,7 +15,7 @@ import { pretty } from '../../src/rest/assets/js/core/rawjson.js';
 import { parseRoute, routeTo } from '../../src/rest/assets/js/core/router.js';
 import { compareServers } from '../../src/rest/assets/js/core/serverstate.js';
 import { SseParser } from '../../src/rest/assets/js/core/sse.js';
-import { cut, linesOf, visibleString } from '../../src/rest/assets/js/core/text.js';
+import { cut, linesOf, shortMiddle, visibleString } from '../../src/rest/assets/js/core/text.js';
 import { Triage } from '../../src/rest/assets/js/core/triage.js';
 import { entryOf, EVENT_GROUPS, EVENTS, eventOf, HISTORY_STATES, shownOperation, toolName } from '../../src/rest/assets/js/core/vocab.js';
 import { auditRequest, isNarrowed, readAuditFilter } from '../../src/rest/assets/js/ui/auditfilter.js';
@@ -49,6 +49,9 @@ test('a reviewer is told whose account a call lacks', () => {
 test('cut and truncatedLength never split a character', () => {
   assert.equal(cut('ab👍', 3), 'ab');
   assert.equal(cut('ab👍', 4), 'ab👍');
+  assert.equal(shortMiddle('node server.mjs', 15), 'node server.mjs');
+  assert.equal(shortMiddle('/usr/bin/node /opt/server.mjs', 15), '/usr/…server.mjs');
+  assert.equal(shortMiddle('abc👍d👍ef', 7), 'ab…d👍ef');
   assert.equal(truncatedLength('a\nb\nc\nd', 100, 2), 3);
   assert.equal(truncatedLength('abcdef', 3, 10), 3);
   assert.equal(truncatedLength('abc', 100, 10), 3);

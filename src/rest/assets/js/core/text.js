@@ -124,6 +124,15 @@ export function short(text, limit) {
   return string.length <= limit ? string : `${cut(string, limit)}…`;
 }
 
+/** Returns at most `limit` characters of the beginning and the end, which tells commands and paths apart. */
+export function shortMiddle(text, limit) {
+  const string = String(text);
+  if (string.length <= limit) return string;
+  const start = cut(string, Math.floor(limit / 3));
+  const end = string.slice(start.length - limit);
+  return `${start}…${end.replace(/^[\udc00-\udfff]/, '')}`;
+}
+
 /** Returns a span with one line of an agent's text, isolated so that its direction does not affect its surroundings. */
 export function quote(text, limit = 300) {
   const span = document.createElement('span');

@@ -4,7 +4,7 @@ import { fill, h, separated } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { isBroken, isStarting, reviewCount, toolStates } from '../core/serverstate.js';
-import { count, quote, visibleString } from '../core/text.js';
+import { count, quote, short, shortMiddle, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { accountSection } from './account.js';
 import { toneBadge } from './badges.js';
@@ -160,7 +160,7 @@ export class ServerRow {
     fill(this.#cells.tools,
       states.length ? separated(states.map(([text, n]) => h('span', { class: 'nowrap' }, t(text, { count: n }))), ' · ') : h('span', { class: 'quiet' }, server.tools > 0 ? count(server.tools) : t('serverform.noTools')),
       waiting > 0 && h('div', null, toneBadge('amber', 'eye', t('serverform.toolsWaiting', { count: waiting }))));
-    fill(this.#cells.target, server.target ? h('code', null, quote(server.target, 160)) : h('span', { class: 'quiet' }, t('serverform.builtIn')));
+    fill(this.#cells.target, server.target ? h('code', { class: 'server-command', title: visibleString(short(server.target, 300)) }, quote(shortMiddle(server.target, 64))) : h('span', { class: 'quiet' }, t('serverform.builtIn')));
   }
 
   #paintHead(server) {
