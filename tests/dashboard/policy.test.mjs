@@ -8,7 +8,7 @@ import { assertClean, becomes, dashboard, fitsScreen, launch, matches, pressToge
 import { Gateway } from './lib/gateway.mjs';
 
 const RULES = [
-  { name: 'no-deletions', tools: 'delete_*', then: 'deny', reason: 'by hand only' },
+  { name: 'no-deletions', tools: ['delete_*', 'erase_*'], then: 'deny', reason: 'by hand only' },
   { tools: 'create_issue', when: 'has(arguments.type) && arguments.type == "Story"', then: 'allow' },
 ];
 
@@ -31,11 +31,14 @@ test('rules stand in order with what each decided', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox' });
   await pressTogether(page, 'gp');
   const rules = page.locator('.policy-rule');
-  await becomes(() => rules.locator('h3').allInnerTexts().then((all) => all.map((text) => text.replace(/\s+/g, ' ').trim())), ['Deny no-deletions', 'Allow rule 2', 'policy.default review_writes']);
+  await becomes(() => rules.locator('h3').allInnerTexts().then((all) => all.map((text) => text.replace(/\s+/g, ' ').trim())), ['Deny no-deletions', 'Allow unnamed', 'policy.default review_writes']);
   await rules.nth(0).getByText('Decided no call in the last 30 days.').waitFor();
-  await rules.nth(0).getByText('by hand only').waitFor();
+  await rules.nth(0).getByText('by hand only', { exact: true }).waitFor();
+  await becomes(() => rules.nth(0).locator('.policy-values li').allInnerTexts(), ['delete_*', 'erase_*']);
+  await becomes(() => rules.nth(0).locator('.policy-tools a').count(), 0, 'tools without changes are not listed');
+  await becomes(() => rules.nth(2).locator('.policy-tools a').allInnerTexts(), ['create_issue']);
   await rules.nth(1).getByText('1 call allowed').waitFor();
-  await matches(() => rules.nth(1).innerText(), /arguments\.type == /);
+  await matches(() => rules.nth(1).innerText(), /has\(arguments\.type\) && arguments\.type == "Story"/);
   await rules.nth(2).getByText('2 calls reviewed').waitFor();
   await page.locator('.policy-standing').getByText('are denied without review.').waitFor();
   await screenshot(page, 'policy', { fullPage: true });

@@ -18,6 +18,11 @@ const BURST = 500;
 // Only the newest standing rules are shown; the others are on their own page.
 const MAX_STANDING = 20;
 const MAX_TOOLS = 8;
+// The overview lists no more tools, so with that many it may lack one that has changes.
+const MAX_ACTIVE_TOOLS = 20;
+
+const QUOTED = /"(?:[^"\\]|\\.)*"/g;
+const LIST_ITEM = /"(?:[^"\\]|\\.)*"|[^",\s][^",]*/g;
 
 export class PolicyView {
   element;
@@ -38,8 +43,9 @@ export class PolicyView {
       this.#parts.body);
     this.#poller = new Poller({
       read: async (signal) => {
-        const [policy, rules] = await Promise.all([this.#api.policy(signal), this.#api.rules(signal)]);
-        return { policy, rules: rules.map(({ rule }) => rule) };
+        const [policy, rules, { complete, tools }] = await Promise.all([this.#api.policy(signal), this.#api.rules(signal), this.#api.overview('30d', signal)]);
+        const active = complete && tools.length < MAX_ACTIVE_TOOLS ? tools.map(({ name }) => name) : null;
+        return { policy, rules: rules.map(({ rule }) => rule), active };
       },
       show: (found) => this.#paint(found),
       failed: (error) => fill(this.#parts.body, errorState(error, () => this.#poller.poll())),
@@ -80,8 +86,9 @@ export class PolicyView {
     }
   }
 
-  #paint({ policy, rules }) {
-    const text = JSON.stringify([policy, rules]);
+  // `active` has the names of the tools that have changes, or is null if they are not known.
+  #paint({ policy, rules, active: activeTools }) {
+    const text = JSON.stringify([policy, rules, activeTools]);
     if (text === this.#painted) return;
     this.#painted = text;
     const active = rules.filter((rule) => stateOfRule(rule, now()) === 'active');
@@ -89,7 +96,7 @@ export class PolicyView {
       policy.mode === 'simulate' && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('policy.simulates'))),
       h('section', { class: 'policy-rules' }, h('h2', null, t('policy.rules')),
         policy.rules.length === 0 && h('p', { class: 'quiet' }, t('policy.noRules')),
-        h('ol', null, policy.rules.map(ruleItem), defaultItem(policy))),
+        h('ol', null, policy.rules.map((rule, n) => ruleItem(rule, n + 1, activeTools)), defaultItem(policy, activeTools))),
       h('section', { class: 'policy-standing' }, h('h2', null, t('policy.standing')),
         active.length === 0 ? emptyState('rule', t('policy.noStanding'), t('policy.howStanding'))
           : h('ul', null, active.slice(0, MAX_STANDING).map((rule) => h('li', { class: 'card' }, h('p', null, h('code', null, quote(rule.tool, 120))), h('p', { class: 'rule-words' }, ...ruleSentence(rule)),
@@ -98,17 +105,29 @@ export class PolicyView {
   }
 }
 
-function ruleItem(rule) {
+function ruleItem(rule, number, activeTools) {
+  // The label that the gateway gives to a rule without a name.
+  const isUnnamed = rule.label === `rule ${number}`;
   return h('li', { class: 'card policy-rule', data: { rule: rule.label } },
-    h('div', { class: 'card-head' }, h('h3', null, verdictBadge(rule.then), ' ', quote(rule.label, 80))),
-    rule.settings.length > 0 && h('dl', { class: 'policy-settings' }, rule.settings.map(({ key, value }) => h('div', null, h('dt', null, key), h('dd', null, h('code', null, quote(value, 400)))))),
-    decisionCounts(rule.decided), coveredTools(rule.tools));
+    h('div', { class: 'card-head' }, h('h3', null, verdictBadge(rule.then), ' ', isUnnamed ? h('span', { class: 'quiet' }, t('policy.unnamed')) : quote(rule.label, 80))),
+    rule.settings.length > 0 && h('dl', { class: 'policy-settings' }, rule.settings.map(({ key, value }) => h('div', null, h('dt', null, key), h('dd', null, settingValue(key, value))))),
+    decisionCounts(rule.decided), coveredTools(rule.tools, activeTools));
 }
 
-function defaultItem({ default: name, decided: counts, tools: covered }) {
+// Shows a value that the gateway writes as YAML: a list as its items, a text without quotes and escapes, and others as they are.
+function settingValue(key, value) {
+  const read = (text) => (text.startsWith('"') ? JSON.parse(text) : text);
+  const code = (text) => h('code', null, quote(text, 400));
+  const isNested = /[{[]/.test(value.slice(1).replace(QUOTED, ''));
+  if (isNested) return code(value);
+  if (value.startsWith('[')) return h('ul', { class: 'policy-values' }, (value.slice(1, -1).match(LIST_ITEM) ?? []).map((item) => h('li', null, code(read(item)))));
+  return key === 'reason' ? quote(read(value), 400) : code(read(value));
+}
+
+function defaultItem({ default: name, decided: counts, tools: covered }, activeTools) {
   return h('li', { class: 'card policy-rule policy-default' },
     h('div', { class: 'card-head' }, h('h3', null, h('code', null, t('policy.default')), ' ', h('code', null, quote(name, 40)))),
-    h('p', { class: 'quiet' }, t(`policy.default.${name}`)), decisionCounts(counts), coveredTools(covered));
+    h('p', { class: 'quiet' }, t(`policy.default.${name}`)), decisionCounts(counts), coveredTools(covered, activeTools));
 }
 
 // Shows the numbers of calls by verdict.
@@ -119,12 +138,15 @@ function decisionCounts({ allowed, reviewed, denied }) {
 }
 
 // The changes behind a rule are found by its tools, because a change stores only the name that its rule had.
-function coveredTools({ count: all, names }) {
+function coveredTools({ count: all, names: covered }, activeTools) {
   if (all === 0) return h('p', { class: 'quiet' }, t('policy.noTools'));
+  const names = activeTools ? covered.filter((name) => activeTools.includes(name)) : covered;
+  if (names.length === 0) return null;
   const link = (name) => h('li', null, h('a', { href: routeTo('history', null, { tool: name, age: '30d' }) }, quote(name, 80)));
   const list = (some) => h('ul', { class: 'policy-tools' }, some.map(link));
   const rest = names.slice(MAX_TOOLS);
+  const unlisted = activeTools ? 0 : all - names.length;
   return h('div', null, h('p', { class: 'quiet' }, t('policy.changesOf')), list(names.slice(0, MAX_TOOLS)),
-    rest.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, t('policy.moreTools', { count: all - MAX_TOOLS })), list(rest),
-      all > names.length && h('p', { class: 'quiet' }, ...parts('policy.unlisted', { count: all - names.length }))));
+    rest.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, t('policy.moreTools', { count: rest.length + unlisted })), list(rest),
+      unlisted > 0 && h('p', { class: 'quiet' }, ...parts('policy.unlisted', { count: unlisted }))));
 }

@@ -23,6 +23,7 @@ export default {
   'policy.reviewed': { one: '{count} Aufruf geprüft', other: '{count} Aufrufe geprüft' },
   'policy.denied': { one: '{count} Aufruf verweigert', other: '{count} Aufrufe verweigert' },
   'policy.noTools': 'Sie trifft auf kein Tool der verbundenen Server zu.',
+  'policy.unnamed': 'ohne Namen',
   'policy.changesOf': 'Änderungen dieser Tools in den letzten 30 Tagen:',
   'policy.moreTools': { one: '{count} weiteres Tool', other: '{count} weitere Tools' },
   'policy.unlisted': { one: '{count} Tool ist nicht aufgeführt.', other: '{count} Tools sind nicht aufgeführt.' },

@@ -23,6 +23,7 @@ export default {
   'policy.reviewed': { one: '{count} call reviewed', other: '{count} calls reviewed' },
   'policy.denied': { one: '{count} call denied', other: '{count} calls denied' },
   'policy.noTools': 'No tool of the connected servers matches.',
+  'policy.unnamed': 'unnamed',
   'policy.changesOf': 'Changes of these tools in the last 30 days:',
   'policy.moreTools': { one: '{count} more tool', other: '{count} more tools' },
   'policy.unlisted': { one: '{count} tool is not listed.', other: '{count} tools are not listed.' },
