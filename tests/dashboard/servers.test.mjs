@@ -129,13 +129,13 @@ test('a viewer sees servers and configuration but cannot decide', async () => {
   await page.getByRole('region', { name: 'Changed: fs__read_file' }).waitFor();
   await page.getByRole('button', { name: 'Review', exact: true }).click();
   await page.getByText('review_writes').first().waitFor();
-  await becomes(() => page.getByRole('button', { name: /Accept|Revoke|Apply|Reject|Let / }).count(), 0);
+  await becomes(() => page.getByRole('button', { name: /Accept|Revoke|Consent|Refuse|Let / }).count(), 0);
   await becomes(() => page.locator('main input').count(), 0);
   assertClean(page);
   await page.context().close();
 });
 
-test('a looser configuration needs approval, and an invalid file is reported', async () => {
+test('a looser configuration needs consent, and an invalid file is reported', async () => {
   await happen({ waiting: [{ key: 'policy.rules', from: 'deny db__*', to: null }, { key: 'mcpServers.fs.trust_annotations', from: 'false', to: 'true' }], refused: [{ place: '/etc/countersign.yaml:3:7', key: 'policy.rules', message: 'rule 1 has no `then`', remedy: 'Write one.' }] });
   const page = await dashboard(browser, gateway);
   const bar = page.getByRole('region', { name: 'Configuration' });
@@ -146,10 +146,11 @@ test('a looser configuration needs approval, and an invalid file is reported', a
   await bar.getByRole('button', { name: 'Review', exact: true }).click();
   await bar.getByText('mcpServers.fs.trust_annotations').first().waitFor();
   await bar.locator('tbody tr', { hasText: 'policy.rules' }).locator('.delete', { hasText: 'no-db (deny)' }).waitFor();
+  await becomes(() => bar.locator('tbody tr', { hasText: 'policy.rules' }).locator('.none').locator('[aria-hidden]').innerText(), '–', 'a missing rule is no value');
   // The bar shows the lines of the file, not only the name of the setting.
   const content = bar.locator('.reload-content', { hasText: 'policy.rules' });
   await matches(async () => (await content.locator('.line.delete .code').allInnerTexts()).join('\n'), /db__\*[^]*deny|deny[^]*db__\*/);
-  await bar.getByRole('button', { name: 'Apply change' }).click();
+  await bar.getByRole('button', { name: 'Consent', exact: true }).click();
   await bar.waitFor({ state: 'hidden' });
   assert.equal((await gateway.api('reload')).value.waiting, null);
   assertClean(page);

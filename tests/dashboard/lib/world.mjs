@@ -51,7 +51,7 @@ export class World {
     this.gateway.servers[name] = { command: process.execPath, args: [SERVER, file], previews };
     this.gateway.reconfigure();
     const isConnected = async () => (await this.gateway.api(`servers/${name}`)).value.tools?.length === definitions.length;
-    // Naming recipes with a dry run for a server loosens policy, so it needs approval.
+    // Naming recipes with a dry run for a server loosens policy, so it needs consent.
     const waiting = await eventually(`${name} is connected, or waits for consent`, async () => (await this.gateway.api('reload')).value.waiting ?? isConnected());
     if (waiting !== true) await this.gateway.api('reload/consent', { body: { digest: waiting.digest, verdict: 'accept' } });
     await eventually(`${name} is connected`, isConnected);

@@ -66,7 +66,7 @@ pub fn event_clause(values: &TemplateValues<'_>) -> String {
         }
         "config.applied" => "The configuration has changed".to_owned(),
         "config.refused" => "A new configuration was refused, the old one stays in force".to_owned(),
-        "config.waiting" => "Configuration change needs approval".to_owned(),
+        "config.waiting" => "Configuration change needs consent".to_owned(),
         "webhook.failing" => format!("The webhook {} is failing", text("/webhook")),
         "webhook.recovered" => format!("The webhook {} works again", text("/webhook")),
         "webhook.test" => "Test".to_owned(),
@@ -217,7 +217,7 @@ mod tests {
             ),
             (
                 json!({ "type": "config.waiting", "loosens": [{ "key": "policy.default" }] }),
-                "Configuration change needs approval | loosens: policy.default",
+                "Configuration change needs consent | loosens: policy.default",
             ),
         ] {
             let (headline, details) = headline_and_details(&event);

@@ -1,4 +1,4 @@
-// The bar about the configuration file. It asks for approval of a change that loosens policy, or shows why a changed file
+// The bar about the configuration file. It asks for consent to a change that loosens policy, or shows why a changed file
 // was rejected.
 
 import { fill, h } from '../core/dom.js';
@@ -60,7 +60,7 @@ export class ReloadBar {
     const loosens = waiting.loosens ?? [];
     return h('div', { class: 'reload-item tone-amber' },
       h('div', { class: 'reload-line' }, icon('eye'),
-        h('p', null, h('strong', null, t('serverform.needsApproval')), ' ',
+        h('p', null, h('strong', null, t('serverform.changeNeedsConsent')), ' ',
           t(this.#canDecide ? 'serverform.loosens' : 'serverform.loosensForReviewer', { count: loosens.length }), ' ', h('span', { class: 'quiet' }, time(waiting.since))),
         h('button', { type: 'button', 'aria-expanded': String(this.#open), ...needsGateway(), onclick: () => {
           this.#open = !this.#open;
@@ -75,8 +75,8 @@ export class ReloadBar {
         this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
         this.#canDecide
           ? h('div', { class: 'reload-buttons' },
-            h('button', { type: 'button', class: 'approve', ...needsGateway(() => this.#isBlocked()), onclick: () => this.#consent('accept', waiting.digest) }, icon('check'), t('serverform.applyChange')),
-            h('button', { type: 'button', class: 'reject', ...needsGateway(() => this.#isBlocked()), onclick: () => this.#consent('refuse', waiting.digest) }, icon('cross'), t('serverform.rejectChange')))
+            h('button', { type: 'button', class: 'approve', ...needsGateway(() => this.#isBlocked()), onclick: () => this.#consent('accept', waiting.digest) }, icon('check'), t('serverform.consentToChange')),
+            h('button', { type: 'button', class: 'reject', ...needsGateway(() => this.#isBlocked()), onclick: () => this.#consent('refuse', waiting.digest) }, icon('cross'), t('serverform.refuseChange')))
           : h('p', { class: 'quiet' }, t('common.onlyReviewer'))));
   }
 
@@ -116,12 +116,15 @@ export class ReloadBar {
   }
 }
 
+// What the gateway writes in place of a value that is not there.
+const MISSING = /^no (such rule|such issuer|recipe that needs consent)$/;
+
 const OPS = { same: 'equal', removed: 'delete', added: 'insert' };
 
 /** Shows changed lines of the configuration. */
 export const configLines = (name, lines) => lineDiff({ field: name, label: name, before: null, after: null, lines: lines.map(({ op, text }) => ({ op: OPS[op] ?? 'note', text })) });
 
-/** Shows the lines of a key that change, because they are what a reviewer approves. */
+/** Shows the lines of a key that change, because they are what a reviewer consents to. */
 function contentOf({ key, lines, cut }) {
   const altered = lines.some(({ op }) => op !== 'same');
   return h('div', { class: 'reload-content' },
@@ -131,14 +134,16 @@ function contentOf({ key, lines, cut }) {
 }
 
 function cell(value, op) {
-  if (value === null || value === undefined || value === '') return h('td', { class: 'none' }, h('span', { class: 'quiet' }, t('serverform.none')));
+  if (value === null || value === undefined || value === '' || MISSING.test(value)) {
+    return h('td', { class: 'none' }, h('span', { class: 'quiet', 'aria-hidden': 'true' }, '–'), h('span', { class: 'sr-only' }, t('serverform.none')));
+  }
   const text = typeof value === 'string' ? value : JSON.stringify(value);
   return h('td', { class: op }, h('span', { class: 'sign', 'aria-hidden': 'true' }, op === 'insert' ? '+' : '−'), longText(text, { chars: 400, lines: 8 }));
 }
 
 const problemLine = (p) => (typeof p === 'string' ? p : [p.place, p.key, [p.message, p.remedy].filter(Boolean).join('. ')].filter(Boolean).join(': '));
 
-/** Returns the problems of a rejected file, or null. A change that a reviewer rejected has no problems. */
+/** Returns the problems of a rejected file, or null. A change that a reviewer refused has no problems. */
 function refusalOf(status) {
   return status?.last?.result === 'refused' && status.last.problems?.length ? { at: status.last.at, problems: status.last.problems } : null;
 }
