@@ -45,7 +45,7 @@ after(async () => {
 
 const server = (page, name) => page.locator('.server', { has: page.getByRole('heading', { name, exact: true }) });
 /** Returns the number of visible buttons that approve with the key A. */
-const approving = (page) => page.locator('button:visible').evaluateAll((all) => all.filter((b) => /^Approve/.test(b.innerText.trim()) && /\bA$/.test(b.innerText.trim())).length);
+const approving = (page) => page.locator('button:visible').evaluateAll((all) => all.filter((b) => /^Approve/.test(b.innerText.trim()) && /\ba$/.test(b.innerText.trim())).length);
 const withdraw = async (...ids) => {
   for (const id of ids) await gateway.decide(id, 'reject');
 };
@@ -55,7 +55,7 @@ test('a change without preview is approved by its own button, not by the key', a
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
   await page.locator('.preview-note', { hasText: 'This call must fail.' }).filter({ hasText: 'Access denied' }).waitFor();
   await armed(page);
-  await becomes(() => page.locator('footer.decision button').evaluateAll((all) => all.map((b) => b.innerText.replace(/\s+/g, ' ').trim())), ['Reject R', 'Approve without preview']);
+  await becomes(() => page.locator('footer.decision button').evaluateAll((all) => all.map((b) => b.innerText.replace(/\s+/g, ' ').trim())), ['Reject r', 'Approve without preview']);
   let sent = 0;
   page.on('request', (r) => { sent += r.url().endsWith('/decision') ? 1 : 0; });
   await page.keyboard.press('a');

@@ -75,6 +75,17 @@ test('at 360 pixels nothing is cut off, and list and change alternate', async ()
   await page.context().close();
 });
 
+test('a touch screen shows no keys', async () => {
+  const context = await browser.newContext({ viewport: { width: 1024, height: 768 }, isMobile: true, hasTouch: true, reducedMotion: 'reduce' });
+  const page = await dashboard(browser, gateway, { context });
+  await row(page, 'Looks like').first().click();
+  await button(page, 'Reject').click();
+  await page.getByText('The agent reads what you write.').waitFor();
+  await becomes(() => page.locator('kbd').evaluateAll((keys) => keys.filter((key) => key.checkVisibility()).length), 0);
+  assertClean(page);
+  await context.close();
+});
+
 test('at 390 pixels views are in a menu, and no badge covers an icon', async () => {
   const page = await dashboard(browser, gateway, { width: 390, height: 844 });
   await row(page, 'Looks like').first().waitFor({ state: 'attached' });

@@ -20,8 +20,8 @@ export class BulkBar {
     this.count = h('strong');
     fill(this.element, this.count, h('div', { class: 'buttons' },
       h('button', { type: 'button', class: 'ghost', onclick: clear }, t('list.clear')),
-      h('button', { type: 'button', class: 'reject', data: { act: 'reject-all' }, onclick: reject, ...needsGateway() }, icon('cross'), t('list.reject'), h('kbd', { 'aria-hidden': 'true' }, 'R')),
-      h('button', { type: 'button', class: 'approve', data: { act: 'approve-all' }, onclick: approve, ...needsGateway() }, icon('check'), t('list.approve'), h('kbd', { 'aria-hidden': 'true' }, 'A'))));
+      h('button', { type: 'button', class: 'reject', data: { act: 'reject-all' }, onclick: reject, ...needsGateway() }, icon('cross'), t('list.reject'), h('kbd', { 'aria-hidden': 'true' }, 'r')),
+      h('button', { type: 'button', class: 'approve', data: { act: 'approve-all' }, onclick: approve, ...needsGateway() }, icon('check'), t('list.approve'), h('kbd', { 'aria-hidden': 'true' }, 'a'))));
   }
 
   show(n) {

@@ -346,7 +346,7 @@ export class DecisionBar {
       return h('p', { class: 'decision-note' }, icon('cross'), h('span', null, t('decision.agentReads'), ' ', h('span', { class: 'key-hint' }, parts('decision.rejectKeys', { send: separated(t('core.key.ctrlEnter').split(' ').map((key) => h('kbd', null, key)), ' '), cancel: h('kbd', null, 'Esc') }))));
     }
     if (this.#afterConflict && change.state === 'pending') {
-      return h('p', { class: 'decision-note after-conflict' }, icon('refresh'), h('span', null, parts('decision.newDiff', { approve: h('kbd', null, 'a'), reject: h('kbd', null, 'r') })));
+      return h('p', { class: 'decision-note after-conflict' }, icon('refresh'), h('span', null, t('decision.newDiff'), ' ', h('span', { class: 'key-hint' }, parts('decision.newDiffKeys', { approve: h('kbd', null, 'a'), reject: h('kbd', null, 'r') }))));
     }
     return null;
   }
@@ -359,7 +359,7 @@ export class DecisionBar {
       h('p', null, icon('stack'), h('span', null, t('decision.selected', { count: this.#selection.size() }))),
       h('div', { class: 'buttons' },
         h('button', { type: 'button', data: { act: 'unselect' }, onclick: () => this.#selection.clear() }, t('decision.clearSelection'), h('kbd', { 'aria-hidden': 'true' }, 'Esc')),
-        (has || state === 'pending') && h('button', { type: 'button', data: { act: 'select' }, 'aria-keyshortcuts': 'x', onclick: () => this.#selection.toggle(id) }, t(has ? 'decision.removeThis' : 'decision.addThis'), h('kbd', { 'aria-hidden': 'true' }, 'X')))));
+        (has || state === 'pending') && h('button', { type: 'button', data: { act: 'select' }, 'aria-keyshortcuts': 'x', onclick: () => this.#selection.toggle(id) }, t(has ? 'decision.removeThis' : 'decision.addThis'), h('kbd', { 'aria-hidden': 'true' }, 'x')))));
   }
 
   // Shows what remains for somebody who may not decide this change: refreshing the preview.
@@ -371,7 +371,7 @@ export class DecisionBar {
 
   #refreshButton(busyWith) {
     return h('button', { type: 'button', disabled: this.#isBlocked(), data: { act: 'refresh' }, 'aria-keyshortcuts': 'f', onclick: () => this.refreshPreview() },
-      icon('refresh'), t(busyWith === 'refresh' ? 'decision.refreshing' : 'decision.refresh'), h('kbd', { 'aria-hidden': 'true' }, 'F'));
+      icon('refresh'), t(busyWith === 'refresh' ? 'decision.refreshing' : 'decision.refresh'), h('kbd', { 'aria-hidden': 'true' }, 'f'));
   }
 
   #undoRow(busyWith) {
@@ -379,7 +379,7 @@ export class DecisionBar {
     fill(this.element, this.#errorLine(),
       h('div', { class: 'confirm' }, h('p', null, icon('clock'), h('span', null, isReachable() ? parts('decision.approvedRuns', { time: time(runAfter, 'countdown') }) : t('decision.unknownIfRun'))),
         this.#mayUndo() && h('div', { class: 'buttons' }, h('button', { type: 'button', data: { act: 'undo' }, disabled: this.#isBlocked(), 'aria-keyshortcuts': 'u', onclick: () => this.undo() },
-          icon('undo'), t(busyWith === 'undo' ? 'decision.undoing' : 'decision.undo'), h('kbd', { 'aria-hidden': 'true' }, 'U')))));
+          icon('undo'), t(busyWith === 'undo' ? 'decision.undoing' : 'decision.undo'), h('kbd', { 'aria-hidden': 'true' }, 'u')))));
     clearTimeout(this.#undoTimer);
     this.#undoTimer = setTimeout(() => this.#change && !isUndoable(this.#change) && this.#render(), Math.min(until(runAfter) + 50, 2 ** 31 - 1));
   }
@@ -395,9 +395,9 @@ export class DecisionBar {
       rejecting && this.#cancelButton(),
       !rejecting && this.#change.state === 'stale' && this.#refreshButton(busyWith),
       h('button', { type: 'button', class: `reject${rejecting ? ' armed' : ''}`, disabled: blocked || (rejecting && guarded), data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#pressReject() },
-        icon('cross'), t(busyWith === 'reject' ? 'decision.rejecting' : 'decision.reject'), h('kbd', { 'aria-hidden': 'true' }, 'R')),
+        icon('cross'), t(busyWith === 'reject' ? 'decision.rejecting' : 'decision.reject'), h('kbd', { 'aria-hidden': 'true' }, 'r')),
       canApprove && h('button', { type: 'button', class: withoutPreview ? 'no-preview' : 'approve', disabled: blocked || guarded, data: { act: 'approve' }, 'aria-keyshortcuts': withoutPreview ? null : 'a', onclick: () => this.approve() },
-        icon(withoutPreview ? 'alert' : 'check'), t(busyWith === 'approve' ? 'decision.approving' : withoutPreview ? 'decision.approveNoPreview' : 'decision.approve'), !withoutPreview && h('kbd', { 'aria-hidden': 'true' }, 'A')));
+        icon(withoutPreview ? 'alert' : 'check'), t(busyWith === 'approve' ? 'decision.approving' : withoutPreview ? 'decision.approveNoPreview' : 'decision.approve'), !withoutPreview && h('kbd', { 'aria-hidden': 'true' }, 'a')));
   }
 
   #confirmation() {
@@ -410,7 +410,7 @@ export class DecisionBar {
       h('div', { class: 'buttons' },
         this.#cancelButton(),
         h('button', { type: 'button', class: deletes ? 'danger' : 'approve', disabled: !isReachable(), data: { act: 'confirm' }, onclick: () => this.approve() },
-          icon(deletes ? 'trash' : 'check'), t(this.#change.preview?.failed ? withoutPreview : withPreview), h('kbd', { 'aria-hidden': 'true' }, 'A'))));
+          icon(deletes ? 'trash' : 'check'), t(this.#change.preview?.failed ? withoutPreview : withPreview), h('kbd', { 'aria-hidden': 'true' }, 'a'))));
   }
 
   #cancelButton() {

@@ -33,7 +33,7 @@ export class UndoStack {
     if (!isUndoable(change)) return;
     this.drop(change.id);
     const countdown = h('strong', { class: 'undo-left' });
-    const button = h('button', { type: 'button', onclick: () => this.#run(change.id) }, icon('undo'), t('decision.undo'), h('kbd', { 'aria-hidden': 'true' }, 'U'));
+    const button = h('button', { type: 'button', onclick: () => this.#run(change.id) }, icon('undo'), t('decision.undo'), h('kbd', { 'aria-hidden': 'true' }, 'u'));
     const summary = visibleString(short(change.summary, 70));
     const running = h('span', { class: 'undo-text' }, parts('decision.undoLine', { change: summary, time: countdown }));
     const unknown = h('span', { class: 'undo-text', hidden: true }, t('decision.undoUnknown', { change: summary }));
