@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, readAll, row, screenshot } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, focused, launch, readAll, row, screenshot } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 const DESCRIPTION = Array.from({ length: 60 }, (_, n) => `Line ${n + 1}`).join('\n');
@@ -59,6 +59,8 @@ test('a plan is rejected as a whole, and an open step leads to its plan', async 
   const page = await dashboard(browser, gateway, {});
   await row(page, 'One to reject').first().click();
   await page.locator('.in-plan', { hasText: 'Step 1 of the plan “Two issues”' }).getByRole('link', { name: 'Open the plan' }).click();
+  await page.getByRole('button', { name: 'at the end of the page' }).click();
+  await focused(page, '.plan-decision');
   await page.locator('#plan-comment').fill('Not now');
   await decision(page, 'Reject plan').click();
   await page.locator('.banner', { hasText: 'The plan has stopped' }).waitFor();

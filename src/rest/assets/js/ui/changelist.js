@@ -3,7 +3,7 @@
 
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { t } from '../core/locale.js';
+import { parts, t } from '../core/locale.js';
 import { count, quote } from '../core/text.js';
 import { isDecidable, shownOperation, stateOf, toolName } from '../core/vocab.js';
 import { routeTo } from '../core/router.js';
@@ -17,6 +17,14 @@ const MIN_VISIBLE = 120;
 const NEAR = '1500px 0px';
 
 const seenMark = () => h('span', { class: 'badge tone-green seen-mark' }, icon('eye'), t('list.seenMark'));
+
+/** Creates the line that leads to the decision on all changes, which stands below them. */
+export const decisionHint = (decision) => h('p', { class: 'quiet decision-hint', hidden: true }, parts('list.decideBelow', {
+  link: h('button', { type: 'button', class: 'link', onclick: () => {
+    decision.scrollIntoView({ block: 'end' });
+    decision.focus({ preventScroll: true });
+  } }, t('list.atEnd')),
+}));
 
 export class ChangeList {
   element;
@@ -36,15 +44,15 @@ export class ChangeList {
   /**
    * `linkTo(position)` returns the route of the change at a position, `waits(change)` what it waits for, or null. `seen()` is
    * called when another change was shown to its end, or when one has to be shown again. `tools(change)` returns `{key, nodes}`:
-   * what stands below the diff of a change, and a key of everything that it depends on.
+   * what stands below the diff of a change, and a key of everything that it depends on. `hint` stands below the progress.
    */
-  constructor({ label, linkTo, waits = () => null, seen = () => {}, tools = () => ({ key: '', nodes: null }) }) {
+  constructor({ label, linkTo, hint, waits = () => null, seen = () => {}, tools = () => ({ key: '', nodes: null }) }) {
     this.#onSeen = seen;
     this.#linkTo = linkTo;
     this.#waits = waits;
     this.#tools = tools;
     this.element = h('div', { class: 'change-list' },
-      h('nav', { class: 'card list-nav', 'aria-label': label }, h('h2', null, label), h('div', { class: 'list-progress' }, this.#meter, this.#progress), this.#contents), this.#sections);
+      h('nav', { class: 'card list-nav', 'aria-label': label }, h('h2', null, label), h('div', { class: 'list-progress' }, this.#meter, this.#progress), hint, this.#contents), this.#sections);
   }
 
   dispose() {

@@ -14,7 +14,7 @@ import { time } from '../core/time.js';
 import { MAX_SELECTED, shownOf } from '../core/triage.js';
 import { isDecidable, operationOf, proposerName, shownOperation } from '../core/vocab.js';
 import { explainProblem, openBulk } from '../ui/bulk.js';
-import { ChangeList } from '../ui/changelist.js';
+import { ChangeList, decisionHint } from '../ui/changelist.js';
 import { inputSchemaOf, openEdit } from '../ui/edit.js';
 import { switchLayout } from '../ui/lines.js';
 import { needsSignIn, signInButton } from '../ui/signinagain.js';
@@ -42,7 +42,8 @@ export class BundleView {
   #head = h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, t('shell.view.bundles')));
   #status = h('div');
   #list;
-  #decision = h('section', { class: 'card plan-decision', 'aria-label': t('bundle.decisionOn') });
+  #decision = h('section', { class: 'card plan-decision', tabindex: '-1', 'aria-label': t('bundle.decisionOn') });
+  #hint = decisionHint(this.#decision);
 
   /** `decided(change)` is called with each change in an answer. `undos` holds the approvals that can be undone. */
   constructor({ api, me, undos, decided }) {
@@ -51,6 +52,7 @@ export class BundleView {
     this.#undos = undos;
     this.#decided = decided;
     this.#list = new ChangeList({
+      hint: this.#hint,
       label: t('bundle.label'),
       linkTo: (position) => `${routeTo('bundles', this.#id)}/${position + 1}`,
       tools: (change) => this.#tools(change),
@@ -249,6 +251,7 @@ export class BundleView {
     if (!this.#bundle) return;
     const waiting = this.#waiting();
     this.#decision.hidden = waiting.length === 0;
+    this.#hint.hidden = this.#decision.hidden || !this.#me.mayDecide;
     if (waiting.length === 0) return;
     if (!this.#me.mayDecide) {
       fill(this.#decision, h('p', { class: 'decision-note' }, icon('eye'), t('decision.viewer')));

@@ -11,7 +11,7 @@ import { SerialRead } from '../core/serialread.js';
 import { MAX_COMMENT, quote, visibleString } from '../core/text.js';
 import { shownOf } from '../core/triage.js';
 import { isDecidable, proposerName } from '../core/vocab.js';
-import { ChangeList } from '../ui/changelist.js';
+import { ChangeList, decisionHint } from '../ui/changelist.js';
 import { needsSignIn, signInButton } from '../ui/signinagain.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 import { countsApproval, isBarredAsProposer, isReviewerOf, missingApprovals } from '../ui/terms.js';
@@ -30,12 +30,14 @@ export class PlanView {
   #status = h('div');
   #list;
   #comment = h('textarea', { id: 'plan-comment', rows: '2', maxlength: String(MAX_COMMENT) });
-  #decision = h('section', { class: 'card plan-decision', 'aria-label': t('plan.decisionOn') });
+  #decision = h('section', { class: 'card plan-decision', tabindex: '-1', 'aria-label': t('plan.decisionOn') });
+  #hint = decisionHint(this.#decision);
 
   constructor({ api, me }) {
     this.#api = api;
     this.#me = me;
     this.#list = new ChangeList({
+      hint: this.#hint,
       label: t('plan.label'),
       linkTo: (position) => `${routeTo('plans', this.#id)}/${position + 1}`,
       waits: (change) => this.#waitsFor(change),
@@ -144,6 +146,7 @@ export class PlanView {
     const waiting = steps.filter(({ change }) => isDecidable(change.state));
     const rejectable = this.#rejectableSteps();
     this.#decision.hidden = Boolean(stopped) || (waiting.length === 0 && rejectable.length === 0);
+    this.#hint.hidden = this.#decision.hidden || !this.#me.mayDecide;
     if (this.#decision.hidden) {
       this.#decision.replaceChildren();
       return;

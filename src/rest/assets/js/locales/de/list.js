@@ -29,6 +29,8 @@ export default {
   'list.seenMark': 'Gesehen',
   'list.changedSinceSeen': 'Geändert, seit Sie es gelesen haben',
   'list.seen': 'gesehen',
+  'list.decideBelow': 'Über alle entscheiden Sie {link}.',
+  'list.atEnd': 'am Ende der Seite',
   'list.allSeen': 'Sie haben alle gesehen.',
   'list.someSeen': { one: '{seen} von {count} Änderung bis zum Ende gesehen.', other: '{seen} von {count} Änderungen bis zum Ende gesehen.' },
   'list.selectedChanges': 'Ausgewählte Änderungen',

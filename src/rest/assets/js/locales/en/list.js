@@ -29,6 +29,8 @@ export default {
   'list.seenMark': 'Seen',
   'list.changedSinceSeen': 'Changed since you read it',
   'list.seen': 'seen',
+  'list.decideBelow': 'You decide on all of them {link}.',
+  'list.atEnd': 'at the end of the page',
   'list.allSeen': 'You have seen all of them.',
   'list.someSeen': { one: '{seen} of {count} change seen to the end.', other: '{seen} of {count} changes seen to the end.' },
   'list.selectedChanges': 'Selected changes',
