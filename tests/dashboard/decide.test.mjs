@@ -224,9 +224,12 @@ test('an unknown outcome is settled with a reason', async () => {
   await page.context().close();
 });
 
-test('an unknown change shows an error', async () => {
+test('an unknown change is named, with a way to the inbox', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox/chg_000000000000000000000000' });
-  await page.getByText('Change not found', { exact: true }).waitFor();
+  await page.getByText('There is no change chg_000000000000000000000000').waitFor();
+  await page.getByText('It may have been removed after its retention.').waitFor();
+  await page.getByRole('link', { name: 'Go to the inbox' }).click();
+  await page.getByText('There is no change').waitFor({ state: 'detached' });
   assertClean(page, status(404));
   await page.context().close();
 });

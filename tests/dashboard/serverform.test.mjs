@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, matches, screenshot, status, waitForNotice } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, focused, launch, matches, screenshot, status, waitForNotice } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
 const SERVER = fileURLToPath(new URL('./lib/altering-server.mjs', import.meta.url));
@@ -49,6 +49,11 @@ test('a server is tested, added with its diff, changed and removed', async () =>
   const form = page.getByRole('dialog', { name: 'Add a server' });
   await form.getByRole('button', { name: 'Show the change' }).click();
   await form.getByText('Give the server a name.').waitFor();
+  await focused(page, 'input[aria-invalid=true]');
+  await form.getByLabel('Name').fill('broken');
+  await form.getByRole('button', { name: 'Show the change' }).click();
+  await form.getByText('There is already a server “broken”.').waitFor();
+  await focused(page, 'input[aria-invalid=true]');
   await form.getByLabel('Name').fill('notes');
   await page.mouse.dblclick(5, 5);
   await form.getByRole('alert').filter({ hasText: 'is not saved' }).waitFor();
@@ -60,7 +65,7 @@ test('a server is tested, added with its diff, changed and removed', async () =>
   await form.getByText('Name other folders').waitFor();
   await matches(() => form.locator('.server-yaml').innerText(), /^mcpServers:\n {2}notes:\n {4}command: /);
   await form.getByRole('button', { name: 'Test' }).click();
-  await matches(() => form.locator('.trial-report').innerText(), /^the configuration cannot be used\n+.*Name other folders/);
+  await matches(() => form.locator('.trial-report').innerText(), /^The configuration cannot be used\n+.*Name other folders/);
   await form.getByLabel('Arguments').fill(`${SERVER}\n${tools}.missing`);
   await form.getByRole('button', { name: 'Test' }).click();
   await form.getByText('Its last lines on stderr:').waitFor();

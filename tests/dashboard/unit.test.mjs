@@ -44,6 +44,9 @@ test('visibleString replaces invisible characters with marks', () => {
 test('a reviewer is told whose account a call lacks', () => {
   const error = new ApiError(403, { code: 'AUTHORIZATION', detail: 'the server crm must be connected first' });
   assert.equal(explain(error), 'The call uses its proposer’s account at the server, or the gateway’s: the server crm must be connected first.');
+  const other = (detail) => explain(new ApiError(422, { detail }, '', null));
+  assert.equal(other('there is a server `files` already'), 'There is a server “files” already');
+  assert.equal(other('policy.rules: rule 1 has no `then`'), 'policy.rules: rule 1 has no “then”');
 });
 
 test('cut and truncatedLength never split a character', () => {

@@ -416,6 +416,8 @@ export function explain(error) {
   if (error.code === 'AUTHORIZATION') return t('core.api.accountMissing', { problem: error.message });
   if (error.code === 'SIGN_IN_REQUIRED' || error.code === 'POLICY_DENIED') return `${error.message}.`;
   if (error.status === 403) return t('core.api.notAllowed', { problem: error.message });
-  if (error.status === 404) return t('core.api.notFound', { problem: error.message });
-  return error.message;
+  return sentence(error.message);
 }
+
+// Errors of the gateway begin in lower case and quote names as code, because terminals and logs put them after a colon.
+const sentence = (text) => text.replace(/^[a-z]+(?= )/, (word) => word[0].toUpperCase() + word.slice(1)).replace(/`([^`]*)`/g, '“$1”');

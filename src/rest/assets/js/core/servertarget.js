@@ -45,20 +45,20 @@ export function fieldsOf(settings) {
 }
 
 /**
- * Returns `{settings}` for the fields of the form, or `{problem}`. Keys of `old` that the form does not show stay, and so does
+ * Returns `{settings}` for the fields of the form, or `{problem, field}`. Keys of `old` that the form does not show stay, and so does
  * what the form shows but the user did not change, because some values do not fit into lines.
  */
 export function settingsOf({ kind, target, args, pairs }, old = {}) {
   const name = target.trim();
-  if (name === '') return { problem: t(kind === 'url' ? 'core.target.address' : kind === 'command' ? 'core.target.command' : 'core.target.name') };
+  if (name === '') return { problem: t(kind === 'url' ? 'core.target.address' : kind === 'command' ? 'core.target.command' : 'core.target.name'), field: 'target' };
   const isUrl = kind === 'url';
   const runner = RUNNERS[kind];
-  if (runner && name.startsWith('-')) return { problem: t('core.target.package') };
+  if (runner && name.startsWith('-')) return { problem: t('core.target.package'), field: 'target' };
   const read = pairsOf(pairs, isUrl ? ':' : '=');
-  if (read.wrong !== undefined) return { problem: t(isUrl ? 'core.target.headers' : 'core.target.variables') };
+  if (read.wrong !== undefined) return { problem: t(isUrl ? 'core.target.headers' : 'core.target.variables'), field: 'pairs' };
   const before = fieldsOf(old);
   // A path may contain spaces, and so may a command that was configured before.
-  if (kind === 'command' && target !== before.target && /^[^/\s]+\s/.test(name)) return { problem: t('core.target.programOnly') };
+  if (kind === 'command' && target !== before.target && /^[^/\s]+\s/.test(name)) return { problem: t('core.target.programOnly'), field: 'target' };
   const pick = (keys) => Object.fromEntries(Object.entries(old).filter(([key]) => keys.includes(key)));
   const isSame = before.kind === kind && before.target === target && before.args === args;
   const list = [...(runner ? [...runner.first, name] : []), ...nonEmptyLines(args)];

@@ -7,7 +7,7 @@ import { isReachable, needsGateway } from '../core/connection.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
-import { visibleString } from '../core/text.js';
+import { short, visibleString } from '../core/text.js';
 import { now } from '../core/time.js';
 import { isDecidable, eventOf, stateOf } from '../core/vocab.js';
 import { go, routeTo } from '../core/router.js';
@@ -173,6 +173,12 @@ export class Detail {
     if (error.status === 401) return;
     if (this.#shown) {
       problemNotice(error);
+      return;
+    }
+    if (error.code === 'CHANGE_NOT_FOUND') {
+      const missing = emptyState('search', t('detail.missing', { id: visibleString(short(this.#id, 60)) }), t('detail.missingWhy'), h('p', null, h('a', { href: routeTo('inbox') }, t('detail.toInbox'))));
+      missing.setAttribute('role', 'alert');
+      this.#blank(missing);
       return;
     }
     this.#blank(errorState(error, () => {

@@ -58,30 +58,35 @@ export function openServerForm({ api, file, server = null, saved }) {
       !isPaste && labelledField(t(isUrl ? 'serverform.headers' : 'serverform.variables'), pairs, t(isUrl ? 'serverform.headersHint' : 'serverform.variablesHint', { secret: '${NAME}' })));
   };
 
-  const complain = (problem) => {
+  // Shows a problem, and marks the control that it is about.
+  const complain = (problem, control = null) => {
     fill(error, icon('alert'), problem);
     error.scrollIntoView({ block: 'nearest' });
+    control?.setAttribute('aria-invalid', 'true');
+    control?.focus();
     return null;
   };
 
   // Returns the servers of the form for a request, or shows what is missing.
   const read = () => {
     fill(error);
+    for (const control of [name, target, pairs, text]) control.removeAttribute('aria-invalid');
     const given = name.value.trim();
+    if (!server && file.servers.some((configured) => configured.name === given)) return complain(t('serverform.nameTaken', { name: visibleString(given) }), name);
     if (kind.value === 'paste') {
-      if (text.value.trim() === '') return complain(t('serverform.pasteText'));
+      if (text.value.trim() === '') return complain(t('serverform.pasteText'), text);
       return { name: given, text: text.value };
     }
-    if (given === '') return complain(t('serverform.giveName'));
-    const { settings, problem } = settingsOf({ kind: kind.value, target: target.value, args: args.value, pairs: pairs.value }, old);
-    return problem ? complain(problem) : { name: given, settings };
+    if (given === '') return complain(t('serverform.giveName'), name);
+    const { settings, problem, field } = settingsOf({ kind: kind.value, target: target.value, args: args.value, pairs: pairs.value }, old);
+    return problem ? complain(problem, field === 'target' ? target : pairs) : { name: given, settings };
   };
 
   async function runTest() {
     const given = read();
     if (!given) return;
     if (given.name === '') {
-      complain(t('serverform.giveNameForTest'));
+      complain(t('serverform.giveNameForTest'), name);
       return;
     }
     test.disabled = true;

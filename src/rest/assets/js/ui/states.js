@@ -19,9 +19,8 @@ export function errorState(error, retry) {
     retry && h('button', { type: 'button', onclick: retry }, t('controls.tryAgain')));
 }
 
-function titleOf({ status, code }) {
+function titleOf({ status }) {
   if (status === 403) return t('controls.notAllowed');
-  if (code === 'CHANGE_NOT_FOUND') return t('controls.changeNotFound');
   return t(status === 404 ? 'controls.notFound' : 'controls.wentWrong');
 }
 

@@ -9,7 +9,6 @@ export default {
   'controls.compactRows': 'Kompakte Zeilen',
   'controls.comfortableRows': 'Luftige Zeilen',
   'controls.notAllowed': 'Nicht erlaubt',
-  'controls.changeNotFound': 'Änderung nicht gefunden',
   'controls.notFound': 'Nicht gefunden',
   'controls.wentWrong': 'Etwas ist schiefgegangen',
   'controls.chartFrom': 'Ab',

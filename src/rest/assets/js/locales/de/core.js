@@ -70,7 +70,6 @@ export default {
   'core.api.editForbidden': 'Die Regel für dieses Tool erlaubt Prüfern nicht, seine Änderungen zu bearbeiten.',
   'core.api.accountMissing': 'Der Aufruf nutzt das Konto der Person, für die er vorgeschlagen wurde, oder das des Gateways: {problem}.',
   'core.api.notAllowed': 'Sie dürfen das nicht tun. {problem}',
-  'core.api.notFound': 'Nicht gefunden: {problem}',
   'core.number': 'Das ist keine Zahl.',
   'core.json': 'Das ist kein JSON.',
   'core.age.1h': 'Letzte Stunde',

@@ -34,6 +34,7 @@ export default {
   'serverform.variablesHint': 'NAME=Wert, eine je Zeile. Verweisen Sie auf Geheimnisse mit {secret}: Die Datei enthält sie nie.',
   'serverform.pasteText': 'Fügen Sie den Text ein.',
   'serverform.giveName': 'Geben Sie dem Server einen Namen.',
+  'serverform.nameTaken': 'Es gibt bereits einen Server „{name}“.',
   'serverform.giveNameForTest': 'Geben Sie dem Server für den Test einen Namen.',
   'serverform.unsetVariables': 'Er wird deaktiviert: Setzen Sie {names} dort, wo das Gateway gestartet wird, starten Sie es neu und aktivieren Sie den Server dann hier.',
   'serverform.changesTo': 'Diese Zeilen der Konfigurationsdatei ändern sich:',

@@ -9,7 +9,6 @@ export default {
   'controls.compactRows': 'Compact rows',
   'controls.comfortableRows': 'Comfortable rows',
   'controls.notAllowed': 'Not allowed',
-  'controls.changeNotFound': 'Change not found',
   'controls.notFound': 'Not found',
   'controls.wentWrong': 'Something went wrong',
   'controls.chartFrom': 'From',

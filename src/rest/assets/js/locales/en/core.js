@@ -70,7 +70,6 @@ export default {
   'core.api.editForbidden': 'The rule for this tool does not allow reviewers to edit its changes.',
   'core.api.accountMissing': 'The call uses its proposer’s account at the server, or the gateway’s: {problem}.',
   'core.api.notAllowed': 'You are not allowed to do this. {problem}',
-  'core.api.notFound': 'Not found: {problem}',
   'core.number': 'This is not a number.',
   'core.json': 'This is not JSON.',
   'core.age.1h': 'Last hour',

@@ -34,6 +34,7 @@ export default {
   'serverform.variablesHint': 'KEY=value, one per line. Refer to secrets as {secret}: the file never holds them.',
   'serverform.pasteText': 'Paste the text.',
   'serverform.giveName': 'Give the server a name.',
+  'serverform.nameTaken': 'There is already a server “{name}”.',
   'serverform.giveNameForTest': 'Give the server a name for the test.',
   'serverform.unsetVariables': 'It will be disabled: set {names} where the gateway is started, restart it, and then enable the server here.',
   'serverform.changesTo': 'These lines of the configuration file will change:',
