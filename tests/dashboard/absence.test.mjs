@@ -34,9 +34,11 @@ test('a deputy who is named in the form decides until the absent person is back'
   const dialog = dialogOf(alice);
   await dialog.getByText('the groups that list you by name: dba').waitFor();
   await becomes(() => dialog.getByLabel('Deputy').locator('option').allInnerTexts(), ['Choose…', 'bob', 'rest-reviewer']);
+  const start = dialog.getByRole('button', { name: 'Start absence' });
+  await becomes(() => start.isDisabled(), true, 'a deputy is needed');
   await dialog.getByLabel('Deputy').selectOption('bob');
   await screenshot(alice, 'absence');
-  await dialog.getByRole('button', { name: 'Start absence' }).click();
+  await start.click();
   await dialog.waitFor({ state: 'detached' });
   await account(alice).getByText('Away').waitFor();
 
@@ -65,6 +67,19 @@ test('a deputy who is named in the form decides until the absent person is back'
   assertClean(alice);
   assertClean(bob);
   for (const page of [alice, bob]) await page.context().close();
+});
+
+test('an absence of somebody whom no group names cannot start', async () => {
+  const page = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'bob') });
+  await page.getByRole('button', { name: /^bob/ }).click();
+  const dialog = dialogOf(page);
+  await dialog.getByText('You are not listed by name in any policy group').waitFor();
+  await dialog.getByLabel('Deputy').selectOption('alice');
+  await becomes(() => dialog.getByRole('button', { name: 'Start absence' }).isDisabled(), true);
+  await dialog.getByRole('button', { name: 'Cancel' }).click();
+  await dialog.waitFor({ state: 'detached' });
+  assertClean(page);
+  await page.context().close();
 });
 
 test('bundles and plans count the vote of a deputy as that of the absent person', async () => {

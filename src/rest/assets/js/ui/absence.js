@@ -89,6 +89,7 @@ function form({ api, state: { absence, deputies, groups }, close, show }) {
       notice(done, { tone: 'green', iconName: 'check' });
     } catch (problem) {
       buttons.forEach((button) => { button.disabled = false; });
+      paintSave();
       fill(error, icon('alert'), visibleString(explain(problem)));
     }
   };
@@ -99,6 +100,10 @@ function form({ api, state: { absence, deputies, groups }, close, show }) {
   const save = h('button', { type: 'submit', class: absence ? '' : 'primary' }, t(absence ? 'absence.change' : 'absence.start'));
   const end = absence && h('button', { type: 'button', class: 'primary', onclick: () => send(() => api.endAbsence(), t('absence.isBack')) }, t('absence.back'));
   buttons.push(save, ...(end ? [end] : []));
+  // An absence without a deputy, or without a group whose votes the deputy takes over, has no effect.
+  const paintSave = () => { save.disabled = deputy.value === '' || groups.length === 0; };
+  deputy.addEventListener('change', paintSave);
+  paintSave();
   const submit = (event) => {
     event.preventDefault();
     const name = deputy.value;
@@ -112,5 +117,5 @@ function form({ api, state: { absence, deputies, groups }, close, show }) {
         h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'absence-until' }, t('absence.until')), until, h('span', { id: 'absence-limit', class: 'quiet' }, t('absence.limit', { days: MAX_DAYS })))]
       : h('p', { class: 'quiet' }, t('absence.nobody')),
     error,
-    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('controls.close')), end, deputies.length > 0 && save));
+    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), end, deputies.length > 0 && save));
 }

@@ -16,7 +16,7 @@ export default {
   'absence.isBack': 'You are back.',
   'absence.state': 'You are away until {until} ({time}). Your deputy is {name}.',
   'absence.explanation': 'While you are away, your deputy may decide for the groups that list you by name: {groups}. They vote in your place, but not on what you or they proposed.',
-  'absence.noGroups': 'No group of the policy lists you by name, so a deputy could decide nothing more than before.',
+  'absence.noGroups': 'You are not listed by name in any policy group, so a deputy would gain no rights.',
   'absence.nobody': 'Nobody else may decide on changes, so there is nobody to name as your deputy.',
   'absence.for': 'for {name}',
   'absence.decidesFor': 'You decide as the deputy of {names}.',
