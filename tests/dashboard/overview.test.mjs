@@ -46,6 +46,8 @@ test('numbers follow what happens and lead to the changes behind them', async ()
   // The numbers are also in a table.
   const chart = page.locator('.chart', { hasText: 'Rejected' });
   await chart.locator('summary').click();
+  const ends = () => page.locator('.chart:not(.waiting-ages *) .chart-labels').evaluateAll((all) => new Set(all.map((labels) => labels.lastChild.textContent)).size);
+  await becomes(ends, 1, 'all charts end now');
   await becomes(() => chart.locator('tbody tr').count(), 24);
   // The decisions may be in the hour before the last one.
   await becomes(async () => {

@@ -39,7 +39,8 @@ test('the webhook page shows deliveries and failures live and sends again', asyn
   const tickets = hook(page, 'tickets');
   await tickets.getByText('Working').waitFor();
   for (let i = 0; i < 30; i += 1) await gateway.proposeIssue(`Delivered ${i}`);
-  await tickets.getByText('30 of 30').waitFor();
+  await becomes(async () => (await gateway.api('webhooks')).value.webhooks.find(({ name }) => name === 'tickets').position, 30);
+  await tickets.locator('dl div', { hasText: 'Waiting' }).getByText('nothing').waitFor();
   await tickets.getByText('Deliveries').click();
   await tickets.locator('tbody tr').nth(24).waitFor();
   await tickets.getByRole('button', { name: 'Load older' }).click();
@@ -48,8 +49,7 @@ test('the webhook page shows deliveries and failures live and sends again', asyn
   await gateway.proposeIssue('Not accepted');
   await waitForNotice(page, 'Webhook tickets is failing');
   await tickets.getByText('Failing').waitFor();
-  await tickets.locator('dl div', { hasText: 'Waiting' }).getByText('1', { exact: true }).waitFor();
-  await tickets.getByText('1 event', { exact: true }).waitFor();
+  await tickets.locator('dl div', { hasText: 'Waiting' }).getByText('1 event', { exact: true }).waitFor();
   await tickets.locator('tbody tr').first().getByText('Waiting').waitFor();
   await becomes(() => tickets.locator('tbody tr').count(), 31, 'older deliveries stay');
   await tickets.getByRole('button', { name: 'Test' }).click();

@@ -12,9 +12,10 @@ const MAX_LABELS = 6;
 
 /**
  * Creates a chart of stacked bars. `series` has `{name, tone}` of each part, `points` has `{label, values}` of each bar, and
- * `format(n)` writes a value; `column` is the heading of the labels in the table.
+ * `format(n)` writes a value; `column` is the heading of the labels in the table. Labels of times are the beginnings of their
+ * periods, and `end` is the end of the last one.
  */
-export function barChart({ title, series, points, format = count, column = t('controls.chartFrom') }) {
+export function barChart({ title, series, points, format = count, column = t('controls.chartFrom'), end = points.at(-1)?.label }) {
   const sums = points.map(({ values }) => values.reduce((sum, value) => sum + (value ?? 0), 0));
   const max = Math.max(...sums, 0);
   const step = WIDTH / Math.max(points.length, 1);
@@ -32,7 +33,7 @@ export function barChart({ title, series, points, format = count, column = t('co
   return h('figure', { class: 'chart' },
     h('figcaption', null, h('span', { class: 'chart-title' }, title), legend, h('span', { class: 'quiet chart-max' }, max > 0 ? t('controls.chartMax', { max: format(max) }) : t('controls.chartNone'))),
     svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', role: 'img', 'aria-label': summary }, svg('path', { class: 'chart-base', d: `M0 ${HEIGHT}H${WIDTH}` }), bars),
-    h('div', { class: `chart-labels quiet${points.length > MAX_LABELS ? '' : ' all'}`, 'aria-hidden': 'true' }, (points.length > MAX_LABELS ? [points[0], points.at(-1)] : points).map(({ label }) => h('span', null, label))),
+    h('div', { class: `chart-labels quiet${points.length > MAX_LABELS ? '' : ' all'}`, 'aria-hidden': 'true' }, (points.length > MAX_LABELS ? [points[0].label, end] : points.map(({ label }) => label)).map((label) => h('span', null, label))),
     h('details', { class: 'fold-section' }, h('summary', null, t('controls.chartTable')),
       h('div', { class: 'chart-table', tabindex: '0', role: 'region', 'aria-label': t('controls.chartTableOf', { title }) }, h('table', null,
         h('thead', null, h('tr', null, h('th', { scope: 'col' }, column), series.map(({ name }) => h('th', { scope: 'col', class: 'num' }, name)))),

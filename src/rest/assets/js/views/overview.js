@@ -5,7 +5,8 @@ import { language, t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { go, routeTo } from '../core/router.js';
 import { count, quote } from '../core/text.js';
-import { relative } from '../core/time.js';
+import { now, relative } from '../core/time.js';
+import { toolName } from '../core/vocab.js';
 import { barChart } from '../ui/chart.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 
@@ -83,6 +84,7 @@ export class OverviewView {
     const isEmpty = !waiting.count && !Object.values(totals).some(Boolean) && !serversDown.length && !calls.some((period) => period.calls);
     if (isEmpty) return fill(this.#parts.body, emptyState('overview', t('overview.none'), t('overview.noneHow')));
     const age = this.#range;
+    const end = hour.format(now());
     const history = (more) => routeTo('history', null, { age, ...more });
     refill(this.#parts.body,
       !complete && h('p', { class: 'quiet' }, t('overview.incomplete')),
@@ -97,16 +99,16 @@ export class OverviewView {
         barChart({ title: t('overview.waitingChanges'), column: t('overview.ageColumn'), series: [{ name: t('overview.waiting'), tone: 'amber' }], points: waiting.ages.map(({ below, count: n }) => ({ label: t(`overview.age.${below}`), values: [n] })) })),
       h('section', null, h('h2', null, t('overview.decisions')),
         barChart({
-          title: RANGES[age], series: [{ name: t('overview.approved'), tone: 'green' }, { name: t('overview.rejected'), tone: 'grey' }, { name: t('overview.failed'), tone: 'red' }],
+          title: RANGES[age], end: age === '24h' ? end : day.format(now()), series: [{ name: t('overview.approved'), tone: 'green' }, { name: t('overview.rejected'), tone: 'grey' }, { name: t('overview.failed'), tone: 'red' }],
           points: overview.periods.map((period) => ({ label: (age === '24h' ? hour : day).format(Date.parse(period.from)), values: [period.approved, period.rejected, period.failed] })),
         })),
       groups(t('overview.byAgent'), t('overview.agent'), overview.agents, ({ name }) => name, ({ name }) => ({ principal: name }), history),
-      groups(t('overview.byTool'), t('overview.tool'), overview.tools, ({ server, name }) => `${server} / ${name}`, ({ server, name }) => ({ server, tool: name }), history),
+      groups(t('overview.byTool'), t('overview.tool'), overview.tools, ({ server, name }) => toolName({ provider: server, tool: name }), ({ server, name }) => ({ server, tool: name }), history),
       h('section', null, h('h2', null, t('overview.lastCalls')),
         h('p', { class: 'quiet' }, t('overview.calls', { count: calls.reduce((sum, period) => sum + period.calls, 0) }), ' ', h('a', { href: routeTo('sessions') }, t('shell.view.sessions'))),
         h('div', { class: 'chart-pair' },
-          barChart({ title: t('overview.callsTitle'), series: [{ name: t('overview.answered'), tone: 'accent' }, { name: t('overview.failed'), tone: 'red' }], points: calls.map((period) => ({ label: hour.format(Date.parse(period.from)), values: [period.calls - period.failed, period.failed] })) }),
-          barChart({ title: t('overview.averageTime'), series: [{ name: t('overview.average'), tone: 'accent' }], format: (us) => duration(us / 1000), points: calls.map((period) => ({ label: hour.format(Date.parse(period.from)), values: [period.averageUs] })) }))));
+          barChart({ title: t('overview.callsTitle'), end, series: [{ name: t('overview.answered'), tone: 'accent' }, { name: t('overview.failed'), tone: 'red' }], points: calls.map((period) => ({ label: hour.format(Date.parse(period.from)), values: [period.calls - period.failed, period.failed] })) }),
+          barChart({ title: t('overview.averageTime'), end, series: [{ name: t('overview.average'), tone: 'accent' }], format: (us) => duration(us / 1000), points: calls.map((period) => ({ label: hour.format(Date.parse(period.from)), values: [period.averageUs] })) }))));
   }
 }
 

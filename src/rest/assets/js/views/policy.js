@@ -34,7 +34,7 @@ export class PolicyView {
   constructor({ api, me }) {
     this.#api = api;
     this.#parts = {
-      tools: h('span', { class: 'pane-tools' }, me.mayDecide && h('button', { type: 'button', class: 'small', onclick: () => this.#edit() }, icon('pencil'), t('policy.editRules'))),
+      tools: h('span', { class: 'pane-tools' }, me.mayDecide && h('button', { type: 'button', class: 'primary', onclick: () => this.#edit() }, icon('pencil'), t('policy.editRules'))),
       body: h('div', { class: 'page-body policy' }, skeleton(6)),
     };
     this.element = h('div', { class: 'page' },

@@ -42,7 +42,7 @@ export class ServersView {
   #problemBar = h('div', { class: 'connect-problem', role: 'alert' });
   // The servers of the configuration file, and whether they can be edited here.
   #file = null;
-  #add = h('button', { type: 'button', class: 'add-server', hidden: true, onclick: () => this.#openForm(null) }, icon('plus'), t('servers.add'));
+  #add = h('button', { type: 'button', class: 'primary add-server', hidden: true, onclick: () => this.#openForm(null) }, icon('plus'), t('servers.add'));
   // The way back to the first steps, for those who came from there.
   #back = h('p', { class: 'to-first-steps', hidden: true }, h('a', { href: routeTo('inbox') }, t('servers.toFirstSteps')));
   #trials = h('div', { class: 'trials' });

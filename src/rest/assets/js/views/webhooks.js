@@ -137,7 +137,6 @@ class WebhookCard {
     if (text === this.#text) return;
     this.#text = text;
     const focused = [this.#retry, this.#test].find((button) => button && document.activeElement === button);
-    const lag = Math.max(0, webhook.head - webhook.position);
     const fact = (label, ...content) => h('div', null, h('dt', null, label), h('dd', null, content));
     fill(this.#head,
       h('div', { class: 'card-head' },
@@ -146,9 +145,7 @@ class WebhookCard {
       h('p', { class: 'server-target' }, h('code', null, quote(webhook.url, 300))),
       webhook.lastError && h('p', { class: `banner tone-${webhook.failing ? 'red' : 'amber'}` }, icon('alert'), h('span', null, quote(webhook.lastError, 500), webhook.nextAttemptAt && h('span', { class: 'quiet' }, ' · ', parts('webhooks.nextAttempt', { time: time(webhook.nextAttemptAt, 'countdown') })))),
       h('dl', { class: 'rule-facts' },
-        fact(t('webhooks.position'), t('webhooks.positionOf', { position: webhook.position, head: webhook.head })),
-        fact(t('webhooks.behind'), lag === 0 ? t('webhooks.nothing') : t('webhooks.lag', { count: lag })),
-        typeof webhook.waiting === 'number' && fact(t('webhooks.waiting'), count(webhook.waiting)),
+        fact(t('webhooks.waiting'), webhook.waiting === 0 ? t('webhooks.nothing') : t('webhooks.eventCount', { count: webhook.waiting })),
         webhook.format && fact(t('webhooks.format'), quote(webhook.format, 40)),
         [[t('webhooks.events'), webhook.events], [t('webhooks.tools'), webhook.tools], [t('webhooks.servers'), webhook.servers], [t('webhooks.states'), webhook.states]]
           .map(([label, all]) => all?.length > 0 && fact(label, quote(all.join(', '), 200)))));
