@@ -28,7 +28,7 @@ test('a deputy who is named in the form decides until the absent person is back'
   const id = await gateway.proposeIssue('While alice is away');
   const route = `/#/inbox/${id}`;
   const bob = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'bob'), route });
-  await bob.getByText('Under this rule only dba can decide, and you are not one of them.').waitFor();
+  await bob.getByText('Only members of dba may decide on this change, and you are not a member.').waitFor();
   const alice = await dashboard(browser, gateway);
   await account(alice).click();
   const dialog = dialogOf(alice);

@@ -35,6 +35,7 @@ testWithRule('a quorum counts one vote per person and shows how many are missing
   await button(alice, 'Approve').click();
   await alice.locator('.quorum', { hasText: '1 of 2 approvals: alice' }).waitFor();
   await alice.getByText('You have approved this. One more approval is needed.').waitFor();
+  await alice.locator('.timeline', { hasText: 'alice approved (1 of 2)' }).waitFor();
   await becomes(() => button(alice, 'Approve').count(), 0);
   await row(alice, 'Needs two').locator('.badge', { hasText: '1/2' }).waitFor();
   // A second key of the same person adds no vote.
@@ -74,7 +75,7 @@ testWithRule('a rule can require a comment and name its reviewers', { requireCom
   const carol = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'carol'), route: `/#/inbox/${other}` });
   await heading(carol).filter({ hasText: 'Not for carol' }).waitFor();
   // Other reviewers get no controls that the gateway would refuse.
-  await carol.locator('.decision-note', { hasText: 'Under this rule only dba can decide, and you are not one of them.' }).waitFor();
+  await carol.locator('.decision-note', { hasText: 'Only members of dba may decide on this change, and you are not a member.' }).waitFor();
   for (const name of ['Approve', 'Reject']) await button(carol, name).waitFor({ state: 'detached' });
   for (const act of ['edit', 'rule']) await carol.locator(`.detail-actions [data-act=${act}]`).waitFor({ state: 'detached' });
   let requests = 0;
@@ -94,7 +95,7 @@ testWithRule('others may decide once nobody has for the time of the rule', { rev
   const later = await gateway.proposeIssue('Later');
   const carol = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'carol'), route: `/#/inbox/${later}` });
   await carol.locator('.terms', { hasText: /Decided by dba, in \d+ (min|h) also by oncall/ }).waitFor();
-  await carol.locator('.decision-note', { hasText: 'Under this rule only dba can decide, and you are not one of them.' }).waitFor();
+  await carol.locator('.decision-note', { hasText: 'Only members of dba may decide on this change, and you are not a member.' }).waitFor();
   await button(carol, 'Approve').waitFor({ state: 'detached' });
   // The open page notices the moment.
   const soon = await gateway.proposeIssue('Soon it escalates');

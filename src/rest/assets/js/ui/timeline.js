@@ -6,17 +6,26 @@ import { parts, t } from '../core/locale.js';
 import { routeTo } from '../core/router.js';
 import { quote, short, visible, visibleString } from '../core/text.js';
 import { exact, time } from '../core/time.js';
-import { entryOf, isDecidable, stateOf } from '../core/vocab.js';
+import { entryOf, eventName, isDecidable, stateOf } from '../core/vocab.js';
 import { sessionMark } from './badges.js';
 import { longText } from './longtext.js';
 import { missingApprovals } from './terms.js';
 
+// After these events, earlier approvals do not count.
+const VOIDS_APPROVALS = ['edited', 'stale', 'refreshed'];
 const ACTORS = { system: 'Countersign', gateway: 'Countersign' };
 
 /** Shows `entries`, which the gateway sends newest first, in the order of time. */
 export function timeline(entries, change) {
+  // The number of approvals so far, or NaN if it is not known because some were undone.
+  let given = 0;
   return h('ol', { class: 'timeline' }, entries.toReversed().map((entry) => {
-    const { label, icon: name, tone } = entryOf(entry);
+    const { label: kind, icon: name, tone } = entryOf(entry);
+    const event = eventName(entry.event);
+    if (VOIDS_APPROVALS.includes(event)) given = 0;
+    if (event === 'unapproved') given = NaN;
+    if (event === 'voted') given += 1;
+    const label = event === 'voted' && given < change.terms.quorum ? t('detail.votedOf', { given, quorum: change.terms.quorum }) : kind;
     const comment = entry.details?.comment;
     return h('li', { class: `tone-${tone}` },
       h('span', { class: 'dot' }, icon(name)),

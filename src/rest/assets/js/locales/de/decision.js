@@ -3,7 +3,7 @@
 export default {
   'decision.decision': 'Entscheidung',
   'decision.previewFailedKey': 'Die Vorschau ist fehlgeschlagen. Drücken Sie Enter, um ohne Vorschau freizugeben.',
-  'decision.notReviewer': 'Nach dieser Regel können nur {names} entscheiden, und Sie gehören nicht dazu.',
+  'decision.notReviewer': 'Nur Mitglieder von {names} dürfen über diese Änderung entscheiden, und Sie sind kein Mitglied.',
   'decision.ownAgent': 'Ein Agent hat diese Änderung in Ihrem Namen vorgeschlagen, also muss jemand anderes sie freigeben.',
   'decision.ownKey': 'Diese Änderung wurde mit einem Schlüssel vorgeschlagen, der demselben Inhaber gehört wie Ihrer, also muss jemand anderes sie freigeben.',
   'decision.youApproved': { one: 'Sie haben dies freigegeben. Eine weitere Freigabe ist nötig.', other: 'Sie haben dies freigegeben. {count} weitere Freigaben sind nötig.' },

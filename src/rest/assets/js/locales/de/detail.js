@@ -103,6 +103,7 @@ export default {
   'detail.openUpdated': 'Die geöffnete Änderung wurde aktualisiert. Lesen Sie die neue Version, bevor Sie entscheiden.',
   'detail.timeline': 'Ablauf',
   'detail.inTrail': 'Im Audit-Protokoll zeigen',
+  'detail.votedOf': 'hat freigegeben ({given} von {quorum})',
   'detail.voted': 'Ihre Freigabe ist erfasst; weitere Freigaben sind nötig.',
   'detail.approved': 'Freigegeben.',
   'detail.rejected': 'Abgelehnt.',

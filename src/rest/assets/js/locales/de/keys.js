@@ -22,7 +22,6 @@ export default {
   'keys.revoked': 'Widerrufen',
   'keys.active': 'Aktiv',
   'keys.revoke': 'Widerrufen …',
-  'keys.itself': 'selbst',
   'keys.never': 'nie',
   'keys.roleLabel': 'Rolle',
   'keys.createTitle': 'Schlüssel anlegen',

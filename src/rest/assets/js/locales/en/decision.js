@@ -3,7 +3,7 @@
 export default {
   'decision.decision': 'Decision',
   'decision.previewFailedKey': 'The preview failed. Press Enter to approve without preview.',
-  'decision.notReviewer': 'Under this rule only {names} can decide, and you are not one of them.',
+  'decision.notReviewer': 'Only members of {names} may decide on this change, and you are not a member.',
   'decision.ownAgent': 'An agent proposed this change in your name, so somebody else has to approve it.',
   'decision.ownKey': 'This change was proposed with a key of the same owner as yours, so somebody else has to approve it.',
   'decision.youApproved': { one: 'You have approved this. One more approval is needed.', other: 'You have approved this. {count} more approvals are needed.' },

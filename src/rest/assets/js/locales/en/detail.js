@@ -103,6 +103,7 @@ export default {
   'detail.openUpdated': 'The open change was updated. Read the new version before you decide.',
   'detail.timeline': 'Timeline',
   'detail.inTrail': 'Show in the audit trail',
+  'detail.votedOf': 'approved ({given} of {quorum})',
   'detail.voted': 'Your approval is recorded; more approvals are needed.',
   'detail.approved': 'Approved.',
   'detail.rejected': 'Rejected.',

@@ -22,7 +22,6 @@ export default {
   'keys.revoked': 'Revoked',
   'keys.active': 'Active',
   'keys.revoke': 'Revoke…',
-  'keys.itself': 'itself',
   'keys.never': 'never',
   'keys.roleLabel': 'Role',
   'keys.createTitle': 'Create a key',
