@@ -23,7 +23,7 @@ const MAX_NAME_CHARS: usize = 100;
 /// The statuses of the built-in tracker.
 const STATUSES: [&str; 6] = ["Backlog", "Todo", "InProgress", "Review", "Done", "Cancelled"];
 
-pub(super) fn status(name: &str) -> Result<(), ValueError> {
+pub(super) fn check_status(name: &str) -> Result<(), ValueError> {
     if STATUSES.contains(&name) {
         return Ok(());
     }
@@ -31,12 +31,12 @@ pub(super) fn status(name: &str) -> Result<(), ValueError> {
 }
 
 /// Checks the name of a person to whom issues can be assigned.
-pub(super) fn person(name: &str) -> Result<(), ValueError> {
+pub(super) fn check_person(name: &str) -> Result<(), ValueError> {
     check_visible_name(name, "a person's name")
 }
 
 /// Checks the name of a group of reviewers, of a principal or of its owner.
-pub(super) fn member(name: &str) -> Result<(), ValueError> {
+pub(super) fn check_member(name: &str) -> Result<(), ValueError> {
     check_visible_name(name, "a name")
 }
 
@@ -49,7 +49,7 @@ fn check_visible_name(name: &str, noun: &str) -> Result<(), ValueError> {
 }
 
 /// Checks a prefix of tool names.
-pub(super) fn prefix(text: &str) -> Result<(), ValueError> {
+pub(super) fn check_prefix(text: &str) -> Result<(), ValueError> {
     if !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c)) {
         return Ok(());
     }
@@ -57,7 +57,7 @@ pub(super) fn prefix(text: &str) -> Result<(), ValueError> {
 }
 
 /// Checks a regular expression.
-pub(super) fn pattern(text: &str) -> Result<(), ValueError> {
+pub(super) fn check_pattern(text: &str) -> Result<(), ValueError> {
     match regex::Regex::new(text) {
         Ok(_) => Ok(()),
         Err(error) => {
@@ -69,7 +69,7 @@ pub(super) fn pattern(text: &str) -> Result<(), ValueError> {
 }
 
 /// Checks a further name of a tool, or a category of names.
-pub(super) fn category(text: &str) -> Result<(), ValueError> {
+pub(super) fn check_category(text: &str) -> Result<(), ValueError> {
     let fits = text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./*".contains(c));
     if fits && !text.is_empty() && text.matches('*').count() <= 1 {
         return Ok(());
@@ -79,7 +79,7 @@ pub(super) fn category(text: &str) -> Result<(), ValueError> {
 }
 
 /// Checks the name of a provider.
-pub(super) fn provider(text: &str) -> Result<(), ValueError> {
+pub(super) fn check_provider(text: &str) -> Result<(), ValueError> {
     if is_visible_text(text, MAX_NAME_CHARS) {
         return Ok(());
     }
@@ -90,7 +90,7 @@ pub(super) fn provider(text: &str) -> Result<(), ValueError> {
 }
 
 /// Checks a `Host` header value: a name or address with an optional port.
-pub(super) fn host(text: &str) -> Result<(), ValueError> {
+pub(super) fn check_host(text: &str) -> Result<(), ValueError> {
     let parsed = Url::parse(&format!("http://{text}/")).ok();
     let plain = !text.contains(['/', '@', '?', '#', ' ', '*']) && !text.is_empty();
     if plain && parsed.is_some_and(|url| url.host().is_some()) {
@@ -105,7 +105,7 @@ pub(super) fn host(text: &str) -> Result<(), ValueError> {
 }
 
 /// Checks an origin in the form that browsers send.
-pub(super) fn origin(text: &str) -> Result<(), ValueError> {
+pub(super) fn check_origin(text: &str) -> Result<(), ValueError> {
     let remedy = "Write scheme://host or scheme://host:port, such as https://app.example.com.";
     if text == "*" || text == "null" {
         let reason = format!("{text} would let in pages of any site");
@@ -121,7 +121,7 @@ pub(super) fn origin(text: &str) -> Result<(), ValueError> {
     }
 }
 
-pub(super) fn public_url(text: &str) -> Result<(), ValueError> {
+pub(super) fn check_public_url(text: &str) -> Result<(), ValueError> {
     let error =
         |reason: &str| Err((format!("{} {reason}", quoted(text)), "Write https://gateway.example.com.".to_owned()));
     let Ok(url) = Url::parse(text) else { return error("is not a URL") };
@@ -139,7 +139,7 @@ pub(super) fn public_url(text: &str) -> Result<(), ValueError> {
 
 /// Checks the scheme of a PostgreSQL URL; opening the store checks the rest. The error does not quote the URL, which may
 /// contain a password.
-pub(super) fn postgres(text: &str) -> Result<(), ValueError> {
+pub(super) fn check_postgres_url(text: &str) -> Result<(), ValueError> {
     if ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme)) {
         return Ok(());
     }
@@ -148,7 +148,7 @@ pub(super) fn postgres(text: &str) -> Result<(), ValueError> {
 }
 
 /// Checks that a text is 32 bytes as base64. The error does not quote it.
-pub(super) fn token_key(text: &str) -> Result<(), ValueError> {
+pub(super) fn check_token_key(text: &str) -> Result<(), ValueError> {
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
     // Two bits of the last digit belong to no byte, and are zero.
     let is_last = |byte: u8| b"AEIMQUYcgkosw048".contains(&byte);
@@ -161,7 +161,7 @@ pub(super) fn token_key(text: &str) -> Result<(), ValueError> {
     Err(("this is not a key of 32 bytes as base64".to_owned(), remedy.to_owned()))
 }
 
-pub(super) fn log_filter(text: &str) -> Result<(), ValueError> {
+pub(super) fn check_log_filter(text: &str) -> Result<(), ValueError> {
     match tracing_subscriber::EnvFilter::builder().parse(text) {
         Ok(_) => Ok(()),
         Err(error) => Err((
@@ -178,7 +178,15 @@ pub(super) fn find_conflicts(config: &Config, r: &Reader) -> Vec<Problem> {
         let origin = r.origin(key);
         problems.push(Problem { origin, key: Some(key.to_owned()), message, remedy: remedy.to_owned() });
     };
+    find_tls_conflicts(config, r, &mut report);
+    find_listener_conflicts(config, &mut report);
+    find_auth_conflicts(config, &mut report);
+    find_policy_conflicts(config, r, &mut report);
+    find_limit_conflicts(config, r, &mut report);
+    problems
+}
 
+fn find_tls_conflicts(config: &Config, r: &Reader, report: &mut impl FnMut(&str, String, &str)) {
     let is_set = |key: &str| r.settings.iter().any(|s| s.key == key && s.value != "null");
     if is_set("tls.cert") != is_set("tls.key") {
         let (has, lacks) = if is_set("tls.cert") { ("tls.cert", "tls.key") } else { ("tls.key", "tls.cert") };
@@ -191,23 +199,25 @@ pub(super) fn find_conflicts(config: &Config, r: &Reader) -> Vec<Problem> {
             }
         }
     }
+}
 
-    if !config.listen.ip().is_loopback() {
-        if config.auth.mode != AuthMode::Keys {
-            let message = format!("{} can be reached by other machines, and auth.mode is local", config.listen);
-            report("listen", message, "Set auth.mode: keys, or listen on 127.0.0.1.");
-        }
-        if config.tls.is_none() && !config.behind_tls_proxy {
-            let message =
-                format!("{} can be reached by other machines, and the connection is not encrypted", config.listen);
-            report(
-                "listen",
-                message,
-                "Set tls.cert and tls.key, or behind_tls_proxy: true if a proxy in front does TLS.",
-            );
-        }
+fn find_listener_conflicts(config: &Config, report: &mut impl FnMut(&str, String, &str)) {
+    if config.listen.ip().is_loopback() {
+        return;
     }
+    if config.auth.mode != AuthMode::Keys {
+        let message = format!("{} can be reached by other machines, and auth.mode is local", config.listen);
+        report("listen", message, "Set auth.mode: keys, or listen on 127.0.0.1.");
+    }
+    if config.tls.is_none() && !config.behind_tls_proxy {
+        let message =
+            format!("{} can be reached by other machines, and the connection is not encrypted", config.listen);
+        report("listen", message, "Set tls.cert and tls.key, or behind_tls_proxy: true if a proxy in front does TLS.");
+    }
+}
 
+/// Finds conflicts of keys, sign-in and the authorization at servers.
+fn find_auth_conflicts(config: &Config, report: &mut impl FnMut(&str, String, &str)) {
     if config.token_key.is_some() && config.key_file.is_some() {
         report("secrets.key", "secrets.key_file names a key, too".to_owned(), "Take out one of the two.");
     }
@@ -231,6 +241,9 @@ pub(super) fn find_conflicts(config: &Config, r: &Reader) -> Vec<Problem> {
             report(&key, message, "Set auth.oidc and auth.mode: keys, or subject_token_file here.");
         }
     }
+}
+
+fn find_policy_conflicts(config: &Config, r: &Reader, report: &mut impl FnMut(&str, String, &str)) {
     let issuers: BTreeSet<&str> = config.auth.issuers().collect();
     for (name, members) in &config.policy.groups {
         let is_ambiguous = |member: &GroupMember| matches!(member, GroupMember::ClaimGroup { issuer: None, .. });
@@ -253,7 +266,9 @@ pub(super) fn find_conflicts(config: &Config, r: &Reader) -> Vec<Problem> {
     if let Err((message, remedy)) = terms::check_escalation(&config.policy.review, &config.policy.groups) {
         report("policy.review.escalate", message, &remedy);
     }
+}
 
+fn find_limit_conflicts(config: &Config, r: &Reader, report: &mut impl FnMut(&str, String, &str)) {
     // A problem of two conflicting keys is reported for the one that was set.
     let choose_set_key = |first: &'static str, second: &'static str| {
         if r.origin(first) == Origin::Default { second } else { first }
@@ -281,11 +296,10 @@ pub(super) fn find_conflicts(config: &Config, r: &Reader) -> Vec<Problem> {
             report(choose_set_key(key, "limits.outbox_bytes"), message, "Lower the one, or raise the other.");
         }
     }
-    problems
 }
 
 /// Returns one sentence for each setting that is allowed but probably unintended.
-pub(super) fn warnings(config: &Config, r: &Reader) -> Vec<String> {
+pub(super) fn find_warnings(config: &Config, r: &Reader) -> Vec<String> {
     let mut warnings = Vec::new();
     let has_host_name = !config.allowed_hosts.is_empty() || config.public_url.is_some();
     if config.listen.ip().is_unspecified() && !has_host_name {

@@ -15,7 +15,7 @@ pub(super) fn read_member(node: &Node) -> Result<GroupMember, ValueError> {
     let remedy = || "Write a name, { claim_group: NAME } or { subject: [ISSUER, SUBJECT] }.".to_owned();
     let Node::Map(entries) = node else {
         let name = read_text(node)?;
-        check::member(&name)?;
+        check::check_member(&name)?;
         if is_subject_name(&name) {
             return Err((format!("{} is not a name", quoted(&name)), remedy()));
         }

@@ -323,7 +323,7 @@ fn load_file(file: Option<(PathBuf, String)>, flags: &Flags, env: &Environment) 
     if !problems.is_empty() {
         return Err(ConfigError { problems });
     }
-    let mut warnings = check::warnings(&config, &reader);
+    let mut warnings = check::find_warnings(&config, &reader);
     warnings.append(&mut reader.warnings);
     let secrets = secrets::collect_secrets(&config, &reader.env);
     Ok(LoadedConfig {

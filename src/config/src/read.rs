@@ -53,11 +53,11 @@ pub(super) fn config(r: &mut Reader) -> Config {
         store: store(r),
         auth: auth::read(r),
         key_file: r.read("secrets.key_file", path().or_null()),
-        token_key: r.read("secrets.key", secret(check::token_key).or_null()).map(|(_, key)| key),
+        token_key: r.read("secrets.key", secret(check::check_token_key).or_null()).map(|(_, key)| key),
         tls: tls(r),
         behind_tls_proxy: r.read("behind_tls_proxy", boolean()),
-        allowed_hosts: r.read("allowed_hosts", list(check::host)),
-        public_url: r.read("public_url", text(check::public_url).or_null()),
+        allowed_hosts: r.read("allowed_hosts", list(check::check_host)),
+        public_url: r.read("public_url", text(check::check_public_url).or_null()),
         strict_versions: r.read("strict_versions", boolean()),
         transports: TransportsConfig { http: http(r), websocket: websocket(r), stdio: stdio(r) },
         modules: ModulesConfig { tracker: tracker(r), docs: docs::read(r) },
@@ -74,9 +74,9 @@ pub(super) fn config(r: &mut Reader) -> Config {
 }
 
 pub(super) fn store(r: &mut Reader) -> Option<StoreServer> {
-    let url = r.read("store.url", secret(check::postgres).or_null()).map(|(_, url)| url);
+    let url = r.read("store.url", secret(check::check_postgres_url).or_null()).map(|(_, url)| url);
     let ca = r.read("store.ca", path().or_null());
-    let node_url = r.read("store.node_url", text(check::public_url).or_null());
+    let node_url = r.read("store.node_url", text(check::check_public_url).or_null());
     let start_timeout = r.read("store.start_timeout", duration(Duration::ZERO..=HOUR));
     Some(StoreServer { url: url?, ca, node_url, start_timeout })
 }
@@ -92,7 +92,7 @@ fn http(r: &mut Reader) -> HttpConfig {
     HttpConfig {
         max_connections: r.read("transports.http.max_connections", count(1..=1_000_000)),
         request_timeout: r.read("transports.http.request_timeout", duration(10 * MS..=HOUR)),
-        cors_origins: r.read("transports.http.cors_origins", list(check::origin)),
+        cors_origins: r.read("transports.http.cors_origins", list(check::check_origin)),
         max_body: r.read("transports.http.max_body", size(KIB..=GIB)),
         reserved_connections: r.read("transports.http.reserved_connections", count(0..=1_000_000)),
         max_concurrent_streams: r.read("transports.http.max_concurrent_streams", count(1..=1_000_000)),
@@ -126,24 +126,24 @@ fn stdio(r: &mut Reader) -> StdioConfig {
 fn tracker(r: &mut Reader) -> TrackerConfig {
     TrackerConfig {
         enabled: r.read("modules.tracker.enabled", boolean()),
-        workflow: r.read("modules.tracker.workflow", text_lists_by_name(check::status)),
+        workflow: r.read("modules.tracker.workflow", text_lists_by_name(check::check_status)),
         sample_project: r.read("modules.tracker.sample_project", boolean()),
-        people: r.read("modules.tracker.people", list(check::person)),
+        people: r.read("modules.tracker.people", list(check::check_person)),
     }
 }
 
 fn routes(r: &mut Reader) -> RoutesConfig {
     RoutesConfig {
-        prefixes: r.read("routes.prefixes", pairs(check::prefix)),
-        patterns: r.read("routes.patterns", pairs(check::pattern)),
-        categories: r.read("routes.categories", pairs(check::category)),
-        priority: r.read("routes.priority", list(check::provider)),
-        fallback: r.read("routes.fallback", text(check::provider).or_null()),
+        prefixes: r.read("routes.prefixes", pairs(check::check_prefix)),
+        patterns: r.read("routes.patterns", pairs(check::check_pattern)),
+        categories: r.read("routes.categories", pairs(check::check_category)),
+        priority: r.read("routes.priority", list(check::check_provider)),
+        fallback: r.read("routes.fallback", text(check::check_provider).or_null()),
     }
 }
 
 pub(super) fn groups(r: &mut Reader) -> Groups {
-    r.read("policy.groups", lists_by_name(check::member, groups::read_member, groups::show_member))
+    r.read("policy.groups", lists_by_name(check::check_member, groups::read_member, groups::show_member))
 }
 
 pub(super) fn policy(r: &mut Reader) -> PolicyConfig {
@@ -157,7 +157,7 @@ pub(super) fn policy(r: &mut Reader) -> PolicyConfig {
 
 fn review(r: &mut Reader) -> Terms {
     Terms {
-        reviewers: r.read("policy.review.reviewers", list(check::member)),
+        reviewers: r.read("policy.review.reviewers", list(check::check_member)),
         quorum: r.read("policy.review.quorum", count(terms::QUORUM_RANGE)),
         expire_after: r.read("policy.review.expire_after", seconds(terms::EXPIRE_AFTER_RANGE).or_null()),
         on_expiry: r.read("policy.review.on_expiry", variant()),
@@ -227,7 +227,7 @@ fn limits(r: &mut Reader) -> LimitsConfig {
 
 pub(super) fn log(r: &mut Reader) -> LogConfig {
     LogConfig {
-        filter: r.read("log.filter", text(check::log_filter)),
+        filter: r.read("log.filter", text(check::check_log_filter)),
         format: r.read_or(
             "log.format",
             choice([("text", LogFormat::Text), ("json", LogFormat::Json)]),

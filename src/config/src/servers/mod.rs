@@ -142,13 +142,13 @@ fn read_server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     server.label = label.unwrap_or_default();
     server.previews = previews;
     match f.text("prefix") {
-        Some(prefix) if prefix.is_empty() || check::prefix(&prefix).is_ok() => server.prefix = prefix,
+        Some(prefix) if prefix.is_empty() || check::check_prefix(&prefix).is_ok() => server.prefix = prefix,
         Some(prefix) => f.report(
             "prefix",
             format!("{} cannot begin a tool's name", quoted(&prefix)),
             "Use letters, digits and _ - . /, or \"\" for none.",
         ),
-        None if check::prefix(&server.prefix).is_err() => {
+        None if check::check_prefix(&server.prefix).is_err() => {
             let prefix = &server.prefix;
             f.warn(&format!("the names of its tools begin with {prefix}, which clients refuse; set prefix"));
         }
