@@ -263,14 +263,12 @@ fn apply_change(text: &str, change: &ServerChange) -> Result<String, EditError> 
     }
     let (mark, body) = text.split_at(text.len() - strip_byte_order_mark(text).len());
     let tree = tree::parse(body)?;
-    let intended = apply_to_tree(&tree.node, change)?;
-    let not_editable = |NotEditable(reason): NotEditable| EditError::NotEditable { reason, yaml: change.to_yaml() };
+    let servers = change_servers(servers_of(&tree.node), change)?;
+    let not_editable = |NotEditable(reason)| EditError::NotEditable { reason, yaml: change.to_yaml() };
+    let mut intended = root_entries(&tree.node).map_err(not_editable)?;
+    set_key(&mut intended, KEY, Node::Map(servers));
     let edited = edit_lines(body, &tree, change).map_err(not_editable)?;
-    let has_intended_values = tree::parse(&edited).is_ok_and(|tree| tree.node.has_same_value(&intended));
-    if !has_intended_values {
-        let reason = "the servers are written in a form that the program does not edit";
-        return Err(not_editable(NotEditable(reason.to_owned())));
-    }
+    check_values(&edited, &Node::Map(intended), "servers").map_err(not_editable)?;
     Ok(format!("{mark}{edited}"))
 }
 
@@ -301,9 +299,26 @@ fn servers_of(root: &Node) -> &[KeyValue] {
     entries_of(root).iter().find(|entry| entry.key == KEY).map_or(&[], |entry| entries_of(&entry.value.node))
 }
 
-/// Returns the values that the file is to have after the change.
-fn apply_to_tree(root: &Node, change: &ServerChange) -> Result<Node, EditError> {
-    let mut servers = servers_of(root).to_vec();
+/// Returns the keys of a whole file; none if it is empty.
+fn root_entries(root: &Node) -> Result<Vec<KeyValue>, NotEditable> {
+    match root {
+        Node::Map(entries) => Ok(entries.clone()),
+        Node::Null => Ok(Vec::new()),
+        _ => Err(NotEditable::new("it does not consist of keys and values")),
+    }
+}
+
+/// Refuses an edited text whose values are not the intended ones.
+fn check_values(edited: &str, intended: &Node, noun: &str) -> Result<(), NotEditable> {
+    if tree::parse(edited).is_ok_and(|tree| tree.node.has_same_value(intended)) {
+        return Ok(());
+    }
+    Err(NotEditable(format!("the {noun} are written in a form that the program does not edit")))
+}
+
+/// Returns the servers that the file is to have after the change.
+fn change_servers(old: &[KeyValue], change: &ServerChange) -> Result<Vec<KeyValue>, EditError> {
+    let mut servers = old.to_vec();
     let position = servers.iter().position(|server| server.key == change.name());
     let missing = || EditError::NoSuchServer(change.name().to_owned());
     match change {
@@ -315,19 +330,7 @@ fn apply_to_tree(root: &Node, change: &ServerChange) -> Result<Node, EditError> 
         }
         ServerChange::Remove { .. } => drop(servers.remove(position.ok_or_else(missing)?)),
     }
-    let mut entries = match root {
-        Node::Map(entries) => entries.clone(),
-        Node::Null => Vec::new(),
-        _ => {
-            let reason = "it does not consist of keys and values".to_owned();
-            return Err(EditError::NotEditable { reason, yaml: change.to_yaml() });
-        }
-    };
-    match entries.iter_mut().find(|entry| entry.key == KEY) {
-        Some(found) => found.value.node = Node::Map(servers),
-        None => entries.push(KeyValue::new(KEY, Node::Map(servers))),
-    }
-    Ok(Node::Map(entries))
+    Ok(servers)
 }
 
 /// Returns the new settings in the order of the old ones, with new keys after them.

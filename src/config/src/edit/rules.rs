@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use super::{
     EditError,
     blocks::{Block, LineRange, Lines, NotEditable, content_end},
-    check_visible, entries_of,
+    check_values, check_visible, entries_of,
     format::{format_inline, line_break},
-    set_key,
+    root_entries, set_key,
 };
 use crate::{
     load::strip_byte_order_mark,
@@ -55,10 +55,7 @@ pub fn apply_rules(text: &str, entries: &[RuleEntry]) -> Result<String, EditErro
         |NotEditable(reason): NotEditable| EditError::NotEditable { reason, yaml: rules_to_yaml(&nodes) };
     let intended = with_rules(&tree.node, &nodes).map_err(not_editable)?;
     let edited = edit_lines(body, &tree, entries, &nodes).map_err(not_editable)?;
-    if !tree::parse(&edited).is_ok_and(|tree| tree.node.has_same_value(&intended)) {
-        let reason = "the rules are written in a form that the program does not edit";
-        return Err(not_editable(NotEditable::new(reason)));
-    }
+    check_values(&edited, &intended, "rules").map_err(not_editable)?;
     Ok(format!("{mark}{edited}"))
 }
 
@@ -111,11 +108,7 @@ fn intended_rules(old: &[LocatedNode], entries: &[RuleEntry]) -> Result<Vec<Node
 fn with_rules(root: &Node, rules: &[Node]) -> Result<Node, NotEditable> {
     let located = |node: &Node| LocatedNode { node: node.clone(), line: 0, column: 0 };
     let list = Node::List(rules.iter().map(located).collect());
-    let mut entries = match root {
-        Node::Map(entries) => entries.clone(),
-        Node::Null => Vec::new(),
-        _ => return Err(NotEditable::new("it does not consist of keys and values")),
-    };
+    let mut entries = root_entries(root)?;
     let mut policy = find(&entries, POLICY).map_or(&[][..], |(_, policy)| entries_of(&policy.value.node)).to_vec();
     set_key(&mut policy, RULES, list);
     set_key(&mut entries, POLICY, Node::Map(policy));
