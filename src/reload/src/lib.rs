@@ -251,7 +251,11 @@ impl Reloader {
             state.own_decisions.truncate(MAX_OWN_DECISIONS);
         }
         tracing::warn!(target: "countersign::audit", event, by, digest, keys, "a reviewer decided on a looser policy");
-        self.apply_decision(pending, config, accept, by, true).await
+        if accept {
+            return self.accept_pending(digest, config, by, true).await;
+        }
+        self.refuse_pending(pending, by).await;
+        Ok(())
     }
 
     /// Carries out a decision that the audit trail of the store records, if it was made at another node and the same
@@ -269,38 +273,26 @@ impl Reloader {
         };
         let Some((pending, config)) = pending else { return };
         tracing::warn!(by, digest, accept, "a reviewer decided on a looser policy at another node");
-        if let Err(error) = self.apply_decision(pending, config, accept, by, false).await {
+        if !accept {
+            return self.refuse_pending(pending, by).await;
+        }
+        if let Err(error) = self.accept_pending(digest, config, by, false).await {
             tracing::error!(%error, "a decision that was made at another node could not be carried out here");
         }
     }
 
-    /// Carries out a decision on pending changes. `is_local` tells whether the decision was made at this node.
-    async fn apply_decision(
+    /// Puts pending changes into force after a reviewer consented. `is_local` tells whether that happened at this node.
+    async fn accept_pending(
         &self,
-        pending: PendingPolicy,
+        digest: &str,
         config: Arc<Config>,
-        accept: bool,
         by: &str,
         is_local: bool,
     ) -> Result<(), ConsentError> {
-        let digest = pending.digest.as_str();
-        let by = Some(by.to_owned());
-        if !accept {
-            let outcome = ReloadOutcome { by, ..ReloadOutcome::new(ReloadCause::Consent, ReloadEffect::Refused) };
-            {
-                let mut state = self.state.lock();
-                state.pending = None;
-                state.last = Some(outcome.clone());
-                state.refused = Some(pending.digest.clone());
-                state.settings_view.record_refusal(pending.loosenings);
-            }
-            self.save_policy(false).await;
-            self.publish_outcome(&outcome, Some(digest));
-            return Ok(());
-        }
         let before = self.config();
         apply::put_in_force(&*self.gateway, &before, &config).await.map_err(ConsentError::NotInForce)?;
         let (changes, _) = compare(&before, &config);
+        let by = Some(by.to_owned());
         let outcome = ReloadOutcome { by, changes, ..ReloadOutcome::new(ReloadCause::Consent, ReloadEffect::Applied) };
         {
             let mut state = self.state.lock();
@@ -314,6 +306,21 @@ impl Reloader {
         self.save_policy(is_local).await;
         self.publish_outcome(&outcome, Some(digest));
         Ok(())
+    }
+
+    /// Drops pending changes that a reviewer refused.
+    async fn refuse_pending(&self, pending: PendingPolicy, by: &str) {
+        let by = Some(by.to_owned());
+        let outcome = ReloadOutcome { by, ..ReloadOutcome::new(ReloadCause::Consent, ReloadEffect::Refused) };
+        {
+            let mut state = self.state.lock();
+            state.pending = None;
+            state.last = Some(outcome.clone());
+            state.refused = Some(pending.digest.clone());
+            state.settings_view.record_refusal(pending.loosenings);
+        }
+        self.save_policy(false).await;
+        self.publish_outcome(&outcome, Some(&pending.digest));
     }
 
     async fn read_config(&self) -> Result<LoadedConfig, Vec<Problem>> {
