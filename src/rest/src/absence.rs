@@ -137,7 +137,7 @@ pub async fn set(
     data: web::Data<SignInData>,
 ) -> Result<HttpResponse, Problem> {
     let (principal, reviewers) = (caller.reviewer()?.clone(), data.reviewers.clone());
-    let body: AbsenceRequest = body::read_json(body::MAX_BODY_BYTES, &request, payload).await?;
+    let body: AbsenceRequest = body::read_json(&request, payload).await?;
     let state = use_store(&data, move |store| {
         let since = Timestamp::now();
         if body.until <= since || body.until.duration_since(since) > MAX_ABSENCE {

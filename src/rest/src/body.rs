@@ -91,17 +91,16 @@ async fn receive(endpoint: Endpoint, request: HttpRequest, payload: Payload) -> 
 #[derive(Clone, Copy)]
 pub struct RequestDeadline(pub Instant);
 
-/// Reads and checks a body of at most `max` bytes.
+/// Reads and checks a body of at most [`MAX_BODY_BYTES`].
 ///
 /// # Errors
 /// 415 for another media type (which also refuses cross-site forms) or a `Content-Encoding`, 413 `TOO_LARGE`, 408 `TIMEOUT`,
 /// 400 `PARSE_ERROR` for a body that is not JSON, 422 `VALIDATION_FAILED` for JSON of another shape.
 pub async fn read_json<T: DeserializeOwned + Send + 'static>(
-    max: usize,
     request: &HttpRequest,
     payload: web::Payload,
 ) -> Result<T, Problem> {
-    parse_json(read_json_text(max, request, payload.into_inner()).await?).await
+    parse_json(read_json_text(MAX_BODY_BYTES, request, payload.into_inner()).await?).await
 }
 
 async fn read_json_text(max: usize, request: &HttpRequest, payload: Payload) -> Result<Vec<u8>, Problem> {
@@ -109,16 +108,12 @@ async fn read_json_text(max: usize, request: &HttpRequest, payload: Payload) -> 
     read(max, request, payload).await
 }
 
-/// Reads a form of at most `max` bytes, as pairs of names and values.
+/// Reads a form of at most [`MAX_BODY_BYTES`], as pairs of names and values.
 ///
 /// # Errors
 /// 413 `TOO_LARGE`, 408 `TIMEOUT`.
-pub async fn read_form(
-    max: usize,
-    request: &HttpRequest,
-    payload: web::Payload,
-) -> Result<Vec<(String, String)>, Problem> {
-    let body = read(max, request, payload.into_inner()).await?;
+pub async fn read_form(request: &HttpRequest, payload: web::Payload) -> Result<Vec<(String, String)>, Problem> {
+    let body = read(MAX_BODY_BYTES, request, payload.into_inner()).await?;
     Ok(url::form_urlencoded::parse(&body).into_owned().collect())
 }
 

@@ -153,7 +153,7 @@ pub async fn back_channel_logout(
     payload: web::Payload,
     data: web::Data<SignInData>,
 ) -> Result<HttpResponse, Problem> {
-    let form = body::read_form(body::MAX_BODY_BYTES, &request, payload).await?;
+    let form = body::read_form(&request, payload).await?;
     let mut tokens = form.iter().filter(|(name, _)| name == "logout_token");
     let (Some((_, token)), None) = (tokens.next(), tokens.next()) else {
         return Err(Problem::from(McpError::new(ErrorKind::InvalidRequest, "the form must have one logout_token")));

@@ -144,7 +144,7 @@ pub async fn create(
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
     check_manager(&caller)?;
-    let body: KeyRequest = body::read_json(body::MAX_BODY_BYTES, &request, payload).await?;
+    let body: KeyRequest = body::read_json(&request, payload).await?;
     let role = body.role.unwrap_or(Role::Agent);
     if !may_manage(&caller, role) {
         let text = format!(
