@@ -227,7 +227,7 @@ impl DocTypes {
                 known_types: self.all().map(|kind| kind.name.clone()).collect(),
             })?),
             Some(_) => {
-                let fault = new_fault("/doc_type", "type", "it is not a string");
+                let fault = doc_type_fault("type", "it is not a string");
                 return Err(Refusal::Schema { faults: vec![fault] });
             }
         };
@@ -240,14 +240,15 @@ impl DocTypes {
         {
             let message =
                 format!("a document of the type {} lies in {}/, and this path does not", kind.name, kind.folder);
-            faults.push(new_fault("/doc_type", "folder", &message));
+            faults.push(doc_type_fault("folder", &message));
         }
         if faults.is_empty() { Ok(fields) } else { Err(Refusal::Schema { faults }) }
     }
 }
 
-fn new_fault(pointer: &str, rule: &str, message: &str) -> Fault {
-    Fault { pointer: pointer.to_owned(), rule: rule.to_owned(), message: message.to_owned() }
+/// Returns a fault of the type that a document names.
+fn doc_type_fault(rule: &str, message: &str) -> Fault {
+    Fault { pointer: "/doc_type".to_owned(), rule: rule.to_owned(), message: message.to_owned() }
 }
 
 /// Returns the message of a fault, with all allowed values.
