@@ -77,7 +77,7 @@ impl RuleCounts {
         let oldest = hour.checked_sub(RETENTION).unwrap_or(Timestamp::MIN);
         let Err(error) = self.run_blocking(move |store| store.add_rule_counts(&counts, oldest)).await else { return };
         tracing::warn!(%error, "the counts of policy rules could not be stored");
-        if error.certainly_aborted() {
+        if error.is_certainly_aborted() {
             // The counters of a policy that is no longer in force are kept too, because the next write begins with these.
             let mut previous = self.previous.lock().unwrap_or_else(PoisonError::into_inner);
             for (rule, counts) in counters {

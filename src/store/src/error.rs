@@ -109,7 +109,7 @@ impl StoreError {
     /// Returns `true` if a write that failed with this error certainly changed nothing. Otherwise the caller must read
     /// the state again.
     #[must_use]
-    pub const fn certainly_aborted(&self) -> bool {
+    pub const fn is_certainly_aborted(&self) -> bool {
         !matches!(self, Self::OutcomeUnknown)
     }
 
@@ -192,7 +192,7 @@ impl WriteError {
     #[must_use]
     pub fn to_user_error(&self, unchanged: &'static str) -> McpError {
         match self {
-            Self::Store(error) if !error.certainly_aborted() => error.to_mcp(),
+            Self::Store(error) if !error.is_certainly_aborted() => error.to_mcp(),
             _ => McpError::new(ErrorKind::StoreUnavailable, unchanged),
         }
     }

@@ -379,7 +379,7 @@ pub trait StoreBackend: Send + Sync + 'static {
 /// To add a backend:
 /// 1. Implement `sql::Sql` and `sql::Database` for its connections, [`StoreBackend`] and `queries::Queries` for the
 ///    store, and `moving::OfflineStore`, in a folder beside `src/store/src/sqlite`. Each error must say whether the
-///    write certainly changed nothing ([`StoreError::certainly_aborted`]). If several gateways can share the store,
+///    write certainly changed nothing ([`StoreError::is_certainly_aborted`]). If several gateways can share the store,
 ///    also implement all methods of [`Nodes`], whose defaults are for a single gateway; otherwise use
 ///    `nodes::SingleNode`.
 /// 2. Open it in `src/store/src/location.rs`, the only file that names backends, and give modules their tables with
@@ -389,7 +389,7 @@ pub trait StoreBackend: Send + Sync + 'static {
 pub trait Store: StoreBackend {
     /// Queues a write without blocking; many writes share a commit. `callback` is always called. If the queue is full or
     /// the store is closed, `callback` is called at once and on this thread. An error says whether the write certainly
-    /// changed nothing ([`StoreError::certainly_aborted`]).
+    /// changed nothing ([`StoreError::is_certainly_aborted`]).
     fn submit(&self, request: WriteRequest, callback: WriteCallback);
 
     /// Returns the oldest records that are older than the cutoffs, as many as one transaction prunes.

@@ -52,7 +52,7 @@ async fn unanswered_commit_is_looked_up() {
     proxy.set(CUT_BEFORE_MESSAGE);
     let lost = write(&*store, approved(3)).await;
     let Err(WriteError::Store(error @ StoreError::Unreachable(_))) = lost else { panic!("{lost:?}") };
-    assert!(error.certainly_aborted(), "{error}");
+    assert!(error.is_certainly_aborted(), "{error}");
     assert_eq!(store.get("a").await.unwrap().unwrap().version, 2);
 
     // The numbers continue without a gap, and the chain is valid.
@@ -71,7 +71,7 @@ async fn lost_connection_before_commit_writes_nothing() {
         proxy.set(mode);
         let lost = write(&*store, approved(2)).await;
         let Err(WriteError::Store(error @ StoreError::Unreachable(_))) = lost else { panic!("{lost:?}") };
-        assert!(error.certainly_aborted(), "{error}");
+        assert!(error.is_certainly_aborted(), "{error}");
         assert!(matches!(store.current_error(), Some(StoreError::Unreachable(_))) || mode == CUT_BEFORE_AUDIT);
     }
     assert!(matches!(store.get("a").await, Err(StoreError::Unreachable(_))));
@@ -125,7 +125,7 @@ fn assert_unreachable<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
 
 fn assert_unknown<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
     let Err(error @ StoreError::OutcomeUnknown) = answer else { panic!("{answer:?}") };
-    assert!(!error.certainly_aborted());
+    assert!(!error.is_certainly_aborted());
     assert_eq!(error.to_mcp().data["outcome"], "unknown");
 }
 
@@ -319,7 +319,7 @@ async fn hanging_statement_is_ended_by_server() {
     connection.begin("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE changes").unwrap();
     let blocked = write(&*store, approved(2)).await;
     let Err(WriteError::Store(error @ StoreError::Locked)) = blocked else { panic!("{blocked:?}") };
-    assert!(error.certainly_aborted());
+    assert!(error.is_certainly_aborted());
     connection.commit().unwrap();
     assert_eq!(write(&*store, approved(2)).await.unwrap().seq, 2);
     store.close();

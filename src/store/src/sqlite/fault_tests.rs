@@ -70,7 +70,7 @@ async fn failed_commit_is_read_back() {
     mode.store(FAIL_UNWRITTEN, Ordering::SeqCst);
     let lost = write(&*store, updated_draft("a", 3, ChangeState::Approved, ChangeState::Executing)).await;
     let Err(WriteError::Store(error)) = lost else { panic!("{lost:?}") };
-    assert!(error.certainly_aborted(), "{error}");
+    assert!(error.is_certainly_aborted(), "{error}");
     assert_eq!(store.get("a").await.unwrap().unwrap().version, 2);
 
     // The numbers continue without a gap, and the chain is valid.
