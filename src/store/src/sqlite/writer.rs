@@ -135,8 +135,8 @@ impl Writer {
             return;
         }
         let tried = self.check_files().and_then(|()| {
-            self.exec("BEGIN IMMEDIATE")?;
-            self.exec("UPDATE fence SET n = n + 1")?;
+            self.execute("BEGIN IMMEDIATE")?;
+            self.execute("UPDATE fence SET n = n + 1")?;
             plain_commit()(&self.conn).map_err(StoreError::from)
         });
         match tried {
@@ -149,7 +149,8 @@ impl Writer {
     }
 
     fn run_batch(&mut self, batch: Vec<Command>) {
-        let begun = self.check_files().and_then(|()| self.exec("BEGIN IMMEDIATE")).and_then(|()| self.refresh_heads());
+        let begun =
+            self.check_files().and_then(|()| self.execute("BEGIN IMMEDIATE")).and_then(|()| self.refresh_heads());
         if let Err(error) = begun {
             self.rollback();
             return self.refuse(batch, &error);
@@ -325,14 +326,14 @@ impl Writer {
         Ok((CommittedWrite::default(), heads))
     }
 
-    fn exec(&self, sql: &str) -> Result<(), StoreError> {
+    fn execute(&self, sql: &str) -> Result<(), StoreError> {
         self.conn.prepare_cached(sql)?.execute([])?;
         Ok(())
     }
 
     fn rollback(&self) {
         if !self.conn.is_autocommit()
-            && let Err(error) = self.exec("ROLLBACK")
+            && let Err(error) = self.execute("ROLLBACK")
         {
             tracing::error!(%error, "a transaction could not be rolled back");
         }
