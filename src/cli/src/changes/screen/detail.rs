@@ -30,46 +30,46 @@ struct DetailWriter {
 }
 
 impl DetailWriter {
-    fn text(&mut self, indent: usize, pieces: &[(String, Style)]) {
+    fn push_text(&mut self, indent: usize, pieces: &[(String, Style)]) {
         let pad = Span::raw(" ".repeat(indent));
         self.lines.extend(wrap(pieces, self.width, &pad, &pad));
     }
 
     /// Adds prose, wrapped at words.
-    fn prose(&mut self, indent: usize, pieces: &[(String, Style)]) {
+    fn push_prose(&mut self, indent: usize, pieces: &[(String, Style)]) {
         self.lines.extend(wrap_words(pieces, self.width, &Span::raw(" ".repeat(indent))));
     }
 
-    fn message(&mut self, style: Style, text: String) {
-        self.prose(1, &[(text, style)]);
+    fn push_message(&mut self, style: Style, text: String) {
+        self.push_prose(1, &[(text, style)]);
     }
 
-    fn heading(&mut self, text: &str) {
+    fn push_heading(&mut self, text: &str) {
         if self.lines.last().is_some_and(|line| line.width() > 0) {
             self.lines.push(Line::default());
         }
-        self.text(1, &[(text.to_owned(), self.theme.bold())]);
+        self.push_text(1, &[(text.to_owned(), self.theme.bold())]);
     }
 
     /// Adds arguments, which are foreign text.
-    fn argument_lines(&mut self, arguments: &ArgumentLines) {
+    fn push_arguments(&mut self, arguments: &ArgumentLines) {
         if !arguments.lines.is_empty() {
-            self.foreign_text(&arguments.lines.join("\n"));
+            self.push_foreign_text(&arguments.lines.join("\n"));
         }
         if let Some(remark) = arguments.diff_note() {
             let remark = self.theme.visible(&remark);
-            self.prose(3, &[(remark, self.theme.dim())]);
+            self.push_prose(3, &[(remark, self.theme.dim())]);
         }
     }
 
     /// Adds foreign text, escaped.
-    fn foreign_text(&mut self, text: &str) {
+    fn push_foreign_text(&mut self, text: &str) {
         for (index, line) in text_lines(text).enumerate() {
             if index >= MAX_SECTION_LINES {
-                return self.message(self.theme.warn(), "   (more in `countersign changes show`)".to_owned());
+                return self.push_message(self.theme.warn(), "   (more in `countersign changes show`)".to_owned());
             }
             let line = self.theme.visible_code(line);
-            self.text(3, &[(line, Style::new())]);
+            self.push_text(3, &[(line, Style::new())]);
         }
     }
 }
@@ -88,7 +88,7 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
     let mut out = DetailWriter { theme, width: layout.width, lines: Vec::new() };
     write_summary(&mut out, change, now);
     if let Some(barrier) = approval_barrier {
-        out.message(theme.info(), theme.visible(barrier));
+        out.push_message(theme.info(), theme.visible(barrier));
     }
     write_notes(&mut out, change);
     out.lines.push(Line::default());
@@ -106,8 +106,8 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
         None if has_no_diff => {
             for (label, text) in tool_notes(change) {
                 let label = theme.visible(label);
-                out.heading(&label);
-                out.foreign_text(&text);
+                out.push_heading(&label);
+                out.push_foreign_text(&text);
             }
         }
         None => out.lines.extend(diff::render(&change.diff, layout, theme)),
@@ -124,15 +124,15 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
     write_decisions(&mut out, change);
     write_result(&mut out, change);
     if let Some(diff) = change.verification.as_ref().and_then(|verification| verification.diff.as_ref()) {
-        out.heading(render::DIFFERENCES_HEADING);
+        out.push_heading(render::DIFFERENCES_HEADING);
         out.lines.extend(diff::render(diff, layout, theme));
     }
     if !timeline.is_empty() {
-        out.heading("Timeline");
+        out.push_heading("Timeline");
         for (at, event, actor) in timeline {
             let at = at.to_zoned(jiff::tz::TimeZone::system()).strftime("%m-%d %H:%M:%S").to_string();
             let label = format!("{at}  {:<16} ", theme.visible(event));
-            out.text(3, &[(label, Style::new()), (theme.visible(actor), theme.dim())]);
+            out.push_text(3, &[(label, Style::new()), (theme.visible(actor), theme.dim())]);
         }
     }
     (out.lines, required_lines)
@@ -140,21 +140,21 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
 
 fn write_arguments(out: &mut DetailWriter, change: &Change) {
     if let Some(proposed) = &change.proposed_arguments {
-        out.heading("Arguments, as edited: these will run");
-        out.argument_lines(&ArgumentLines::new(change.arguments.get(), None));
-        out.heading("Arguments, as the agent proposed them");
-        out.argument_lines(&ArgumentLines::new(proposed.get(), None));
+        out.push_heading("Arguments, as edited: these will run");
+        out.push_arguments(&ArgumentLines::new(change.arguments.get(), None));
+        out.push_heading("Arguments, as the agent proposed them");
+        out.push_arguments(&ArgumentLines::new(proposed.get(), None));
     } else {
-        out.heading("Arguments");
-        out.argument_lines(&ArgumentLines::for_change(change));
+        out.push_heading("Arguments");
+        out.push_arguments(&ArgumentLines::for_change(change));
     }
 }
 
 fn write_summary(out: &mut DetailWriter, change: &Change, now: Timestamp) {
     let theme = out.theme;
-    out.prose(1, &[(theme.visible(&change.summary), theme.bold())]);
+    out.push_prose(1, &[(theme.visible(&change.summary), theme.bold())]);
     let target = format!(" {} {}", theme.visible(&change.target.entity_type), theme.visible(&change.target.label));
-    out.prose(
+    out.push_prose(
         1,
         &[
             (change.state.as_str().to_owned(), theme.style(render::state_style(change.state))),
@@ -176,7 +176,7 @@ fn write_summary(out: &mut DetailWriter, change: &Change, now: Timestamp) {
         change.id,
         change.version
     );
-    out.message(theme.dim(), theme.visible(&text));
+    out.push_message(theme.dim(), theme.visible(&text));
     let terms = &change.terms;
     let mut conditions = Vec::new();
     if change.state.awaits_decision() {
@@ -201,17 +201,17 @@ fn write_summary(out: &mut DetailWriter, change: &Change, now: Timestamp) {
         conditions.push(format!("an approval can be undone for {}s", terms.undo_for));
     }
     if !conditions.is_empty() {
-        out.message(theme.info(), theme.visible(&conditions.join("; ")));
+        out.push_message(theme.info(), theme.visible(&conditions.join("; ")));
     }
 }
 
 fn write_notes(out: &mut DetailWriter, change: &Change) {
     let theme = out.theme;
     for (style, text) in render::notes(change) {
-        out.message(theme.style(style), theme.visible(&text));
+        out.push_message(theme.style(style), theme.visible(&text));
     }
     if let Some(first) = &change.duplicate_of {
-        out.message(
+        out.push_message(
             theme.warn(),
             theme.visible(&format!(
                 "The same agent had already proposed the same call: {first}. Approving both runs it twice."
@@ -219,7 +219,7 @@ fn write_notes(out: &mut DetailWriter, change: &Change) {
         );
     }
     if change.state == ChangeState::Stale {
-        out.message(theme.warn(), "What was shown no longer holds; f previews it again.".to_owned());
+        out.push_message(theme.warn(), "What was shown no longer holds; f previews it again.".to_owned());
     }
 }
 
@@ -227,9 +227,9 @@ fn write_notes(out: &mut DetailWriter, change: &Change) {
 fn write_both_diffs(out: &mut DetailWriter, previous: &Diff, current: &Diff, layout: DiffLayout) {
     let (theme, before, after) = (out.theme, "Before the target changed:", "Now:");
     if !layout.split {
-        out.message(theme.dim(), before.to_owned());
+        out.push_message(theme.dim(), before.to_owned());
         out.lines.extend(diff::render(previous, layout, theme));
-        out.message(theme.warn(), after.to_owned());
+        out.push_message(theme.warn(), after.to_owned());
         out.lines.extend(diff::render(current, layout, theme));
         return;
     }
@@ -259,7 +259,7 @@ fn write_both_diffs(out: &mut DetailWriter, previous: &Diff, current: &Diff, lay
 fn write_decisions(out: &mut DetailWriter, change: &Change) {
     let theme = out.theme;
     if !change.decisions.is_empty() {
-        out.heading("Decisions");
+        out.push_heading("Decisions");
     }
     for decision in &change.decisions {
         let (style, word) = match decision.verdict {
@@ -269,19 +269,19 @@ fn write_decisions(out: &mut DetailWriter, change: &Change) {
         let comment =
             decision.comment.as_deref().filter(|c| !c.is_empty()).map_or_else(String::new, |c| format!(": {c}"));
         let text = theme.visible(&format!(" by {} (version {}){comment}", decision.shown_voters(), decision.version));
-        out.prose(3, &[(word.to_owned(), style), (text, Style::new())]);
+        out.push_prose(3, &[(word.to_owned(), style), (text, Style::new())]);
     }
     if !change.edits.is_empty() {
-        out.heading("Edits");
+        out.push_heading("Edits");
     }
     for edit in &change.edits {
         let comment = edit.comment.as_deref().filter(|c| !c.is_empty()).map_or_else(String::new, |c| format!(": {c}"));
-        out.prose(3, &[(theme.visible(&format!("edited by {}{comment}", edit.by)), Style::new())]);
+        out.push_prose(3, &[(theme.visible(&format!("edited by {}{comment}", edit.by)), Style::new())]);
     }
 }
 
 fn write_result(out: &mut DetailWriter, change: &Change) {
     let Some((heading, blocks)) = render::result_blocks(change) else { return };
-    out.heading(heading);
-    blocks.iter().for_each(|text| out.foreign_text(text));
+    out.push_heading(heading);
+    blocks.iter().for_each(|text| out.push_foreign_text(text));
 }

@@ -51,7 +51,7 @@ pub fn render(diff: &Diff, layout: DiffLayout, theme: Theme) -> Vec<Line<'static
         lines: Vec::new(),
     };
     for field in recipients_first(diff) {
-        out.field(field);
+        out.push_field(field);
     }
     if diff.fields.is_empty() {
         out.lines.push(Line::styled("  (nothing differs)", theme.dim()));
@@ -64,7 +64,7 @@ pub fn render(diff: &Diff, layout: DiffLayout, theme: Theme) -> Vec<Line<'static
 }
 
 impl DiffWriter {
-    fn field(&mut self, field: &FieldDiff) {
+    fn push_field(&mut self, field: &FieldDiff) {
         let mut title = vec![(format!("  {}", self.theme.visible(&field.label)), self.theme.bold())];
         if field.restricted {
             title.push(("  (the agent does not see this)".into(), self.theme.dim()));
@@ -72,22 +72,22 @@ impl DiffWriter {
         let no_prefix = Span::raw("");
         self.lines.extend(wrap(&title, self.layout.width, &no_prefix, &no_prefix));
         if let Some(lines) = formatted_lines(field) {
-            self.compared_lines(&lines, None);
+            self.push_compared_lines(&lines, None);
         } else if field.lines.is_empty() {
             let side = |op, text: &Option<String>| -> Vec<DiffLine> {
                 let lines = text.iter().flat_map(|text| text_lines(text));
                 lines.map(|text| DiffLine { op, text: text.to_owned() }).collect()
             };
             let (old, new) = (side(LineOp::Delete, &field.before), side(LineOp::Insert, &field.after));
-            self.replaced_lines(&old.iter().collect::<Vec<_>>(), &new.iter().collect::<Vec<_>>());
+            self.push_replaced_lines(&old.iter().collect::<Vec<_>>(), &new.iter().collect::<Vec<_>>());
         } else {
-            self.compared_lines(&field.lines, field.before.as_deref());
+            self.push_compared_lines(&field.lines, field.before.as_deref());
         }
         self.lines.push(Line::default());
     }
 
     /// Renders lines in which unchanged ones of the text `before` are folded.
-    fn compared_lines(&mut self, lines: &[DiffLine], before: Option<&str>) {
+    fn push_compared_lines(&mut self, lines: &[DiffLine], before: Option<&str>) {
         let before: Vec<&str> = text_lines(before.unwrap_or_default()).collect();
         // The number of lines of the old text that precede `rest`.
         let mut position = 0_usize;
@@ -95,12 +95,12 @@ impl DiffWriter {
         while let Some((line, tail)) = rest.split_first() {
             match line.op {
                 LineOp::Equal => {
-                    self.equal_line(&line.text);
+                    self.push_equal_line(&line.text);
                     (position, rest) = (position.saturating_add(1), tail);
                 }
                 LineOp::Note => {
                     let pieces = vec![(self.theme.visible_code(&line.text), self.theme.dim())];
-                    self.unified_row(' ', self.theme.dim(), &pieces);
+                    self.push_unified_row(' ', self.theme.dim(), &pieces);
                     rest = tail;
                 }
                 LineOp::Skip => {
@@ -112,9 +112,9 @@ impl DiffWriter {
                             if self.layout.unfolded
                                 && (self.is_uncut || position.saturating_add(count) < before.len()) =>
                         {
-                            hidden.iter().for_each(|text| self.equal_line(text));
+                            hidden.iter().for_each(|text| self.push_equal_line(text));
                         }
-                        _ => self.folded_lines(&line.text),
+                        _ => self.push_folded_lines(&line.text),
                     }
                     (position, rest) = (position.saturating_add(count), tail);
                 }
@@ -124,7 +124,7 @@ impl DiffWriter {
                     let lines_of = |op| run.iter().filter(|l| l.op == op).collect::<Vec<_>>();
                     let (old, new) = (lines_of(LineOp::Delete), lines_of(LineOp::Insert));
                     position = position.saturating_add(old.len());
-                    self.replaced_lines(&old, &new);
+                    self.push_replaced_lines(&old, &new);
                     rest = tail;
                 }
             }
@@ -132,13 +132,13 @@ impl DiffWriter {
     }
 
     /// Renders removed lines with the lines that replace them.
-    fn replaced_lines(&mut self, old: &[&DiffLine], new: &[&DiffLine]) {
+    fn push_replaced_lines(&mut self, old: &[&DiffLine], new: &[&DiffLine]) {
         let (red, green) = (self.theme.bad(), self.theme.good());
         let mut left: Vec<Pieces> = old.iter().map(|l| vec![(self.theme.visible_code(&l.text), red)]).collect();
         let mut right: Vec<Pieces> = new.iter().map(|l| vec![(self.theme.visible_code(&l.text), green)]).collect();
         if old.len() == new.len() {
             for (at, (a, b)) in old.iter().zip(new).enumerate() {
-                if let Some((a, b)) = self.changed_words(&a.text, &b.text)
+                if let Some((a, b)) = self.mark_changed_words(&a.text, &b.text)
                     && let (Some(l), Some(r)) = (left.get_mut(at), right.get_mut(at))
                 {
                     (*l, *r) = (a, b);
@@ -147,16 +147,16 @@ impl DiffWriter {
         }
         if self.layout.split {
             for at in 0..left.len().max(right.len()) {
-                self.split_row(left.get(at), '-', right.get(at), '+');
+                self.push_split_row(left.get(at), '-', right.get(at), '+');
             }
         } else {
-            left.iter().for_each(|pieces| self.unified_row('-', red, pieces));
-            right.iter().for_each(|pieces| self.unified_row('+', green, pieces));
+            left.iter().for_each(|pieces| self.push_unified_row('-', red, pieces));
+            right.iter().for_each(|pieces| self.push_unified_row('+', green, pieces));
         }
     }
 
     /// Returns both lines with the differing words marked, or `None` if marking would not help.
-    fn changed_words(&self, old: &str, new: &str) -> Option<(Pieces, Pieces)> {
+    fn mark_changed_words(&self, old: &str, new: &str) -> Option<(Pieces, Pieces)> {
         if old.len().max(new.len()) > MAX_WORD_DIFF_BYTES || Instant::now() > self.deadline {
             return None;
         }
@@ -177,29 +177,29 @@ impl DiffWriter {
         Some((left, right))
     }
 
-    fn equal_line(&mut self, text: &str) {
+    fn push_equal_line(&mut self, text: &str) {
         let pieces = vec![(self.theme.visible_code(text), Style::new())];
         if self.layout.split {
-            self.split_row(Some(&pieces), ' ', Some(&pieces), ' ')
+            self.push_split_row(Some(&pieces), ' ', Some(&pieces), ' ')
         } else {
-            self.unified_row(' ', Style::new(), &pieces)
+            self.push_unified_row(' ', Style::new(), &pieces)
         }
     }
 
-    fn folded_lines(&mut self, number: &str) {
+    fn push_folded_lines(&mut self, number: &str) {
         let folded = plural(number.parse().unwrap_or(0_u64), "unchanged line");
         let text = format!("    {} {folded} (z opens)", self.theme.symbol("⋯", "..."));
         self.lines.push(Line::styled(text, self.theme.dim()));
     }
 
-    fn unified_row(&mut self, mark: char, style: Style, pieces: &[(String, Style)]) {
+    fn push_unified_row(&mut self, mark: char, style: Style, pieces: &[(String, Style)]) {
         let first = Span::styled(format!("  {mark} "), style);
         let next = Span::styled(format!("  {mark}{}", self.theme.symbol("↳", ">")), style);
         self.lines.extend(wrap(pieces, self.layout.width, &first, &next));
     }
 
     /// Renders two columns with a bar between them.
-    fn split_row(&mut self, left: Option<&Pieces>, minus: char, right: Option<&Pieces>, plus: char) {
+    fn push_split_row(&mut self, left: Option<&Pieces>, minus: char, right: Option<&Pieces>, plus: char) {
         let half = self.layout.width.saturating_sub(3) / 2;
         let side = |pieces: Option<&Pieces>, mark: char, style: Style| {
             let Some(pieces) = pieces else { return Vec::new() };
