@@ -83,6 +83,19 @@ pub(in crate::previews) async fn verify_statements(
     })
 }
 
+/// The rows that a statement updated or deleted.
+struct WrittenRows<'a> {
+    /// The position of the statement.
+    index: usize,
+    write: &'a Write,
+    table: &'a TableRows,
+    /// The columns of the table's primary key.
+    keys: Vec<String>,
+    queries: &'a RowQueries,
+    /// The rows before the statement, as far as the preview showed them.
+    shown_rows: &'a [Row],
+}
+
 struct Verifier<'a> {
     runner: &'a RecipeRunner<'a>,
     sql: &'a SqlRecipe,
@@ -103,9 +116,10 @@ impl Verifier<'_> {
             (ReadBack::Rows(table), PreviewSource::Rows(queries), [selected, _]) => {
                 let shown_rows = &selected.rows[..selected.rows.len().min(self.sql.rows)];
                 let keys = self.key_columns(table).await?;
+                let written = WrittenRows { index, write, table, keys, queries, shown_rows };
                 match write.kind {
-                    WriteKind::Update => self.verify_update(index, write, table, &keys, queries, shown_rows).await,
-                    _ => self.verify_deletion(index, write, table, &keys, queries, shown_rows).await,
+                    WriteKind::Update => self.verify_update(&written).await,
+                    _ => self.verify_deletion(&written).await,
                 }
             }
             (ReadBack::Rows(_), PreviewSource::GivenRows { rows, equal_count_query: Some(query), .. }, [counted]) => {
@@ -126,15 +140,8 @@ impl Verifier<'_> {
 
     /// Compares the rows with the values that the preview showed for after the update. Values that it could not know are not
     /// compared.
-    async fn verify_update(
-        &mut self,
-        index: usize,
-        write: &Write,
-        table: &TableRows,
-        keys: &[String],
-        queries: &RowQueries,
-        shown_rows: &[Row],
-    ) -> Result<(), Fault> {
+    async fn verify_update(&mut self, written: &WrittenRows<'_>) -> Result<(), Fault> {
+        let &WrittenRows { index, write, table, ref keys, queries, shown_rows } = written;
         if keys.is_empty() {
             return Err(missing_key_fault(write));
         }
@@ -186,15 +193,8 @@ impl Verifier<'_> {
         Ok(())
     }
 
-    async fn verify_deletion(
-        &mut self,
-        index: usize,
-        write: &Write,
-        table: &TableRows,
-        keys: &[String],
-        queries: &RowQueries,
-        shown_rows: &[Row],
-    ) -> Result<(), Fault> {
+    async fn verify_deletion(&mut self, written: &WrittenRows<'_>) -> Result<(), Fault> {
+        let &WrittenRows { index, write, table, ref keys, queries, shown_rows } = written;
         if shown_rows.is_empty() {
             return Ok(());
         }
