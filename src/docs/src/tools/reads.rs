@@ -52,18 +52,7 @@ impl Reader {
     /// Answers `activate_project`.
     pub async fn activate(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let ActivateArgs { config_path, selector } = parse_arguments(arguments)?;
-        let project = match (&selector.project_name, &config_path) {
-            (None, Some(path)) => project_of_path(&self.library, path)?,
-            (name, None) => require_project(&self.library, name.as_deref())?,
-            (Some(name), Some(path)) => {
-                let project = require_project(&self.library, Some(name))?;
-                if project_of_path(&self.library, path)?.name != project.name {
-                    let message = format!("The path is not in the project {}.", project.name);
-                    return Err(McpError::new(ErrorKind::ProjectMismatch, message).with("config_path", path.as_str()));
-                }
-                project
-            }
-        };
+        let project = self.find_project(selector.project_name.as_deref(), config_path.as_deref())?;
         // Without branch tracking there is only one branch, so any name is accepted.
         let (branch, ignored_branch) = match selector.branch_name {
             Some(branch) if project.tracks_branches() => (Some(branch), None),
@@ -91,7 +80,7 @@ impl Reader {
             path_hash: tenant.path_hash.clone(),
             doc_types: doc_types.collect(),
             total_docs: counts.documents,
-            warnings: Vec::new(),
+            warnings: shorten_warnings(&project.report().warnings),
             note: None,
         };
         let mut line = format!(
@@ -104,18 +93,8 @@ impl Reader {
             },
             plural(counts.documents, "document")
         );
-        let warnings = project.report().warnings;
-        if !warnings.is_empty() {
-            let mut lines: Vec<String> = warnings
-                .iter()
-                .take(MAX_WARNINGS)
-                .map(|warning| text::one_line(warning, MAX_SHOWN_CHARS).into_owned())
-                .collect();
-            if let Some(more) = warnings.len().checked_sub(MAX_WARNINGS).filter(|more| *more > 0) {
-                lines.push(format!("{more} more; see the gateway's log"));
-            }
-            line = format!("{line}\nWarnings:\n- {}\n", lines.join("\n- "));
-            answer.warnings = lines;
+        if !answer.warnings.is_empty() {
+            line = format!("{line}\nWarnings:\n- {}\n", answer.warnings.join("\n- "));
         }
         let mut notes = Vec::new();
         if let Some(ignored_branch) = &ignored_branch {
@@ -139,6 +118,20 @@ impl Reader {
             answer.note = Some(note);
         }
         result(&line, &answer)
+    }
+
+    /// Finds the project with this name or of this path, which must be the same one if both are given.
+    fn find_project(&self, name: Option<&str>, path: Option<&str>) -> Result<Arc<Project>, McpError> {
+        let Some(path) = path else { return require_project(&self.library, name) };
+        if name.is_none() {
+            return project_of_path(&self.library, path);
+        }
+        let project = require_project(&self.library, name)?;
+        if project_of_path(&self.library, path)?.name != project.name {
+            let message = format!("The path is not in the project {}.", project.name);
+            return Err(McpError::new(ErrorKind::ProjectMismatch, message).with("config_path", path));
+        }
+        Ok(project)
     }
 
     /// Answers `list_doc_types`.
@@ -412,6 +405,16 @@ struct SearchScope {
     index: Arc<Index>,
     /// The folder of the reference documentation, if that is searched.
     external_folder: Option<String>,
+}
+
+/// Returns the first warnings, each on one line, and a line that counts the others.
+fn shorten_warnings(warnings: &[String]) -> Vec<String> {
+    let shown = warnings.iter().take(MAX_WARNINGS);
+    let mut lines: Vec<String> = shown.map(|warning| text::one_line(warning, MAX_SHOWN_CHARS).into_owned()).collect();
+    if let Some(more) = warnings.len().checked_sub(MAX_WARNINGS).filter(|more| *more > 0) {
+        lines.push(format!("{more} more; see the gateway's log"));
+    }
+    lines
 }
 
 /// Describes a hit in the text for models.
