@@ -2,6 +2,7 @@
 //! (2026-07-28/basic/patterns/subscriptions).
 
 use std::{
+    borrow::Cow,
     collections::HashSet,
     sync::{
         Arc,
@@ -16,6 +17,7 @@ use super::{
     ItemRequest,
     resources::reserve_memory,
     tasks::{TaskSources, listen as tasks},
+    upstream_wait::RouteFinder,
 };
 use crate::{limits::RequestLimits, policy::admit, server::Routing};
 use countersign_domain::policy::Subject;
@@ -50,7 +52,7 @@ pub async fn listen(
     memory: &Arc<MemoryBudget>,
     sources: TaskSources<'_>,
 ) -> Result<Reply, McpError> {
-    let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
+    let ItemRequest { exchange, request, cancel, finder, limits } = item;
     let params: params::ListenParams<'_> = params::parse(request.params)?;
     let Routing { routes, router, long_requests, .. } = finder.routing;
     let (last_sent, evicted) = (Arc::new(AtomicU64::new(eviction::now())), CancellationToken::new());
@@ -61,31 +63,7 @@ pub async fn listen(
     let _slot =
         long_requests.admit_stream(&exchange.identity.principal, EvictableStream::new(activity, evicted.clone()))?;
     let requested = params.notifications;
-    for uri in &requested.resource_subscriptions {
-        check_uri(limits.max_uri, "notifications.resourceSubscriptions", uri)?;
-    }
-    for uri in &requested.resource_subscriptions {
-        // An upstream that does not connect does not prevent the subscription.
-        let _ = finder.find_resource(uri).await;
-    }
-    let table = finder.table;
-    let mut uris: HashSet<String> = requested
-        .resource_subscriptions
-        .into_iter()
-        .filter(|uri| {
-            let admitted = |provider: &RouteTarget| {
-                can_subscribe(provider) && admit(exchange, &table, provider, Subject::Resource(uri)).is_ok()
-            };
-            table.provider_for_uri(uri).is_some_and(|provider| admitted(&provider))
-        })
-        .map(std::borrow::Cow::into_owned)
-        .collect();
-    let max = limits.max_subscriptions;
-    if uris.len() > max {
-        return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
-    }
-    remove_unreadable(exchange, limits, &table, &mut uris, cancel).await;
-    drop(table);
+    let uris = find_subscriptions(exchange, finder, limits, requested.resource_subscriptions, cancel).await?;
     let _share = reserve_memory(memory, &exchange.identity.principal.name, uris.iter().map(String::as_str))?;
     let tasks = tasks::find_observable(exchange, sources, &requested.task_ids).await?;
     let filter = ListenFilter {
@@ -95,20 +73,9 @@ pub async fn listen(
         uris: uris.clone(),
         tasks: tasks.ids().collect(),
     };
-    let related = exchange.related.clone();
     // A client that does not read loses its stream, and learns of the loss when it opens another one.
     let overflowed = CancellationToken::new();
-    let sink: ListenSink = {
-        let overflowed = overflowed.clone();
-        Arc::new(move |message| {
-            last_sent.store(eviction::now(), Ordering::Relaxed);
-            let is_sent = related.send(message);
-            if !is_sent {
-                overflowed.cancel();
-            }
-            is_sent
-        })
-    };
+    let sink = create_sink(exchange.related.clone(), last_sent, overflowed.clone());
     let cancel = cancel.token(&exchange.session.ended);
     let requester = exchange.facts.to_requester(Arc::clone(&exchange.identity.principal), exchange.transport);
     let listening = Listen { id: request.id.clone(), requester, filter, sink: sink.clone() };
@@ -150,6 +117,40 @@ pub async fn listen(
     Ok(Reply { meta, ..Reply::new("{}".into()) })
 }
 
+/// Returns those of the requested resources to which the client can subscribe.
+///
+/// # Errors
+/// A URI is too long, or there are too many.
+async fn find_subscriptions(
+    exchange: &Exchange,
+    mut finder: RouteFinder<'_>,
+    limits: &RequestLimits,
+    requested: Vec<Cow<'_, str>>,
+    cancel: &Cancellation,
+) -> Result<HashSet<String>, McpError> {
+    for uri in &requested {
+        check_uri(limits.max_uri, "notifications.resourceSubscriptions", uri)?;
+    }
+    for uri in &requested {
+        // An upstream that does not connect does not prevent the subscription.
+        let _ = finder.find_resource(uri).await;
+    }
+    let table = finder.table;
+    let is_admitted = |uri: &str| {
+        let provider = table.provider_for_uri(uri);
+        provider.is_some_and(|provider| {
+            can_subscribe(&provider) && admit(exchange, &table, &provider, Subject::Resource(uri)).is_ok()
+        })
+    };
+    let mut uris: HashSet<String> = requested.into_iter().filter(|uri| is_admitted(uri)).map(Cow::into_owned).collect();
+    let max = limits.max_subscriptions;
+    if uris.len() > max {
+        return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
+    }
+    remove_unreadable(exchange, limits, &table, &mut uris, cancel).await;
+    Ok(uris)
+}
+
 /// Removes the resources that the client may not read. The acknowledgement leaves them out like resources that do not
 /// exist.
 async fn remove_unreadable(
@@ -171,6 +172,18 @@ async fn remove_unreadable(
     for uri in refused {
         uris.remove(&uri);
     }
+}
+
+/// Creates the sink that sends notifications to the client, and cancels `overflowed` if the client does not read.
+fn create_sink(related: RelatedChannel, last_sent: Arc<AtomicU64>, overflowed: CancellationToken) -> ListenSink {
+    Arc::new(move |message| {
+        last_sent.store(eviction::now(), Ordering::Relaxed);
+        let is_sent = related.send(message);
+        if !is_sent {
+            overflowed.cancel();
+        }
+        is_sent
+    })
 }
 
 /// Returns the upstream of each resource that an upstream provides, with the upstream's own URI.
