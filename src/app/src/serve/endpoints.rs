@@ -19,7 +19,6 @@ use countersign_http::{
     server,
 };
 use countersign_rest::{FeedAccess, RestData, dashboard};
-use countersign_review::Changes;
 use countersign_session::{
     McpServer, Sessions,
     address::GatewayAddress,
@@ -35,14 +34,13 @@ use countersign_transports::{endpoint::McpEndpoint, http, ws};
 /// Builds the endpoint of agents, with the server that answers their requests and the sessions.
 pub(super) fn build_endpoint(
     config: &Config,
-    changes: &Changes,
     providers: &Providers,
     status: GatewayStatus,
     long_requests: LongRequests,
     state_sealer: StateSealer,
     users: Users,
 ) -> Arc<McpEndpoint> {
-    let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(changes.nodes())));
+    let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(status.changes.nodes())));
     let memory = MemoryBudget::new(config.limits.principal_memory, config.limits.total_memory);
     let bridge = Bridge::new(state_sealer, Arc::clone(&memory), lifetimes.node());
     let routing = Routing {
@@ -54,7 +52,7 @@ pub(super) fn build_endpoint(
         started_at: status.started_at,
     };
     let body_budget = Arc::clone(&status.body_budget);
-    let reviews = Reviews::new(config, changes.clone(), Arc::new(GatewayAddress::new(config)), &routing);
+    let reviews = Reviews::new(config, status.changes.clone(), Arc::new(GatewayAddress::new(config)), &routing);
     let mut server = McpServer::new(config, memory, routing, reviews, bridge, Arc::new(status));
     server.cluster = build_cluster(config, &lifetimes, &server.status.shutdown);
     let registry = Arc::clone(&providers.registry);

@@ -32,6 +32,7 @@ use countersign_auth::{
     Authenticator, DashboardSignIns, OriginRules, ProviderSignIns, attempts::FailedAttempts,
     stored_credentials::StoredCredentials, tokens::oidc::OidcClient,
 };
+use countersign_bridge::StateSealer;
 use countersign_config::{AuthMode, Config, LoadedConfig, load::variable_name};
 use countersign_exchange::slots::StreamSlots;
 use countersign_http::{front::Front, guard::RequestAuthenticator, proof::GatewayProof, tls as http_tls};
@@ -55,6 +56,7 @@ use countersign_runtime::{
 use countersign_session::{limits, long_requests::LongRequests, status::GatewayStatus};
 use countersign_store::{Store, StoreError, StoreLocation};
 use countersign_telemetry::Metrics;
+use countersign_transports::endpoint::McpEndpoint;
 use countersign_webhooks::Webhooks;
 
 /// Starts all parts, and returns when the endpoints are open. Must run inside an actix system.
@@ -80,35 +82,15 @@ pub async fn start(
 
     let routes = Arc::new(PublishedTable::from_pointee(RouteTable::default()));
     let review = Review::start(&config, &store, &credentials, &routes).await?;
-    let (feed, nodes) = (review.changes.feed().clone(), Arc::clone(review.changes.nodes()));
-    let providers = Providers::start(&config, &location, sealers.account, Arc::clone(&routes), &review).await?;
+    let providers = Providers::start(&config, &location, sealers.account, routes, &review).await?;
     let identification = Identification::new(&config, &credentials, sealers.sign_in);
-    let Identification { authenticator, provider_sign_ins } = &identification;
-    providers.accounts.set_identity_provider(Arc::clone(provider_sign_ins) as _);
-    let webhooks = Arc::new(Webhooks::new(feed.clone()));
-    let reloader = start_reloader(source, initial, &store, &review, &providers, &identification, &webhooks).await?;
-
-    let config_source = Arc::clone(&reloader);
-    let status = GatewayStatus {
-        started_at: Instant::now(),
-        shutdown: shutdown.clone(),
-        changes: review.changes.clone(),
-        routes: Arc::clone(&routes),
-        upstreams: Arc::clone(&providers.upstreams),
-        registry: Arc::clone(&providers.registry),
-        body_budget: limits::body_budget(&config.transports),
-        metrics,
-        config: Box::new(move || config_source.config()),
-    };
-    let long_requests = LongRequests {
-        slots: StreamSlots::new(config.limits.max_streams),
-        authenticator: Arc::clone(authenticator),
-        shutdown: shutdown.clone(),
-    };
-    let endpoint =
-        build_endpoint(&config, &review.changes, &providers, status, long_requests, sealers.state, users.clone());
-    let Rulings { acceptances, standing_rules, rule_counts } =
-        Rulings::new(&location, Arc::clone(&store), &review, &providers)?;
+    providers.accounts.set_identity_provider(Arc::clone(&identification.provider_sign_ins) as _);
+    let webhooks = Arc::new(Webhooks::new(review.changes.feed().clone()));
+    let parts = Parts { config, store, credentials, review, providers, identification, webhooks, shutdown };
+    let Parts { config, store, credentials, review, providers, identification, shutdown, .. } = &parts;
+    let reloader = parts.start_reloader(source, initial).await?;
+    let endpoint = parts.create_endpoint(&reloader, metrics, sealers.state, users.clone());
+    let rulings = Rulings::new(&location, Arc::clone(store), review, providers)?;
 
     let listen_error = |source| ServeError::Listen { address: config.listen, source };
     let socket = attach::bind_port(config.listen, options.detached).map_err(listen_error)?;
@@ -118,25 +100,17 @@ pub async fn start(
     providers.accounts.set_base_url(&gateway_address.base_url());
     // The webhooks start before the endpoints, so that they miss no event, and after the port is bound, which their
     // links contain.
-    let webhooks_thread = Arbiter::new();
-    webhooks
-        .start(
-            (location.deliveries()?, Arc::clone(&nodes)),
-            &config.webhooks,
-            &gateway_address.dashboard_url(),
-            webhooks_thread.handle(),
-            &shutdown.child_token(),
-        )
-        .await?;
+    let webhooks_thread = parts.start_webhooks(&location, &gateway_address.dashboard_url()).await?;
+    let nodes = Arc::clone(review.changes.nodes());
     let node_sync = NodeSync {
-        url: nodes::node_url(&config, address, &*nodes),
+        url: nodes::node_url(config, address, &*nodes),
         certificate: certificate.unwrap_or_default(),
         last_read_entry,
         nodes,
-        store: Arc::clone(&store),
-        routes: Arc::clone(&routes),
-        pins: review.pins,
-        standing_rules: Arc::clone(&standing_rules),
+        store: Arc::clone(store),
+        routes: Arc::clone(&providers.routes),
+        pins: Arc::clone(&review.pins),
+        standing_rules: Arc::clone(&rulings.standing_rules),
         rebuild_routes: route_rebuilder(&providers.router),
         changes: review.changes.clone(),
         reloader: Arc::clone(&reloader),
@@ -147,72 +121,171 @@ pub async fn start(
     };
     // Other nodes must be able to find this node as soon as it has a session.
     node_sync.introduce().await?;
-    token_key::check_again(&sealers.token_key_fingerprint, &credentials)?;
+    token_key::check_again(&sealers.token_key_fingerprint, credentials)?;
 
-    let origins = Arc::new(OriginRules::new(&config));
-    let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(authenticator), Arc::clone(&credentials), &origins));
-    let authentication = Arc::new(RequestAuthenticator::new(Arc::clone(authenticator), sign_ins, origins));
-    let server_accounts =
-        AuditedAccounts { accounts: providers.accounts, holders: Arc::clone(credentials.keyring()) as _, store };
-    let routed_servers =
-        RoutedServers { routes: Arc::clone(&routes), request_timeout: config.transports.http.request_timeout };
-    let rest = RestData {
-        access: web::Data::new(AccessData {
-            authentication: Arc::clone(&authentication),
-            http: config.transports.http.clone(),
-        }),
-        sign_in: web::Data::new(SignInData {
-            authentication: Arc::clone(&authentication),
-            credentials: Arc::clone(&credentials),
-            provider_sign_ins: Arc::clone(provider_sign_ins),
-            attempts: FailedAttempts::default(),
-            reviewers: review.reviewers,
-        }),
-        server_accounts: web::Data::from(Arc::new(server_accounts) as Arc<dyn ServerAccounts>),
-        feed: web::Data::new(feed_access(&config, &endpoint, &authentication.sign_ins)),
-        agent_command: web::Data::new(agent_command),
-        streams: web::Data::from(Arc::clone(&endpoint.server.long_requests.slots)),
-        changes: web::Data::new(review.changes),
-        sessions: web::Data::from(Arc::clone(&endpoint.sessions.registry) as Arc<dyn SessionsView>),
-        servers: web::Data::from(Arc::new(routed_servers) as Arc<dyn ServersView>),
-        reloader: web::Data::from(Arc::clone(&reloader)),
-        acceptances: web::Data::from(acceptances),
-        standing_rules: web::Data::from(Arc::clone(&standing_rules)),
-        rule_counts: web::Data::from(Arc::clone(&rule_counts)),
-        trials: web::Data::new(ServerTrials::new(config.transports.stdio.max_message_size)),
-        webhooks: web::Data::from(Arc::clone(&webhooks)),
-    };
+    let authentication = parts.create_authentication();
+    let rest = parts.rest_data(&endpoint, &reloader, &rulings, &authentication, agent_command);
     let proof_secret = ProofSecret::new();
     let proof = GatewayProof(proof_secret.clone());
     let front = Front::new(authentication, Arc::clone(&endpoint.server.memory));
     let (http_server, http_task) =
-        open_endpoints(&config, &endpoint, rest, proof, front, (socket, tls)).map_err(listen_error)?;
+        open_endpoints(config, &endpoint, rest, proof, front, (socket, tls)).map_err(listen_error)?;
+    let (routes, feed) = (Arc::clone(&providers.routes), review.changes.feed().clone());
     background::spawn(crate::server_status_events::run(routes, feed, shutdown.clone()));
-    background::spawn(Arc::clone(&standing_rules).run(shutdown.child_token()));
-    background::spawn(Arc::clone(&rule_counts).run(shutdown.child_token()));
-    background::spawn(Arc::clone(provider_sign_ins).run(shutdown.child_token()));
+    background::spawn(Arc::clone(&rulings.standing_rules).run(shutdown.child_token()));
+    background::spawn(Arc::clone(&rulings.rule_counts).run(shutdown.child_token()));
+    background::spawn(Arc::clone(&identification.provider_sign_ins).run(shutdown.child_token()));
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     stdio::serve_socket(&lines_thread, Arc::clone(&endpoint), listener, users.clone(), options.detached);
     background::spawn(node_sync.run(shutdown.child_token()));
-    let gateway_file = GatewayFile::from_process(&config, address, options.detached, proof_secret);
-    let published_file = publish(&gateway_file, &config, &mut lock)?;
+    let gateway_file = GatewayFile::from_process(config, address, options.detached, proof_secret);
+    let published_file = publish(&gateway_file, config, &mut lock)?;
     Ok(RunningGateway {
-        config,
+        config: parts.config,
         endpoint,
-        credentials,
-        standing_rules,
-        rule_counts,
+        credentials: parts.credentials,
+        standing_rules: rulings.standing_rules,
+        rule_counts: rulings.rule_counts,
         reloader,
         users,
         options,
         http_server,
         http_task,
-        threads: vec![providers.router_thread, lines_thread, webhooks_thread],
-        webhooks,
+        threads: vec![parts.providers.router_thread, lines_thread, webhooks_thread],
+        webhooks: parts.webhooks,
         gateway_file: Some(published_file),
         _lock: lock,
     })
+}
+
+/// The parts that start first. The others are built from them, and each receives only what it uses.
+struct Parts {
+    config: Arc<Config>,
+    store: Arc<dyn Store>,
+    credentials: Arc<StoredCredentials>,
+    review: Review,
+    providers: Providers,
+    identification: Identification,
+    webhooks: Arc<Webhooks>,
+    shutdown: CancellationToken,
+}
+
+impl Parts {
+    /// Creates the reloader of the parts that a new configuration changes, and records the start in the audit trail.
+    async fn start_reloader(&self, source: ConfigSource, initial: InitialConfig) -> Result<Arc<Reloader>, ServeError> {
+        let Self { review, providers, identification, .. } = self;
+        let live = LiveGateway {
+            router: providers.router.clone(),
+            modules: providers.modules.clone(),
+            upstreams: Arc::clone(&providers.upstreams),
+            accounts: Arc::clone(&providers.accounts),
+            pins: Arc::clone(&review.pins),
+            store: Arc::clone(&self.store),
+            reviewers: Arc::clone(&review.reviewers),
+            webhooks: Arc::clone(&self.webhooks),
+            authenticator: Arc::clone(&identification.authenticator),
+            provider_sign_ins: Arc::clone(&identification.provider_sign_ins),
+        };
+        let feed = review.changes.feed().clone();
+        let publish = Box::new(move |event: &serde_json::Value| feed.publish_live(event));
+        let reloader = Arc::new(Reloader::new(source, initial, Box::new(live), publish));
+        reloader.record_start().await.map_err(ServeError::Policy)?;
+        Ok(reloader)
+    }
+
+    /// Creates the endpoint of agents.
+    fn create_endpoint(
+        &self,
+        reloader: &Arc<Reloader>,
+        metrics: Metrics,
+        state_sealer: StateSealer,
+        users: Users,
+    ) -> Arc<McpEndpoint> {
+        let Self { config, review, providers, identification, shutdown, .. } = self;
+        let reloader = Arc::clone(reloader);
+        let status = GatewayStatus {
+            started_at: Instant::now(),
+            shutdown: shutdown.clone(),
+            changes: review.changes.clone(),
+            routes: Arc::clone(&providers.routes),
+            upstreams: Arc::clone(&providers.upstreams),
+            registry: Arc::clone(&providers.registry),
+            body_budget: limits::body_budget(&config.transports),
+            metrics,
+            config: Box::new(move || reloader.config()),
+        };
+        let long_requests = LongRequests {
+            slots: StreamSlots::new(config.limits.max_streams),
+            authenticator: Arc::clone(&identification.authenticator),
+            shutdown: shutdown.clone(),
+        };
+        build_endpoint(config, providers, status, long_requests, state_sealer, users)
+    }
+
+    /// Starts the webhooks, and returns their thread.
+    async fn start_webhooks(&self, location: &StoreLocation, dashboard_url: &str) -> Result<Arbiter, StoreError> {
+        let thread = Arbiter::new();
+        let stores = (location.deliveries()?, Arc::clone(self.review.changes.nodes()));
+        let shutdown = self.shutdown.child_token();
+        self.webhooks.start(stores, &self.config.webhooks, dashboard_url, thread.handle(), &shutdown).await?;
+        Ok(thread)
+    }
+
+    /// Creates the authentication of HTTP requests.
+    fn create_authentication(&self) -> Arc<RequestAuthenticator> {
+        let (authenticator, credentials) = (&self.identification.authenticator, &self.credentials);
+        let origins = Arc::new(OriginRules::new(&self.config));
+        let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(authenticator), Arc::clone(credentials), &origins));
+        Arc::new(RequestAuthenticator::new(Arc::clone(authenticator), sign_ins, origins))
+    }
+
+    /// Returns what the REST endpoints use.
+    fn rest_data(
+        &self,
+        endpoint: &McpEndpoint,
+        reloader: &Arc<Reloader>,
+        rulings: &Rulings,
+        authentication: &Arc<RequestAuthenticator>,
+        agent_command: AgentCommand,
+    ) -> RestData {
+        let Self { config, credentials, review, providers, .. } = self;
+        let server_accounts = AuditedAccounts {
+            accounts: Arc::clone(&providers.accounts),
+            holders: Arc::clone(credentials.keyring()) as _,
+            store: Arc::clone(&self.store),
+        };
+        let routed_servers = RoutedServers {
+            routes: Arc::clone(&providers.routes),
+            request_timeout: config.transports.http.request_timeout,
+        };
+        RestData {
+            access: web::Data::new(AccessData {
+                authentication: Arc::clone(authentication),
+                http: config.transports.http.clone(),
+            }),
+            sign_in: web::Data::new(SignInData {
+                authentication: Arc::clone(authentication),
+                credentials: Arc::clone(credentials),
+                provider_sign_ins: Arc::clone(&self.identification.provider_sign_ins),
+                attempts: FailedAttempts::default(),
+                reviewers: Arc::clone(&review.reviewers),
+            }),
+            server_accounts: web::Data::from(Arc::new(server_accounts) as Arc<dyn ServerAccounts>),
+            feed: web::Data::new(feed_access(config, endpoint, &authentication.sign_ins)),
+            agent_command: web::Data::new(agent_command),
+            streams: web::Data::from(Arc::clone(&endpoint.server.long_requests.slots)),
+            changes: web::Data::new(review.changes.clone()),
+            sessions: web::Data::from(Arc::clone(&endpoint.sessions.registry) as Arc<dyn SessionsView>),
+            servers: web::Data::from(Arc::new(routed_servers) as Arc<dyn ServersView>),
+            reloader: web::Data::from(Arc::clone(reloader)),
+            acceptances: web::Data::from(Arc::clone(&rulings.acceptances)),
+            standing_rules: web::Data::from(Arc::clone(&rulings.standing_rules)),
+            rule_counts: web::Data::from(Arc::clone(&rulings.rule_counts)),
+            trials: web::Data::new(ServerTrials::new(config.transports.stdio.max_message_size)),
+            webhooks: web::Data::from(Arc::clone(&self.webhooks)),
+        }
+    }
 }
 
 /// The parts that identify callers by their keys, tokens and sign-ins.
@@ -229,35 +302,6 @@ impl Identification {
             provider_sign_ins: Arc::new(ProviderSignIns::new(client, Arc::clone(credentials))),
         }
     }
-}
-
-/// Creates the reloader of the parts that a new configuration changes, and records the start in the audit trail.
-async fn start_reloader(
-    source: ConfigSource,
-    initial: InitialConfig,
-    store: &Arc<dyn Store>,
-    review: &Review,
-    providers: &Providers,
-    identification: &Identification,
-    webhooks: &Arc<Webhooks>,
-) -> Result<Arc<Reloader>, ServeError> {
-    let live = LiveGateway {
-        router: providers.router.clone(),
-        modules: providers.modules.clone(),
-        upstreams: Arc::clone(&providers.upstreams),
-        accounts: Arc::clone(&providers.accounts),
-        pins: Arc::clone(&review.pins),
-        store: Arc::clone(store),
-        reviewers: Arc::clone(&review.reviewers),
-        webhooks: Arc::clone(webhooks),
-        authenticator: Arc::clone(&identification.authenticator),
-        provider_sign_ins: Arc::clone(&identification.provider_sign_ins),
-    };
-    let feed = review.changes.feed().clone();
-    let publish = Box::new(move |event: &serde_json::Value| feed.publish_live(event));
-    let reloader = Arc::new(Reloader::new(source, initial, Box::new(live), publish));
-    reloader.record_start().await.map_err(ServeError::Policy)?;
-    Ok(reloader)
 }
 
 /// The decisions of reviewers about tools and future calls, and the counts of the policy's rules.
