@@ -276,27 +276,28 @@ pub fn routes(data: &RestData, config: &mut ServiceConfig) {
     config.app_data(servers).app_data(reloader).app_data(acceptances).app_data(standing_rules).app_data(webhooks);
     config.app_data(server_accounts).app_data(trials).app_data(agent_command).app_data(rule_counts);
     for route in ROUTES {
-        let (path, allow) = (route.path, route.allow);
         let refuse = move |request: HttpRequest| {
-            let problem = Problem::method_not_allowed(request.method().as_str(), allow);
+            let problem = Problem::method_not_allowed(request.method().as_str(), route.allow);
             async move { Err::<HttpResponse, _>(problem) }
         };
-        let resource = (route.build)(web::resource(path)).default_service(web::to(refuse));
+        let resource = (route.build)(web::resource(route.path)).default_service(web::to(refuse));
         let refuse_query =
-            move |request: ServiceRequest, next: Next<BoxBody>| refuse_unknown_query(path, request, next);
+            move |request: ServiceRequest, next: Next<BoxBody>| refuse_unknown_query(route, request, next);
         config.service(resource.wrap(from_fn(refuse_query)).wrap(from_fn(limit_request_time)));
     }
     config.service(web::scope("/api").default_service(web::to(not_found)));
 }
 
-/// Refuses the parameters of a request whose handler does not read the query.
+/// Refuses the parameters of a request whose handler does not read the query. Other methods than those of the path have no
+/// handler.
 async fn refuse_unknown_query(
-    path: &'static str,
+    route: &'static Route,
     request: ServiceRequest,
     next: Next<BoxBody>,
 ) -> Result<ServiceResponse<BoxBody>, actix_web::Error> {
     let method = if *request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
-    if !OPERATIONS_WITH_QUERY.contains(&(method, path))
+    if route.allow.split(", ").any(|allowed| allowed == method)
+        && !OPERATIONS_WITH_QUERY.contains(&(method, route.path))
         && let Err(problem) = Query::read(request.request(), &[])
     {
         return Ok(request.into_response(problem.error_response()));
