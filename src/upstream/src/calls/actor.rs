@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::execute;
 use crate::{
-    link::{LinkError, NegotiatedSession, detect::is_client_error, handshake},
+    link::{LinkError, NegotiatedSession, handshake},
     server::{
         Upstream, UpstreamActor,
         connection::{LinkCalls, UpstreamConnection},
@@ -71,11 +71,7 @@ impl Handler<OpenLink> for UpstreamActor {
             if let Err(error) = &result {
                 tracing::info!(upstream = %upstream.config.name, %error, "cannot open another link to the upstream");
                 // A server that refuses the handshake may be of the stateless era now.
-                let is_refusal = match error {
-                    LinkError::Status { status, .. } => is_client_error(*status),
-                    error => matches!(error, LinkError::Protocol(_)),
-                };
-                if is_refusal {
+                if error.is_refusal() {
                     upstream.era_doubted.notify_one();
                 }
             }

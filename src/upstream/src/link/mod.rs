@@ -118,6 +118,16 @@ pub enum LinkError {
     },
 }
 
+impl LinkError {
+    /// Returns `true` if the server has examined the request and does not accept it.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Status { status, .. } => detect::is_client_error(*status),
+            error => matches!(error, Self::Protocol(_)),
+        }
+    }
+}
+
 /// A notification from an upstream, with `params` in its own text.
 #[derive(Clone, Debug)]
 pub struct UpstreamNotification {

@@ -257,6 +257,12 @@ async fn unchanged_era_keeps_connection_despite_refusals() {
         seconds(1).await;
     }
     assert!(fake.link_count() > 1, "the era is checked");
+    // A check that fails says nothing about the era.
+    *fake.refusal.lock() = Some(AuthorizationFailure::Unavailable("not now".into()));
+    seconds(20).await;
+    assert_eq!(call(&upstream, &agent("a")).await.unwrap(), json!({ "error": -32000 }));
+    seconds(1).await;
+    assert!(fake.request_count("refused") > 0, "the era is checked");
     assert_eq!((fake.open_links().len(), upstream.status().restarts), (1, 0));
 }
 

@@ -300,7 +300,12 @@ async fn maintain_connection(
                 // The detection is not repeated within a short time, even if the server rejects the revision again.
                 if last_era_check.elapsed() >= STABLE_CONNECTION_TIME {
                     last_era_check = Instant::now();
-                    if let Some(error) = check_era(upstream, connection).await {
+                    let reason = tokio::select! {
+                        reason = check_era(upstream, connection) => reason,
+                        () = connection.wait_until_unusable() => continue,
+                        () = upstream.stop.cancelled() => continue,
+                    };
+                    if let Some(error) = reason {
                         connection.retire();
                         return Some(error);
                     }
@@ -347,7 +352,7 @@ async fn maintain_connection(
 }
 
 /// Detects the era of a server whose answers contradict it. Returns the reason to connect again; `None` if the era is
-/// still the same.
+/// still the same or cannot be detected now.
 async fn check_era(upstream: &Upstream, connection: &UpstreamConnection) -> Option<LinkError> {
     let changed = || LinkError::Protocol("it speaks another revision now".into());
     // For a child process, the detection would start another one.
@@ -361,8 +366,9 @@ async fn check_era(upstream: &Upstream, connection: &UpstreamConnection) -> Opti
             detection.link.close();
             (detection.era() != connection.era).then(changed)
         }
-        Ok(Err(error)) => Some(error),
-        Err(_) => Some(LinkError::Lost("it took too long to open".into())),
+        // No request to such a stateless server can succeed. A server of the handshake era may only refuse another session.
+        Ok(Err(error)) if connection.era == Era::Modern && error.is_refusal() => Some(error),
+        Ok(Err(_)) | Err(_) => None,
     }
 }
 
