@@ -79,9 +79,9 @@ pub fn fill_defaults(text: &str) -> String {
     parts.collect()
 }
 
-/// Returns what the text says itself: everything but its variables, and their defaults.
+/// Returns the text without the variables that have no default, and with the defaults of the others.
 #[must_use]
-pub fn literals(text: &str) -> String {
+pub fn remove_variables(text: &str) -> String {
     let Ok(pieces) = parse_pieces(text) else { return text.to_owned() };
     let parts = pieces.iter().map(|piece| match piece {
         Piece::Literal(text) | Piece::Value { default: Some(text), .. } => *text,
@@ -91,7 +91,7 @@ pub fn literals(text: &str) -> String {
 }
 
 /// Returns `true` if nothing in the text but its variables can be a secret: it has at most labels before them, such as
-/// `Bearer ` and `session=`.
+/// `Bearer ` and `session=`, or a path after the last, as in `${HOME}/key.json`.
 #[must_use]
 pub fn has_only_labels(text: &str) -> bool {
     let Ok(pieces) = parse_pieces(text) else { return false };
@@ -111,7 +111,8 @@ pub fn has_only_labels(text: &str) -> bool {
             Piece::Value { .. } => return false,
         }
     }
-    (has_variable || literal.is_empty()) && is_plain(&literal)
+    let is_path = has_variable && literal.starts_with('/') && !literal.contains(char::is_whitespace);
+    is_path || (has_variable || literal.is_empty()) && is_plain(&literal)
 }
 
 /// The beginning of a reference to a credential.
@@ -338,11 +339,13 @@ mod tests {
     #[test]
     fn defaults_and_literals_belong_to_the_text() {
         assert_eq!(fill_defaults("a${A}${B:-x}${credential:c}$${D"), "a${A}x${credential:c}$${D");
-        assert_eq!(literals("a${A}${B:-x}${credential:c}$${D"), "ax${D");
-        for text in ["", "${A}", "${A:-}", "Bot ${A}", "a=${A}; b=${B}", "${A}:${B}", "Basic ${credential:a}"] {
+        assert_eq!(remove_variables("a${A}${B:-x}${credential:c}$${D"), "ax${D");
+        for text in
+            ["", "${A}", "${A:-}", "Bot ${A}", "a=${A}; b=${B}", "${A}:${B}", "Basic ${credential:a}", "${A}/x.y"]
+        {
             assert!(has_only_labels(text), "{text}");
         }
-        for text in ["x", "...", "x${A}", "${A}x", "${A:-x}", "x1 ${A}", "a b ${A}", "$${A}"] {
+        for text in ["x", "...", "x${A}", "${A}x", "${A:-x}", "x1 ${A}", "a b ${A}", "$${A}", "/x", "${A}/x y"] {
             assert!(!has_only_labels(text), "{text}");
         }
     }

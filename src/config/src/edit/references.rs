@@ -104,18 +104,18 @@ fn is_secret_value(name: &str, text: &str) -> bool {
     let is_address = text.contains("://");
     // In an address with references, only some parts can be secret, whatever its name says.
     let is_named = is_secret_name(name) && !(is_address && text.contains("${")) && !variables::has_only_labels(&text);
-    let text = without_referenced_parts(&text);
-    let literals = variables::literals(&text);
+    let text = remove_referenced_parts(&text);
+    let literals = variables::remove_variables(&text);
     is_named || redact_credentials(&literals) != literals || is_address && redact_url(&text) != text
 }
 
 /// Returns an address without its user and its query if their secrets are references. Other texts are returned unchanged.
-fn without_referenced_parts(text: &str) -> String {
+fn remove_referenced_parts(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://").filter(|_| text.contains("${")) else { return text.to_owned() };
     let (address, query) = rest.split_once('?').map_or((rest, None), |(address, query)| (address, Some(query)));
     let (authority, path) = address.split_at(address.find('/').unwrap_or(address.len()));
     let is_referenced = |user: &str| {
-        let literals = variables::literals(user);
+        let literals = variables::remove_variables(user);
         user.contains("${") && (literals.is_empty() || literals.ends_with(':'))
     };
     let host = authority.rsplit_once('@').filter(|(user, _)| is_referenced(user)).map_or(authority, |(_, host)| host);
@@ -199,7 +199,7 @@ impl Replacer<'_> {
 
     /// Replaces the secret in an argument. `before` is the argument before it, which may be a flag.
     fn replace_argument(&mut self, text: &mut String, before: &str) {
-        let judged = without_referenced_parts(&variables::fill_defaults(text));
+        let judged = remove_referenced_parts(&variables::fill_defaults(text));
         let is_harmless = redact_argument(&judged, before) == variables::hide_values(&judged);
         if is_harmless || text.contains(SECRET_PLACEHOLDER) {
             return;
@@ -229,7 +229,7 @@ impl Replacer<'_> {
         let parts: Vec<String> = path
             .split('/')
             .map(|part| {
-                let literals = variables::literals(part);
+                let literals = variables::remove_variables(part);
                 let is_secret = redact_credentials(&literals) != literals;
                 if is_secret { self.create_reference(key.to_owned(), &names) } else { part.to_owned() }
             })
@@ -307,7 +307,8 @@ mod tests {
         let text = r#"{"command": "x", "args": ["postgres://app:${PW}@db/x", "--header=Authorization: Bot ${TOKEN}", "--token",
             "${env:TOKEN}", "https://h/?region=eu&key=${KEY}", "-u", "app:${credential:pw}", "${DIR:-/srv}/a"],
             "env": {"A_KEY": "${A_KEY:-}", "B_DSN": "https://${KEY}@sentry.example/1", "C_URL": "http://${U}:${P}@proxy:80",
-            "D_URL": "https://h/?region=eu&key=${KEY}", "LEVEL": "${LEVEL:-info}", "PAIR_KEY": "${ID}:${SECRET}"},
+            "D_URL": "https://h/?region=eu&key=${KEY}", "LEVEL": "${LEVEL:-info}", "PAIR_KEY": "${ID}:${SECRET}",
+            "GOOGLE_APPLICATION_CREDENTIALS": "${HOME}/gcp.json"},
             "headers": {"Authorization": "Bot ${TOKEN}", "Cookie": "session=${SESSION}"}}"#;
         assert_eq!(replaced(text, &[]).1, Vec::<String>::new());
     }
