@@ -74,7 +74,7 @@ test('statements of DBHub on PostgreSQL are classified and previewed', async t =
     const tryStatement = async (name, change) => tried.add(`execute_sql, ${name}`, await apply(change));
 
     await t.test('only reads run without review', async () => {
-        assert.match(consent.stdout, /execute_sql runs now without review if the SQL only reads/);
+        assert.match(consent.stdout, /execute_sql now runs without review if the SQL only reads/);
         assert.match(await read('execute_sql', { sql: 'SELECT owner FROM accounts WHERE id = 1' }), /ann/);
         await value('CREATE SEQUENCE numbers');
         for (const sql of [

@@ -133,7 +133,7 @@ fn print_accepted(server: &str, accepted_tools: &[Tool], after: &Tools, out: &mu
         out.write_line(&format!("{} still reviewed: {show}.", name_list(&reviewed_reads, "is", "are")))?;
     }
     if !reviewed.is_empty() {
-        let reason = "accepting a definition does not let it run without review; only a tool that declares itself read-only does";
+        let reason = "an accepted tool runs without review only if it declares itself read-only";
         out.write_line(&format!("{} still reviewed: {reason}.", name_list(&reviewed, "is", "are")))?;
         if reviewed.iter().any(|tool| tool.has_unknown_effect()) {
             out.write_line(&allow_hint(server))?;
@@ -277,7 +277,10 @@ mod tests {
     fn reason_for_further_review_depends_on_the_claim() {
         for (is_read, expected) in [
             (true, "t is still reviewed: `countersign servers show s` says what decides on their calls.\n"),
-            (false, "t is still reviewed: accepting a definition does not let it run without review;"),
+            (
+                false,
+                "t is still reviewed: an accepted tool runs without review only if it declares itself read-only.\n",
+            ),
         ] {
             let (mut out, tool) = (Output::memory(false), reviewed_tool(is_read));
             let after = Tools { tools: vec![reviewed_tool(is_read)], known_reads: None };
