@@ -49,7 +49,7 @@ impl From<Exit> for ExitCode {
 pub struct Failure {
     pub exit: Exit,
     pub message: String,
-    /// The command only prints and has ended because the reader of stdout has closed the pipe, which is not a failure.
+    /// `true` if a command that only prints has stopped because the reader of stdout closed the pipe, which is not a failure.
     pub output_closed: bool,
 }
 

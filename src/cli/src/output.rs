@@ -48,8 +48,8 @@ pub fn verdict_style(verdict: &str) -> Style {
     }
 }
 
-/// The destination of results. Once its reader has closed the pipe, like `head -1`, it discards what is written, so that
-/// a command does all that was requested of it and its exit code says how that ended.
+/// The destination of results. Once its reader has closed the pipe, like `head -1`, it discards what is written. The command
+/// still does all that was requested, and its exit code says how that ended.
 pub struct Output {
     sink: Sink,
     closed: bool,
@@ -153,7 +153,7 @@ impl Output {
         self.accept_closed_pipe(flushed)
     }
 
-    /// Fails if the reader has closed the pipe. Commands call it whose only purpose is to print, possibly without end.
+    /// Fails if the reader has closed the pipe. Commands that only print, possibly without end, stop then.
     ///
     /// # Errors
     /// Fails with [`io::ErrorKind::BrokenPipe`].
