@@ -169,9 +169,11 @@ async fn watch_task(exchange: &Exchange, task: Arc<Task>, subscription: &str, si
             }
             Err(error) => {
                 tracing::debug!(%error, "a task cannot be polled, so its listener gets no notifications for now");
-                // If the server itself answered with the error, it no longer knows the task. After any other error the
-                // task is polled again until it expires, because the server may come back.
-                if error.passthrough.is_some() || task_request.task.is_expired() {
+                // A server that answers with an error no longer knows the task, except that -32021 refuses to show a question
+                // to this client. After any other error the task is polled again until it expires, because the server may
+                // come back.
+                let is_unknown = error.passthrough.is_some() && error.kind != ErrorKind::MissingCapability;
+                if is_unknown || task_request.task.is_expired() {
                     return;
                 }
                 tokio::time::sleep(task::poll_interval("{}")).await;
