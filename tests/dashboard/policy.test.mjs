@@ -9,7 +9,7 @@ import { Gateway } from './lib/gateway.mjs';
 
 const RULES = [
   { name: 'no-deletions', tools: ['delete_*', 'erase_*'], then: 'deny', reason: 'by hand only' },
-  { tools: 'create_issue', when: 'has(arguments.type) && arguments.type == "Story"', then: 'allow' },
+  { tools: 'create_issue', when: 'has(arguments.type) && arguments.type in ["Story"]', then: 'allow' },
 ];
 
 let browser;
@@ -38,7 +38,7 @@ test('rules stand in order with what each decided', async () => {
   await becomes(() => rules.nth(0).locator('.policy-tools a').count(), 0, 'tools without changes are not listed');
   await becomes(() => rules.nth(2).locator('.policy-tools a').allInnerTexts(), ['create_issue']);
   await rules.nth(1).getByText('1 call allowed').waitFor();
-  await matches(() => rules.nth(1).innerText(), /has\(arguments\.type\) && arguments\.type == "Story"/);
+  await matches(() => rules.nth(1).innerText(), /has\(arguments\.type\) && arguments\.type in \["Story"\]/);
   await rules.nth(2).getByText('2 calls reviewed').waitFor();
   await page.locator('.policy-standing').getByText('are denied without review.').waitFor();
   await screenshot(page, 'policy', { fullPage: true });

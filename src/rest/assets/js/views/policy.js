@@ -44,8 +44,8 @@ export class PolicyView {
     this.#poller = new Poller({
       read: async (signal) => {
         const [policy, rules, { complete, tools }] = await Promise.all([this.#api.policy(signal), this.#api.rules(signal), this.#api.overview('30d', signal)]);
-        const active = complete && tools.length < MAX_ACTIVE_TOOLS ? tools.map(({ name }) => name) : null;
-        return { policy, rules: rules.map(({ rule }) => rule), active };
+        const activeTools = complete && tools.length < MAX_ACTIVE_TOOLS ? tools.map(({ name }) => name) : null;
+        return { policy, rules: rules.map(({ rule }) => rule), activeTools };
       },
       show: (found) => this.#paint(found),
       failed: (error) => fill(this.#parts.body, errorState(error, () => this.#poller.poll())),
@@ -86,8 +86,8 @@ export class PolicyView {
     }
   }
 
-  // `active` has the names of the tools that have changes, or is null if they are not known.
-  #paint({ policy, rules, active: activeTools }) {
+  // `activeTools` has the names of the tools that have changes, or is null if they are not known.
+  #paint({ policy, rules, activeTools }) {
     const text = JSON.stringify([policy, rules, activeTools]);
     if (text === this.#painted) return;
     this.#painted = text;
@@ -118,7 +118,7 @@ function ruleItem(rule, number, activeTools) {
 function settingValue(key, value) {
   const read = (text) => (text.startsWith('"') ? JSON.parse(text) : text);
   const code = (text) => h('code', null, quote(text, 400));
-  const isNested = /[{[]/.test(value.slice(1).replace(QUOTED, ''));
+  const isNested = /[{[]/.test(value.replace(QUOTED, '').slice(1));
   if (isNested) return code(value);
   if (value.startsWith('[')) return h('ul', { class: 'policy-values' }, (value.slice(1, -1).match(LIST_ITEM) ?? []).map((item) => h('li', null, code(read(item)))));
   return key === 'reason' ? quote(read(value), 400) : code(read(value));
@@ -140,12 +140,13 @@ function decisionCounts({ allowed, reviewed, denied }) {
 // The changes behind a rule are found by its tools, because a change stores only the name that its rule had.
 function coveredTools({ count: all, names: covered }, activeTools) {
   if (all === 0) return h('p', { class: 'quiet' }, t('policy.noTools'));
-  const names = activeTools ? covered.filter((name) => activeTools.includes(name)) : covered;
+  const unlisted = all - covered.length;
+  // Tools without changes are left out only if all tools of the rule are known.
+  const names = activeTools && unlisted === 0 ? covered.filter((name) => activeTools.includes(name)) : covered;
   if (names.length === 0) return null;
   const link = (name) => h('li', null, h('a', { href: routeTo('history', null, { tool: name, age: '30d' }) }, quote(name, 80)));
   const list = (some) => h('ul', { class: 'policy-tools' }, some.map(link));
   const rest = names.slice(MAX_TOOLS);
-  const unlisted = activeTools ? 0 : all - names.length;
   return h('div', null, h('p', { class: 'quiet' }, t('policy.changesOf')), list(names.slice(0, MAX_TOOLS)),
     rest.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, t('policy.moreTools', { count: rest.length + unlisted })), list(rest),
       unlisted > 0 && h('p', { class: 'quiet' }, ...parts('policy.unlisted', { count: unlisted }))));
