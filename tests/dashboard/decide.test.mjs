@@ -61,6 +61,11 @@ test('a change is rejected with a comment', async () => {
   });
   await focused(page, '#comment');
   assert.equal((await gateway.change(id)).state, 'pending');
+  // While there is no button to approve, its key does not approve either.
+  await button(page, 'Cancel').focus();
+  await page.locator('[data-act=reject]:enabled').waitFor();
+  await page.keyboard.press('a');
+  await becomes(() => page.locator('footer.decision').getAttribute('data-mode'), 'reject');
   await button(page, 'Cancel').click();
   await focused(page, '[data-act=reject]');
   await page.getByLabel('Comment').fill('Not like this');

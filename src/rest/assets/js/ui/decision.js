@@ -130,8 +130,9 @@ export class DecisionBar {
     this.#render();
   }
 
-  /** Handles the key `a`. If the preview failed, the key only moves the focus to the button. */
+  /** Handles the key `a`. If the preview failed, the key only moves the focus to the button. It does nothing during a rejection. */
   approveByKey() {
+    if (this.#mode === 'reject') return;
     if (this.#change?.preview?.failed && this.#mode === 'idle') {
       const button = this.element.querySelector('[data-act=approve]:enabled');
       button?.focus();
