@@ -62,7 +62,7 @@ export class ReloadBar {
       h('div', { class: 'reload-line' }, icon('eye'),
         h('p', null, h('strong', null, t('serverform.changeNeedsConsent')), ' ',
           t(this.#canDecide ? 'serverform.loosens' : 'serverform.loosensForReviewer', { count: loosens.length }), ' ', h('span', { class: 'quiet' }, time(waiting.since))),
-        h('button', { type: 'button', 'aria-expanded': String(this.#open), ...needsGateway(), onclick: () => {
+        h('button', { type: 'button', 'aria-expanded': String(this.#open), onclick: () => {
           this.#open = !this.#open;
           this.#paint();
           this.element.querySelector('[aria-expanded]')?.focus();
