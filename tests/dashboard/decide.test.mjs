@@ -232,7 +232,7 @@ test('an unknown outcome is settled with a reason', async () => {
 test('an unknown change is named, with a way to the inbox', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox/chg_000000000000000000000000' });
   await page.getByText('There is no change chg_000000000000000000000000').waitFor();
-  await page.getByText('It may have been removed after its retention.').waitFor();
+  await page.getByText('It may have been removed after its retention period.').waitFor();
   await page.getByRole('link', { name: 'Go to the inbox' }).click();
   await page.getByText('There is no change').waitFor({ state: 'detached' });
   assertClean(page, status(404));

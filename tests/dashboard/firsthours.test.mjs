@@ -44,7 +44,7 @@ after(async () => {
 });
 
 const server = (page, name) => page.locator('.server', { has: page.getByRole('heading', { name, exact: true }) });
-/** Returns the number of visible buttons that approve with the key A. */
+/** Returns the number of visible buttons that approve with the key a. */
 const approving = (page) => page.locator('button:visible').evaluateAll((all) => all.filter((b) => /^Approve/.test(b.innerText.trim()) && /\ba$/.test(b.innerText.trim())).length);
 const withdraw = async (...ids) => {
   for (const id of ids) await gateway.decide(id, 'reject');

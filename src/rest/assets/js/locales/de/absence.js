@@ -16,7 +16,7 @@ export default {
   'absence.isBack': 'Sie sind zurück.',
   'absence.state': 'Sie sind bis {until} abwesend ({time}). {name} vertritt Sie.',
   'absence.explanation': 'Solange Sie abwesend sind, darf Ihre Vertretung für die Gruppen entscheiden, die Sie namentlich aufführen: {groups}. Sie stimmt an Ihrer Stelle ab, aber nicht über eigene oder Ihre Vorschläge.',
-  'absence.noGroups': 'Keine Gruppe der Richtlinie führt Sie namentlich auf. Eine Vertretung bekäme daher keine Rechte.',
+  'absence.noGroups': 'Keine Gruppe der Richtlinie führt Sie namentlich auf. Eine Vertretung bekäme daher keine weiteren Rechte.',
   'absence.nobody': 'Außer Ihnen darf niemand über Änderungen entscheiden. Daher kann Sie niemand vertreten.',
   'absence.for': 'für {name}',
   'absence.decidesFor': 'Sie entscheiden in Vertretung von {names}.',

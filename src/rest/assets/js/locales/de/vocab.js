@@ -53,7 +53,7 @@ export default {
   'vocab.event.standing_rule_orphaned': 'hat festgestellt, dass der Ersteller einer Dauerregel nicht mehr entscheiden darf',
   'vocab.event.standing_rules_used': 'hat Anwendungen von Dauerregeln erfasst',
   'vocab.event.configuration_accepted': 'hat einer Änderung der Konfiguration zugestimmt',
-  'vocab.event.configuration_refused': 'hat einer Änderung der Konfiguration nicht zugestimmt',
+  'vocab.event.configuration_refused': 'hat die Zustimmung zu einer Änderung der Konfiguration verweigert',
   'vocab.event.configuration_started': 'ist mit einer Konfiguration gestartet, der niemand zugestimmt hat',
   'vocab.event.policy_edited': 'hat Regeln der Richtlinie in der Konfigurationsdatei bearbeitet',
   'vocab.event.servers_edited': 'hat Server in der Konfigurationsdatei bearbeitet',

@@ -6,7 +6,7 @@ export default {
   'detail.selectedChange': 'Selected change',
   'detail.noneSelected': 'No change selected',
   'detail.missing': 'There is no change {id}',
-  'detail.missingWhy': 'It may have been removed after its retention.',
+  'detail.missingWhy': 'It may have been removed after its retention period.',
   'detail.toInbox': 'Go to the inbox',
   'detail.selectOne': 'Select one on the left, or press {key}.',
   'detail.copyId': 'Copy the change’s id',
