@@ -124,7 +124,7 @@ pub async fn start(
     token_key::check_again(&sealers.token_key_fingerprint, credentials)?;
 
     let authentication = parts.create_authentication();
-    let rest = parts.rest_data(&endpoint, &reloader, &rulings, &authentication, agent_command);
+    let rest = parts.create_rest_data(&endpoint, &reloader, &rulings, &authentication, agent_command);
     let proof_secret = ProofSecret::new();
     let proof = GatewayProof(proof_secret.clone());
     let front = Front::new(authentication, Arc::clone(&endpoint.server.memory));
@@ -240,8 +240,8 @@ impl Parts {
         Arc::new(RequestAuthenticator::new(Arc::clone(authenticator), sign_ins, origins))
     }
 
-    /// Returns what the REST endpoints use.
-    fn rest_data(
+    /// Creates the data of the REST endpoints.
+    fn create_rest_data(
         &self,
         endpoint: &McpEndpoint,
         reloader: &Arc<Reloader>,
