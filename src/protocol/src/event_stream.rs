@@ -62,6 +62,11 @@ impl EventReader {
         *self = Self { id: last_id.clone(), last_id, retry_millis: retry, ..Self::new(self.max_bytes) };
     }
 
+    /// Forgets the last id, but keeps the retry time.
+    pub fn forget_last_id(&mut self) {
+        (self.id, self.last_id) = (None, None);
+    }
+
     /// Returns the id of the last complete event, for the header `Last-Event-ID`.
     #[must_use]
     pub fn last_id(&self) -> Option<&str> {
@@ -236,6 +241,12 @@ mod tests {
         assert_eq!((reader.last_id(), reader.retry_millis()), (Some("e2"), Some(500)));
         reader.push(b"id: a\0b\nretry:\nretry: 99999999999999999999999\ndata\n\nid\n\n");
         while reader.next_event().unwrap().is_some() {}
+        assert_eq!((reader.last_id(), reader.retry_millis()), (None, Some(500)));
+        reader.push(b"id: e3\n\n");
+        assert_eq!((reader.next_event(), reader.last_id()), (Ok(None), Some("e3")));
+        reader.forget_last_id();
+        reader.push(b"data: y\n\n");
+        assert_eq!(reader.next_event().unwrap().unwrap().data, b"y");
         assert_eq!((reader.last_id(), reader.retry_millis()), (None, Some(500)));
     }
 

@@ -92,8 +92,8 @@ pub(super) async fn run(state: Arc<HttpLinkState>, replies: ReplySender) {
 async fn listen(state: &HttpLinkState, replies: &ReplySender) {
     let mut events = EventReader::new(MAX_MESSAGE_BYTES);
     let mut failures = 0;
-    // `true` while the server may announce changes that nobody hears.
-    let mut is_deaf = false;
+    // `true` if messages may have been missed since the stream was open.
+    let mut has_gap = false;
     loop {
         let last_event_id = events.last_id().map(ToOwned::to_owned);
         let stream = open_stream(state, last_event_id.as_deref()).await;
@@ -102,7 +102,7 @@ async fn listen(state: &HttpLinkState, replies: &ReplySender) {
         match stream {
             Ok(Some(mut response)) => {
                 events.reset_for_reconnect();
-                if std::mem::take(&mut is_deaf) {
+                if std::mem::take(&mut has_gap) {
                     assume_changed_lists(state);
                 }
                 loop {
@@ -123,12 +123,12 @@ async fn listen(state: &HttpLinkState, replies: &ReplySender) {
             }
             Ok(None) if last_event_id.is_some() => {
                 // The server may still offer the stream, but no longer know the event.
-                events = EventReader::new(MAX_MESSAGE_BYTES);
-                is_deaf = true;
+                events.forget_last_id();
+                has_gap = true;
             }
             Ok(None) | Err(LinkError::SessionGone) => return,
             Err(error) => {
-                is_deaf = true;
+                has_gap = true;
                 tracing::debug!(upstream = %state.server, %error, failures, "cannot open the stream for unsolicited messages");
             }
         }
