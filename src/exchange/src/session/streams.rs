@@ -105,13 +105,13 @@ impl StreamLog {
     }
 
     /// Returns the number of events that no reader has got yet.
-    fn waiting(&self) -> usize {
+    fn waiting_len(&self) -> usize {
         usize::try_from(self.next - 1 - self.last_read).unwrap_or(usize::MAX).min(self.events.len())
     }
 
     /// Returns the number of events that are only kept for a client that reconnects.
-    fn kept(&self) -> usize {
-        self.events.len() - if self.is_live() { self.waiting() } else { 0 }
+    fn kept_len(&self) -> usize {
+        self.events.len() - if self.is_live() { self.waiting_len() } else { 0 }
     }
 }
 
@@ -133,9 +133,11 @@ struct State {
 
 impl State {
     /// Returns the number and the bytes of the events that are only kept for a client that reconnects.
-    fn kept(&self) -> (usize, usize) {
+    fn measure_kept(&self) -> (usize, usize) {
         let live = self.logs.values().filter(|log| log.is_live());
-        live.fold((self.events, self.bytes), |(events, bytes), log| (events - log.waiting(), bytes - log.waiting_bytes))
+        live.fold((self.events, self.bytes), |(events, bytes), log| {
+            (events - log.waiting_len(), bytes - log.waiting_bytes)
+        })
     }
 
     /// Drops everything, because no client will get it, and refuses further messages.
@@ -217,7 +219,7 @@ impl Streams {
             self.append(&mut state, stream, message);
             return Ok(());
         }
-        let (waiting, bytes) = (log.waiting(), log.waiting_bytes);
+        let (waiting, bytes) = (log.waiting_len(), log.waiting_bytes);
         let newest = log.events.iter().rev().take(waiting).map(|(_, event)| event);
         if self.limits.is_half_used_by(waiting, bytes) && is_dispensable(&message, newest) {
             let is_first = !std::mem::replace(&mut state.has_dropped_notification, true);
@@ -235,7 +237,7 @@ impl Streams {
     fn append(&self, state: &mut State, stream: u32, message: Bytes) -> bool {
         let size = message.len();
         let Some(log) = state.logs.get_mut(&stream) else { return true };
-        if log.waiting() == 0 {
+        if log.waiting_len() == 0 {
             log.waiting_since = eviction::now();
         }
         log.events.push_back((log.next, message));
@@ -367,7 +369,7 @@ impl Streams {
         if state.events <= replay_frames && state.bytes <= replay_bytes {
             return false;
         }
-        let (events, bytes) = state.kept();
+        let (events, bytes) = state.measure_kept();
         events > replay_frames || (state.events > 1 && bytes > replay_bytes)
     }
 
@@ -404,8 +406,8 @@ fn drop_oldest(state: &mut State, current: u32) -> bool {
         return false;
     }
     // If nothing can be dropped, all events are being delivered. The limit on requests in flight bounds the number of answers.
-    let droppable = state.logs.iter_mut().filter(|(_, log)| log.kept() > 0 && (!log.is_finished || log.is_spent()));
-    let Some((_, log)) = droppable.max_by_key(|(_, log)| log.kept()) else { return false };
+    let droppable = state.logs.iter_mut().filter(|(_, log)| log.kept_len() > 0 && (!log.is_finished || log.is_spent()));
+    let Some((_, log)) = droppable.max_by_key(|(_, log)| log.kept_len()) else { return false };
     let Some((number, dropped)) = log.events.pop_front() else { return false };
     if number > log.last_read {
         log.waiting_bytes -= dropped.len();
@@ -418,7 +420,7 @@ fn drop_oldest(state: &mut State, current: u32) -> bool {
 impl UnreadHolder for Mutex<State> {
     fn unread_since(&self) -> Option<u64> {
         let state = self.try_lock()?;
-        let unread = state.logs.values().filter(|log| log.is_live() && log.waiting() > 0);
+        let unread = state.logs.values().filter(|log| log.is_live() && log.waiting_len() > 0);
         unread.map(|log| log.waiting_since).min()
     }
 
