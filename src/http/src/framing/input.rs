@@ -31,8 +31,8 @@ const NO_ROOM: Close = (CloseCode::Again, "no room for the message at the moment
 /// Records a sign of life of the peer.
 pub type Heartbeat = Rc<dyn Fn()>;
 
-/// The number of received bytes that are a sign of life, because a large message takes longer than a ping may go unanswered. A
-/// peer that sends fewer holds room for its message until it is disconnected.
+/// The number of received bytes that are a sign of life, because a large message may take longer than a ping may go
+/// unanswered. Fewer are none, so a peer that sends a message byte by byte does not hold room for it for long.
 const HEARTBEAT_BYTES: usize = 4 << 10;
 
 /// The state that [`LimitedInput`] shares with the pump.
@@ -79,7 +79,7 @@ pub struct LimitedInput<S> {
 }
 
 impl<S> LimitedInput<S> {
-    /// Limits frames to `max` bytes of payload. Calls `heartbeat` while much arrives.
+    /// Limits frames to `max` bytes of payload. Calls `heartbeat` for every `HEARTBEAT_BYTES` that arrive.
     #[must_use]
     pub fn new(
         input: S,

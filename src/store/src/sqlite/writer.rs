@@ -195,9 +195,8 @@ impl Writer {
         }
     }
 
-    /// Fails if the database file was deleted or replaced, because writes to the open file would then be lost, or if the lock
-    /// file was, because another gateway may then use the directory. Records the failure, which ends when the file is
-    /// back.
+    /// Fails if the database file or the lock file was deleted or replaced. Writes to the open database would then be lost, or
+    /// another gateway may use the directory. Records the failure, which ends when the file is back.
     fn check_files(&self) -> Result<(), StoreError> {
         let (database, lock) = (database_path(&self.dir), lock_path(&self.dir));
         let error = if !has_id(&database, self.file_id) {

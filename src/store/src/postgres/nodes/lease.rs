@@ -283,8 +283,8 @@ impl Membership {
         Ok(RenewalOutcome::Renewed)
     }
 
-    /// Takes over what a renewal has read of the store and of other nodes. `known_heads` are those of which it has read the
-    /// entry.
+    /// Takes over what a renewal has read of the store and of other nodes. `known_heads` are the heads whose entry it
+    /// has read again.
     ///
     /// # Errors
     /// [`StoreError::WritesLost`] if known entries are missing.
