@@ -8,7 +8,7 @@
 
 use countersign_protocol::{
     ErrorKind, McpError, Method, RequestId, Revision, arguments, cursor, encode,
-    envelope::{EnvelopeFault, Incoming, Limits, Message, parse},
+    envelope::{EnvelopeError, Incoming, Limits, Message, parse},
     headers,
     json::{MemberEdit, edit, merge_meta},
     param_headers::{ParamHeader, annotated_params, check_params},
@@ -98,7 +98,7 @@ fn one_line(bytes: &[u8]) -> Message<'_> {
     }
 }
 
-fn answer_fault(fault: &EnvelopeFault) {
+fn answer_fault(fault: &EnvelopeError) {
     let kinds = [ErrorKind::Parse, ErrorKind::InvalidRequest, ErrorKind::InvalidParams];
     assert!(kinds.contains(&fault.error.kind));
     assert!(fault.error.kind != ErrorKind::Parse || fault.id.is_none());

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{
     authorizer::AccountAuthorizer,
     client::{ChangeListener, IdentityProvider, OAuthClient},
-    consent::{self, ConnectProblem, FinishedConsent, StartedConsent},
+    consent::{self, ConnectError, FinishedConsent, StartedConsent},
     oauth::registration::{ClientAddresses, metadata_document},
     sealed_store::{SealedStore, UnsealedAccount, parse_holder},
     server::AccountServer,
@@ -117,19 +117,19 @@ impl Accounts {
     /// Begins the consent of a principal to a server.
     ///
     /// # Errors
-    /// [`ConnectProblem::UnknownServer`]; [`ConnectProblem::AdminOnly`] for the account of the gateway;
-    /// [`ConnectProblem::StoreUnavailable`]; otherwise a problem of the server or its authorization server.
+    /// [`ConnectError::UnknownServer`]; [`ConnectError::AdminOnly`] for the account of the gateway;
+    /// [`ConnectError::StoreUnavailable`]; otherwise a problem of the server or its authorization server.
     pub async fn begin_consent(
         &self,
         server: &str,
         principal: &Principal,
         now: Timestamp,
-    ) -> Result<StartedConsent, ConnectProblem> {
+    ) -> Result<StartedConsent, ConnectError> {
         let server = self.find_server(server).filter(|server| server.requires_consent());
-        let server = server.ok_or(ConnectProblem::UnknownServer)?;
+        let server = server.ok_or(ConnectError::UnknownServer)?;
         let holder = self.holder_for(&server.oauth, principal);
         if !self.may_connect(&holder, principal.role) {
-            return Err(ConnectProblem::AdminOnly);
+            return Err(ConnectError::AdminOnly);
         }
         consent::begin(&self.client, &server, &account_key(&server.name, &holder), principal, now).await
     }
@@ -138,28 +138,28 @@ impl Accounts {
     /// who began it is still among the `key_holders` with a sufficient role.
     ///
     /// # Errors
-    /// [`ConnectProblem::Interrupted`] without a valid cookie for this query; [`ConnectProblem::AccessEnded`] and
-    /// [`ConnectProblem::AdminOnly`] if the key or person lost access; otherwise as [`Self::begin_consent`].
+    /// [`ConnectError::Interrupted`] without a valid cookie for this query; [`ConnectError::AccessEnded`] and
+    /// [`ConnectError::AdminOnly`] if the key or person lost access; otherwise as [`Self::begin_consent`].
     pub async fn finish_consent(
         &self,
         query: &str,
         cookie: Option<&str>,
         key_holders: &dyn KeyHolders,
         now: Timestamp,
-    ) -> Result<FinishedConsent, ConnectProblem> {
+    ) -> Result<FinishedConsent, ConnectError> {
         let pending = cookie.and_then(|cookie| consent::open(&self.client, cookie, now));
-        let pending = pending.ok_or(ConnectProblem::Interrupted)?;
+        let pending = pending.ok_or(ConnectError::Interrupted)?;
         let server = self.find_server(&pending.server).filter(|server| server.requires_consent());
-        let server = server.ok_or(ConnectProblem::UnknownServer)?;
+        let server = server.ok_or(ConnectError::UnknownServer)?;
         let account_key = AccountKey { server: pending.server.clone(), holder: pending.holder.clone() };
         let (started_by, api_key_id) = (pending.started_by.clone(), pending.api_key_id.clone());
         let tokens = consent::redeem(&self.client, &server, pending, query, now).await?;
         // A person who signed in with a code of `countersign open` has no key.
         if let Some(id) = api_key_id {
-            let key_holder = key_holders.holder(&id).map_err(|_| ConnectProblem::StoreUnavailable)?;
+            let key_holder = key_holders.holder(&id).map_err(|_| ConnectError::StoreUnavailable)?;
             let role = key_holder.map(|holder| holder.role).filter(|role| role.may_view());
-            if !self.may_connect(&parse_holder(&account_key.holder), role.ok_or(ConnectProblem::AccessEnded)?) {
-                return Err(ConnectProblem::AdminOnly);
+            if !self.may_connect(&parse_holder(&account_key.holder), role.ok_or(ConnectError::AccessEnded)?) {
+                return Err(ConnectError::AdminOnly);
             }
         }
         consent::connect(&self.client, &server, &account_key, tokens, now).await?;

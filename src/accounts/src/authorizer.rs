@@ -20,7 +20,7 @@ use super::{
     unattended_tokens::UnattendedTokens,
 };
 use countersign_store::accounts::AccountKey;
-use countersign_upstream::credentials::{AuthorizationFailure, AuthorizationHeaders, Credentials, HttpRefusal};
+use countersign_upstream::credentials::{AuthorizationError, AuthorizationHeaders, Credentials, HttpRefusal};
 
 /// The maximum number of refusals after which a request may be sent again. Links send it less often
 /// (`countersign_upstream::link::http::authorization`).
@@ -76,7 +76,7 @@ impl AccountAuthorizer {
     }
 
     /// Returns the account with the tokens for a request, or `None` as long as the server is not known to require any.
-    async fn usable_account(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
+    async fn usable_account(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationError> {
         let cached = match &self.source {
             TokenSource::Stored(tokens) => tokens.cached_account(),
             TokenSource::Unattended(tokens) => tokens.cached_account(),
@@ -95,7 +95,7 @@ impl AccountAuthorizer {
         account: &UnsealedAccount,
         method: &str,
         uri: &Uri,
-    ) -> Result<AuthorizationHeaders, AuthorizationFailure> {
+    ) -> Result<AuthorizationHeaders, AuthorizationError> {
         let token = &account.tokens.access_token;
         let Some(key) = account.dpop.as_ref().filter(|_| account.tokens.is_dpop) else {
             return Ok(vec![(AUTHORIZATION, sensitive_value(&format!("Bearer {token}"))?)]);
@@ -117,14 +117,14 @@ impl AccountAuthorizer {
 
     /// Checks after a 401 without a challenge that an account can be connected: the server is known to require a token,
     /// or its authorization server can be discovered. Otherwise the refusal concerns only this request.
-    async fn check_can_connect(&self) -> Result<(), AuthorizationFailure> {
+    async fn check_can_connect(&self) -> Result<(), AuthorizationError> {
         // A grant without consent is configured explicitly, so the server requires a token.
         if self.server.requires_token() || !self.server.requires_consent() {
             return Ok(());
         }
         self.server.discover().await.map(drop).map_err(|error| match error {
             OAuthError::Unusable(reason) => {
-                AuthorizationFailure::Refused(format!("refuses the request with status 401: {reason}"))
+                AuthorizationError::Refused(format!("refuses the request with status 401: {reason}"))
             }
             error => unavailable(&error),
         })
@@ -137,9 +137,9 @@ impl AccountAuthorizer {
         refusal: &HttpRefusal,
         headers: &AuthorizationHeaders,
         attempt: u32,
-    ) -> Result<(), AuthorizationFailure> {
+    ) -> Result<(), AuthorizationError> {
         if attempt > MAX_REFUSALS {
-            return Err(AuthorizationFailure::Refused(format!("refuses each of {attempt} requests")));
+            return Err(AuthorizationError::Refused(format!("refuses each of {attempt} requests")));
         }
         let has_nonce = refusal.dpop_nonce.as_deref().is_some_and(|nonce| self.remember_nonce(nonce));
         let challenge = Challenge::parse(&refusal.challenges);
@@ -148,11 +148,11 @@ impl AccountAuthorizer {
         match (refusal.status, error, token) {
             (401, Some("use_dpop_nonce"), Some(_)) if has_nonce && attempt <= MAX_NONCE_ATTEMPTS => Ok(()),
             (401, Some("use_dpop_nonce"), Some(_)) => {
-                Err(AuthorizationFailure::Refused("does not accept the proofs of its token".to_owned()))
+                Err(AuthorizationError::Refused("does not accept the proofs of its token".to_owned()))
             }
             (401, _, _) if challenge.is_none() && !refusal.challenges.is_empty() => {
                 let text = "asks for a kind of authorization that the gateway does not support";
-                Err(AuthorizationFailure::Refused(text.to_owned()))
+                Err(AuthorizationError::Refused(text.to_owned()))
             }
             (401, _, Some(token)) => {
                 self.server.remember_challenge(challenge.unwrap_or_default());
@@ -178,7 +178,7 @@ impl AccountAuthorizer {
                     TokenSource::Unattended(tokens) => tokens.obtain_with_scopes(token, &scopes).await,
                 }
             }
-            (status, _, _) => Err(AuthorizationFailure::Refused(format!("refuses the request with status {status}"))),
+            (status, _, _) => Err(AuthorizationError::Refused(format!("refuses the request with status {status}"))),
         }
     }
 }
@@ -192,7 +192,7 @@ impl Credentials for AccountAuthorizer {
         &'a self,
         method: &'a str,
         uri: &'a Uri,
-    ) -> LocalBoxFuture<'a, Result<AuthorizationHeaders, AuthorizationFailure>> {
+    ) -> LocalBoxFuture<'a, Result<AuthorizationHeaders, AuthorizationError>> {
         Box::pin(async move {
             let account = self.usable_account().await?;
             account.map_or(Ok(Vec::new()), |account| self.authorization_headers(&account, method, uri))
@@ -204,7 +204,7 @@ impl Credentials for AccountAuthorizer {
         refusal: &'a HttpRefusal,
         headers: &'a AuthorizationHeaders,
         attempt: u32,
-    ) -> LocalBoxFuture<'a, Result<(), AuthorizationFailure>> {
+    ) -> LocalBoxFuture<'a, Result<(), AuthorizationError>> {
         Box::pin(self.handle_refused_request(refusal, headers, attempt))
     }
 
@@ -215,7 +215,7 @@ impl Credentials for AccountAuthorizer {
         }
     }
 
-    fn prepare(&self) -> LocalBoxFuture<'_, Result<(), AuthorizationFailure>> {
+    fn prepare(&self) -> LocalBoxFuture<'_, Result<(), AuthorizationError>> {
         Box::pin(async move {
             match &self.source {
                 TokenSource::Stored(tokens) => tokens.usable_account().await.map(drop),
@@ -227,11 +227,11 @@ impl Credentials for AccountAuthorizer {
 }
 
 /// Returns the value of a header that must not be logged.
-fn sensitive_value(text: &str) -> Result<HeaderValue, AuthorizationFailure> {
+fn sensitive_value(text: &str) -> Result<HeaderValue, AuthorizationError> {
     let invalid_token =
         "cannot be used now, because its authorization server issued a token that no header can contain";
     let mut value =
-        HeaderValue::from_str(text).map_err(|_| AuthorizationFailure::Unavailable(invalid_token.to_owned()))?;
+        HeaderValue::from_str(text).map_err(|_| AuthorizationError::Unavailable(invalid_token.to_owned()))?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -51,7 +51,7 @@ pub struct FinishedConsent {
 /// The reason why no account was connected at a server. Its text is shown to the person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
-pub enum ConnectProblem {
+pub enum ConnectError {
     #[error("there is no such server, or it needs no account")]
     UnknownServer,
     /// The account of the gateway (`oauth.as: gateway`) is connected by an admin.
@@ -75,7 +75,7 @@ pub enum ConnectProblem {
     StoreUnavailable,
 }
 
-impl ConnectProblem {
+impl ConnectError {
     /// Returns the name of the problem in the URL of the dashboard.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -109,22 +109,22 @@ pub struct PendingConsent {
 /// Begins the consent of a holder to a server.
 ///
 /// # Errors
-/// [`ConnectProblem::StoreUnavailable`]; otherwise a problem of the server or its authorization server.
+/// [`ConnectError::StoreUnavailable`]; otherwise a problem of the server or its authorization server.
 pub async fn begin(
     client: &OAuthClient,
     server: &AccountServer,
     key: &AccountKey,
     principal: &Principal,
     now: Timestamp,
-) -> Result<StartedConsent, ConnectProblem> {
-    let old = client.store.read(key, &server.target).await.map_err(|_| ConnectProblem::StoreUnavailable)?;
+) -> Result<StartedConsent, ConnectError> {
+    let old = client.store.read(key, &server.target).await.map_err(|_| ConnectError::StoreUnavailable)?;
     let challenge = server.challenge();
     let discovered = discover(client, server).await.map_err(|error| log_problem(server, &error))?;
     let registration =
         client.registration_for_consent(server, &discovered.authorization_server, &key.holder, now).await;
     let registration = registration.map_err(|error| match error {
         RegistrationError::OAuth(error) => log_problem(server, &error),
-        RegistrationError::Store(_) => ConnectProblem::StoreUnavailable,
+        RegistrationError::Store(_) => ConnectError::StoreUnavailable,
     })?;
     let old =
         old.filter(|old| old.tokens.discovered.authorization_server.issuer == discovered.authorization_server.issuer);
@@ -149,7 +149,7 @@ pub async fn begin(
         is_dpop: server.wants_dpop(),
         started_at: now,
     };
-    let cookie = client.store.seal(COOKIE_CONTEXT, &pending).map_err(|_| ConnectProblem::StoreUnavailable)?;
+    let cookie = client.store.seal(COOKIE_CONTEXT, &pending).map_err(|_| ConnectError::StoreUnavailable)?;
     if cookie.len() > MAX_COOKIE_LEN {
         let text = format!("its metadata and scopes are too long ({} bytes)", cookie.len());
         return Err(log_problem(server, &OAuthError::Unusable(text)));
@@ -186,7 +186,7 @@ pub fn open(client: &OAuthClient, cookie: &str, now: Timestamp) -> Option<Pendin
 /// Exchanges the code in the query of the browser's request. Returns the tokens of the consent.
 ///
 /// # Errors
-/// [`ConnectProblem::Interrupted`] if the query does not belong to this consent; otherwise a problem of the
+/// [`ConnectError::Interrupted`] if the query does not belong to this consent; otherwise a problem of the
 /// authorization server.
 pub async fn redeem(
     client: &OAuthClient,
@@ -194,11 +194,11 @@ pub async fn redeem(
     pending: PendingConsent,
     query: &str,
     now: Timestamp,
-) -> Result<Tokens, ConnectProblem> {
+) -> Result<Tokens, ConnectError> {
     let has_state =
         || form_urlencoded::parse(query.as_bytes()).any(|(key, value)| key == "state" && value == pending.state);
     if pending.target != server.target || query.len() > MAX_QUERY_LEN || !has_state() {
-        return Err(ConnectProblem::Interrupted);
+        return Err(ConnectError::Interrupted);
     }
     client.record_answer(&pending.registration);
     let PendingConsent { discovered, registration, redirect_uri, state, verifier, scopes, is_dpop, .. } = pending;
@@ -226,18 +226,18 @@ pub async fn redeem(
 /// Stores the tokens of a consent, with the scopes that the server demanded before, and counts the consent for them.
 ///
 /// # Errors
-/// [`ConnectProblem::StoreUnavailable`]
+/// [`ConnectError::StoreUnavailable`]
 pub async fn connect(
     client: &OAuthClient,
     server: &AccountServer,
     key: &AccountKey,
     mut tokens: Tokens,
     now: Timestamp,
-) -> Result<(), ConnectProblem> {
-    let old = client.store.read(key, &server.target).await.map_err(|_| ConnectProblem::StoreUnavailable)?;
+) -> Result<(), ConnectError> {
+    let old = client.store.read(key, &server.target).await.map_err(|_| ConnectError::StoreUnavailable)?;
     let step_up = old.and_then(|old| old.tokens.step_up);
     tokens.step_up = step_up.map(|step_up| StepUp { consents: step_up.consents + 1, ..step_up });
-    client.store.connect_account(key, &server.target, &tokens, now).await.map_err(|_| ConnectProblem::StoreUnavailable)
+    client.store.connect_account(key, &server.target, &tokens, now).await.map_err(|_| ConnectError::StoreUnavailable)
 }
 
 /// Removes the lists that [`redeem`] does not need, because the cookie must be short.
@@ -248,11 +248,11 @@ fn remove_unneeded_lists(discovered: DiscoveredResource) -> DiscoveredResource {
 }
 
 /// Logs why no account was connected, and returns the problem for the person.
-fn log_problem(server: &AccountServer, error: &OAuthError) -> ConnectProblem {
+fn log_problem(server: &AccountServer, error: &OAuthError) -> ConnectError {
     tracing::warn!(server = server.name, %error, "no account was connected at the server");
     match error {
-        OAuthError::Unavailable { .. } => ConnectProblem::AuthorizationServerUnreachable,
-        OAuthError::Unusable(_) => ConnectProblem::AuthorizationServerUnusable,
-        OAuthError::Refused(_) => ConnectProblem::Denied,
+        OAuthError::Unavailable { .. } => ConnectError::AuthorizationServerUnreachable,
+        OAuthError::Unusable(_) => ConnectError::AuthorizationServerUnusable,
+        OAuthError::Refused(_) => ConnectError::Denied,
     }
 }

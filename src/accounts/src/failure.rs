@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::oauth::OAuthError;
-use countersign_upstream::credentials::AuthorizationFailure;
+use countersign_upstream::credentials::AuthorizationError;
 
 /// The reason why a person must consent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ impl ConsentReason {
     }
 }
 
-impl From<ConsentReason> for AuthorizationFailure {
+impl From<ConsentReason> for AuthorizationError {
     fn from(reason: ConsentReason) -> Self {
         Self::ConsentNeeded(reason.text().to_owned())
     }
@@ -57,8 +57,8 @@ impl From<ConsentReason> for AuthorizationFailure {
 
 /// Returns the failure of a step that may succeed later.
 #[must_use]
-pub fn unavailable(error: &OAuthError) -> AuthorizationFailure {
-    AuthorizationFailure::Unavailable(match error {
+pub fn unavailable(error: &OAuthError) -> AuthorizationError {
+    AuthorizationError::Unavailable(match error {
         OAuthError::Unusable(reason) => format!("cannot be used now, because there is no token: {reason}"),
         error => format!("cannot be used now, because {error}"),
     })
@@ -66,18 +66,18 @@ pub fn unavailable(error: &OAuthError) -> AuthorizationFailure {
 
 /// Returns the failure for an unavailable store.
 #[must_use]
-pub fn store_unavailable() -> AuthorizationFailure {
-    AuthorizationFailure::Unavailable("cannot be used now, because the store of the gateway is unavailable".to_owned())
+pub fn store_unavailable() -> AuthorizationError {
+    AuthorizationError::Unavailable("cannot be used now, because the store of the gateway is unavailable".to_owned())
 }
 
 /// The pause after a failed step. Until it ends, each call that needs the step gets the same failure at once, instead
 /// of waiting for a time limit again.
 #[derive(Default)]
-pub struct Pause(Mutex<Option<(Instant, AuthorizationFailure)>>);
+pub struct Pause(Mutex<Option<(Instant, AuthorizationError)>>);
 
 impl Pause {
     /// Begins a pause with the failure of a step, unless one is running.
-    pub fn begin(&self, length: Duration, failure: &AuthorizationFailure) {
+    pub fn begin(&self, length: Duration, failure: &AuthorizationError) {
         let mut pause = self.0.lock();
         if pause.as_ref().is_none_or(|(end, _)| Instant::now() >= *end) {
             *pause = Some((Instant::now() + length, failure.clone()));
@@ -86,7 +86,7 @@ impl Pause {
 
     /// Returns the failure of the step while the pause is running.
     #[must_use]
-    pub fn failure(&self) -> Option<AuthorizationFailure> {
+    pub fn failure(&self) -> Option<AuthorizationError> {
         let pause = self.0.lock();
         pause.as_ref().filter(|(end, _)| Instant::now() < *end).map(|(_, failure)| failure.clone())
     }

@@ -22,7 +22,7 @@ mod unattended_tokens;
 
 pub use accounts::{AccountStatus, Accounts, CALLBACK_PATH, CLIENT_METADATA_PATH, CONSENT_COOKIE, server_page};
 pub use client::{ChangeListener, IdentityProvider};
-pub use consent::{ConnectProblem, FinishedConsent, MAX_CONSENT_DURATION, StartedConsent};
+pub use consent::{ConnectError, FinishedConsent, MAX_CONSENT_DURATION, StartedConsent};
 
 #[cfg(test)]
 mod tests;

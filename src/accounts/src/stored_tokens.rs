@@ -24,7 +24,7 @@ use super::{
 };
 use countersign_runtime::background;
 use countersign_store::accounts::AccountKey;
-use countersign_upstream::credentials::AuthorizationFailure;
+use countersign_upstream::credentials::AuthorizationError;
 
 /// The age at which a row is read again, so that a change at another node takes effect.
 const MAX_CACHE_AGE: Duration = Duration::from_secs(5);
@@ -75,7 +75,7 @@ struct Cache {
     discovered_issuer: Option<(Instant, Option<String>)>,
 }
 
-type AccountResult = Result<Arc<UnsealedAccount>, AuthorizationFailure>;
+type AccountResult = Result<Arc<UnsealedAccount>, AuthorizationError>;
 
 impl StoredTokens {
     #[must_use]
@@ -89,8 +89,8 @@ impl StoredTokens {
     /// [`MAX_STALE_AGE`] old.
     ///
     /// # Errors
-    /// [`AuthorizationFailure::Unavailable`] if the store is unavailable for longer.
-    pub async fn read_cached(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
+    /// [`AuthorizationError::Unavailable`] if the store is unavailable for longer.
+    pub async fn read_cached(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationError> {
         if let Some(account) = self.cached_within(MAX_CACHE_AGE) {
             return Ok(account);
         }
@@ -119,8 +119,8 @@ impl StoredTokens {
     /// [`MAX_STALE_AGE`] ago.
     ///
     /// # Errors
-    /// [`AuthorizationFailure::Unavailable`] if the store is unavailable for longer.
-    pub async fn reload(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
+    /// [`AuthorizationError::Unavailable`] if the store is unavailable for longer.
+    pub async fn reload(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationError> {
         if self.is_unused {
             return Ok(None);
         }
@@ -155,10 +155,10 @@ impl StoredTokens {
     /// `None` as long as the server is not known to require a token.
     ///
     /// # Errors
-    /// [`AuthorizationFailure::ConsentNeeded`] if the person must connect; [`AuthorizationFailure::Unavailable`] if the
-    /// store or the authorization server is unavailable; [`AuthorizationFailure::Refused`] if the authorization server
+    /// [`AuthorizationError::ConsentNeeded`] if the person must connect; [`AuthorizationError::Unavailable`] if the
+    /// store or the authorization server is unavailable; [`AuthorizationError::Refused`] if the authorization server
     /// does not accept the gateway.
-    pub async fn usable_account(self: &Arc<Self>) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
+    pub async fn usable_account(self: &Arc<Self>) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationError> {
         let account = match self.read_cached().await? {
             Some(account) => account,
             None if !self.is_required() => return Ok(None),
@@ -194,7 +194,7 @@ impl StoredTokens {
     ///
     /// # Errors
     /// As [`Self::usable_account`].
-    pub async fn replace_refused(self: &Arc<Self>, refused: &str) -> Result<(), AuthorizationFailure> {
+    pub async fn replace_refused(self: &Arc<Self>, refused: &str) -> Result<(), AuthorizationError> {
         let account = self.reload().await?.ok_or(ConsentReason::NotConnected)?;
         if account.tokens.access_token != refused {
             return Ok(());
@@ -205,21 +205,21 @@ impl StoredTokens {
     /// Checks that the account was connected since a request was sent without a token.
     ///
     /// # Errors
-    /// [`AuthorizationFailure::ConsentNeeded`] if not.
-    pub async fn check_connected(&self) -> Result<(), AuthorizationFailure> {
+    /// [`AuthorizationError::ConsentNeeded`] if not.
+    pub async fn check_connected(&self) -> Result<(), AuthorizationError> {
         self.reload().await?.map(drop).ok_or_else(|| ConsentReason::NotConnected.into())
     }
 
     /// Records a step-up, whose scopes the next consent requests.
     ///
     /// # Errors
-    /// [`AuthorizationFailure::ConsentNeeded`], unless the token was replaced by now; [`AuthorizationFailure::Refused`]
+    /// [`AuthorizationError::ConsentNeeded`], unless the token was replaced by now; [`AuthorizationError::Refused`]
     /// after too many consents.
     pub async fn record_step_up(
         self: &Arc<Self>,
         refused: &str,
         challenged: &[String],
-    ) -> Result<(), AuthorizationFailure> {
+    ) -> Result<(), AuthorizationError> {
         let now = Timestamp::now();
         let account = self.reload().await?.ok_or(ConsentReason::NotConnected)?;
         if account.tokens.access_token != refused {
@@ -229,7 +229,7 @@ impl StoredTokens {
         let is_known = account.tokens.has_requested(challenged);
         if step_up.consents >= if is_known { MAX_CONSENTS } else { MAX_CONSENTS_WITH_NEW_SCOPES } {
             let text = format!("still demands further permissions after {} consents", step_up.consents);
-            return Err(AuthorizationFailure::Refused(text));
+            return Err(AuthorizationError::Refused(text));
         }
         if account.tokens.step_up.as_ref() != Some(&step_up) {
             let tokens = Tokens { step_up: Some(step_up), ..account.tokens.clone() };
@@ -251,7 +251,7 @@ impl StoredTokens {
             this.refresh_locked(&seen, is_refused).await
         });
         let ended_early = |_| {
-            AuthorizationFailure::Unavailable(
+            AuthorizationError::Unavailable(
                 "cannot be used now, because the refresh of its token ended early".to_owned(),
             )
         };
@@ -271,7 +271,7 @@ impl StoredTokens {
             }
             let is_refused = tokens.refusal_reason.is_some() || (is_refused && !is_replaced);
             let is_usable = tokens.is_valid(now) && !is_refused;
-            let keep_or_fail_with = |failure: AuthorizationFailure| self.keep_or_fail(&account, is_usable, failure);
+            let keep_or_fail_with = |failure: AuthorizationError| self.keep_or_fail(&account, is_usable, failure);
             if tokens.refresh_token.is_none() {
                 let reason = if is_refused { ConsentReason::TokenRefused } else { ConsentReason::Expired };
                 let reason = tokens.end_reason.unwrap_or(reason);
@@ -308,7 +308,7 @@ impl StoredTokens {
             // The pause may have begun while this task waited.
             if started_at.elapsed() >= max_wait || self.pause.failure().is_some() {
                 let text = "cannot be used now, because the refresh of its token has not ended";
-                return keep_or_fail_with(AuthorizationFailure::Unavailable(text.to_owned()));
+                return keep_or_fail_with(AuthorizationError::Unavailable(text.to_owned()));
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -320,9 +320,9 @@ impl StoredTokens {
         &self,
         account: &Arc<UnsealedAccount>,
         is_usable: bool,
-        failure: AuthorizationFailure,
+        failure: AuthorizationError,
     ) -> AccountResult {
-        if is_usable || !matches!(failure, AuthorizationFailure::ConsentNeeded(_)) {
+        if is_usable || !matches!(failure, AuthorizationError::ConsentNeeded(_)) {
             self.pause.begin(REFRESH_PAUSE, &failure);
         }
         if !is_usable {
@@ -359,7 +359,7 @@ impl StoredTokens {
     }
 
     /// Stores that the server does not accept the access token, so that no node sends it again. Returns the failure.
-    async fn mark_refused(&self, account: &UnsealedAccount, reason: ConsentReason) -> AuthorizationFailure {
+    async fn mark_refused(&self, account: &UnsealedAccount, reason: ConsentReason) -> AuthorizationError {
         if account.tokens.refusal_reason.is_none() {
             let tokens = Tokens { refusal_reason: Some(reason), ..account.tokens.clone() };
             self.replace_tokens(account, &tokens).await;
@@ -379,7 +379,7 @@ impl StoredTokens {
     }
 
     /// Marks the row as being refreshed. Returns `false` if it is marked already, or has another version by now.
-    async fn begin_refresh(&self, account: &UnsealedAccount, now: Timestamp) -> Result<bool, AuthorizationFailure> {
+    async fn begin_refresh(&self, account: &UnsealedAccount, now: Timestamp) -> Result<bool, AuthorizationError> {
         // After a failure, the mark may be set. It is not removed, because another node may have set it.
         let marked = self.client.store.begin_refresh(&self.key, account.version, now).await;
         marked.map_err(|_| store_unavailable())
@@ -422,7 +422,7 @@ impl StoredTokens {
             OAuthError::Refused(code) if code == "invalid_client" && registration.dynamic_redirect_uri.is_none() => {
                 self.cancel_refresh(*version).await;
                 let text = "cannot be used, because its authorization server does not accept the gateway as a client";
-                AuthorizationFailure::Refused(text.to_owned())
+                AuthorizationError::Refused(text.to_owned())
             }
             OAuthError::Refused(code) => {
                 if code == "invalid_client" {
@@ -442,7 +442,7 @@ impl StoredTokens {
         account: &UnsealedAccount,
         reason: ConsentReason,
         is_usable: bool,
-    ) -> AuthorizationFailure {
+    ) -> AuthorizationError {
         let refusal_reason = (!is_usable).then_some(reason);
         let tokens = Tokens { refresh_token: None, end_reason: Some(reason), refusal_reason, ..account.tokens.clone() };
         self.store_with_retries(account.version, &tokens).await;

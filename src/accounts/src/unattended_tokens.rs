@@ -23,7 +23,7 @@ use super::{
     tokens::{TokenOrigin, Tokens, merge_scopes},
 };
 use countersign_config::OAuthGrant;
-use countersign_upstream::credentials::AuthorizationFailure;
+use countersign_upstream::credentials::AuthorizationError;
 
 /// The pause between a refused request for a token and the next one.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(60);
@@ -72,7 +72,7 @@ impl UnattendedTokens {
     ///
     /// # Errors
     /// As [`Self::obtain`].
-    pub async fn usable_account(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
+    pub async fn usable_account(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationError> {
         match self.cached_account() {
             Some(account) => Ok(account),
             None => self.obtain().await.map(Some),
@@ -91,10 +91,10 @@ impl UnattendedTokens {
     /// Obtains a token if the last one is about to expire. If that fails, the last one is used while it is valid.
     ///
     /// # Errors
-    /// [`AuthorizationFailure::Refused`] if the authorization server refuses the gateway;
-    /// [`AuthorizationFailure::Unavailable`] after an outage or without a subject token. During a pause, the failure
+    /// [`AuthorizationError::Refused`] if the authorization server refuses the gateway;
+    /// [`AuthorizationError::Unavailable`] after an outage or without a subject token. During a pause, the failure
     /// that began it is repeated.
-    pub async fn obtain(&self) -> Result<Arc<UnsealedAccount>, AuthorizationFailure> {
+    pub async fn obtain(&self) -> Result<Arc<UnsealedAccount>, AuthorizationError> {
         if let Some(account) = self.unexpired_account() {
             return Ok(account);
         }
@@ -126,10 +126,10 @@ impl UnattendedTokens {
     }
 
     /// Logs a failure, and pauses requests.
-    fn record_failure(&self, error: TokenError) -> AuthorizationFailure {
+    fn record_failure(&self, error: TokenError) -> AuthorizationError {
         let failure = error.begin_pause(&self.pause);
         tracing::warn!(server = self.server.name, reason = %failure, "no token was obtained for the server");
-        if matches!(failure, AuthorizationFailure::Refused(_)) {
+        if matches!(failure, AuthorizationError::Refused(_)) {
             // The scopes of earlier step-ups may be the reason, so the next attempt does without them.
             self.state.lock().step_up_scopes.clear();
         }
@@ -139,15 +139,15 @@ impl UnattendedTokens {
     /// Obtains a token in place of one that the server refused.
     ///
     /// # Errors
-    /// [`AuthorizationFailure::Refused`] if the server refuses a token that is new; otherwise as [`Self::obtain`].
-    pub async fn replace_refused(&self, refused: &str) -> Result<(), AuthorizationFailure> {
+    /// [`AuthorizationError::Refused`] if the server refuses a token that is new; otherwise as [`Self::obtain`].
+    pub async fn replace_refused(&self, refused: &str) -> Result<(), AuthorizationError> {
         {
             let mut state = self.state.lock();
             let current = state.account.as_ref().filter(|current| current.tokens.access_token == refused);
             if let Some(current) = current {
                 if current.tokens.is_too_new_to_replace(Timestamp::now()) {
                     let text = "does not accept the token that its authorization server issued";
-                    return Err(AuthorizationFailure::Refused(text.to_owned()));
+                    return Err(AuthorizationError::Refused(text.to_owned()));
                 }
                 state.account = None;
             }
@@ -158,8 +158,8 @@ impl UnattendedTokens {
     /// Obtains a token with the challenged scopes too, in place of the `refused` one, which is kept if that fails.
     ///
     /// # Errors
-    /// [`AuthorizationFailure::Refused`] if the scopes were requested already; otherwise as [`Self::obtain`].
-    pub async fn obtain_with_scopes(&self, refused: &str, challenged: &[String]) -> Result<(), AuthorizationFailure> {
+    /// [`AuthorizationError::Refused`] if the scopes were requested already; otherwise as [`Self::obtain`].
+    pub async fn obtain_with_scopes(&self, refused: &str, challenged: &[String]) -> Result<(), AuthorizationError> {
         let guard = self.request_lock.lock().await;
         let (old, step_up_scopes) = {
             let state = self.state.lock();
@@ -172,7 +172,7 @@ impl UnattendedTokens {
         };
         if old.tokens.has_requested(&step_up_scopes) {
             let text = "demands permissions that its authorization server does not grant";
-            return Err(AuthorizationFailure::Refused(text.to_owned()));
+            return Err(AuthorizationError::Refused(text.to_owned()));
         }
         if let Some(failure) = self.step_up_pause.failure() {
             return Err(failure);
@@ -284,7 +284,7 @@ impl From<RegistrationError> for TokenError {
 
 impl TokenError {
     /// Begins a pause, unless no request was sent, and returns the failure.
-    fn begin_pause(self, pause: &Pause) -> AuthorizationFailure {
+    fn begin_pause(self, pause: &Pause) -> AuthorizationError {
         let length = match &self {
             Self::OAuth(OAuthError::Refused(_)) => Some(PAUSE_AFTER_REFUSAL),
             Self::OAuth(_) => Some(PAUSE_AFTER_OUTAGE),
@@ -297,14 +297,14 @@ impl TokenError {
         failure
     }
 
-    fn into_failure(self) -> AuthorizationFailure {
+    fn into_failure(self) -> AuthorizationError {
         match self {
             Self::OAuth(error @ OAuthError::Refused(_)) => {
-                AuthorizationFailure::Refused(format!("cannot be used, because {error}"))
+                AuthorizationError::Refused(format!("cannot be used, because {error}"))
             }
             Self::OAuth(error) => unavailable(&error),
             Self::NoSubjectToken(reason) => {
-                AuthorizationFailure::Unavailable(format!("cannot be used now, because {reason}"))
+                AuthorizationError::Unavailable(format!("cannot be used now, because {reason}"))
             }
             Self::Store => store_unavailable(),
         }

@@ -6,7 +6,7 @@ use futures_util::future::LocalBoxFuture;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use countersign_accounts::{AccountStatus, Accounts, ConnectProblem, FinishedConsent, StartedConsent};
+use countersign_accounts::{AccountStatus, Accounts, ConnectError, FinishedConsent, StartedConsent};
 use countersign_config::Config;
 use countersign_domain::{policy::KeyHolders, principal::Principal};
 use countersign_protocol::{ErrorKind, McpError};
@@ -75,7 +75,7 @@ impl ServerAccounts for AuditedAccounts {
         &'a self,
         server: &'a str,
         principal: &'a Principal,
-    ) -> LocalBoxFuture<'a, Result<StartedConsent, ConnectProblem>> {
+    ) -> LocalBoxFuture<'a, Result<StartedConsent, ConnectError>> {
         Box::pin(self.accounts.begin_consent(server, principal, Timestamp::now()))
     }
 
@@ -83,7 +83,7 @@ impl ServerAccounts for AuditedAccounts {
         &'a self,
         query: &'a str,
         cookie: Option<&'a str>,
-    ) -> LocalBoxFuture<'a, Result<String, ConnectProblem>> {
+    ) -> LocalBoxFuture<'a, Result<String, ConnectError>> {
         let (this, query, cookie) = (self.clone(), query.to_owned(), cookie.map(str::to_owned));
         // Runs in a task of its own, so that the audit entry is written even if the browser disconnects.
         let task = background::spawn_with_result(async move {
@@ -93,7 +93,7 @@ impl ServerAccounts for AuditedAccounts {
             this.record("account_connected", &started_by, &server).await;
             Ok(server)
         });
-        Box::pin(async move { task.await.unwrap_or(Err(ConnectProblem::StoreUnavailable)) })
+        Box::pin(async move { task.await.unwrap_or(Err(ConnectError::StoreUnavailable)) })
     }
 
     fn disconnect<'a>(

@@ -11,7 +11,7 @@ use super::{
     codes,
     dashboard_sign_ins::is_live,
     stored_credentials::{StoredCredentials, report_unavailable},
-    tokens::oidc::{MAX_SESSION_LIFETIME, OidcClient, Renewal, SignInProblem, VerifiedPerson},
+    tokens::oidc::{MAX_SESSION_LIFETIME, OidcClient, Renewal, SignInError, VerifiedPerson},
 };
 use countersign_config::OidcConfig;
 use countersign_protocol::{ErrorKind, McpError};
@@ -46,7 +46,7 @@ impl ProviderSignIns {
     ///
     /// # Errors
     /// Returns why nobody is signed in.
-    pub async fn finish(&self, query: &str, cookie: Option<&str>, now: Timestamp) -> Result<String, SignInProblem> {
+    pub async fn finish(&self, query: &str, cookie: Option<&str>, now: Timestamp) -> Result<String, SignInError> {
         let VerifiedPerson { person, session } = self.client.finish(query, cookie, now).await?;
         let code = self.with_store(move |store| {
             store.writer().put_person(&person)?;
@@ -56,8 +56,8 @@ impl ProviderSignIns {
             }
             Ok(Some(codes::create_for_session(store.writer(), &session, now)))
         });
-        let code = code.await.map_err(|_| SignInProblem::Failed)?.ok_or(SignInProblem::Revoked)?;
-        code.map_err(|_| SignInProblem::Failed)
+        let code = code.await.map_err(|_| SignInError::Failed)?.ok_or(SignInError::Revoked)?;
+        code.map_err(|_| SignInError::Failed)
     }
 
     /// Ends the sign-ins that a logout token names. Returns their number.

@@ -8,7 +8,7 @@ use super::{
     exit::{Exit, Failure},
     output::{Output, one_line, print_note},
 };
-use countersign_auth::tokens::public_client::{GrantProblem, PublicClient};
+use countersign_auth::tokens::public_client::{GrantError, PublicClient};
 
 pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     actix_web::rt::System::new().block_on(sign_out(args, out))
@@ -40,7 +40,7 @@ async fn sign_out(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure>
     Ok(Exit::Ok)
 }
 
-fn print_unrevoked(problem: &GrantProblem) {
+fn print_unrevoked(problem: &GrantError) {
     print_note(&one_line(&format!(
         "The tokens were removed here, but may be valid until the identity provider ends them: {problem}"
     )));

@@ -40,7 +40,7 @@ impl Default for Limits {
 pub enum Incoming<'a> {
     Single(Message<'a>),
     /// A JSON array, which is never empty. [`super::Rules::batches`] tells whether the revision has batches.
-    Batch(Vec<Result<Message<'a>, EnvelopeFault>>),
+    Batch(Vec<Result<Message<'a>, EnvelopeError>>),
 }
 
 /// One JSON-RPC message.
@@ -117,7 +117,7 @@ pub struct Response<'a> {
 
 /// The reason why received bytes are not a valid message.
 #[derive(Clone, Debug, PartialEq)]
-pub struct EnvelopeFault {
+pub struct EnvelopeError {
     pub error: McpError,
     /// The id of the rejected request, if it could be read.
     pub id: Option<RequestId>,
@@ -127,7 +127,7 @@ pub struct EnvelopeFault {
     pub is_notification: bool,
 }
 
-impl EnvelopeFault {
+impl EnvelopeError {
     fn not_json(message: impl Into<Cow<'static, str>>) -> Self {
         Self { error: McpError::new(ErrorKind::Parse, message), id: None, is_notification: false }
     }
@@ -148,9 +148,9 @@ impl EnvelopeFault {
 /// `-32700` for text that is not JSON (not UTF-8, a byte order mark, trailing bytes, lone surrogates, `NaN`), `-32600`
 /// for JSON that is not a message or exceeds a limit, `-32602` for `params` that are an array. Faults of the messages
 /// in a batch are returned inside [`Incoming::Batch`].
-pub fn parse<'a>(text: &'a [u8], limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
+pub fn parse<'a>(text: &'a [u8], limits: &Limits) -> Result<Incoming<'a>, EnvelopeError> {
     let text = std::str::from_utf8(text)
-        .map_err(|e| EnvelopeFault::not_json(format!("The message is not UTF-8 at byte {}", e.valid_up_to())))?;
+        .map_err(|e| EnvelopeError::not_json(format!("The message is not UTF-8 at byte {}", e.valid_up_to())))?;
     if let Some(members) = EnvelopeMembers::scan(text, limits.max_depth) {
         return build_message(text, members, limits).map(Incoming::Single);
     }
@@ -158,18 +158,18 @@ pub fn parse<'a>(text: &'a [u8], limits: &Limits) -> Result<Incoming<'a>, Envelo
 }
 
 /// Parses text that [`EnvelopeMembers::scan`] did not accept, and finds the error in it.
-fn parse_with_serde<'a>(text: &'a str, limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
+fn parse_with_serde<'a>(text: &'a str, limits: &Limits) -> Result<Incoming<'a>, EnvelopeError> {
     if json::has_lone_surrogate(text) {
-        return Err(EnvelopeFault::not_json("The message has an escape that is half of a surrogate pair"));
+        return Err(EnvelopeError::not_json("The message has an escape that is half of a surrogate pair"));
     }
     if text.starts_with('\u{feff}') {
-        return Err(EnvelopeFault::not_json("The message starts with a byte order mark"));
+        return Err(EnvelopeError::not_json("The message starts with a byte order mark"));
     }
     if text.trim_ascii().is_empty() {
-        return Err(EnvelopeFault::not_json("The message is empty"));
+        return Err(EnvelopeError::not_json("The message is empty"));
     }
     let value = serde_json::from_str::<&RawValue>(text)
-        .map_err(|error| EnvelopeFault::not_json(format!("The message is not JSON: {error}")))?
+        .map_err(|error| EnvelopeError::not_json(format!("The message is not JSON: {error}")))?
         .get();
     if value.starts_with('[') {
         parse_batch(value, limits).map(Incoming::Batch)
@@ -179,14 +179,14 @@ fn parse_with_serde<'a>(text: &'a str, limits: &Limits) -> Result<Incoming<'a>, 
 }
 
 /// Parses the members of a JSON array.
-fn parse_batch<'a>(array: &'a str, limits: &Limits) -> Result<Vec<Result<Message<'a>, EnvelopeFault>>, EnvelopeFault> {
+fn parse_batch<'a>(array: &'a str, limits: &Limits) -> Result<Vec<Result<Message<'a>, EnvelopeError>>, EnvelopeError> {
     let max = limits.max_batch;
     let members: Vec<_> = json::elements(array).take(max.saturating_add(1)).collect();
     if members.is_empty() {
-        return Err(EnvelopeFault::invalid_request("A batch must not be empty"));
+        return Err(EnvelopeError::invalid_request("A batch must not be empty"));
     }
     if members.len() > max {
-        let mut fault = EnvelopeFault::invalid_request(format!("A batch may have at most {max} members"));
+        let mut fault = EnvelopeError::invalid_request(format!("A batch may have at most {max} members"));
         fault.error = fault.error.with("maxBatch", max);
         return Err(fault);
     }
@@ -194,15 +194,15 @@ fn parse_batch<'a>(array: &'a str, limits: &Limits) -> Result<Vec<Result<Message
 }
 
 /// Parses one message from a JSON value.
-fn parse_message<'a>(value: &'a str, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
+fn parse_message<'a>(value: &'a str, limits: &Limits) -> Result<Message<'a>, EnvelopeError> {
     if !value.starts_with('{') {
-        return Err(EnvelopeFault::invalid_request("A message must be a JSON object"));
+        return Err(EnvelopeError::invalid_request("A message must be a JSON object"));
     }
     build_message(value, EnvelopeMembers::read(value), limits)
 }
 
 /// Builds the message from its members.
-fn build_message<'a>(text: &str, members: EnvelopeMembers<'a>, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
+fn build_message<'a>(text: &str, members: EnvelopeMembers<'a>, limits: &Limits) -> Result<Message<'a>, EnvelopeError> {
     let id = match members.id {
         None => IdMember::Absent,
         Some(raw) if members.repeated.as_deref() != Some("id") => {
@@ -214,10 +214,10 @@ fn build_message<'a>(text: &str, members: EnvelopeMembers<'a>, limits: &Limits) 
     // The answer to a faulty response has no id, because the peer could take it for the response to one of its own requests.
     // Only a message that may be a request is answered with its id.
     let fault_id = if members.method.is_none() && has_outcome { None } else { id.valid_id() };
-    let invalid = |message: &'static str| Err(EnvelopeFault::invalid_request(message).with_id(fault_id.clone()));
+    let invalid = |message: &'static str| Err(EnvelopeError::invalid_request(message).with_id(fault_id.clone()));
 
     if let Some(name) = members.repeated {
-        return Err(EnvelopeFault::invalid_request(format!("`{name}` is given more than once")).with_id(fault_id));
+        return Err(EnvelopeError::invalid_request(format!("`{name}` is given more than once")).with_id(fault_id));
     }
     if !members.jsonrpc.is_some_and(is_version_two) {
         return invalid("`jsonrpc` must be \"2.0\"");
@@ -229,7 +229,7 @@ fn build_message<'a>(text: &str, members: EnvelopeMembers<'a>, limits: &Limits) 
     if !members.is_depth_checked && json::is_deeper_than(text, limits.max_depth) {
         let max = limits.max_depth;
         let mut fault =
-            EnvelopeFault::invalid_request(format!("The message is nested deeper than {max} levels")).with_id(fault_id);
+            EnvelopeError::invalid_request(format!("The message is nested deeper than {max} levels")).with_id(fault_id);
         fault.error = fault.error.with("maxDepth", max);
         fault.is_notification = is_notification;
         return Err(fault);
@@ -247,7 +247,7 @@ fn build_message<'a>(text: &str, members: EnvelopeMembers<'a>, limits: &Limits) 
         None | Some(b'{') => {}
         Some(b'[') => {
             let error = McpError::new(ErrorKind::InvalidParams, "`params` must be an object, not an array");
-            return Err(EnvelopeFault { error: error.with("member", "params"), id: fault_id, is_notification });
+            return Err(EnvelopeError { error: error.with("member", "params"), id: fault_id, is_notification });
         }
         Some(_) => return invalid("`params` must be an object"),
     }
@@ -263,20 +263,20 @@ fn build_message<'a>(text: &str, members: EnvelopeMembers<'a>, limits: &Limits) 
 }
 
 /// Builds a response from the members of a message without `method`.
-fn build_response<'a>(members: &EnvelopeMembers<'a>, id: IdMember) -> Result<Message<'a>, EnvelopeFault> {
+fn build_response<'a>(members: &EnvelopeMembers<'a>, id: IdMember) -> Result<Message<'a>, EnvelopeError> {
     let outcome = match (members.result, members.error) {
         (Some(_), Some(_)) => {
-            return Err(EnvelopeFault::invalid_request("A response must not have both `result` and `error`"));
+            return Err(EnvelopeError::invalid_request("A response must not have both `result` and `error`"));
         }
-        (None, None) => return Err(EnvelopeFault::invalid_request("`method` is missing").with_id(id.valid_id())),
+        (None, None) => return Err(EnvelopeError::invalid_request("`method` is missing").with_id(id.valid_id())),
         (Some(result), None) => Ok(result),
         (None, Some(error)) if error.get().starts_with('{') => Err(error),
-        (None, Some(_)) => return Err(EnvelopeFault::invalid_request("`error` must be an object")),
+        (None, Some(_)) => return Err(EnvelopeError::invalid_request("`error` must be an object")),
     };
     match (id, outcome) {
         (IdMember::Valid(id), outcome) => Ok(Message::Response(Response { id: Some(id), outcome })),
         (_, Err(error)) => Ok(Message::Response(Response { id: None, outcome: Err(error) })),
-        (_, Ok(_)) => Err(EnvelopeFault::invalid_request("A result must have the `id` of its request")),
+        (_, Ok(_)) => Err(EnvelopeError::invalid_request("A result must have the `id` of its request")),
     }
 }
 

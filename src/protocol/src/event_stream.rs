@@ -25,7 +25,7 @@ impl Event {
 
 /// The error for an event that exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EventTooLong;
+pub struct EventTooLongError;
 
 /// A parser of an event stream, which holds the unfinished part of its input.
 #[derive(Default)]
@@ -93,8 +93,8 @@ impl EventReader {
     /// Returns the next complete event, or `None` if more input is needed.
     ///
     /// # Errors
-    /// [`EventTooLong`]. The parser must not be used after this error.
-    pub fn next_event(&mut self) -> Result<Option<Event>, EventTooLong> {
+    /// [`EventTooLongError`]. The parser must not be used after this error.
+    pub fn next_event(&mut self) -> Result<Option<Event>, EventTooLongError> {
         if !self.is_byte_order_mark_checked && !self.skip_byte_order_mark() {
             return Ok(None);
         }
@@ -107,12 +107,16 @@ impl EventReader {
             }
             let Some(found) = memchr::memchr2(b'\n', b'\r', &self.input[self.searched_len..]) else {
                 self.searched_len = self.input.len();
-                return if self.input.len() + self.data.len() > self.max_bytes { Err(EventTooLong) } else { Ok(None) };
+                return if self.input.len() + self.data.len() > self.max_bytes {
+                    Err(EventTooLongError)
+                } else {
+                    Ok(None)
+                };
             };
             let end = self.searched_len + found;
             self.searched_len = 0;
             if end + self.data.len() > self.max_bytes {
-                return Err(EventTooLong);
+                return Err(EventTooLongError);
             }
             let line = self.input.split_to(end);
             self.after_carriage_return = self.input[0] == b'\r';
@@ -269,10 +273,10 @@ mod tests {
         }
         let mut reader = EventReader::new(1000);
         reader.push(format!("data: {}\n\n", "x".repeat(2000)).as_bytes());
-        assert_eq!(reader.next_event(), Err(EventTooLong));
+        assert_eq!(reader.next_event(), Err(EventTooLongError));
         let mut reader = EventReader::new(1000);
         reader.push("data: x\n".repeat(2000).as_bytes());
-        assert_eq!(reader.next_event(), Err(EventTooLong));
+        assert_eq!(reader.next_event(), Err(EventTooLongError));
     }
 
     proptest::proptest! {

@@ -20,7 +20,7 @@ pub mod text;
 mod tool_result;
 
 pub use context::{CallContext, Inquirer, Meter, NoProgress, Permit, ProgressSink, SessionNotes, question_channel};
-pub use tool_result::{AnswerFault, ToolResult};
+pub use tool_result::{AnswerError, ToolResult};
 
 use std::{future::ready, sync::Arc, time::Duration};
 

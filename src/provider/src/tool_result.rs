@@ -71,8 +71,8 @@ impl ToolResult {
     /// answer without a `resultType` as complete (2026-07-28/basic/index, "ResultType").
     ///
     /// # Errors
-    /// [`AnswerFault`]
-    pub fn from_answer(json: &str) -> Result<Self, AnswerFault> {
+    /// [`AnswerError`]
+    pub fn from_answer(json: &str) -> Result<Self, AnswerError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Answer<'a> {
@@ -86,13 +86,13 @@ impl ToolResult {
             result_type: Option<String>,
         }
         let answer: Answer<'_> =
-            serde_json::from_str(json).map_err(|error| AnswerFault::Unreadable(error.to_string()))?;
+            serde_json::from_str(json).map_err(|error| AnswerError::Unreadable(error.to_string()))?;
         match answer.result_type.as_deref() {
             None | Some("complete") => {}
-            Some("input_required") => return Err(AnswerFault::InputRequired),
+            Some("input_required") => return Err(AnswerError::InputRequired),
             Some(other) => {
                 let result_type: String = other.chars().take(64).collect();
-                return Err(AnswerFault::Unreadable(format!("its resultType is {result_type:?}")));
+                return Err(AnswerError::Unreadable(format!("its resultType is {result_type:?}")));
             }
         }
         let content = match answer.content {
@@ -106,7 +106,7 @@ impl ToolResult {
 
 /// The reason why an answer to `tools/call` is not a complete result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AnswerFault {
+pub enum AnswerError {
     /// The server needs input first.
     InputRequired,
     /// The answer violates the protocol; the text says how.

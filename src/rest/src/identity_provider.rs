@@ -17,7 +17,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{Problem, Query, SignInData, account::set_cookie, body, json_ok};
 use countersign_auth::tokens::{
     TokenVerifier,
-    oidc::{self, SignInProblem},
+    oidc::{self, SignInError},
     public_client::ClientSettings,
 };
 use countersign_config::OidcConfig;
@@ -131,7 +131,7 @@ pub async fn finish(request: HttpRequest, data: web::Data<SignInData>) -> Result
     };
     let mut response = redirect(&url);
     // The cookie may belong to another sign-in, which was begun in another tab and can still be finished.
-    if finished != Err(SignInProblem::Interrupted) {
+    if finished != Err(SignInError::Interrupted) {
         set_cookie(&mut response, &sign_in_cookie(&data, String::new(), 0))?;
     }
     Ok(response)
@@ -163,7 +163,7 @@ pub async fn back_channel_logout(
 }
 
 /// Returns the address of the dashboard with a problem.
-fn problem_url(problem: SignInProblem) -> String {
+fn problem_url(problem: SignInError) -> String {
     format!("/#sign-in-problem={}", problem.name())
 }
 

@@ -24,7 +24,7 @@ use super::{
     json_ok, path_name,
 };
 use countersign_accounts::{
-    AccountStatus, CONSENT_COOKIE, ConnectProblem, MAX_CONSENT_DURATION, StartedConsent, server_page,
+    AccountStatus, CONSENT_COOKIE, ConnectError, MAX_CONSENT_DURATION, StartedConsent, server_page,
 };
 use countersign_domain::principal::{Credential, Principal};
 use countersign_protocol::{ErrorKind, McpError};
@@ -45,14 +45,14 @@ pub trait ServerAccounts: Send + Sync + 'static {
         &'a self,
         server: &'a str,
         principal: &'a Principal,
-    ) -> LocalBoxFuture<'a, Result<StartedConsent, ConnectProblem>>;
+    ) -> LocalBoxFuture<'a, Result<StartedConsent, ConnectError>>;
 
     /// Finishes a connection with the query of the browser's request and its cookie. Returns the name of the server.
     fn finish_connection<'a>(
         &'a self,
         query: &'a str,
         cookie: Option<&'a str>,
-    ) -> LocalBoxFuture<'a, Result<String, ConnectProblem>>;
+    ) -> LocalBoxFuture<'a, Result<String, ConnectError>>;
 
     /// Removes the account of a principal. Returns `false` if there was none.
     fn disconnect<'a>(
@@ -168,7 +168,7 @@ pub async fn finish(request: HttpRequest, accounts: web::Data<dyn ServerAccounts
     };
     let mut response = redirect(&page);
     // The cookie may belong to another connection, which was begun in another tab and can still be finished.
-    if finished != Err(ConnectProblem::Interrupted) {
+    if finished != Err(ConnectError::Interrupted) {
         set_cookie(&mut response, &connect_cookie(&request, String::new(), CookieDuration::ZERO)?)?;
     }
     Ok(response)
@@ -211,16 +211,15 @@ fn connect_cookie(request: &HttpRequest, value: String, lifetime: CookieDuration
     Ok(flow_cookie((CONSENT_COOKIE, value), COOKIE_PATH, lifetime, is_secure))
 }
 
-const fn error_kind(problem: ConnectProblem) -> ErrorKind {
+const fn error_kind(problem: ConnectError) -> ErrorKind {
     match problem {
-        ConnectProblem::UnknownServer => ErrorKind::NotFound,
-        ConnectProblem::AdminOnly
-        | ConnectProblem::AccessEnded
-        | ConnectProblem::Denied
-        | ConnectProblem::Interrupted => ErrorKind::Forbidden,
-        ConnectProblem::AuthorizationServerUnreachable | ConnectProblem::AuthorizationServerUnusable => {
+        ConnectError::UnknownServer => ErrorKind::NotFound,
+        ConnectError::AdminOnly | ConnectError::AccessEnded | ConnectError::Denied | ConnectError::Interrupted => {
+            ErrorKind::Forbidden
+        }
+        ConnectError::AuthorizationServerUnreachable | ConnectError::AuthorizationServerUnusable => {
             ErrorKind::UpstreamUnavailable
         }
-        ConnectProblem::StoreUnavailable => ErrorKind::StoreUnavailable,
+        ConnectError::StoreUnavailable => ErrorKind::StoreUnavailable,
     }
 }

@@ -106,14 +106,14 @@ pub(super) fn truncate_headlines(mut preview: Preview) -> Preview {
 }
 
 /// The reason why a call cannot be previewed.
-pub(super) enum PreviewFailure {
+pub(super) enum PreviewError {
     /// The call can no longer be made: the tool's definition changed, or the preview can never succeed again.
     Impossible(McpError),
     /// The provider cannot be asked at the moment.
     Unavailable(McpError),
 }
 
-impl PreviewFailure {
+impl PreviewError {
     pub(super) fn into_error(self) -> McpError {
         let (Self::Impossible(error) | Self::Unavailable(error)) = self;
         error
@@ -203,8 +203,8 @@ impl ReviewState {
                 let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
                 Recheck::Moved(Box::new(Divergence { preview, served_by, fault }))
             }
-            Err(PreviewFailure::Impossible(error)) => Recheck::Impossible(to_fault(&error)),
-            Err(PreviewFailure::Unavailable(error)) => Recheck::Unavailable(error),
+            Err(PreviewError::Impossible(error)) => Recheck::Impossible(to_fault(&error)),
+            Err(PreviewError::Unavailable(error)) => Recheck::Unavailable(error),
         }
     }
 
@@ -213,10 +213,10 @@ impl ReviewState {
         &self,
         change: &Change,
         arguments: &RawValue,
-    ) -> Result<(Arc<dyn Provider>, ComputedPreview), PreviewFailure> {
+    ) -> Result<(Arc<dyn Provider>, ComputedPreview), PreviewError> {
         let unavailable = |message: &'static str| {
             let error = McpError::new(ErrorKind::UpstreamUnavailable, message);
-            PreviewFailure::Unavailable(error.with("provider", change.provider.as_str()))
+            PreviewError::Unavailable(error.with("provider", change.provider.as_str()))
         };
         let Some(provider) = self.directory.provider(&change.provider) else {
             return Err(unavailable("The provider of this change is not available"));
@@ -230,13 +230,13 @@ impl ReviewState {
             || !provider.has_definition(&change.tool, &change.tool_hash).await
         {
             // The arguments were never checked against the new definition, so the call must be proposed again.
-            return Err(PreviewFailure::Impossible(McpError::new(
+            return Err(PreviewError::Impossible(McpError::new(
                 ErrorKind::ChangeStale,
                 "The tool's definition has changed since this was proposed; propose it again",
             )));
         }
         let proposer = Arc::new(change.proposer.to_agent());
-        provider.check_available(&proposer).await.map_err(PreviewFailure::Unavailable)?;
+        provider.check_available(&proposer).await.map_err(PreviewError::Unavailable)?;
         let cancel = CancellationToken::new();
         // Dropping the guard tells the provider that the answer is no longer needed.
         let _cancel_on_drop = cancel.clone().drop_guard();
@@ -253,13 +253,13 @@ impl ReviewState {
         let preview = AssertUnwindSafe(preview).catch_unwind();
         match tokio::time::timeout(self.changes.config.tuning.preview_timeout, preview).await {
             Ok(Ok(Ok(computed))) => Ok((provider, computed)),
-            Ok(Ok(Err(error))) if error.kind.is_transient() => Err(PreviewFailure::Unavailable(error)),
-            Ok(Ok(Err(error))) => Err(PreviewFailure::Impossible(error)),
+            Ok(Ok(Err(error))) if error.kind.is_transient() => Err(PreviewError::Unavailable(error)),
+            Ok(Ok(Err(error))) => Err(PreviewError::Impossible(error)),
             Ok(Err(_panic)) => {
                 tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a preview panicked");
-                Err(PreviewFailure::Unavailable(McpError::new(ErrorKind::Internal, "The preview failed")))
+                Err(PreviewError::Unavailable(McpError::new(ErrorKind::Internal, "The preview failed")))
             }
-            Err(_) => Err(PreviewFailure::Unavailable(McpError::new(ErrorKind::Timeout, "The preview took too long"))),
+            Err(_) => Err(PreviewError::Unavailable(McpError::new(ErrorKind::Timeout, "The preview took too long"))),
         }
     }
 }

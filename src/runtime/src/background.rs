@@ -14,10 +14,10 @@ use countersign_protocol::{ErrorKind, McpError};
 /// The work panicked, or the program ended before it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("work in the background ended without a result")]
-pub struct UnfinishedWork;
+pub struct UnfinishedWorkError;
 
-impl From<UnfinishedWork> for McpError {
-    fn from(unfinished: UnfinishedWork) -> Self {
+impl From<UnfinishedWorkError> for McpError {
+    fn from(unfinished: UnfinishedWorkError) -> Self {
         Self::new(ErrorKind::Internal, unfinished.to_string())
     }
 }
@@ -31,10 +31,10 @@ pub fn spawn(work: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
 /// future is dropped.
 ///
 /// # Errors
-/// [`UnfinishedWork`] if the task panicked.
+/// [`UnfinishedWorkError`] if the task panicked.
 pub fn spawn_with_result<T: 'static>(
     work: impl Future<Output = T> + 'static,
-) -> impl Future<Output = Result<T, UnfinishedWork>> {
+) -> impl Future<Output = Result<T, UnfinishedWorkError>> {
     let result = Arc::new(Mutex::new(None));
     let slot = Arc::clone(&result);
     let task = spawn(async move {
@@ -48,10 +48,10 @@ pub fn spawn_with_result<T: 'static>(
 /// to its end even if that future is dropped.
 ///
 /// # Errors
-/// [`UnfinishedWork`] if the work panicked, or if it did not begin because the program ends.
+/// [`UnfinishedWorkError`] if the work panicked, or if it did not begin because the program ends.
 pub fn spawn_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
-) -> impl Future<Output = Result<T, UnfinishedWork>> {
+) -> impl Future<Output = Result<T, UnfinishedWorkError>> {
     let result = Arc::new(Mutex::new(None));
     let slot = Arc::clone(&result);
     let task = spawn_boxed_blocking(Box::new(move || {
@@ -69,10 +69,10 @@ fn spawn_boxed_blocking(work: Box<dyn FnOnce() + Send>) -> JoinHandle<()> {
     tokio::task::spawn_blocking(work)
 }
 
-async fn wait_for_result<T>(task: JoinHandle<()>, result: Arc<Mutex<Option<T>>>) -> Result<T, UnfinishedWork> {
+async fn wait_for_result<T>(task: JoinHandle<()>, result: Arc<Mutex<Option<T>>>) -> Result<T, UnfinishedWorkError> {
     // Work that panicked has left no result.
     let _ = task.await;
-    result.lock().take().ok_or(UnfinishedWork)
+    result.lock().take().ok_or(UnfinishedWorkError)
 }
 
 #[cfg(test)]
@@ -89,8 +89,8 @@ mod tests {
 
     #[actix::test]
     async fn work_that_panics_has_no_result() {
-        assert_eq!(spawn_with_result::<()>(async { panic!("the task") }).await, Err(UnfinishedWork));
-        assert_eq!(spawn_blocking::<()>(|| panic!("the work")).await, Err(UnfinishedWork));
+        assert_eq!(spawn_with_result::<()>(async { panic!("the task") }).await, Err(UnfinishedWorkError));
+        assert_eq!(spawn_blocking::<()>(|| panic!("the work")).await, Err(UnfinishedWorkError));
     }
 
     #[actix::test]

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::{
-    background::{self, UnfinishedWork},
+    background::{self, UnfinishedWorkError},
     is_large, reclaim,
 };
 use countersign_protocol::McpError;
@@ -138,7 +138,7 @@ impl LargeMessageThreads {
         if !is_scheduled {
             return Err(McpError::shutting_down());
         }
-        receiver.await.map_err(|_| UnfinishedWork.into())
+        receiver.await.map_err(|_| UnfinishedWorkError.into())
     }
 
     /// Runs the future that `make_work` returns for a message of this size: in place if the message is small, and otherwise

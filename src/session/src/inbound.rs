@@ -16,7 +16,7 @@ use countersign_exchange::{
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, Method, Revision, encode,
-    envelope::{self, EnvelopeFault, Incoming, Message, Notification, Request},
+    envelope::{self, EnvelopeError, Incoming, Message, Notification, Request},
     headers,
     params::{self, LoggingLevel, Meta},
 };
@@ -55,9 +55,9 @@ impl MessageSource {
         self.session.legacy_revision().unwrap_or(self.assumed)
     }
 
-    /// Returns the response to an invalid message; `None` for [a notification](EnvelopeFault::is_notification), which is not
+    /// Returns the response to an invalid message; `None` for [a notification](EnvelopeError::is_notification), which is not
     /// answered.
-    pub fn fault_response(&self, fault: &EnvelopeFault) -> Option<WireResponse> {
+    pub fn fault_response(&self, fault: &EnvelopeError) -> Option<WireResponse> {
         RequestMetrics::get().record_error(fault.error.kind);
         (!fault.is_notification).then(|| WireResponse::error(fault.id.as_ref(), &fault.error, self.revision()))
     }
@@ -153,7 +153,7 @@ impl MessageSource {
 
     /// Answers the members of a batch, `limits.batch_concurrency` at a time, and regroups the answers
     /// (2025-03-26/basic/index#batching).
-    pub(crate) async fn answer_batch(&self, members: Vec<Result<Message<'_>, EnvelopeFault>>) -> Option<WireResponse> {
+    pub(crate) async fn answer_batch(&self, members: Vec<Result<Message<'_>, EnvelopeError>>) -> Option<WireResponse> {
         let revision = self.revision();
         if !revision.rules().batches {
             let error = McpError::new(ErrorKind::InvalidRequest, "this protocol revision has no batches");

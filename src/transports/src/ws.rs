@@ -29,7 +29,7 @@ use crate::{
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     body_budget::Reservation,
-    outbox::{DrainedFrames, ResumeFault, Wake},
+    outbox::{DrainedFrames, ResumeError, Wake},
     state::{Channel, SessionState},
 };
 use countersign_http::{
@@ -184,11 +184,11 @@ fn find_session(endpoint: &McpEndpoint, identity: &Identity, id: &str) -> Result
 fn rewind(session: &SessionState, received: u64) -> Result<u64, McpError> {
     let Channel::Outbox(outbox) = &session.channel else { return Ok(0) };
     outbox.rewind(received).map_err(|fault| match fault {
-        ResumeFault::TooLate => McpError::new(
+        ResumeError::TooLate => McpError::new(
             ErrorKind::ResumeTooLate,
             "the gateway no longer holds the frames after the requested number; connect again and initialize",
         ),
-        ResumeFault::Ahead => McpError::new(
+        ResumeError::Ahead => McpError::new(
             ErrorKind::InvalidRequest,
             "this session has not sent as many frames as the client claims to have received",
         ),

@@ -46,7 +46,7 @@ pub struct HttpRefusal {
 
 /// The reason why a request cannot be authorized. In that case, nothing of the request was executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AuthorizationFailure {
+pub enum AuthorizationError {
     /// A person must consent, for the first time or again. The text continues a sentence that begins with the server's
     /// name.
     #[error("{0}")]
@@ -70,7 +70,7 @@ pub trait Credentials: Send + Sync + 'static {
         &'a self,
         method: &'a str,
         uri: &'a Uri,
-    ) -> LocalBoxFuture<'a, Result<AuthorizationHeaders, AuthorizationFailure>>;
+    ) -> LocalBoxFuture<'a, Result<AuthorizationHeaders, AuthorizationError>>;
 
     /// Learns from a refusal, and obtains a better token if no person is needed for that. `headers` are those of the refused
     /// request, and `attempt` is the number of its refusals so far, beginning with 1. After `Ok`, the request may be
@@ -80,7 +80,7 @@ pub trait Credentials: Send + Sync + 'static {
         refusal: &'a HttpRefusal,
         headers: &'a AuthorizationHeaders,
         attempt: u32,
-    ) -> LocalBoxFuture<'a, Result<(), AuthorizationFailure>>;
+    ) -> LocalBoxFuture<'a, Result<(), AuthorizationError>>;
 
     /// Learns the nonce for the next proof from the answer to a request (RFC 9449, section 8.2), since the request of
     /// an approved change is not repeated to learn it.
@@ -93,7 +93,7 @@ pub trait Credentials: Send + Sync + 'static {
 
     /// Checks whether a request could be authorized now, and refreshes the token if it is about to expire. An approved
     /// change asks this before it is claimed, since its own request is never repeated.
-    fn prepare(&self) -> LocalBoxFuture<'_, Result<(), AuthorizationFailure>>;
+    fn prepare(&self) -> LocalBoxFuture<'_, Result<(), AuthorizationError>>;
 }
 
 /// Provides the credentials of all accounts.

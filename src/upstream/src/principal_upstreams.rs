@@ -11,7 +11,7 @@ use actix::{Actor, Handler, Message, ResponseFuture};
 use jiff::Timestamp;
 
 use crate::{
-    credentials::{AccountHolder, AuthorizationFailure, Credentials},
+    credentials::{AccountHolder, AuthorizationError, Credentials},
     server::{
         Phase, Upstream, UpstreamActor,
         accounts::{AccountCredentials, PersonalUpstreams, UpstreamAccounts},
@@ -59,7 +59,7 @@ impl Upstream {
             let _ = tokio::time::timeout(limit, upstream.wait_until_settled()).await;
         }
         match upstream.phase() {
-            Phase::ConsentNeeded(reason) => Err(self.authorization_error(AuthorizationFailure::ConsentNeeded(reason))),
+            Phase::ConsentNeeded(reason) => Err(self.authorization_error(AuthorizationError::ConsentNeeded(reason))),
             _ => Ok(upstream),
         }
     }
@@ -129,8 +129,8 @@ impl Upstream {
     }
 
     /// Prepares credentials on the thread of the upstreams, because their futures stay on one thread.
-    async fn prepare(&self, credentials: Arc<dyn Credentials>) -> Result<(), AuthorizationFailure> {
-        let closed_error = || AuthorizationFailure::Unavailable("is being closed".to_owned());
+    async fn prepare(&self, credentials: Arc<dyn Credentials>) -> Result<(), AuthorizationError> {
+        let closed_error = || AuthorizationError::Unavailable("is being closed".to_owned());
         let actor = self.actor.get().ok_or_else(closed_error)?;
         actor.send(Prepare(credentials)).await.unwrap_or_else(|_| Err(closed_error()))
     }
@@ -157,11 +157,11 @@ impl Upstream {
 
 /// Asks the actor to prepare credentials on its thread. It fails as [`Credentials::prepare`] does.
 #[derive(Message)]
-#[rtype(result = "Result<(), AuthorizationFailure>")]
+#[rtype(result = "Result<(), AuthorizationError>")]
 struct Prepare(Arc<dyn Credentials>);
 
 impl Handler<Prepare> for UpstreamActor {
-    type Result = ResponseFuture<Result<(), AuthorizationFailure>>;
+    type Result = ResponseFuture<Result<(), AuthorizationError>>;
 
     fn handle(&mut self, prepare: Prepare, _: &mut Self::Context) -> Self::Result {
         Box::pin(async move { prepare.0.prepare().await })

@@ -36,7 +36,7 @@ use countersign_domain::{
 use countersign_feed::{Feed, FeedEvent, FeedSubscription};
 use countersign_net::random_byte;
 use countersign_runtime::{
-    background::{self, UnfinishedWork},
+    background::{self, UnfinishedWorkError},
     crash::crash_point,
 };
 use countersign_store::{
@@ -403,7 +403,7 @@ impl Worker {
                 Ok(Ok(value)) => return Some(value),
                 Ok(Err(StoreError::HandedOver)) => return None,
                 Ok(Err(error)) => tracing::error!(webhook = self.config.name, %error, "the store failed; trying again"),
-                Err(UnfinishedWork) => {
+                Err(UnfinishedWorkError) => {
                     tracing::error!(webhook = self.config.name, "an operation of the store panicked; trying again")
                 }
             }

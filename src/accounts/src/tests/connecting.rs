@@ -51,7 +51,7 @@ async fn consent_connects_one_person_at_any_node() {
 async fn authority_of_a_server_is_trusted_at_its_authorization_server() {
     let (provider, authorities) = FakeProvider::start_with_tls();
     let mut fixture = Fixture::with_provider(provider, UpstreamOAuth::default());
-    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectProblem::AuthorizationServerUnreachable));
+    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectError::AuthorizationServerUnreachable));
     fixture.config.upstreams[0].authorities = Some(authorities);
     let node = fixture.node();
     connect(&node, "ann").await.unwrap();
@@ -100,19 +100,19 @@ async fn consent_of_another_browser_or_time_is_refused() {
     ] {
         assert_eq!(
             node.finish_consent(query, cookie, &FakeKeys::default(), at).await,
-            Err(ConnectProblem::Interrupted),
+            Err(ConnectError::Interrupted),
             "{query}"
         );
     }
     let query = format!("{query}&iss=https://other.example");
     assert_eq!(
         node.finish_consent(&query, Some(&started.cookie), &FakeKeys::default(), now).await,
-        Err(ConnectProblem::AuthorizationServerUnusable)
+        Err(ConnectError::AuthorizationServerUnusable)
     );
     let query = answer_query(&started.url).replace("code=c", "error=access_denied");
     assert_eq!(
         node.finish_consent(&query, Some(&started.cookie), &FakeKeys::default(), now).await,
-        Err(ConnectProblem::Denied)
+        Err(ConnectError::Denied)
     );
     assert_eq!(fixture.provider.count("authorization_code"), 0);
     assert!(fixture.changes.lock().unwrap().is_empty());
@@ -128,11 +128,11 @@ async fn consent_to_a_replaced_server_is_refused() {
     let keys = FakeKeys::default();
     let outcome =
         node.finish_consent(&answer_query(&started.url), Some(&started.cookie), &keys, Timestamp::now()).await;
-    assert_eq!(outcome, Err(ConnectProblem::Interrupted));
+    assert_eq!(outcome, Err(ConnectError::Interrupted));
     node.set_servers(&[]);
     let outcome =
         node.finish_consent(&answer_query(&started.url), Some(&started.cookie), &keys, Timestamp::now()).await;
-    assert_eq!(outcome, Err(ConnectProblem::UnknownServer));
+    assert_eq!(outcome, Err(ConnectError::UnknownServer));
 }
 
 #[actix::test]
@@ -142,7 +142,7 @@ async fn metadata_of_an_earlier_challenge_is_found_after_restart() {
     // There is no metadata at the well-known URLs of this path.
     fixture.config.upstreams = vec![server_at(&format!("{url}/mcp/other"), UpstreamOAuth::default())];
     let node = fixture.node();
-    assert_eq!(connect(&node, "ann").await, Err(ConnectProblem::AuthorizationServerUnusable));
+    assert_eq!(connect(&node, "ann").await, Err(ConnectError::AuthorizationServerUnusable));
     let challenge = format!("Bearer resource_metadata=\"{url}/.well-known/oauth-protected-resource/mcp\"");
     assert_consent_needed(refuse(&*fixture.credentials(&node, "ann"), 401, &challenge).await, "connected first");
     connect(&node, "ann").await.unwrap();
@@ -185,7 +185,7 @@ async fn account_of_the_gateway_is_connected_by_an_admin() {
     let node = fixture.node();
     let (admin, now) = (Principal::new("root", Role::Admin), Timestamp::now());
     let outcome = node.begin_consent("notion", &person("ann"), now).await;
-    assert_eq!(outcome.err(), Some(ConnectProblem::AdminOnly));
+    assert_eq!(outcome.err(), Some(ConnectError::AdminOnly));
     let started = node.begin_consent("notion", &admin, now).await.unwrap();
     node.finish_consent(&answer_query(&started.url), Some(&started.cookie), &FakeKeys::default(), now).await.unwrap();
     assert_eq!(node.holder(&fixture.server(), &person("ann")), AccountHolder::Gateway);
@@ -199,10 +199,10 @@ async fn account_of_the_gateway_is_connected_by_an_admin() {
 #[actix::test]
 async fn lost_role_or_key_ends_the_consent() {
     for (oauth, role, expected) in [
-        (UpstreamOAuth::default(), None, Err(ConnectProblem::AccessEnded)),
-        (UpstreamOAuth::default(), Some(Role::Agent), Err(ConnectProblem::AccessEnded)),
+        (UpstreamOAuth::default(), None, Err(ConnectError::AccessEnded)),
+        (UpstreamOAuth::default(), Some(Role::Agent), Err(ConnectError::AccessEnded)),
         (UpstreamOAuth::default(), Some(Role::Viewer), Ok(())),
-        (gateway_oauth(), Some(Role::Reviewer), Err(ConnectProblem::AdminOnly)),
+        (gateway_oauth(), Some(Role::Reviewer), Err(ConnectError::AdminOnly)),
         (gateway_oauth(), Some(Role::Admin), Ok(())),
     ] {
         let fixture = Fixture::new(oauth);
@@ -285,7 +285,7 @@ async fn registration_is_shared_and_made_anew_when_forgotten() {
     connect(&other, "bob").await.unwrap();
     assert_eq!(fixture.provider.state.lock().unwrap().registrations, 1);
     fixture.provider.push_answer(401, serde_json::json!({ "error": "invalid_client" }));
-    assert_eq!(connect(&node, "carl").await, Err(ConnectProblem::Denied));
+    assert_eq!(connect(&node, "carl").await, Err(ConnectError::Denied));
     connect(&node, "carl").await.unwrap();
     assert_eq!(fixture.provider.last_form()["client_id"], "client-2");
     let mut moved = fixture.config.clone();
@@ -323,9 +323,9 @@ async fn unanswered_consent_registers_the_client_anew() {
 async fn consent_at_unknown_or_unreachable_server_is_refused() {
     let fixture = Fixture::new(UpstreamOAuth::default());
     let outcome = fixture.node().begin_consent("other", &person("ann"), Timestamp::now()).await;
-    assert_eq!(outcome.err(), Some(ConnectProblem::UnknownServer));
+    assert_eq!(outcome.err(), Some(ConnectError::UnknownServer));
     fixture.provider.state.lock().unwrap().issuer_of_server = Some("http://127.0.0.1:1".to_owned());
-    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectProblem::AuthorizationServerUnreachable));
+    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectError::AuthorizationServerUnreachable));
 }
 
 #[actix::test]
@@ -336,6 +336,6 @@ async fn configured_client_is_not_sent_to_another_issuer() {
     assert_eq!(fixture.provider.last_form()["client_id"], "ours");
     let other = FakeProvider::start();
     fixture.provider.state.lock().unwrap().issuer_of_server = Some(other.url.clone());
-    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectProblem::AuthorizationServerUnusable));
+    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectError::AuthorizationServerUnusable));
     assert!(other.state.lock().unwrap().forms.is_empty());
 }

@@ -12,13 +12,13 @@ use actix_http::Uri;
 use jiff::{SignedDuration, Timestamp};
 use url::Url;
 
-use super::{Accounts, ConnectProblem, oauth::challenge::Challenge, sealed_store::SealedStore, tokens::Tokens};
+use super::{Accounts, ConnectError, oauth::challenge::Challenge, sealed_store::SealedStore, tokens::Tokens};
 use countersign_config::{AuthConfig, AuthMode, Config, UpstreamConfig, UpstreamOAuth, UpstreamTarget, UrlTransport};
 use countersign_domain::principal::{Principal, Role};
 use countersign_runtime::sealing::{KEY_LEN, Sealer};
 use countersign_store::accounts::AccountKey;
 use countersign_upstream::credentials::{
-    AccountHolder, AuthorizationFailure, CredentialSource as _, Credentials, HttpRefusal,
+    AccountHolder, AuthorizationError, CredentialSource as _, Credentials, HttpRefusal,
 };
 use fakes::{FakeKeys, FakeProvider, MemoryStore};
 
@@ -107,7 +107,7 @@ fn person(name: &str) -> Principal {
 }
 
 /// Connects an account as a browser does, and returns the scopes that were requested.
-async fn connect(node: &Accounts, name: &str) -> Result<String, ConnectProblem> {
+async fn connect(node: &Accounts, name: &str) -> Result<String, ConnectError> {
     let started = node.begin_consent("notion", &person(name), Timestamp::now()).await?;
     let query = answer_query(&started.url);
     node.finish_consent(&query, Some(&started.cookie), &FakeKeys::default(), Timestamp::now()).await?;
@@ -131,13 +131,13 @@ fn parameter(url: &str, name: &str) -> String {
 }
 
 /// Returns the `Authorization` header that a request gets, or an empty text.
-async fn authorize(credentials: &dyn Credentials) -> Result<String, AuthorizationFailure> {
+async fn authorize(credentials: &dyn Credentials) -> Result<String, AuthorizationError> {
     let headers = credentials.authorize("POST", &Uri::from_static("http://127.0.0.1/mcp")).await?;
     Ok(headers.first().map(|(_, value)| value.to_str().unwrap().to_owned()).unwrap_or_default())
 }
 
 /// Lets the server refuse a request with a status and a challenge.
-async fn refuse(credentials: &dyn Credentials, status: u16, challenge: &str) -> Result<(), AuthorizationFailure> {
+async fn refuse(credentials: &dyn Credentials, status: u16, challenge: &str) -> Result<(), AuthorizationError> {
     let headers = credentials.authorize("POST", &Uri::from_static("http://127.0.0.1/mcp")).await?;
     credentials.handle_refusal(&refusal(status, challenge), &headers, 1).await
 }
@@ -147,17 +147,17 @@ fn refusal(status: u16, challenge: &str) -> HttpRefusal {
 }
 
 #[track_caller]
-fn assert_consent_needed<T>(outcome: Result<T, AuthorizationFailure>, part: &str) {
+fn assert_consent_needed<T>(outcome: Result<T, AuthorizationError>, part: &str) {
     match outcome.err() {
-        Some(AuthorizationFailure::ConsentNeeded(text)) if text.contains(part) => {}
+        Some(AuthorizationError::ConsentNeeded(text)) if text.contains(part) => {}
         other => panic!("{other:?}"),
     }
 }
 
 #[track_caller]
-fn assert_unavailable<T>(outcome: Result<T, AuthorizationFailure>) {
+fn assert_unavailable<T>(outcome: Result<T, AuthorizationError>) {
     let failure = outcome.err();
-    assert!(matches!(failure, Some(AuthorizationFailure::Unavailable(_))), "{failure:?}");
+    assert!(matches!(failure, Some(AuthorizationError::Unavailable(_))), "{failure:?}");
 }
 
 #[test]

@@ -178,7 +178,7 @@ async fn step_up_is_refused_after_three_consents_without_effect() {
         connect(&node, "ann").await.unwrap();
     }
     let outcome = refuse(&*credentials, 403, challenge).await;
-    assert!(matches!(outcome, Err(AuthorizationFailure::Refused(_))), "{outcome:?}");
+    assert!(matches!(outcome, Err(AuthorizationError::Refused(_))), "{outcome:?}");
     let challenge = "Bearer error=\"insufficient_scope\", scope=\"other\"";
     assert_consent_needed(refuse(&*credentials, 403, challenge).await, "further permissions");
     fixture
@@ -226,13 +226,13 @@ async fn consents_count_across_alternating_challenges() {
         connect(&node, "ann").await.unwrap();
     }
     let outcome = demand("b").await;
-    assert!(matches!(outcome, Err(AuthorizationFailure::Refused(_))), "{outcome:?}");
+    assert!(matches!(outcome, Err(AuthorizationError::Refused(_))), "{outcome:?}");
     for number in 3..10 {
         assert_consent_needed(demand(&format!("new-{number}")).await, "further permissions");
         connect(&node, "ann").await.unwrap();
     }
     let outcome = demand("newer").await;
-    assert!(matches!(outcome, Err(AuthorizationFailure::Refused(_))), "{outcome:?}");
+    assert!(matches!(outcome, Err(AuthorizationError::Refused(_))), "{outcome:?}");
     fixture
         .change_tokens("ann", |tokens| {
             let first = tokens.step_up.as_mut().unwrap();
@@ -258,7 +258,7 @@ async fn consent_with_the_demanded_scopes_counts_as_the_first() {
         connect(&node, "ann").await.unwrap();
     }
     let outcome = refuse(&*credentials, 403, challenge).await;
-    assert!(matches!(outcome, Err(AuthorizationFailure::Refused(_))), "{outcome:?}");
+    assert!(matches!(outcome, Err(AuthorizationError::Refused(_))), "{outcome:?}");
 }
 
 #[actix::test]
@@ -266,11 +266,11 @@ async fn other_refusals_are_final() {
     let (_fixture, _node, credentials) = connected().await;
     for (status, challenge) in [(403, "Bearer"), (401, "Basic realm=\"x\""), (403, "Basic")] {
         let outcome = refuse(&*credentials, status, challenge).await;
-        assert!(matches!(outcome, Err(AuthorizationFailure::Refused(_))), "{challenge} {outcome:?}");
+        assert!(matches!(outcome, Err(AuthorizationError::Refused(_))), "{challenge} {outcome:?}");
     }
     let headers = credentials.authorize("POST", &Uri::from_static("http://127.0.0.1/mcp")).await.unwrap();
     let outcome = credentials.handle_refusal(&refusal(401, INVALID), &headers, 5).await;
-    assert!(matches!(outcome, Err(AuthorizationFailure::Refused(_))), "{outcome:?}");
+    assert!(matches!(outcome, Err(AuthorizationError::Refused(_))), "{outcome:?}");
 }
 
 #[actix::test]
@@ -287,7 +287,7 @@ async fn refusal_without_challenge_needs_metadata_to_require_consent() {
     let node = fixture.node();
     let credentials = fixture.credentials(&node, "ann");
     let outcome = credentials.handle_refusal(&bare, &Vec::new(), 1).await;
-    assert!(matches!(outcome, Err(AuthorizationFailure::Refused(_))), "{outcome:?}");
+    assert!(matches!(outcome, Err(AuthorizationError::Refused(_))), "{outcome:?}");
     assert_eq!(authorize(&*credentials).await.unwrap(), "", "the next request is sent as before");
     fixture.credentials(&node, "bob").prepare().await.unwrap();
     assert_consent_needed(refuse(&*credentials, 401, "Bearer").await, "connected first");
@@ -315,5 +315,5 @@ async fn bound_token_is_proved_with_the_demanded_nonce() {
     let claims: serde_json::Value = serde_json::from_slice(&claims).unwrap();
     assert_eq!(claims["nonce"], "nonce-1");
     let outcome = credentials.handle_refusal(&demand, &headers, 3).await;
-    assert!(matches!(outcome, Err(AuthorizationFailure::Refused(_))), "{outcome:?}");
+    assert!(matches!(outcome, Err(AuthorizationError::Refused(_))), "{outcome:?}");
 }

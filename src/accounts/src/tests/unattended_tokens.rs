@@ -32,10 +32,10 @@ async fn client_credentials_give_everybody_one_token() {
     assert_eq!(fixture.provider.last_form()["scope"], "a");
     assert!(node.list_statuses(&person("ann")).await.unwrap().is_empty(), "there is nothing to connect");
     let outcome = node.begin_consent("notion", &person("ann"), Timestamp::now()).await;
-    assert_eq!(outcome.err(), Some(ConnectProblem::UnknownServer));
+    assert_eq!(outcome.err(), Some(ConnectError::UnknownServer));
     assert!(fixture.store.rows.lock().unwrap().is_empty());
     let outcome = refuse(&*credentials, 401, "Bearer error=\"invalid_token\"").await;
-    assert!(matches!(outcome, Err(AuthorizationFailure::Refused(_))), "{outcome:?}");
+    assert!(matches!(outcome, Err(AuthorizationError::Refused(_))), "{outcome:?}");
 }
 
 #[actix::test]
@@ -48,7 +48,7 @@ async fn further_scopes_are_obtained_once() {
     refuse(&*credentials, 403, challenge).await.unwrap();
     assert_eq!(fixture.provider.last_form()["scope"], "b");
     let outcome = refuse(&*credentials, 403, challenge).await;
-    assert!(matches!(outcome, Err(AuthorizationFailure::Refused(_))), "{outcome:?}");
+    assert!(matches!(outcome, Err(AuthorizationError::Refused(_))), "{outcome:?}");
 }
 
 #[actix::test]
@@ -61,7 +61,7 @@ async fn token_remains_when_further_scopes_are_refused() {
     for scope in ["b", "c"] {
         let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{scope}\"");
         let outcome = refuse(&*credentials, 403, &challenge).await;
-        assert!(matches!(outcome, Err(AuthorizationFailure::Refused(_))), "{outcome:?}");
+        assert!(matches!(outcome, Err(AuthorizationError::Refused(_))), "{outcome:?}");
     }
     assert_eq!(fixture.provider.count("client_credentials"), 2, "the next demand waits");
     assert_eq!(fixture.provider.last_form()["scope"], "b");
@@ -76,7 +76,7 @@ async fn refused_request_for_a_token_is_not_repeated_at_once() {
     fixture.provider.push_answer(401, json!({ "error": "invalid_client" }));
     for _ in 0..2 {
         let outcome = credentials.prepare().await;
-        assert!(matches!(outcome, Err(AuthorizationFailure::Refused(_))), "{outcome:?}");
+        assert!(matches!(outcome, Err(AuthorizationError::Refused(_))), "{outcome:?}");
     }
     assert_eq!(fixture.provider.count("client_credentials"), 1);
 }

@@ -52,7 +52,7 @@ impl fmt::Debug for TokenResponse {
 
 /// The reason why no tokens were issued.
 #[derive(Debug, thiserror::Error)]
-pub enum GrantProblem {
+pub enum GrantError {
     #[error("the identity provider does not answer: {0}")]
     Unreachable(String),
     #[error("the identity provider cannot be used: {0}")]
@@ -64,7 +64,7 @@ pub enum GrantProblem {
     Response(#[from] AuthorizationResponseError),
 }
 
-impl From<RequestError> for GrantProblem {
+impl From<RequestError> for GrantError {
     fn from(error: RequestError) -> Self {
         match error {
             RequestError::Unreachable(reason) | RequestError::Unavailable(reason) => Self::Unreachable(reason),
@@ -130,8 +130,8 @@ impl PublicClient {
     ///
     /// # Errors
     /// Returns why the identity provider cannot be used.
-    pub async fn discover(settings: ClientSettings, authorities: Option<Authorities>) -> Result<Self, GrantProblem> {
-        check_endpoint(&settings.issuer, &settings.issuer).map_err(GrantProblem::Unusable)?;
+    pub async fn discover(settings: ClientSettings, authorities: Option<Authorities>) -> Result<Self, GrantError> {
+        check_endpoint(&settings.issuer, &settings.issuer).map_err(GrantError::Unusable)?;
         let metadata = Metadata::read(&settings.issuer, authorities.as_ref()).await?;
         Ok(Self { settings, authorities, metadata })
     }
@@ -145,10 +145,10 @@ impl PublicClient {
     ///
     /// # Errors
     /// Returns why the identity provider cannot be asked.
-    pub fn request_authorization(&self, redirect_uri: &str) -> Result<AuthorizationRequest, GrantProblem> {
+    pub fn request_authorization(&self, redirect_uri: &str) -> Result<AuthorizationRequest, GrantError> {
         let endpoint = require_endpoint(self.metadata.sign_in.authorization.as_deref(), "authorization_endpoint")?;
-        let mut url = Url::parse(endpoint).map_err(|error| GrantProblem::Unusable(error.to_string()))?;
-        let random = || secret::generate("").map_err(|error| GrantProblem::Unusable(error.message.to_string()));
+        let mut url = Url::parse(endpoint).map_err(|error| GrantError::Unusable(error.to_string()))?;
+        let random = || secret::generate("").map_err(|error| GrantError::Unusable(error.message.to_string()));
         let (state, verifier) = (random()?, random()?);
         let ClientSettings { client_id, scopes, .. } = &self.settings;
         let request =
@@ -167,7 +167,7 @@ impl PublicClient {
         &self,
         request: &AuthorizationRequest,
         query: &str,
-    ) -> Result<TokenResponse, GrantProblem> {
+    ) -> Result<TokenResponse, GrantError> {
         let AuthorizationRequest { redirect_uri, state, verifier, .. } = request;
         let names_issuer = self.metadata.sign_in.names_issuer;
         let code = code_flow::read_code(query, state, &self.settings.issuer, names_issuer)?;
@@ -184,7 +184,7 @@ impl PublicClient {
     ///
     /// # Errors
     /// Returns why there is no code.
-    pub async fn authorize_device(&self) -> Result<DeviceAuthorization, GrantProblem> {
+    pub async fn authorize_device(&self) -> Result<DeviceAuthorization, GrantError> {
         let device = self.metadata.sign_in.device_authorization.as_deref();
         let endpoint = require_endpoint(device, "device_authorization_endpoint")?;
         let scope = self.settings.scopes.join(" ");
@@ -194,16 +194,16 @@ impl PublicClient {
     /// Asks once whether the person has signed in with a device code.
     ///
     /// # Errors
-    /// [`GrantProblem::Refused`] with `authorization_pending` or `slow_down` while they have not.
-    pub async fn redeem_device_code(&self, device: &DeviceAuthorization) -> Result<TokenResponse, GrantProblem> {
+    /// [`GrantError::Refused`] with `authorization_pending` or `slow_down` while they have not.
+    pub async fn redeem_device_code(&self, device: &DeviceAuthorization) -> Result<TokenResponse, GrantError> {
         self.ask_for_tokens(&[("grant_type", DEVICE_GRANT), ("device_code", &device.device_code)]).await
     }
 
     /// Exchanges a refresh token, which may then be invalid.
     ///
     /// # Errors
-    /// [`GrantProblem::Refused`] if the sign-in has ended.
-    pub async fn refresh(&self, refresh_token: &str) -> Result<TokenResponse, GrantProblem> {
+    /// [`GrantError::Refused`] if the sign-in has ended.
+    pub async fn refresh(&self, refresh_token: &str) -> Result<TokenResponse, GrantError> {
         self.ask_for_tokens(&[("grant_type", "refresh_token"), ("refresh_token", refresh_token)]).await
     }
 
@@ -211,7 +211,7 @@ impl PublicClient {
     ///
     /// # Errors
     /// Returns why the token may still be valid.
-    pub async fn revoke(&self, token: &str) -> Result<bool, GrantProblem> {
+    pub async fn revoke(&self, token: &str) -> Result<bool, GrantError> {
         let Some(endpoint) = self.metadata.sign_in.revocation.as_deref() else { return Ok(false) };
         self.send_form(endpoint, &[("token", token)]).await?;
         Ok(true)
@@ -221,13 +221,13 @@ impl PublicClient {
         self.settings.resource.as_deref().map(|resource| ("resource", resource))
     }
 
-    async fn ask_for_tokens(&self, form: &[(&str, &str)]) -> Result<TokenResponse, GrantProblem> {
+    async fn ask_for_tokens(&self, form: &[(&str, &str)]) -> Result<TokenResponse, GrantError> {
         let endpoint = require_endpoint(self.metadata.sign_in.token.as_deref(), "token_endpoint")?;
         parse(&self.send_form_with_resource(endpoint, form).await?)
     }
 
     /// Sends a form with the resource indicator as this client.
-    async fn send_form_with_resource(&self, endpoint: &str, form: &[(&str, &str)]) -> Result<String, GrantProblem> {
+    async fn send_form_with_resource(&self, endpoint: &str, form: &[(&str, &str)]) -> Result<String, GrantError> {
         let form: Vec<(&str, &str)> = form.iter().copied().chain(self.resource_parameter()).collect();
         Ok(self.send_form(endpoint, &form).await?)
     }
@@ -238,14 +238,14 @@ impl PublicClient {
     }
 }
 
-fn require_endpoint<'a>(endpoint: Option<&'a str>, name: &str) -> Result<&'a str, GrantProblem> {
-    endpoint.ok_or_else(|| GrantProblem::Unusable(format!("its metadata has no {name}")))
+fn require_endpoint<'a>(endpoint: Option<&'a str>, name: &str) -> Result<&'a str, GrantError> {
+    endpoint.ok_or_else(|| GrantError::Unusable(format!("its metadata has no {name}")))
 }
 
-fn parse<'a, T: Deserialize<'a>>(answer: &'a str) -> Result<T, GrantProblem> {
+fn parse<'a, T: Deserialize<'a>>(answer: &'a str) -> Result<T, GrantError> {
     // The text of the error could quote a token.
     serde_json::from_str(answer)
-        .map_err(|_| GrantProblem::Unusable("its answer does not have the form that OAuth prescribes".to_owned()))
+        .map_err(|_| GrantError::Unusable("its answer does not have the form that OAuth prescribes".to_owned()))
 }
 
 #[cfg(test)]

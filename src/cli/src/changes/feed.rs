@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 
 use crate::{client::Client, exit::Failure};
 use countersign_net::Backoff;
-use countersign_protocol::event_stream::{EventReader, EventTooLong};
+use countersign_protocol::event_stream::{EventReader, EventTooLongError};
 
 /// The pauses before the feed is opened again.
 const RECONNECT_BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
@@ -66,8 +66,8 @@ const MAX_EVENT_BYTES: usize = 4 << 20;
 /// Returns the events that these bytes complete.
 ///
 /// # Errors
-/// Fails with [`EventTooLong`] if an event is too long; the stream is then unusable.
-fn read_events(reader: &mut EventReader, bytes: &[u8]) -> Result<Vec<Event>, EventTooLong> {
+/// Fails with [`EventTooLongError`] if an event is too long; the stream is then unusable.
+fn read_events(reader: &mut EventReader, bytes: &[u8]) -> Result<Vec<Event>, EventTooLongError> {
     reader.push(bytes);
     let mut events = Vec::new();
     while let Some(event) = reader.next_event()? {
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut reader = EventReader::new(MAX_EVENT_BYTES);
-        assert_eq!(read_events(&mut reader, &vec![b'x'; MAX_EVENT_BYTES + 1]), Err(EventTooLong));
+        assert_eq!(read_events(&mut reader, &vec![b'x'; MAX_EVENT_BYTES + 1]), Err(EventTooLongError));
         let mut reader = EventReader::new(MAX_EVENT_BYTES);
         let line = [&b"data: "[..], &vec![b'x'; 1 << 20], b"\n"].concat();
         assert!((0..8).any(|_| read_events(&mut reader, &line).is_err()));

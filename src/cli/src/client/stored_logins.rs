@@ -17,7 +17,7 @@ use crate::{
     exit::{Exit, Failure},
     output::one_line,
 };
-use countersign_auth::tokens::public_client::{ClientSettings, GrantProblem, PublicClient, TokenResponse};
+use countersign_auth::tokens::public_client::{ClientSettings, GrantError, PublicClient, TokenResponse};
 use countersign_config::{Authorities, Environment};
 use countersign_runtime::{background, files::replace_file};
 
@@ -127,7 +127,7 @@ impl LoginFile {
                 Ok(token)
             }
             Err(_) if !login.ends_within(SignedDuration::ZERO, now) => Ok(login.access_token.clone()),
-            Err(problem @ GrantProblem::Refused(_)) => {
+            Err(problem @ GrantError::Refused(_)) => {
                 let message = format!("the sign-in to {gateway} has ended ({problem}): run `countersign login`");
                 Err(Failure::new(Exit::NotAuthorized, one_line(&message)))
             }
@@ -183,8 +183,8 @@ async fn renew(
     login: &StoredLogin,
     authorities: Option<Authorities>,
     now: Timestamp,
-) -> Result<StoredLogin, GrantProblem> {
-    let no_token = || GrantProblem::Refused("no refresh token".to_owned());
+) -> Result<StoredLogin, GrantError> {
+    let no_token = || GrantError::Refused("no refresh token".to_owned());
     let refresh_token = login.refresh_token.clone().ok_or_else(no_token)?;
     let client = PublicClient::discover(login.client.clone(), authorities).await?;
     let mut tokens = client.refresh(&refresh_token).await?;

@@ -20,7 +20,7 @@ use crate::{
 };
 use countersign_auth::tokens::{
     code_flow::AuthorizationResponseError,
-    public_client::{AuthorizationRequest, GrantProblem, PublicClient, TokenResponse},
+    public_client::{AuthorizationRequest, GrantError, PublicClient, TokenResponse},
 };
 
 const PATH: &str = "/callback";
@@ -68,7 +68,7 @@ pub async fn sign_in(client: &PublicClient) -> Result<TokenResponse, Failure> {
     };
     print_note(&format!("{hint}\n\n  {}\n", one_line(&request.url)));
     let waiting = timeout(TIME_LIMIT, wait_for_answer(client, &request, &mut callbacks));
-    let result = waiting.await.unwrap_or_else(|_| Err(GrantProblem::Refused("expired_token".to_owned())));
+    let result = waiting.await.unwrap_or_else(|_| Err(GrantError::Refused("expired_token".to_owned())));
     handle.stop(true).await;
     result.map_err(failure)
 }
@@ -79,10 +79,10 @@ async fn wait_for_answer(
     client: &PublicClient,
     request: &AuthorizationRequest,
     callbacks: &mut mpsc::Receiver<Callback>,
-) -> Result<TokenResponse, GrantProblem> {
+) -> Result<TokenResponse, GrantError> {
     while let Some(Callback { query, page }) = callbacks.recv().await {
         let result = client.redeem_response(request, &query).await;
-        let is_foreign = matches!(result, Err(GrantProblem::Response(AuthorizationResponseError::OtherRequest)));
+        let is_foreign = matches!(result, Err(GrantError::Response(AuthorizationResponseError::OtherRequest)));
         // A browser that does not wait for its page misses nothing.
         let _ = page.send(if is_foreign {
             FOREIGN
@@ -95,7 +95,7 @@ async fn wait_for_answer(
             return result;
         }
     }
-    Err(GrantProblem::Unusable("the server on 127.0.0.1 has ended".to_owned()))
+    Err(GrantError::Unusable("the server on 127.0.0.1 has ended".to_owned()))
 }
 
 async fn pass_on_callback(request: HttpRequest, callbacks: web::Data<mpsc::Sender<Callback>>) -> HttpResponse {

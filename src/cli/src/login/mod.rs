@@ -16,7 +16,7 @@ use super::{
 };
 use countersign_auth::tokens::{
     code_flow::AuthorizationResponseError,
-    public_client::{ClientSettings, GrantProblem, PublicClient},
+    public_client::{ClientSettings, GrantError, PublicClient},
 };
 
 /// The gateway's ways to sign in.
@@ -114,17 +114,17 @@ fn check_resource(url: &Url, settings: &ClientSettings) -> Result<(), Failure> {
 }
 
 /// Describes for the person why there are no tokens.
-fn failure(problem: GrantProblem) -> Failure {
+fn failure(problem: GrantError) -> Failure {
     let (exit, message) = match &problem {
-        GrantProblem::Unreachable(_) => (Exit::Unavailable, problem.to_string()),
-        GrantProblem::Refused(code) | GrantProblem::Response(AuthorizationResponseError::Refused(code)) => {
+        GrantError::Unreachable(_) => (Exit::Unavailable, problem.to_string()),
+        GrantError::Refused(code) | GrantError::Response(AuthorizationResponseError::Refused(code)) => {
             match code.as_str() {
                 "access_denied" => (Exit::NotAuthorized, "the sign-in was denied at the identity provider".to_owned()),
                 "expired_token" => (Exit::NotAuthorized, "nobody signed in within the time limit".to_owned()),
                 _ => (Exit::NotAuthorized, format!("the identity provider refuses with {code:?}")),
             }
         }
-        GrantProblem::Unusable(_) | GrantProblem::Response(_) => (Exit::Failed, problem.to_string()),
+        GrantError::Unusable(_) | GrantError::Response(_) => (Exit::Failed, problem.to_string()),
     };
     Failure::new(exit, one_line(&message))
 }

@@ -4,9 +4,9 @@ use crate::tree::KeyValue;
 
 /// The reason why the lines cannot be edited, as the end of a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct NotEditable(pub String);
+pub(super) struct NotEditableError(pub String);
 
-impl NotEditable {
+impl NotEditableError {
     pub(super) fn new(reason: &str) -> Self {
         Self(reason.to_owned())
     }
@@ -33,9 +33,9 @@ pub(super) struct Block {
 
 impl Lines {
     /// Splits a text into lines.
-    pub(super) fn new(text: &str) -> Result<Self, NotEditable> {
+    pub(super) fn new(text: &str) -> Result<Self, NotEditableError> {
         if text.replace("\r\n", "\n").contains('\r') {
-            return Err(NotEditable::new("it has line breaks of an unusual kind"));
+            return Err(NotEditableError::new("it has line breaks of an unusual kind"));
         }
         Ok(Self(text.split_inclusive('\n').map(str::to_owned).collect()))
     }
@@ -72,29 +72,29 @@ impl Lines {
     }
 
     /// Checks that nothing but a comment follows the key on its line, so that its value begins on the next one.
-    pub(super) fn check_block_key(&self, index: usize, key: &str) -> Result<(), NotEditable> {
+    pub(super) fn check_block_key(&self, index: usize, key: &str) -> Result<(), NotEditableError> {
         match self.split_key_line(index, key)? {
             (_, "", _) => Ok(()),
-            _ => Err(NotEditable(format!("{key} is not written as indented lines"))),
+            _ => Err(NotEditableError(format!("{key} is not written as indented lines"))),
         }
     }
 
     /// Removes an empty value from the line of the key, so that indented lines may follow.
-    pub(super) fn open_empty_map(&mut self, index: usize, key: &str) -> Result<(), NotEditable> {
+    pub(super) fn open_empty_map(&mut self, index: usize, key: &str) -> Result<(), NotEditableError> {
         self.rewrite_key_line(index, key, "")
     }
 
     /// Gives the key the empty map as its value.
-    pub(super) fn close_empty_map(&mut self, index: usize, key: &str) -> Result<(), NotEditable> {
+    pub(super) fn close_empty_map(&mut self, index: usize, key: &str) -> Result<(), NotEditableError> {
         self.rewrite_key_line(index, key, " {}")
     }
 
     /// Replaces the empty value on the line of the key with another one.
-    fn rewrite_key_line(&mut self, index: usize, key: &str, value: &str) -> Result<(), NotEditable> {
+    fn rewrite_key_line(&mut self, index: usize, key: &str, value: &str) -> Result<(), NotEditableError> {
         let (start, old_value, rest) = self.split_key_line(index, key)?;
         let is_empty = matches!(old_value, "" | "null" | "~") || old_value.replace(' ', "") == "{}";
         if !is_empty {
-            return Err(NotEditable(format!("{key} is not written as indented lines")));
+            return Err(NotEditableError(format!("{key} is not written as indented lines")));
         }
         let line = format!("{start}{value}{rest}");
         if let Some(old_line) = self.0.get_mut(index) {
@@ -104,13 +104,13 @@ impl Lines {
     }
 
     /// Splits the line of a key into the part up to its colon, its trimmed value, and the rest with comment and line break.
-    fn split_key_line(&self, index: usize, key: &str) -> Result<(&str, &str, &str), NotEditable> {
+    fn split_key_line(&self, index: usize, key: &str) -> Result<(&str, &str, &str), NotEditableError> {
         let line = self.line(index);
         let body = line.trim_start_matches(' ');
         let spellings = [key.to_owned(), format!("\"{key}\""), format!("'{key}'"), super::format::format_text(key)];
         let after =
             spellings.iter().find_map(|spelling| body.strip_prefix(spelling.as_str())?.trim_start().strip_prefix(':'));
-        let after = after.ok_or_else(|| NotEditable(format!("the key {key} is written in an unusual form")))?;
+        let after = after.ok_or_else(|| NotEditableError(format!("the key {key} is written in an unusual form")))?;
         let start = line.split_at(line.len() - after.len()).0;
         let comment = after.find(" #").or_else(|| after.find("\t#")).unwrap_or(after.trim_end().len());
         // The spaces before the comment belong to the rest.
@@ -121,13 +121,13 @@ impl Lines {
 
 impl Block {
     /// Finds the lines of the entries of a map between the lines `first` and `end`.
-    pub(super) fn find(lines: &Lines, map: &[KeyValue], first: usize, end: usize) -> Result<Self, NotEditable> {
+    pub(super) fn find(lines: &Lines, map: &[KeyValue], first: usize, end: usize) -> Result<Self, NotEditableError> {
         let position = |entry: &KeyValue| {
             let line = usize::try_from(entry.line).ok()?.checked_sub(1)?;
             Some((line, usize::try_from(entry.column).ok()?.checked_sub(1)?))
         };
         let starts: Option<Vec<(usize, usize)>> = map.iter().map(position).collect();
-        let starts = starts.ok_or_else(|| NotEditable::new("the position of a key is unknown"))?;
+        let starts = starts.ok_or_else(|| NotEditableError::new("the position of a key is unknown"))?;
         let indent = starts.first().map_or(0, |(_, column)| *column);
         let is_alone = |(line, column): &(usize, usize)| {
             *column == indent && lines.line(*line).get(..indent).is_some_and(|before| before.bytes().all(|b| b == b' '))
@@ -135,7 +135,7 @@ impl Block {
         let is_ascending = starts.windows(2).all(|pair| matches!(pair, [before, next] if before.0 < next.0));
         let is_inside = starts.iter().all(|(line, _)| (first..end).contains(line));
         if !is_ascending || !is_inside || !starts.iter().all(is_alone) {
-            return Err(NotEditable::new("not every entry is on lines of its own"));
+            return Err(NotEditableError::new("not every entry is on lines of its own"));
         }
         let ends = starts.iter().skip(1).map(|(line, _)| *line).chain([end]);
         let entries = starts.iter().zip(ends);
@@ -145,8 +145,8 @@ impl Block {
     }
 
     /// Returns the lines of the entry at `index` of the map.
-    pub(super) fn find_range(&self, index: usize) -> Result<LineRange, NotEditable> {
-        self.entries.get(index).cloned().ok_or_else(|| NotEditable::new("the position of a key is unknown"))
+    pub(super) fn find_range(&self, index: usize) -> Result<LineRange, NotEditableError> {
+        self.entries.get(index).cloned().ok_or_else(|| NotEditableError::new("the position of a key is unknown"))
     }
 
     /// Returns the line after the last entry.

@@ -22,7 +22,7 @@ use std::{path::Path, sync::Arc};
 use url::Url;
 
 use self::{
-    blocks::{Block, Lines, NotEditable},
+    blocks::{Block, Lines, NotEditableError},
     format::{format_entry, line_break},
 };
 use crate::{
@@ -264,7 +264,7 @@ fn apply_change(text: &str, change: &ServerChange) -> Result<String, EditError> 
     let (mark, body) = text.split_at(text.len() - strip_byte_order_mark(text).len());
     let tree = tree::parse(body)?;
     let servers = change_servers(servers_of(&tree.node), change)?;
-    let not_editable = |NotEditable(reason)| EditError::NotEditable { reason, yaml: change.to_yaml() };
+    let not_editable = |NotEditableError(reason)| EditError::NotEditable { reason, yaml: change.to_yaml() };
     let mut intended = root_entries(&tree.node).map_err(not_editable)?;
     set_key(&mut intended, KEY, Node::Map(servers));
     let edited = edit_lines(body, &tree, change).map_err(not_editable)?;
@@ -300,20 +300,20 @@ fn servers_of(root: &Node) -> &[KeyValue] {
 }
 
 /// Returns the keys of a whole file; none if it is empty.
-fn root_entries(root: &Node) -> Result<Vec<KeyValue>, NotEditable> {
+fn root_entries(root: &Node) -> Result<Vec<KeyValue>, NotEditableError> {
     match root {
         Node::Map(entries) => Ok(entries.clone()),
         Node::Null => Ok(Vec::new()),
-        _ => Err(NotEditable::new("it does not consist of keys and values")),
+        _ => Err(NotEditableError::new("it does not consist of keys and values")),
     }
 }
 
 /// Refuses an edited text whose values are not the intended ones.
-fn check_values(edited: &str, intended: &Node, noun: &str) -> Result<(), NotEditable> {
+fn check_values(edited: &str, intended: &Node, noun: &str) -> Result<(), NotEditableError> {
     if tree::parse(edited).is_ok_and(|tree| tree.node.has_same_value(intended)) {
         return Ok(());
     }
-    Err(NotEditable(format!("the {noun} are written in a form that the program does not edit")))
+    Err(NotEditableError(format!("the {noun} are written in a form that the program does not edit")))
 }
 
 /// Returns the servers that the file is to have after the change.
@@ -341,16 +341,18 @@ fn reorder(old: &[KeyValue], new: &[KeyValue]) -> Vec<KeyValue> {
 }
 
 /// Returns the text with the lines of the change. The caller compares its values with the intended ones.
-fn edit_lines(text: &str, tree: &LocatedNode, change: &ServerChange) -> Result<String, NotEditable> {
+fn edit_lines(text: &str, tree: &LocatedNode, change: &ServerChange) -> Result<String, NotEditableError> {
     let mut lines = Lines::new(text)?;
     let root = entries_of(&tree.node);
     let sections = Block::find(&lines, root, 0, lines.len())?;
     if sections.indent != 0 {
-        return Err(NotEditable::new("its keys are indented"));
+        return Err(NotEditableError::new("its keys are indented"));
     }
     let end_of_line = line_break(text);
     let Some(index) = root.iter().position(|entry| entry.key == KEY) else {
-        let ServerChange::Add { name, settings } = change else { return Err(NotEditable::new("it has no servers")) };
+        let ServerChange::Add { name, settings } = change else {
+            return Err(NotEditableError::new("it has no servers"));
+        };
         let mut added_lines = if text.trim().is_empty() { String::new() } else { end_of_line.to_owned() };
         added_lines.push_str(&format!("{KEY}:{end_of_line}{}", server_lines(2, name, settings, end_of_line)));
         lines.insert(lines.len(), &added_lines, end_of_line);
@@ -359,7 +361,9 @@ fn edit_lines(text: &str, tree: &LocatedNode, change: &ServerChange) -> Result<S
     let section = sections.find_range(index)?;
     let servers = servers_of(&tree.node);
     if servers.is_empty() {
-        let ServerChange::Add { name, settings } = change else { return Err(NotEditable::new("it has no servers")) };
+        let ServerChange::Add { name, settings } = change else {
+            return Err(NotEditableError::new("it has no servers"));
+        };
         lines.open_empty_map(section.start, KEY)?;
         lines.insert(section.start + 1, &server_lines(2, name, settings, end_of_line), end_of_line);
         return Ok(lines.join());
@@ -391,7 +395,7 @@ fn edit_lines(text: &str, tree: &LocatedNode, change: &ServerChange) -> Result<S
                 lines.close_empty_map(section.start, KEY)?;
             }
         }
-        (_, None) => return Err(NotEditable::new("it has no such server")),
+        (_, None) => return Err(NotEditableError::new("it has no such server")),
     }
     Ok(lines.join())
 }

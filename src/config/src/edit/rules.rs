@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::{
     EditError,
-    blocks::{Block, LineRange, Lines, NotEditable, content_end},
+    blocks::{Block, LineRange, Lines, NotEditableError, content_end},
     check_values, check_visible, entries_of,
     format::{format_inline, line_break},
     root_entries, set_key,
@@ -52,7 +52,7 @@ pub fn apply_rules(text: &str, entries: &[RuleEntry]) -> Result<String, EditErro
     let tree = tree::parse(body)?;
     let nodes = intended_rules(rules_of(&tree.node), entries)?;
     let not_editable =
-        |NotEditable(reason): NotEditable| EditError::NotEditable { reason, yaml: rules_to_yaml(&nodes) };
+        |NotEditableError(reason): NotEditableError| EditError::NotEditable { reason, yaml: rules_to_yaml(&nodes) };
     let intended = with_rules(&tree.node, &nodes).map_err(not_editable)?;
     let edited = edit_lines(body, &tree, entries, &nodes).map_err(not_editable)?;
     check_values(&edited, &intended, "rules").map_err(not_editable)?;
@@ -105,7 +105,7 @@ fn intended_rules(old: &[LocatedNode], entries: &[RuleEntry]) -> Result<Vec<Node
 }
 
 /// Returns the values of the file with these rules in place of the present ones.
-fn with_rules(root: &Node, rules: &[Node]) -> Result<Node, NotEditable> {
+fn with_rules(root: &Node, rules: &[Node]) -> Result<Node, NotEditableError> {
     let located = |node: &Node| LocatedNode { node: node.clone(), line: 0, column: 0 };
     let list = Node::List(rules.iter().map(located).collect());
     let mut entries = root_entries(root)?;
@@ -116,13 +116,18 @@ fn with_rules(root: &Node, rules: &[Node]) -> Result<Node, NotEditable> {
 }
 
 /// Returns the text with the lines of the new rules. The caller compares its values with the intended ones.
-fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[Node]) -> Result<String, NotEditable> {
+fn edit_lines(
+    text: &str,
+    tree: &LocatedNode,
+    entries: &[RuleEntry],
+    nodes: &[Node],
+) -> Result<String, NotEditableError> {
     let mut lines = Lines::new(text)?;
     let end_of_line = line_break(text);
     let root = entries_of(&tree.node);
     let sections = Block::find(&lines, root, 0, lines.len())?;
     if sections.indent != 0 {
-        return Err(NotEditable::new("its keys are indented"));
+        return Err(NotEditableError::new("its keys are indented"));
     }
     let rule_lines = |indent: usize| -> String {
         nodes.iter().map(|rule| format!("{:indent$}- {}{end_of_line}", "", format_inline(rule))).collect()
@@ -150,7 +155,7 @@ fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[No
         let first = if rules_of(&tree.node).is_empty() { range.start + 1 } else { range.start };
         let has_comment = (first..range.end).any(|line| lines.line(line).contains('#'));
         if has_comment || !matches!(rules.value.node, Node::List(_) | Node::Null) {
-            return Err(NotEditable::new("the rules are not written as indented lines"));
+            return Err(NotEditableError::new("the rules are not written as indented lines"));
         }
         let indent = block.indent;
         let list = if nodes.is_empty() { " []" } else { "" };
@@ -207,7 +212,11 @@ struct RuleBlock {
 }
 
 /// Finds the lines of rules that each begin with a dash on a line of its own. Returns `None` for another style.
-fn find_rule_block(lines: &Lines, items: &[LocatedNode], range: &LineRange) -> Result<Option<RuleBlock>, NotEditable> {
+fn find_rule_block(
+    lines: &Lines,
+    items: &[LocatedNode],
+    range: &LineRange,
+) -> Result<Option<RuleBlock>, NotEditableError> {
     if lines.check_block_key(range.start, RULES).is_err() || items.is_empty() {
         return Ok(None);
     }
@@ -223,10 +232,10 @@ fn find_rule_block(lines: &Lines, items: &[LocatedNode], range: &LineRange) -> R
                 .filter(|at| lines.line(line).get(*at..).is_some_and(|rest| rest.starts_with("- ")))
         });
         let (Some(line), Some(spaces)) = (line, spaces) else {
-            return Err(NotEditable::new("not every rule begins on a line of its own"));
+            return Err(NotEditableError::new("not every rule begins on a line of its own"));
         };
         if *indent.get_or_insert(spaces) != spaces || starts.last().is_some_and(|last| *last >= line) {
-            return Err(NotEditable::new("not every rule begins on a line of its own"));
+            return Err(NotEditableError::new("not every rule begins on a line of its own"));
         }
         starts.push(line);
     }

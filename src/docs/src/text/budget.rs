@@ -9,7 +9,7 @@ const STEPS_PER_CHECK: u64 = 4096;
 
 /// The error of a document that takes too long to parse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooSlow;
+pub(crate) struct TooSlowError;
 
 /// Counts the steps of parsing one document, and ends the parsing when time runs out. Each iteration over the lines
 /// or events of a document, and each search among them, takes a step.
@@ -32,10 +32,10 @@ impl Budget {
     ///
     /// # Errors
     /// Fails if time has run out.
-    pub fn step(&mut self) -> Result<(), TooSlow> {
+    pub fn step(&mut self) -> Result<(), TooSlowError> {
         self.steps += 1;
         if self.steps.is_multiple_of(STEPS_PER_CHECK) && Instant::now() >= self.deadline {
-            Err(TooSlow)
+            Err(TooSlowError)
         } else {
             Ok(())
         }

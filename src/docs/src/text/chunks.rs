@@ -2,7 +2,7 @@
 //! nothing below it, is in exactly one chunk and in one passage of this chunk, in order.
 
 use super::{
-    budget::{Budget, TooSlow},
+    budget::{Budget, TooSlowError},
     markdown::{Heading, Markdown},
 };
 use crate::model::{Chunk, Passage};
@@ -25,7 +25,7 @@ pub(super) fn cut_into_chunks(
     line_offset: usize,
     markdown: &Markdown,
     budget: &mut Budget,
-) -> Result<Vec<Chunk>, TooSlow> {
+) -> Result<Vec<Chunk>, TooSlowError> {
     let mut sections = if line_offset + lines.len() <= MAX_UNCUT_LINES {
         vec![Section { header_path: String::new(), start: 0, end: lines.len() }]
     } else {
@@ -79,7 +79,7 @@ fn is_blank(line: &str) -> bool {
 impl Section {
     /// Cuts a long section where a block begins: at the last such line up to the limit, or else at the first one after
     /// it.
-    fn cut_if_long(self, lines: &[&str], boundaries: &[bool], budget: &mut Budget) -> Result<Vec<Self>, TooSlow> {
+    fn cut_if_long(self, lines: &[&str], boundaries: &[bool], budget: &mut Budget) -> Result<Vec<Self>, TooSlowError> {
         let mut all = Vec::new();
         let mut start = self.start;
         while self.end - start > MAX_SECTION_LINES {
@@ -108,7 +108,7 @@ impl Section {
         line_offset: usize,
         markdown: &Markdown,
         budget: &mut Budget,
-    ) -> Result<Option<Chunk>, TooSlow> {
+    ) -> Result<Option<Chunk>, TooSlowError> {
         let passages = self.cut_into_passages(lines, line_offset, markdown, budget)?;
         let (Some(first), Some(last)) = (passages.first(), passages.last()) else { return Ok(None) };
         // A heading with nothing below it is dropped.
@@ -126,7 +126,7 @@ impl Section {
         line_offset: usize,
         markdown: &Markdown,
         budget: &mut Budget,
-    ) -> Result<Vec<Passage>, TooSlow> {
+    ) -> Result<Vec<Passage>, TooSlowError> {
         let mut all = Vec::new();
         let mut start = self.start;
         let mut size = 0;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    budget::{Budget, TooSlow},
+    budget::{Budget, TooSlowError},
     chunks::cut_into_chunks,
     front_matter::{parse_fields, split_document},
     links,
@@ -25,7 +25,7 @@ const MAX_LINE_CHARS: usize = 20_000;
 ///
 /// # Errors
 /// Fails if the document takes too long to parse.
-pub(crate) fn parse(path: &str, text: &str, types: &DocTypes) -> Result<Document, TooSlow> {
+pub(crate) fn parse(path: &str, text: &str, types: &DocTypes) -> Result<Document, TooSlowError> {
     let (fields, fault) = match types.check_fields(path, text) {
         Ok(fields) => (fields, None),
         Err(refusal) => (parse_fields(text).unwrap_or_default(), Some(one_line(&refusal.summary(), MAX_FAULT_CHARS))),
@@ -44,7 +44,7 @@ pub(super) fn parse_with_fields(
     types: &DocTypes,
     fields: &Map<String, Value>,
     budget: &mut Budget,
-) -> Result<Document, TooSlow> {
+) -> Result<Document, TooSlowError> {
     let parts = split_document(text);
     let (head, body) = (text.get(..parts.body).unwrap_or_default(), text.get(parts.body..).unwrap_or(text));
     let markdown = markdown::parse(body, budget)?;

@@ -2,7 +2,7 @@
 
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
-use super::budget::{Budget, TooSlow};
+use super::budget::{Budget, TooSlowError};
 
 /// A heading of the document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,10 +46,10 @@ const MAX_NESTING: usize = 50_000_000;
 ///
 /// # Errors
 /// Fails if the budget is used up, or if the nesting is so deep that the parser would use it up.
-pub(super) fn parse(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow> {
+pub(super) fn parse(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlowError> {
     // The parser parses all blocks before its first event, so counting events does not limit it.
     if total_nesting(body, budget)? > MAX_NESTING {
-        return Err(TooSlow);
+        return Err(TooSlowError);
     }
     let starts: Vec<usize> = std::iter::once(0).chain(line_offsets(body)).collect();
     let line_of = |offset: usize| starts.partition_point(|start| *start <= offset).saturating_sub(1);
@@ -117,7 +117,7 @@ pub(super) fn parse(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow
 
 /// Returns the sum over all lines of the lists, quotes and footnotes that may be open there, because the parser
 /// examines all of them on each line.
-fn total_nesting(body: &str, budget: &mut Budget) -> Result<usize, TooSlow> {
+fn total_nesting(body: &str, budget: &mut Budget) -> Result<usize, TooSlowError> {
     let (mut deepest, mut sum) = (0_usize, 0_usize);
     for line in body.lines() {
         budget.step()?;

@@ -35,7 +35,7 @@ pub struct DrainedFrames {
 
 /// The reason why the outbox refused a message.
 #[derive(Debug, PartialEq, Eq)]
-pub enum RefusedMessage {
+pub enum PushError {
     /// The outbox is half full, and the client can do without the notification. `is_first` is `true` for the first one that
     /// was dropped.
     Dispensable { is_first: bool },
@@ -47,7 +47,7 @@ pub enum RefusedMessage {
 
 /// The reason why a session cannot be resumed at the client's position.
 #[derive(Debug, PartialEq, Eq)]
-pub enum ResumeFault {
+pub enum ResumeError {
     /// The frames that the client missed are no longer kept.
     TooLate,
     /// The client states that it received more frames than were ever sent.
@@ -147,14 +147,14 @@ impl Outbox {
     /// Queues one message.
     ///
     /// # Errors
-    /// [`RefusedMessage::Dispensable`] for progress, log messages and repeated notifications of changes while half of a limit
+    /// [`PushError::Dispensable`] for progress, log messages and repeated notifications of changes while half of a limit
     /// is used. Otherwise, once a limit is exceeded or the connection is closing, the message and all later ones are
     /// dropped until a pump is attached again. `SessionState::push` then ends the session, and the session's actor
     /// cuts the connection without a grace period.
-    pub fn push(&self, frame: Bytes) -> Result<(), RefusedMessage> {
+    pub fn push(&self, frame: Bytes) -> Result<(), PushError> {
         let mut state = self.state.lock();
         if state.has_overflowed || state.close.is_some() {
-            return Err(RefusedMessage::Closed);
+            return Err(PushError::Closed);
         }
         // The other half is left for messages that the client cannot do without, such as the answer that follows its progress.
         let queued = queued_len(&state);
@@ -162,11 +162,11 @@ impl Outbox {
             && is_dispensable(&frame, state.frames.iter().rev().take(queued))
         {
             let is_first = !std::mem::replace(&mut state.has_dropped_notification, true);
-            return Err(RefusedMessage::Dispensable { is_first });
+            return Err(PushError::Dispensable { is_first });
         }
         if !self.limits.has_room_for(&frame, queued, state.queued_bytes) {
             overflow(&mut state);
-            return Err(RefusedMessage::Overflow);
+            return Err(PushError::Overflow);
         }
         let is_detached = matches!(state.connection, Connection::Detached);
         if queued == 0 && !is_detached {
@@ -178,7 +178,7 @@ impl Outbox {
             self.trim_disconnected(&mut state);
         } else if !self.reserve_memory(&mut state) {
             overflow(&mut state);
-            return Err(RefusedMessage::Overflow);
+            return Err(PushError::Overflow);
         }
         wake(state);
         Ok(())
@@ -299,14 +299,14 @@ impl Outbox {
     /// first connection has generation 0.
     ///
     /// # Errors
-    /// [`ResumeFault`]; the outbox is then unchanged.
-    pub fn rewind(&self, received: u64) -> Result<u64, ResumeFault> {
+    /// [`ResumeError`]; the outbox is then unchanged.
+    pub fn rewind(&self, received: u64) -> Result<u64, ResumeError> {
         let mut state = self.state.lock();
         if received > state.base + state.frames.len() as u64 || received > state.sent_end {
-            return Err(ResumeFault::Ahead);
+            return Err(ResumeError::Ahead);
         }
         if received < state.base {
-            return Err(ResumeFault::TooLate);
+            return Err(ResumeError::TooLate);
         }
         state.sent_end = received;
         let start = usize::try_from(received - state.base).unwrap_or(usize::MAX);

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     facts::ClientFacts,
-    outbox::{Outbox, RefusedMessage},
+    outbox::{Outbox, PushError},
     questions::Questions,
     streams::{GET_STREAM, Streams},
 };
@@ -401,23 +401,23 @@ impl SessionState {
         let queued = match &self.channel {
             Channel::Outbox(outbox) => outbox.push(message),
             Channel::Streams(streams) => streams.push(stream, message),
-            Channel::None => Err(RefusedMessage::Closed),
+            Channel::None => Err(PushError::Closed),
         };
         match queued {
-            Ok(()) | Err(RefusedMessage::Dispensable { is_first: false }) => true,
-            Err(RefusedMessage::Dispensable { is_first: true }) => {
+            Ok(()) | Err(PushError::Dispensable { is_first: false }) => true,
+            Err(PushError::Dispensable { is_first: true }) => {
                 tracing::warn!(
                     session = %self.short_id(),
                     "progress, logs and repeated notifications are dropped: more arrives than the client reads"
                 );
                 true
             }
-            Err(RefusedMessage::Overflow) => {
+            Err(PushError::Overflow) => {
                 tracing::warn!(session = %self.short_id(), "the session ends: more arrives than its client reads");
                 self.end();
                 false
             }
-            Err(RefusedMessage::Closed) => false,
+            Err(PushError::Closed) => false,
         }
     }
 

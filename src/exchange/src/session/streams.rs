@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::outbox::{OutboxLimits, RefusedMessage, is_dispensable};
+use super::outbox::{OutboxLimits, PushError, is_dispensable};
 use crate::bounds::{
     eviction,
     memory::{EXEMPT_MESSAGE_BYTES, MemoryShare, UnreadHolder, WeakHolder},
@@ -210,11 +210,11 @@ impl Streams {
     /// # Errors
     /// Those of [`Outbox::push`](super::outbox::Outbox::push), while a connection reads the stream. Without one, the oldest
     /// events are dropped instead.
-    pub fn push(&self, stream: u32, message: Bytes) -> Result<(), RefusedMessage> {
+    pub fn push(&self, stream: u32, message: Bytes) -> Result<(), PushError> {
         let mut state = self.state.lock();
         let is_open = state.logs.get(&stream).is_some_and(|log| !log.is_finished);
         let stream = if is_open { stream } else { GET_STREAM };
-        let Some(log) = state.logs.get(&stream) else { return Err(RefusedMessage::Closed) };
+        let Some(log) = state.logs.get(&stream) else { return Err(PushError::Closed) };
         if !log.is_live() {
             self.append(&mut state, stream, message);
             return Ok(());
@@ -223,12 +223,12 @@ impl Streams {
         let newest = log.events.iter().rev().take(waiting).map(|(_, event)| event);
         if self.limits.is_half_used_by(waiting, bytes) && is_dispensable(&message, newest) {
             let is_first = !std::mem::replace(&mut state.has_dropped_notification, true);
-            return Err(RefusedMessage::Dispensable { is_first });
+            return Err(PushError::Dispensable { is_first });
         }
         let has_room = self.limits.has_room_for(&message, waiting, bytes);
         if !has_room || !(self.append(&mut state, stream, message) || self.reserve_memory(&mut state, stream)) {
             state.overflow();
-            return Err(RefusedMessage::Overflow);
+            return Err(PushError::Overflow);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use crate::Revision;
 
 const LIMITS: Limits = Limits { max_depth: 16, max_batch: 4 };
 
-fn parse_single(text: &str) -> Result<Message<'_>, EnvelopeFault> {
+fn parse_single(text: &str) -> Result<Message<'_>, EnvelopeError> {
     match parse(text.as_bytes(), &LIMITS)? {
         Incoming::Single(message) => Ok(message),
         Incoming::Batch(_) => panic!("{text} was parsed as a batch"),
@@ -21,7 +21,7 @@ fn request(text: &str) -> Request<'_> {
 }
 
 #[track_caller]
-fn fault(text: &[u8]) -> EnvelopeFault {
+fn fault(text: &[u8]) -> EnvelopeError {
     match parse(text, &LIMITS) {
         Err(fault) => fault,
         other => panic!("{} gave {other:?}", String::from_utf8_lossy(text)),
@@ -288,7 +288,7 @@ fn depth_bombs_do_not_overflow_the_stack() {
 }
 
 #[track_caller]
-fn fault_of_only_member(text: &str) -> EnvelopeFault {
+fn fault_of_only_member(text: &str) -> EnvelopeError {
     match parse(text.as_bytes(), &LIMITS) {
         Ok(Incoming::Batch(mut members)) if members.len() == 1 => members.remove(0).expect_err("a fault"),
         other => panic!("{other:?}"),

@@ -3,7 +3,7 @@
 use futures_util::future::LocalBoxFuture;
 
 use super::*;
-use countersign_accounts::{AccountStatus, CONSENT_COOKIE, ConnectProblem, StartedConsent};
+use countersign_accounts::{AccountStatus, CONSENT_COOKIE, ConnectError, StartedConsent};
 use countersign_config::AccountKind;
 use countersign_domain::principal::Principal;
 use countersign_protocol::McpError;
@@ -37,15 +37,15 @@ impl ServerAccounts for FakeAccounts {
         &'a self,
         server: &'a str,
         principal: &'a Principal,
-    ) -> LocalBoxFuture<'a, Result<StartedConsent, ConnectProblem>> {
+    ) -> LocalBoxFuture<'a, Result<StartedConsent, ConnectError>> {
         let started = match server {
             "pretend" => Ok(StartedConsent {
                 url: "https://id.example/authorize?state=1".to_owned(),
                 cookie: principal.person_name().to_owned(),
             }),
-            "shared" => Err(ConnectProblem::AdminOnly),
-            "away" => Err(ConnectProblem::AuthorizationServerUnreachable),
-            _ => Err(ConnectProblem::UnknownServer),
+            "shared" => Err(ConnectError::AdminOnly),
+            "away" => Err(ConnectError::AuthorizationServerUnreachable),
+            _ => Err(ConnectError::UnknownServer),
         };
         Box::pin(async { started })
     }
@@ -54,14 +54,14 @@ impl ServerAccounts for FakeAccounts {
         &'a self,
         query: &'a str,
         cookie: Option<&'a str>,
-    ) -> LocalBoxFuture<'a, Result<String, ConnectProblem>> {
+    ) -> LocalBoxFuture<'a, Result<String, ConnectError>> {
         let finished = match cookie {
             Some(owner) if query.contains("code=") => {
                 self.connected.lock().unwrap().push(owner.to_owned());
                 Ok("pre tend/".to_owned())
             }
-            Some(_) => Err(ConnectProblem::Denied),
-            None => Err(ConnectProblem::Interrupted),
+            Some(_) => Err(ConnectError::Denied),
+            None => Err(ConnectError::Interrupted),
         };
         Box::pin(async { finished })
     }

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{RetryReason, commit_transition};
 use crate::{
-    recheck::{PreviewFailure, stop_plan_event, to_fault, truncate_headlines},
+    recheck::{PreviewError, stop_plan_event, to_fault, truncate_headlines},
     requests::{edit::terms_for_arguments, propose::check_reviewable},
     review_state::ReviewState,
     store_error,
@@ -161,8 +161,7 @@ async fn preview_again(
     arguments: Arc<RawValue>,
     (verdict, terms): (Verdict, Terms),
 ) -> Result<ChangeEvent, McpError> {
-    let (provider, computed) =
-        state.preview_as_proposer(change, &arguments).await.map_err(PreviewFailure::into_error)?;
+    let (provider, computed) = state.preview_as_proposer(change, &arguments).await.map_err(PreviewError::into_error)?;
     // A step that policy allowed has waited for the others, so its own time may be over.
     let expires_at = expiry::expiry_time(&state.changes, change).await.map_err(|e| store_error(&e))?;
     Ok(ChangeEvent::Fill {

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     ChangeEdit, ChangeRequestError, Changes,
     plan_steps::compose_over_plan,
-    recheck::{PreviewFailure, truncate_headlines},
+    recheck::{PreviewError, truncate_headlines},
     review_state::ReviewState,
     store_error,
 };
@@ -70,7 +70,7 @@ async fn edit_now(state: &ReviewState, edit: ChangeEdit) -> RequestResult {
         offload(bytes, move || check_arguments(&*directory, max, &edited_change, &edited_arguments)).await??;
         let (_, terms) = terms_for_arguments(state, &change, &arguments).await?;
         let (provider, ComputedPreview { preview, .. }) =
-            state.preview_as_proposer(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
+            state.preview_as_proposer(&change, &arguments).await.map_err(PreviewError::into_error)?;
         let mut preview = truncate_headlines(preview);
         compose_over_plan(&state.changes, &change, &mut preview).await.map_err(|e| store_error(&e))?;
         Ok((terms, preview, provider.server_identity()))

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::{ChangeRequestError, review_state::ReviewState};
 use countersign_protocol::McpError;
-use countersign_runtime::background::UnfinishedWork;
+use countersign_runtime::background::UnfinishedWorkError;
 
 impl ReviewState {
     /// Runs an endpoint's work to completion on the Executor's thread.
@@ -31,6 +31,6 @@ impl ReviewState {
         if !is_scheduled {
             return Err(McpError::shutting_down().into());
         }
-        answer.await.unwrap_or_else(|_| Err(McpError::from(UnfinishedWork).into()))
+        answer.await.unwrap_or_else(|_| Err(McpError::from(UnfinishedWorkError).into()))
     }
 }

@@ -16,7 +16,7 @@ use countersign_routing::RouteTarget;
 use countersign_telemetry::metrics::Transport;
 use countersign_upstream::{
     Connector, Link, LinkError, LinkKind, Listener, Upstreams,
-    credentials::{AccountHolder, AuthorizationFailure},
+    credentials::{AccountHolder, AuthorizationError},
     server::accounts::AccountCredentials,
     testing::{
         accounts::{FakeAccounts, person},
@@ -35,7 +35,7 @@ struct Refusing;
 
 impl Connector for Refusing {
     fn connect<'a>(&'a self, _: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
-        let failure = AuthorizationFailure::ConsentNeeded("requires your consent".to_owned());
+        let failure = AuthorizationError::ConsentNeeded("requires your consent".to_owned());
         Box::pin(async { Err(LinkError::Unauthorized(failure)) })
     }
 

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
-    outbox::ResumeFault,
+    outbox::ResumeError,
     reply::ResponseQueue,
     slots::StreamSlot,
     state::{Channel, SessionState},
@@ -104,16 +104,16 @@ pub fn stream_events(
     identity: &Identity,
     (number, after): (u32, Option<u64>),
     slot: Option<(StreamSlot, CancellationToken)>,
-) -> Result<HttpResponse, ResumeFault> {
-    let Channel::Streams(streams) = &session.channel else { return Err(ResumeFault::TooLate) };
+) -> Result<HttpResponse, ResumeError> {
+    let Channel::Streams(streams) = &session.channel else { return Err(ResumeError::TooLate) };
     if after.is_some_and(|after| streams.newest(number).is_some_and(|newest| after > newest)) {
-        return Err(ResumeFault::Ahead);
+        return Err(ResumeError::Ahead);
     }
     // Clients resume a stream that ended without an answer again and again, as long as they get a stream.
     if after.is_some_and(|after| streams.has_ended_with(number, after)) {
-        return Err(ResumeFault::TooLate);
+        return Err(ResumeError::TooLate);
     }
-    let (reader, changed, newest) = streams.attach(number).ok_or(ResumeFault::TooLate)?;
+    let (reader, changed, newest) = streams.attach(number).ok_or(ResumeError::TooLate)?;
     let state = EventStreamReader {
         endpoint: Arc::clone(endpoint),
         session: Arc::clone(session),
@@ -233,7 +233,7 @@ mod tests {
             streams
         }
 
-        fn read(&self, from: (u32, Option<u64>), end: Option<CancellationToken>) -> Result<BoxBody, ResumeFault> {
+        fn read(&self, from: (u32, Option<u64>), end: Option<CancellationToken>) -> Result<BoxBody, ResumeError> {
             let slot = |end| (self.endpoint.endpoint.server.long_requests.slots.take("ci").unwrap(), end);
             let identity = self.endpoint.identity(&self.key);
             let response = stream_events(&self.endpoint.endpoint, &self.session, &identity, from, end.map(slot))?;
@@ -258,9 +258,9 @@ mod tests {
         assert_eq!(next(&mut body).await, None);
 
         let faults = [
-            ((number, Some(4)), ResumeFault::Ahead),
-            ((number, Some(3)), ResumeFault::TooLate),
-            ((number + 1, Some(0)), ResumeFault::TooLate),
+            ((number, Some(4)), ResumeError::Ahead),
+            ((number, Some(3)), ResumeError::TooLate),
+            ((number + 1, Some(0)), ResumeError::TooLate),
         ];
         for (from, fault) in faults {
             assert_eq!(opened.read(from, None).err(), Some(fault), "{from:?}");

@@ -30,7 +30,7 @@ use countersign_http::{
 };
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
-    envelope::{self, EnvelopeFault, Incoming, Message},
+    envelope::{self, EnvelopeError, Incoming, Message},
     headers, params,
 };
 use countersign_routing::RouteTable;
@@ -110,7 +110,7 @@ async fn answer_large(post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> Re
     let checked_table = Arc::clone(&table);
     let parse = move || async move {
         let Incoming::Single(message) = envelope::parse(&text, &endpoint.server.limits.envelope)? else {
-            return Ok::<_, EnvelopeFault>(None);
+            return Ok::<_, EnvelopeError>(None);
         };
         // The arguments are large, too, so they are compared with the headers here.
         let mirror_check = match (&message, &headers) {
@@ -138,7 +138,7 @@ async fn answer_large(post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> Re
 }
 
 /// Refuses a body that is not a message.
-fn refuse_body(post: &Post<'_>, fault: &EnvelopeFault) -> HttpResponse {
+fn refuse_body(post: &Post<'_>, fault: &EnvelopeError) -> HttpResponse {
     refuse_message(400, fault.id.as_ref(), &fault.error, assumed_revision(post.request))
 }
 

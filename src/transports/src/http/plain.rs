@@ -31,7 +31,7 @@ use countersign_protocol::{
     outline::Outline,
     params::keys,
 };
-use countersign_provider::{AnswerFault, ToolResult, text::content_text};
+use countersign_provider::{AnswerError, ToolResult, text::content_text};
 use countersign_session::{RequestScope, inbound, middleware};
 use countersign_telemetry::metrics::Transport;
 
@@ -120,10 +120,10 @@ pub async fn call(
 /// Returns the HTTP response for the result of a `tools/call`.
 fn response(reply: &Reply) -> Result<HttpResponse, Problem> {
     let result = ToolResult::from_answer(&reply.json).map_err(|fault| match fault {
-        AnswerFault::InputRequired => {
+        AnswerError::InputRequired => {
             McpError::new(ErrorKind::InputRequired, "the tool needs input, and this endpoint cannot ask for any")
         }
-        AnswerFault::Unreadable(reason) => {
+        AnswerError::Unreadable(reason) => {
             McpError::new(ErrorKind::UpstreamUnavailable, format!("the result cannot be read: {reason}"))
         }
     })?;

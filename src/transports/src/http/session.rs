@@ -28,7 +28,7 @@ use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     context::WireResponse,
-    outbox::{OutboxLimits, ResumeFault},
+    outbox::{OutboxLimits, ResumeError},
     reply::{PostStream, RelatedChannel},
     state::{Channel, SessionState},
     streams::{EventId, GET_STREAM, Streams},
@@ -369,10 +369,10 @@ fn open_stream(
         Some(None) => return Err(invalid("Last-Event-ID is not an event of this session")),
     };
     event_streams::stream_events(endpoint, session, identity, start, Some((slot, end))).map_err(|fault| match fault {
-        ResumeFault::TooLate => {
+        ResumeError::TooLate => {
             McpError::new(ErrorKind::ResumeTooLate, "the gateway no longer holds the events of that stream")
         }
-        ResumeFault::Ahead => invalid("Last-Event-ID names an event that this session has not sent yet"),
+        ResumeError::Ahead => invalid("Last-Event-ID names an event that this session has not sent yet"),
     })
 }
 

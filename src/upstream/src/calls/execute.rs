@@ -29,7 +29,7 @@ use countersign_protocol::{
     rpc_error::RpcError,
 };
 use countersign_provider::{
-    AnswerFault, CallContext, Inquirer, ProgressSink, ToolResult,
+    AnswerError, CallContext, Inquirer, ProgressSink, ToolResult,
     previews::confirmation::ConfirmingInquirer,
     request::{Replier, UpstreamRequest},
 };
@@ -204,8 +204,8 @@ fn into_tool_result(response: Response, declined: Option<&str>) -> Result<ToolRe
         Response::Result(result) => result,
     };
     let answer = ToolResult::from_answer(result.get()).map_err(|fault| match fault {
-        AnswerFault::InputRequired => input_required_error("it asks for input"),
-        AnswerFault::Unreadable(reason) => unreadable_answer_error(&reason),
+        AnswerError::InputRequired => input_required_error("it asks for input"),
+        AnswerError::Unreadable(reason) => unreadable_answer_error(&reason),
     })?;
     match declined {
         Some(declined) if answer.is_error => Err(input_required_error(declined)),

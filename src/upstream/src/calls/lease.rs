@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    credentials::AuthorizationFailure,
+    credentials::AuthorizationError,
     link::{LinkError, LinkKind},
     server::{
         Caller, Phase, Upstream,
@@ -155,7 +155,7 @@ impl Upstream {
                     return Err(AttemptError::Link(into_unreachable(error)));
                 }
                 Phase::ConsentNeeded(reason) => {
-                    let failure = AuthorizationFailure::ConsentNeeded(reason);
+                    let failure = AuthorizationError::ConsentNeeded(reason);
                     return Err(AttemptError::Link(LinkError::Unauthorized(failure)));
                 }
                 Phase::Connecting => {}

@@ -20,10 +20,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use crate::credentials::AuthorizationFailure;
+use crate::credentials::AuthorizationError;
 use countersign_protocol::{
     Era, ErrorKind, RequestId, Revision, encode,
-    envelope::{self, EnvelopeFault, Incoming, Limits, Message, Notification},
+    envelope::{self, EnvelopeError, Incoming, Limits, Message, Notification},
     json::member,
     redact::redact,
     rpc_error::RpcError,
@@ -108,7 +108,7 @@ pub enum LinkError {
     SessionGone,
     /// The account cannot be used for the request, which was not executed.
     #[error("{0}")]
-    Unauthorized(AuthorizationFailure),
+    Unauthorized(AuthorizationError),
     /// An HTTP status without a JSON-RPC answer in the body.
     #[error("answered with HTTP status {status}")]
     Status {
@@ -303,7 +303,7 @@ struct IdentifyingMembers<'a> {
 }
 
 impl<'a> MalformedMessage<'a> {
-    fn new(text: &'a [u8], fault: &EnvelopeFault) -> Self {
+    fn new(text: &'a [u8], fault: &EnvelopeError) -> Self {
         Self { text, reason: fault.error.message.clone(), code: fault.error.kind.number() }
     }
 

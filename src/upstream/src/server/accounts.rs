@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::{Phase, Upstream};
 use crate::{
     catalog::usable_definitions::UsableDefinitions,
-    credentials::{AccountHolder, AuthorizationFailure, CredentialSource, Credentials},
+    credentials::{AccountHolder, AuthorizationError, CredentialSource, Credentials},
     link::Connector,
 };
 use countersign_config::UpstreamConfig;
@@ -300,17 +300,17 @@ impl Upstream {
 
     /// Creates the error for a call that no account authorizes. Nothing of it was executed. If a person must consent at a
     /// server with personal accounts, each person uses their own from then on ([`Self::require_personal_accounts`]).
-    pub(crate) fn authorization_error(&self, failure: AuthorizationFailure) -> McpError {
+    pub(crate) fn authorization_error(&self, failure: AuthorizationError) -> McpError {
         let name = self.config.name.as_str();
         let kind = match failure {
-            AuthorizationFailure::ConsentNeeded(_) | AuthorizationFailure::Refused(_) => ErrorKind::Authorization,
-            AuthorizationFailure::Unavailable(_) => ErrorKind::UpstreamUnavailable,
+            AuthorizationError::ConsentNeeded(_) | AuthorizationError::Refused(_) => ErrorKind::Authorization,
+            AuthorizationError::Unavailable(_) => ErrorKind::UpstreamUnavailable,
         };
         let error = McpError::new(kind, format!("the server {name} {failure}"))
             .with("upstream", name)
             .with("outcome", "not_applied");
         match (&self.accounts, failure) {
-            (Some(accounts), AuthorizationFailure::ConsentNeeded(_)) => {
+            (Some(accounts), AuthorizationError::ConsentNeeded(_)) => {
                 self.require_personal_accounts();
                 error.with("connectUrl", accounts.source.connect_url(name))
             }

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use crate::credentials::{
-    AccountHolder, AuthorizationFailure, AuthorizationHeaders, CredentialSource, Credentials, HttpRefusal,
+    AccountHolder, AuthorizationError, AuthorizationHeaders, CredentialSource, Credentials, HttpRefusal,
 };
 use countersign_config::UpstreamConfig;
 use countersign_domain::principal::Principal;
@@ -44,14 +44,12 @@ impl FakeAccount {
         Arc::new(Self { token: Mutex::new(Some(token.to_owned())), ..Self::default() })
     }
 
-    fn check(&self) -> Result<(), AuthorizationFailure> {
+    fn check(&self) -> Result<(), AuthorizationError> {
         if *self.unavailable.lock() {
-            return Err(AuthorizationFailure::Unavailable(
-                "has an authorization server that does not answer".to_owned(),
-            ));
+            return Err(AuthorizationError::Unavailable("has an authorization server that does not answer".to_owned()));
         }
         match self.token.lock().is_none() && *self.is_required.lock() {
-            true => Err(AuthorizationFailure::ConsentNeeded("needs a person who connects to it".to_owned())),
+            true => Err(AuthorizationError::ConsentNeeded("needs a person who connects to it".to_owned())),
             false => Ok(()),
         }
     }
@@ -62,7 +60,7 @@ impl Credentials for FakeAccount {
         &'a self,
         _: &'a str,
         _: &'a Uri,
-    ) -> LocalBoxFuture<'a, Result<AuthorizationHeaders, AuthorizationFailure>> {
+    ) -> LocalBoxFuture<'a, Result<AuthorizationHeaders, AuthorizationError>> {
         Box::pin(async move {
             self.check()?;
             let value = |token: &String| HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
@@ -75,7 +73,7 @@ impl Credentials for FakeAccount {
         refusal: &'a HttpRefusal,
         _: &'a AuthorizationHeaders,
         _: u32,
-    ) -> LocalBoxFuture<'a, Result<(), AuthorizationFailure>> {
+    ) -> LocalBoxFuture<'a, Result<(), AuthorizationError>> {
         Box::pin(async move {
             self.refusals.lock().push(refusal.clone());
             let mut renewed = self.renewed.lock();
@@ -93,7 +91,7 @@ impl Credentials for FakeAccount {
         *self.connected_at.lock()
     }
 
-    fn prepare(&self) -> LocalBoxFuture<'_, Result<(), AuthorizationFailure>> {
+    fn prepare(&self) -> LocalBoxFuture<'_, Result<(), AuthorizationError>> {
         Box::pin(async move { self.check() })
     }
 }

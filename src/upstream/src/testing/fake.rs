@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
-use crate::credentials::AuthorizationFailure;
+use crate::credentials::AuthorizationError;
 use crate::link::{
     Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, OutgoingRequest, Response, UpstreamNotification,
 };
@@ -54,7 +54,7 @@ pub struct FakeServer {
     /// `true` if connections are refused.
     pub unreachable: Mutex<bool>,
     /// Set if connections are refused because their account cannot be used.
-    pub refusal: Mutex<Option<AuthorizationFailure>>,
+    pub refusal: Mutex<Option<AuthorizationError>>,
     /// Set if the server does not speak its own transport, but that of this one.
     pub fallback: Mutex<Option<Arc<FakeServer>>>,
     weak_self: std::sync::Weak<FakeServer>,

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::{
-    credentials::{AccountHolder, AuthorizationFailure, Credentials},
+    credentials::{AccountHolder, AuthorizationError, Credentials},
     link::{Link, LinkError},
     registry::Upstreams,
     server::{Phase, accounts::AccountCredentials},
@@ -49,8 +49,8 @@ struct Bench {
     servers: Arc<Mutex<HashMap<AccountHolder, Vec<Arc<FakeServer>>>>>,
 }
 
-fn consent_needed() -> AuthorizationFailure {
-    AuthorizationFailure::ConsentNeeded("requires an account".into())
+fn consent_needed() -> AuthorizationError {
+    AuthorizationError::ConsentNeeded("requires an account".into())
 }
 
 impl Bench {

@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use super::{super::server::Phase, *};
-use crate::{catalog::ListKinds, credentials::AuthorizationFailure};
+use crate::{catalog::ListKinds, credentials::AuthorizationError};
 use countersign_protocol::rpc_error::RpcError;
 use countersign_provider::{Provider, ProviderEvent};
 
@@ -258,7 +258,7 @@ async fn unchanged_era_keeps_connection_despite_refusals() {
     }
     assert!(fake.link_count() > 1, "the era is checked");
     // A check that fails says nothing about the era.
-    *fake.refusal.lock() = Some(AuthorizationFailure::Unavailable("not now".into()));
+    *fake.refusal.lock() = Some(AuthorizationError::Unavailable("not now".into()));
     seconds(20).await;
     assert_eq!(call(&upstream, &agent("a")).await.unwrap(), json!({ "error": -32000 }));
     seconds(1).await;
@@ -335,7 +335,7 @@ async fn refused_lists_connection_does_not_repeat_reads() {
     upstream.wait_until_settled().await;
     seconds(10).await;
     let reads = fake.request_count("tools/list");
-    *fake.refusal.lock() = Some(AuthorizationFailure::Unavailable("not now".into()));
+    *fake.refusal.lock() = Some(AuthorizationError::Unavailable("not now".into()));
     fake.open_links()[1].closed.cancel();
     seconds(600).await;
     assert!(fake.request_count("refused") > 5, "it is opened again and again");

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use self::{lists::refresh, lists_connection::ListsConnection};
 use crate::{
     catalog::ListKinds,
-    credentials::AuthorizationFailure,
+    credentials::AuthorizationError,
     link::{LinkError, LinkKind, Listener, SilentListener, detect, handshake},
     server::{
         Phase, Upstream, UpstreamActor,
@@ -127,7 +127,7 @@ async fn run(upstream: Arc<Upstream>) {
                 error
             }
         };
-        if let LinkError::Unauthorized(AuthorizationFailure::ConsentNeeded(reason)) = error {
+        if let LinkError::Unauthorized(AuthorizationError::ConsentNeeded(reason)) = error {
             if !upstream.require_personal_accounts() {
                 wait_for_account(&upstream, reason).await;
                 failures = 0;

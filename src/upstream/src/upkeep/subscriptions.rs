@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     catalog::{ListKinds, ServerFeatures},
-    credentials::AuthorizationFailure,
+    credentials::AuthorizationError,
     link::{LinkError, Listener, OutgoingRequest, Response, UpstreamNotification},
     server::{
         Upstream,
@@ -276,7 +276,7 @@ const fn may_succeed_later(error: &GatewayRequestError) -> bool {
         GatewayRequestError::Link(error) => match error {
             LinkError::Lost(_) | LinkError::Unreachable(_) | LinkError::SessionGone => true,
             LinkError::Status { status, .. } => *status >= 500 || *status == 429,
-            LinkError::Unauthorized(failure) => matches!(failure, AuthorizationFailure::Unavailable(_)),
+            LinkError::Unauthorized(failure) => matches!(failure, AuthorizationError::Unavailable(_)),
             LinkError::PermitExpired | LinkError::Protocol(_) => false,
         },
         GatewayRequestError::Rpc(_) | GatewayRequestError::Malformed(_) => false,

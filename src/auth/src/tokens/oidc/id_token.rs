@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::{
     super::{MAX_TOKEN_BYTES, Refusal, claims::TokenClaims, jwt::UnverifiedJwt},
-    ConfiguredIdentityProvider, SignInProblem,
+    ConfiguredIdentityProvider, SignInError,
 };
 
 impl ConfiguredIdentityProvider {
@@ -14,8 +14,8 @@ impl ConfiguredIdentityProvider {
         token: &str,
         nonce: Option<&str>,
         now: Timestamp,
-    ) -> Result<TokenClaims, SignInProblem> {
-        self.check_id_token(token, nonce, now).await.map_err(SignInProblem::from_refusal)
+    ) -> Result<TokenClaims, SignInError> {
+        self.check_id_token(token, nonce, now).await.map_err(SignInError::from_refusal)
     }
 
     /// Verifies an ID token as [`Self::verify_id_token`] does, and logs nothing.

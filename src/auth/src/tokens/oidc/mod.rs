@@ -4,9 +4,9 @@
 //! provider's answers are hostile input: its error texts are logged, but never shown to people. In this module,
 //! *provider* means the identity provider.
 
+mod error;
 mod id_token;
 mod logout_token;
-mod problem;
 mod token_requests;
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-pub use self::{logout_token::LogoutNotice, problem::SignInProblem};
+pub use self::{error::SignInError, logout_token::LogoutNotice};
 use super::{
     Refusal,
     claims::TokenClaims,
@@ -167,13 +167,13 @@ impl OidcClient {
     ///
     /// # Errors
     /// Returns why it cannot begin.
-    pub async fn begin(&self, required: Option<&SignInTerms>, now: Timestamp) -> Result<StartedSignIn, SignInProblem> {
-        let provider = self.provider.load_full().ok_or(SignInProblem::NotConfigured)?;
+    pub async fn begin(&self, required: Option<&SignInTerms>, now: Timestamp) -> Result<StartedSignIn, SignInError> {
+        let provider = self.provider.load_full().ok_or(SignInError::NotConfigured)?;
         let ConfiguredIdentityProvider { config, issuer } = &*provider;
-        let snapshot = issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
+        let snapshot = issuer.current_snapshot(now).await.map_err(SignInError::from_refusal)?;
         let endpoint = snapshot.metadata.sign_in.authorization.as_deref();
         let endpoint = endpoint.ok_or_else(|| provider.log_unusable("its metadata has no `authorization_endpoint`"))?;
-        let random = || secret::generate("").map_err(|_| SignInProblem::Failed);
+        let random = || secret::generate("").map_err(|_| SignInError::Failed);
         let (issuer, state, nonce, verifier) = (config.issuer.clone(), random()?, random()?, random()?);
         let pending = PendingSignIn { issuer, state, nonce, verifier, started_at: now, required: required.cloned() };
         let invalid_url = |_| provider.log_unusable("its `authorization_endpoint` is not a URL");
@@ -197,8 +197,8 @@ impl OidcClient {
                 url.query_pairs_mut().append_pair("acr_values", &acr.join(" "));
             }
         }
-        let json = serde_json::to_string(&pending).map_err(|_| SignInProblem::Failed)?;
-        let cookie = self.sealer.seal(SIGN_IN_CONTEXT, &json).map_err(|_| SignInProblem::Failed)?;
+        let json = serde_json::to_string(&pending).map_err(|_| SignInError::Failed)?;
+        let cookie = self.sealer.seal(SIGN_IN_CONTEXT, &json).map_err(|_| SignInError::Failed)?;
         Ok(StartedSignIn { url: url.into(), cookie })
     }
 
@@ -211,17 +211,17 @@ impl OidcClient {
         query: &str,
         cookie: Option<&str>,
         now: Timestamp,
-    ) -> Result<VerifiedPerson, SignInProblem> {
-        let provider = self.provider.load_full().ok_or(SignInProblem::NotConfigured)?;
+    ) -> Result<VerifiedPerson, SignInError> {
+        let provider = self.provider.load_full().ok_or(SignInError::NotConfigured)?;
         let json = cookie.and_then(|cookie| self.sealer.open(SIGN_IN_CONTEXT, cookie));
-        let json = json.ok_or(SignInProblem::Interrupted)?;
-        let pending: PendingSignIn = serde_json::from_str(&json).map_err(|_| SignInProblem::Interrupted)?;
+        let json = json.ok_or(SignInError::Interrupted)?;
+        let pending: PendingSignIn = serde_json::from_str(&json).map_err(|_| SignInError::Interrupted)?;
         if now.duration_since(pending.started_at).abs() >= MAX_SIGN_IN_DURATION
             || pending.issuer != provider.config.issuer
         {
-            return Err(SignInProblem::Interrupted);
+            return Err(SignInError::Interrupted);
         }
-        let snapshot = provider.issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
+        let snapshot = provider.issuer.current_snapshot(now).await.map_err(SignInError::from_refusal)?;
         let code = read_code(query, &pending, &snapshot)?;
         let tokens = provider.redeem_code(&snapshot, &code, &pending.verifier, &self.redirect_uri()).await?;
         let id_token = tokens.id_token.clone();
@@ -231,7 +231,7 @@ impl OidcClient {
         let person = verified.person;
         if person.role.is_none() {
             tracing::info!(person = person.name, "a person has no role here, because of their groups or claims");
-            return Err(SignInProblem::NoRole);
+            return Err(SignInError::NoRole);
         }
         if let Some(required) = &pending.required {
             check_sign_in_terms(required, &verified.session, now)?;
@@ -251,7 +251,7 @@ impl OidcClient {
         if session.issuer != provider.config.issuer {
             return Renewal::Ended;
         }
-        let unknown = |problem: SignInProblem, tokens: Option<SessionTokens>| {
+        let unknown = |problem: SignInError, tokens: Option<SessionTokens>| {
             tracing::warn!(
                 ?problem,
                 issuer = session.issuer,
@@ -261,7 +261,7 @@ impl OidcClient {
         };
         let mut answer = match provider.redeem_refresh_token(&refresh_token, now).await {
             Ok(answer) => answer,
-            Err(SignInProblem::Denied) => return Renewal::Ended,
+            Err(SignInError::Denied) => return Renewal::Ended,
             Err(problem) => return unknown(problem, None),
         };
         let refresh_token = answer.refresh_token.get_or_insert(refresh_token).clone();
@@ -319,29 +319,29 @@ impl OidcClient {
 }
 
 /// Checks that the query of the redirect belongs to the sign-in, and returns its code.
-fn read_code(query: &str, pending: &PendingSignIn, snapshot: &IssuerSnapshot) -> Result<String, SignInProblem> {
+fn read_code(query: &str, pending: &PendingSignIn, snapshot: &IssuerSnapshot) -> Result<String, SignInError> {
     let code = code_flow::read_code(query, &pending.state, &pending.issuer, snapshot.metadata.sign_in.names_issuer);
     code.map_err(|problem| match problem {
-        AuthorizationResponseError::OtherRequest => SignInProblem::Interrupted,
+        AuthorizationResponseError::OtherRequest => SignInError::Interrupted,
         AuthorizationResponseError::OtherIssuer | AuthorizationResponseError::NoCode => {
             tracing::warn!(issuer = pending.issuer, %problem, "the identity provider did not answer as expected");
-            SignInProblem::ProviderUnusable
+            SignInError::ProviderUnusable
         }
         AuthorizationResponseError::Refused(error) => {
             tracing::info!(%error, "the provider did not sign a person in");
-            SignInProblem::Denied
+            SignInError::Denied
         }
     })
 }
 
 /// Checks that the sign-in meets the terms of the decision. Otherwise the person would be sent to the provider again
 /// and again.
-fn check_sign_in_terms(required: &SignInTerms, session: &ProviderSession, now: Timestamp) -> Result<(), SignInProblem> {
+fn check_sign_in_terms(required: &SignInTerms, session: &ProviderSession, now: Timestamp) -> Result<(), SignInError> {
     let ProviderSession { auth_time, acr, .. } = session;
     let problem = match (required.admits_time(*auth_time, now), required.admits_acr(acr.as_deref())) {
         (true, true) => return Ok(()),
-        (false, _) => SignInProblem::NotRecent,
-        (true, false) => SignInProblem::NotStrong,
+        (false, _) => SignInError::NotRecent,
+        (true, false) => SignInError::NotStrong,
     };
     tracing::warn!(%required, auth_time, acr, "the sign-in at the identity provider does not suffice for the decision");
     Err(problem)
@@ -352,9 +352,9 @@ fn seal_session(
     sealer: &Sealer,
     session: ProviderSession,
     tokens: SessionTokens,
-) -> Result<ProviderSession, SignInProblem> {
-    let json = serde_json::to_string(&tokens).map_err(|_| SignInProblem::Failed)?;
-    let tokens = sealer.seal(TOKENS_CONTEXT, &json).map_err(|_| SignInProblem::Failed)?;
+) -> Result<ProviderSession, SignInError> {
+    let json = serde_json::to_string(&tokens).map_err(|_| SignInError::Failed)?;
+    let tokens = sealer.seal(TOKENS_CONTEXT, &json).map_err(|_| SignInError::Failed)?;
     Ok(ProviderSession { tokens, ..session })
 }
 

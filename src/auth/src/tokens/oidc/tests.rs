@@ -110,7 +110,7 @@ impl Fixture {
     }
 
     /// Signs in with an ID token that has other claims.
-    async fn sign_in(&self, changes: Value) -> Result<VerifiedPerson, SignInProblem> {
+    async fn sign_in(&self, changes: Value) -> Result<VerifiedPerson, SignInError> {
         self.sign_in_with(None, changes).await
     }
 
@@ -119,7 +119,7 @@ impl Fixture {
         &self,
         required: Option<&SignInTerms>,
         changes: Value,
-    ) -> Result<VerifiedPerson, SignInProblem> {
+    ) -> Result<VerifiedPerson, SignInError> {
         let ((state, nonce, cookie), _) = self.begin_with(required).await;
         let claims = merge(&id_claims(&self.provider.issuer), json!({ "nonce": nonce }));
         self.set_tokens(Some(merge(&claims, changes)), "r1");
@@ -155,10 +155,10 @@ async fn person_signs_in_with_claims_of_both_sources() {
 #[actix::test]
 async fn person_without_role_is_not_signed_in() {
     let fixture = Fixture::start(|config| config.require = [("hd".to_owned(), "example.com".to_owned())].into()).await;
-    assert_eq!(fixture.sign_in(json!({ "hd": "other.example" })).await, Err(SignInProblem::NoRole));
-    assert_eq!(fixture.sign_in(json!({ "hd": null })).await, Err(SignInProblem::NoRole));
-    assert_eq!(fixture.sign_in(json!({ "hd": "example.com", "groups": ["x"] })).await, Err(SignInProblem::NoRole));
-    assert_eq!(fixture.sign_in(json!({ "hd": "example.com", "groups": null })).await, Err(SignInProblem::NoRole));
+    assert_eq!(fixture.sign_in(json!({ "hd": "other.example" })).await, Err(SignInError::NoRole));
+    assert_eq!(fixture.sign_in(json!({ "hd": null })).await, Err(SignInError::NoRole));
+    assert_eq!(fixture.sign_in(json!({ "hd": "example.com", "groups": ["x"] })).await, Err(SignInError::NoRole));
+    assert_eq!(fixture.sign_in(json!({ "hd": "example.com", "groups": null })).await, Err(SignInError::NoRole));
     fixture.sign_in(json!({ "hd": ["a", "example.com"] })).await.unwrap();
 }
 
@@ -182,7 +182,7 @@ async fn answer_of_another_sign_in_is_refused() {
         (&good, Some(&cookie[1..]), now()),
         (&format!("{good}&x={}", "x".repeat(code_flow::MAX_QUERY_LEN)), Some(&cookie), now()),
     ] {
-        assert_eq!(finish(query, cookie, at).await, Some(SignInProblem::Interrupted), "{query}");
+        assert_eq!(finish(query, cookie, at).await, Some(SignInError::Interrupted), "{query}");
     }
     for query in [
         format!("code=c1&state={state}"),
@@ -190,10 +190,10 @@ async fn answer_of_another_sign_in_is_refused() {
         format!("error=access_denied&state={state}"),
         good.replace("code=c1", "code="),
     ] {
-        assert_eq!(finish(&query, Some(&cookie), now()).await, Some(SignInProblem::ProviderUnusable), "{query}");
+        assert_eq!(finish(&query, Some(&cookie), now()).await, Some(SignInError::ProviderUnusable), "{query}");
     }
     let denied = good.replace("code=c1", "error=access_denied&error_description=%3Cscript%3E");
-    assert_eq!(finish(&denied, Some(&cookie), now()).await, Some(SignInProblem::Denied));
+    assert_eq!(finish(&denied, Some(&cookie), now()).await, Some(SignInError::Denied));
     assert_eq!(fixture.provider.count("/token"), 0, "no code was sent");
     assert_eq!(finish(&good, Some(&cookie), now()).await, None);
 }
@@ -201,7 +201,7 @@ async fn answer_of_another_sign_in_is_refused() {
 #[actix::test]
 async fn wrong_answers_of_the_provider_sign_nobody_in() {
     let fixture = Fixture::start(|_| {}).await;
-    let unusable = Err(SignInProblem::ProviderUnusable);
+    let unusable = Err(SignInError::ProviderUnusable);
     assert_eq!(fixture.sign_in(json!({ "nonce": "other" })).await, unusable);
     assert_eq!(fixture.sign_in(json!({ "aud": "other" })).await, unusable);
     fixture.set_userinfo(json!({ "sub": "mallory" }));
@@ -226,10 +226,10 @@ async fn wrong_answers_of_the_provider_sign_nobody_in() {
     fixture.provider.stop().await;
     assert_eq!(
         fixture.client.finish(&fixture.query(&state), Some(&cookie), now()).await,
-        Err(SignInProblem::ProviderUnreachable)
+        Err(SignInError::ProviderUnreachable)
     );
     let new_client = client(&config(&fixture.provider.issuer));
-    assert_eq!(new_client.begin(None, now()).await.err(), Some(SignInProblem::ProviderUnreachable));
+    assert_eq!(new_client.begin(None, now()).await.err(), Some(SignInError::ProviderUnreachable));
 }
 
 #[actix::test]
@@ -285,7 +285,7 @@ async fn session_outlives_minutes_without_the_provider() {
     for second in [1, 60, 400] {
         assert!(matches!(fixture.client.renew(&session, after(second)).await, Renewal::Unknown(None)), "{second}");
         let finished = fixture.client.finish(&fixture.query(&state), Some(&cookie), after(second)).await;
-        assert_eq!(finished.err(), Some(SignInProblem::ProviderUnreachable), "{second}");
+        assert_eq!(finished.err(), Some(SignInError::ProviderUnreachable), "{second}");
     }
     fixture.provider.set_status(200);
     fixture.set_tokens(None, "r2");

@@ -15,7 +15,7 @@ use super::{
         principal::{MAX_ID_BYTES, display_name, other_names, read_groups, role_of_groups},
         requests::{ClientIdentity, RequestError, get_with_token, post_form},
     },
-    ConfiguredIdentityProvider, MAX_SESSION_LIFETIME, SessionTokens, SignInProblem,
+    ConfiguredIdentityProvider, MAX_SESSION_LIFETIME, SessionTokens, SignInError,
 };
 use countersign_config::OidcConfig;
 use countersign_domain::principal::{Claims, Role, subject_name};
@@ -49,7 +49,7 @@ impl ConfiguredIdentityProvider {
         code: &str,
         verifier: &str,
         redirect_uri: &str,
-    ) -> Result<TokenResponse, SignInProblem> {
+    ) -> Result<TokenResponse, SignInError> {
         let form = [
             ("grant_type", "authorization_code"),
             ("code", code),
@@ -59,18 +59,14 @@ impl ConfiguredIdentityProvider {
         // The gateway has checked all that it can, so a refusal means a mistake in the configuration, or a replayed
         // code.
         self.ask_for_tokens(snapshot, &form).await.map_err(|problem| match problem {
-            SignInProblem::Denied => SignInProblem::ProviderUnusable,
+            SignInError::Denied => SignInError::ProviderUnusable,
             other => other,
         })
     }
 
-    /// Asks for new tokens of a session. [`SignInProblem::Denied`] if the provider refuses.
-    pub(super) async fn redeem_refresh_token(
-        &self,
-        token: &str,
-        now: Timestamp,
-    ) -> Result<TokenResponse, SignInProblem> {
-        let snapshot = self.issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
+    /// Asks for new tokens of a session. [`SignInError::Denied`] if the provider refuses.
+    pub(super) async fn redeem_refresh_token(&self, token: &str, now: Timestamp) -> Result<TokenResponse, SignInError> {
+        let snapshot = self.issuer.current_snapshot(now).await.map_err(SignInError::from_refusal)?;
         self.ask_for_tokens(&snapshot, &[("grant_type", "refresh_token"), ("refresh_token", token)]).await
     }
 
@@ -81,7 +77,7 @@ impl ConfiguredIdentityProvider {
         old_tokens: &SessionTokens,
         mut answer: TokenResponse,
         now: Timestamp,
-    ) -> Result<NewSession, SignInProblem> {
+    ) -> Result<NewSession, SignInError> {
         let mut renewed = match answer.id_token.take() {
             Some(id_token) => {
                 let claims = self.verify_id_token(&id_token, None, now).await?;
@@ -90,7 +86,7 @@ impl ConfiguredIdentityProvider {
             // The old ID token was verified when the person signed in. Its claims that the UserInfo endpoint has ever
             // returned do not count, because the endpoint may omit the claim with groups once a person has none.
             None => {
-                let claims = UnverifiedJwt::parse(&old_tokens.id_token).map_err(SignInProblem::from_refusal)?.claims;
+                let claims = UnverifiedJwt::parse(&old_tokens.id_token).map_err(SignInError::from_refusal)?.claims;
                 let outdated_claims: Vec<&str> = old_tokens.userinfo_claims.iter().map(String::as_str).collect();
                 let claims = claims.remove_claims(&outdated_claims);
                 let mut renewed = self.build_session(claims, answer, old_tokens.id_token.clone(), now).await?;
@@ -114,7 +110,7 @@ impl ConfiguredIdentityProvider {
         &self,
         snapshot: &IssuerSnapshot,
         form: &[(&str, &str)],
-    ) -> Result<TokenResponse, SignInProblem> {
+    ) -> Result<TokenResponse, SignInError> {
         let SignInEndpoints { token, needs_secret_in_form, .. } = &snapshot.metadata.sign_in;
         let endpoint = token.as_deref().ok_or_else(|| self.log_unusable("its metadata has no `token_endpoint`"))?;
         let OidcConfig { client_id: id, client_secret, authorities, .. } = &self.config;
@@ -126,17 +122,17 @@ impl ConfiguredIdentityProvider {
     }
 
     /// Logs why metadata or an answer of the provider cannot be used.
-    pub(super) fn log_unusable(&self, reason: &str) -> SignInProblem {
+    pub(super) fn log_unusable(&self, reason: &str) -> SignInError {
         self.log_problem(&RequestError::Unusable(reason.to_owned()))
     }
 
     /// Logs and converts the failure of a request to the provider.
-    fn log_problem(&self, error: &RequestError) -> SignInProblem {
+    fn log_problem(&self, error: &RequestError) -> SignInError {
         tracing::warn!(issuer = self.config.issuer, %error, "the identity provider did not answer as expected");
         match error {
-            RequestError::Unreachable(_) | RequestError::Unavailable(_) => SignInProblem::ProviderUnreachable,
-            RequestError::Refused(code) if code.is_empty() || code == "invalid_grant" => SignInProblem::Denied,
-            RequestError::Refused(_) | RequestError::Unusable(_) => SignInProblem::ProviderUnusable,
+            RequestError::Unreachable(_) | RequestError::Unavailable(_) => SignInError::ProviderUnreachable,
+            RequestError::Refused(code) if code.is_empty() || code == "invalid_grant" => SignInError::Denied,
+            RequestError::Refused(_) | RequestError::Unusable(_) => SignInError::ProviderUnusable,
         }
     }
 
@@ -148,18 +144,18 @@ impl ConfiguredIdentityProvider {
         tokens: TokenResponse,
         id_token: String,
         now: Timestamp,
-    ) -> Result<NewSession, SignInProblem> {
+    ) -> Result<NewSession, SignInError> {
         let subject = read_string(&id_claims, "sub")?.filter(|subject| subject.len() <= MAX_ID_BYTES);
         let subject = subject.ok_or_else(|| self.log_unusable("the ID token has no `sub`, or one that is too long"))?;
         let sid = read_string(&id_claims, "sid")?;
         let (auth_time, acr) = (id_claims.auth_time(now.as_second()), id_claims.acr());
-        let snapshot = self.issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
+        let snapshot = self.issuer.current_snapshot(now).await.map_err(SignInError::from_refusal)?;
         let mut userinfo_claims = BTreeSet::new();
         let claims = match (snapshot.metadata.sign_in.userinfo.as_deref(), &tokens.access_token) {
             (Some(endpoint), Some(token)) => {
                 let trusted = self.config.authorities.as_ref();
                 let text = get_with_token(endpoint, trusted, token).await.map_err(|error| self.log_problem(&error))?;
-                let userinfo = TokenClaims::parse(text).map_err(SignInProblem::from_refusal)?;
+                let userinfo = TokenClaims::parse(text).map_err(SignInError::from_refusal)?;
                 // OpenID Connect Core 1.0, section 5.3.2: otherwise the claims of another person could be substituted.
                 if read_string(&userinfo, "sub")?.as_deref() != Some(&subject) {
                     return Err(self.log_unusable("the UserInfo endpoint describes another person"));
@@ -204,8 +200,8 @@ impl ConfiguredIdentityProvider {
     }
 }
 
-fn read_string(claims: &TokenClaims, name: &'static str) -> Result<Option<String>, SignInProblem> {
-    claims.string(name).map(|text| text.map(str::to_owned)).map_err(SignInProblem::from_refusal)
+fn read_string(claims: &TokenClaims, name: &'static str) -> Result<Option<String>, SignInError> {
+    claims.string(name).map(|text| text.map(str::to_owned)).map_err(SignInError::from_refusal)
 }
 
 /// Returns `true` if a claim is this value, or a list that has it.

@@ -39,16 +39,16 @@ async fn only_the_answer_to_the_request_gives_tokens() {
     for wrong in ["code=c&state=other", "error=access_denied&state=other", "", "code=c"] {
         let problem = redeem(wrong).await.unwrap_err();
         assert!(
-            matches!(problem, GrantProblem::Response(AuthorizationResponseError::OtherRequest)),
+            matches!(problem, GrantError::Response(AuthorizationResponseError::OtherRequest)),
             "{wrong}: {problem}"
         );
     }
     let state = find("state");
     let problem = redeem(&format!("code=c&state={state}&iss=https://evil.example")).await.unwrap_err();
-    assert!(matches!(problem, GrantProblem::Response(AuthorizationResponseError::OtherIssuer)), "{problem}");
+    assert!(matches!(problem, GrantError::Response(AuthorizationResponseError::OtherIssuer)), "{problem}");
     let own = format!("state={state}&iss={}", provider.issuer);
     let problem = redeem(&format!("error=access_denied&{own}")).await.unwrap_err();
-    assert!(matches!(problem, GrantProblem::Response(AuthorizationResponseError::Refused(_))), "{problem}");
+    assert!(matches!(problem, GrantError::Response(AuthorizationResponseError::Refused(_))), "{problem}");
     assert_eq!(provider.count("/token"), 0);
     let tokens = redeem(&format!("code=c&{own}")).await.unwrap();
     assert_eq!((tokens.refresh_token.as_deref(), tokens.expires_in), (Some("r1"), Some(60)));
@@ -65,7 +65,7 @@ async fn device_code_is_redeemed_once_the_person_confirmed_it() {
     assert_eq!((device.interval().as_secs(), device.lifetime().as_secs()), (5, 600));
     provider.set_page("/token", 400, r#"{"error":"authorization_pending"}"#);
     let problem = client.redeem_device_code(&device).await.unwrap_err();
-    assert!(matches!(problem, GrantProblem::Refused(code) if code == "authorization_pending"));
+    assert!(matches!(problem, GrantError::Refused(code) if code == "authorization_pending"));
     provider.set_page("/token", 200, TOKENS);
     assert_eq!(client.redeem_device_code(&device).await.unwrap().access_token, "a1");
 }
@@ -87,7 +87,7 @@ async fn lifetimes_are_read_as_texts_and_shortened() {
         assert_eq!((device.interval().as_secs(), device.lifetime().as_secs()), (expected, expected));
     }
     provider.set_page("/token", 200, r#"{"access_token":"a1","expires_in":"soon"}"#);
-    assert!(matches!(client.refresh("r1").await.unwrap_err(), GrantProblem::Unusable(_)));
+    assert!(matches!(client.refresh("r1").await.unwrap_err(), GrantError::Unusable(_)));
 }
 
 #[actix::test]
@@ -95,14 +95,14 @@ async fn failures_of_the_provider_are_distinguished() {
     let (provider, client) = start().await;
     assert!(!client.revoke("r1").await.unwrap(), "it has no endpoint for that");
     provider.set_page("/token", 400, r#"{"error":"invalid_grant"}"#);
-    assert!(matches!(client.refresh("r1").await.unwrap_err(), GrantProblem::Refused(code) if code == "invalid_grant"));
+    assert!(matches!(client.refresh("r1").await.unwrap_err(), GrantError::Refused(code) if code == "invalid_grant"));
     provider.set_page("/token", 200, r#"{"access_token":7,"refresh_token":"hush"}"#);
     let problem = client.refresh("r1").await.unwrap_err();
-    assert!(matches!(problem, GrantProblem::Unusable(_)) && !problem.to_string().contains("hush"), "{problem}");
+    assert!(matches!(problem, GrantError::Unusable(_)) && !problem.to_string().contains("hush"), "{problem}");
     provider.stop().await;
-    assert!(matches!(client.refresh("r1").await.unwrap_err(), GrantProblem::Unreachable(_)));
+    assert!(matches!(client.refresh("r1").await.unwrap_err(), GrantError::Unreachable(_)));
     let problem = PublicClient::discover(settings("http://127.0.0.1:1"), None).await.err().unwrap();
-    assert!(matches!(problem, GrantProblem::Unreachable(_)), "{problem}");
+    assert!(matches!(problem, GrantError::Unreachable(_)), "{problem}");
 }
 
 #[actix::test]
@@ -111,8 +111,8 @@ async fn unavailable_metadata_counts_as_unreachable() {
     let discover = async || PublicClient::discover(settings(&provider.issuer), None).await.err().unwrap();
     provider.set_status(503);
     let problem = discover().await;
-    assert!(matches!(problem, GrantProblem::Unreachable(_)), "{problem}");
+    assert!(matches!(problem, GrantError::Unreachable(_)), "{problem}");
     provider.set_status(404);
     let problem = discover().await;
-    assert!(matches!(problem, GrantProblem::Unusable(_)), "{problem}");
+    assert!(matches!(problem, GrantError::Unusable(_)), "{problem}");
 }

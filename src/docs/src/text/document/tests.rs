@@ -113,7 +113,7 @@ fn document_over_the_time_limit_is_refused() {
     let text = "# h\n".repeat(10_000);
     let mut budget = Budget::with_deadline(std::time::Instant::now());
     let read = super::parse_with_fields("a.md", &text, &DocTypes::built_in(), &Map::new(), &mut budget);
-    assert_eq!(read.unwrap_err(), TooSlow);
+    assert_eq!(read.unwrap_err(), TooSlowError);
     assert!(budget.steps < 10_000, "and it ends soon: {}", budget.steps);
     // The parser's time grows with the lines and the containers around each.
     let nested: [(&str, Make); 7] = [
@@ -130,7 +130,7 @@ fn document_over_the_time_limit_is_refused() {
         let mut read = |n: usize| {
             super::parse_with_fields("a.md", &text(n), &DocTypes::built_in(), &Map::new(), &mut budget).map(drop)
         };
-        assert_eq!((read(50), read(40_000)), (Ok(()), Err(TooSlow)), "{name}");
+        assert_eq!((read(50), read(40_000)), (Ok(()), Err(TooSlowError)), "{name}");
         assert!(budget.steps < 100_000, "{name} ends before it is parsed: {}", budget.steps);
     }
 }

@@ -58,9 +58,9 @@ fn overflow_lasts_until_pump_is_reattached() {
     for _ in 0..4 {
         outbox.push(Bytes::from_static(b"x")).unwrap();
     }
-    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(RefusedMessage::Overflow));
+    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(PushError::Overflow));
     outbox.drain(0, 1000);
-    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(RefusedMessage::Closed));
+    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(PushError::Closed));
     assert!(outbox.attach(0, wake));
     assert_eq!(outbox.push(Bytes::from_static(b"y")), Ok(()));
 }
@@ -78,7 +78,7 @@ fn sent_frames_without_memory_are_dropped_first() {
     }
     // The exempt bytes hold one frame, and half of the memory holds two more.
     assert_eq!(memory.used_by("alice"), 32 << 10);
-    assert_eq!(outbox.rewind(0), Err(ResumeFault::TooLate));
+    assert_eq!(outbox.rewind(0), Err(ResumeError::TooLate));
     assert_eq!(outbox.rewind(1), Ok(1));
     drop(outbox);
     assert_eq!(memory.used_by("alice"), 0);
@@ -90,7 +90,7 @@ fn single_message_over_byte_limit_is_accepted() {
     let (wake, _) = counting_wake();
     assert!(outbox.attach(0, wake));
     assert_eq!(outbox.push(Bytes::from(vec![b'x'; 500])), Ok(()));
-    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(RefusedMessage::Overflow));
+    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(PushError::Overflow));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn half_full_outbox_drops_only_dispensable_notifications() {
     let outbox = Outbox::new(OutboxLimits { bytes: 10_000, ..LIMITS });
     let notification = |method: &str| encode::notification(method, None);
     let progress = || notification("notifications/progress");
-    let dropped = |is_first| Err::<(), _>(RefusedMessage::Dispensable { is_first });
+    let dropped = |is_first| Err::<(), _>(PushError::Dispensable { is_first });
     assert_eq!(outbox.push(notification("notifications/tools/list_changed")), Ok(()));
     assert_eq!(outbox.push(progress()), Ok(()));
     assert_eq!(outbox.push(progress()), dropped(true));
@@ -113,7 +113,7 @@ fn half_full_outbox_drops_only_dispensable_notifications() {
     assert_eq!(outbox.push(notification("notifications/tools/list_changed")), Ok(()));
     assert_eq!(outbox.push(notification("notifications/tasks/status")), Ok(()));
     assert_eq!(outbox.push(notification("notifications/tasks/status")), Ok(()), "states are not dropped");
-    assert_eq!(outbox.push(Bytes::from_static(b"answer")), Err(RefusedMessage::Overflow));
+    assert_eq!(outbox.push(Bytes::from_static(b"answer")), Err(PushError::Overflow));
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn rewind_succeeds_only_within_kept_frames() {
     }
     assert_eq!(outbox.drain(0, 1000).unwrap().frames.len(), 4);
     outbox.detach(0);
-    assert_eq!(outbox.rewind(1), Err(ResumeFault::TooLate));
-    assert_eq!(outbox.rewind(5), Err(ResumeFault::Ahead));
+    assert_eq!(outbox.rewind(1), Err(ResumeError::TooLate));
+    assert_eq!(outbox.rewind(5), Err(ResumeError::Ahead));
     let generation = outbox.rewind(3).unwrap();
     assert!(outbox.attach(generation, wake));
     assert_eq!(outbox.drain(generation, 1000).unwrap().frames, vec![Bytes::from("4")]);
@@ -153,7 +153,7 @@ fn rewind_to_unsent_dropped_frame_is_too_late() {
     for frame in ["1", "2", "3"] {
         outbox.push(Bytes::from(frame)).unwrap();
     }
-    assert_eq!(outbox.rewind(0), Err(ResumeFault::TooLate));
+    assert_eq!(outbox.rewind(0), Err(ResumeError::TooLate));
     let generation = outbox.rewind(1).unwrap();
     assert_eq!(outbox.drain(generation, 1000).unwrap().frames, vec![Bytes::from("2"), Bytes::from("3")]);
 }
@@ -211,7 +211,7 @@ fn abandoned_outbox_drops_waiting_frames_and_closes() {
     assert_eq!((outbox.len(), outbox.bytes()), (1, 5));
     outbox.abandon(1013, "too slow");
     assert_eq!((outbox.len(), outbox.bytes(), count.load(Ordering::Relaxed)), (0, 0, 2));
-    assert_eq!(outbox.push(Bytes::from_static(b"late")), Err(RefusedMessage::Closed));
+    assert_eq!(outbox.push(Bytes::from_static(b"late")), Err(PushError::Closed));
     let last = outbox.drain(0, 60).unwrap();
     assert_eq!((last.frames, last.close), (vec![], Some((1013, "too slow"))));
     // Frames that were sent before can still be replayed.
@@ -234,7 +234,7 @@ fn detached_outbox_keeps_at_most_what_may_be_replayed() {
     assert!(memory.used_by("alice") <= 32 << 10, "{}", memory.used_by("alice"));
     push().unwrap();
     assert_eq!(outbox.bytes(), 30_000);
-    assert_eq!(outbox.rewind(47), Err(ResumeFault::TooLate));
+    assert_eq!(outbox.rewind(47), Err(ResumeError::TooLate));
     let generation = outbox.rewind(48).unwrap();
     assert_eq!(outbox.drain(generation, 1 << 20).unwrap().frames.len(), 3);
 }

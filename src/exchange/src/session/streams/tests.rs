@@ -158,7 +158,7 @@ fn read_stream_has_limits_of_messages_and_drops_progress_first() {
     let (reader, _watch, _) = streams.attach(n).unwrap();
     let progress = || encode::notification("notifications/progress", None);
     assert_eq!((0..20).filter(|_| streams.push(n, progress()).is_ok()).count(), 4);
-    assert_eq!(streams.push(n, progress()), Err(RefusedMessage::Dispensable { is_first: false }));
+    assert_eq!(streams.push(n, progress()), Err(PushError::Dispensable { is_first: false }));
     for _ in 0..4 {
         streams.push(n, bytes("question")).unwrap();
     }
@@ -167,8 +167,8 @@ fn read_stream_has_limits_of_messages_and_drops_progress_first() {
     for _ in 0..8 {
         streams.push(n, bytes("question")).unwrap();
     }
-    assert_eq!(streams.push(n, bytes("question")), Err(RefusedMessage::Overflow));
-    assert_eq!(streams.push(n, bytes("question")), Err(RefusedMessage::Closed));
+    assert_eq!(streams.push(n, bytes("question")), Err(PushError::Overflow));
+    assert_eq!(streams.push(n, bytes("question")), Err(PushError::Closed));
     assert_eq!(streams.read(n, reader, 0), ReadOutcome::End);
 }
 
@@ -196,7 +196,7 @@ fn unread_events_without_memory_end_their_streams() {
     streams.push(GET_STREAM, message()).unwrap();
     streams.push(GET_STREAM, message()).unwrap();
     assert_eq!(memory.used_by("ann"), 64 << 10);
-    assert_eq!(streams.push(GET_STREAM, message()), Err(RefusedMessage::Overflow));
+    assert_eq!(streams.push(GET_STREAM, message()), Err(PushError::Overflow));
     assert_eq!(memory.used_by("ann"), 0);
 }
 

@@ -15,7 +15,7 @@ use super::{
     trust::TlsTrust,
 };
 use crate::{
-    credentials::{AuthorizationFailure, AuthorizationHeaders, Credentials, HttpRefusal},
+    credentials::{AuthorizationError, AuthorizationHeaders, Credentials, HttpRefusal},
     link::LinkError,
 };
 use countersign_provider::Permit;
@@ -94,7 +94,7 @@ pub(super) async fn send_again(
             Ok(()) if permit.is_none() && attempt < MAX_REFUSALS => None,
             Ok(()) => Some(authorization_failure(&refused.refusal)),
             // The server has refused an approved change, whatever its authorization server does.
-            Err(AuthorizationFailure::Unavailable(_)) if permit.is_some() => {
+            Err(AuthorizationError::Unavailable(_)) if permit.is_some() => {
                 Some(authorization_failure(&refused.refusal))
             }
             Err(failure) => Some(failure),
@@ -149,8 +149,8 @@ pub(crate) async fn open<T>(
 }
 
 /// Returns the failure of a refused request that is not sent again.
-fn authorization_failure(refusal: &HttpRefusal) -> AuthorizationFailure {
-    AuthorizationFailure::Refused(format!("refused the access token (HTTP status {})", refusal.status))
+fn authorization_failure(refusal: &HttpRefusal) -> AuthorizationError {
+    AuthorizationError::Refused(format!("refused the access token (HTTP status {})", refusal.status))
 }
 
 /// Returns the refusal if the response is one: 401, or 403 with a challenge. For an approved change, any 403 counts.

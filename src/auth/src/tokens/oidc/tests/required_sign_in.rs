@@ -33,21 +33,21 @@ async fn provider_must_return_the_sign_in_that_was_asked_for() {
     for (required, claims, problem) in [
         (&recent, json!({ "auth_time": now }), None),
         (&recent, json!({ "auth_time": now - 360 }), None),
-        (&recent, json!({ "auth_time": now - 361 }), Some(SignInProblem::NotRecent)),
-        (&recent, json!({}), Some(SignInProblem::NotRecent)),
-        (&recent, json!({ "auth_time": "now" }), Some(SignInProblem::NotRecent)),
+        (&recent, json!({ "auth_time": now - 361 }), Some(SignInError::NotRecent)),
+        (&recent, json!({}), Some(SignInError::NotRecent)),
+        (&recent, json!({ "auth_time": "now" }), Some(SignInError::NotRecent)),
         (&strong, json!({ "acr": "phr" }), None),
-        (&strong, json!({ "acr": "pwd" }), Some(SignInProblem::NotStrong)),
-        (&strong, json!({}), Some(SignInProblem::NotStrong)),
+        (&strong, json!({ "acr": "pwd" }), Some(SignInError::NotStrong)),
+        (&strong, json!({}), Some(SignInError::NotStrong)),
         (&both, json!({ "auth_time": now, "acr": "mfa" }), None),
-        (&both, json!({ "auth_time": now }), Some(SignInProblem::NotStrong)),
-        (&both, json!({ "acr": "mfa" }), Some(SignInProblem::NotRecent)),
+        (&both, json!({ "auth_time": now }), Some(SignInError::NotStrong)),
+        (&both, json!({ "acr": "mfa" }), Some(SignInError::NotRecent)),
     ] {
         assert_eq!(fixture.sign_in_with(Some(required), claims.clone()).await.err(), problem, "{required} {claims}");
     }
     // The UserInfo endpoint cannot vouch for the sign-in.
     fixture.set_userinfo(json!({ "auth_time": now, "acr": "mfa" }));
-    assert_eq!(fixture.sign_in_with(Some(&both), json!({})).await.err(), Some(SignInProblem::NotRecent));
+    assert_eq!(fixture.sign_in_with(Some(&both), json!({})).await.err(), Some(SignInError::NotRecent));
 }
 
 #[actix::test]

@@ -193,13 +193,13 @@ async fn refused_request_is_repeated_with_a_better_token() {
     account.renewed.lock().extend((0..20).map(|n| n.to_string()));
     let link = open(port, &account, Vec::new()).await;
     let refused = call(&*link, &OutgoingRequest::new(1, "tools/call", None)).await;
-    assert!(matches!(refused, Err(LinkError::Unauthorized(AuthorizationFailure::Refused(_)))), "{refused:?}");
+    assert!(matches!(refused, Err(LinkError::Unauthorized(AuthorizationError::Refused(_)))), "{refused:?}");
     assert_eq!(server.tokens_of("tools/call").len(), MAX_REFUSALS as usize);
     // Without a token the person is asked, and nothing more is sent.
     account.renewed.lock().clear();
     for _ in 0..2 {
         let refused = call(&*link, &OutgoingRequest::new(2, "tools/list", None)).await;
-        assert!(matches!(refused, Err(LinkError::Unauthorized(AuthorizationFailure::ConsentNeeded(_)))), "{refused:?}");
+        assert!(matches!(refused, Err(LinkError::Unauthorized(AuthorizationError::ConsentNeeded(_)))), "{refused:?}");
     }
     assert_eq!(server.tokens_of("tools/list").len(), 1);
     handle.stop(false).await;
@@ -223,7 +223,7 @@ async fn request_with_a_permit_is_sent_once() {
         };
         let approved = OutgoingRequest { permit: Some(permit), ..OutgoingRequest::new(1, "tools/call", None) };
         let refused = call(&*link, &approved).await;
-        assert!(matches!(refused, Err(LinkError::Unauthorized(AuthorizationFailure::Refused(_)))), "{refused:?}");
+        assert!(matches!(refused, Err(LinkError::Unauthorized(AuthorizationError::Refused(_)))), "{refused:?}");
         assert_eq!(std::mem::take(&mut *server.received.lock()).len(), 1);
     }
     handle.stop(false).await;
@@ -249,7 +249,7 @@ impl Credentials for BoundAccount {
         &'a self,
         method: &'a str,
         uri: &'a Uri,
-    ) -> LocalBoxFuture<'a, Result<AuthorizationHeaders, AuthorizationFailure>> {
+    ) -> LocalBoxFuture<'a, Result<AuthorizationHeaders, AuthorizationError>> {
         Box::pin(async move {
             let mut headers = self.0.authorize(method, uri).await?;
             headers.push((DPOP.clone(), format!("{method} {uri}").parse().unwrap()));
@@ -262,7 +262,7 @@ impl Credentials for BoundAccount {
         refusal: &'a HttpRefusal,
         headers: &'a AuthorizationHeaders,
         attempt: u32,
-    ) -> LocalBoxFuture<'a, Result<(), AuthorizationFailure>> {
+    ) -> LocalBoxFuture<'a, Result<(), AuthorizationError>> {
         self.0.handle_refusal(refusal, headers, attempt)
     }
 
@@ -270,7 +270,7 @@ impl Credentials for BoundAccount {
         self.0.learn_nonce(nonce);
     }
 
-    fn prepare(&self) -> LocalBoxFuture<'_, Result<(), AuthorizationFailure>> {
+    fn prepare(&self) -> LocalBoxFuture<'_, Result<(), AuthorizationError>> {
         self.0.prepare()
     }
 }

@@ -7,7 +7,7 @@ use super::super::Refusal;
 /// The reason why a person is not signed in. The dashboard gets its name, and has a text for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
-pub enum SignInProblem {
+pub enum SignInError {
     /// No identity provider is configured.
     NotConfigured,
     /// The provider does not answer.
@@ -32,7 +32,7 @@ pub enum SignInProblem {
     Failed,
 }
 
-impl SignInProblem {
+impl SignInError {
     /// Returns the name of the problem in the URL of the dashboard.
     #[must_use]
     pub fn name(self) -> &'static str {
