@@ -206,8 +206,9 @@ fn inbox_decides_changes() {
 
     // A small window works, too, and a stopped inbox redraws itself.
     inbox.keys("q");
-    inbox.resize(40, 10);
     inbox.wait_for_text("You're all caught up");
+    inbox.resize(40, 10);
+    inbox.wait_for_text("unknown 0 …");
     let before = inbox.raw().matches("\u{1b}[?1049h").count();
     inbox.keys("\u{1a}");
     support::eventually("it draws itself again", || {
