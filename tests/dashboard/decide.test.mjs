@@ -84,6 +84,32 @@ test('a change is rejected with a comment', async () => {
   await page.context().close();
 });
 
+test('presses on the same place never approve after a rejection failed', async () => {
+  for (const width of [1440, 390]) {
+    const page = await dashboard(browser, gateway, { width, height: 844 });
+    const id = await gateway.proposeIssue(`Reject at ${width}`);
+    await open(page, `Reject at ${width}`);
+    const centre = async () => {
+      const { x, y, width, height } = await button(page, 'Reject').boundingBox();
+      return [x + width / 2, y + height / 2];
+    };
+    // A double click counts as one press, which opens the rejection.
+    await page.mouse.dblclick(...(await centre()));
+    await page.locator('[data-act=reject].armed:enabled').waitFor();
+    await page.getByLabel('Comment').fill('Not this one');
+    const place = await centre();
+    await page.route('**/api/changes/*/decision', (route) => route.fulfill({ status: 503, json: { title: 'The store is not available' } }), { times: 1 });
+    await page.mouse.click(...place);
+    await page.locator('.decision-error').waitFor();
+    await becomes(() => page.locator('footer.decision').getAttribute('data-mode'), 'reject');
+    await page.mouse.click(...place);
+    await page.locator('.outcome', { hasText: 'Rejected' }).waitFor();
+    assert.equal((await gateway.change(id)).decisions[0].comment, 'Not this one');
+    assertClean(page, status(503));
+    await page.context().close();
+  }
+});
+
 test('an update shows its diff side by side and line by line', async () => {
   const lines = Array.from({ length: 40 }, (_, i) => `Line ${i + 1}`);
   const issueId = await gateway.issue('Before the update', { description: lines.join('\n') });

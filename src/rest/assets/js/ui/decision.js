@@ -26,6 +26,8 @@ export class DecisionBar {
   #altered = false;
   #afterConflict = false;
   #mode = 'idle';
+  // The kind of the request that runs, or null.
+  #sending = null;
   #armedAt = 0;
   #notBefore = 0;
   #guardTimer = null;
@@ -73,7 +75,7 @@ export class DecisionBar {
     const same = this.#change?.id === change.id;
     if (!same) this.#comment.value = this.#drafts.get(change.id) ?? '';
     if (!same || change.version !== this.#change.version) {
-      this.#mode = 'idle';
+      this.#mode = same && this.#isRejecting() ? 'reject' : 'idle';
       if (!same) this.#setError('');
     }
     if (sudden) this.#guardPresses();
@@ -109,7 +111,8 @@ export class DecisionBar {
 
   /** Shows why the decision was refused. `remedy` is a button that helps. */
   fail(message, remedy = null) {
-    this.#mode = 'idle';
+    this.#mode = this.#isRejecting() ? 'reject' : 'idle';
+    this.#sending = null;
     this.#setError(message, remedy);
     this.#render();
   }
@@ -187,6 +190,12 @@ export class DecisionBar {
     return this.#me.mayDecide && this.#change !== null && !this.#isBlocked();
   }
 
+  // Tells if a rejection was begun. It stays open until it is cancelled or made, so that no button that approves appears where
+  // the reader presses *Reject*.
+  #isRejecting() {
+    return this.#mode === 'reject' || (this.#mode === 'busy' && this.#sending === 'reject');
+  }
+
   #isBlocked() {
     return this.#mode === 'busy' || !isReachable();
   }
@@ -260,6 +269,12 @@ export class DecisionBar {
     return this.startReject();
   }
 
+  // After a rejection, *Approve* takes the place of this button, and a double click must not press it.
+  #pressCancel() {
+    if (this.#isRejecting()) this.#guardPresses();
+    this.cancel();
+  }
+
   #reject() {
     if (!this.#lacksComment()) this.#send('reject');
   }
@@ -270,9 +285,11 @@ export class DecisionBar {
     const comment = this.#comment.value.trim();
     this.#sentFromHere = this.hasFocus;
     this.#mode = 'busy';
+    this.#sending = kind;
     this.#setError('');
-    this.#render(kind);
+    this.#render();
     const done = await this.#submit(kind, comment);
+    this.#sending = null;
     if (done) this.#drafts.delete(id);
     if (this.#change?.id !== id) return;
     if (done) this.#comment.value = '';
@@ -284,7 +301,7 @@ export class DecisionBar {
     if (this.#sentFromHere && document.activeElement === document.body) this.element.querySelector(`[data-act=${kind}]:enabled`)?.focus();
   }
 
-  #render(busyWith = null) {
+  #render() {
     const change = this.#change;
     const { state } = change;
     const settling = state === 'outcome_unknown';
@@ -301,11 +318,11 @@ export class DecisionBar {
       return;
     }
     if (undoing) {
-      this.#undoRow(busyWith);
+      this.#undoRow();
       return;
     }
     if (!settling && !isReviewerOf(change, this.#me)) {
-      this.#renderNoReviewer(busyWith);
+      this.#renderNoReviewer();
       return;
     }
     if (isDecidable(state) && this.#selection.size() > 0) {
@@ -320,7 +337,7 @@ export class DecisionBar {
       this.#mode === 'confirm' ? this.#confirmation() : h('div', { class: 'decision-row' },
         h('label', { class: 'sr-only', for: 'comment' }, settling ? t('decision.howDoYouKnow') : t('controls.comment')),
         this.#comment,
-        settling ? this.#settleRow() : this.#decideRow(busyWith)));
+        settling ? this.#settleRow() : this.#decideRow()));
     const isRequired = change.terms.requireComment;
     if (this.#mode === 'reject') this.#comment.placeholder = t(isRequired ? 'decision.whyRequired' : 'decision.whyOptional');
     else this.#comment.placeholder = t(settling ? 'decision.howRecorded' : isRequired ? 'decision.commentRequired' : 'decision.commentOptional');
@@ -364,41 +381,41 @@ export class DecisionBar {
   }
 
   // Shows what remains for somebody who may not decide this change: refreshing the preview.
-  #renderNoReviewer(busyWith) {
+  #renderNoReviewer() {
     fill(this.element, this.#errorLine(),
       h('p', { class: 'decision-note' }, icon('person'), h('span', null, visibleString(this.#obstacle()[1]))),
-      this.#change.state === 'stale' && h('div', { class: 'buttons' }, this.#refreshButton(busyWith)));
+      this.#change.state === 'stale' && h('div', { class: 'buttons' }, this.#refreshButton()));
   }
 
-  #refreshButton(busyWith) {
+  #refreshButton() {
     return h('button', { type: 'button', disabled: this.#isBlocked(), data: { act: 'refresh' }, 'aria-keyshortcuts': 'f', onclick: () => this.refreshPreview() },
-      icon('refresh'), t(busyWith === 'refresh' ? 'decision.refreshing' : 'decision.refresh'), h('kbd', { 'aria-hidden': 'true' }, 'f'));
+      icon('refresh'), t(this.#sending === 'refresh' ? 'decision.refreshing' : 'decision.refresh'), h('kbd', { 'aria-hidden': 'true' }, 'f'));
   }
 
-  #undoRow(busyWith) {
+  #undoRow() {
     const { runAfter } = this.#change;
     fill(this.element, this.#errorLine(),
       h('div', { class: 'confirm' }, h('p', null, icon('clock'), h('span', null, isReachable() ? parts('decision.approvedRuns', { time: time(runAfter, 'countdown') }) : t('decision.unknownIfRun'))),
         this.#mayUndo() && h('div', { class: 'buttons' }, h('button', { type: 'button', data: { act: 'undo' }, disabled: this.#isBlocked(), 'aria-keyshortcuts': 'u', onclick: () => this.undo() },
-          icon('undo'), t(busyWith === 'undo' ? 'decision.undoing' : 'decision.undo'), h('kbd', { 'aria-hidden': 'true' }, 'u')))));
+          icon('undo'), t(this.#sending === 'undo' ? 'decision.undoing' : 'decision.undo'), h('kbd', { 'aria-hidden': 'true' }, 'u')))));
     clearTimeout(this.#undoTimer);
     this.#undoTimer = setTimeout(() => this.#change && !isUndoable(this.#change) && this.#render(), Math.min(until(runAfter) + 50, 2 ** 31 - 1));
   }
 
-  #decideRow(busyWith) {
+  #decideRow() {
     const blocked = this.#isBlocked();
-    const rejecting = this.#mode === 'reject';
+    const rejecting = this.#isRejecting();
     const guarded = Date.now() < this.#notBefore;
     const canApprove = !rejecting && this.#change.state === 'pending' && !this.#obstacle();
     // Approving without a preview uses a different button.
     const withoutPreview = Boolean(this.#change.preview?.failed);
     return h('div', { class: 'buttons' },
-      rejecting && this.#cancelButton(),
-      !rejecting && this.#change.state === 'stale' && this.#refreshButton(busyWith),
+      !rejecting && this.#change.state === 'stale' && this.#refreshButton(),
       h('button', { type: 'button', class: `reject${rejecting ? ' armed' : ''}`, disabled: blocked || (rejecting && guarded), data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#pressReject() },
-        icon('cross'), t(busyWith === 'reject' ? 'decision.rejecting' : 'decision.reject'), h('kbd', { 'aria-hidden': 'true' }, 'r')),
+        icon('cross'), t(this.#sending === 'reject' ? 'decision.rejecting' : 'decision.reject'), h('kbd', { 'aria-hidden': 'true' }, 'r')),
       canApprove && h('button', { type: 'button', class: withoutPreview ? 'no-preview' : 'approve', disabled: blocked || guarded, data: { act: 'approve' }, 'aria-keyshortcuts': withoutPreview ? null : 'a', onclick: () => this.approve() },
-        icon(withoutPreview ? 'alert' : 'check'), t(busyWith === 'approve' ? 'decision.approving' : withoutPreview ? 'decision.approveNoPreview' : 'decision.approve'), !withoutPreview && h('kbd', { 'aria-hidden': 'true' }, 'a')));
+        icon(withoutPreview ? 'alert' : 'check'), t(this.#sending === 'approve' ? 'decision.approving' : withoutPreview ? 'decision.approveNoPreview' : 'decision.approve'), !withoutPreview && h('kbd', { 'aria-hidden': 'true' }, 'a')),
+      rejecting && this.#cancelButton());
   }
 
   #confirmation() {
@@ -415,7 +432,7 @@ export class DecisionBar {
   }
 
   #cancelButton() {
-    return h('button', { type: 'button', data: { act: 'cancel' }, onclick: () => this.cancel() }, t('common.cancel'));
+    return h('button', { type: 'button', data: { act: 'cancel' }, disabled: this.#isBlocked(), onclick: () => this.#pressCancel() }, t('common.cancel'));
   }
 
   #settleRow() {
