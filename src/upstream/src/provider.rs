@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     calls::actor::Execute,
-    server::{CONNECT_TOOL, Phase, Upstream, accounts::PersonalUpstreams},
+    server::{CONNECT_TOOL, Phase, REREAD_TIMEOUT, Upstream, accounts::PersonalUpstreams},
 };
 use countersign_config::Serialization;
 use countersign_domain::{
@@ -24,9 +24,6 @@ use countersign_provider::{
     previews::arguments as preview,
 };
 use countersign_runtime::large_messages::offload;
-
-/// The time limit for reading the tools before an approved change runs. Some servers answer nothing while they run a call.
-const REREAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Upstream {
     fn unavailable_error(&self, reason: &str) -> McpError {

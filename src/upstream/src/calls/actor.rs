@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::execute;
 use crate::{
-    link::{LinkError, NegotiatedSession, handshake},
+    link::{LinkError, LinkKind, NegotiatedSession, handshake},
     server::{
-        Upstream, UpstreamActor,
+        REREAD_TIMEOUT, Upstream, UpstreamActor,
         connection::{LinkCalls, UpstreamConnection},
         endpoint::Endpoint,
         pool::{OpeningSender, PoolKey},
@@ -70,8 +70,8 @@ impl Handler<OpenLink> for UpstreamActor {
             };
             if let Err(error) = &result {
                 tracing::info!(upstream = %upstream.config.name, %error, "cannot open another link to the upstream");
-                // A server that refuses the handshake may be of the stateless era now.
-                if error.is_refusal() {
+                // A server that refuses the handshake may be of the stateless era now. A program may refuse a second process.
+                if error.is_refusal() && open.endpoint.kind() != LinkKind::SingleStream {
                     upstream.era_doubted.notify_one();
                 }
             }
@@ -84,7 +84,7 @@ impl Handler<OpenLink> for UpstreamActor {
 /// answers than the one whose tools are known, the tools are read again first.
 ///
 /// # Errors
-/// As [`handshake::open`]; [`LinkError::Unreachable`] if another version answers, and the tools have changed or cannot be read.
+/// As [`handshake::open`]; [`LinkError::Unreachable`] if another version answers, and the tools have changed.
 async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<UpstreamConnection>, LinkError> {
     let known_session =
         upstream.negotiated().ok_or_else(|| LinkError::Unreachable("it has not been reached yet".into()))?;
@@ -97,13 +97,14 @@ async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<Upst
         handshake::open(&*connector, Some(&known_session), capabilities, Arc::clone(&calls) as _).await?;
     let connection = Arc::new(UpstreamConnection::new(link, connector.kind(), calls, &negotiated));
     let server_info = |session: &NegotiatedSession| session.server_info.as_ref().map(|info| info.get().to_owned());
-    if server_info(&negotiated) != server_info(&known_session)
-        && !upstream.has_same_tools(tools_version, Some(upstream.config.timeout)).await
-    {
-        connection.close();
-        return Err(LinkError::Unreachable(
-            "it has been replaced, and its tools have changed or cannot be read".into(),
-        ));
+    if server_info(&negotiated) != server_info(&known_session) {
+        let limit = upstream.config.timeout.min(REREAD_TIMEOUT);
+        let is_same = upstream.has_same_tools(tools_version, Some(limit)).await;
+        // If they cannot be read, the last known ones count.
+        if !is_same && !upstream.has_same_tools(tools_version, None).await {
+            connection.close();
+            return Err(LinkError::Unreachable("it has been replaced, and its tools have changed".into()));
+        }
     }
     Ok(connection)
 }

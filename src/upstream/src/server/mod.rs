@@ -51,6 +51,10 @@ const EVENT_BUFFER: usize = 256;
 /// The time limit for calls in flight to an upstream that is replaced or removed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The time limit for reading the tools again, before an approved change runs or a link to another version of the server is
+/// used. Some servers answer nothing while they run a call.
+pub(crate) const REREAD_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The state of the connection.
 #[derive(Clone, Debug)]
 pub enum Phase {

@@ -348,6 +348,23 @@ async fn refused_lists_connection_does_not_repeat_reads() {
 }
 
 #[actix::test]
+async fn tool_of_lost_lists_connection_keeps_its_definition() {
+    let fake = legacy();
+    *fake.tools_for_askable_clients.lock() = Some(fake::tools(&["echo", "ask"]));
+    let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
+    upstream.wait_until_settled().await;
+    seconds(10).await;
+    let hash = upstream.tools()[1].definition_hash();
+    fake.open_links()[1].closed.cancel();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(upstream.has_definition("fake__ask", &hash).await);
+    assert_eq!(names(&upstream), ["fake__echo", "fake__ask"]);
+    seconds(10).await;
+    assert!(upstream.has_definition("fake__ask", &hash).await);
+    assert_eq!(names(&upstream), ["fake__echo", "fake__ask"]);
+}
+
+#[actix::test]
 async fn lists_connection_closes_if_lists_are_equal() {
     let fake = legacy();
     let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);

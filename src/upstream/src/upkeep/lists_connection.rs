@@ -5,7 +5,13 @@
 //! second connection therefore declares everything and reads the lists; questions on it are declined. It is closed
 //! again if it has the same lists.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
@@ -28,17 +34,28 @@ const CHANGE_NOTICE_DELAY: Duration = Duration::from_secs(3);
 /// The connection on which the lists are read, if it is not the common connection.
 pub(crate) struct ListsConnection {
     connection: ArcSwapOption<UpstreamConnection>,
+    /// `true` while the lists are those of the second connection, even if it has ended and is to be opened again.
+    is_needed: AtomicBool,
     discard_signal: Notify,
 }
 
 impl ListsConnection {
     pub(crate) fn new(connection: Option<Arc<UpstreamConnection>>) -> Self {
-        Self { connection: ArcSwapOption::from(connection), discard_signal: Notify::new() }
+        Self {
+            is_needed: AtomicBool::new(connection.is_some()),
+            connection: ArcSwapOption::from(connection),
+            discard_signal: Notify::new(),
+        }
     }
 
     /// Returns the connection, if it can be used.
     pub(crate) fn current(&self) -> Option<Arc<UpstreamConnection>> {
         self.connection.load_full().filter(|connection| connection.is_usable())
+    }
+
+    /// Returns `true` if the connection has ended and is about to be opened again. The common connection may list fewer tools.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.is_needed.load(Ordering::Acquire) && self.current().is_none()
     }
 
     /// Closes a connection that does not answer, so that another one is opened.
@@ -120,6 +137,7 @@ pub(crate) async fn run(
                     return;
                 }
                 must_read |= opened.is_some();
+                lists_connection.is_needed.store(opened.is_some(), Ordering::Release);
                 lists_connection.connection.store(opened);
                 if std::mem::take(&mut must_read) {
                     upstream.mark_stale(ListKinds::all());
@@ -128,6 +146,7 @@ pub(crate) async fn run(
             if let Some(connection) = lists_connection.current() {
                 tokio::time::sleep(CHANGE_NOTICE_DELAY).await;
                 if has_same_lists(&upstream, &common_connection, &connection).await {
+                    lists_connection.is_needed.store(false, Ordering::Release);
                     lists_connection.connection.store(None);
                     connection.close();
                     return;

@@ -324,6 +324,11 @@ async fn maintain_connection(
                     }
                     last_change = Instant::now();
                 }
+                if lists_connection.is_awaited() {
+                    // The lists are read once it is open. Those who wait for the tools go on with the last known ones.
+                    upstream.tools_readers.lock().clear();
+                    continue;
+                }
                 let lists = ListKinds::from_bits_truncate(upstream.stale_lists.swap(0, Ordering::AcqRel));
                 let current = lists_connection.current();
                 let reader = current.as_ref().unwrap_or(connection);
