@@ -137,6 +137,32 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['small'
   });
 }
 
+for (const [width, height] of [[1440, 900], [390, 800]]) {
+  test(`the link to the decision of a bundle leads to it at ${width} pixels`, async () => {
+    const ids = await propose(`end-bot-${width}`, Array.from({ length: 8 }, (_, n) => `Above the end ${n + 1}`));
+    const page = await dashboard(browser, gateway, { width, height, route: `/#/bundles/${ids[0]}` });
+    await item(page, 'Above the end 8').waitFor();
+    await page.getByRole('button', { name: 'at the end of the page' }).click();
+    await focused(page, '.plan-decision');
+    // The changes near the end get their height in the frames after the first scrolling.
+    await page.evaluate(async () => {
+      const list = document.querySelector('.list-sections');
+      for (let same = 0, last = -1; same < 10; last = list.offsetHeight) {
+        await new Promise(requestAnimationFrame);
+        same = list.offsetHeight === last ? same + 1 : 0;
+      }
+    });
+    const { top, bottom, screen } = await decision(page).evaluate((section) => ({ ...section.getBoundingClientRect().toJSON(), screen: innerHeight }));
+    assert.ok(top >= 0 && bottom <= screen, `the decision is at ${top} to ${bottom} on a screen of ${screen}`);
+    // Then the page is the reader's again.
+    await page.mouse.move(width / 2, height / 2);
+    await page.mouse.wheel(0, -3000);
+    await becomes(() => decision(page).evaluate((section) => section.getBoundingClientRect().top > innerHeight), true);
+    assertClean(page);
+    await page.context().close();
+  });
+}
+
 /** Closes the group of an agent's issues before the page learns that they are a bundle. */
 async function closeBeforeBundle(page, agent) {
   const { promise: closed, resolve: release } = Promise.withResolvers();

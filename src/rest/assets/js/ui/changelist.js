@@ -21,10 +21,21 @@ const seenMark = () => h('span', { class: 'badge tone-green seen-mark' }, icon('
 /** Creates the line that leads to the decision on all changes, which stands below them. */
 export const decisionHint = (decision) => h('p', { class: 'quiet decision-hint', hidden: true }, parts('list.decideBelow', {
   link: h('button', { type: 'button', class: 'link', onclick: () => {
-    decision.scrollIntoView({ block: 'end' });
+    keepInSight(decision);
     decision.focus({ preventScroll: true });
   } }, t('list.atEnd')),
 }));
+
+// Changes get their full height when they come near the screen and push the decision down, so this scrolls again until the reader acts.
+function keepInSight(decision) {
+  const abort = new AbortController();
+  const scroll = () => decision.scrollIntoView({ block: 'end' });
+  const observer = new ResizeObserver(scroll);
+  abort.signal.addEventListener('abort', () => observer.disconnect());
+  for (const type of ['wheel', 'pointerdown', 'keydown']) addEventListener(type, () => abort.abort(), { capture: true, passive: true, signal: abort.signal });
+  for (const element of [decision.previousElementSibling, decision]) observer.observe(element);
+  scroll();
+}
 
 export class ChangeList {
   element;
