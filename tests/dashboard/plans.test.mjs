@@ -88,6 +88,21 @@ test('an approved plan is stopped before it runs', async (t) => {
   await page.context().close();
 });
 
+test('an unknown plan is named in place of the last one', async () => {
+  const id = await propose('Known plan', ['Known step']);
+  const page = await dashboard(browser, gateway, { route: `/#/plans/${id}` });
+  await page.locator('.list-item', { hasText: 'Known step' }).waitFor();
+  await page.evaluate(() => { location.hash = '#/plans/plan_none'; });
+  const alert = page.getByRole('alert').filter({ hasText: 'There is no plan plan_none' });
+  await alert.getByText('It may have been removed after its retention period.').waitFor();
+  await becomes(() => alert.getByRole('button', { name: 'Try again' }).count(), 0);
+  await becomes(() => page.locator('.change-list, .plan-decision').filter({ visible: true }).count(), 0);
+  await alert.getByRole('link', { name: 'Go to the inbox' }).click();
+  await row(page, 'Known step').first().waitFor();
+  assertClean(page, /status of 404/);
+  await page.context().close();
+});
+
 for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['small', { width: 360, height: 740 }]]) {
   test(`the page of a plan is accessible and fits the screen, ${name}`, async () => {
     const id = await propose(`Looks ${name}`, ['A title that is quite long, so that it needs more than one line on a small screen', 'A short title']);

@@ -17,7 +17,7 @@ import { comparison } from './diff.js';
 import { inputSchemaOf, openEdit } from './edit.js';
 import { openRule } from './rule.js';
 import { needsSignIn, signInButton } from './signinagain.js';
-import { emptyState, errorState, problemNotice, skeleton } from './states.js';
+import { emptyState, errorState, missingState, problemNotice, skeleton } from './states.js';
 import { suggestedRules } from './suggestions.js';
 import { escalationTime, isReviewerOf, mayCreateRule, mayEdit } from './terms.js';
 import { actor, timeline } from './timeline.js';
@@ -176,9 +176,7 @@ export class Detail {
       return;
     }
     if (error.code === 'CHANGE_NOT_FOUND') {
-      const missing = emptyState('search', t('detail.missing', { id: visibleString(short(this.#id, 60)) }), t('detail.missingWhy'), h('p', null, h('a', { href: routeTo('inbox') }, t('detail.toInbox'))));
-      missing.setAttribute('role', 'alert');
-      this.#blank(missing);
+      this.#blank(missingState(t('detail.missing', { id: visibleString(short(this.#id, 60)) }), t('detail.missingWhy')));
       return;
     }
     this.#blank(errorState(error, () => {

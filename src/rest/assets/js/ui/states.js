@@ -5,11 +5,19 @@ import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
 import { t } from '../core/locale.js';
+import { routeTo } from '../core/router.js';
 import { visibleString } from '../core/text.js';
 
 export function emptyState(iconName, title, ...text) {
   return h('div', { class: 'empty' }, h('span', { class: 'empty-icon' }, icon(iconName)), h('p', { class: 'empty-title' }, title),
     text.map((part) => (typeof part === 'string' ? h('p', null, part) : part)));
+}
+
+/** Says that what a link leads to does not exist. */
+export function missingState(title, why) {
+  const missing = emptyState('search', title, why, h('p', null, h('a', { href: routeTo('inbox') }, t('controls.toInbox'))));
+  missing.setAttribute('role', 'alert');
+  return missing;
 }
 
 export function errorState(error, retry) {

@@ -8,12 +8,12 @@ import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { routeTo } from '../core/router.js';
 import { SerialRead } from '../core/serialread.js';
-import { MAX_COMMENT, quote, visibleString } from '../core/text.js';
+import { MAX_COMMENT, quote, short, visibleString } from '../core/text.js';
 import { shownOf } from '../core/triage.js';
 import { isDecidable, proposerName } from '../core/vocab.js';
 import { ChangeList, decisionHint } from '../ui/changelist.js';
 import { needsSignIn, signInButton } from '../ui/signinagain.js';
-import { emptyState, errorState, skeleton } from '../ui/states.js';
+import { emptyState, errorState, missingState, skeleton } from '../ui/states.js';
 import { countsApproval, isBarredAsProposer, isReviewerOf, missingApprovals } from '../ui/terms.js';
 
 export class PlanView {
@@ -44,8 +44,7 @@ export class PlanView {
       seen: () => this.#paintDecision(),
     });
     this.element = h('div', { class: 'page plan' }, this.#head, h('div', { class: 'page-body' }, this.#status, this.#list.element, this.#decision));
-    this.#list.element.hidden = true;
-    this.#decision.hidden = true;
+    this.#hideContent();
   }
 
   dispose() {
@@ -59,6 +58,7 @@ export class PlanView {
       this.#id = id;
       this.#plan = null;
       this.#error = null;
+      this.#hideContent();
       fill(this.#status, skeleton());
       await this.#load();
     }
@@ -71,6 +71,11 @@ export class PlanView {
 
   refresh() {
     this.#load();
+  }
+
+  #hideContent() {
+    this.#list.element.hidden = true;
+    this.#decision.hidden = true;
   }
 
   #load() {
@@ -89,7 +94,10 @@ export class PlanView {
       const plan = await this.#api.plan(id, signal);
       if (this.#id === id) this.#show(plan);
     } catch (error) {
-      if (!signal.aborted && error.status !== 401 && !this.#plan) fill(this.#status, errorState(error, () => this.#load()));
+      if (!signal.aborted && error.status !== 401 && !this.#plan) {
+        if (error.status === 404) fill(this.#status, missingState(t('plan.missing', { id: visibleString(short(id, 60)) }), t('plan.missingWhy')));
+        else fill(this.#status, errorState(error, () => this.#load()));
+      }
     }
   }
 

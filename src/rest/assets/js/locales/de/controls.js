@@ -10,6 +10,7 @@ export default {
   'controls.comfortableRows': 'Luftige Zeilen',
   'controls.notAllowed': 'Nicht erlaubt',
   'controls.notFound': 'Nicht gefunden',
+  'controls.toInbox': 'Zum Eingang',
   'controls.wentWrong': 'Etwas ist schiefgegangen',
   'controls.chartFrom': 'Ab',
   'controls.chartSummary': '{title}: {count} Balken, höchstens {max}. Die Zahlen stehen in der Tabelle darunter.',

@@ -7,7 +7,6 @@ export default {
   'detail.noneSelected': 'Keine Änderung ausgewählt',
   'detail.missing': 'Es gibt keine Änderung {id}',
   'detail.missingWhy': 'Vielleicht wurde sie nach Ablauf ihrer Aufbewahrungsfrist entfernt.',
-  'detail.toInbox': 'Zum Eingang',
   'detail.selectOne': 'Wählen Sie links eine aus oder drücken Sie {key}.',
   'detail.copyId': 'ID der Änderung kopieren',
   'detail.version': 'Version {version}',

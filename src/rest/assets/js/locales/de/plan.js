@@ -5,6 +5,8 @@ export default {
   'plan.label': 'Schritte',
   'plan.none': 'Kein Plan ausgewählt',
   'plan.noneHow': 'Öffnen Sie einen Plan über eine seiner Änderungen.',
+  'plan.missing': 'Es gibt keinen Plan {id}',
+  'plan.missingWhy': 'Vielleicht wurde er nach Ablauf seiner Aufbewahrungsfrist entfernt.',
   'plan.title': 'Plan: {title}',
   'plan.by': 'Vorgeschlagen von {name}.',
   'plan.byVia': 'Vorgeschlagen von {name} über {client}.',

@@ -10,6 +10,7 @@ export default {
   'controls.comfortableRows': 'Comfortable rows',
   'controls.notAllowed': 'Not allowed',
   'controls.notFound': 'Not found',
+  'controls.toInbox': 'Go to the inbox',
   'controls.wentWrong': 'Something went wrong',
   'controls.chartFrom': 'From',
   'controls.chartSummary': '{title}: {count} bars, at most {max}. The table below has the numbers.',

@@ -7,7 +7,6 @@ export default {
   'detail.noneSelected': 'No change selected',
   'detail.missing': 'There is no change {id}',
   'detail.missingWhy': 'It may have been removed after its retention period.',
-  'detail.toInbox': 'Go to the inbox',
   'detail.selectOne': 'Select one on the left, or press {key}.',
   'detail.copyId': 'Copy the change’s id',
   'detail.version': 'version {version}',

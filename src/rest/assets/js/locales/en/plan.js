@@ -5,6 +5,8 @@ export default {
   'plan.label': 'Steps',
   'plan.none': 'No plan selected',
   'plan.noneHow': 'Open a plan from one of its changes.',
+  'plan.missing': 'There is no plan {id}',
+  'plan.missingWhy': 'It may have been removed after its retention period.',
   'plan.title': 'Plan: {title}',
   'plan.by': 'Proposed by {name}.',
   'plan.byVia': 'Proposed by {name} via {client}.',
