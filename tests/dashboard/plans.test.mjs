@@ -63,10 +63,39 @@ test('a plan is rejected as a whole, and an open step leads to its plan', async 
   await focused(page, '.plan-decision');
   await page.locator('#plan-comment').fill('Not now');
   await decision(page, 'Reject plan').click();
+  // The first press asks, and what was typed is kept.
+  const dialog = page.getByRole('dialog', { name: 'Reject the plan?' });
+  await becomes(() => dialog.locator('#bulk-comment').inputValue(), 'Not now');
+  await becomes(() => dialog.locator('.bulk-list li').count(), 2);
+  await screenshot(page, 'plan-reject');
+  await page.keyboard.press('Escape');
+  await dialog.waitFor({ state: 'detached' });
+  assert.ok((await plan(id)).changes.every(({ state }) => state === 'pending'), 'nothing is decided yet');
+  await decision(page, 'Reject plan').click();
+  await dialog.locator('#bulk-comment').fill('Not now, please');
+  await dialog.getByRole('button', { name: 'Reject plan' }).click();
+  await dialog.getByText('All 2 changes decided.').waitFor();
+  await dialog.locator('.sheet-foot').getByRole('button', { name: 'Close' }).click();
   await page.locator('.banner', { hasText: 'The plan has stopped' }).waitFor();
   await becomes(async () => (await plan(id)).changes.every(({ state }) => state === 'rejected' || state === 'withdrawn'), true);
-  assert.equal((await plan(id)).changes[0].decisions[0].comment, 'Not now');
+  assert.equal((await plan(id)).changes[0].decisions[0].comment, 'Not now, please');
   assertClean(page);
+  await page.context().close();
+});
+
+test('a rejection of a plan that was updated meanwhile is refused', async () => {
+  const id = await propose('Updated issues', ['One to update', 'One to keep']);
+  const page = await dashboard(browser, gateway, { route: `/#/plans/${id}` });
+  await decision(page, 'Reject plan').click();
+  const { changes: [{ id: changed, version, arguments: args }] } = await plan(id);
+  await gateway.api(`changes/${changed}/edit`, { body: { version, arguments: { ...args, title: 'Updated while asked' } } });
+  const dialog = page.getByRole('dialog', { name: 'Reject the plan?' });
+  await dialog.getByRole('button', { name: 'Reject plan' }).click();
+  await dialog.getByText('0 of 2 decided.').waitFor();
+  await dialog.locator('.sheet-foot').getByRole('button', { name: 'Close' }).click();
+  await page.locator('.list-item', { hasText: 'Updated while asked' }).waitFor();
+  assert.ok((await plan(id)).changes.every(({ state }) => state === 'pending'), 'nothing is decided');
+  assertClean(page, /status of 409/);
   await page.context().close();
 });
 
@@ -81,6 +110,10 @@ test('an approved plan is stopped before it runs', async (t) => {
   await decision(page, 'Stop plan').waitFor();
   await screenshot(page, 'plan-stop');
   await decision(page, 'Stop plan').click();
+  const dialog = page.getByRole('dialog', { name: 'Stop the plan?' });
+  await dialog.getByRole('button', { name: 'Stop plan' }).click();
+  await dialog.getByText('All 2 changes decided.').waitFor();
+  await dialog.locator('.sheet-foot').getByRole('button', { name: 'Close' }).click();
   await page.locator('.banner', { hasText: 'The plan has stopped' }).waitFor();
   await becomes(async () => (await plan(id, undoing)).changes.map(({ state }) => state), ['withdrawn', 'withdrawn']);
   await becomes(() => page.locator('.plan-decision').isVisible(), false);

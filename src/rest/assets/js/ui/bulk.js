@@ -35,9 +35,10 @@ export class BulkBar {
  * truncated, previewFailed, requireComment}`; changes that could not be read completely are excluded from approval.
  * `decide(decision, comment, changes)` resolves to the gateway's results, `signIn(id)` to a button for the sign-in that the
  * decision on a change requires. `decided(change, isDecided)` is called for each change in the results, where `isDecided` is false
- * for one that somebody else has modified, and `done(ids)` with the decided ids when the dialog closes.
+ * for one that somebody else has modified, and `done(ids)` with the decided ids when the dialog closes. `texts` are the `title` and
+ * the `confirm` of the button, if not those for changes, and `draft` is the comment to begin with.
  */
-export function openBulk({ decision, selected: all, decide, signIn, decided, done }) {
+export function openBulk({ decision, selected: all, decide, signIn, decided, done, texts = {}, draft = '' }) {
   const approving = decision === 'approve';
   const selected = all.filter((change) => !approving || !exclusionOf(change));
   const needsComment = selected.some((change) => change.requireComment);
@@ -49,10 +50,11 @@ export function openBulk({ decision, selected: all, decide, signIn, decided, don
     return h('li', null, operationGlyph(change.operation, change.summary), h('div', null, h('p', null, quote(change.summary, 200)), result));
   }));
   const comment = h('textarea', { id: 'bulk-comment', rows: '2', maxlength: String(MAX_COMMENT), 'aria-required': String(needsComment), placeholder: t(needsComment ? 'list.commentRequired' : approving ? 'list.commentOptional' : 'list.commentForAgents') });
+  comment.value = draft;
   const error = h('p', { class: 'edit-errors', role: 'alert' });
   const cancel = h('button', { type: 'button', onclick: () => dialog.close() }, t('common.cancel'));
   const go = h('button', { type: 'submit', disabled: selected.length === 0, class: approving ? (deletions ? 'danger' : 'approve') : 'reject armed', data: { act: 'confirm-all' } },
-    icon(approving ? 'check' : 'cross'), t(approving ? 'list.approveAll' : 'list.rejectAll', { count: selected.length }));
+    icon(approving ? 'check' : 'cross'), texts.confirm ?? t(approving ? 'list.approveAll' : 'list.rejectAll', { count: selected.length }));
   const decidedIds = [];
   let busy = false;
 
@@ -124,7 +126,7 @@ export function openBulk({ decision, selected: all, decide, signIn, decided, don
   const form = h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit }, list, commentField, summary, error,
     h('div', { class: 'sheet-foot' }, cancel, go));
   const dialog = openDialog({
-    title: t(approving ? 'list.approveAllTitle' : 'list.rejectAllTitle', { count: selected.length }), className: 'bulk-sheet', build: () => form,
+    title: texts.title ?? t(approving ? 'list.approveAllTitle' : 'list.rejectAllTitle', { count: selected.length }), className: 'bulk-sheet', build: () => form,
     closing: () => !busy, closed: () => done(decidedIds),
   });
   (approving ? cancel : comment).focus();

@@ -2,7 +2,7 @@
 
 import { explain } from '../core/api.js';
 import { announce, notice } from '../core/announce.js';
-import { needsGateway } from '../core/connection.js';
+import { isReachable, needsGateway } from '../core/connection.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
@@ -11,6 +11,7 @@ import { SerialRead } from '../core/serialread.js';
 import { MAX_COMMENT, quote, short, visibleString } from '../core/text.js';
 import { shownOf } from '../core/triage.js';
 import { isDecidable, proposerName } from '../core/vocab.js';
+import { openBulk } from '../ui/bulk.js';
 import { ChangeList, decisionHint } from '../ui/changelist.js';
 import { needsSignIn, signInButton } from '../ui/signinagain.js';
 import { emptyState, errorState, missingState, skeleton } from '../ui/states.js';
@@ -24,7 +25,7 @@ export class PlanView {
   #plan = null;
   #abort = new AbortController();
   #reader = new SerialRead(() => this.#read());
-  #busy = null;
+  #busy = false;
   #error = null;
   #head = h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, t('shell.view.plans')));
   #status = h('div');
@@ -167,7 +168,7 @@ export class PlanView {
     const obstacle = this.#obstacle(own, isComplete);
     const needsComment = [...own, ...rejectable].some(({ change }) => change.terms.requireComment);
     const unseen = own.filter(({ change }) => !this.#list.hasSeen(change.id)).length;
-    const busy = this.#busy !== null;
+    const busy = this.#busy;
     const active = this.#decision.contains(document.activeElement) ? document.activeElement : null;
     const act = active?.dataset.act;
     this.#comment.placeholder = t(needsComment ? 'decision.commentRequired' : 'decision.commentOptional');
@@ -178,15 +179,10 @@ export class PlanView {
         h('span', null, obstacle ?? (unseen > 0 ? t('plan.unseen', { count: unseen }) : t(isLast(own, waiting) ? 'plan.approvesAndRuns' : 'plan.approvesSome', { count: own.length })))),
       h('label', { class: 'sr-only', for: 'plan-comment' }, t('controls.comment')), this.#comment,
       h('div', { class: 'buttons' },
-        h('button', { type: 'button', class: 'reject', ...needsGateway(() => busy || rejectable.length === 0), data: { act: 'reject' }, onclick: () => this.#decide('reject') }, icon('cross'), this.#rejectLabel()),
-        waiting.length > 0 && h('button', { type: 'button', class: 'approve', ...needsGateway(() => busy || Boolean(obstacle) || unseen > 0), data: { act: 'approve' }, onclick: () => this.#decide('approve') }, icon('check'), t(this.#busy === 'approve' ? 'decision.approving' : 'plan.approve'))));
+        h('button', { type: 'button', class: 'reject', ...needsGateway(() => busy || rejectable.length === 0), data: { act: 'reject' }, onclick: () => this.#reject() }, icon('cross'), t(this.#isAllApproved() ? 'plan.stop' : 'plan.reject')),
+        waiting.length > 0 && h('button', { type: 'button', class: 'approve', ...needsGateway(() => busy || Boolean(obstacle) || unseen > 0), data: { act: 'approve' }, onclick: () => this.#approve() }, icon('check'), t(busy ? 'decision.approving' : 'plan.approve'))));
     if (active === this.#comment) this.#comment.focus({ preventScroll: true });
     else if (act) this.#decision.querySelector(`[data-act=${act}]`)?.focus({ preventScroll: true });
-  }
-
-  #rejectLabel() {
-    if (this.#isAllApproved()) return t(this.#busy === 'reject' ? 'plan.stopping' : 'plan.stop');
-    return t(this.#busy === 'reject' ? 'decision.rejecting' : 'plan.reject');
   }
 
   // Tells why this person cannot approve, or returns null. Except for rows that are not shown, the gateway enforces the same rules.
@@ -203,33 +199,28 @@ export class PlanView {
     return null;
   }
 
-  async #decide(decision) {
+  async #approve() {
     if (this.#busy || !this.#plan) return;
     const comment = this.#comment.value.trim();
-    const decided = decision === 'reject' ? this.#rejectableSteps() : this.#ownSteps();
-    if (!comment && decided.some(({ change }) => change.terms.requireComment)) {
+    if (!comment && this.#ownSteps().some(({ change }) => change.terms.requireComment)) {
       this.#error = { text: t('plan.needsComment') };
       this.#paintDecision();
       this.#comment.focus();
       return;
     }
-    this.#busy = decision;
+    this.#busy = true;
     this.#error = null;
     this.#paintDecision();
-    const { id, steps } = this.#plan;
-    const isStop = decision === 'reject' && this.#isAllApproved();
-    // While a plan runs, its version rises with each step.
-    const version = isStop ? undefined : this.#plan.version;
+    const { id, version, steps } = this.#plan;
     try {
-      const plan = await this.#api.decidePlan(id, { decision, comment: comment || undefined, version, digests: steps.map(({ change }) => ({ change: change.id, digest: change.digest })) });
+      const plan = await this.#api.decidePlan(id, { decision: 'approve', comment: comment || undefined, version, digests: digestsOf(steps) });
       this.#comment.value = '';
-      this.#busy = null;
-      const text = isStop ? t('plan.stoppedByYou') : t(decision === 'approve' ? 'plan.approved' : 'plan.rejected');
-      announce(text);
-      notice(text, { tone: decision === 'approve' ? 'green' : 'red', iconName: decision === 'approve' ? 'check' : 'cross' });
+      this.#busy = false;
+      announce(t('plan.approved'));
+      notice(t('plan.approved'), { tone: 'green', iconName: 'check' });
       if (this.#id === id) this.#show(plan);
     } catch (error) {
-      this.#busy = null;
+      this.#busy = false;
       // The refused step says which sign-in it requires.
       const remedy = needsSignIn(error) ? await signInButton(this.#api, error.problem.change.id) : null;
       this.#error = { text: error.code === 'VERSION_CONFLICT' ? t('plan.conflict') : explain(error), remedy };
@@ -237,7 +228,44 @@ export class PlanView {
       this.#load();
     }
   }
+
+  // Asks for the reason first, because rejected and withdrawn steps cannot be brought back.
+  #reject() {
+    if (this.#busy || !this.#plan || !isReachable()) return;
+    const shown = this.#plan;
+    const { id } = shown;
+    const isStop = this.#isAllApproved();
+    const selected = this.#rejectableSteps().map(({ change }) => shownOf(change));
+    let refused = null;
+    this.#error = null;
+    openBulk({
+      decision: 'reject', selected, draft: this.#comment.value,
+      texts: { title: t(isStop ? 'plan.stopTitle' : 'plan.rejectTitle'), confirm: t(isStop ? 'plan.stop' : 'plan.reject') },
+      decide: async (decision, comment) => {
+        // While a plan runs, its version rises with each step, and results may be filled in.
+        const { steps } = isStop && this.#plan?.id === id ? this.#plan : shown;
+        try {
+          const plan = await this.#api.decidePlan(id, { decision, comment: comment || undefined, version: isStop ? undefined : shown.version, digests: digestsOf(steps) });
+          if (this.#id === id) this.#show(plan);
+          return plan.steps.map(({ change }) => ({ id: change.id, change })).filter((step) => selected.some((change) => change.id === step.id));
+        } catch (error) {
+          if (error.status !== 409 && !needsSignIn(error)) throw error;
+          refused = error.problem.change?.id;
+          return selected.map((change) => ({ id: change.id, problem: error.problem }));
+        }
+      },
+      // The refused step says which sign-in it requires.
+      signIn: () => signInButton(this.#api, refused),
+      decided: () => {},
+      done: (ids) => {
+        if (ids.length > 0) this.#comment.value = '';
+        this.#load();
+      },
+    });
+  }
 }
+
+const digestsOf = (steps) => steps.map(({ change }) => ({ change: change.id, digest: change.digest }));
 
 // The plan runs once these steps are approved.
 const isLast = (own, waiting) => own.length === waiting.length && own.every(({ change }) => missingApprovals(change) <= 1);
