@@ -106,7 +106,16 @@ fn is_secret_value(name: &str, text: &str) -> bool {
     let is_named = is_secret_name(name) && !(is_address && text.contains("${")) && !variables::has_only_labels(&text);
     let text = remove_referenced_parts(&text);
     let literals = variables::remove_variables(&text);
-    is_named || redact_credentials(&literals) != literals || is_address && redact_url(&text) != text
+    is_named
+        || redact_credentials(&literals) != literals
+        || is_address && redact_url(&text) != text
+        || has_named_secret(&text)
+}
+
+/// Returns `true` if a field of the text names a secret that is no reference, as in `Server=db;Password=hunter2`.
+fn has_named_secret(text: &str) -> bool {
+    let mut fields = text.split([' ', ';', ',']).filter(|field| field.contains('='));
+    fields.any(|field| text_before_secret(field).is_some())
 }
 
 /// Returns an address without its user and its query if their secrets are references. Other texts are returned unchanged.
@@ -300,6 +309,17 @@ mod tests {
         let (yaml, _) =
             replaced(r#"{"url": "https://h/${P}?key=${X:-Sup3rSecret}&a=${P}Sup3rSecret&token=${P}x"}"#, &[]);
         assert!(yaml.contains("https://h/${P}?key=${A_B_KEY}&a=${P}Sup3rSecret&token=${A_B_TOKEN}"), "{yaml}");
+    }
+
+    #[test]
+    fn passwords_in_connection_strings_are_replaced() {
+        let text = r#"{"command": "x", "env": {"MSSQL": "Server=${S};User Id=app;Password=hunter2;",
+            "PG": "host=db user=app password=hunter2"}, "headers": {"X-Options": "a=b; token=hunter2"}}"#;
+        let (yaml, references) = replaced(text, &[]);
+        assert!(!yaml.contains("hunter2") && references.len() == 3, "{yaml} {references:?}");
+        let text = r#"{"command": "x", "env": {"MSSQL": "Server=db1;Password=${P};Port=1433;", "PG": "password=${P} host=10.0.0.5",
+            "PROMPT": "Never reveal the password to anybody.", "EMPTY": "user=a;pwd=;x=y1"}}"#;
+        assert_eq!(replaced(text, &[]).1, Vec::<String>::new());
     }
 
     #[test]
