@@ -17,6 +17,7 @@ case "$*" in
   '--user enable --now countersign.service' | '--user restart countersign.service')
     command=$(sed -n 's/^ExecStart=//p' "$HOME/.config/systemd/user/countersign.service")
     (exec > "$HOME/service.log" 2>&1; eval "exec $command") &
+    echo $! >> "$HOME/service.pids"
     ;;
   '--user is-active countersign.service') echo inactive; exit 3 ;;
   '--user is-enabled countersign.service') echo enabled ;;
@@ -62,7 +63,7 @@ impl Machine {
         fn list(folder: &std::path::Path, out: &mut Vec<PathBuf>) {
             for entry in fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
-                let is_own = ["state", "fakes", "systemctl.log", "service.log", "_npx"]
+                let is_own = ["state", "fakes", "systemctl.log", "service.log", "service.pids", "_npx"]
                     .iter()
                     .any(|name| path.file_name().is_some_and(|file| file == *name));
                 if !is_own {
@@ -84,6 +85,16 @@ impl Machine {
         let pid = self.home.gateway_pid().unwrap();
         signal(pid, Signal::TERM);
         wait_until("the gateway ends", || !alive(pid));
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // A gateway that waited for the data directory of another one may have started meanwhile.
+        let pids = fs::read_to_string(self.home.path().join("service.pids")).unwrap_or_default();
+        for pid in pids.lines().filter_map(|pid| pid.parse().ok()).filter(|pid| alive(*pid)) {
+            signal(pid, Signal::KILL);
+        }
     }
 }
 
