@@ -60,8 +60,7 @@ pub fn hide_values(text: &str) -> String {
     let Ok(pieces) = parse_pieces(text) else { return text.to_owned() };
     let parts = pieces.iter().map(|piece| match piece {
         Piece::Literal(text) => (*text).to_owned(),
-        Piece::Value { source: Source::Variable(name), .. } => format!("${{{name}}}"),
-        Piece::Value { source: Source::Credential(name), .. } => format!("${{{CREDENTIAL_PREFIX}{name}}}"),
+        Piece::Value { source, .. } => source.to_reference(),
     });
     parts.collect()
 }
@@ -73,8 +72,7 @@ pub fn fill_defaults(text: &str) -> String {
     let parts = pieces.iter().map(|piece| match piece {
         Piece::Literal("${") => "$${".to_owned(),
         Piece::Literal(text) | Piece::Value { default: Some(text), .. } => (*text).to_owned(),
-        Piece::Value { source: Source::Variable(name), .. } => format!("${{{name}}}"),
-        Piece::Value { source: Source::Credential(name), .. } => format!("${{{CREDENTIAL_PREFIX}{name}}}"),
+        Piece::Value { source, .. } => source.to_reference(),
     });
     parts.collect()
 }
@@ -134,6 +132,14 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
+    /// Returns the reference to the value, as in `${NAME}`.
+    fn to_reference(self) -> String {
+        match self {
+            Self::Variable(name) => format!("${{{name}}}"),
+            Self::Credential(name) => format!("${{{CREDENTIAL_PREFIX}{name}}}"),
+        }
+    }
+
     fn parse(text: &'a str) -> Result<Self, ValueError> {
         if let Some(name) = text.strip_prefix(CREDENTIAL_PREFIX) {
             let is_name = !name.is_empty()
