@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     calls::actor::Execute,
-    server::{CONNECT_TOOL, Phase, REREAD_TIMEOUT, Upstream, accounts::PersonalUpstreams},
+    server::{CONNECT_TOOL, Phase, Upstream, accounts::PersonalUpstreams},
 };
 use countersign_config::Serialization;
 use countersign_domain::{
@@ -160,7 +160,7 @@ impl Provider for Upstream {
             let list_source = self.personal_upstreams().and_then(PersonalUpstreams::find_list_source);
             let upstream = list_source.as_deref().unwrap_or(self);
             if matches!(upstream.phase(), Phase::Up) {
-                upstream.reread_tools(self.config.timeout.min(REREAD_TIMEOUT)).await;
+                upstream.reread_tools(self.reread_limit()).await;
             }
             let definitions = upstream.definitions.load_full();
             !upstream.was_reached()

@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::execute;
 use crate::{
-    link::{LinkError, LinkKind, NegotiatedSession, handshake},
+    link::{LinkError, LinkKind, handshake},
     server::{
-        REREAD_TIMEOUT, Upstream, UpstreamActor,
+        Upstream, UpstreamActor,
         connection::{LinkCalls, UpstreamConnection},
         endpoint::Endpoint,
         pool::{OpeningSender, PoolKey},
@@ -96,10 +96,10 @@ async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<Upst
     let (link, negotiated) =
         handshake::open(&*connector, Some(&known_session), capabilities, Arc::clone(&calls) as _).await?;
     let connection = Arc::new(UpstreamConnection::new(link, connector.kind(), calls, &negotiated));
-    let server_info = |session: &NegotiatedSession| session.server_info.as_ref().map(|info| info.get().to_owned());
-    if server_info(&negotiated) != server_info(&known_session) {
-        let limit = upstream.config.timeout.min(REREAD_TIMEOUT);
-        let is_same = upstream.has_same_tools(tools_version, Some(limit)).await;
+    let is_known_version =
+        negotiated.server_info.as_deref().map(RawValue::get) == known_session.server_info.as_deref().map(RawValue::get);
+    if !is_known_version {
+        let is_same = upstream.has_same_tools(tools_version, Some(upstream.reread_limit())).await;
         // If they cannot be read, the last known ones count.
         if !is_same && !upstream.has_same_tools(tools_version, None).await {
             connection.close();

@@ -53,7 +53,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The time limit for reading the tools again, before an approved change runs or a link to another version of the server is
 /// used. Some servers answer nothing while they run a call.
-pub(crate) const REREAD_TIMEOUT: Duration = Duration::from_secs(5);
+const REREAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The state of the connection.
 #[derive(Clone, Debug)]
@@ -299,6 +299,11 @@ impl Upstream {
     #[must_use]
     pub fn age(&self) -> Duration {
         Duration::from_millis(self.metrics.millis_since_configured())
+    }
+
+    /// Returns the time limit for reading the tools again before something that a person waits for.
+    pub(crate) fn reread_limit(&self) -> Duration {
+        self.config.timeout.min(REREAD_TIMEOUT)
     }
 
     /// Marks lists to be read again soon. Repeated calls until then cause only one reading.
