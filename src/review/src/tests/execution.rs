@@ -10,7 +10,7 @@ use std::{
 
 use super::expect_refusal;
 use crate::{ChangeFilter, ChangeRequestError, testing::*};
-use countersign_domain::changes::{BlockingChange, ChangeState, ReviewVerdict, machine::ChangeEvent};
+use countersign_domain::changes::{BlockingChange, Change, ChangeState, ReviewVerdict, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::StoreLocation;
 
@@ -83,15 +83,21 @@ async fn changes_to_one_target_run_one_at_a_time() {
     bench.end().await;
 }
 
-#[actix::test]
-async fn change_is_not_run_if_its_definition_changed() {
-    let bench = TestBench::new().await;
+/// Approves two changes of one target. The first runs until the gate gets permits, and the second waits for it.
+async fn approve_behind_running_change(bench: &TestBench, arguments: [&str; 2]) -> (Arc<Change>, Arc<Change>) {
     bench.fake.gate.forget_permits(1_000_000);
-    let first = bench.propose(r#"{"n":1}"#).await;
-    let second = bench.propose(r#"{"n":2}"#).await;
+    let first = bench.propose(arguments[0]).await;
+    let second = bench.propose(arguments[1]).await;
     bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&first.id, ChangeState::Executing).await;
     bench.decide(&second, ReviewVerdict::Approve).await.unwrap();
+    (first, second)
+}
+
+#[actix::test]
+async fn change_is_not_run_if_its_definition_changed() {
+    let bench = TestBench::new().await;
+    let (_, second) = approve_behind_running_change(&bench, [r#"{"n":1}"#, r#"{"n":2}"#]).await;
     // The server announces nothing, so the directory still has the old definition.
     bench.fake.definitions_changed.store(true, Ordering::SeqCst);
     bench.fake.gate.add_permits(1_000_000);
@@ -106,12 +112,7 @@ async fn change_is_not_run_if_its_definition_changed() {
 #[actix::test]
 async fn change_is_not_run_if_its_target_moved_after_approval() {
     let bench = TestBench::new().await;
-    bench.fake.gate.forget_permits(1_000_000);
-    let first = bench.propose(r#"{"n":1}"#).await;
-    let second = bench.propose(r#"{"n":2}"#).await;
-    bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
-    bench.wait_for_state(&first.id, ChangeState::Executing).await;
-    bench.decide(&second, ReviewVerdict::Approve).await.unwrap();
+    let (_, second) = approve_behind_running_change(&bench, [r#"{"n":1}"#, r#"{"n":2}"#]).await;
     // The run of the first change alters the target of the second.
     *bench.fake.state.lock().unwrap() = "changed by the first".into();
     bench.fake.gate.add_permits(1_000_000);
@@ -128,12 +129,7 @@ async fn change_is_not_run_if_its_target_moved_after_approval() {
 #[actix::test]
 async fn change_returns_to_review_if_its_provider_is_gone() {
     let bench = TestBench::new().await;
-    bench.fake.gate.forget_permits(1_000_000);
-    let first = bench.propose("{}").await;
-    let second = bench.propose("{}").await;
-    bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
-    bench.wait_for_state(&first.id, ChangeState::Executing).await;
-    bench.decide(&second, ReviewVerdict::Approve).await.unwrap();
+    let (_, second) = approve_behind_running_change(&bench, ["{}", "{}"]).await;
     bench.fake.present.store(false, Ordering::SeqCst);
     bench.fake.gate.add_permits(1_000_000);
     let stale = bench.wait_for_state(&second.id, ChangeState::Stale).await;
@@ -145,12 +141,7 @@ async fn change_returns_to_review_if_its_provider_is_gone() {
 #[actix::test]
 async fn approved_change_expires_if_not_run_in_time() {
     let bench = TestBench::new().await;
-    bench.fake.gate.forget_permits(1_000_000);
-    let first = bench.propose("{}").await;
-    let second = bench.propose("{}").await;
-    bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
-    bench.wait_for_state(&first.id, ChangeState::Executing).await;
-    bench.decide(&second, ReviewVerdict::Approve).await.unwrap();
+    let (first, second) = approve_behind_running_change(&bench, ["{}", "{}"]).await;
     bench.skew.store(61, Ordering::SeqCst);
     assert_eq!(
         crate::upkeep::expiry::expire_due(&bench.changes.state.changes).await,

@@ -303,13 +303,19 @@ async fn other_replica_takes_over() {
     assert!(shares.0 > 0 && shares.1 > 0 && shares.0 + shares.1 == 200, "{shares:?}");
 }
 
+/// Starts an upstream that looks for tools of clients that can be asked, and waits until it has compared both lists.
+async fn start_with_lists_connection(fake: &Arc<FakeServer>) -> Arc<Upstream> {
+    let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[fake]);
+    upstream.wait_until_settled().await;
+    seconds(10).await;
+    upstream
+}
+
 #[actix::test]
 async fn lists_connection_finds_tools_for_askable_clients() {
     let fake = legacy();
     *fake.tools_for_askable_clients.lock() = Some(fake::tools(&["echo", "ask"]));
-    let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
-    upstream.wait_until_settled().await;
-    seconds(10).await;
+    let upstream = start_with_lists_connection(&fake).await;
     assert_eq!(names(&upstream), ["fake__echo", "fake__ask"]);
     // One is the common connection for calls, and the other declares all capabilities and reads the lists.
     assert_eq!(fake.open_links().len(), 2);
@@ -331,9 +337,7 @@ async fn lists_connection_finds_tools_for_askable_clients() {
 async fn refused_lists_connection_does_not_repeat_reads() {
     let fake = legacy();
     *fake.tools_for_askable_clients.lock() = Some(fake::tools(&["echo", "ask"]));
-    let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
-    upstream.wait_until_settled().await;
-    seconds(10).await;
+    let upstream = start_with_lists_connection(&fake).await;
     let reads = fake.request_count("tools/list");
     *fake.refusal.lock() = Some(AuthorizationError::Unavailable("not now".into()));
     fake.open_links()[1].closed.cancel();
@@ -351,9 +355,7 @@ async fn refused_lists_connection_does_not_repeat_reads() {
 async fn tool_of_lost_lists_connection_keeps_its_definition() {
     let fake = legacy();
     *fake.tools_for_askable_clients.lock() = Some(fake::tools(&["echo", "ask"]));
-    let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
-    upstream.wait_until_settled().await;
-    seconds(10).await;
+    let upstream = start_with_lists_connection(&fake).await;
     let hash = upstream.tools()[1].definition_hash();
     fake.open_links()[1].closed.cancel();
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -367,9 +369,7 @@ async fn tool_of_lost_lists_connection_keeps_its_definition() {
 #[actix::test]
 async fn lists_connection_closes_if_lists_are_equal() {
     let fake = legacy();
-    let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
-    upstream.wait_until_settled().await;
-    seconds(10).await;
+    let upstream = start_with_lists_connection(&fake).await;
     assert_eq!((fake.open_links().len(), fake.link_count()), (1, 2));
     assert_eq!(names(&upstream), ["fake__echo"]);
 }

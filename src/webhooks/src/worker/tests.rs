@@ -27,6 +27,15 @@ fn worker_for(address: SocketAddr, store: Arc<dyn Deliveries>, feed: &Feed, node
     }
 }
 
+/// Stores deliveries of these events that were given up.
+fn store_given_up(deliveries: &dyn Deliveries, events: &[PendingDelivery]) {
+    deliveries.position("hook", 0).unwrap();
+    for id in deliveries.enqueue("hook", 0, events).unwrap() {
+        let attempt = AttemptResult::default();
+        deliveries.record_attempt("hook", id, DeliveryState::GivenUp, &attempt, Timestamp::UNIX_EPOCH).unwrap();
+    }
+}
+
 #[test]
 fn keys_of_live_events_have_no_dashes() {
     let id = || new_unnumbered_key().trim_start_matches("live_").to_owned();
@@ -38,10 +47,7 @@ async fn delivery_requeued_by_node_that_left_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let location = StoreLocation::directory(dir.path());
     let (store, deliveries) = (location.open().unwrap(), location.deliveries().unwrap());
-    deliveries.position("hook", 0).unwrap();
-    let id = deliveries.enqueue("hook", 0, &[pending_delivery(1, "a")]).unwrap()[0];
-    let attempt = AttemptResult::default();
-    deliveries.record_attempt("hook", id, DeliveryState::GivenUp, &attempt, Timestamp::UNIX_EPOCH).unwrap();
+    store_given_up(&*deliveries, &[pending_delivery(1, "a")]);
 
     let receiver = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let nodes = Arc::new(FakeNodes::default());
@@ -65,12 +71,8 @@ async fn retry_requeues_all_given_up_deliveries() {
     let dir = tempfile::tempdir().unwrap();
     let location = StoreLocation::directory(dir.path());
     let (store, deliveries) = (location.open().unwrap(), location.deliveries().unwrap());
-    deliveries.position("hook", 0).unwrap();
     let events: Vec<_> = (1..=u64::try_from(2 * MAX_WAITING).unwrap()).map(|seq| pending_delivery(seq, "a")).collect();
-    for id in deliveries.enqueue("hook", 0, &events).unwrap() {
-        let attempt = AttemptResult::default();
-        deliveries.record_attempt("hook", id, DeliveryState::GivenUp, &attempt, Timestamp::UNIX_EPOCH).unwrap();
-    }
+    store_given_up(&*deliveries, &events);
     let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let nodes = Arc::new(FakeNodes::default());
     let worker = worker_for(address, Arc::clone(&deliveries), &Feed::new(store, 0, 1), &nodes);
