@@ -447,7 +447,8 @@ impl RouteTable {
         self.upstreams().any(|upstream| upstream.has_personal_accounts())
     }
 
-    /// Returns `true` if a server declares one of these lists private (2026-07-28/server/utilities/caching).
+    /// Returns `true` if a stateless server does not declare one of these lists public
+    /// (2026-07-28/server/utilities/caching).
     #[must_use]
     pub fn has_private_lists(&self, lists: ListKinds) -> bool {
         self.upstreams().any(|upstream| upstream.catalog().private_lists.intersects(lists))

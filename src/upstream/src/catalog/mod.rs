@@ -23,7 +23,7 @@ pub struct Catalog {
     pub templates: Vec<Arc<RawValue>>,
     /// Lists that were read only in part, and the reason.
     pub truncated: Vec<(&'static str, String)>,
-    /// Lists that the server shares with nobody but the gateway's account (2026-07-28/server/utilities/caching).
+    /// Lists that a stateless server does not declare public (2026-07-28/server/utilities/caching).
     pub private_lists: ListKinds,
 }
 

@@ -166,7 +166,7 @@ async fn announced_change_does_not_prolong_other_lists() {
 }
 
 #[actix::test]
-async fn private_scope_of_list_is_kept_until_it_changes() {
+async fn list_is_private_until_server_declares_it_public() {
     let fake = modern();
     *fake.capabilities.lock() = json!({ "tools": {}, "resources": {} });
     let tools = |scope: &str| json!({ "tools": [], "ttlMs": 60_000, "cacheScope": scope });
@@ -179,6 +179,7 @@ async fn private_scope_of_list_is_kept_until_it_changes() {
         (tools("private"), ListKinds::TOOLS | ListKinds::RESOURCES),
         (json!({ "garbage": true }), ListKinds::TOOLS | ListKinds::RESOURCES),
         (tools("public"), ListKinds::RESOURCES),
+        (json!({ "tools": [] }), ListKinds::TOOLS | ListKinds::RESOURCES),
     ] {
         fake.lists.lock().insert("tools/list", answer);
         upstream.mark_stale(ListKinds::TOOLS);

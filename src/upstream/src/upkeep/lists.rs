@@ -235,7 +235,7 @@ pub(super) async fn read(
         let used_bytes = fresh.catalog.bytes();
         let outcome =
             if is_offered { read_list(upstream, connection, list, used_bytes).await } else { Ok(ListEntries::empty()) };
-        let ListEntries { all: entries, ttl, is_private, truncation } = match outcome {
+        let ListEntries { all: entries, ttl, is_public, truncation } = match outcome {
             Ok(entries) => entries,
             // The server has no such list, even if it was declared: many have resources but no templates.
             Err(GatewayRequestError::Rpc(error)) if error.code == ErrorKind::MethodNotFound.number() => {
@@ -260,7 +260,7 @@ pub(super) async fn read(
             }
         };
         fresh.ttl = fresh.ttl.min(ttl);
-        if is_private {
+        if connection.era == Era::Modern && !is_public {
             fresh.catalog.private_lists |= list.kind;
         }
         fresh.catalog.truncated.retain(|(method, _)| *method != list.method);
@@ -274,15 +274,15 @@ pub(super) async fn read(
 pub(crate) struct ListEntries {
     pub all: Vec<Arc<RawValue>>,
     ttl: Duration,
-    /// `true` if the server declares the list private.
-    is_private: bool,
+    /// `true` if the server declares all pages public. Lists of the handshake era do not say.
+    is_public: bool,
     /// The reason why the list is incomplete.
     pub truncation: Option<String>,
 }
 
 impl ListEntries {
     pub(crate) const fn empty() -> Self {
-        Self { all: Vec::new(), ttl: Duration::MAX, is_private: false, truncation: None }
+        Self { all: Vec::new(), ttl: Duration::MAX, is_public: true, truncation: None }
     }
 }
 
@@ -330,7 +330,7 @@ pub(crate) async fn read_pages(
         let malformed = || GatewayRequestError::Malformed(format!("its answer to {} is not a list", list.method));
         let page_read = Page::read(&result, list.member, &mut budget, &mut collected.all).ok_or_else(malformed)?;
         collected.ttl = collected.ttl.min(page_read.ttl);
-        collected.is_private |= page_read.is_private;
+        collected.is_public &= page_read.is_public;
         let Some(next) = page_read.next_cursor.filter(|_| page_read.exceeded.is_none()) else {
             collected.truncation = page_read.exceeded.map(|exceeded| match exceeded {
                 BudgetExceeded::Entries => format!("it has more than {} entries (lists.entries)", limits.entries),
@@ -374,7 +374,7 @@ enum BudgetExceeded {
 struct Page {
     next_cursor: Option<String>,
     ttl: Duration,
-    is_private: bool,
+    is_public: bool,
     /// Set if not all entries of the page fit into the budget.
     exceeded: Option<BudgetExceeded>,
 }
@@ -407,9 +407,10 @@ impl Page {
         }
         Some(Self {
             next_cursor,
-            // A list without a hint must not be considered fresh for long (2026-07-28/server/utilities/caching).
+            // A list without hints must not be considered fresh for long, or the same for everybody
+            // (2026-07-28/server/utilities/caching).
             ttl: ttl.map_or(Duration::ZERO, |ms| Duration::try_from_secs_f64(ms / 1000.0).unwrap_or_default()),
-            is_private: scope.is_some_and(|scope| scope == "private"),
+            is_public: scope.is_some_and(|scope| scope == "public"),
             exceeded,
         })
     }
@@ -439,7 +440,8 @@ mod tests {
         assert_eq!(read.ttl, Duration::from_millis(1500));
         let (last, _) = page(r#"{"tools":[],"nextCursor":null,"ttlMs":-5,"cacheScope":"private"}"#).unwrap();
         assert_eq!((last.next_cursor, last.ttl), (None, Duration::ZERO));
-        assert!(last.is_private && !read.is_private);
+        let (public, _) = page(r#"{"tools":[],"cacheScope":"public"}"#).unwrap();
+        assert_eq!([public.is_public, last.is_public, read.is_public], [true, false, false]);
         for malformed in ["{}", "[]", r#"{"tools":{}}"#, r#"{"tools":[],"nextCursor":7}"#, "null"] {
             assert!(page(malformed).is_none(), "{malformed}");
         }
