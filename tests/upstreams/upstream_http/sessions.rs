@@ -70,16 +70,24 @@ async fn invalid_session_id_is_refused() {
 
 #[actix::test]
 async fn ended_session_is_reported() {
-    for body in [
-        "",
-        "Session not found",
-        r#"{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"},"id":null}"#,
+    for (status, body) in [
+        ("404 Not Found", ""),
+        ("404 Not Found", "Session not found"),
+        ("404 Not Found", r#"{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"},"id":null}"#),
+        (
+            "400 Bad Request",
+            r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: No valid session ID provided"},"id":null}"#,
+        ),
+        (
+            "400 Bad Request",
+            r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"Bad Request: Server not initialized"},"id":null}"#,
+        ),
     ] {
         let server = Server::start_for_each_request(move |conn, request| async move {
             match session(conn, request, "2025-11-25").await {
                 Ok(conn) => conn,
                 Err((mut conn, _)) => {
-                    conn.answer("404 Not Found", "", body).await;
+                    conn.answer(status, "", body).await;
                     conn
                 }
             }
@@ -90,20 +98,41 @@ async fn ended_session_is_reported() {
         assert!(link.closed().is_cancelled());
         assert!(matches!(ask(&link, call(2)).await, Err(LinkError::Unreachable(_))));
     }
-    // Without a session, a 404 is an ordinary status, which some servers use for unknown methods.
+    // An answer to the request does not end the session. Some servers use 404 for unknown methods.
+    for (status, code, message) in
+        [("404 Not Found", -32601, "no such method"), ("400 Bad Request", -32000, "The session of this user is full")]
+    {
+        let server = Server::start_for_each_request(move |conn, request| async move {
+            match session(conn, request, "2025-11-25").await {
+                Ok(conn) => conn,
+                Err((mut conn, request)) => {
+                    let error = json!({"code": code, "message": message});
+                    conn.json(status, &json!({"jsonrpc": "2.0", "id": request.id(), "error": error})).await;
+                    conn
+                }
+            }
+        })
+        .await;
+        let link = server.legacy(RecordingListener::new()).await;
+        assert!(matches!(ask(&link, call(1)).await, Ok(Response::Error(error)) if error.code == code));
+        assert!(!link.closed().is_cancelled());
+    }
+}
+
+#[actix::test]
+async fn unrelated_bad_request_keeps_session() {
     let server = Server::start_for_each_request(|conn, request| async move {
         match session(conn, request, "2025-11-25").await {
             Ok(conn) => conn,
-            Err((mut conn, request)) => {
-                let error = json!({"code": -32601, "message": "no such method"});
-                conn.json("404 Not Found", &json!({"jsonrpc": "2.0", "id": request.id(), "error": error})).await;
+            Err((mut conn, _)) => {
+                conn.answer("400 Bad Request", "", "Your session at the ticket system has expired").await;
                 conn
             }
         }
     })
     .await;
     let link = server.legacy(RecordingListener::new()).await;
-    assert!(matches!(ask(&link, call(1)).await, Ok(Response::Error(error)) if error.code == -32601));
+    assert!(matches!(ask(&link, call(1)).await, Err(LinkError::Status { status: 400, .. })));
     assert!(!link.closed().is_cancelled());
 }
 

@@ -103,7 +103,8 @@ pub enum LinkError {
     /// The answer is invalid, too long or of a wrong type.
     #[error("does not speak the protocol: {0}")]
     Protocol(String),
-    /// The upstream's session has ended (HTTP 404 to a request with its id), and the request was not executed.
+    /// The upstream's session has ended (HTTP 404 to a request with its id, or a 400 that names the session), and the request was
+    /// not executed.
     #[error("has ended its session")]
     SessionGone,
     /// The account cannot be used for the request, which was not executed.

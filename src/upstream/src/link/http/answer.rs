@@ -73,6 +73,9 @@ impl HttpLink {
                 Response::Error(RpcError::new(-32601, "Method not found"))
             } else {
                 let body = body?;
+                if status == StatusCode::BAD_REQUEST && mode.session_id.is_some() && is_session_refused(&body) {
+                    return Err(self.state.end_session());
+                }
                 match self.handle_messages(&body, mode, id, listener) {
                     Ok(Some(response)) => response,
                     _ if !status.is_success() || body.is_empty() => return Err(status_error(status, &body)),
@@ -251,6 +254,22 @@ fn is_method_not_found(body: &[u8], id: u64) -> bool {
         }
     });
     is_not_found
+}
+
+/// Returns `true` if the body with the status 400 is an error without an id that names the session. Servers must answer 404 then
+/// (2025-11-25/basic/transports, "Session Management"), but many copy examples of official SDKs that answer 400.
+fn is_session_refused(body: &[u8]) -> bool {
+    let mut is_refused = false;
+    parse_messages(body, |message| {
+        if let Ok(Message::Response(response)) = message
+            && response.id.is_none()
+            && let Response::Error(error) = parse_response(response.outcome)
+        {
+            let text = error.message.to_ascii_lowercase();
+            is_refused |= text.contains("session") || text.contains("not initialized");
+        }
+    });
+    is_refused
 }
 
 /// Sends a message that has no answer, and waits until the server has accepted it with any success.
