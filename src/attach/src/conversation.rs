@@ -343,7 +343,7 @@ impl Conversation {
             lines.push(format_unknown_outcome(&id));
         }
         for (id, _) in self.gateway_requests.iter().filter(|(_, request)| request.gateway == self.gateway) {
-            let params = format!(r#"{{"requestId":{id},"reason":"the gateway has ended"}}"#);
+            let params = format!(r#"{{"requestId":{id},"reason":"the connection to the gateway has ended"}}"#);
             lines.push(format_notification("notifications/cancelled", Some(&params)));
         }
         self.gateway += 1;
@@ -471,7 +471,8 @@ impl Handshake {
 }
 
 fn format_unknown_outcome(id: &str) -> Vec<u8> {
-    let message = "The gateway has ended before it answered this request, so its outcome is unknown: it may have been done. \
+    let message = "The connection to the gateway ended before this request was answered, so its outcome is unknown: it may have \
+                   been done. The gateway has ended, or it has closed the connection, as it does if its answers are not read. \
                    Read the live state, or call list_changes, before you repeat it.";
     format!(
         "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{{\"code\":-32603,\"message\":\"{message}\",\"data\":{{\"code\":\"OUTCOME_UNKNOWN\"}}}}}}\n"

@@ -101,7 +101,7 @@ where
         if let Err(ended) = write_lines(&mut output, &lines).await {
             return ended;
         }
-        tracing::info!("the gateway has ended; the session continues with the next one");
+        tracing::info!("the connection to the gateway has ended; the session continues on the next one");
         let search = find_gateway(&mut input, &conversation, &mut connect, is_detached);
         connection = tokio::select! {
             search_result = search => match search_result {

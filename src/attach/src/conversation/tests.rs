@@ -58,6 +58,7 @@ fn only_repeatable_requests_are_sent_again_and_only_once() {
     let lines = texts(conversation.note_gateway_end());
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains(r#""id":"w""#) && lines[0].contains("OUTCOME_UNKNOWN"), "{lines:?}");
+    assert!(lines[0].contains("answers are not read"), "the gateway may still run: {lines:?}");
     let lines = texts(conversation.resuming_lines());
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert!(lines[1].contains("wait_for_change") && lines[2].contains("tools/list"), "{lines:?}");
