@@ -62,7 +62,7 @@ impl Fixture {
             "authorization_endpoint": format!("{issuer}/authorize?tenant=1"),
             "token_endpoint": format!("{issuer}/token"),
             "userinfo_endpoint": format!("{issuer}/userinfo"),
-            "end_session_endpoint": format!("{issuer}/end"),
+            "end_session_endpoint": format!("{issuer}/end?tenant=1"),
             "authorization_response_iss_parameter_supported": true,
         }));
         let mut config = config(issuer);
@@ -147,7 +147,8 @@ async fn person_signs_in_with_claims_of_both_sources() {
     let url = fixture.client.end_session_url(&session, now()).unwrap();
     assert!(url.contains(&format!("id_token_hint={id_token}")));
     assert!(
-        url.contains("/end?id_token_hint=") && url.ends_with("post_logout_redirect_uri=https%3A%2F%2Fgw.example%2F"),
+        url.contains("/end?tenant=1&id_token_hint=")
+            && url.ends_with("post_logout_redirect_uri=https%3A%2F%2Fgw.example%2F"),
         "{url}"
     );
 }
