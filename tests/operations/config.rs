@@ -17,9 +17,11 @@ fn unknown_servers_in_rules_are_warned_about() {
     let home = Home::new();
     let file = home.write(
         "c.yaml",
-        "mcpServers: { crm: { command: x }, files: { command: x, disabled: true }, gh: { command: x, prefix: hub_ } }\n\
+        "mcpServers: { crm: { command: x }, files: { command: x, disabled: true }, gh: { command: x, prefix: hub_ },\n\
+         \x20 off: { command: x, disabled: true, prefix: old_ } }\n\
          policy: { rules: [{ servers: crmm, then: deny }, { name: typo, tools: ['flies__*', 'files__{a,b}'], then: deny },\n\
-         { servers: [crm, files, tracker, 'new-*'], tools: [create_issue, 'crm__*', hub__x, '*__x', gateway__x], then: deny }] }\n",
+         { servers: [crm, files, tracker, 'new-*'], tools: [create_issue, 'crm__*', hub__x, old__x, '*__x',\n\
+         \x20 gateway__x], then: deny }] }\n",
     );
     let check = home.run(&["config", "check", "--config", file.to_str().unwrap()]).ends(0).complains(&[
         "`rule 1`: there is no server `crmm`; did you mean `crm`?",

@@ -370,8 +370,9 @@ fn find_unknown_servers(rule: &Rule, config: &Config, r: &Reader) -> Vec<String>
     for pattern in rule.tools.patterns() {
         let start = literal_part(pattern);
         let Some((name, _)) = start.split_once("__") else { continue };
-        let may_begin = |prefix: &str| start.starts_with(prefix) || prefix.starts_with(&start);
-        if !is_configured(name) && !config.upstreams.iter().any(|server| may_begin(&server.prefix)) {
+        let may_begin = |prefix: &String| start.starts_with(prefix) || prefix.starts_with(&start);
+        let mut prefixes = config.upstreams.iter().map(|server| &server.prefix).chain(&r.disabled_prefixes);
+        if !is_configured(name) && !prefixes.any(may_begin) {
             let prefix = quoted(&format!("{name}__"));
             problems.push(format!("no server has tools whose names begin with {prefix}{}", hint(name)));
         }

@@ -60,6 +60,8 @@ pub struct Reader {
     pub warnings: Vec<String>,
     /// Origins of keys below a map with user-defined names, such as `mcpServers.files.args`.
     pub(super) key_origins: BTreeMap<String, Origin>,
+    /// The prefixes that disabled servers give their tools, which rules may still name.
+    pub(super) disabled_prefixes: Vec<String>,
 }
 
 /// A map with user-defined names, such as `mcpServers`.

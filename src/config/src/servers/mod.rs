@@ -119,6 +119,9 @@ fn check_name(name: &str) -> Result<(), ValueError> {
 
 fn read_server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     if f.read("disabled", boolean()) == Some(true) {
+        if let Some(Node::Text(prefix)) = f.value_of("prefix").map(|value| &value.node) {
+            f.note_disabled_prefix(prefix);
+        }
         return None;
     }
     f.reject_unknown_keys(&KEYS);
