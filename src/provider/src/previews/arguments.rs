@@ -128,7 +128,7 @@ fn summary(provider: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> S
         let mut matches = all.iter().filter(|member| member.key.eq_ignore_ascii_case(name));
         let value = matches.next().filter(|_| matches.next().is_none())?.value;
         let text = list_text(value).or_else(|| title_text(value))?;
-        let cut: String = text.chars().take(MAX_CONTEXT_CHARS).collect();
+        let cut = cut_between_words(&text, MAX_CONTEXT_CHARS);
         Some(if cut.len() < text.len() { format!("{name} {cut} …") } else { format!("{name} {cut}") })
     });
     let context: Vec<String> = context.take(MAX_CONTEXT).collect();
@@ -180,9 +180,20 @@ fn title_text(value: &str) -> Option<String> {
     let is_visible = |line: &&str| line.chars().any(|c| !c.is_whitespace() && !is_hidden(c));
     let line = whole.lines().map(str::trim).find(is_visible)?;
     let escaped = escape_hidden(line);
-    let cut: String = escaped.chars().take(MAX_TITLE_CHARS).collect();
+    let cut = cut_between_words(&escaped, MAX_TITLE_CHARS);
     let is_cut = cut.len() < escaped.len() || whole.trim() != line;
     Some(if is_cut { format!("{cut} …") } else { cut })
+}
+
+/// Returns the first words of a text, of at most so many characters. Text without spaces is cut anywhere.
+fn cut_between_words(text: &str, max_chars: usize) -> String {
+    let mut chars = text.chars();
+    let cut: String = chars.by_ref().take(max_chars).collect();
+    let is_in_word = chars.next().is_some_and(|next| !next.is_whitespace());
+    match cut.rsplit_once(char::is_whitespace).filter(|(words, rest)| is_in_word && words.len() > rest.len()) {
+        Some((words, _)) => words.trim_end().to_owned(),
+        None => cut,
+    }
 }
 
 /// Returns the texts of a list, escaped and truncated like one text.
@@ -284,7 +295,9 @@ mod tests {
             "s / t: 7 (owner o, repo r, body long)"
         );
         let message = r#"{"channel":"C1","text":"Hello everybody, this is longer than what fits","to":["a@x","b@x"]}"#;
-        assert_eq!(title("[]", message), "s / t: C1 (to a@x, b@x, text Hello everybody, this is longer than wha …)");
+        assert_eq!(title("[]", message), "s / t: C1 (to a@x, b@x, text Hello everybody, this is longer than …)");
+        let long = format!(r#"{{"title":"Fix the {} of 2026"}}"#, "login ".repeat(11).trim_end());
+        assert_eq!(title("[]", &long), format!("s / t: Fix the {} of …", "login ".repeat(11).trim_end()));
         assert_eq!(title("[]", r#"{"encoding":"utf8","file_path":"/srv/a"}"#), "s / t: /srv/a");
         assert_eq!(title("[]", r#"{"query":"  INSERT INTO t\n VALUES (1)"}"#), "s / t: INSERT INTO t …");
         assert_eq!(title(r#"["what"]"#, r#"{"verbose":"no","what":"this"}"#), "s / t: this");
