@@ -96,6 +96,7 @@ test('presses on the same place never approve after a rejection failed', async (
     // A double click counts as one press, which opens the rejection.
     await page.mouse.dblclick(...(await centre()));
     await page.locator('[data-act=reject].armed:enabled').waitFor();
+    await focused(page, '#comment');
     await page.getByLabel('Comment').fill('Not this one');
     const place = await centre();
     await page.route('**/api/changes/*/decision', (route) => route.fulfill({ status: 503, json: { title: 'The store is not available' } }), { times: 1 });

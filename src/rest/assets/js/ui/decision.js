@@ -53,7 +53,7 @@ export class DecisionBar {
     this.element.addEventListener(REACHABILITY_CHANGED, () => this.refresh());
     this.#comment = h('textarea', {
       id: 'comment', rows: '1', maxlength: String(MAX_COMMENT), autocomplete: 'off', spellcheck: 'true',
-      oninput: () => this.#saveDraft(), onkeydown: (event) => this.#commentKey(event), 'aria-keyshortcuts': 'Control+Enter',
+      oninput: () => this.#saveDraft(), onkeydown: (event) => this.#commentKey(event), onblur: () => this.#keepFocus(), 'aria-keyshortcuts': 'Control+Enter',
     });
   }
 
@@ -260,6 +260,11 @@ export class DecisionBar {
       event.preventDefault();
       this.#reject();
     }
+  }
+
+  // The second press of a double click goes to the disabled button, and would take the focus away from the reason.
+  #keepFocus() {
+    if (this.#mode === 'reject' && Date.now() < this.#notBefore) setTimeout(() => this.#comment.focus());
   }
 
   // The first press asks for the reason, and a double click does not reject.
