@@ -262,6 +262,28 @@ test('nothing can be decided while the gateway cannot be reached', async (t) => 
   await page.context().close();
 });
 
+test('an offline footer stays after the time to undo is over', async (t) => {
+  const own = await Gateway.start({ review: { undoFor: 600 } });
+  t.after(() => own.end());
+  const wire = await Wire.to(own.port);
+  t.after(() => wire.end());
+  const id = await own.proposeIssue('Approved before');
+  const page = await newPage(browser, wire);
+  await page.clock.install();
+  await signIn(page, wire, own.key('reviewer', 'alice'));
+  await open(page, 'Approved before', id);
+  await button(page, 'Approve').click();
+  await button(page, 'Undo').waitFor();
+  wire.cut();
+  const unknown = page.locator('footer.decision').getByText('whether this runs is unknown');
+  await unknown.waitFor();
+  await page.clock.fastForward(601_000);
+  await becomes(() => button(page, 'Undo').count(), 0);
+  await unknown.waitFor();
+  assertClean(page, disconnected);
+  await page.context().close();
+});
+
 test('decisions are possible while only the live feed is interrupted', async () => {
   const id = await gateway.proposeIssue('Decided without the feed');
   const page = await newPage(browser, gateway);

@@ -310,7 +310,8 @@ export class DecisionBar {
     const change = this.#change;
     const { state } = change;
     const settling = state === 'outcome_unknown';
-    const undoing = isUndoable(change);
+    // Without the gateway, nobody knows what became of the change when its time to undo is over.
+    const undoing = isUndoable(change) || (state === 'approved' && Boolean(change.runAfter) && !isReachable());
     if (!isDecidable(state) && !settling && !undoing) {
       this.element.hidden = true;
       this.element.replaceChildren();
@@ -404,7 +405,7 @@ export class DecisionBar {
         this.#mayUndo() && h('div', { class: 'buttons' }, h('button', { type: 'button', data: { act: 'undo' }, disabled: this.#isBlocked(), 'aria-keyshortcuts': 'u', onclick: () => this.undo() },
           icon('undo'), t(this.#sending === 'undo' ? 'decision.undoing' : 'decision.undo'), h('kbd', { 'aria-hidden': 'true' }, 'u')))));
     clearTimeout(this.#undoTimer);
-    this.#undoTimer = setTimeout(() => this.#change && !isUndoable(this.#change) && this.#render(), Math.min(until(runAfter) + 50, 2 ** 31 - 1));
+    if (isUndoable(this.#change)) this.#undoTimer = setTimeout(() => this.#change && !isUndoable(this.#change) && this.#render(), Math.min(until(runAfter) + 50, 2 ** 31 - 1));
   }
 
   #decideRow() {
