@@ -101,7 +101,7 @@ struct AnswerLine {
 
 /// The decision of a gateway about a process that it has admitted.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Admission<T> {
+pub enum HelloOutcome<T> {
     Serve(T),
     /// The gateway ends. Contains the version of the program that replaces it.
     Leave(String),
@@ -119,7 +119,7 @@ pub async fn accept_handshake<R, W, T>(
     writer: &mut W,
     is_detached: bool,
     admit: impl FnOnce(&Hello) -> Result<T, String>,
-) -> io::Result<Option<Admission<T>>>
+) -> io::Result<Option<HelloOutcome<T>>>
 where
     R: AsyncBufRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -140,20 +140,20 @@ where
     };
     let replace = hello.as_ref().ok().and_then(|hello| hello.replace);
     let newer = hello.ok().map(|hello| hello.version).filter(|version| is_newer(version, OWN_VERSION));
-    let (admission, answer) = match (admitted, newer) {
+    let (outcome, answer) = match (admitted, newer) {
         (Err(reason), _) => (None, AnswerLine { refused: Some(reason), ..AnswerLine::default() }),
         (Ok(_), Some(version)) if is_detached && replace == Some(true) => {
             let answer = AnswerLine { leaving: Some(OWN_VERSION.to_owned()), ..AnswerLine::default() };
-            (Some(Admission::Leave(version)), answer)
+            (Some(HelloOutcome::Leave(version)), answer)
         }
         (Ok(admitted), _) => {
             let is_detached = is_detached && replace.is_some();
             let answer = AnswerLine { welcome: Some(OWN_VERSION.to_owned()), is_detached, ..AnswerLine::default() };
-            (Some(Admission::Serve(admitted)), answer)
+            (Some(HelloOutcome::Serve(admitted)), answer)
         }
     };
     write_line(writer, &answer).await?;
-    Ok(admission)
+    Ok(outcome)
 }
 
 /// Performs the attaching program's side of the handshake. Returns `None` if the gateway closed the connection without an
@@ -201,13 +201,13 @@ mod tests {
 
     async fn exchange(first: &[u8]) -> (Option<Hello>, String) {
         match exchange_with(false, first).await {
-            (Some(Admission::Serve(hello)), answer) => (Some(hello), answer),
+            (Some(HelloOutcome::Serve(hello)), answer) => (Some(hello), answer),
             (None, answer) => (None, answer),
-            (Some(Admission::Leave(version)), _) => panic!("the gateway leaves for {version}"),
+            (Some(HelloOutcome::Leave(version)), _) => panic!("the gateway leaves for {version}"),
         }
     }
 
-    async fn exchange_with(is_detached: bool, first: &[u8]) -> (Option<Admission<Hello>>, String) {
+    async fn exchange_with(is_detached: bool, first: &[u8]) -> (Option<HelloOutcome<Hello>>, String) {
         let (near, far) = duplex(1 << 16);
         let (near_read, mut near_write) = split(near);
         let (far_read, mut far_write) = split(far);
@@ -258,9 +258,9 @@ mod tests {
             (true, "99.0.0", ",\"replace\":true,\"key\":\"bad\"", "{\"refused\":\"unknown key\"}\n".to_owned()),
         ] {
             let hello = format!("{{\"attach\":1,\"version\":\"{version}\",\"pid\":1,\"later\":[1]{replace}}}\n");
-            let (admission, line) = exchange_with(is_detached, hello.as_bytes()).await;
+            let (outcome, line) = exchange_with(is_detached, hello.as_bytes()).await;
             assert_eq!(line, answer, "{hello}");
-            assert_eq!(matches!(admission, Some(Admission::Leave(_))), answer.contains("leaving"), "{hello}");
+            assert_eq!(matches!(outcome, Some(HelloOutcome::Leave(_))), answer.contains("leaving"), "{hello}");
         }
     }
 
@@ -290,7 +290,7 @@ mod tests {
             accept_handshake(&mut far_reader, &mut far_write, true, |h| Ok(h.pid)),
         );
         assert!(matches!(sent.unwrap(), Some(HelloAnswer::Welcome { is_detached: true, .. })));
-        assert_eq!(received.unwrap(), Some(Admission::Serve(std::process::id())));
+        assert_eq!(received.unwrap(), Some(HelloOutcome::Serve(std::process::id())));
         assert!(!format!("{:?}", Hello::from_process(Some("csk_secret".into()))).contains("secret"));
     }
 }

@@ -6,7 +6,7 @@ use actix::Arbiter;
 
 use countersign_attach::{
     Users,
-    hello::{self, Admission},
+    hello::{self, HelloOutcome},
     socket,
 };
 use countersign_auth::Authenticator;
@@ -47,10 +47,10 @@ pub fn serve_socket(
                     stdio_identity(&endpoint.sessions.authenticator, hello.key.as_deref()).map_err(|e| e.to_string())
                 };
                 match hello::accept_handshake(&mut reader, &mut writer, is_detached, admit).await {
-                    Ok(Some(Admission::Serve(identity))) => {
+                    Ok(Some(HelloOutcome::Serve(identity))) => {
                         lines::serve(Arc::clone(&endpoint), identity, reader, writer).await;
                     }
-                    Ok(Some(Admission::Leave(version))) => {
+                    Ok(Some(HelloOutcome::Leave(version))) => {
                         tracing::info!(version, "a newer program replaces this gateway");
                         endpoint.shutdown.cancel();
                     }

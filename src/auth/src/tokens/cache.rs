@@ -8,7 +8,7 @@ use std::sync::{
 use dashmap::DashMap;
 use jiff::Timestamp;
 
-use super::{Refusal, issuer::Issuer};
+use super::{TokenRefusal, issuer::Issuer};
 use countersign_domain::principal::{Identity, SecretHash};
 
 /// The maximum number of entries of each cache.
@@ -39,7 +39,7 @@ impl CachedJwt {
 
 /// The last introspection of an opaque token.
 pub(super) struct CachedIntrospection {
-    pub outcome: Result<Identity, Refusal>,
+    pub outcome: Result<Identity, TokenRefusal>,
     /// The token, for the next request about it. `None` if the issuer refused it.
     pub token: Option<Arc<str>>,
     /// The time of the request in milliseconds.
@@ -48,7 +48,7 @@ pub(super) struct CachedIntrospection {
 
 impl CachedIntrospection {
     pub(super) fn is_fresh(&self, now: i64) -> bool {
-        let max_age = if matches!(self.outcome, Err(Refusal::IssuerUnavailable)) {
+        let max_age = if matches!(self.outcome, Err(TokenRefusal::IssuerUnavailable)) {
             RETRY_DELAY_MS
         } else {
             MAX_INTROSPECTION_AGE_MS
@@ -159,7 +159,11 @@ impl TokenCache {
     }
 
     /// Returns the outcome of the last introspection of an opaque token if it is fresh.
-    pub(super) fn fresh_introspection(&self, hash: &SecretHash, now: Timestamp) -> Option<Result<Identity, Refusal>> {
+    pub(super) fn fresh_introspection(
+        &self,
+        hash: &SecretHash,
+        now: Timestamp,
+    ) -> Option<Result<Identity, TokenRefusal>> {
         let last = self.introspections.entries.get(hash)?;
         last.is_fresh(now.as_millisecond()).then(|| last.outcome.clone())
     }
@@ -172,7 +176,7 @@ impl TokenCache {
     /// Returns `true` if the cache knows that an opaque token is or was valid.
     pub(super) fn was_valid(&self, hash: &SecretHash) -> bool {
         let last = self.introspections.entries.get(hash);
-        last.is_some_and(|last| last.token.is_some() || matches!(last.outcome, Err(Refusal::Expired)))
+        last.is_some_and(|last| last.token.is_some() || matches!(last.outcome, Err(TokenRefusal::Expired)))
     }
 
     /// Removes all introspections but those with an identity that `is_current`.

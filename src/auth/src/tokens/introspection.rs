@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{
-    MAX_TOKEN_BYTES, Refusal,
+    MAX_TOKEN_BYTES, TokenRefusal,
     claims::TokenClaims,
     issuer::Issuer,
     metadata::Metadata,
@@ -15,19 +15,19 @@ use countersign_domain::principal::Principal;
 
 impl Issuer {
     /// Asks the issuer about a token. Returns its principal, and the second from which the token is no longer valid.
-    pub(super) async fn introspect(&self, token: &str, now: Timestamp) -> Result<(Principal, i64), Refusal> {
-        let client = self.config.introspection.as_ref().ok_or(Refusal::IssuerUnavailable)?;
-        let snapshot = self.snapshot(now).ok_or(Refusal::IssuerUnavailable)?;
+    pub(super) async fn introspect(&self, token: &str, now: Timestamp) -> Result<(Principal, i64), TokenRefusal> {
+        let client = self.config.introspection.as_ref().ok_or(TokenRefusal::IssuerUnavailable)?;
+        let snapshot = self.snapshot(now).ok_or(TokenRefusal::IssuerUnavailable)?;
         let answer = self.request_introspection(&snapshot.metadata, client, token).await.map_err(|error| {
             self.warn_of_failed_introspection(&error, now);
-            Refusal::IssuerUnavailable
+            TokenRefusal::IssuerUnavailable
         })?;
         if answer.len() > MAX_TOKEN_BYTES {
-            return Err(Refusal::invalid("the issuer's answer about the token is too long"));
+            return Err(TokenRefusal::invalid("the issuer's answer about the token is too long"));
         }
         let claims = TokenClaims::parse(answer)?;
         if claims.get("active").and_then(serde_json::Value::as_bool) != Some(true) {
-            return Err(Refusal::invalid("the token is unknown to its issuer, was revoked or has expired"));
+            return Err(TokenRefusal::invalid("the token is unknown to its issuer, was revoked or has expired"));
         }
         let expires_at = claims.check_introspected(&self.config.issuer, &self.audiences, now.as_second())?;
         let subject = match claims.string("sub")? {
@@ -35,7 +35,7 @@ impl Issuer {
             None => claims.client()?,
         };
         let subject =
-            subject.ok_or_else(|| Refusal::invalid("the token has neither `sub` nor `client_id`"))?.to_owned();
+            subject.ok_or_else(|| TokenRefusal::invalid("the token has neither `sub` nor `client_id`"))?.to_owned();
         Ok((principal::to_principal(&self.config, &subject, claims, now)?, expires_at))
     }
 

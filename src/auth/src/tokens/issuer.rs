@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    Refusal,
+    TokenRefusal,
     jwt::UnverifiedJwt,
     key_set::{KeySet, MAX_KEYS, SignatureCheck},
     metadata::Metadata,
@@ -222,7 +222,11 @@ impl Issuer {
     }
 
     /// Verifies the signature and the claims of a JWT. Returns `None` if the keys must be read first.
-    pub(super) fn verify(&self, token: UnverifiedJwt<'_>, now: Timestamp) -> Option<Result<VerifiedToken, Refusal>> {
+    pub(super) fn verify(
+        &self,
+        token: UnverifiedJwt<'_>,
+        now: Timestamp,
+    ) -> Option<Result<VerifiedToken, TokenRefusal>> {
         let snapshot = self.snapshot(now)?;
         let UnverifiedJwt { header, signing_input, signature, .. } = &token;
         match snapshot.keys.verify(header.kid.as_deref(), header.alg, signing_input.as_bytes(), signature) {
@@ -238,7 +242,7 @@ impl Issuer {
         self: &Arc<Self>,
         token: &UnverifiedJwt<'_>,
         now: Timestamp,
-    ) -> Result<Arc<IssuerSnapshot>, Refusal> {
+    ) -> Result<Arc<IssuerSnapshot>, TokenRefusal> {
         let UnverifiedJwt { header, signing_input, signature, .. } = token;
         let mut snapshot = self.current_snapshot(now).await?;
         for may_renew in [true, false] {
@@ -247,20 +251,23 @@ impl Issuer {
                 SignatureCheck::Refused(refusal) => return Err(refusal),
                 SignatureCheck::UnknownKey if may_renew => {
                     Arc::clone(self).renew(now).await;
-                    snapshot = self.snapshot(now).ok_or(Refusal::IssuerUnavailable)?;
+                    snapshot = self.snapshot(now).ok_or(TokenRefusal::IssuerUnavailable)?;
                 }
                 SignatureCheck::UnknownKey => {}
             }
         }
-        Err(Refusal::invalid("the token is signed with a key that its issuer does not have"))
+        Err(TokenRefusal::invalid("the token is signed with a key that its issuer does not have"))
     }
 
     /// Returns the last snapshot. If it is old, it is renewed first, or the running renewal is awaited.
-    pub(super) async fn current_snapshot(self: &Arc<Self>, now: Timestamp) -> Result<Arc<IssuerSnapshot>, Refusal> {
+    pub(super) async fn current_snapshot(
+        self: &Arc<Self>,
+        now: Timestamp,
+    ) -> Result<Arc<IssuerSnapshot>, TokenRefusal> {
         if self.is_stale(now) && (self.may_read(now) || self.snapshot(now).is_none()) {
             Arc::clone(self).renew(now).await;
         }
-        self.snapshot(now).ok_or(Refusal::IssuerUnavailable)
+        self.snapshot(now).ok_or(TokenRefusal::IssuerUnavailable)
     }
 
     /// Checks the claims of a JWT whose signature was verified.
@@ -270,11 +277,11 @@ impl Issuer {
         signed_by: KeyThumbprint,
         snapshot: &IssuerSnapshot,
         now: Timestamp,
-    ) -> Result<VerifiedToken, Refusal> {
+    ) -> Result<VerifiedToken, TokenRefusal> {
         let is_marked = token.is_marked_as_access_token()?;
         let expires_at = token.claims.check_jwt(&self.audiences, is_marked, now.as_second())?;
         let subject = token.claims.string("sub")?.map(str::to_owned);
-        let subject = subject.ok_or_else(|| Refusal::invalid("the token has no `sub`"))?;
+        let subject = subject.ok_or_else(|| TokenRefusal::invalid("the token has no `sub`"))?;
         let principal = principal::to_principal(&self.config, &subject, token.claims, now)?;
         // Keys that are due for renewal are used while the issuer does not answer, but each verification counts only
         // until the keys may be read again.

@@ -7,7 +7,7 @@ use jsonwebtoken::Header;
 use serde_json::{Map, Value};
 
 use super::{
-    Refusal,
+    TokenRefusal,
     claims::{TokenClaims, parse_object},
 };
 
@@ -37,19 +37,19 @@ pub(super) fn with_known_algorithm(mut object: Map<String, Value>) -> Value {
 
 impl<'a> UnverifiedJwt<'a> {
     /// Parses a token and checks its header.
-    pub(super) fn parse(token: &'a str) -> Result<Self, Refusal> {
+    pub(super) fn parse(token: &'a str) -> Result<Self, TokenRefusal> {
         let mut parts = token.split('.');
         let (Some(header), Some(claims), Some(signature), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
         else {
-            return Err(Refusal::invalid("the token is not a signed JWT, which has three parts"));
+            return Err(TokenRefusal::invalid("the token is not a signed JWT, which has three parts"));
         };
         let signing_input = &token[..header.len() + 1 + claims.len()];
         let header = with_known_algorithm(parse_object(&decode_text(header)?)?);
         let header: Header = serde_json::from_value(header)
-            .map_err(|_| Refusal::invalid("the token's header is malformed, or its `alg` is not supported"))?;
+            .map_err(|_| TokenRefusal::invalid("the token's header is malformed, or its `alg` is not supported"))?;
         if header.crit.is_some() {
-            return Err(Refusal::invalid("the token's header has `crit`, and the gateway supports no extension"));
+            return Err(TokenRefusal::invalid("the token's header has `crit`, and the gateway supports no extension"));
         }
         let claims = TokenClaims::parse(decode_text(claims)?)?;
         Ok(Self { header, claims, signing_input, signature: decode(signature)? })
@@ -57,21 +57,21 @@ impl<'a> UnverifiedJwt<'a> {
 
     /// Returns `true` if the header says that this is an access token (RFC 9068, section 2.1). Returns `false` if it
     /// says no more than that this is a JWT.
-    pub(super) fn is_marked_as_access_token(&self) -> Result<bool, Refusal> {
+    pub(super) fn is_marked_as_access_token(&self) -> Result<bool, TokenRefusal> {
         let Some(kind) = &self.header.typ else { return Ok(false) };
         let kind = kind.to_ascii_lowercase();
         match kind.strip_prefix("application/").unwrap_or(&kind) {
             "at+jwt" => Ok(true),
             "jwt" => Ok(false),
-            _ => Err(Refusal::invalid("the token is not an access token: see `typ` in its header")),
+            _ => Err(TokenRefusal::invalid("the token is not an access token: see `typ` in its header")),
         }
     }
 }
 
-fn decode(part: &str) -> Result<Vec<u8>, Refusal> {
-    URL_SAFE_NO_PAD.decode(part).map_err(|_| Refusal::invalid("the token is malformed: a part is not base64url"))
+fn decode(part: &str) -> Result<Vec<u8>, TokenRefusal> {
+    URL_SAFE_NO_PAD.decode(part).map_err(|_| TokenRefusal::invalid("the token is malformed: a part is not base64url"))
 }
 
-fn decode_text(part: &str) -> Result<String, Refusal> {
-    String::from_utf8(decode(part)?).map_err(|_| Refusal::invalid("the token is malformed: a part is not UTF-8"))
+fn decode_text(part: &str) -> Result<String, TokenRefusal> {
+    String::from_utf8(decode(part)?).map_err(|_| TokenRefusal::invalid("the token is malformed: a part is not UTF-8"))
 }

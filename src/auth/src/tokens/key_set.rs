@@ -12,7 +12,7 @@ use ring::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPubli
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::{Refusal, jwt::with_known_algorithm};
+use super::{TokenRefusal, jwt::with_known_algorithm};
 use countersign_domain::principal::KeyThumbprint;
 use countersign_runtime::secret;
 
@@ -43,7 +43,7 @@ pub(super) enum SignatureCheck {
     Verified(KeyThumbprint),
     /// No key has the id, or without an id, none fits the algorithm. The issuer may have a new key.
     UnknownKey,
-    Refused(Refusal),
+    Refused(TokenRefusal),
 }
 
 impl KeySet {
@@ -66,16 +66,16 @@ impl KeySet {
         let mut fitting = candidates().filter(|key| key.algorithms.contains(&algorithm));
         match (fitting.next(), fitting.next()) {
             (None, _) if id.is_some() && candidates().next().is_some() => {
-                SignatureCheck::Refused(Refusal::invalid("the token's `alg` is not that of its key"))
+                SignatureCheck::Refused(TokenRefusal::invalid("the token's `alg` is not that of its key"))
             }
             (None, _) => SignatureCheck::UnknownKey,
             (Some(_), Some(_)) => {
-                SignatureCheck::Refused(Refusal::invalid("the token's header does not say which key signed it"))
+                SignatureCheck::Refused(TokenRefusal::invalid("the token's header does not say which key signed it"))
             }
             (Some(key), None) if key.is_valid(algorithm, message, signature) => {
                 SignatureCheck::Verified(key.thumbprint)
             }
-            (Some(_), None) => SignatureCheck::Refused(Refusal::invalid("the token's signature is wrong")),
+            (Some(_), None) => SignatureCheck::Refused(TokenRefusal::invalid("the token's signature is wrong")),
         }
     }
 

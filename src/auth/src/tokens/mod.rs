@@ -44,7 +44,7 @@ mod refusal;
 mod requests;
 
 pub use metadata::{quote, well_known_urls};
-pub use refusal::Refusal;
+pub use refusal::TokenRefusal;
 pub use requests::{basic_credentials, read_error_code, read_lifetime};
 
 /// The maximum number of bytes of an access token.
@@ -162,28 +162,28 @@ impl TokenVerifier {
     /// Returns the identity of the holder of a token, from the cache or by its signature.
     ///
     /// # Errors
-    /// Returns why the token is refused. [`Refusal::IssuerUnavailable`] may mean that the issuer was not asked yet.
-    pub fn identify(&self, token: &str, now: Timestamp) -> Result<Identity, Refusal> {
+    /// Returns why the token is refused. [`TokenRefusal::IssuerUnavailable`] may mean that the issuer was not asked yet.
+    pub fn identify(&self, token: &str, now: Timestamp) -> Result<Identity, TokenRefusal> {
         self.verify(token, now).0
     }
 
     /// Returns the same as [`Self::identify`], or `None` if [`Self::ask_issuer`] should run first.
     #[must_use]
-    pub fn identify_without_issuer(&self, token: &str, now: Timestamp) -> Option<Result<Identity, Refusal>> {
+    pub fn identify_without_issuer(&self, token: &str, now: Timestamp) -> Option<Result<Identity, TokenRefusal>> {
         let (outcome, request) = self.verify(token, now);
         request.is_none().then_some(outcome)
     }
 
     /// Verifies a token with the cached keys and answers. Also returns the request that may change the outcome.
-    fn verify(&self, token: &str, now: Timestamp) -> (Result<Identity, Refusal>, Option<IssuerRequest>) {
+    fn verify(&self, token: &str, now: Timestamp) -> (Result<Identity, TokenRefusal>, Option<IssuerRequest>) {
         if token.len() > MAX_TOKEN_BYTES {
-            return (Err(Refusal::invalid("the token is too long")), None);
+            return (Err(TokenRefusal::invalid("the token is too long")), None);
         }
         let hash = secret::hash(token.as_bytes());
         if !jwt::is_jwt(token) {
             return match self.find_introspection(&hash, now) {
                 Some(outcome) => (outcome, None),
-                None => (Err(Refusal::IssuerUnavailable), Some(IssuerRequest::Introspect)),
+                None => (Err(TokenRefusal::IssuerUnavailable), Some(IssuerRequest::Introspect)),
             };
         }
         if let Some(identity) = self.cache.jwt(&hash, now) {
@@ -202,13 +202,13 @@ impl TokenVerifier {
         hash: SecretHash,
         issuer: Arc<Issuer>,
         now: Timestamp,
-    ) -> (Result<Identity, Refusal>, Option<IssuerRequest>) {
+    ) -> (Result<Identity, TokenRefusal>, Option<IssuerRequest>) {
         let may_read = issuer.may_read(now);
         // The generation is read before the keys, so that the entry is never used if a key disappears in between.
         let generation = issuer.generation();
         let Some(verified) = issuer.verify(token, now) else {
             let has_keys = issuer.snapshot(now).is_some();
-            let refusal = if has_keys { Refusal::UnknownKey } else { Refusal::IssuerUnavailable };
+            let refusal = if has_keys { TokenRefusal::UnknownKey } else { TokenRefusal::IssuerUnavailable };
             let may_help = may_read || issuer.is_reading();
             return (Err(refusal), may_help.then_some(IssuerRequest::ReadKeys(issuer)));
         };
@@ -247,11 +247,12 @@ impl TokenVerifier {
         !jwt::is_jwt(token) && !self.cache.was_valid(&secret::hash(token.as_bytes()))
     }
 
-    fn parse_jwt<'a>(&self, token: &'a str) -> Result<(UnverifiedJwt<'a>, Arc<Issuer>), Refusal> {
+    fn parse_jwt<'a>(&self, token: &'a str) -> Result<(UnverifiedJwt<'a>, Arc<Issuer>), TokenRefusal> {
         let token = UnverifiedJwt::parse(token)?;
-        let name = token.claims.string("iss")?.ok_or_else(|| Refusal::invalid("the token has no `iss`"))?;
+        let name = token.claims.string("iss")?.ok_or_else(|| TokenRefusal::invalid("the token has no `iss`"))?;
         let issuer = self.find_issuer(name);
-        let issuer = issuer.ok_or_else(|| Refusal::invalid("the token is from an issuer that is not configured"))?;
+        let issuer =
+            issuer.ok_or_else(|| TokenRefusal::invalid("the token is from an issuer that is not configured"))?;
         Ok((token, issuer))
     }
 
@@ -271,12 +272,12 @@ impl TokenVerifier {
     }
 
     /// Returns the cached outcome of the introspection of an opaque token, or `None` if an issuer must be asked.
-    fn find_introspection(&self, hash: &SecretHash, now: Timestamp) -> Option<Result<Identity, Refusal>> {
+    fn find_introspection(&self, hash: &SecretHash, now: Timestamp) -> Option<Result<Identity, TokenRefusal>> {
         match self.cache.fresh_introspection(hash, now) {
             // The issuer may have been removed while it was asked.
-            Some(Ok(identity)) if !self.is_current(&identity) => Some(Err(Refusal::IssuerUnavailable)),
+            Some(Ok(identity)) if !self.is_current(&identity) => Some(Err(TokenRefusal::IssuerUnavailable)),
             None if self.introspecting_issuer().is_none() => {
-                Some(Err(Refusal::invalid("the token is not a JWT, and no issuer is asked about others")))
+                Some(Err(TokenRefusal::invalid("the token is not a JWT, and no issuer is asked about others")))
             }
             answer => answer,
         }
@@ -304,16 +305,16 @@ impl TokenVerifier {
         }
         let answer = match issuer.acquire_introspection(was_valid).await {
             Some(_permit) => issuer.introspect(token, now).await,
-            None => Err(Refusal::IssuerUnavailable),
+            None => Err(TokenRefusal::IssuerUnavailable),
         };
         let mut outcome = answer.map(|(principal, end)| token_identity(principal, hash, &issuer, None, end));
-        if was_valid && matches!(outcome, Err(Refusal::Invalid(_))) {
-            outcome = Err(Refusal::Expired);
+        if was_valid && matches!(outcome, Err(TokenRefusal::Invalid(_))) {
+            outcome = Err(TokenRefusal::Expired);
         }
         let token = match &outcome {
             Ok(_) => Some(Arc::from(token)),
             // Open streams of the token ask again later.
-            Err(Refusal::IssuerUnavailable) => self.cache.opaque_token(&hash),
+            Err(TokenRefusal::IssuerUnavailable) => self.cache.opaque_token(&hash),
             Err(_) => None,
         };
         let introspection = CachedIntrospection { outcome, token, asked_at: now.as_millisecond() };
@@ -330,7 +331,7 @@ impl TokenVerifier {
         self.check_with_issuer_at(credential, Timestamp::now()).await.map_err(McpError::from)
     }
 
-    async fn check_with_issuer_at(&self, credential: &TokenCredential, now: Timestamp) -> Result<(), Refusal> {
+    async fn check_with_issuer_at(&self, credential: &TokenCredential, now: Timestamp) -> Result<(), TokenRefusal> {
         self.check_at(credential, now)?;
         let issuer = self.find_credential_issuer(credential)?;
         if credential.signed_by.is_some() {
@@ -344,7 +345,7 @@ impl TokenVerifier {
         {
             self.introspect_once(&token, credential.hash, now).await;
         }
-        self.find_introspection(&credential.hash, now).unwrap_or(Err(Refusal::IssuerUnavailable)).map(drop)
+        self.find_introspection(&credential.hash, now).unwrap_or(Err(TokenRefusal::IssuerUnavailable)).map(drop)
     }
 
     /// Checks, without asking the issuer, that a token is still valid.
@@ -355,16 +356,20 @@ impl TokenVerifier {
         self.check_at(credential, now).map_err(McpError::from)
     }
 
-    fn check_at(&self, credential: &TokenCredential, now: Timestamp) -> Result<(), Refusal> {
+    fn check_at(&self, credential: &TokenCredential, now: Timestamp) -> Result<(), TokenRefusal> {
         if now.as_second() >= credential.expires_at {
-            return Err(Refusal::Expired);
+            return Err(TokenRefusal::Expired);
         }
         let issuer = self.find_credential_issuer(credential)?;
         let is_valid = match &credential.signed_by {
             Some(key) => issuer.snapshot(now).is_some_and(|snapshot| snapshot.keys.contains(key)),
             None => self.cache.opaque_token(&credential.hash).is_some(),
         };
-        if is_valid { Ok(()) } else { Err(Refusal::invalid("the token was revoked, or its issuer removed its key")) }
+        if is_valid {
+            Ok(())
+        } else {
+            Err(TokenRefusal::invalid("the token was revoked, or its issuer removed its key"))
+        }
     }
 
     /// Returns `true` if a token that is no longer valid was not revoked, but has reached its end. `expires_at` is [`MAX_SKEW`] after
@@ -375,10 +380,10 @@ impl TokenVerifier {
     }
 
     /// Returns the issuer of a token if it is still configured as it was when the token was accepted.
-    fn find_credential_issuer(&self, credential: &TokenCredential) -> Result<Arc<Issuer>, Refusal> {
+    fn find_credential_issuer(&self, credential: &TokenCredential) -> Result<Arc<Issuer>, TokenRefusal> {
         self.find_issuer(&credential.issuer)
             .filter(|issuer| issuer.version == credential.issuer_version)
-            .ok_or_else(|| Refusal::invalid("the configuration of the token's issuer has changed"))
+            .ok_or_else(|| TokenRefusal::invalid("the configuration of the token's issuer has changed"))
     }
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Refusal, claims::TokenClaims};
+use super::{TokenRefusal, claims::TokenClaims};
 use countersign_config::TokenIssuer;
 use countersign_domain::{
     changes::visible::escape_hidden,
@@ -33,19 +33,19 @@ pub(super) fn to_principal(
     subject: &str,
     claims: TokenClaims,
     now: Timestamp,
-) -> Result<Principal, Refusal> {
+) -> Result<Principal, TokenRefusal> {
     let client = claims.client()?;
     for id in [Some(subject), client].into_iter().flatten() {
         if id.len() > MAX_ID_BYTES {
-            return Err(Refusal::invalid("the token's subject or client id is too long"));
+            return Err(TokenRefusal::invalid("the token's subject or client id is too long"));
         }
     }
     let groups = read_groups(&claims, &issuer.groups_claim);
     let (role, scopes) = if issuer.roles.is_empty() {
         let scopes = read_scopes(&claims);
-        (role_of_scopes(&scopes).ok_or(Refusal::NoScope)?, Some(scopes))
+        (role_of_scopes(&scopes).ok_or(TokenRefusal::NoScope)?, Some(scopes))
     } else {
-        (role_of_groups(&issuer.roles, &groups).ok_or(Refusal::NoGroup)?, None)
+        (role_of_groups(&issuer.roles, &groups).ok_or(TokenRefusal::NoGroup)?, None)
     };
     let person = subject_name(&issuer.issuer, subject);
     let (name, owner) = match client {

@@ -7,7 +7,7 @@ use countersign_protocol::{ErrorKind, McpError};
 
 /// The reason why a token is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum TokenRefusal {
     /// The token is not valid at this gateway.
     Invalid(Cow<'static, str>),
     /// The token has expired, or was revoked after it was valid here.
@@ -22,7 +22,7 @@ pub enum Refusal {
     IssuerUnavailable,
 }
 
-impl Refusal {
+impl TokenRefusal {
     /// Creates the refusal of a token that is not valid here.
     pub(super) fn invalid(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::Invalid(reason.into())
@@ -36,17 +36,19 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for McpError {
-    fn from(refusal: Refusal) -> Self {
+impl From<TokenRefusal> for McpError {
+    fn from(refusal: TokenRefusal) -> Self {
         let unauthorized = |reason| McpError::new(ErrorKind::Unauthorized, reason).with("tokenError", "invalid_token");
         match refusal {
-            Refusal::Invalid(reason) => unauthorized(reason),
-            Refusal::Expired => unauthorized("the token has expired".into()),
-            Refusal::UnknownKey => unauthorized("the token is signed with a key that its issuer does not have".into()),
-            Refusal::NoScope => McpError::new(ErrorKind::Forbidden, "the token has no scope of this gateway")
+            TokenRefusal::Invalid(reason) => unauthorized(reason),
+            TokenRefusal::Expired => unauthorized("the token has expired".into()),
+            TokenRefusal::UnknownKey => {
+                unauthorized("the token is signed with a key that its issuer does not have".into())
+            }
+            TokenRefusal::NoScope => McpError::new(ErrorKind::Forbidden, "the token has no scope of this gateway")
                 .with("scope", AGENT_SCOPES),
-            Refusal::NoGroup => McpError::new(ErrorKind::Forbidden, "your groups grant nothing at this gateway"),
-            Refusal::IssuerUnavailable => McpError::new(
+            TokenRefusal::NoGroup => McpError::new(ErrorKind::Forbidden, "your groups grant nothing at this gateway"),
+            TokenRefusal::IssuerUnavailable => McpError::new(
                 ErrorKind::UpstreamUnavailable,
                 "the issuer of the token does not answer; try again later",
             ),

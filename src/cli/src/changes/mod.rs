@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::{
     args::changes::{ChangesArgs, ChangesCommand, FilterArgs},
-    client::{self, Client, Refusal, ResponseBody},
+    client::{self, Client, GatewayRefusal, ResponseBody},
     exit::{Exit, Failure},
     moment::Since,
     output::{Output, one_line, print_note},
@@ -172,7 +172,7 @@ fn show_hint(id: &str) -> String {
 }
 
 /// Converts a refusal into a failure, and adds advice if it is a conflict.
-fn conflict_failure(refusal: Refusal, id: &str) -> Failure {
+fn conflict_failure(refusal: GatewayRefusal, id: &str) -> Failure {
     let mut failure = Failure::from(refusal);
     if failure.exit == Exit::Conflict {
         failure.message = format!("{}; {}", failure.message.trim_end_matches('.'), show_hint(id));

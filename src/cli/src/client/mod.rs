@@ -66,14 +66,14 @@ struct Problem {
 
 /// The reason why a request has no result: an error response, or no response at all.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct GatewayRefusal {
     /// The HTTP status; 0 if there is no response.
     status: u16,
     problem: Problem,
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
+impl From<GatewayRefusal> for Failure {
+    fn from(refusal: GatewayRefusal) -> Self {
         let Problem { title, detail, code } = refusal.problem;
         // A forbidden action that is not about the key counts as a refusal.
         let exit = match (refusal.status, code.as_str()) {
@@ -264,7 +264,7 @@ impl Client {
     }
 
     /// Returns the base URL of the next request, after verifying who listens there.
-    async fn base(&self) -> Result<Url, Refusal> {
+    async fn base(&self) -> Result<Url, GatewayRefusal> {
         match &self.gateway {
             GatewayLocation::Explicit(url) => Ok(url.clone()),
             GatewayLocation::DataDirectory(data) => {
@@ -281,7 +281,7 @@ impl Client {
         method: Method,
         path: &[&str],
         query: &[(&str, &str)],
-    ) -> Result<(Url, ClientRequest), Refusal> {
+    ) -> Result<(Url, ClientRequest), GatewayRefusal> {
         let base = self.base().await?;
         let request = self.http.request(method, address::endpoint(&base, path, query));
         let request = match &self.credential {
@@ -295,7 +295,7 @@ impl Client {
         Ok((base, request))
     }
 
-    pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<ResponseBody, Refusal> {
+    pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<ResponseBody, GatewayRefusal> {
         let (base, request) = self.request(Method::GET, path, query).await?;
         read_response(&base, path, request.send()).await
     }
@@ -305,7 +305,7 @@ impl Client {
         self.get(&["changes", id], &[]).await?.read_change()
     }
 
-    pub async fn delete(&self, path: &[&str]) -> Result<ResponseBody, Refusal> {
+    pub async fn delete(&self, path: &[&str]) -> Result<ResponseBody, GatewayRefusal> {
         let (base, request) = self.request(Method::DELETE, path, &[]).await?;
         read_response(&base, path, request.send()).await
     }
@@ -316,25 +316,25 @@ impl Client {
         address::dashboard_page(&self.name, page)
     }
 
-    pub async fn post(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, Refusal> {
+    pub async fn post(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, GatewayRefusal> {
         self.post_text(path, body.to_string()).await
     }
 
     /// Posts a body that is JSON already, like [`Self::post`].
-    pub async fn post_text(&self, path: &[&str], body: String) -> Result<ResponseBody, Refusal> {
+    pub async fn post_text(&self, path: &[&str], body: String) -> Result<ResponseBody, GatewayRefusal> {
         let (base, request) = self.request(Method::POST, path, &[]).await?;
         read_response(&base, path, request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body))
             .await
     }
 
-    pub async fn put(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, Refusal> {
+    pub async fn put(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, GatewayRefusal> {
         let (base, request) = self.request(Method::PUT, path, &[]).await?;
         let request = request.insert_header((header::CONTENT_TYPE, "application/json"));
         read_response(&base, path, request.send_body(body.to_string())).await
     }
 
     /// Opens the event feed after `since`; the body of the response has no end.
-    pub async fn feed(&self, since: Option<u64>) -> Result<ClientResponse<impl ByteStream + use<>>, Refusal> {
+    pub async fn feed(&self, since: Option<u64>) -> Result<ClientResponse<impl ByteStream + use<>>, GatewayRefusal> {
         let since = since.map(|seq| seq.to_string());
         let query: Vec<(&str, &str)> = since.iter().map(|seq| ("since", seq.as_str())).collect();
         let (base, request) = self.request(Method::GET, &["events"], &query).await?;
@@ -351,7 +351,11 @@ impl Client {
     }
 }
 
-async fn read_response(base: &Url, path: &[&str], request: awc::SendClientRequest) -> Result<ResponseBody, Refusal> {
+async fn read_response(
+    base: &Url,
+    path: &[&str],
+    request: awc::SendClientRequest,
+) -> Result<ResponseBody, GatewayRefusal> {
     let exchange = async {
         let sending = request.await;
         let mut response = sending.map_err(|error| connection_refusal(base, &net::describe_send_error(&error)))?;
@@ -366,36 +370,36 @@ async fn read_response(base: &Url, path: &[&str], request: awc::SendClientReques
     tokio::time::timeout(REQUEST_TIMEOUT, exchange).await.unwrap_or_else(|_| Err(timeout_refusal(base)))
 }
 
-fn timeout_refusal(base: &Url) -> Refusal {
+fn timeout_refusal(base: &Url) -> GatewayRefusal {
     unavailable_gateway(base, &format!("did not answer within {}s", REQUEST_TIMEOUT.as_secs()))
 }
 
-fn connection_refusal(base: &Url, reason: &str) -> Refusal {
+fn connection_refusal(base: &Url, reason: &str) -> GatewayRefusal {
     unavailable_gateway(base, &format!("does not answer: {reason}"))
 }
 
-fn unavailable_gateway(base: &Url, problem: &str) -> Refusal {
+fn unavailable_gateway(base: &Url, problem: &str) -> GatewayRefusal {
     unavailable(format!(
         "the gateway at {} {problem}. Is it running (`countersign serve`), and is this its address (--url)?",
         base.as_str().trim_end_matches('/')
     ))
 }
 
-fn unavailable(title: String) -> Refusal {
-    Refusal { status: 0, problem: Problem { title, ..Problem::default() } }
+fn unavailable(title: String) -> GatewayRefusal {
+    GatewayRefusal { status: 0, problem: Problem { title, ..Problem::default() } }
 }
 
 /// Converts a failure of the stored login. Trying again may help if the provider is away.
-fn unusable_login(failure: Failure) -> Refusal {
+fn unusable_login(failure: Failure) -> GatewayRefusal {
     let status = if failure.exit == Exit::NotAuthorized { StatusCode::UNAUTHORIZED.as_u16() } else { 0 };
-    Refusal { status, problem: Problem { title: failure.message, ..Problem::default() } }
+    GatewayRefusal { status, problem: Problem { title: failure.message, ..Problem::default() } }
 }
 
 /// A stream of bytes that a response consists of.
 pub trait ByteStream: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin {}
 impl<T: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin> ByteStream for T {}
 
-impl Refusal {
+impl GatewayRefusal {
     /// Adds the id or name in the path of a request to the message that there is no such object.
     fn with_name(mut self, path: &[&str]) -> Self {
         if let ["changes" | "servers" | "webhooks" | "rules", name, ..] = path
@@ -414,11 +418,11 @@ impl Refusal {
 }
 
 /// Converts an error response into a refusal.
-fn refusal(status: StatusCode, body: &[u8]) -> Refusal {
+fn refusal(status: StatusCode, body: &[u8]) -> GatewayRefusal {
     let problem = str::from_utf8(body).ok().and_then(|text| serde_json::from_str(text).ok());
     let problem =
         problem.unwrap_or_else(|| Problem { title: format!("the gateway answered {status}"), ..Problem::default() });
-    Refusal { status: status.as_u16(), problem }
+    GatewayRefusal { status: status.as_u16(), problem }
 }
 
 fn variable<'a>(env: &'a Environment, name: &str) -> Result<Option<&'a str>, Failure> {

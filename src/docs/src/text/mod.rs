@@ -11,7 +11,7 @@ mod schemas;
 mod types;
 
 pub(crate) use document::{level, parse, truncate};
-pub(crate) use types::{DocType, DocTypes, Fault, MAX_SCHEMA_BYTES, Refusal};
+pub(crate) use types::{DocType, DocTypes, DocumentRefusal, Fault, MAX_SCHEMA_BYTES};
 
 /// Returns `true` for the name of a Markdown file.
 pub(crate) fn has_markdown_extension(path: &str) -> bool {

@@ -61,7 +61,7 @@ pub(crate) struct Fault {
 
 /// The reason why a document is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum DocumentRefusal {
     UnknownType {
         name: String,
         known_types: Vec<String>,
@@ -75,7 +75,7 @@ pub(crate) enum Refusal {
     },
 }
 
-impl Refusal {
+impl DocumentRefusal {
     /// Summarizes the faults in one line.
     pub fn summary(&self) -> String {
         match self {
@@ -198,10 +198,10 @@ impl DocTypes {
     ///
     /// # Errors
     /// Returns all its faults.
-    pub fn check(&self, path: &str, text: &str) -> Result<CheckedDocument, Refusal> {
+    pub fn check(&self, path: &str, text: &str) -> Result<CheckedDocument, DocumentRefusal> {
         let fields = self.check_fields(path, text)?;
         let document = document::parse_with_fields(path, text, self, &fields, &mut Budget::new());
-        let document = document.map_err(|_| Refusal::Unparsable {
+        let document = document.map_err(|_| DocumentRefusal::Unparsable {
             reason: "it takes too long to read; make it shorter, or its Markdown simpler".to_owned(),
         })?;
         Ok(CheckedDocument { document, fields })
@@ -211,24 +211,24 @@ impl DocTypes {
     ///
     /// # Errors
     /// Fails as [`DocTypes::check`] does.
-    pub fn check_fields(&self, path: &str, text: &str) -> Result<Map<String, Value>, Refusal> {
+    pub fn check_fields(&self, path: &str, text: &str) -> Result<Map<String, Value>, DocumentRefusal> {
         if let Some(position) = text.find('\0') {
-            return Err(Refusal::Unparsable { reason: format!("it has a NUL character (byte {position})") });
+            return Err(DocumentRefusal::Unparsable { reason: format!("it has a NUL character (byte {position})") });
         }
         let fields = front_matter::parse_fields(text).map_err(|error| {
             let (pointer, rule) = (String::new(), "yaml".to_owned());
-            Refusal::Schema { faults: vec![Fault { pointer, rule, message: error.to_string() }] }
+            DocumentRefusal::Schema { faults: vec![Fault { pointer, rule, message: error.to_string() }] }
         })?;
         let folder_type = self.type_for_path(path);
         let kind = match fields.get("doc_type") {
             None => folder_type,
-            Some(Value::String(name)) => Some(self.get(name).ok_or_else(|| Refusal::UnknownType {
+            Some(Value::String(name)) => Some(self.get(name).ok_or_else(|| DocumentRefusal::UnknownType {
                 name: name.clone(),
                 known_types: self.all().map(|kind| kind.name.clone()).collect(),
             })?),
             Some(_) => {
                 let fault = doc_type_fault("type", "it is not a string");
-                return Err(Refusal::Schema { faults: vec![fault] });
+                return Err(DocumentRefusal::Schema { faults: vec![fault] });
             }
         };
         let mut faults = match kind.map(|kind| &kind.compiled_schema).or(self.untyped.as_ref()) {
@@ -242,7 +242,7 @@ impl DocTypes {
                 format!("a document of the type {} lies in {}/, and this path does not", kind.name, kind.folder);
             faults.push(doc_type_fault("folder", &message));
         }
-        if faults.is_empty() { Ok(fields) } else { Err(Refusal::Schema { faults }) }
+        if faults.is_empty() { Ok(fields) } else { Err(DocumentRefusal::Schema { faults }) }
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
     library::{Library, NO_BRANCH, Project},
     model::{Collection, Filter, Hit, Level, Ranking},
     remote::Embedder,
-    text::Refusal,
+    text::DocumentRefusal,
 };
 use countersign_domain::text::plural;
 use countersign_protocol::{ErrorKind, McpError};
@@ -264,7 +264,7 @@ impl Reader {
         let chunks = entry.map_or(0, |entry| entry.chunks);
         let mut line = format!("{} is indexed: {}.", text::one_line(&path, MAX_SHOWN_CHARS), plural(chunks, "chunk"));
         let faults = match &refusal {
-            Some(Refusal::Schema { faults }) => faults.clone(),
+            Some(DocumentRefusal::Schema { faults }) => faults.clone(),
             _ => Vec::new(),
         };
         let note = refusal.map(|refusal| refusal::to_error(&path, refusal).message.to_string());
@@ -440,7 +440,7 @@ fn check_types(project: &Project, requested_types: Option<Vec<TypeName>>) -> Res
     match requested_types.iter().flatten().find(|name| types.get(name).is_none()) {
         Some(name) => {
             let known_types = types.all().map(|kind| kind.name.clone()).collect();
-            Err(refusal::to_error("", Refusal::UnknownType { name: name.to_string(), known_types }))
+            Err(refusal::to_error("", DocumentRefusal::UnknownType { name: name.to_string(), known_types }))
         }
         None => Ok(requested_types.map(|names| names.iter().map(|name| name.to_string()).collect())),
     }

@@ -2,7 +2,7 @@
 
 use strum::IntoStaticStr;
 
-use super::super::Refusal;
+use super::super::TokenRefusal;
 
 /// The reason why a person is not signed in. The dashboard gets its name, and has a text for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
@@ -40,9 +40,9 @@ impl SignInError {
     }
 
     /// Logs and converts the refusal of a token of the provider.
-    pub(super) fn from_refusal(refusal: Refusal) -> Self {
+    pub(super) fn from_refusal(refusal: TokenRefusal) -> Self {
         match refusal {
-            Refusal::IssuerUnavailable => Self::ProviderUnreachable,
+            TokenRefusal::IssuerUnavailable => Self::ProviderUnreachable,
             refusal => {
                 tracing::warn!(?refusal, "a token of the identity provider was refused");
                 Self::ProviderUnusable

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{
-    super::{MAX_TOKEN_BYTES, Refusal, claims::TokenClaims, jwt::UnverifiedJwt},
+    super::{MAX_TOKEN_BYTES, TokenRefusal, claims::TokenClaims, jwt::UnverifiedJwt},
     ConfiguredIdentityProvider, SignInError,
 };
 
@@ -27,29 +27,34 @@ impl ConfiguredIdentityProvider {
         token: &str,
         nonce: Option<&str>,
         now: Timestamp,
-    ) -> Result<TokenClaims, Refusal> {
+    ) -> Result<TokenClaims, TokenRefusal> {
         let claims = self.verify_jwt(token, &["jwt"], now).await?;
         if nonce.is_some() && claims.string("nonce")? != nonce {
-            return Err(Refusal::invalid("the token's `nonce` is not that of this sign-in"));
+            return Err(TokenRefusal::invalid("the token's `nonce` is not that of this sign-in"));
         }
         // A logout token has the same issuer and audience.
         if claims.get("events").is_some() {
-            return Err(Refusal::invalid("the token reports an event, and an ID token is needed"));
+            return Err(TokenRefusal::invalid("the token reports an event, and an ID token is needed"));
         }
-        claims.string("sub")?.ok_or_else(|| Refusal::invalid("the token has no `sub`"))?;
+        claims.string("sub")?.ok_or_else(|| TokenRefusal::invalid("the token has no `sub`"))?;
         Ok(claims)
     }
 
     /// Verifies the signature, the audience and the times of a token that the provider issued to the gateway. Its
     /// header must have one of these types, or none.
-    pub(super) async fn verify_jwt(&self, token: &str, types: &[&str], now: Timestamp) -> Result<TokenClaims, Refusal> {
+    pub(super) async fn verify_jwt(
+        &self,
+        token: &str,
+        types: &[&str],
+        now: Timestamp,
+    ) -> Result<TokenClaims, TokenRefusal> {
         if token.len() > MAX_TOKEN_BYTES {
-            return Err(Refusal::invalid("the token is too long"));
+            return Err(TokenRefusal::invalid("the token is too long"));
         }
         let token = UnverifiedJwt::parse(token)?;
         let kind = token.header.typ.as_deref().unwrap_or("jwt").to_ascii_lowercase();
         if !types.contains(&kind.strip_prefix("application/").unwrap_or(&kind)) {
-            return Err(Refusal::invalid("the token is of another kind: see `typ` in its header"));
+            return Err(TokenRefusal::invalid("the token is of another kind: see `typ` in its header"));
         }
         self.issuer.verify_signature(&token, now).await?;
         token.claims.check_for_client(&self.config.issuer, &self.config.client_id, now.as_second())?;

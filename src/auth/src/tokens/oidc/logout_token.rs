@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{super::Refusal, ConfiguredIdentityProvider};
+use super::{super::TokenRefusal, ConfiguredIdentityProvider};
 use countersign_domain::principal::SecretHash;
 use countersign_runtime::secret;
 use countersign_store::people::ProviderSession;
@@ -32,24 +32,24 @@ impl LogoutNotice {
 }
 
 impl ConfiguredIdentityProvider {
-    pub(super) async fn verify_logout_token(&self, token: &str, now: Timestamp) -> Result<LogoutNotice, Refusal> {
+    pub(super) async fn verify_logout_token(&self, token: &str, now: Timestamp) -> Result<LogoutNotice, TokenRefusal> {
         let claims = self.verify_jwt(token, &["jwt", "logout+jwt"], now).await?;
         if claims.get("nonce").is_some() {
-            return Err(Refusal::invalid("the token has a `nonce`, as an ID token has"));
+            return Err(TokenRefusal::invalid("the token has a `nonce`, as an ID token has"));
         }
         let event = claims.get("events").and_then(|events| events.get(LOGOUT_EVENT));
         if !event.is_some_and(Value::is_object) {
-            return Err(Refusal::invalid("the token's `events` report no logout"));
+            return Err(TokenRefusal::invalid("the token's `events` report no logout"));
         }
         let (subject, sid) = (claims.string("sub")?.map(str::to_owned), claims.string("sid")?.map(str::to_owned));
         if subject.is_none() && sid.is_none() {
-            return Err(Refusal::invalid("the token has neither `sub` nor `sid`"));
+            return Err(TokenRefusal::invalid("the token has neither `sub` nor `sid`"));
         }
-        let id = claims.string("jti")?.ok_or_else(|| Refusal::invalid("the token has no `jti`"))?;
+        let id = claims.string("jti")?.ok_or_else(|| TokenRefusal::invalid("the token has no `jti`"))?;
         let id = secret::hash(format!("{}\n{id}", self.config.issuer).as_bytes());
         let end = claims.check_for_client(&self.config.issuer, &self.config.client_id, now.as_second())?;
         let expires_at =
-            Timestamp::from_second(end).map_err(|_| Refusal::invalid("the token's `exp` is not a time"))?;
+            Timestamp::from_second(end).map_err(|_| TokenRefusal::invalid("the token's `exp` is not a time"))?;
         Ok(LogoutNotice { issuer: self.config.issuer.clone(), subject, sid, id, expires_at })
     }
 }

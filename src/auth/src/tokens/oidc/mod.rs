@@ -18,7 +18,7 @@ use url::Url;
 
 pub use self::{error::SignInError, logout_token::LogoutNotice};
 use super::{
-    Refusal,
+    TokenRefusal,
     claims::TokenClaims,
     code_flow::{self, AuthorizationResponseError, CodeRequest},
     issuer::{Issuer, IssuerSnapshot},
@@ -301,9 +301,9 @@ impl OidcClient {
     ///
     /// # Errors
     /// Returns why the token is refused.
-    pub async fn verify_logout_token(&self, token: &str, now: Timestamp) -> Result<LogoutNotice, Refusal> {
+    pub async fn verify_logout_token(&self, token: &str, now: Timestamp) -> Result<LogoutNotice, TokenRefusal> {
         let provider = self.provider.load_full();
-        let provider = provider.ok_or_else(|| Refusal::invalid("no identity provider is configured"))?;
+        let provider = provider.ok_or_else(|| TokenRefusal::invalid("no identity provider is configured"))?;
         provider.verify_logout_token(token, now).await
     }
 

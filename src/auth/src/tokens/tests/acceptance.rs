@@ -10,7 +10,7 @@ fn verifier(configs: &[TokenIssuer], keys: &[&TestKey]) -> TokenVerifier {
     verifier
 }
 
-fn principal(verifier: &TokenVerifier, token: &str) -> Result<Principal, Refusal> {
+fn principal(verifier: &TokenVerifier, token: &str) -> Result<Principal, TokenRefusal> {
     verifier.identify(token, now()).map(|identity| (*identity.principal).clone())
 }
 
@@ -58,7 +58,7 @@ fn principal_has_the_names_scopes_and_claims_of_its_token() {
     let Credential::Token(credential) = &identity.credential else { panic!("not a token") };
     assert_eq!(credential.expires_at, now().as_second() + 660);
     verifier.check_at(credential, after(659)).unwrap();
-    assert_eq!(verifier.check_at(credential, after(660)), Err(Refusal::Expired));
+    assert_eq!(verifier.check_at(credential, after(660)), Err(TokenRefusal::Expired));
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn strongest_scope_decides_the_role() {
     assert_eq!(role("tools:read admin"), Ok(Role::Admin));
     assert_eq!(role("changes:decide tools:read"), Ok(Role::Reviewer));
     assert_eq!(role("tools:propose"), Ok(Role::Agent));
-    assert_eq!(role("openid tools:reads"), Err(Refusal::NoScope));
-    assert_eq!(role(""), Err(Refusal::NoScope));
+    assert_eq!(role("openid tools:reads"), Err(TokenRefusal::NoScope));
+    assert_eq!(role(""), Err(TokenRefusal::NoScope));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn strongest_group_decides_the_role() {
     let by_group = || roles(&[("dev", Role::Agent), ("sec", Role::Admin), ("dba", Role::Reviewer)]);
     assert_eq!(role(by_group(), json!(["dev", "dba"])), Ok(Role::Reviewer));
     assert_eq!(role(by_group(), json!("sec")), Ok(Role::Admin));
-    assert_eq!(role(by_group(), json!(["Dev", "*"])), Err(Refusal::NoGroup));
+    assert_eq!(role(by_group(), json!(["Dev", "*"])), Err(TokenRefusal::NoGroup));
     assert_eq!(role(roles(&[("*", Role::Viewer), ("dev", Role::Agent)]), json!([])), Ok(Role::Viewer));
 }
 
@@ -185,7 +185,7 @@ fn cached_token_is_verified_again_when_it_ends() {
     verifier.identify(&token, now()).unwrap();
     verifier.identify(&token, after(299)).unwrap();
     assert_eq!(verifier.cache.jwt_count(), 1);
-    assert_eq!(verifier.identify(&token, after(660)).unwrap_err(), Refusal::Expired);
+    assert_eq!(verifier.identify(&token, after(660)).unwrap_err(), TokenRefusal::Expired);
 }
 
 #[test]

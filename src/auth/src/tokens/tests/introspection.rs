@@ -17,7 +17,7 @@ fn active(provider: &FakeProvider, changes: Value) -> Value {
 }
 
 /// Identifies the token as the gateway does for a request.
-async fn identify(verifier: &TokenVerifier, at: Timestamp) -> Result<Identity, Refusal> {
+async fn identify(verifier: &TokenVerifier, at: Timestamp) -> Result<Identity, TokenRefusal> {
     verifier.ask_issuer_at(TOKEN, at).await;
     verifier.identify(TOKEN, at)
 }
@@ -122,10 +122,10 @@ async fn revoked_token_ends_its_streams_within_ten_seconds() {
     provider.set_token(TOKEN, json!({ "active": false }));
     let credential = credential(&identity);
     verifier.check_with_issuer_at(credential, after(9)).await.unwrap();
-    assert_eq!(verifier.check_with_issuer_at(credential, after(10)).await, Err(Refusal::Expired));
+    assert_eq!(verifier.check_with_issuer_at(credential, after(10)).await, Err(TokenRefusal::Expired));
     assert!(verifier.check_at(credential, after(10)).is_err());
     // However often its client tries, this is not a failed attempt to authenticate.
-    assert_eq!(identify(&verifier, after(30)).await.unwrap_err(), Refusal::Expired);
+    assert_eq!(identify(&verifier, after(30)).await.unwrap_err(), TokenRefusal::Expired);
     provider.stop().await;
 }
 
@@ -146,7 +146,7 @@ async fn flood_of_unknown_tokens_does_not_delay_known_ones() {
     }
     // One request before the flood, 16 of the flood, and one about the known token.
     assert_eq!(provider.count(PATH), 1 + 16 + 1);
-    assert_eq!(verifier.identify("unknown-199", after(10)).unwrap_err(), Refusal::IssuerUnavailable);
+    assert_eq!(verifier.identify("unknown-199", after(10)).unwrap_err(), TokenRefusal::IssuerUnavailable);
     assert!(verifier.running_introspections.is_empty());
     provider.stop().await;
 }
@@ -165,8 +165,8 @@ async fn failed_introspection_ends_no_stream() {
     let identity = identify(&verifier, now()).await.unwrap();
     let credential = credential(&identity);
     provider.set_status(500);
-    assert_eq!(identify(&verifier, after(10)).await.unwrap_err(), Refusal::IssuerUnavailable);
-    assert_eq!(verifier.check_with_issuer_at(credential, after(11)).await, Err(Refusal::IssuerUnavailable));
+    assert_eq!(identify(&verifier, after(10)).await.unwrap_err(), TokenRefusal::IssuerUnavailable);
+    assert_eq!(verifier.check_with_issuer_at(credential, after(11)).await, Err(TokenRefusal::IssuerUnavailable));
     verifier.check_at(credential, after(11)).unwrap();
     provider.set_status(200);
     verifier.check_with_issuer_at(credential, after(13)).await.unwrap();

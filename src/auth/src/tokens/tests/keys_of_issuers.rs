@@ -25,7 +25,7 @@ impl Fixture {
     }
 
     /// Identifies a token as the gateway does for a request.
-    async fn identify(&self, token: &str, at: Timestamp) -> Result<Arc<TokenCredential>, Refusal> {
+    async fn identify(&self, token: &str, at: Timestamp) -> Result<Arc<TokenCredential>, TokenRefusal> {
         self.verifier.ask_issuer_at(token, at).await;
         match self.verifier.identify(token, at)?.credential {
             Credential::Token(credential) => Ok(credential),
@@ -38,7 +38,7 @@ impl Fixture {
 async fn keys_are_read_once_before_the_first_token() {
     let fixture = Fixture::new().await;
     let token = fixture.token(&fixture.key);
-    assert_eq!(fixture.verifier.identify(&token, now()).unwrap_err(), Refusal::IssuerUnavailable);
+    assert_eq!(fixture.verifier.identify(&token, now()).unwrap_err(), TokenRefusal::IssuerUnavailable);
     for second in 0..20 {
         fixture.identify(&token, after(second)).await.unwrap();
     }
@@ -152,7 +152,7 @@ async fn old_keys_are_valid_for_a_day_without_the_provider() {
         fixture.identify(&token, after(second)).await.unwrap();
         fixture.verifier.check_with_issuer_at(&credential, after(second)).await.unwrap();
     }
-    assert_eq!(fixture.identify(&token, after(86_400)).await.unwrap_err(), Refusal::IssuerUnavailable);
+    assert_eq!(fixture.identify(&token, after(86_400)).await.unwrap_err(), TokenRefusal::IssuerUnavailable);
     assert!(fixture.verifier.check_with_issuer_at(&credential, after(86_400)).await.is_err());
 }
 
@@ -162,7 +162,7 @@ async fn unreachable_provider_is_asked_again_after_two_seconds() {
     let token = fixture.token(&fixture.key);
     fixture.provider.set_status(503);
     for second in [0, 1] {
-        assert_eq!(fixture.identify(&token, after(second)).await.unwrap_err(), Refusal::IssuerUnavailable);
+        assert_eq!(fixture.identify(&token, after(second)).await.unwrap_err(), TokenRefusal::IssuerUnavailable);
     }
     assert_eq!(fixture.provider.count(METADATA), 1);
     fixture.provider.set_status(200);
@@ -197,7 +197,7 @@ async fn hostile_metadata_and_keys_are_refused() {
             fixture.provider.set_page(path, status, body);
         }
         let outcome = fixture.identify(&fixture.token(&fixture.key), now()).await;
-        assert_eq!(outcome, Err(Refusal::IssuerUnavailable), "{name}");
+        assert_eq!(outcome, Err(TokenRefusal::IssuerUnavailable), "{name}");
         fixture.provider.stop().await;
     }
     assert_eq!(trap.count("/jwks"), 0);

@@ -424,5 +424,5 @@ fn token_without_any_known_audience_is_refused() {
     let verifier = TokenVerifier::new(&[issuer_config(ISSUER)], None);
     learn_keys(&verifier, ISSUER, &[&ISSUERS.key], now());
     let error = verifier.identify(&good_token(), now()).unwrap_err();
-    assert_eq!(error, Refusal::invalid("the token is for another audience"));
+    assert_eq!(error, TokenRefusal::invalid("the token is for another audience"));
 }

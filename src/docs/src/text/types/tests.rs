@@ -5,7 +5,9 @@ const GOOD: &str = "---\ndoc_type: tool\ntitle: T\ndate: 2026-11-23\nsummary: s\
 
 fn faults_of(types: &DocTypes, path: &str, text: &str) -> Vec<(String, String)> {
     match types.check(path, text) {
-        Err(Refusal::Schema { faults }) => faults.into_iter().map(|fault| (fault.pointer, fault.rule)).collect(),
+        Err(DocumentRefusal::Schema { faults }) => {
+            faults.into_iter().map(|fault| (fault.pointer, fault.rule)).collect()
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -51,9 +53,9 @@ fn check_names_every_fault() {
     assert_eq!(faults_of(&types, "x.md", "---\ndoc_type: [tool]\n---\n")[0].0, "/doc_type");
     let unknown = types.check("x.md", "---\ndoc_type: novel\n---\n").unwrap_err();
     assert!(
-        matches!(unknown, Refusal::UnknownType { ref name, ref known_types } if name == "novel" && known_types.len() == 5)
+        matches!(unknown, DocumentRefusal::UnknownType { ref name, ref known_types } if name == "novel" && known_types.len() == 5)
     );
-    assert!(matches!(types.check("x.md", "a\0b"), Err(Refusal::Unparsable { .. })));
+    assert!(matches!(types.check("x.md", "a\0b"), Err(DocumentRefusal::Unparsable { .. })));
 }
 
 #[test]
