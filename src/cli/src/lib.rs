@@ -67,8 +67,8 @@ pub fn main() -> ExitCode {
     // The guard comes first, because a guard process runs beside every stdio server and must stay small.
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == guard::SUBCOMMAND) {
-        return guard::main(args).unwrap_or_else(|problem| {
-            output::print_error(&problem);
+        return guard::main(args).unwrap_or_else(|error| {
+            output::print_error(&error);
             Exit::Usage.into()
         });
     }

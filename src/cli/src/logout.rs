@@ -26,7 +26,7 @@ async fn sign_out(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure>
         let revoked = async { PublicClient::discover(login.client, authorities).await?.revoke(&token).await };
         match revoked.await {
             Ok(revoked) => is_revoked = revoked,
-            Err(problem) => print_unrevoked(&problem),
+            Err(error) => print_unrevoked(&error),
         }
     }
     if args.json {
@@ -40,8 +40,8 @@ async fn sign_out(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure>
     Ok(Exit::Ok)
 }
 
-fn print_unrevoked(problem: &GrantError) {
+fn print_unrevoked(error: &GrantError) {
     print_note(&one_line(&format!(
-        "The tokens were removed here, but may be valid until the identity provider ends them: {problem}"
+        "The tokens were removed here, but may be valid until the identity provider ends them: {error}"
     )));
 }

@@ -102,7 +102,7 @@ pub async fn begin(
             set_cookie(&mut response, &sign_in_cookie(&data, started.cookie, oidc::MAX_SIGN_IN_DURATION.as_secs()))?;
             Ok(response)
         }
-        Err(problem) => Ok(redirect(&problem_url(problem))),
+        Err(error) => Ok(redirect(&problem_url(error))),
     }
 }
 
@@ -127,7 +127,7 @@ pub async fn finish(request: HttpRequest, data: web::Data<SignInData>) -> Result
     let finished = data.provider_sign_ins.finish(request.query_string(), cookie, Timestamp::now()).await;
     let url = match &finished {
         Ok(code) => format!("/#code={code}"),
-        Err(problem) => problem_url(*problem),
+        Err(error) => problem_url(*error),
     };
     let mut response = redirect(&url);
     // The cookie may belong to another sign-in, which was begun in another tab and can still be finished.
@@ -163,8 +163,8 @@ pub async fn back_channel_logout(
 }
 
 /// Returns the address of the dashboard with a problem.
-fn problem_url(problem: SignInError) -> String {
-    format!("/#sign-in-problem={}", problem.name())
+fn problem_url(error: SignInError) -> String {
+    format!("/#sign-in-problem={}", error.name())
 }
 
 pub(super) fn redirect(url: &str) -> HttpResponse {

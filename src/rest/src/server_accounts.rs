@@ -130,8 +130,7 @@ pub async fn connect(
     let server = path_name(&request);
     check_host(&request, &accounts.connect_url(server))?;
     let started = accounts.begin_connection(server, &caller.principal).await;
-    let StartedConsent { url, cookie } =
-        started.map_err(|problem| Problem::new(error_kind(problem), problem.to_string()))?;
+    let StartedConsent { url, cookie } = started.map_err(|error| Problem::new(error_kind(error), error.to_string()))?;
     let mut response = json_ok(&AuthorizationPage { url });
     set_cookie(
         &mut response,
@@ -164,7 +163,7 @@ pub async fn finish(request: HttpRequest, accounts: web::Data<dyn ServerAccounts
     let finished = accounts.finish_connection(request.query_string(), cookie.as_ref().map(Cookie::value)).await;
     let page = match &finished {
         Ok(server) => format!("{}?connected", server_page(server)),
-        Err(problem) => format!("/#/servers?connect-problem={}", problem.name()),
+        Err(error) => format!("/#/servers?connect-problem={}", error.name()),
     };
     let mut response = redirect(&page);
     // The cookie may belong to another connection, which was begun in another tab and can still be finished.
@@ -211,8 +210,8 @@ fn connect_cookie(request: &HttpRequest, value: String, lifetime: CookieDuration
     Ok(flow_cookie((CONSENT_COOKIE, value), COOKIE_PATH, lifetime, is_secure))
 }
 
-const fn error_kind(problem: ConnectError) -> ErrorKind {
-    match problem {
+const fn error_kind(error: ConnectError) -> ErrorKind {
+    match error {
         ConnectError::UnknownServer => ErrorKind::NotFound,
         ConnectError::AdminOnly | ConnectError::AccessEnded | ConnectError::Denied | ConnectError::Interrupted => {
             ErrorKind::Forbidden

@@ -51,9 +51,9 @@ pub fn build_authorization_request(
 /// # Errors
 /// [`OAuthError::Refused`] with the error code of the authorization server, otherwise [`OAuthError::Unusable`].
 pub fn read_code(query: &str, state: &str, issuer: &str, names_issuer: bool) -> Result<String, OAuthError> {
-    code_flow::read_code(query, state, issuer, names_issuer).map_err(|problem| match problem {
+    code_flow::read_code(query, state, issuer, names_issuer).map_err(|error| match error {
         AuthorizationResponseError::Refused(code) => OAuthError::Refused(code),
-        problem => OAuthError::Unusable(problem.to_string()),
+        error => OAuthError::Unusable(error.to_string()),
     })
 }
 

@@ -127,11 +127,11 @@ impl LoginFile {
                 Ok(token)
             }
             Err(_) if !login.ends_within(SignedDuration::ZERO, now) => Ok(login.access_token.clone()),
-            Err(problem @ GrantError::Refused(_)) => {
-                let message = format!("the sign-in to {gateway} has ended ({problem}): run `countersign login`");
+            Err(error @ GrantError::Refused(_)) => {
+                let message = format!("the sign-in to {gateway} has ended ({error}): run `countersign login`");
                 Err(Failure::new(Exit::NotAuthorized, one_line(&message)))
             }
-            Err(problem) => Err(Failure::new(Exit::Unavailable, one_line(&problem.to_string()))),
+            Err(error) => Err(Failure::new(Exit::Unavailable, one_line(&error.to_string()))),
         }
     }
 

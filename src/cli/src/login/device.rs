@@ -24,19 +24,19 @@ pub async fn sign_in(client: &PublicClient) -> Result<TokenResponse, GrantError>
         sleep(interval).await;
         match client.redeem_device_code(&device).await {
             Ok(tokens) => return Ok(tokens),
-            Err(problem) => interval = next_interval(interval, problem)?,
+            Err(error) => interval = next_interval(interval, error)?,
         }
     }
     Err(GrantError::Refused("expired_token".to_owned()))
 }
 
-/// Returns the next polling interval (RFC 8628, section 3.5), or the problem if polling again does not help.
-fn next_interval(interval: Duration, problem: GrantError) -> Result<Duration, GrantError> {
-    match problem {
+/// Returns the next polling interval (RFC 8628, section 3.5), or the error if polling again does not help.
+fn next_interval(interval: Duration, error: GrantError) -> Result<Duration, GrantError> {
+    match error {
         GrantError::Refused(code) if code == "authorization_pending" => Ok(interval),
         GrantError::Refused(code) if code == "slow_down" => Ok(interval + SLOW_DOWN),
         GrantError::Unreachable(_) => Ok(interval * 2),
-        problem => Err(problem),
+        error => Err(error),
     }
 }
 
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn interval_grows_as_the_provider_asks() {
         let five = Duration::from_secs(5);
-        let after = |problem| next_interval(five, problem).map(|interval| interval.as_secs()).map_err(drop);
+        let after = |error| next_interval(five, error).map(|interval| interval.as_secs()).map_err(drop);
         let refused = |code: &str| after(GrantError::Refused(code.to_owned()));
         assert_eq!(refused("authorization_pending"), Ok(5));
         assert_eq!(refused("slow_down"), Ok(10));

@@ -114,9 +114,9 @@ fn check_resource(url: &Url, settings: &ClientSettings) -> Result<(), Failure> {
 }
 
 /// Describes for the person why there are no tokens.
-fn failure(problem: GrantError) -> Failure {
-    let (exit, message) = match &problem {
-        GrantError::Unreachable(_) => (Exit::Unavailable, problem.to_string()),
+fn failure(error: GrantError) -> Failure {
+    let (exit, message) = match &error {
+        GrantError::Unreachable(_) => (Exit::Unavailable, error.to_string()),
         GrantError::Refused(code) | GrantError::Response(AuthorizationResponseError::Refused(code)) => {
             match code.as_str() {
                 "access_denied" => (Exit::NotAuthorized, "the sign-in was denied at the identity provider".to_owned()),
@@ -124,7 +124,7 @@ fn failure(problem: GrantError) -> Failure {
                 _ => (Exit::NotAuthorized, format!("the identity provider refuses with {code:?}")),
             }
         }
-        GrantError::Unusable(_) | GrantError::Response(_) => (Exit::Failed, problem.to_string()),
+        GrantError::Unusable(_) | GrantError::Response(_) => (Exit::Failed, error.to_string()),
     };
     Failure::new(exit, one_line(&message))
 }

@@ -203,7 +203,7 @@ fn into_tool_result(response: Response, declined: Option<&str>) -> Result<ToolRe
         }
         Response::Result(result) => result,
     };
-    let answer = ToolResult::from_answer(result.get()).map_err(|fault| match fault {
+    let answer = ToolResult::from_answer(result.get()).map_err(|error| match error {
         AnswerError::InputRequired => input_required_error("it asks for input"),
         AnswerError::Unreadable(reason) => unreadable_answer_error(&reason),
     })?;

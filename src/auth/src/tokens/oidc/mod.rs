@@ -251,9 +251,9 @@ impl OidcClient {
         if session.issuer != provider.config.issuer {
             return Renewal::Ended;
         }
-        let unknown = |problem: SignInError, tokens: Option<SessionTokens>| {
+        let unknown = |error: SignInError, tokens: Option<SessionTokens>| {
             tracing::warn!(
-                ?problem,
+                ?error,
                 issuer = session.issuer,
                 "a sign-in could not be renewed at the identity provider, and continues"
             );
@@ -262,17 +262,17 @@ impl OidcClient {
         let mut answer = match provider.redeem_refresh_token(&refresh_token, now).await {
             Ok(answer) => answer,
             Err(SignInError::Denied) => return Renewal::Ended,
-            Err(problem) => return unknown(problem, None),
+            Err(error) => return unknown(error, None),
         };
         let refresh_token = answer.refresh_token.get_or_insert(refresh_token).clone();
         let tokens = SessionTokens { id_token, refresh_token: Some(refresh_token), userinfo_claims };
         let renewed = match provider.build_renewed_session(session, &tokens, answer, now).await {
             Ok(renewed) => renewed,
-            Err(problem) => return unknown(problem, Some(tokens)),
+            Err(error) => return unknown(error, Some(tokens)),
         };
         match seal_session(&self.sealer, renewed.session, renewed.tokens) {
             Ok(session) => Renewal::Renewed(Box::new(VerifiedPerson { person: renewed.person, session })),
-            Err(problem) => unknown(problem, None),
+            Err(error) => unknown(error, None),
         }
     }
 
@@ -321,10 +321,10 @@ impl OidcClient {
 /// Checks that the query of the redirect belongs to the sign-in, and returns its code.
 fn read_code(query: &str, pending: &PendingSignIn, snapshot: &IssuerSnapshot) -> Result<String, SignInError> {
     let code = code_flow::read_code(query, &pending.state, &pending.issuer, snapshot.metadata.sign_in.names_issuer);
-    code.map_err(|problem| match problem {
+    code.map_err(|error| match error {
         AuthorizationResponseError::OtherRequest => SignInError::Interrupted,
         AuthorizationResponseError::OtherIssuer | AuthorizationResponseError::NoCode => {
-            tracing::warn!(issuer = pending.issuer, %problem, "the identity provider did not answer as expected");
+            tracing::warn!(issuer = pending.issuer, %error, "the identity provider did not answer as expected");
             SignInError::ProviderUnusable
         }
         AuthorizationResponseError::Refused(error) => {
@@ -338,13 +338,13 @@ fn read_code(query: &str, pending: &PendingSignIn, snapshot: &IssuerSnapshot) ->
 /// and again.
 fn check_sign_in_terms(required: &SignInTerms, session: &ProviderSession, now: Timestamp) -> Result<(), SignInError> {
     let ProviderSession { auth_time, acr, .. } = session;
-    let problem = match (required.admits_time(*auth_time, now), required.admits_acr(acr.as_deref())) {
+    let error = match (required.admits_time(*auth_time, now), required.admits_acr(acr.as_deref())) {
         (true, true) => return Ok(()),
         (false, _) => SignInError::NotRecent,
         (true, false) => SignInError::NotStrong,
     };
     tracing::warn!(%required, auth_time, acr, "the sign-in at the identity provider does not suffice for the decision");
-    Err(problem)
+    Err(error)
 }
 
 /// Seals the tokens, and returns the session with them.

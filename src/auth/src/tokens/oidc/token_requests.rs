@@ -58,7 +58,7 @@ impl ConfiguredIdentityProvider {
         ];
         // The gateway has checked all that it can, so a refusal means a mistake in the configuration, or a replayed
         // code.
-        self.ask_for_tokens(snapshot, &form).await.map_err(|problem| match problem {
+        self.ask_for_tokens(snapshot, &form).await.map_err(|error| match error {
             SignInError::Denied => SignInError::ProviderUnusable,
             other => other,
         })

@@ -37,18 +37,15 @@ async fn only_the_answer_to_the_request_gives_tokens() {
     assert_eq!((find("scope"), find("code_challenge_method")), ("openid changes:decide".into(), "S256".into()));
     let redeem = async |query: &str| client.redeem_response(&request, query).await;
     for wrong in ["code=c&state=other", "error=access_denied&state=other", "", "code=c"] {
-        let problem = redeem(wrong).await.unwrap_err();
-        assert!(
-            matches!(problem, GrantError::Response(AuthorizationResponseError::OtherRequest)),
-            "{wrong}: {problem}"
-        );
+        let error = redeem(wrong).await.unwrap_err();
+        assert!(matches!(error, GrantError::Response(AuthorizationResponseError::OtherRequest)), "{wrong}: {error}");
     }
     let state = find("state");
-    let problem = redeem(&format!("code=c&state={state}&iss=https://evil.example")).await.unwrap_err();
-    assert!(matches!(problem, GrantError::Response(AuthorizationResponseError::OtherIssuer)), "{problem}");
+    let error = redeem(&format!("code=c&state={state}&iss=https://evil.example")).await.unwrap_err();
+    assert!(matches!(error, GrantError::Response(AuthorizationResponseError::OtherIssuer)), "{error}");
     let own = format!("state={state}&iss={}", provider.issuer);
-    let problem = redeem(&format!("error=access_denied&{own}")).await.unwrap_err();
-    assert!(matches!(problem, GrantError::Response(AuthorizationResponseError::Refused(_))), "{problem}");
+    let error = redeem(&format!("error=access_denied&{own}")).await.unwrap_err();
+    assert!(matches!(error, GrantError::Response(AuthorizationResponseError::Refused(_))), "{error}");
     assert_eq!(provider.count("/token"), 0);
     let tokens = redeem(&format!("code=c&{own}")).await.unwrap();
     assert_eq!((tokens.refresh_token.as_deref(), tokens.expires_in), (Some("r1"), Some(60)));
@@ -64,8 +61,8 @@ async fn device_code_is_redeemed_once_the_person_confirmed_it() {
     let device = client.authorize_device().await.unwrap();
     assert_eq!((device.interval().as_secs(), device.lifetime().as_secs()), (5, 600));
     provider.set_page("/token", 400, r#"{"error":"authorization_pending"}"#);
-    let problem = client.redeem_device_code(&device).await.unwrap_err();
-    assert!(matches!(problem, GrantError::Refused(code) if code == "authorization_pending"));
+    let error = client.redeem_device_code(&device).await.unwrap_err();
+    assert!(matches!(error, GrantError::Refused(code) if code == "authorization_pending"));
     provider.set_page("/token", 200, TOKENS);
     assert_eq!(client.redeem_device_code(&device).await.unwrap().access_token, "a1");
 }
@@ -97,12 +94,12 @@ async fn failures_of_the_provider_are_distinguished() {
     provider.set_page("/token", 400, r#"{"error":"invalid_grant"}"#);
     assert!(matches!(client.refresh("r1").await.unwrap_err(), GrantError::Refused(code) if code == "invalid_grant"));
     provider.set_page("/token", 200, r#"{"access_token":7,"refresh_token":"hush"}"#);
-    let problem = client.refresh("r1").await.unwrap_err();
-    assert!(matches!(problem, GrantError::Unusable(_)) && !problem.to_string().contains("hush"), "{problem}");
+    let error = client.refresh("r1").await.unwrap_err();
+    assert!(matches!(error, GrantError::Unusable(_)) && !error.to_string().contains("hush"), "{error}");
     provider.stop().await;
     assert!(matches!(client.refresh("r1").await.unwrap_err(), GrantError::Unreachable(_)));
-    let problem = PublicClient::discover(settings("http://127.0.0.1:1"), None).await.err().unwrap();
-    assert!(matches!(problem, GrantError::Unreachable(_)), "{problem}");
+    let error = PublicClient::discover(settings("http://127.0.0.1:1"), None).await.err().unwrap();
+    assert!(matches!(error, GrantError::Unreachable(_)), "{error}");
 }
 
 #[actix::test]
@@ -110,9 +107,9 @@ async fn unavailable_metadata_counts_as_unreachable() {
     let provider = FakeProvider::start().await;
     let discover = async || PublicClient::discover(settings(&provider.issuer), None).await.err().unwrap();
     provider.set_status(503);
-    let problem = discover().await;
-    assert!(matches!(problem, GrantError::Unreachable(_)), "{problem}");
+    let error = discover().await;
+    assert!(matches!(error, GrantError::Unreachable(_)), "{error}");
     provider.set_status(404);
-    let problem = discover().await;
-    assert!(matches!(problem, GrantError::Unusable(_)), "{problem}");
+    let error = discover().await;
+    assert!(matches!(error, GrantError::Unusable(_)), "{error}");
 }

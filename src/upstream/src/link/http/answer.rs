@@ -102,14 +102,14 @@ impl HttpLink {
         listener: &Arc<dyn Listener>,
     ) -> Result<Option<Response>, LinkError> {
         let upstream = &*self.state.server;
-        let (mut answer, mut fault, mut has_message, mut is_cancelled) = (None, None, false, false);
+        let (mut answer, mut error, mut has_message, mut is_cancelled) = (None, None, false, false);
         parse_messages(text, |message| {
             has_message |= message.is_ok();
             match message {
                 Err(malformed) => {
                     tracing::debug!(upstream, "a malformed message is ignored: {}", malformed.reason);
                     if mode.is_modern || !self.state.open_requests.refuse_malformed(&malformed, &self.reply_sender()) {
-                        fault = Some(malformed.to_error());
+                        error = Some(malformed.to_error());
                     }
                 }
                 Ok(Message::Response(response)) => {
@@ -149,8 +149,8 @@ impl HttpLink {
                 }
             }
         });
-        match (answer, fault) {
-            (None, Some(fault)) if !has_message => Err(fault),
+        match (answer, error) {
+            (None, Some(error)) if !has_message => Err(error),
             (None, _) if is_cancelled => Err(LinkError::Lost("the server cancelled the request".to_owned())),
             (answer, _) => Ok(answer),
         }
