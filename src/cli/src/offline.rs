@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use futures_util::future::{BoxFuture, ready};
+use async_trait::async_trait;
 use serde::Serialize;
 use serde_json::{json, value::RawValue};
 
@@ -216,6 +216,7 @@ impl PinnedServer {
 
 impl Module for PinnedServer {}
 
+#[async_trait]
 impl Provider for PinnedServer {
     fn name(&self) -> &str {
         &self.name
@@ -223,21 +224,11 @@ impl Provider for PinnedServer {
     fn tools(&self) -> Vec<ToolDef> {
         self.tools.clone()
     }
-    fn call<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a RawValue,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
-        Box::pin(ready(Err(no_gateway_error())))
+    async fn call(&self, _: &str, _: &RawValue, _: &CallContext) -> Result<ToolResult, McpError> {
+        Err(no_gateway_error())
     }
-    fn preview<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a RawValue,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Preview, McpError>> {
-        Box::pin(ready(Err(no_gateway_error())))
+    async fn preview(&self, _: &str, _: &RawValue, _: &CallContext) -> Result<Preview, McpError> {
+        Err(no_gateway_error())
     }
     fn is_module(&self) -> bool {
         self.module

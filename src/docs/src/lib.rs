@@ -23,6 +23,7 @@ mod tools;
 
 use std::{path::Path, sync::Arc};
 
+use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json, value::RawValue};
 use tokio::sync::{Semaphore, broadcast};
@@ -109,6 +110,7 @@ fn unknown_tool_error(tool: &str) -> McpError {
         .with("tool", short_name)
 }
 
+#[async_trait]
 impl Provider for Docs {
     fn name(&self) -> &str {
         "docs"
@@ -118,8 +120,8 @@ impl Provider for Docs {
         definitions::tools()
     }
 
-    fn resources<'a>(&'a self, ctx: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
-        Box::pin(resources::list(&self.reader.library, ctx))
+    async fn resources(&self, ctx: &CallContext) -> Result<Vec<ResourceDef>, McpError> {
+        resources::list(&self.reader.library, ctx).await
     }
 
     fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
@@ -134,28 +136,21 @@ impl Provider for Docs {
         vec![resources::SCHEME.to_owned()]
     }
 
-    fn call<'a>(
-        &'a self,
-        tool: &'a str,
-        arguments: &'a RawValue,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
-        Box::pin(async move {
-            match tool {
-                "activate_project" => self.reader.activate(arguments, ctx).await,
-                "list_doc_types" => self.reader.list_types(arguments).await,
-                "semantic_search" => self.reader.search(arguments, Collection::Docs).await,
-                "search_external_docs" => self.reader.search(arguments, Collection::External).await,
-                "rag_query" => self.reader.ask(arguments, Collection::Docs, ctx).await,
-                "rag_query_external" => self.reader.ask(arguments, Collection::External, ctx).await,
-                _ => match WritingToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool_error(tool))?? {
-                    WritingToolCall::Read(read_call) => self.run_read_only(read_call, ctx).await,
-                    WritingToolCall::Write(write) => {
-                        run::run_write(&self.reader.library, write, ctx, self.reader.embedder.is_some()).await
-                    }
-                },
-            }
-        })
+    async fn call(&self, tool: &str, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        match tool {
+            "activate_project" => self.reader.activate(arguments, ctx).await,
+            "list_doc_types" => self.reader.list_types(arguments).await,
+            "semantic_search" => self.reader.search(arguments, Collection::Docs).await,
+            "search_external_docs" => self.reader.search(arguments, Collection::External).await,
+            "rag_query" => self.reader.ask(arguments, Collection::Docs, ctx).await,
+            "rag_query_external" => self.reader.ask(arguments, Collection::External, ctx).await,
+            _ => match WritingToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool_error(tool))?? {
+                WritingToolCall::Read(read_call) => self.run_read_only(read_call, ctx).await,
+                WritingToolCall::Write(write) => {
+                    run::run_write(&self.reader.library, write, ctx, self.reader.embedder.is_some()).await
+                }
+            },
+        }
     }
 
     fn report(&self) -> Report {
@@ -179,27 +174,20 @@ impl Provider for Docs {
         tenant::complete_arguments(tool, arguments, notes, tracks_branches)
     }
 
-    fn preview<'a>(
-        &'a self,
-        tool: &'a str,
-        arguments: &'a RawValue,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Preview, McpError>> {
-        Box::pin(async move {
-            let library = Arc::clone(&self.reader.library);
-            match WritingToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool_error(tool))?? {
-                WritingToolCall::Write(write) => {
-                    let files_guard = tenant::require_project(&library, write.project())?.lock_files().await;
-                    let ctx = ctx.clone();
-                    run_blocking(move || {
-                        let _files_guard = files_guard;
-                        ctx.run_charged(|| plan::plan_write(&library, &write, &ctx.cancel).map(plan::Plan::preview))
-                    })
-                    .await
-                }
-                WritingToolCall::Read(read_call) => Ok(plan::unchanged_preview(&read_call)),
+    async fn preview(&self, tool: &str, arguments: &RawValue, ctx: &CallContext) -> Result<Preview, McpError> {
+        let library = Arc::clone(&self.reader.library);
+        match WritingToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool_error(tool))?? {
+            WritingToolCall::Write(write) => {
+                let files_guard = tenant::require_project(&library, write.project())?.lock_files().await;
+                let ctx = ctx.clone();
+                run_blocking(move || {
+                    let _files_guard = files_guard;
+                    ctx.run_charged(|| plan::plan_write(&library, &write, &ctx.cancel).map(plan::Plan::preview))
+                })
+                .await
             }
-        })
+            WritingToolCall::Read(read_call) => Ok(plan::unchanged_preview(&read_call)),
+        }
     }
 
     fn read_back<'a>(
@@ -256,35 +244,32 @@ impl Provider for Docs {
     }
 }
 
+#[async_trait]
 impl Module for Docs {
-    fn read_resource<'a>(
-        &'a self,
-        uri: &'a str,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
-        Box::pin(resources::read(&self.reader.library, uri, ctx))
+    async fn read_resource(&self, uri: &str, ctx: &CallContext) -> Result<Vec<ResourceText>, McpError> {
+        resources::read(&self.reader.library, uri, ctx).await
     }
 
-    fn check_subscription<'a>(&'a self, uri: &'a str, ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
-        Box::pin(async move { resources::parse_for_session(&self.reader.library, uri, ctx).map(drop) })
+    async fn check_subscription(&self, uri: &str, ctx: &CallContext) -> Result<(), McpError> {
+        resources::parse_for_session(&self.reader.library, uri, ctx).map(drop)
     }
 
-    fn get_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
-        Box::pin(async move { completion::get_prompt(&self.reader.library, name, arguments, ctx) })
+    async fn get_prompt(
+        &self,
+        name: &str,
+        arguments: &Map<String, Value>,
+        ctx: &CallContext,
+    ) -> Result<PromptResult, McpError> {
+        completion::get_prompt(&self.reader.library, name, arguments, ctx)
     }
 
-    fn complete<'a>(
-        &'a self,
-        reference: &'a CompletionRef,
-        argument: (&'a str, &'a str),
-        context: &'a Map<String, Value>,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Completion, McpError>> {
-        Box::pin(completion::complete(&self.reader.library, reference, argument, context, ctx))
+    async fn complete(
+        &self,
+        reference: &CompletionRef,
+        argument: (&str, &str),
+        context: &Map<String, Value>,
+        ctx: &CallContext,
+    ) -> Result<Completion, McpError> {
+        completion::complete(&self.reader.library, reference, argument, context, ctx).await
     }
 }

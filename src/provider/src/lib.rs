@@ -22,8 +22,9 @@ mod tool_result;
 pub use context::{CallContext, Inquirer, Meter, NoProgress, Permit, ProgressSink, SessionNotes, question_channel};
 pub use tool_result::{AnswerError, ToolResult};
 
-use std::{future::ready, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
@@ -266,13 +267,14 @@ pub trait Subscriber: Send + Sync + 'static {
 /// 2. Read its section of `modules` in `src/config/src/read.rs`, and describe the keys in `config/countersign.yaml`
 ///    (`documented_keys_are_in_the_default_file`).
 /// 3. Open it in `src/app/src/serve/providers.rs`, beside the other modules.
+#[async_trait]
 pub trait Provider: Send + Sync + 'static {
     /// Returns the name: `tracker`, `gateway`, or the configured name of an upstream.
     fn name(&self) -> &str;
 
     fn tools(&self) -> Vec<ToolDef>;
-    fn resources<'a>(&'a self, _ctx: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
-        Box::pin(ready(Ok(Vec::new())))
+    async fn resources(&self, _ctx: &CallContext) -> Result<Vec<ResourceDef>, McpError> {
+        Ok(Vec::new())
     }
     fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
         Vec::new()
@@ -290,12 +292,7 @@ pub trait Provider: Send + Sync + 'static {
     /// # Errors
     /// A failure of the tool itself (no such issue, an illegal transition) is an `McpError` too; the
     /// session layer turns it into an `isError` result.
-    fn call<'a>(
-        &'a self,
-        tool: &'a str,
-        arguments: &'a RawValue,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<ToolResult, McpError>>;
+    async fn call(&self, tool: &str, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError>;
 
     /// Returns facts and warnings about the provider's data for operators.
     fn report(&self) -> Report {
@@ -321,12 +318,7 @@ pub trait Provider: Send + Sync + 'static {
     ///
     /// # Errors
     /// As [`Provider::call`]: a write that could not run is refused before a change is stored.
-    fn preview<'a>(
-        &'a self,
-        tool: &'a str,
-        arguments: &'a RawValue,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Preview, McpError>>;
+    async fn preview(&self, tool: &str, arguments: &RawValue, ctx: &CallContext) -> Result<Preview, McpError>;
 
     /// Reads the present values of the fields that the preview of a call shows, after it ran with this result. Fields
     /// that cannot be compared are left out. Returns `None` if the tool has no such read; only modules implement this.
@@ -351,14 +343,14 @@ pub trait Provider: Send + Sync + 'static {
     ///
     /// # Errors
     /// `UPSTREAM_UNAVAILABLE`, `AUTHORIZATION`
-    fn check_available<'a>(&'a self, _principal: &'a Principal) -> BoxFuture<'a, Result<(), McpError>> {
-        Box::pin(ready(Ok(())))
+    async fn check_available(&self, _principal: &Principal) -> Result<(), McpError> {
+        Ok(())
     }
 
     /// Returns `false` if the tool's definition no longer has this hash. An upstream reads its tools again first, because
     /// not every server announces that they have changed. If that fails, the last known definition counts.
-    fn has_definition<'a>(&'a self, _tool: &'a str, _hash: &'a str) -> BoxFuture<'a, bool> {
-        Box::pin(ready(true))
+    async fn has_definition(&self, _tool: &str, _hash: &str) -> bool {
+        true
     }
 
     /// Returns the time limit of a call after it was sent, if the provider sets one. `tool` is the name that clients
@@ -419,43 +411,38 @@ pub trait Provider: Send + Sync + 'static {
 
 /// A provider that is compiled in and serves resources, prompts and completions itself. Those of an upstream are
 /// forwarded as bytes.
+#[async_trait]
 pub trait Module: Provider {
-    fn read_resource<'a>(
-        &'a self,
-        uri: &'a str,
-        _ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
-        Box::pin(async move {
-            Err(McpError::new(ErrorKind::ResourceNotFound, "There is no such resource").with("uri", uri))
-        })
+    async fn read_resource(&self, uri: &str, _ctx: &CallContext) -> Result<Vec<ResourceText>, McpError> {
+        Err(McpError::new(ErrorKind::ResourceNotFound, "There is no such resource").with("uri", uri))
     }
 
     /// Checks whether the client may subscribe to the resource. The check gives the same answer as reading it would.
     ///
     /// # Errors
     /// As [`Module::read_resource`] if reading is refused.
-    fn check_subscription<'a>(&'a self, _uri: &'a str, _ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
-        Box::pin(ready(Ok(())))
+    async fn check_subscription(&self, _uri: &str, _ctx: &CallContext) -> Result<(), McpError> {
+        Ok(())
     }
 
-    fn get_prompt<'a>(
-        &'a self,
-        _name: &'a str,
-        _arguments: &'a serde_json::Map<String, Value>,
-        _ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
-        Box::pin(async { Err(McpError::new(ErrorKind::PromptNotFound, "There is no such prompt")) })
+    async fn get_prompt(
+        &self,
+        _name: &str,
+        _arguments: &serde_json::Map<String, Value>,
+        _ctx: &CallContext,
+    ) -> Result<PromptResult, McpError> {
+        Err(McpError::new(ErrorKind::PromptNotFound, "There is no such prompt"))
     }
 
     /// Completes an argument. `argument` is its name and the typed prefix, `context` the other arguments given so far.
-    fn complete<'a>(
-        &'a self,
-        _reference: &'a CompletionRef,
-        _argument: (&'a str, &'a str),
-        _context: &'a serde_json::Map<String, Value>,
-        _ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Completion, McpError>> {
-        Box::pin(ready(Ok(Completion::default())))
+    async fn complete(
+        &self,
+        _reference: &CompletionRef,
+        _argument: (&str, &str),
+        _context: &serde_json::Map<String, Value>,
+        _ctx: &CallContext,
+    ) -> Result<Completion, McpError> {
+        Ok(Completion::default())
     }
 }
 

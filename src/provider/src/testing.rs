@@ -11,7 +11,8 @@ use std::{
     },
 };
 
-use futures_util::future::{BoxFuture, join_all, ready};
+use async_trait::async_trait;
+use futures_util::future::{BoxFuture, join_all};
 use serde_json::{Map, Value, json, value::RawValue};
 use tokio::sync::{Semaphore, broadcast, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -201,48 +202,46 @@ impl FakeProvider {
     }
 }
 
+#[async_trait]
 impl Module for FakeProvider {
-    fn read_resource<'a>(
-        &'a self,
-        uri: &'a str,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
+    async fn read_resource(&self, uri: &str, _: &CallContext) -> Result<Vec<ResourceText>, McpError> {
         let found = self.resources.lock().unwrap().iter().any(|def| def.uri == uri);
         let text = ResourceText { uri: uri.into(), mime_type: "text/plain".into(), text: uri.into() };
-        Box::pin(ready(match found {
+        match found {
             true => Ok(vec![text]),
             false => Err(McpError::new(ErrorKind::ResourceNotFound, "the fake has no such resource")),
-        }))
+        }
     }
-    fn check_subscription<'a>(&'a self, uri: &'a str, _: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
+    async fn check_subscription(&self, uri: &str, _: &CallContext) -> Result<(), McpError> {
         let hidden = self.resources.lock().unwrap().iter().any(|def| def.uri == uri && def.name == "private");
-        Box::pin(ready(match hidden {
+        match hidden {
             true => Err(McpError::new(ErrorKind::ResourceNotFound, "the fake has no such resource")),
             false => Ok(()),
-        }))
+        }
     }
-    fn get_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
+    async fn get_prompt(
+        &self,
+        name: &str,
+        arguments: &Map<String, Value>,
+        _: &CallContext,
+    ) -> Result<PromptResult, McpError> {
         let messages = vec![PromptMessage { role: "user", text: json!(arguments).to_string() }];
-        Box::pin(ready(Ok(PromptResult { description: name.into(), messages })))
+        Ok(PromptResult { description: name.into(), messages })
     }
     /// Suggests more values than a client accepts.
-    fn complete<'a>(
-        &'a self,
-        _: &'a CompletionRef,
-        (_, typed): (&'a str, &'a str),
-        _: &'a Map<String, Value>,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Completion, McpError>> {
+    async fn complete(
+        &self,
+        _: &CompletionRef,
+        (_, typed): (&str, &str),
+        _: &Map<String, Value>,
+        _: &CallContext,
+    ) -> Result<Completion, McpError> {
         let values = (0..150).map(|n| format!("{typed}{n}")).collect();
-        Box::pin(ready(Ok(Completion { values, total: Some(150), has_more: false })))
+        Ok(Completion { values, total: Some(150), has_more: false })
     }
 }
 
+#[async_trait]
 impl Provider for FakeProvider {
     fn name(&self) -> &str {
         self.name
@@ -264,11 +263,11 @@ impl Provider for FakeProvider {
     fn prompts(&self) -> Vec<PromptDef> {
         self.prompts.lock().unwrap().clone()
     }
-    fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
+    async fn resources(&self, _: &CallContext) -> Result<Vec<ResourceDef>, McpError> {
         if self.resources_hang.load(Ordering::SeqCst) {
-            return Box::pin(std::future::pending());
+            return std::future::pending().await;
         }
-        Box::pin(ready(Ok(self.resources.lock().unwrap().clone())))
+        Ok(self.resources.lock().unwrap().clone())
     }
     fn uri_prefixes(&self) -> Vec<String> {
         vec![format!("{}://", self.name)]
@@ -279,41 +278,29 @@ impl Provider for FakeProvider {
     fn server_identity(&self) -> ServerIdentity {
         self.served_by.lock().unwrap().clone()
     }
-    fn call<'a>(
-        &'a self,
-        tool: &'a str,
-        arguments: &'a RawValue,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
-        Box::pin(async move {
-            self.received_calls.lock().unwrap().push((tool.into(), arguments.get().into()));
-            self.callers.lock().unwrap().push(Arc::clone(&ctx.principal));
-            if let Some(path) = &*self.call_log.lock().unwrap() {
-                let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-                writeln!(file, "{tool}").unwrap();
-            }
-            let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
-            self.max_running.fetch_max(running, Ordering::SeqCst);
-            self.gate.acquire().await.unwrap().forget();
-            self.running.fetch_sub(1, Ordering::SeqCst);
-            match &self.call_script {
-                Some(script) => script(tool, arguments),
-                None => self.finish_call(ctx).await,
-            }
-        })
+    async fn call(&self, tool: &str, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        self.received_calls.lock().unwrap().push((tool.into(), arguments.get().into()));
+        self.callers.lock().unwrap().push(Arc::clone(&ctx.principal));
+        if let Some(path) = &*self.call_log.lock().unwrap() {
+            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+            writeln!(file, "{tool}").unwrap();
+        }
+        let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+        self.max_running.fetch_max(running, Ordering::SeqCst);
+        self.gate.acquire().await.unwrap().forget();
+        self.running.fetch_sub(1, Ordering::SeqCst);
+        match &self.call_script {
+            Some(script) => script(tool, arguments),
+            None => self.finish_call(ctx).await,
+        }
     }
-    fn preview<'a>(
-        &'a self,
-        tool: &'a str,
-        arguments: &'a RawValue,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Preview, McpError>> {
+    async fn preview(&self, tool: &str, arguments: &RawValue, _: &CallContext) -> Result<Preview, McpError> {
         self.preview_count.fetch_add(1, Ordering::SeqCst);
-        Box::pin(ready(match (*self.preview_error.lock().unwrap(), &self.preview_script) {
+        match (*self.preview_error.lock().unwrap(), &self.preview_script) {
             (Some(kind), _) => Err(McpError::new(kind, "no preview")),
             (None, Some(script)) => script(tool, arguments),
             (None, None) => Ok(self.current_preview(arguments)),
-        }))
+        }
     }
     fn read_back<'a>(
         &'a self,
@@ -331,17 +318,17 @@ impl Provider for FakeProvider {
     fn recipe(&self, _: &str) -> Option<&Recipe> {
         self.recipe.get()
     }
-    fn has_definition<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, bool> {
-        Box::pin(ready(!self.definitions_changed.load(Ordering::SeqCst)))
+    async fn has_definition(&self, _: &str, _: &str) -> bool {
+        !self.definitions_changed.load(Ordering::SeqCst)
     }
-    fn check_available<'a>(&'a self, principal: &'a Principal) -> BoxFuture<'a, Result<(), McpError>> {
-        Box::pin(ready(if self.unavailable.load(Ordering::SeqCst) {
+    async fn check_available(&self, principal: &Principal) -> Result<(), McpError> {
+        if self.unavailable.load(Ordering::SeqCst) {
             Err(McpError::new(ErrorKind::UpstreamUnavailable, "away"))
         } else if self.disconnected.lock().unwrap().contains(&principal.name) {
             Err(McpError::new(ErrorKind::Authorization, "the server fake needs a connection"))
         } else {
             Ok(())
-        }))
+        }
     }
 }
 

@@ -42,6 +42,7 @@ mod writes;
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use serde_json::{Value, value::RawValue};
@@ -178,6 +179,7 @@ fn unknown_tool(tool: &str) -> McpError {
     McpError::new(ErrorKind::ToolNotFound, format!("The tracker has no tool `{short_name}`.")).with("tool", short_name)
 }
 
+#[async_trait]
 impl Provider for Tracker {
     fn name(&self) -> &str {
         "tracker"
@@ -187,8 +189,8 @@ impl Provider for Tracker {
         tools::tools(&self.workflow)
     }
 
-    fn resources<'a>(&'a self, ctx: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
-        Box::pin(self.storage.read(ReadKind::Statement, &ctx.cancel, resources::list))
+    async fn resources(&self, ctx: &CallContext) -> Result<Vec<ResourceDef>, McpError> {
+        self.storage.read(ReadKind::Statement, &ctx.cancel, resources::list).await
     }
 
     fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
@@ -199,42 +201,28 @@ impl Provider for Tracker {
         vec![SCHEME.to_owned()]
     }
 
-    fn call<'a>(
-        &'a self,
-        tool: &'a str,
-        arguments: &'a RawValue,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
-        Box::pin(async move {
-            match tool {
-                "get_issue" => self.get_issue(arguments, ctx).await,
-                "list_projects" => self.list_projects(arguments, ctx).await,
-                "list_issues" => self.list_issues(arguments, ctx).await,
-                "search_issues" => self.search(arguments, ctx).await,
-                _ => {
-                    let write = Write::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))??;
-                    self.write(tool, write, ctx).await
-                }
+    async fn call(&self, tool: &str, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        match tool {
+            "get_issue" => self.get_issue(arguments, ctx).await,
+            "list_projects" => self.list_projects(arguments, ctx).await,
+            "list_issues" => self.list_issues(arguments, ctx).await,
+            "search_issues" => self.search(arguments, ctx).await,
+            _ => {
+                let write = Write::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))??;
+                self.write(tool, write, ctx).await
             }
-        })
+        }
     }
 
-    fn preview<'a>(
-        &'a self,
-        tool: &'a str,
-        arguments: &'a RawValue,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Preview, McpError>> {
-        Box::pin(async move {
-            let write = Write::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))??;
-            let workflow = Arc::clone(&self.workflow);
-            let read = move |db: Db<'_>| plan::plan(db, &workflow, &write).map(|plan| plan.preview());
-            // The old texts of an update or a deletion may be long although the arguments are short.
-            let is_quick =
-                arguments.get().len() <= MAX_QUICK_ARGUMENT_BYTES && !matches!(tool, "update_issue" | "delete_issue");
-            let kind = if is_quick { ReadKind::Snapshot } else { ReadKind::Slow };
-            self.storage.read(kind, &ctx.cancel, read).await
-        })
+    async fn preview(&self, tool: &str, arguments: &RawValue, ctx: &CallContext) -> Result<Preview, McpError> {
+        let write = Write::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))??;
+        let workflow = Arc::clone(&self.workflow);
+        let read = move |db: Db<'_>| plan::plan(db, &workflow, &write).map(|plan| plan.preview());
+        // The old texts of an update or a deletion may be long although the arguments are short.
+        let is_quick =
+            arguments.get().len() <= MAX_QUICK_ARGUMENT_BYTES && !matches!(tool, "update_issue" | "delete_issue");
+        let kind = if is_quick { ReadKind::Snapshot } else { ReadKind::Slow };
+        self.storage.read(kind, &ctx.cancel, read).await
     }
 
     fn read_back<'a>(
@@ -259,18 +247,13 @@ impl Provider for Tracker {
     }
 }
 
+#[async_trait]
 impl Module for Tracker {
-    fn read_resource<'a>(
-        &'a self,
-        uri: &'a str,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
-        Box::pin(async move {
-            let resource = Resource::parse(uri).ok_or_else(|| resources::unknown_resource(uri))?;
-            let (workflow, uri) = (Arc::clone(&self.workflow), uri.to_owned());
-            let kind = if let Resource::Issue(_) = resource { ReadKind::Statement } else { ReadKind::Slow };
-            let read = move |db: Db<'_>| resources::read(db, &workflow, &resource, &uri).map(|text| vec![text]);
-            self.storage.read(kind, &ctx.cancel, read).await
-        })
+    async fn read_resource(&self, uri: &str, ctx: &CallContext) -> Result<Vec<ResourceText>, McpError> {
+        let resource = Resource::parse(uri).ok_or_else(|| resources::unknown_resource(uri))?;
+        let (workflow, uri) = (Arc::clone(&self.workflow), uri.to_owned());
+        let kind = if let Resource::Issue(_) = resource { ReadKind::Statement } else { ReadKind::Slow };
+        let read = move |db: Db<'_>| resources::read(db, &workflow, &resource, &uri).map(|text| vec![text]);
+        self.storage.read(kind, &ctx.cancel, read).await
     }
 }

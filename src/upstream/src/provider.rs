@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
@@ -71,6 +71,7 @@ impl Upstream {
     }
 }
 
+#[async_trait]
 impl Provider for Upstream {
     fn name(&self) -> &str {
         &self.config.name
@@ -83,11 +84,11 @@ impl Provider for Upstream {
         self.definitions.load().tools.clone()
     }
 
-    fn resources<'a>(&'a self, ctx: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
+    async fn resources(&self, ctx: &CallContext) -> Result<Vec<ResourceDef>, McpError> {
         self.refresh_if_stale();
         let personal = self.find_open_upstream(&ctx.principal);
         let definitions = personal.as_deref().unwrap_or(self).definitions.load();
-        Box::pin(std::future::ready(Ok(definitions.resources.clone())))
+        Ok(definitions.resources.clone())
     }
 
     fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
@@ -103,38 +104,26 @@ impl Provider for Upstream {
         Some(self.names.uri_prefix()).filter(|prefix| !prefix.is_empty()).map(str::to_owned).into_iter().collect()
     }
 
-    fn call<'a>(
-        &'a self,
-        tool: &'a str,
-        arguments: &'a RawValue,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
-        Box::pin(async move {
-            let closed_error = |outcome: &str| self.unavailable_error("is being closed").with("outcome", outcome);
-            let upstream = self.weak_self.upgrade().ok_or_else(|| closed_error("not_applied"))?;
-            let upstream = upstream.for_principal(&ctx.principal).await?;
-            let actor = upstream.actor.get().ok_or_else(|| closed_error("not_applied"))?;
-            let dropped = CancellationToken::new();
-            let _dropped = dropped.clone().drop_guard();
-            let execute = Execute { tool: tool.into(), arguments: arguments.to_owned(), context: ctx.clone(), dropped };
-            // The mailbox may have closed before or after it accepted the message, so the outcome is unknown.
-            match actor.send(execute).await {
-                Ok(result) => result,
-                Err(actix::MailboxError::Closed) if upstream.stop.is_cancelled() => {
-                    Err(self.unavailable_error("was closed meanwhile").with("outcome", "unknown"))
-                }
-                Err(_) => Err(closed_error("unknown")),
+    async fn call(&self, tool: &str, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        let closed_error = |outcome: &str| self.unavailable_error("is being closed").with("outcome", outcome);
+        let upstream = self.weak_self.upgrade().ok_or_else(|| closed_error("not_applied"))?;
+        let upstream = upstream.for_principal(&ctx.principal).await?;
+        let actor = upstream.actor.get().ok_or_else(|| closed_error("not_applied"))?;
+        let dropped = CancellationToken::new();
+        let _dropped = dropped.clone().drop_guard();
+        let execute = Execute { tool: tool.into(), arguments: arguments.to_owned(), context: ctx.clone(), dropped };
+        // The mailbox may have closed before or after it accepted the message, so the outcome is unknown.
+        match actor.send(execute).await {
+            Ok(result) => result,
+            Err(actix::MailboxError::Closed) if upstream.stop.is_cancelled() => {
+                Err(self.unavailable_error("was closed meanwhile").with("outcome", "unknown"))
             }
-        })
+            Err(_) => Err(closed_error("unknown")),
+        }
     }
 
-    fn preview<'a>(
-        &'a self,
-        tool: &'a str,
-        arguments: &'a RawValue,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Preview, McpError>> {
-        let def = self.find_tool(tool);
+    async fn preview(&self, tool: &str, arguments: &RawValue, _: &CallContext) -> Result<Preview, McpError> {
+        let def = self.find_tool(tool)?;
         let upstream_name = self.names.upstream_name(tool).unwrap_or(tool);
         let locks_by_tool = self.config.serialize == Serialization::Tool;
         let with_lock_key = move |mut preview: Preview| {
@@ -145,27 +134,21 @@ impl Provider for Upstream {
         };
         let (name, upstream_name) = (self.name().to_owned(), upstream_name.to_owned());
         let arguments = arguments.to_owned();
-        Box::pin(async move {
-            let def = def?;
-            offload(arguments.get().len(), move || {
-                with_lock_key(preview::preview_arguments(&name, &upstream_name, &def, &arguments))
-            })
-            .await
+        offload(arguments.get().len(), move || {
+            with_lock_key(preview::preview_arguments(&name, &upstream_name, &def, &arguments))
         })
+        .await
     }
 
-    fn has_definition<'a>(&'a self, tool: &'a str, hash: &'a str) -> BoxFuture<'a, bool> {
-        Box::pin(async move {
-            // Where persons use accounts of their own, the tools are offered as one of the accounts lists them.
-            let list_source = self.personal_upstreams().and_then(PersonalUpstreams::find_list_source);
-            let upstream = list_source.as_deref().unwrap_or(self);
-            if matches!(upstream.phase(), Phase::Up) {
-                upstream.reread_tools(self.reread_limit()).await;
-            }
-            let definitions = upstream.definitions.load_full();
-            !upstream.was_reached()
-                || definitions.tools.iter().any(|def| def.name == tool && def.definition_hash() == hash)
-        })
+    async fn has_definition(&self, tool: &str, hash: &str) -> bool {
+        // Where persons use accounts of their own, the tools are offered as one of the accounts lists them.
+        let list_source = self.personal_upstreams().and_then(PersonalUpstreams::find_list_source);
+        let upstream = list_source.as_deref().unwrap_or(self);
+        if matches!(upstream.phase(), Phase::Up) {
+            upstream.reread_tools(self.reread_limit()).await;
+        }
+        let definitions = upstream.definitions.load_full();
+        !upstream.was_reached() || definitions.tools.iter().any(|def| def.name == tool && def.definition_hash() == hash)
     }
 
     fn call_timeout(&self, tool: &str) -> Option<Duration> {
@@ -211,16 +194,14 @@ impl Provider for Upstream {
         self.names.expose(upstream_name).into_owned()
     }
 
-    fn check_available<'a>(&'a self, principal: &'a Principal) -> BoxFuture<'a, Result<(), McpError>> {
-        Box::pin(async move {
-            let not_connected_error = || self.unavailable_error("is not connected").with("provider", self.name());
-            let upstream = self.weak_self.upgrade().ok_or_else(not_connected_error)?;
-            let upstream = upstream.for_principal(principal).await?;
-            upstream.prepare_account().await?;
-            match upstream.phase() {
-                Phase::Up => Ok(()),
-                _ => Err(not_connected_error()),
-            }
-        })
+    async fn check_available(&self, principal: &Principal) -> Result<(), McpError> {
+        let not_connected_error = || self.unavailable_error("is not connected").with("provider", self.name());
+        let upstream = self.weak_self.upgrade().ok_or_else(not_connected_error)?;
+        let upstream = upstream.for_principal(principal).await?;
+        upstream.prepare_account().await?;
+        match upstream.phase() {
+            Phase::Up => Ok(()),
+            _ => Err(not_connected_error()),
+        }
     }
 }

@@ -15,7 +15,7 @@ mod view;
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use serde_json::{Map, Value, value::RawValue};
 use tokio::sync::broadcast;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -102,6 +102,7 @@ fn unknown_tool(tool: &str) -> McpError {
     McpError::new(ErrorKind::ToolNotFound, format!("The gateway has no tool `{short_name}`.")).with("tool", short_name)
 }
 
+#[async_trait]
 impl Provider for GatewayTools {
     fn name(&self) -> &str {
         "gateway"
@@ -111,8 +112,8 @@ impl Provider for GatewayTools {
         tool_definitions(self.max_wait)
     }
 
-    fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
-        Box::pin(std::future::ready(Ok(resources::list())))
+    async fn resources(&self, _: &CallContext) -> Result<Vec<ResourceDef>, McpError> {
+        Ok(resources::list())
     }
 
     fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
@@ -123,36 +124,24 @@ impl Provider for GatewayTools {
         vec![resources::CHANGE_SCHEME.to_owned(), resources::GATEWAY_SCHEME.to_owned()]
     }
 
-    fn call<'a>(
-        &'a self,
-        tool: &'a str,
-        arguments: &'a RawValue,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
-        Box::pin(async move {
-            match tool {
-                "get_change" => self.get_change(arguments, ctx).await,
-                "list_changes" => self.list_changes(arguments, ctx).await,
-                "wait_for_change" => self.wait_for_change(arguments, ctx).await,
-                "withdraw_change" => self.withdraw_change(arguments, ctx).await,
-                PROPOSE_PLAN => Err(McpError::new(
-                    ErrorKind::InvalidRequest,
-                    "A plan cannot be proposed here; the session that receives the call does it.",
-                )),
-                _ => Err(unknown_tool(tool)),
-            }
-        })
+    async fn call(&self, tool: &str, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        match tool {
+            "get_change" => self.get_change(arguments, ctx).await,
+            "list_changes" => self.list_changes(arguments, ctx).await,
+            "wait_for_change" => self.wait_for_change(arguments, ctx).await,
+            "withdraw_change" => self.withdraw_change(arguments, ctx).await,
+            PROPOSE_PLAN => Err(McpError::new(
+                ErrorKind::InvalidRequest,
+                "A plan cannot be proposed here; the session that receives the call does it.",
+            )),
+            _ => Err(unknown_tool(tool)),
+        }
     }
 
     /// Fails: these tools are never reviewed, so they have no preview.
-    fn preview<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a RawValue,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Preview, McpError>> {
+    async fn preview(&self, _: &str, _: &RawValue, _: &CallContext) -> Result<Preview, McpError> {
         let message = "This tool is never reviewed and has no preview";
-        Box::pin(std::future::ready(Err(McpError::new(ErrorKind::Internal, message))))
+        Err(McpError::new(ErrorKind::Internal, message))
     }
 
     fn events(&self) -> broadcast::Receiver<ProviderEvent> {
@@ -160,26 +149,23 @@ impl Provider for GatewayTools {
     }
 }
 
+#[async_trait]
 impl Module for GatewayTools {
-    fn read_resource<'a>(
-        &'a self,
-        uri: &'a str,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
-        Box::pin(async move { self.read(uri, ctx).await.map(|text| vec![text]) })
+    async fn read_resource(&self, uri: &str, ctx: &CallContext) -> Result<Vec<ResourceText>, McpError> {
+        self.read(uri, ctx).await.map(|text| vec![text])
     }
 
-    fn check_subscription<'a>(&'a self, uri: &'a str, ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
-        Box::pin(self.check_access(uri, ctx))
+    async fn check_subscription(&self, uri: &str, ctx: &CallContext) -> Result<(), McpError> {
+        self.check_access(uri, ctx).await
     }
 
-    fn complete<'a>(
-        &'a self,
-        reference: &'a CompletionRef,
-        argument: (&'a str, &'a str),
-        _: &'a Map<String, Value>,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Completion, McpError>> {
-        Box::pin(self.complete_id(reference, argument, ctx))
+    async fn complete(
+        &self,
+        reference: &CompletionRef,
+        argument: (&str, &str),
+        _: &Map<String, Value>,
+        ctx: &CallContext,
+    ) -> Result<Completion, McpError> {
+        self.complete_id(reference, argument, ctx).await
     }
 }
