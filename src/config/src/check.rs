@@ -16,10 +16,9 @@ use super::{
     error::{Origin, Problem, quoted, quoted_key},
     reader::Reader,
     terms, units,
-    values::{ValueError, is_visible_text},
+    values::{MAX_NAME_CHARS, ValueError, check_visible_name, is_visible_text},
 };
 
-const MAX_NAME_CHARS: usize = 100;
 /// The statuses of the built-in tracker.
 const STATUSES: [&str; 6] = ["Backlog", "Todo", "InProgress", "Review", "Done", "Cancelled"];
 
@@ -33,19 +32,6 @@ pub(super) fn check_status(name: &str) -> Result<(), ValueError> {
 /// Checks the name of a person to whom issues can be assigned.
 pub(super) fn check_person(name: &str) -> Result<(), ValueError> {
     check_visible_name(name, "a person's name")
-}
-
-/// Checks the name of a group of reviewers, of a principal or of its owner.
-pub(super) fn check_member(name: &str) -> Result<(), ValueError> {
-    check_visible_name(name, "a name")
-}
-
-fn check_visible_name(name: &str, noun: &str) -> Result<(), ValueError> {
-    if is_visible_text(name, MAX_NAME_CHARS) {
-        return Ok(());
-    }
-    let remedy = format!("Write 1 to {MAX_NAME_CHARS} visible characters.");
-    Err((format!("{} is not {noun}", quoted(name)), remedy))
 }
 
 /// Checks a prefix of tool names.

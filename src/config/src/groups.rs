@@ -2,12 +2,16 @@
 
 use super::{
     auth::check_issuer,
-    check,
     error::quoted,
     tree::Node,
-    values::{ValueError, read_text, read_visible_text, yaml_list, yaml_map, yaml_text},
+    values::{ValueError, check_visible_name, read_text, read_visible_text, yaml_list, yaml_map, yaml_text},
 };
 use countersign_domain::{policy::GroupMember, principal::is_subject_name};
+
+/// Checks the name of a group of reviewers, of a principal or of its owner.
+pub(super) fn check_member(name: &str) -> Result<(), ValueError> {
+    check_visible_name(name, "a name")
+}
 
 /// Reads a member of a group: a name, `{ claim_group: NAME }`, `{ claim_group: [ISSUER, NAME] }` or
 /// `{ subject: [ISSUER, SUBJECT] }`.
@@ -15,7 +19,7 @@ pub(super) fn read_member(node: &Node) -> Result<GroupMember, ValueError> {
     let remedy = || "Write a name, { claim_group: NAME } or { subject: [ISSUER, SUBJECT] }.".to_owned();
     let Node::Map(entries) = node else {
         let name = read_text(node)?;
-        check::check_member(&name)?;
+        check_member(&name)?;
         if is_subject_name(&name) {
             return Err((format!("{} is not a name", quoted(&name)), remedy()));
         }

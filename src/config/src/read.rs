@@ -13,7 +13,8 @@
 //!
 //! A key of a server goes into `UpstreamConfig` (`upstreams.rs`) and is read in `servers/mod.rs`, where `KEYS` lists it.
 //! `documented_server_block_loads_and_names_every_key` and the compiler (in `src/reload/src/server_diff.rs`) report
-//! missing steps. Keys of webhooks are read in `webhooks.rs`, those of rules in `rules.rs`.
+//! missing steps. Keys of webhooks are read in `webhooks.rs`, those of rules in `rules.rs`, and the terms of a review in
+//! `terms.rs`.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -27,15 +28,12 @@ use super::{
     reader::Reader,
     rules, servers, terms,
     values::{
-        address, boolean, choice, count, duration, list, lists_by_name, pairs, path, seconds, secret, size, text,
+        address, boolean, choice, count, duration, list, lists_by_name, pairs, path, secret, size, text,
         text_lists_by_name, variant,
     },
     webhooks,
 };
-use countersign_domain::{
-    changes::Terms,
-    policy::{Groups, PolicyConfig, PolicyDefault},
-};
+use countersign_domain::policy::{Groups, PolicyConfig, PolicyDefault};
 use countersign_telemetry::logs::{LogConfig, LogFormat};
 
 const MS: Duration = Duration::from_millis(1);
@@ -143,38 +141,16 @@ fn routes(r: &mut Reader) -> RoutesConfig {
 }
 
 pub(super) fn groups(r: &mut Reader) -> Groups {
-    r.read("policy.groups", lists_by_name(check::check_member, groups::read_member, groups::show_member))
+    r.read("policy.groups", lists_by_name(groups::check_member, groups::read_member, groups::show_member))
 }
 
 pub(super) fn policy(r: &mut Reader) -> PolicyConfig {
     let mode = r.read("policy.mode", variant());
     let default = r.read_or("policy.default", variant(), PolicyDefault::Deny);
     let groups = groups(r);
-    let review = Arc::new(review(r));
+    let review = Arc::new(terms::read_review(r));
     let rules = rules::read(r, &review, &groups);
     PolicyConfig { mode, default, rules, review, groups }
-}
-
-fn review(r: &mut Reader) -> Terms {
-    Terms {
-        reviewers: r.read("policy.review.reviewers", list(check::check_member)),
-        quorum: r.read("policy.review.quorum", count(terms::QUORUM_RANGE)),
-        expire_after: r.read("policy.review.expire_after", seconds(terms::EXPIRE_AFTER_RANGE).or_null()),
-        on_expiry: r.read("policy.review.on_expiry", variant()),
-        require_comment: r.read("policy.review.require_comment", boolean()),
-        edit: r.read("policy.review.edit", variant()),
-        preview_required: r.read("policy.review.preview", choice(terms::PREVIEW_CHOICES)),
-        on_failed_preview: r.read("policy.review.on_failed_preview", variant()),
-        on_review: r.read("policy.review.on_review", variant()),
-        hold_for: r.read("policy.review.hold_for", seconds(terms::HOLD_FOR_RANGE)),
-        undo_for: r.read("policy.review.undo_for", seconds(terms::UNDO_FOR_RANGE)),
-        open_page: r.read("policy.review.open_page", boolean()),
-        questions: r.read("policy.review.questions", choice(terms::QUESTIONS_CHOICES)),
-        own_agents: r.read("policy.review.own_agents", choice(terms::OWN_AGENTS_CHOICES)),
-        sign_in: r.read("policy.review.sign_in", terms::sign_in().or_null()),
-        escalate: r.read("policy.review.escalate", terms::escalation().or_null()),
-        remind: r.read("policy.review.remind", seconds(terms::REMIND_RANGE).or_null()),
-    }
 }
 
 fn changes(r: &mut Reader) -> ChangesConfig {

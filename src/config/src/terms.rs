@@ -4,11 +4,10 @@ use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 
 use super::{
     error::quoted,
-    reader::fields::Fields,
-    tree::Node,
+    groups::check_member,
+    reader::{Reader, fields::Fields},
     values::{
-        Kind, Value, ValueError, boolean, choice, count, describe, is_visible_text, list, seconds, variant, yaml_list,
-        yaml_map,
+        Kind, Value, ValueError, boolean, choice, count, is_visible_text, list, seconds, variant, yaml_list, yaml_map,
     },
 };
 use countersign_domain::{
@@ -18,83 +17,90 @@ use countersign_domain::{
     text::plural,
 };
 
-pub(super) const TERM_KEYS: [&str; 17] = [
-    "reviewers",
-    "quorum",
-    "expire_after",
-    "on_expiry",
-    "require_comment",
-    "edit",
-    "preview",
-    "on_failed_preview",
-    "on_review",
-    "hold_for",
-    "undo_for",
-    "open_page",
-    "questions",
-    "own_agents",
-    "sign_in",
-    "escalate",
-    "remind",
-];
-
 const S: Duration = Duration::from_secs(1);
-pub(super) const QUORUM_RANGE: RangeInclusive<u64> = 1..=100;
-pub(super) const EXPIRE_AFTER_RANGE: RangeInclusive<Duration> = S..=Duration::from_secs(366 * 86_400);
-pub(super) const REMIND_RANGE: RangeInclusive<Duration> = EXPIRE_AFTER_RANGE;
-pub(super) const HOLD_FOR_RANGE: RangeInclusive<Duration> = S..=Duration::from_secs(3600);
-pub(super) const UNDO_FOR_RANGE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
-pub(super) const QUESTIONS_CHOICES: [(&str, bool); 2] = [("decline", false), ("ask", true)];
-pub(super) const OWN_AGENTS_CHOICES: [(&str, bool); 2] = [("forbid", false), ("allow", true)];
+const QUORUM_RANGE: RangeInclusive<u64> = 1..=100;
+const EXPIRE_AFTER_RANGE: RangeInclusive<Duration> = S..=Duration::from_secs(366 * 86_400);
+const REMIND_RANGE: RangeInclusive<Duration> = EXPIRE_AFTER_RANGE;
+const HOLD_FOR_RANGE: RangeInclusive<Duration> = S..=Duration::from_secs(3600);
+const UNDO_FOR_RANGE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
+const QUESTIONS_CHOICES: [(&str, bool); 2] = [("decline", false), ("ask", true)];
+const OWN_AGENTS_CHOICES: [(&str, bool); 2] = [("forbid", false), ("allow", true)];
 /// Shorter times leave no time to read the change.
 const MAX_AGE_RANGE: RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_secs(7 * 86_400);
-pub(super) const PREVIEW_CHOICES: [(&str, bool); 2] = [("optional", false), ("required", true)];
+const PREVIEW_CHOICES: [(&str, bool); 2] = [("optional", false), ("required", true)];
 
-/// Reads the terms of a rule over those of `policy.review`.
-pub(super) fn read(f: &mut Fields<'_>, review: &Terms) -> Terms {
-    let mut terms = review.clone();
-    if f.has("reviewers") {
-        terms.reviewers = f.parse_texts("reviewers", |name| Ok(name.to_owned()));
-    }
-    f.read_into("quorum", count(QUORUM_RANGE), &mut terms.quorum);
-    f.read_into("expire_after", seconds(EXPIRE_AFTER_RANGE).or_null(), &mut terms.expire_after);
-    f.read_into("on_expiry", variant(), &mut terms.on_expiry);
-    f.read_into("require_comment", boolean(), &mut terms.require_comment);
-    f.read_into("edit", variant(), &mut terms.edit);
-    f.read_into("preview", choice(PREVIEW_CHOICES), &mut terms.preview_required);
-    f.read_into("on_failed_preview", variant(), &mut terms.on_failed_preview);
-    f.read_into("on_review", variant(), &mut terms.on_review);
-    f.read_into("hold_for", seconds(HOLD_FOR_RANGE), &mut terms.hold_for);
-    f.read_into("undo_for", seconds(UNDO_FOR_RANGE), &mut terms.undo_for);
-    f.read_into("open_page", boolean(), &mut terms.open_page);
-    f.read_into("questions", choice(QUESTIONS_CHOICES), &mut terms.questions);
-    f.read_into("own_agents", choice(OWN_AGENTS_CHOICES), &mut terms.own_agents);
-    f.read_into("sign_in", sign_in().or_null(), &mut terms.sign_in);
-    f.read_into("escalate", escalation().or_null(), &mut terms.escalate);
-    f.read_into("remind", seconds(REMIND_RANGE).or_null(), &mut terms.remind);
-    terms
+/// A key with its value as YAML, as it would be written in the file.
+pub(super) type FormattedSetting = (&'static str, String);
+
+/// Defines the keys, and how they are read and shown, from lines of a field of [`Terms`], its key and its kind.
+macro_rules! terms {
+    ($($field:ident: $key:literal, $kind:expr;)*) => {
+        pub(super) const TERM_KEYS: [&str; 17] = ["reviewers", $($key),*];
+
+        /// Reads `policy.review`.
+        pub(super) fn read_review(r: &mut Reader) -> Terms {
+            Terms {
+                reviewers: r.read("policy.review.reviewers", list(check_member)),
+                $($field: r.read(concat!("policy.review.", $key), $kind),)*
+            }
+        }
+
+        /// Reads the terms of a rule over those of `policy.review`.
+        pub(super) fn read(f: &mut Fields<'_>, review: &Terms) -> Terms {
+            let mut terms = review.clone();
+            if f.has("reviewers") {
+                terms.reviewers = f.parse_texts("reviewers", |name| Ok(name.to_owned()));
+            }
+            $(f.read_into($key, $kind, &mut terms.$field);)*
+            terms
+        }
+
+        /// Formats the terms that differ from those of `policy.review`.
+        pub(super) fn format_differences(terms: &Terms, review: &Terms) -> Vec<FormattedSetting> {
+            let parts = [
+                (terms.reviewers != review.reviewers).then(|| ("reviewers", yaml_list(&terms.reviewers))),
+                $((terms.$field != review.$field).then(|| ($key, $kind.show(&terms.$field))),)*
+            ];
+            parts.into_iter().flatten().collect()
+        }
+    };
+}
+
+terms! {
+    quorum: "quorum", count(QUORUM_RANGE);
+    expire_after: "expire_after", seconds(EXPIRE_AFTER_RANGE).or_null();
+    on_expiry: "on_expiry", variant();
+    require_comment: "require_comment", boolean();
+    edit: "edit", variant();
+    preview_required: "preview", choice(PREVIEW_CHOICES);
+    on_failed_preview: "on_failed_preview", variant();
+    on_review: "on_review", variant();
+    hold_for: "hold_for", seconds(HOLD_FOR_RANGE);
+    undo_for: "undo_for", seconds(UNDO_FOR_RANGE);
+    open_page: "open_page", boolean();
+    questions: "questions", choice(QUESTIONS_CHOICES);
+    own_agents: "own_agents", choice(OWN_AGENTS_CHOICES);
+    sign_in: "sign_in", sign_in().or_null();
+    escalate: "escalate", escalation().or_null();
+    remind: "remind", seconds(REMIND_RANGE).or_null();
 }
 
 /// Returns the kind of the sign-in that a decision requires.
-pub(super) fn sign_in() -> Kind<SignInTerms> {
-    const EXAMPLE: &str = "Write { max_age: 5m } or { acr: [urn:example:mfa] }, or both.";
+fn sign_in() -> Kind<SignInTerms> {
+    const EXAMPLE: &str = "{ max_age: 5m } or { acr: [urn:example:mfa] }, or both";
     let (age, acr) = (seconds(MAX_AGE_RANGE).or_null(), list(check_acr));
     let read = move |value: &Value<'_>| {
-        let node = value.structured()?;
-        let Node::Map(entries) = &*node else {
-            return Err((format!("expected a map, found {}", describe(&node)), EXAMPLE.to_owned()));
-        };
         let mut terms = SignInTerms::default();
-        for entry in entries {
+        for entry in value.map_entries("a map", EXAMPLE)? {
             let part = Value { node: &entry.value.node, is_textual: false, ..*value };
             match entry.key.as_str() {
                 "max_age" => terms.max_age = age.read(&part)?,
                 "acr" => terms.acr = acr.read(&part)?,
-                other => return Err((format!("unknown key {}", quoted(other)), EXAMPLE.to_owned())),
+                other => return Err((format!("unknown key {}", quoted(other)), format!("Write {EXAMPLE}."))),
             }
         }
         if terms == SignInTerms::default() {
-            return Err(("neither max_age nor acr is given".to_owned(), EXAMPLE.to_owned()));
+            return Err(("neither max_age nor acr is given".to_owned(), format!("Write {EXAMPLE}.")));
         }
         Ok(terms)
     };
@@ -106,27 +112,23 @@ pub(super) fn sign_in() -> Kind<SignInTerms> {
 }
 
 /// Returns the kind of an escalation.
-pub(super) fn escalation() -> Kind<Escalation> {
-    const EXAMPLE: &str = "Write { after: 30m, to: [oncall] }.";
+fn escalation() -> Kind<Escalation> {
+    const EXAMPLE: &str = "{ after: 30m, to: [oncall] }";
     // `check_escalation` refuses names that are neither a role nor a group.
     let (time, names) = (seconds(EXPIRE_AFTER_RANGE), list(|_| Ok(())));
     let read = move |value: &Value<'_>| {
-        let node = value.structured()?;
-        let Node::Map(entries) = &*node else {
-            return Err((format!("expected a map, found {}", describe(&node)), EXAMPLE.to_owned()));
-        };
         let (mut after, mut to) = (None, Vec::new());
-        for entry in entries {
+        for entry in value.map_entries("a map", EXAMPLE)? {
             let part = Value { node: &entry.value.node, is_textual: false, ..*value };
             match entry.key.as_str() {
                 "after" => after = Some(time.read(&part)?),
                 "to" => to = names.read(&part)?,
-                other => return Err((format!("unknown key {}", quoted(other)), EXAMPLE.to_owned())),
+                other => return Err((format!("unknown key {}", quoted(other)), format!("Write {EXAMPLE}."))),
             }
         }
         match after {
             Some(after) if !to.is_empty() => Ok(Escalation { after, to }),
-            _ => Err(("after or to is missing".to_owned(), EXAMPLE.to_owned())),
+            _ => Err(("after or to is missing".to_owned(), format!("Write {EXAMPLE}."))),
         }
     };
     Kind::new(read, |Escalation { after, to }| {
@@ -205,41 +207,6 @@ fn list_groups(groups: &Groups) -> String {
         none if none.is_empty() => "a group that policy.groups names (there is none yet)".to_owned(),
         some => format!("one of {}", some.join(", ")),
     }
-}
-
-/// A key with its value as YAML, as it would be written in the file.
-pub(super) type FormattedSetting = (&'static str, String);
-
-/// Formats the terms that differ from those of `policy.review`.
-pub(super) fn format_differences(terms: &Terms, review: &Terms) -> Vec<FormattedSetting> {
-    fn part<T: PartialEq + 'static>(
-        key: &'static str,
-        kind: Kind<T>,
-        ours: &T,
-        default: &T,
-    ) -> Option<FormattedSetting> {
-        (ours != default).then(|| (key, kind.show(ours)))
-    }
-    let parts = [
-        (terms.reviewers != review.reviewers).then(|| ("reviewers", yaml_list(&terms.reviewers))),
-        part("quorum", count(QUORUM_RANGE), &terms.quorum, &review.quorum),
-        part("expire_after", seconds(EXPIRE_AFTER_RANGE).or_null(), &terms.expire_after, &review.expire_after),
-        part("on_expiry", variant(), &terms.on_expiry, &review.on_expiry),
-        part("require_comment", boolean(), &terms.require_comment, &review.require_comment),
-        part("edit", variant(), &terms.edit, &review.edit),
-        part("preview", choice(PREVIEW_CHOICES), &terms.preview_required, &review.preview_required),
-        part("on_failed_preview", variant(), &terms.on_failed_preview, &review.on_failed_preview),
-        part("on_review", variant(), &terms.on_review, &review.on_review),
-        part("hold_for", seconds(HOLD_FOR_RANGE), &terms.hold_for, &review.hold_for),
-        part("undo_for", seconds(UNDO_FOR_RANGE), &terms.undo_for, &review.undo_for),
-        part("open_page", boolean(), &terms.open_page, &review.open_page),
-        part("questions", choice(QUESTIONS_CHOICES), &terms.questions, &review.questions),
-        part("own_agents", choice(OWN_AGENTS_CHOICES), &terms.own_agents, &review.own_agents),
-        part("sign_in", sign_in().or_null(), &terms.sign_in, &review.sign_in),
-        part("escalate", escalation().or_null(), &terms.escalate, &review.escalate),
-        part("remind", seconds(REMIND_RANGE).or_null(), &terms.remind, &review.remind),
-    ];
-    parts.into_iter().flatten().collect()
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ use super::{
 };
 use countersign_domain::changes::visible::has_hidden;
 
+pub(super) const MAX_NAME_CHARS: usize = 100;
+
 pub use super::error::ValueError;
 
 /// A check of a text beyond its type.
@@ -51,7 +53,7 @@ impl Value<'_> {
         }
     }
 
-    fn map_entries(&self, expected: &str, example: &str) -> Result<Vec<KeyValue>, ValueError> {
+    pub(super) fn map_entries(&self, expected: &str, example: &str) -> Result<Vec<KeyValue>, ValueError> {
         match self.structured()?.into_owned() {
             Node::Map(entries) => Ok(entries),
             Node::Null => Ok(Vec::new()),
@@ -323,6 +325,15 @@ pub(super) fn read_scope(node: &Node) -> Result<String, ValueError> {
     let text = read_visible_text(node, 100)?;
     let fits = text.bytes().all(|byte| matches!(byte, b'!'..=b'~') && !matches!(byte, b'"' | b'\\'));
     if fits { Ok(text) } else { Err((format!("{} is not a scope", quoted(&text)), "Write one scope.".to_owned())) }
+}
+
+/// Checks the name of a person or a group; `noun` says what it names.
+pub(super) fn check_visible_name(name: &str, noun: &str) -> Result<(), ValueError> {
+    if is_visible_text(name, MAX_NAME_CHARS) {
+        return Ok(());
+    }
+    let remedy = format!("Write 1 to {MAX_NAME_CHARS} visible characters.");
+    Err((format!("{} is not {noun}", quoted(name)), remedy))
 }
 
 pub(super) fn is_visible_text(text: &str, max_chars: usize) -> bool {
