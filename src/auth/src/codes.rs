@@ -6,7 +6,10 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{keys, stored_credentials::StoredCredentials};
+use super::{
+    keys,
+    stored_credentials::{StoredCredentials, report_unavailable},
+};
 use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::secret;
@@ -63,7 +66,9 @@ fn store_code(
 /// # Errors
 /// `UNAUTHORIZED` for a code that does not exist; `STORE_UNAVAILABLE`.
 pub fn check_exists(store: &StoredCredentials, code: &str) -> Result<(), McpError> {
-    if secret::is_well_formed(CODE_PREFIX, code) && store.has_code(&secret::hash(code.as_bytes()))? {
+    let is_known = secret::is_well_formed(CODE_PREFIX, code)
+        && store.reader().knows_code(&secret::hash(code.as_bytes())).map_err(report_unavailable)?;
+    if is_known {
         return Ok(());
     }
     Err(log_refusal(CodeOutcome::Unknown))
@@ -81,16 +86,19 @@ pub fn redeem(
     now: Timestamp,
 ) -> Result<(Principal, Option<ProviderSession>), McpError> {
     let hash = secret::hash(code.as_bytes());
-    let outcome =
-        if secret::is_well_formed(CODE_PREFIX, code) { store.take_code(&hash, now)? } else { CodeOutcome::Unknown };
+    let outcome = if secret::is_well_formed(CODE_PREFIX, code) {
+        store.writer().take_code(&hash, now).map_err(report_unavailable)?
+    } else {
+        CodeOutcome::Unknown
+    };
     if outcome != CodeOutcome::Accepted {
         return Err(log_refusal(outcome));
     }
-    let Some(session) = store.code_session(&hash)? else {
+    let Some(session) = store.reader().code_session(&hash).map_err(report_unavailable)? else {
         return Ok((Principal::new(local_reviewer(), Role::Reviewer), None));
     };
-    let person = store.person(&session.person())?.and_then(|person| person.principal());
-    let mut principal = person.ok_or_else(|| {
+    let person = store.reader().person(&session.person()).map_err(report_unavailable)?;
+    let mut principal = person.and_then(|person| person.principal()).ok_or_else(|| {
         let person = session.person();
         tracing::warn!(person, "a sign-in code was refused, because its person no longer has a role");
         refusal_error()

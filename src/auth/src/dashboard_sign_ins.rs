@@ -15,7 +15,9 @@ use actix_web::cookie::{Cookie, SameSite, time::Duration as CookieDuration};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    Authenticator, OriginRules, OriginVerdict, authenticator::MAX_KEY_AGE, stored_credentials::StoredCredentials,
+    Authenticator, OriginRules, OriginVerdict,
+    authenticator::MAX_KEY_AGE,
+    stored_credentials::{StoredCredentials, report_unavailable},
 };
 use countersign_domain::principal::{Credential, Identity, Principal, SecretHash};
 use countersign_protocol::{ErrorKind, McpError};
@@ -68,7 +70,7 @@ impl DashboardSignIns {
     /// Reads the sign-ins from the store. Begins without any if the store cannot be read; they are then read when used.
     #[must_use]
     pub fn new(authenticator: Arc<Authenticator>, store: Arc<StoredCredentials>, rules: &OriginRules) -> Self {
-        let all = store.sign_ins().unwrap_or_default();
+        let all = store.reader().sign_ins().map_err(report_unavailable).unwrap_or_default();
         let cached = all.into_iter().map(|sign_in| (sign_in.id, CachedSignIn::new(sign_in))).collect();
         Self { authenticator, store, cached: Mutex::new(cached), secure_cookies: rules.browsers_use_https() }
     }
@@ -88,7 +90,7 @@ impl DashboardSignIns {
         if let Some(cached) = self.lock().get(id).filter(|cached| cached.checked_at.elapsed() < MAX_KEY_AGE) {
             return Ok(Some(cached.sign_in.clone()).filter(|sign_in| is_live(sign_in, now)));
         }
-        let stored = self.store.sign_in(id)?;
+        let stored = self.store.reader().sign_in(id).map_err(report_unavailable)?;
         let mut all = self.lock();
         let Some(stored) = stored else {
             all.remove(id);
@@ -152,8 +154,8 @@ impl DashboardSignIns {
         let page_secret = secret::generate("")?;
         let fresh_cookie = secret::generate("")?;
         // The cache does not suffice, because another process may have signed somebody in or out.
-        let mut all: HashMap<SecretHash, SignIn> =
-            self.store.sign_ins()?.into_iter().map(|sign_in| (sign_in.id, sign_in)).collect();
+        let stored = self.store.reader().sign_ins().map_err(report_unavailable)?;
+        let mut all: HashMap<_, _> = stored.into_iter().map(|sign_in| (sign_in.id, sign_in)).collect();
         let mut removed_ids: Vec<SecretHash> = all.values().filter(|s| !is_live(s, now)).map(|s| s.id).collect();
         all.retain(|_, s| is_live(s, now));
         let kept_cookie = cookies.iter().take(MAX_COOKIES).find(|value| {
@@ -181,7 +183,7 @@ impl DashboardSignIns {
             refreshed_at,
         };
         let expires_at = expiry(&sign_in);
-        self.store.put_sign_in(&sign_in, &removed_ids)?;
+        self.store.writer().put_sign_in(&sign_in, &removed_ids).map_err(report_unavailable)?;
         let mut cached = self.lock();
         cached.retain(|id, _| all.contains_key(id));
         cached.insert(id, CachedSignIn::new(sign_in));
@@ -240,7 +242,7 @@ impl DashboardSignIns {
             if error.kind == ErrorKind::Unauthorized {
                 self.lock().remove(id);
                 // If this fails, each use of the sign-in is refused all the same.
-                let _ = self.store.forget_sign_ins(&[*id]);
+                let _ = self.store.writer().forget_sign_ins(&[*id]).map_err(report_unavailable);
             }
         })
     }
@@ -265,12 +267,12 @@ impl DashboardSignIns {
     pub fn sign_out(&self, credential: &Credential) -> Result<(Cookie<'static>, Option<ProviderSession>), McpError> {
         let mut session = None;
         if let Credential::SignIn(id) = credential
-            && let Some(sign_in) = self.store.sign_in(id)?
+            && let Some(sign_in) = self.store.reader().sign_in(id).map_err(report_unavailable)?
         {
-            let same_browser =
-                self.store.sign_ins()?.into_iter().filter(|s| secret::is_same_hash(&s.cookie, &sign_in.cookie));
+            let stored = self.store.reader().sign_ins().map_err(report_unavailable)?;
+            let same_browser = stored.into_iter().filter(|s| secret::is_same_hash(&s.cookie, &sign_in.cookie));
             let removed_ids: Vec<SecretHash> = same_browser.map(|s| s.id).collect();
-            self.store.forget_sign_ins(&removed_ids)?;
+            self.store.writer().forget_sign_ins(&removed_ids).map_err(report_unavailable)?;
             let mut cached = self.lock();
             removed_ids.iter().for_each(|id| drop(cached.remove(id)));
             session = sign_in.session;

@@ -13,8 +13,8 @@ use countersign_protocol::McpError;
 use countersign_runtime::background;
 use countersign_store::{
     StoreError, StoreLocation,
-    keys::{CodeOutcome, Credentials, SignIn, is_touch_due},
-    people::{Holders, ProviderSession, StoredPerson},
+    keys::{Credentials, is_touch_due},
+    people::Holders,
 };
 
 /// Credentials of the store, with two connections so that a look-up never waits for a write.
@@ -58,48 +58,6 @@ impl StoredCredentials {
     #[must_use]
     pub fn keyring(&self) -> &Arc<Keyring> {
         &self.keyring
-    }
-
-    /// Returns `true` if the sign-in code exists, used or not, at the cost of one read.
-    ///
-    /// # Errors
-    /// `STORE_UNAVAILABLE`
-    pub fn has_code(&self, hash: &SecretHash) -> Result<bool, McpError> {
-        self.reader.knows_code(hash).map_err(report_unavailable)
-    }
-
-    /// Redeems a sign-in code. Blocks for a durable write.
-    ///
-    /// # Errors
-    /// `STORE_UNAVAILABLE`
-    pub fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, McpError> {
-        self.writer.take_code(hash, now).map_err(report_unavailable)
-    }
-
-    pub(crate) fn code_session(&self, hash: &SecretHash) -> Result<Option<ProviderSession>, McpError> {
-        self.reader.code_session(hash).map_err(report_unavailable)
-    }
-
-    pub(crate) fn person(&self, name: &str) -> Result<Option<StoredPerson>, McpError> {
-        self.reader.person(name).map_err(report_unavailable)
-    }
-
-    /// Stores a sign-in and deletes the `removed` ones. Blocks for a durable write.
-    pub(crate) fn put_sign_in(&self, sign_in: &SignIn, removed: &[SecretHash]) -> Result<(), McpError> {
-        self.writer.put_sign_in(sign_in, removed).map_err(report_unavailable)
-    }
-
-    pub(crate) fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, McpError> {
-        self.reader.sign_in(id).map_err(report_unavailable)
-    }
-
-    pub(crate) fn sign_ins(&self) -> Result<Vec<SignIn>, McpError> {
-        self.reader.sign_ins().map_err(report_unavailable)
-    }
-
-    /// Ends these sign-ins. Blocks for a durable write.
-    pub(crate) fn forget_sign_ins(&self, removed: &[SecretHash]) -> Result<(), McpError> {
-        self.writer.forget_sign_ins(removed).map_err(report_unavailable)
     }
 
     /// Records the use of a sign-in in the background.
