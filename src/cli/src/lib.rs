@@ -41,7 +41,12 @@ mod version;
 mod webhooks;
 mod whoami;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{
     CommandFactory, Parser,
@@ -160,6 +165,13 @@ fn data_dir(args: &DataArgs) -> Result<PathBuf, Failure> {
     Ok(load::data_dir(&args.flags(), &Environment::from_process())?)
 }
 
+/// Reads at most this number of bytes of a text from a file, or from stdin for `-`.
+fn read_input(source: &Path, max_bytes: u64) -> io::Result<String> {
+    let reader: Box<dyn Read> =
+        if source == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(source)?) };
+    io::read_to_string(reader.take(max_bytes))
+}
+
 /// Returns the settings of the store from the configuration that a flag or a variable names, else from that of the
 /// gateway that last served the data directory, else the defaults.
 fn store_settings(args: &DataArgs) -> Result<StoreSettings, Failure> {
@@ -169,7 +181,7 @@ fn store_settings(args: &DataArgs) -> Result<StoreSettings, Failure> {
         return Ok(settings);
     }
     let Some(config) = StoreIdentity::read(&settings.data)?.and_then(|known| known.config) else { return Ok(settings) };
-    match std::fs::File::open(&config) {
+    match File::open(&config) {
         Ok(_) => {
             let flags = Flags { config: Some(config), listen: None, data: Some(settings.data) };
             Ok(load::store_settings(&flags, &env)?)

@@ -1,7 +1,7 @@
 //! `policy rules` lists the rules in force with the number of their decisions. `policy test` asks for the verdict on a call. If no
 //! gateway runs, the answer comes from the configuration and the store, and names the facts that could not be known.
 
-use std::io::Read;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
@@ -16,6 +16,7 @@ use super::{
     exit::{Exit, Failure},
     offline,
     output::{Output, Style, one_line, print_note, verdict_style},
+    read_input,
 };
 use countersign_config::{Config, units::show_duration};
 use countersign_domain::{
@@ -143,11 +144,9 @@ pub fn read_arguments(given: Option<&str>) -> Result<Box<RawValue>, Failure> {
     let text = match given {
         None => "{}".to_owned(),
         Some("-") => {
-            let mut text = String::new();
-            let read_result = std::io::stdin().lock().take(MAX_ARGUMENTS_BYTES + 1).read_to_string(&mut text);
-            if read_result.map_err(|error| usage(format!("stdin cannot be read: {error}")))? as u64
-                > MAX_ARGUMENTS_BYTES
-            {
+            let text = read_input(Path::new("-"), MAX_ARGUMENTS_BYTES + 1)
+                .map_err(|error| usage(format!("stdin cannot be read: {error}")))?;
+            if text.len() as u64 > MAX_ARGUMENTS_BYTES {
                 return Err(usage("stdin has more than 2 MiB".to_owned()));
             }
             text

@@ -1,10 +1,6 @@
 //! `changes edit`: replaces the arguments of a change, from the command line, a file or an editor.
 
-use std::{
-    fs,
-    io::{IsTerminal, Read},
-    path::Path,
-};
+use std::io::IsTerminal;
 
 use serde_json::{json, value::RawValue};
 
@@ -18,6 +14,7 @@ use crate::{
     client::{Client, ResponseBody},
     exit::{Exit, Failure},
     output::{Output, Style, indented, one_line, print_note},
+    read_input,
 };
 use countersign_domain::changes::Change;
 
@@ -31,7 +28,8 @@ pub async fn run(client: &Client, args: &EditArgs, out: &mut Output) -> Result<E
     let mut draft = None;
     let text = match (&args.arguments, &args.file) {
         (Some(text), _) => text.clone(),
-        (None, Some(file)) => read(file)?,
+        (None, Some(file)) => read_input(file, MAX_FILE_BYTES)
+            .map_err(|error| Failure::new(Exit::Usage, format!("{} cannot be read: {error}", file.display())))?,
         (None, None) => {
             if chosen_editor().is_none() && !std::io::stdin().is_terminal() {
                 let message = "there is no terminal to edit on; give the new arguments with --arguments or --file";
@@ -80,19 +78,4 @@ async fn send(client: &Client, change: &Change, args: &EditArgs, text: &str) -> 
         .post_text(&["changes", &change.id, "edit"], body)
         .await
         .map_err(|refusal| conflict_failure(refusal, &change.id))
-}
-
-fn read(file: &Path) -> Result<String, Failure> {
-    let mut text = String::new();
-    let read_failure = |error| Failure::new(Exit::Usage, format!("{} cannot be read: {error}", file.display()));
-    if file == Path::new("-") {
-        std::io::stdin().lock().take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(read_failure)?;
-    } else {
-        fs::File::open(file)
-            .map_err(read_failure)?
-            .take(MAX_FILE_BYTES)
-            .read_to_string(&mut text)
-            .map_err(read_failure)?;
-    }
-    Ok(text)
 }

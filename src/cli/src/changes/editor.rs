@@ -2,13 +2,14 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
-    io::{self, Read, Write},
+    io::{self, Write},
     path::PathBuf,
 };
 
 use tempfile::NamedTempFile;
 use tokio::process::Command;
+
+use crate::read_input;
 
 /// The size limit of edited arguments, in bytes: more than any gateway accepts.
 pub const MAX_FILE_BYTES: u64 = 64 << 20;
@@ -42,8 +43,7 @@ impl EditorFile {
         if !status.success() {
             return Err(io::Error::other(format!("it ended with {status}")));
         }
-        let mut text = String::new();
-        File::open(self.0.path())?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+        let text = read_input(self.0.path(), MAX_FILE_BYTES + 1)?;
         if text.len() as u64 > MAX_FILE_BYTES { Err(io::Error::other("the text is too large")) } else { Ok(text) }
     }
 

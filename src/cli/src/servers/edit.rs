@@ -1,11 +1,6 @@
 //! `servers add|edit|remove`: changes servers in the configuration file, without a gateway.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    io::{self, Read as _},
-    path::Path,
-};
+use std::{collections::BTreeSet, io, path::Path};
 
 use serde_json::json;
 
@@ -17,6 +12,7 @@ use crate::{
     config::print_lines,
     exit::{Exit, Failure},
     output::{Output, Style, confirm, one_line, print_note, should_ask},
+    read_input,
 };
 use countersign_config::{
     Environment, Flags,
@@ -308,17 +304,10 @@ pub(super) fn add_values(settings: &mut Vec<KeyValue>, target: &TargetArgs) -> R
 
 /// Reads a text from a file, or from stdin for `-`.
 fn read_text(source: &Path) -> Result<String, Failure> {
-    let mut bytes = Vec::new();
-    let limit = MAX_PASTE_BYTES as u64 + 1;
-    let read_result = if source == Path::new("-") {
-        io::stdin().lock().take(limit).read_to_end(&mut bytes)
-    } else {
-        fs::File::open(source).and_then(|file| file.take(limit).read_to_end(&mut bytes))
-    };
-    read_result.map_err(|error| {
-        Failure::new(Exit::Unavailable, format!("{}: {error}", one_line(&source.to_string_lossy())))
-    })?;
-    String::from_utf8(bytes).map_err(|_| Failure::new(Exit::Failed, "the text is not UTF-8"))
+    read_input(source, MAX_PASTE_BYTES as u64 + 1).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => Failure::new(Exit::Failed, "the text is not UTF-8"),
+        _ => Failure::new(Exit::Unavailable, format!("{}: {error}", one_line(&source.to_string_lossy()))),
+    })
 }
 
 /// Returns the only server, under this name.
