@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::{Timestamp, Unit};
 
-use countersign_config::{ChangesConfig, RetentionConfig};
+use countersign_config::ChangesConfig;
 use countersign_domain::policy::Reviewers;
 
 /// The wall clock; tests pass their own.
@@ -13,15 +13,8 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 /// The limits and retention of changes, their reviewers, and the clock.
 #[derive(Clone)]
 pub struct ReviewConfig {
-    /// The maximum number of one principal's changes that are not final, and of their bytes.
-    pub max_open: usize,
-    pub max_open_bytes: usize,
-    /// The maximum number of changes that one principal may propose within a minute; 0 means no limit.
-    pub max_proposals_per_minute: u32,
-    /// The maximum number of bytes of changes that one principal may propose within a day; 0 means no limit.
-    pub max_bytes_per_day: usize,
-    /// Retention times of finished changes.
-    pub retention: RetentionConfig,
+    /// The configured limits and retention times.
+    pub limits: ChangesConfig,
     /// The longest time between two proposals of one bundle. Zero forms none.
     pub bundle_window: Duration,
     /// Determines which reviewers may decide on which changes.
@@ -72,11 +65,7 @@ impl ReviewConfig {
 impl From<&ChangesConfig> for ReviewConfig {
     fn from(config: &ChangesConfig) -> Self {
         Self {
-            max_open: config.max_pending,
-            max_open_bytes: config.max_pending_bytes,
-            max_proposals_per_minute: config.max_proposals_per_minute,
-            max_bytes_per_day: config.max_bytes_per_day,
-            retention: config.retention,
+            limits: config.clone(),
             bundle_window: Duration::from_secs(300),
             reviewers: Arc::default(),
             clock: Arc::new(Timestamp::now),

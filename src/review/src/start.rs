@@ -69,9 +69,9 @@ impl Changes {
         let shared = SharedChangeState::new(config.tuning.max_waiters, &store.count_by_state().await?);
         let feed = Feed::new(Arc::clone(&store), heads.event, config.tuning.feed_buffer);
         let feed_gap = Arc::new(Notify::new());
-        let mut daily = DailyVolume::new(config.max_bytes_per_day);
+        let mut daily = DailyVolume::new(config.limits.max_bytes_per_day);
         daily.restore(&store.proposals_since(daily_volume::window_start((config.clock)())).await?);
-        let mut ledger = Ledger::new(config.max_open, config.max_open_bytes as u64);
+        let mut ledger = Ledger::new(config.limits.max_pending, config.limits.max_pending_bytes as u64);
         for change in &live {
             ledger.restore(&change.id, &change.principal, change.bytes, change.state);
             shared.counts.record_transition(None, change.state);
@@ -102,7 +102,7 @@ impl Changes {
             context.add_stream(futures_util::stream::poll_fn(move |cx| outcomes.poll_recv(cx)));
             actor
         });
-        let proposal_rate = ProposalRate::new(config.max_proposals_per_minute);
+        let proposal_rate = ProposalRate::new(config.limits.max_proposals_per_minute);
         let config = Arc::new(config);
         let changes = Arc::new(StoredChanges {
             nodes: store.nodes(),

@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
 use super::{ChangeDecision, ChangeRequestError, Changes, Proposal, ReviewConfig, ReviewTuning};
-use countersign_config::Config;
+use countersign_config::{ChangesConfig, Config};
 use countersign_domain::{
     changes::{
         Change, ChangeState, Preview, Proposer, ReviewVerdict, ServerIdentity, Terms, audit::AuditEntry,
@@ -49,10 +49,9 @@ pub fn fake() -> Arc<FakeProvider> {
 
 pub fn config(skew: &Arc<AtomicI64>) -> ReviewConfig {
     let skew = Arc::clone(skew);
+    let limits = ChangesConfig { max_proposals_per_minute: 0, max_bytes_per_day: 0, ..Config::default().changes };
     ReviewConfig {
         clock: Arc::new(move || Timestamp::now() + SignedDuration::from_secs(skew.load(Ordering::SeqCst))),
-        max_proposals_per_minute: 0,
-        max_bytes_per_day: 0,
         tuning: ReviewTuning {
             // Tests call the expiry themselves.
             expiry_interval: Duration::from_secs(3600),
@@ -60,7 +59,7 @@ pub fn config(skew: &Arc<AtomicI64>) -> ReviewConfig {
             provider_startup_timeout: Duration::ZERO,
             ..ReviewTuning::default()
         },
-        ..ReviewConfig::from(&Config::default().changes)
+        ..ReviewConfig::from(&limits)
     }
 }
 

@@ -12,7 +12,7 @@ use countersign_protocol::ErrorKind;
 
 #[actix::test]
 async fn open_changes_of_a_principal_are_limited() {
-    let bench = TestBench::with(|config| config.max_open = 5).await;
+    let bench = TestBench::with(|config| config.limits.max_pending = 5).await;
     let results = join_all((0..20).map(|_| bench.changes.propose(bench.proposal("agent", "{}")))).await;
     let stored: Vec<_> = results.iter().filter_map(|r| r.as_ref().ok()).cloned().collect();
     assert_eq!(stored.len(), 5);
@@ -34,7 +34,8 @@ async fn open_changes_of_a_principal_are_limited() {
     assert!(bench.changes.propose(bench.proposal("agent", "{}")).await.is_err());
     let (dir, fake, skew) = bench.end().await;
     // The restarted process counts the same open changes.
-    let config = crate::ReviewConfig { max_open: 6, ..config(&skew) };
+    let mut config = config(&skew);
+    config.limits.max_pending = 6;
     let bench = TestBench::in_directory(dir, fake, skew, config).await;
     bench.propose("{}").await;
     assert!(bench.changes.propose(bench.proposal("agent", "{}")).await.is_err());
@@ -44,7 +45,7 @@ async fn open_changes_of_a_principal_are_limited() {
 #[actix::test]
 async fn open_bytes_of_a_principal_are_limited() {
     let bench = TestBench::with(|config| {
-        config.max_open_bytes = 100_000;
+        config.limits.max_pending_bytes = 100_000;
         config.tuning.max_change_bytes = 90_000;
     })
     .await;
@@ -88,7 +89,7 @@ async fn same_idempotency_key_returns_the_same_change() {
 
 #[actix::test]
 async fn repeat_is_answered_at_the_limit() {
-    let bench = TestBench::with(|config| config.max_open = 1).await;
+    let bench = TestBench::with(|config| config.limits.max_pending = 1).await;
     let mut proposal = bench.proposal("agent", "{}");
     proposal.idempotency_key = Some("k".into());
     let first = bench.changes.propose(proposal).await.unwrap();

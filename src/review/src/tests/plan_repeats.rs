@@ -110,7 +110,7 @@ async fn key_of_a_step_belongs_to_its_plan() {
 
 #[actix::test]
 async fn every_step_counts_toward_the_limit_of_proposals() {
-    let bench = TestBench::with(|config| config.max_proposals_per_minute = 3).await;
+    let bench = TestBench::with(|config| config.limits.max_proposals_per_minute = 3).await;
     propose(&bench, Some("k"), &AB).await.unwrap();
     let refused = propose(&bench, None, &AB).await.unwrap_err();
     assert_eq!(refused.data["limit"], "changes.max_proposals_per_minute");

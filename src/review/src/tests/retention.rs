@@ -26,7 +26,7 @@ fn days(arguments: u64, finished: u64, events: u64) -> RetentionConfig {
 }
 
 async fn bench(retention: RetentionConfig) -> TestBench {
-    TestBench::with(|config| config.retention = retention).await
+    TestBench::with(|config| config.limits.retention = retention).await
 }
 
 async fn prune_all(bench: &TestBench) {
@@ -222,7 +222,8 @@ const PRUNE_DIR_VARIABLE: &str = "COUNTERSIGN_TEST_PRUNE_DIR";
 async fn child() {
     let Ok(dir) = std::env::var(PRUNE_DIR_VARIABLE) else { return };
     let skew = Arc::default();
-    let config = crate::ReviewConfig { retention: days(0, 30, 0), ..config(&skew) };
+    let mut config = config(&skew);
+    config.limits.retention = days(0, 30, 0);
     let bench = TestBench::at_path(std::path::Path::new(&dir), fake(), skew, config).await;
     advance_days(&bench, 1);
     prune_all(&bench).await;
@@ -246,7 +247,8 @@ async fn kill_during_pruning_leaves_all_or_nothing() {
         assert_eq!(status.code(), None, "{point}: the child must be killed");
         StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
         let skew = Arc::default();
-        let config = crate::ReviewConfig { retention: days(0, 30, 0), ..config(&skew) };
+        let mut config = config(&skew);
+        config.limits.retention = days(0, 30, 0);
         let bench = TestBench::in_directory(dir, fake(), skew, config).await;
         assert_eq!(bench.get(&change.id).await.redacted.is_some(), pruned, "{point}");
         let first = bench.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap();

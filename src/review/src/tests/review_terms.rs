@@ -265,7 +265,7 @@ async fn duplicate_is_marked_and_stays_a_change_of_its_own() {
 
 #[actix::test]
 async fn proposal_rate_limits_new_changes_but_not_repeats() {
-    let bench = TestBench::with(|config| config.max_proposals_per_minute = 3).await;
+    let bench = TestBench::with(|config| config.limits.max_proposals_per_minute = 3).await;
     let keyed = || crate::Proposal { idempotency_key: Some("k".into()), ..bench.proposal("agent", "{}") };
     let first = bench.changes.propose(keyed()).await.unwrap();
     for n in 0..2 {

@@ -57,7 +57,7 @@ impl ClockTrust {
 /// Prunes old records until the gateway closes.
 pub(crate) async fn run(changes: Arc<StoredChanges>) {
     let mut trust = ClockTrust::new(changes.config.now());
-    let RetentionConfig { arguments, large, finished, events, large_bytes: _ } = changes.config.retention;
+    let RetentionConfig { arguments, large, finished, events, large_bytes: _ } = changes.config.limits.retention;
     let shortest = [arguments, large, finished, events].into_iter().flatten().min();
     let interval = shortest.unwrap_or(MAX_INTERVAL).clamp(MIN_INTERVAL, MAX_INTERVAL);
     while wait_for_turn(&changes, interval).await {
@@ -92,7 +92,7 @@ fn cutoffs(retention: &RetentionConfig, now: Timestamp) -> PruningCutoffs {
 /// Prunes the records of one transaction. Returns `true` if there are more.
 pub(crate) async fn prune_batch(changes: &StoredChanges) -> Result<bool, StoreError> {
     let now = changes.config.now();
-    let prunable = changes.store.find_prunable(cutoffs(&changes.config.retention, now)).await?;
+    let prunable = changes.store.find_prunable(cutoffs(&changes.config.limits.retention, now)).await?;
     if prunable.contents.is_empty() && prunable.changes.is_empty() && prunable.events_to == 0 {
         return Ok(false);
     }
