@@ -8,11 +8,11 @@ mod names;
 mod table;
 
 pub use call_history::{CallHistory, CallsInMinute};
-pub use names::ConfiguredName;
+pub use names::{ConfiguredName, label_of};
 pub use table::*;
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::VecDeque,
     sync::{
         Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -24,9 +24,6 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use countersign_protocol::{ErrorKind, Method};
-
-/// The maximum number of providers whose circuit breaker has a label of its own.
-const MAX_LABELED_PROVIDERS: usize = 256;
 
 /// Upper bounds of the buckets of all histograms: seconds, except in [`STORE_COMMIT_CHANGES`], which counts.
 const HISTOGRAM_BUCKETS: [f64; 15] =
@@ -249,15 +246,9 @@ impl CacheMetrics {
     }
 }
 
-/// Sets the state of a provider's circuit breaker. Providers beyond `MAX_LABELED_PROVIDERS` share the label
-/// `other`.
+/// Sets the state of a provider's circuit breaker.
 pub fn set_breaker_state(provider: &str, state: CircuitState) {
-    static LABELED_PROVIDERS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut labeled = LABELED_PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let has_label =
-        labeled.contains(provider) || (labeled.len() < MAX_LABELED_PROVIDERS && labeled.insert(provider.to_owned()));
-    let label = if has_label { provider } else { "other" };
-    gauge!(BREAKER_STATE, "provider" => label.to_owned()).set(f64::from(state as u8));
+    gauge!(BREAKER_STATE, "provider" => label_of(provider).to_owned()).set(f64::from(state as u8));
 }
 
 labels! {

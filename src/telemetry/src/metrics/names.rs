@@ -2,18 +2,30 @@
 //! filtered from the output.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+/// The maximum number of names with a label of their own.
+const MAX_LABELED_NAMES: usize = 256;
+
 /// For each name and the labels whose value it is, the number of configurations that contain it. The count is 2 while one
 /// configuration replaces another.
 static NAME_COUNTS: Mutex<BTreeMap<(LabelNames, String), usize>> = Mutex::new(BTreeMap::new());
 
 type LabelNames = &'static [&'static str];
+
+/// Returns the label of a configured name: the name itself, or `other` for names beyond `MAX_LABELED_NAMES`.
+#[must_use]
+pub fn label_of(name: &str) -> &str {
+    static LABELED_NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut labeled = LABELED_NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let has_label = labeled.contains(name) || (labeled.len() < MAX_LABELED_NAMES && labeled.insert(name.to_owned()));
+    if has_label { name } else { "other" }
+}
 
 /// A configured name. Its series are shown until it is removed or dropped.
 #[derive(Debug)]

@@ -1,7 +1,5 @@
 //! The metrics of an upstream, and the record of its connection for the status.
 
-use std::{collections::HashSet, sync::OnceLock};
-
 use ::metrics::{Counter, Gauge, counter, gauge};
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -12,11 +10,8 @@ use crate::link::LinkError;
 use countersign_protocol::redact::redact;
 use countersign_telemetry::metrics::{
     ConfiguredName, UPSTREAM_CALLS, UPSTREAM_IN_FLIGHT, UPSTREAM_LINKS, UPSTREAM_RESTARTS, UPSTREAM_UNATTRIBUTED,
-    UPSTREAM_UP,
+    UPSTREAM_UP, label_of,
 };
-
-/// The maximum number of upstreams with their own metrics; the others share the label `other`.
-const MAX_LABELED_UPSTREAMS: usize = 256;
 
 /// The outcome of a call in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,11 +58,7 @@ pub(super) struct ConnectionRecord {
 impl UpstreamMetrics {
     #[must_use]
     pub fn new(upstream: &str) -> Self {
-        static LABELED_NAMES: OnceLock<Mutex<HashSet<String>>> = OnceLock::new();
-        let mut labeled_names = LABELED_NAMES.get_or_init(Mutex::default).lock();
-        let has_own_label = labeled_names.contains(upstream)
-            || (labeled_names.len() < MAX_LABELED_UPSTREAMS && labeled_names.insert(upstream.to_owned()));
-        let label = if has_own_label { upstream } else { "other" }.to_owned();
+        let label = label_of(upstream).to_owned();
         Self {
             up: gauge!(UPSTREAM_UP, "upstream" => label.clone()),
             in_flight: gauge!(UPSTREAM_IN_FLIGHT, "upstream" => label.clone()),
@@ -83,7 +74,7 @@ impl UpstreamMetrics {
                 error: None,
                 omitted: Vec::new(),
             }),
-            name: has_own_label.then(|| ConfiguredName::new(&["upstream", "provider"], upstream)),
+            name: (label == upstream).then(|| ConfiguredName::new(&["upstream", "provider"], upstream)),
         }
     }
 
