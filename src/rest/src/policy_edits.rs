@@ -1,7 +1,5 @@
 //! Edits the rules of the policy in the configuration file, with a dry run on recorded calls.
 
-use std::sync::Arc;
-
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,7 +17,6 @@ use countersign_config::{
     edit::rules::{RuleEntry, rules_in},
     tree::{Node, entries_from_json},
 };
-use countersign_domain::policy::Verdict;
 use countersign_protocol::ErrorKind;
 use countersign_reload::{
     Reloader,
@@ -108,27 +105,12 @@ impl Body for PolicyEditRequest {
     }
 }
 
-/// A verdict with the rule that gives it.
-#[derive(Serialize, ToSchema)]
-struct RuleVerdict {
-    verdict: Verdict,
-    /// `null` if `policy.default` decides.
-    #[schema(required)]
-    rule: Option<Arc<str>>,
-}
-
-impl From<VerdictWithRule> for RuleVerdict {
-    fn from(VerdictWithRule { verdict, rule }: VerdictWithRule) -> Self {
-        Self { verdict, rule }
-    }
-}
-
 /// A recorded call whose verdict would differ.
 #[derive(Serialize, ToSchema)]
 struct VerdictDifference {
     change: ChangeLink,
-    before: RuleVerdict,
-    after: RuleVerdict,
+    before: VerdictWithRule,
+    after: VerdictWithRule,
 }
 
 /// The verdicts of the edited policy on the calls that became changes in the last 30 days.
@@ -150,8 +132,8 @@ impl From<PolicyDryRun> for DryRunView {
         let differing = differences.len();
         let view = |DifferingCall { change, before, after }: DifferingCall| VerdictDifference {
             change: ChangeLink::new(&change),
-            before: before.into(),
-            after: after.into(),
+            before,
+            after,
         };
         let differences = differences.into_iter().take(MAX_DIFFERENCES).map(view).collect();
         Self { compared, complete: is_complete, differing, differences }

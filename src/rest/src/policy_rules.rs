@@ -17,20 +17,6 @@ use countersign_store::rule_counts::VerdictTotals;
 /// The maximum number of tools that are listed for a rule.
 const MAX_TOOLS: usize = 30;
 
-/// The tool calls of the last 30 days by verdict, and other requests that were denied.
-#[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
-struct DecisionCounts {
-    allowed: u64,
-    reviewed: u64,
-    denied: u64,
-}
-
-impl From<VerdictTotals> for DecisionCounts {
-    fn from(VerdictTotals { allowed, reviewed, denied }: VerdictTotals) -> Self {
-        Self { allowed, reviewed, denied }
-    }
-}
-
 /// A key of a rule with its value as YAML.
 #[derive(Serialize, ToSchema)]
 struct RuleSetting {
@@ -61,7 +47,7 @@ struct PolicyRule {
     then: Verdict,
     /// The other keys that are set, as in the file.
     settings: Vec<RuleSetting>,
-    decided: DecisionCounts,
+    decided: VerdictTotals,
     tools: CoveredTools,
 }
 
@@ -73,7 +59,7 @@ struct PolicyInForce {
     /// `policy.default`
     default: &'static str,
     /// The calls that the default decided.
-    decided: DecisionCounts,
+    decided: VerdictTotals,
     /// The tools for which the default may decide.
     tools: CoveredTools,
     /// The rules, in order.
@@ -110,7 +96,7 @@ fn policy_in_force(policy: &Policy, table: &RouteTable, totals: &BTreeMap<String
             }
         }
     }
-    let decided = |identity: &str| totals.get(identity).copied().unwrap_or_default().into();
+    let decided = |identity: &str| totals.get(identity).copied().unwrap_or_default();
     let (default, mode, review) = policy.defaults();
     let rules = policy.rules().iter().enumerate().map(|(index, rule)| PolicyRule {
         label: rule.label.to_string(),

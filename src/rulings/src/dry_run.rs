@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::json;
+use utoipa::ToSchema;
 
 use crate::standing_rules::StandingRuleService;
 use countersign_domain::{
@@ -17,11 +19,13 @@ use countersign_routing::{
 use countersign_runtime::background;
 use countersign_store::ChangeCriteria;
 
-/// A verdict of the policy on a call, with the rule that decided.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A verdict with the rule that gives it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = RuleVerdict)]
 pub struct VerdictWithRule {
     pub verdict: Verdict,
-    /// `None` if `policy.default` decided.
+    /// `null` if `policy.default` decides.
+    #[schema(required)]
     pub rule: Option<Arc<str>>,
 }
 

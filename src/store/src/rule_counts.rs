@@ -1,11 +1,17 @@
 //! Stores the hourly counts of the calls that each rule of the policy decided.
 
 use jiff::Timestamp;
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::StoreError;
 
 /// The calls that a rule decided, by verdict.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(
+    as = DecisionCounts,
+    description = "The tool calls of the last 30 days by verdict, and other requests that were denied."
+)]
 pub struct VerdictTotals {
     pub allowed: u64,
     pub reviewed: u64,
