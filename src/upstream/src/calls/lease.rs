@@ -66,7 +66,7 @@ impl Upstream {
     ) -> Result<Lease<'a>, AttemptError> {
         let Some(connection) = caller.link_choice.required() else {
             let lease = self.lease(endpoint, caller).await?;
-            if endpoint.kind() == LinkKind::SingleStream && lease.is_pooled() {
+            if lease.is_pooled() && endpoint.kind() == LinkKind::SingleStream {
                 caller.link_choice.record(&lease.connection);
             }
             return Ok(lease);

@@ -81,21 +81,17 @@ type BoxedConnection = Box<Connection>;
 struct Connection {
     io: Either<TcpStream, TlsStream<TcpStream>>,
     read_buffer: BytesMut,
-    opened_at: Instant,
-    last_used: Instant,
     idle_timeout: Duration,
+    closes_at: Instant,
+    /// The time until which the connection can be used again: it is then neither idle for too long nor too old.
+    usable_until: Instant,
 }
 
 impl Connection {
     fn new(io: Either<TcpStream, TlsStream<TcpStream>>, idle_timeout: Duration) -> BoxedConnection {
-        let now = Instant::now();
+        let closes_at = Instant::now() + MAX_CONNECTION_AGE;
         let read_buffer = BytesMut::with_capacity(READ_BYTES);
-        Box::new(Self { io, read_buffer, opened_at: now, last_used: now, idle_timeout })
-    }
-
-    /// Returns `true` if the connection is neither idle for too long nor too old.
-    fn is_fresh(&self, now: Instant) -> bool {
-        now - self.last_used < self.idle_timeout && now - self.opened_at < MAX_CONNECTION_AGE
+        Box::new(Self { io, read_buffer, idle_timeout, closes_at, usable_until: closes_at })
     }
 
     /// Returns `true` if nothing has arrived since the last answer, not even the end of the connection.
@@ -147,7 +143,7 @@ fn take_idle(target: &RequestTarget) -> Option<BoxedConnection> {
         let all = idle.get_mut(&*target.pool_key)?;
         let now = Instant::now();
         while let Some(mut connection) = all.pop() {
-            if connection.is_fresh(now) && connection.is_quiet() {
+            if now < connection.usable_until && connection.is_quiet() {
                 return Some(connection);
             }
         }
@@ -157,7 +153,7 @@ fn take_idle(target: &RequestTarget) -> Option<BoxedConnection> {
 
 /// Keeps a connection for later requests.
 fn keep_idle(pool_key: &Arc<str>, mut connection: BoxedConnection) {
-    connection.last_used = Instant::now();
+    connection.usable_until = (Instant::now() + connection.idle_timeout).min(connection.closes_at);
     IDLE.with_borrow_mut(|idle| {
         // The task ends when there are no connections.
         if idle.is_empty() {
@@ -177,7 +173,7 @@ async fn close_expired_connections() {
         let is_empty = IDLE.with_borrow_mut(|idle| {
             let now = Instant::now();
             idle.retain(|_, all| {
-                all.retain(|connection| connection.is_fresh(now));
+                all.retain(|connection| now < connection.usable_until);
                 !all.is_empty()
             });
             idle.is_empty()
