@@ -143,12 +143,12 @@ async fn send(request: ClientRequest, body: Option<String>) -> Result<String, Re
         return Err(RequestError::Refused(String::new()));
     }
     if answer.status != 200 {
-        let is_refusal = matches!(answer.status, 400 | 401);
         let describe = || format!("the answer has status {}", answer.status);
-        return Err(match read_error_code(&answer.body).filter(|_| is_refusal) {
-            Some(code) => RequestError::Refused(code),
-            None if matches!(answer.status, 429 | 500..) => RequestError::Unavailable(describe()),
-            None => RequestError::Unusable(describe()),
+        return Err(match (answer.status, read_error_code(&answer.body)) {
+            (429 | 500.., _) => RequestError::Unavailable(describe()),
+            // RFC 6749 has the statuses 400 and 401, but Auth0 refuses a refresh token with 403.
+            (400.., Some(code)) => RequestError::Refused(code),
+            _ => RequestError::Unusable(describe()),
         });
     }
     String::from_utf8(answer.body).map_err(|_| RequestError::Unusable("the answer is not UTF-8".to_owned()))

@@ -259,6 +259,11 @@ async fn renewal_brings_new_claims_or_ends_the_session() {
         (400, "", true),
         (400, "<html>", false),
         (401, r#"{"error":"invalid_client"}"#, false),
+        (403, r#"{"error":"invalid_grant"}"#, true),
+        (403, r#"{"error":"access_denied"}"#, false),
+        (403, "<html>", false),
+        (429, r#"{"error":"invalid_grant"}"#, false),
+        (503, r#"{"error":"invalid_grant"}"#, false),
         (500, "{}", false),
         (200, "<html>", false),
     ] {
