@@ -18,7 +18,7 @@ use super::{
     TokenRefusal,
     jwt::UnverifiedJwt,
     key_set::{KeySet, MAX_KEYS, SignatureCheck},
-    metadata::Metadata,
+    metadata::{Metadata, openid_provider_urls, well_known_urls},
     principal,
     requests::get_json,
 };
@@ -65,6 +65,8 @@ pub(super) struct Issuer {
     pub audiences: Vec<String>,
     /// A number that no other issuer of the same verifier has, and no earlier configuration of this one.
     pub version: u64,
+    /// The URLs of its metadata, in the order in which they are tried.
+    metadata_urls: Vec<String>,
     snapshot: ArcSwapOption<IssuerSnapshot>,
     /// Grows when a key disappears, so that earlier verifications are no longer valid.
     generation: AtomicU64,
@@ -83,6 +85,7 @@ pub(super) struct Issuer {
 impl Issuer {
     pub(super) fn new(config: TokenIssuer, audiences: Vec<String>, version: u64) -> Self {
         Self {
+            metadata_urls: well_known_urls(&config.issuer),
             config,
             audiences,
             version,
@@ -94,6 +97,12 @@ impl Issuer {
             known_token_permits: Semaphore::new(MAX_INTROSPECTIONS),
             unknown_token_permits: Semaphore::new(MAX_INTROSPECTIONS),
         }
+    }
+
+    /// Creates the issuer with which people sign in.
+    pub(super) fn for_sign_ins(config: TokenIssuer) -> Self {
+        let metadata_urls = openid_provider_urls(&config.issuer);
+        Self { metadata_urls, ..Self::new(config, Vec::new(), 0) }
     }
 
     /// Returns the generation of the keys. A verification is valid only in the generation in which it was made. Returns
@@ -182,7 +191,8 @@ impl Issuer {
 
     async fn read_snapshot(&self, now: i64) -> Result<IssuerSnapshot, String> {
         let trusted = self.config.authorities.as_ref();
-        let metadata = Metadata::read(&self.config.issuer, trusted).await.map_err(|error| error.to_string())?;
+        let metadata = Metadata::read(&self.config.issuer, &self.metadata_urls, trusted).await;
+        let metadata = metadata.map_err(|error| error.to_string())?;
         let keys = match &metadata.jwks_uri {
             Some(url) => {
                 let document = get_json(url, trusted).await.map_err(|error| format!("{url}: {error}"))?;

@@ -53,17 +53,18 @@ struct Document {
 }
 
 impl Metadata {
-    /// Reads the metadata of an issuer from the first of its well-known URLs that has it. Boxed, so that its code is compiled
-    /// in this crate only.
+    /// Reads the metadata of an issuer from the first of these URLs that has it. Boxed, so that its code is compiled in this
+    /// crate only.
     pub(super) fn read<'a>(
         issuer: &'a str,
+        urls: &'a [String],
         trusted: Option<&'a Authorities>,
     ) -> LocalBoxFuture<'a, Result<Self, RequestError>> {
         Box::pin(async move {
             let mut failure = RequestError::Unusable("it has no well-known URL".to_owned());
-            for url in well_known_urls(issuer) {
+            for url in urls {
                 let is_unavailable = matches!(failure, RequestError::Unavailable(_));
-                let document = get_json(&url, trusted).await.and_then(|document| {
+                let document = get_json(url, trusted).await.and_then(|document| {
                     Document::deserialize(document).map_err(|error| RequestError::Unusable(quote(&error.to_string())))
                 });
                 // At a URL without metadata, issuers answer with any status, with a page, or with other JSON.
@@ -164,6 +165,12 @@ pub fn well_known_urls(issuer: &str) -> Vec<String> {
     urls
 }
 
+/// Returns the URLs of an OpenID provider's metadata. Its configuration comes first, because OAuth metadata may lack endpoints
+/// of sign-ins, such as that of UserInfo (OpenID Connect Discovery 1.0, section 4).
+pub(super) fn openid_provider_urls(issuer: &str) -> Vec<String> {
+    well_known_urls(issuer).into_iter().rev().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -187,6 +194,18 @@ mod tests {
                 "http://127.0.0.1:9/.well-known/openid-configuration",
             ]
         );
+    }
+
+    #[test]
+    fn openid_configuration_comes_first_for_sign_ins() {
+        for (issuer, first) in [
+            ("https://id.example/tenant", "https://id.example/tenant/.well-known/openid-configuration"),
+            ("https://id.example", "https://id.example/.well-known/openid-configuration"),
+        ] {
+            let urls = openid_provider_urls(issuer);
+            assert_eq!(urls.first().map(String::as_str), Some(first));
+            assert!(urls.last().is_some_and(|url| url.contains("/oauth-authorization-server")), "{urls:?}");
+        }
     }
 
     #[test]

@@ -121,18 +121,14 @@ impl OidcClient {
                 Some(old) if (&old.config.issuer, &old.config.authorities) == (&config.issuer, &config.authorities) => {
                     Arc::clone(&old.issuer)
                 }
-                _ => Arc::new(Issuer::new(
-                    TokenIssuer {
-                        issuer: config.issuer.clone(),
-                        audiences: Vec::new(),
-                        roles: Default::default(),
-                        groups_claim: config.groups_claim.clone(),
-                        introspection: None,
-                        authorities: config.authorities.clone(),
-                    },
-                    Vec::new(),
-                    0,
-                )),
+                _ => Arc::new(Issuer::for_sign_ins(TokenIssuer {
+                    issuer: config.issuer.clone(),
+                    audiences: Vec::new(),
+                    roles: Default::default(),
+                    groups_claim: config.groups_claim.clone(),
+                    introspection: None,
+                    authorities: config.authorities.clone(),
+                })),
             };
             Arc::new(ConfiguredIdentityProvider { config: config.clone(), issuer })
         });

@@ -154,6 +154,21 @@ async fn person_signs_in_with_claims_of_both_sources() {
 }
 
 #[actix::test]
+async fn groups_come_from_userinfo_despite_oauth_metadata() {
+    let fixture = Fixture::start(|_| {}).await;
+    let issuer = &fixture.provider.issuer;
+    let without_userinfo = json!({
+        "issuer": issuer,
+        "jwks_uri": format!("{issuer}/jwks"),
+        "authorization_endpoint": format!("{issuer}/authorize?tenant=1"),
+        "token_endpoint": format!("{issuer}/token"),
+    });
+    fixture.provider.set_page("/.well-known/oauth-authorization-server", 200, without_userinfo.to_string());
+    fixture.set_userinfo(json!({ "groups": ["security"] }));
+    assert_eq!(fixture.sign_in(json!({ "groups": null })).await.unwrap().person.role, Some(Role::Admin));
+}
+
+#[actix::test]
 async fn person_without_role_is_not_signed_in() {
     let fixture = Fixture::start(|config| config.require = [("hd".to_owned(), "example.com".to_owned())].into()).await;
     assert_eq!(fixture.sign_in(json!({ "hd": "other.example" })).await, Err(SignInError::NoRole));
