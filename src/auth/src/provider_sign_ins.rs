@@ -60,7 +60,7 @@ impl ProviderSignIns {
         code.map_err(|_| SignInError::Failed)
     }
 
-    /// Ends the sign-ins that a logout token names. Returns their number.
+    /// Ends the sign-ins that a logout token names, and those whose code was not used yet. Returns their number.
     ///
     /// # Errors
     /// `INVALID_REQUEST` for a token that is refused or was used before; `UPSTREAM_UNAVAILABLE` if the keys of the
@@ -73,11 +73,14 @@ impl ProviderSignIns {
             McpError::new(kind, error.message.clone())
         })?;
         let end_sign_ins = self.with_store(move |store| {
+            // The codes are read first, because one that is used meanwhile becomes a sign-in.
+            let codes = store.reader().code_sessions(now)?.into_iter().filter(|(_, session)| notice.ends(session));
+            let codes: Vec<_> = codes.map(|(hash, _)| hash).collect();
             let is_ended = |sign_in: &SignIn| sign_in.session.as_ref().is_some_and(|session| notice.ends(session));
             let all = store.reader().sign_ins()?;
             let ids: Vec<_> = all.into_iter().filter(is_ended).map(|sign_in| sign_in.id).collect();
-            let is_first_use = store.writer().use_token(&notice.id, now, notice.expires_at, &ids)?;
-            Ok(is_first_use.then_some(ids.len()))
+            let is_first_use = store.writer().use_token(&notice.id, now, notice.expires_at, &ids, &codes)?;
+            Ok(is_first_use.then_some(ids.len() + codes.len()))
         });
         let used_before = || McpError::new(ErrorKind::InvalidRequest, "the logout token was used before");
         let ended_count = end_sign_ins.await?.ok_or_else(used_before)?;
@@ -210,8 +213,14 @@ fn find_newest_session(sign_ins: Vec<SignIn>, person: &str, now: Timestamp) -> O
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use countersign_domain::principal::{Principal, Role};
+    use crate::tokens::tests::{fake_provider::FakeProvider, merge, signing::TestKey};
+    use countersign_config::Config;
+    use countersign_domain::principal::{Claims, Principal, Role};
+    use countersign_runtime::sealing::Sealer;
+    use countersign_store::people::StoredPerson;
 
     fn now() -> Timestamp {
         Timestamp::from_second(1_800_000_000).unwrap()
@@ -239,6 +248,37 @@ mod tests {
             session: Some(session),
             refreshed_at: refreshed_hours_ago.map(before),
         }
+    }
+
+    #[actix::test]
+    async fn logout_ends_sign_ins_whose_code_is_unused() {
+        let (provider, key) = (FakeProvider::start().await, TestKey::es256("one"));
+        provider.set_keys(&[&key]);
+        let mut config = Config::default();
+        config.auth.oidc = Some(OidcConfig::new(&provider.issuer, "gateway"));
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(StoredCredentials::in_directory(dir.path()).unwrap());
+        let client = OidcClient::new(&config, Sealer::new(&[7; 32]).unwrap());
+        let sign_ins = ProviderSignIns::new(client, Arc::clone(&store));
+        let create_code = |subject: &str| {
+            let session = sign_in_begun(0, 0, None).session.unwrap();
+            let session = ProviderSession { issuer: provider.issuer.clone(), subject: subject.into(), ..session };
+            let claims = Arc::new(Claims { json: "{}".into(), ..Claims::default() });
+            let (name, role) = (session.person(), Some(Role::Reviewer));
+            let person = StoredPerson { name, role, claims, updated_at: now(), revoked_at: None };
+            store.writer().put_person(&person).unwrap();
+            codes::create_for_session(store.writer(), &session, now()).unwrap()
+        };
+        let (adas_code, bobs_code) = (create_code("ada"), create_code("bob"));
+        let claims = json!({
+            "iss": provider.issuer, "aud": "gateway", "sub": "ada", "jti": "1", "iat": now().as_second(),
+            "exp": now().as_second() + 120, "events": { "http://schemas.openid.net/event/backchannel-logout": {} },
+        });
+        let token = key.sign(&merge(&key.header(), json!({ "typ": "logout+jwt" })), &claims);
+        assert_eq!(sign_ins.end_sessions(&token, now()).await.unwrap(), 1);
+        assert_eq!(codes::redeem(&store, &adas_code, now()).unwrap_err().kind, ErrorKind::Unauthorized);
+        assert_eq!(codes::redeem(&store, &bobs_code, now()).unwrap().1.unwrap().subject, "bob");
+        provider.stop().await;
     }
 
     #[test]

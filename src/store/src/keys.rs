@@ -143,6 +143,12 @@ pub trait Credentials: People {
     /// Those of the database.
     fn code_session(&self, hash: &SecretHash) -> Result<Option<ProviderSession>, StoreError>;
 
+    /// Returns the sessions of the codes that can still be used, with the hashes of the codes.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn code_sessions(&self, now: Timestamp) -> Result<Vec<(SecretHash, ProviderSession)>, StoreError>;
+
     /// Stores a sign-in and deletes the sign-ins in `ended`, in one transaction.
     ///
     /// # Errors

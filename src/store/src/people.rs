@@ -169,8 +169,8 @@ pub trait People: Send + Sync + 'static {
     /// Those of the database.
     fn end_absence(&self, person: &str, actor: &str) -> Result<bool, StoreError>;
 
-    /// Records the use of a one-time token, and deletes the sign-ins in `ended` on its first use, in one transaction. Returns
-    /// `true` for the first use.
+    /// Records the use of a one-time token. On its first use, also deletes the sign-ins in `ended`, and those of the `codes` that
+    /// were not used, in the same transaction. Returns `true` for the first use.
     ///
     /// # Errors
     /// Those of the database.
@@ -180,5 +180,6 @@ pub trait People: Send + Sync + 'static {
         now: Timestamp,
         expires_at: Timestamp,
         ended: &[SecretHash],
+        codes: &[SecretHash],
     ) -> Result<bool, StoreError>;
 }

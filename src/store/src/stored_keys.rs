@@ -80,6 +80,10 @@ impl<D: Database> Credentials for StoredKeys<D> {
         self.0.read(REQUEST_TIMEOUT, async |db| keys::code_session(db, hash).await)
     }
 
+    fn code_sessions(&self, now: Timestamp) -> Result<Vec<(SecretHash, ProviderSession)>, StoreError> {
+        self.0.read(REQUEST_TIMEOUT, async |db| keys::code_sessions(db, now).await)
+    }
+
     fn put_sign_in(&self, sign_in: &SignIn, ended: &[SecretHash]) -> Result<(), StoreError> {
         self.0.repeatable_transaction(REQUEST_TIMEOUT, async |db| keys::put_sign_in(db, sign_in, ended).await)
     }
@@ -161,18 +165,20 @@ impl<D: Database> People for StoredKeys<D> {
         self.0.transaction(async |db| absences::end(db, person, actor).await)
     }
 
-    // After a lost answer, the token may count as used. The sign-ins have then ended as well.
+    // After a lost answer, the token may count as used. The sign-ins and codes have then ended as well.
     fn use_token(
         &self,
         hash: &SecretHash,
         now: Timestamp,
         expires_at: Timestamp,
         ended: &[SecretHash],
+        codes: &[SecretHash],
     ) -> Result<bool, StoreError> {
         self.0.transaction(async |db| {
             let is_first_use = people::use_token(db, hash, now, expires_at).await?;
             if is_first_use {
                 keys::forget_sign_ins(db, ended).await?;
+                keys::forget_unused_codes(db, codes).await?;
             }
             Ok(is_first_use)
         })

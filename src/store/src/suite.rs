@@ -77,6 +77,7 @@ macro_rules! suite {
                 code_is_taken_by_one_caller, key_changes_have_audit_entries,
                 token_key_is_recorded_once_and_replaced_on_demand, signed_in_person_has_current_role, refresh_is_claimed_by_one_caller,
                 sign_in_follows_other_processes, revoked_person_stays_revoked, last_key_of_an_owner_ends_accounts, token_is_used_once,
+                used_token_deletes_unused_codes,
                 absence_is_kept_until_it_ends, revocation_ends_absences_and_deputyships,
                 account_is_kept_until_removed, new_connection_invalidates_old_versions,
                 tokens_are_renewed_by_one_caller, registration_is_replaced,

@@ -286,6 +286,10 @@ impl Credentials for Keys {
         self.stored.code_session(hash)
     }
 
+    fn code_sessions(&self, now: Timestamp) -> Result<Vec<(SecretHash, ProviderSession)>, StoreError> {
+        self.stored.code_sessions(now)
+    }
+
     fn put_sign_in(&self, sign_in: &SignIn, ended: &[SecretHash]) -> Result<(), StoreError> {
         self.stored.put_sign_in(sign_in, ended)?;
         self.remove_copied_sign_ins(ended);
@@ -409,8 +413,9 @@ impl People for Keys {
         now: Timestamp,
         expires_at: Timestamp,
         ended: &[SecretHash],
+        codes: &[SecretHash],
     ) -> Result<bool, StoreError> {
-        let is_first_use = self.stored.use_token(hash, now, expires_at, ended)?;
+        let is_first_use = self.stored.use_token(hash, now, expires_at, ended, codes)?;
         self.remove_copied_sign_ins(ended);
         Ok(is_first_use)
     }

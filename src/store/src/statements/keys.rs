@@ -229,6 +229,22 @@ pub async fn code_session<S: Sql>(db: &S, hash: &SecretHash) -> Result<Option<Pr
     session.flatten().map(parse_session).transpose()
 }
 
+/// Reads the sessions of the codes that can still be used.
+pub async fn code_sessions<S: Sql>(db: &S, now: Timestamp) -> Result<Vec<(SecretHash, ProviderSession)>, StoreError> {
+    let sql = "SELECT hash, session FROM sign_in_codes
+               WHERE session IS NOT NULL AND used_ms IS NULL AND expires_ms > ?1";
+    let rows = db.rows(sql, values![now.as_millisecond()]).await?;
+    rows.iter().map(|row| Ok((row.get(0)?, parse_session(row.get(1)?)?))).collect()
+}
+
+/// Deletes those of the codes that were not used, within the caller's transaction. The session of a used one may still be needed.
+pub async fn forget_unused_codes<S: Sql>(db: &S, codes: &[SecretHash]) -> Result<(), StoreError> {
+    for hash in codes {
+        db.execute("DELETE FROM sign_in_codes WHERE hash = ?1 AND used_ms IS NULL", values![hash]).await?;
+    }
+    Ok(())
+}
+
 pub async fn take_code<S: Sql>(db: &S, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError> {
     let sql = "UPDATE sign_in_codes SET used_ms = ?2 WHERE hash = ?1 AND used_ms IS NULL AND expires_ms > ?2";
     if db.write(sql, values![hash, now.as_millisecond()]).await? == 1 {

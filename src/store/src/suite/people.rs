@@ -178,7 +178,7 @@ pub(super) fn token_is_used_once(location_of: LocationOf) {
     let reviewer = person(Some(Role::Reviewer), "platform");
     keys.put_person(&reviewer).unwrap();
     let sign_in_again = || keys.put_sign_in(&sign_in(1, &reviewer), &[]).unwrap();
-    let use_at = |token: u8, at| keys.use_token(&[token; 32], time_at(at), time_at(60), &[[1; 32]]).unwrap();
+    let use_at = |token: u8, at| keys.use_token(&[token; 32], time_at(at), time_at(60), &[[1; 32]], &[]).unwrap();
     sign_in_again();
     assert!(use_at(1, 0));
     assert!(keys.sign_ins().unwrap().is_empty());
@@ -187,6 +187,22 @@ pub(super) fn token_is_used_once(location_of: LocationOf) {
     assert_eq!(keys.sign_ins().unwrap().len(), 1, "a token that was used before ends nothing");
     assert!(use_at(2, 30));
     assert!(keys.sign_ins().unwrap().is_empty());
+}
+
+pub(super) fn used_token_deletes_unused_codes(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = location_of(dir.path()).credentials().unwrap();
+    for (code, session, expires_at) in
+        [(1, Some(session()), 60), (2, Some(session()), 60), (3, Some(session()), 30), (4, None, 60)]
+    {
+        keys.put_code(&[code; 32], session.as_ref(), time_at(0), time_at(expires_at)).unwrap();
+    }
+    assert_eq!(keys.take_code(&[2; 32], time_at(1)).unwrap(), CodeOutcome::Accepted);
+    assert_eq!(keys.code_sessions(time_at(30)).unwrap(), [([1_u8; 32], session())]);
+    assert!(keys.use_token(&[9; 32], time_at(30), time_at(60), &[], &[[1; 32], [2; 32]]).unwrap());
+    assert_eq!(keys.take_code(&[1; 32], time_at(30)).unwrap(), CodeOutcome::Unknown);
+    assert_eq!(keys.code_session(&[2; 32]).unwrap(), Some(session()), "it is being used");
+    assert_eq!(keys.take_code(&[4; 32], time_at(30)).unwrap(), CodeOutcome::Accepted);
 }
 
 /// Returns the absence of the owner of a key.
