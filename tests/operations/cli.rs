@@ -102,6 +102,39 @@ fn keys_are_printed_once_listed_and_revoked() {
 }
 
 #[test]
+fn person_is_revoked_by_any_name_that_the_gateway_shows() {
+    let home = Home::new();
+    let config = "public_url: https://gw.example\nauth: { tokens: [{ issuer: https://id.example }] }\n";
+    let file = home.write("gateway.yaml", config);
+    let run = |arguments: &[&str]| home.run(&[arguments, &["--config", file.to_str().unwrap()][..]].concat());
+    let revoke = |name: &str| run(&["people", "revoke", name]);
+    let subject = ["--subject", "https://id.example", "ada b"];
+    run(&[&["keys", "create", "--role", "viewer", "--name", "ada-laptop"][..], &subject[..]].concat()).ends(0);
+    for (name, problem) in [
+        ("ada", "ISSUER#SUBJECT"),
+        ("ada#laptop", "ISSUER#SUBJECT"),
+        ("https://id.example#", "ISSUER#SUBJECT"),
+        ("https://id.example#a#b#c", "ISSUER#SUBJECT"),
+        ("https://id.example/#ada%20b", "write it as there: https://id.example"),
+        ("https://ID.example#ada%20b", "write it as there: https://id.example"),
+        ("https://id.example#ada b", "https://id.example#ada%20b"),
+        ("https://id.example#ada%2520b%", "https://id.example#ada%2520b%25"),
+    ] {
+        revoke(name).ends(2).complains(&[problem]);
+    }
+    run(&["people", "list"]).ends(0).complains(&["Nobody has signed in"]);
+
+    let revoked = revoke("https://id.example#ada%20b#claude").ends(0).complains(&["that of a client"]);
+    let revoked = revoked.says(&["https://id.example#ada%20b is revoked", "keys revoked: 1"]);
+    assert!(!revoked.stderr().contains("Nobody of this name"), "{}", revoked.stderr());
+    revoke("https://id.example#eve").ends(0).complains(&["Nobody of this name", "in advance"]);
+    let list = run(&["people", "list"]).ends(0).stdout();
+    let names: Vec<&str> = list.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["https://id.example#ada%20b", "https://id.example#eve"], "{list}");
+    assert_eq!(list.matches("never").count(), 2, "{list}");
+}
+
+#[test]
 fn key_whose_secret_cannot_be_printed_is_revoked() {
     let home = Home::new();
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();

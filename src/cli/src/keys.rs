@@ -94,9 +94,9 @@ fn revoke_unprinted(keys: &dyn Credentials, id: &str, error: io::Error) -> Failu
     Failure::new(Exit::Failed, format!("{}, {outcome}", Failure::from(error).message))
 }
 
-/// Refuses an issuer that the configuration does not name: if it is spelled differently, the key could approve what its owner's
-/// agent proposed. Without a readable configuration, every issuer is accepted.
-fn check_issuer(settings: &StoreSettings, issuer: &str) -> Result<(), Failure> {
+/// Refuses an issuer that the configuration does not name. If it is spelled differently, a key could approve what its owner's
+/// agent proposed, and a revocation would revoke nobody. Without a readable configuration, every issuer is accepted.
+pub(super) fn check_issuer(settings: &StoreSettings, issuer: &str) -> Result<(), Failure> {
     let flags = Flags { config: settings.file.clone(), ..Flags::default() };
     let Ok(loaded) = load(&flags, &Environment::from_process()) else { return Ok(()) };
     let configured_issuers: Vec<&str> = loaded.config.auth.issuers().collect();

@@ -28,6 +28,12 @@ pub struct StoredPerson {
 }
 
 impl StoredPerson {
+    /// Returns `false` if the person was revoked and has never signed in.
+    #[must_use]
+    pub fn has_signed_in(&self) -> bool {
+        self.revoked_at != Some(self.updated_at)
+    }
+
     /// Returns the person as a principal, unless they have no role or were revoked.
     #[must_use]
     pub fn principal(&self) -> Option<Principal> {

@@ -69,7 +69,8 @@ pub enum PeopleCommand {
     },
     /// End all access of a person within a second: sign-ins, access tokens, keys, and approvals of open changes
     ///
-    /// NAME is that of `countersign people list`: ISSUER#SUBJECT. The person cannot sign in again.
+    /// NAME is that of `countersign people list`: ISSUER#SUBJECT. That of a client which acts for the person
+    /// (ISSUER#SUBJECT#CLIENT) revokes the person, too. The person cannot sign in again.
     Revoke { name: String },
     /// Let a deputy decide for your groups while you are away
     ///
