@@ -260,7 +260,8 @@ pub struct ReviewDecision {
     /// The key used for the decision, if any. An approval counts as long as that key is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
-    /// The reviewer's names by other claims than `sub`. They forbid a second vote.
+    /// The reviewer's names by other claims than `sub`, or those of the people who created the reviewer's key. They forbid a second
+    /// vote.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_names: Vec<String>,
     /// The rights of the access token used for the decision, if any. An approval counts as long as they would suffice.
@@ -300,7 +301,7 @@ pub struct Edit {
     /// The id of the editor's key, by which the editor is recognized where editors may not approve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
-    /// The editor's names by other claims than `sub`.
+    /// The editor's names by other claims than `sub`, or those of the people who created the editor's key.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_names: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
