@@ -1,13 +1,14 @@
 //! The interface for clients: tools, their arguments, previews, resources and the prompt.
 //!
 //! `definitions.rs` defines the tools with the schemas of their arguments (`args.rs`) and answers (`answers.rs`), and
-//! `tenant.rs` resolves the tenant of a call. `reads.rs` answers reads, `plan.rs` checks a write and makes its diff,
-//! `run.rs` carries it out, and `read_back.rs` reads the document again.
+//! `tenant.rs` resolves the tenant of a call. `reads.rs` answers reads, `plan.rs` checks a write and makes its diff
+//! (`document_diff.rs`), `run.rs` carries it out, and `read_back.rs` reads the document again.
 
 pub(crate) mod answers;
 pub(crate) mod args;
 pub(crate) mod completion;
 pub(crate) mod definitions;
+mod document_diff;
 pub(crate) mod plan;
 pub(crate) mod read_back;
 pub(crate) mod reads;

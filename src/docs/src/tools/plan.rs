@@ -6,13 +6,13 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     MAX_SHOWN_CHARS,
     args::{DeletionRequest, ReadOnlyCall, WriteCall},
+    document_diff::compare_documents,
     refusal,
     tenant::{ensure_checked_out, require_project, resolve_checked_out},
 };
@@ -23,8 +23,7 @@ use crate::{
 };
 use countersign_domain::{
     changes::{
-        FieldFormat, LineOp, Operation, Preview, PreviewNote, StateEffect, Target, diff::DiffBuilder, digest::hex,
-        fingerprint,
+        LineOp, Operation, Preview, PreviewNote, StateEffect, Target, diff::DiffBuilder, digest::hex, fingerprint,
     },
     text::plural,
 };
@@ -34,7 +33,7 @@ use countersign_provider::text::{invalid_argument, one_line};
 /// The maximum number of documents that an answer names.
 pub(crate) const MAX_NAMED_PATHS: usize = 200;
 /// The maximum number of characters of a name or label in a preview.
-const MAX_LABEL_CHARS: usize = 80;
+pub(super) const MAX_LABEL_CHARS: usize = 80;
 
 /// The effect of a write.
 pub(crate) struct Plan {
@@ -207,21 +206,9 @@ fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &st
     state.push(("path", path.clone()));
     let hashed = before.as_deref().map(hash);
     state.push(("before", hashed.map_or_else(|| "absent".to_owned(), |hash| hex(&hash))));
-    let mut diff = DiffBuilder::new();
-    // The existing file may not be UTF-8; a reviewer who has seen that may still replace it.
-    let before = before.map(|bytes| {
-        String::from_utf8(bytes).unwrap_or_else(|error| {
-            diff.add("encoding", "Encoding", Some("not UTF-8"), Some("UTF-8"));
-            escape_invalid_bytes(error.as_bytes())
-        })
-    });
-    let fields_before = before.as_deref().map(front_matter::parse_fields).and_then(Result::ok).unwrap_or_default();
-    compare_fields(&mut diff, &fields_before, &checked.fields);
-    let front_matter_fields = diff.len();
-    diff.add("file", "File", before.as_deref(), Some(content));
-    diff.set_format_after(front_matter_fields, FieldFormat::Markdown);
+    let diff = compare_documents(before, content, &checked.fields);
     let title = one_line(&checked.document.title, MAX_LABEL_CHARS).into_owned();
-    let (operation, verb) = match before {
+    let (operation, verb) = match hashed {
         None => (Operation::Create, "Add"),
         Some(_) => (Operation::Update, "Change"),
     };
@@ -242,34 +229,6 @@ fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &st
         state,
         action: Action::Put { path, content: content.to_owned(), before: hashed },
     })
-}
-
-/// Returns the text with an escape such as `\xff` for each byte that is not UTF-8, so that it differs from the text that
-/// replaces it.
-fn escape_invalid_bytes(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        text.push_str(chunk.valid());
-        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
-    }
-    text
-}
-
-/// Compares the front matter field by field.
-fn compare_fields(diff: &mut DiffBuilder, before: &Map<String, Value>, after: &Map<String, Value>) {
-    let field_text = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        Value::Array(items) if items.iter().all(Value::is_string) => {
-            items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
-        }
-        other => other.to_string(),
-    };
-    let removed_keys = before.keys().filter(|key| !after.contains_key(*key));
-    for key in after.keys().chain(removed_keys) {
-        let (before, after) = (before.get(key).map(field_text), after.get(key).map(field_text));
-        let field = format!("front_matter.{}", one_line(key, MAX_LABEL_CHARS));
-        diff.add(&field, &one_line(key, MAX_LABEL_CHARS), before.as_deref(), after.as_deref());
-    }
 }
 
 fn plan_promote(project: &Project, indexed: &IndexedTenant, path: &str, to: Level) -> Result<Plan, McpError> {
