@@ -8,10 +8,10 @@ use super::{
         MAX_LISTED_IN_ERROR, check_ancestors, check_parent, refused, require_issue, require_parent, require_person,
         require_project, with_article,
     },
-    db::{Db, values},
+    db::{Db, DbResult, values},
     model::{FieldChange, Hours, Issue, Parent, Person, Project, ProjectKey, Status, Uuid, display_text},
     project_keys,
-    rows::{children, find_project},
+    rows::{children, find_project, person_label},
     workflow::Workflow,
 };
 use countersign_domain::{
@@ -167,13 +167,13 @@ pub(super) type Field = (&'static str, &'static str, String);
 /// Returns the optional fields of an issue that have a value, in the order of the diff.
 fn optional_fields(
     description: &str,
-    assignee: Option<&Person>,
+    assignee: Option<String>,
     hours: Option<Hours>,
     parent: Option<&Parent>,
 ) -> impl Iterator<Item = Field> {
     let fields = [
         ("description", "Description", (!description.is_empty()).then(|| description.to_owned())),
-        ("assignee", "Assignee", assignee.map(|person| person.name.clone())),
+        ("assignee", "Assignee", assignee),
         ("estimatedHours", "Estimated hours", hours.map(|hours| hours.to_string())),
         ("parent", "Parent", parent.map(Parent::label)),
     ];
@@ -181,7 +181,7 @@ fn optional_fields(
 }
 
 /// Returns the fields of an issue that have a value, in the order of the diff.
-pub(super) fn issue_fields(issue: &Issue) -> impl Iterator<Item = Field> {
+pub(super) fn issue_fields(db: Db<'_>, issue: &Issue) -> DbResult<Vec<Field>> {
     let fields = [
         ("key", "Key", issue.key.to_string()),
         ("type", "Type", issue.kind.to_string()),
@@ -189,10 +189,11 @@ pub(super) fn issue_fields(issue: &Issue) -> impl Iterator<Item = Field> {
         ("status", "Status", issue.status.to_string()),
         ("priority", "Priority", issue.priority.to_string()),
     ];
-    let optional =
-        optional_fields(&issue.description, issue.assignee.as_ref(), issue.estimated_hours, issue.parent.as_ref());
+    let assignee = person_label(db, issue.assignee.as_ref())?;
+    let optional = optional_fields(&issue.description, assignee, issue.estimated_hours, issue.parent.as_ref());
     let comments = Some(issue.comment_count).filter(|count| *count > 0);
-    fields.into_iter().chain(optional).chain(comments.map(|count| ("comments", "Comments", count.to_string())))
+    let comments = comments.map(|count| ("comments", "Comments", count.to_string()));
+    Ok(fields.into_iter().chain(optional).chain(comments).collect())
 }
 
 fn added_field((field, label, value): Field) -> FieldChange {
@@ -249,7 +250,8 @@ fn plan_issue_creation(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> 
         ("status", "Status", Status::Backlog.to_string()),
         ("priority", "Priority", new.priority.to_string()),
     ];
-    let optional = optional_fields(&new.description, assignee.as_ref(), new.estimated_hours, parent.as_ref());
+    let assignee_label = person_label(db, assignee.as_ref())?;
+    let optional = optional_fields(&new.description, assignee_label, new.estimated_hours, parent.as_ref());
     let mut plan = Plan {
         operation: Operation::Create,
         entity_type: "issue",
@@ -379,24 +381,24 @@ fn plan_status_update(workflow: &Workflow, issue: Issue, to: Status) -> Result<P
 
 fn plan_assignment(db: Db<'_>, issue: Issue, assignee: Option<&Uuid>) -> Result<Plan, McpError> {
     let assignee = require_person(db, assignee)?;
+    // Two people may have the same name.
+    let (before, after) = (person_label(db, issue.assignee.as_ref())?, person_label(db, assignee.as_ref())?);
     let row_of = |person: &Option<Person>| person.as_ref().map(|person| person.row);
     if row_of(&issue.assignee) == row_of(&assignee) {
-        let message = match &issue.assignee {
-            Some(person) => format!("{} is already assigned to {}.", issue.key, person.name),
+        let message = match before {
+            Some(name) => format!("{} is already assigned to {name}.", issue.key),
             None => format!("{} already has no assignee.", issue.key),
         };
         return Err(refused(message).with("issueId", issue.id.0));
     }
     let title = display_text(&issue.title);
-    let summary = match &assignee {
-        Some(person) => format!("Assign {} “{title}” to {}", issue.key, display_text(&person.name)),
+    let summary = match &after {
+        Some(name) => format!("Assign {} “{title}” to {}", issue.key, display_text(name)),
         None => format!("Leave {} “{title}” without an assignee", issue.key),
     };
-    let name_of = |person: &Option<Person>| person.as_ref().map(|person| person.name.clone());
-    let changes = vec![FieldChange::new("assignee", "Assignee", name_of(&issue.assignee), name_of(&assignee))];
+    let changes = vec![FieldChange::new("assignee", "Assignee", before, after)];
     let action = Action::Assign { issue: Box::new(issue.clone()), assignee: assignee.clone() };
     let mut plan = Plan::for_issue(Operation::Update, &issue, summary, changes, action);
-    // Two people may have the same name, and the diff shows names.
     plan.depend_on_person(issue.assignee.as_ref());
     plan.depend_on_person(assignee.as_ref());
     Ok(plan)
@@ -428,7 +430,7 @@ fn plan_deletion(db: Db<'_>, issue: Issue) -> Result<Plan, McpError> {
     let sql = "SELECT MAX(id) FROM comments WHERE issue = ?1";
     let last_comment: Option<i64> = db.query_one(sql, values![issue.row], |row| row.get(0))?;
     let comments = issue.comment_count;
-    let changes: Vec<FieldChange> = issue_fields(&issue).map(removed_field).collect();
+    let changes: Vec<FieldChange> = issue_fields(db, &issue)?.into_iter().map(removed_field).collect();
     let with_comments = if comments > 0 { format!(" with {}", plural(comments, "comment")) } else { String::new() };
     let summary = format!("Delete {} {} “{}”{with_comments}", issue.kind, issue.key, display_text(&issue.title));
     let action = Action::Delete { issue: Box::new(issue.clone()) };

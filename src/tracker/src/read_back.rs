@@ -4,7 +4,7 @@ use serde_json::{Value, value::RawValue};
 
 use super::{
     arguments::{EntityRef, Write},
-    db::{Db, values},
+    db::{Db, DbResult, values},
     model::{Issue, Uuid},
     plan::issue_fields,
     rows::{find_issue, find_project},
@@ -29,7 +29,7 @@ pub(super) fn read_back(
 ) -> Result<PresentValues, McpError> {
     let issue = |entity: &EntityRef| -> Result<PresentValues, McpError> {
         let issue = find_issue(db, workflow, entity)?;
-        let mut values = issue_values(issue.as_ref());
+        let mut values = issue_values(db, issue.as_ref())?;
         if let Some(issue) = issue {
             let project = find_project(db, &EntityRef::Id(issue.project_id))?;
             values.push(("project", project.map(|project| format!("{} {}", project.key, project.name))));
@@ -59,13 +59,13 @@ pub(super) fn read_back(
 }
 
 /// Returns the values of an issue. A missing issue has none.
-fn issue_values(issue: Option<&Issue>) -> PresentValues {
-    let mut fields: Vec<_> = issue.into_iter().flat_map(issue_fields).collect();
+fn issue_values(db: Db<'_>, issue: Option<&Issue>) -> DbResult<PresentValues> {
+    let mut fields = issue.map(|issue| issue_fields(db, issue)).transpose()?.unwrap_or_default();
     let mut take = |name| {
         let found = fields.iter().position(|(field, ..)| *field == name)?;
         Some(fields.swap_remove(found).2)
     };
-    ISSUE_FIELDS.map(|name| (name, take(name))).into()
+    Ok(ISSUE_FIELDS.map(|name| (name, take(name))).into())
 }
 
 fn created_id(result: &RawValue, pointer: &str) -> Result<Uuid, McpError> {

@@ -111,6 +111,18 @@ pub(super) fn find_person(db: Db<'_>, id: &Uuid) -> DbResult<Option<Person>> {
     Ok(db.query_optional(sql, values![id], |row| read_person(row, 0))?.flatten())
 }
 
+/// Returns the name by which a diff shows a person: with the id, if an older person has the same name. It never changes, so
+/// that the values read after a write are those of its preview.
+pub(super) fn person_label(db: Db<'_>, person: Option<&Person>) -> DbResult<Option<String>> {
+    let Some(person) = person else { return Ok(None) };
+    let sql = "SELECT COUNT(*) FROM people WHERE name = ?1 AND id < ?2";
+    let older_namesakes: i64 = db.query_one(sql, values![&person.name, person.row], |row| row.get(0))?;
+    Ok(Some(match older_namesakes {
+        0 => person.name.clone(),
+        _ => format!("{} ({})", person.name, person.id),
+    }))
+}
+
 /// Returns the keys and types of at most `limit` children of an issue.
 pub(super) fn children(db: Db<'_>, issue: i64, limit: usize) -> DbResult<Vec<(IssueKey, IssueType)>> {
     let sql = "SELECT key, type FROM issues WHERE parent = ?1 ORDER BY id LIMIT ?2";

@@ -337,6 +337,29 @@ async fn issue_is_assigned_and_unassigned() {
 }
 
 #[tokio::test]
+async fn people_of_one_name_are_told_apart() {
+    let mut config = config(false);
+    config.people = vec!["agent-1".into()];
+    let t = Fixture::with_config(&config);
+    let named = to_text(&t.read("tracker://people").await.unwrap()["people"][0]["id"]);
+    // The first write of `agent-1` adds a second person of this name.
+    let project = t.create_project("CORE").await;
+    let agent = t.agent_id().await;
+    let issue = t.create_issue(&project, "Bug", "A bug", None).await;
+    let agent_label = format!("agent-1 ({agent})");
+    let steps = [(&named, None, "agent-1"), (&agent, Some("agent-1"), agent_label.as_str())];
+    for (person, before, after) in steps {
+        let assign = json!({ "issueId": issue, "assigneeId": person });
+        let preview = t.preview("assign_issue", assign.clone()).await.unwrap();
+        assert_eq!(diff_fields(&preview), [("assignee", before, Some(after))]);
+        assert!(preview.summary.ends_with(after), "{}", preview.summary);
+        let answer = t.call("assign_issue", assign.clone()).await.unwrap();
+        let present = t.read_back("assign_issue", assign, &answer).await;
+        assert!(present.contains(&("assignee", Some(after.to_owned()))), "{present:?}");
+    }
+}
+
+#[tokio::test]
 async fn comment_author_is_the_caller() {
     let t = Fixture::empty();
     let project = t.create_project("CORE").await;
