@@ -238,13 +238,16 @@ fn approved_document_is_written_and_found() {
     let found = tool(&gateway, "semantic_search", json!({ "query": "how is a test named", "doc_types": ["style"] }));
     assert_eq!(paths(&found), ["styles/names.md"]);
 
-    // The level: one field of the diff, one line of the file.
+    // The level: one line of the front matter.
     let promote = json!({ "document_path": "styles/names.md", "promotion_level": "critical" });
     let change = tool(&gateway, "update_promotion_level", promote);
     let id = change["changeId"].as_str().unwrap();
     let fields = gateway.change(id)["diff"]["fields"].clone();
-    assert_eq!(fields.as_array().unwrap().len(), 1, "{fields}");
     assert_eq!((&fields[0]["before"], &fields[0]["after"]), (&json!("standard"), &json!("critical")));
+    let lines = fields[1]["lines"].as_array().unwrap();
+    let changed_lines: Vec<_> =
+        lines.iter().filter(|line| !["equal", "skip"].contains(&line["op"].as_str().unwrap())).collect();
+    assert_eq!(changed_lines, [&json!({ "op": "insert", "text": "promotion_level: critical" })], "{fields}");
     gateway.decide(id, "approve");
     gateway.wait_for_state(id, "applied");
     assert!(fs::read_to_string(team.file("styles/names.md")).unwrap().contains("\npromotion_level: critical\n---\n"));

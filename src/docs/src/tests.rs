@@ -1,5 +1,7 @@
 //! Tests of the module through its traits, on real files.
 
+mod diffs;
+
 use std::{fs, path::PathBuf};
 
 use serde_json::value::to_raw_value;
@@ -7,7 +9,7 @@ use serde_json::value::to_raw_value;
 use super::*;
 use countersign_config::DocsProject;
 use countersign_domain::{
-    changes::{Operation, StateEffect},
+    changes::StateEffect,
     principal::{Principal, Role},
 };
 use countersign_provider::{Meter, Permit};
@@ -410,23 +412,6 @@ async fn run_is_refused_if_state_differs_from_approval() {
         bench.docs.call(tool, &with_project(arguments), &ctx).await.unwrap_or_else(|error| panic!("{tool}: {error}"));
     }
     assert!(!bench.file("note.md").exists());
-}
-
-#[actix::test]
-async fn diff_shows_file_and_front_matter_fields() {
-    let bench = TestDocs::new().await;
-    let content = TOOL.replace("summary: s", "summary: s # why\ntags: [a, b]").replace('\n', "\r\n");
-    let preview =
-        bench.preview("index_document", json!({ "path": "tools/driver.md", "content": content })).await.unwrap();
-    assert_eq!(preview.operation, Operation::Update);
-    let fields: Vec<&str> = preview.diff.fields.iter().map(|field| field.field.as_str()).collect();
-    assert_eq!(fields, ["front_matter.tags", "file"], "what is the same is left out, the line ends are not");
-    assert_eq!(preview.diff.fields[0].after.as_deref(), Some("a\nb"));
-    // The replaced content may not be UTF-8. Its bytes differ from a text of replacement characters.
-    fs::write(bench.file("note.md"), [0xff, b'a']).unwrap();
-    let preview = bench.preview("index_document", json!({ "path": "note.md", "content": "\u{fffd}a" })).await.unwrap();
-    let before: Vec<_> = preview.diff.fields.iter().map(|field| field.before.as_deref().unwrap()).collect();
-    assert_eq!(before, ["not UTF-8", "\\xffa"]);
 }
 
 #[test]

@@ -54,6 +54,12 @@ pub(crate) fn split_document(text: &str) -> DocumentParts {
     no_front_matter
 }
 
+/// Returns the front matter of a document with its lines of dashes.
+pub(crate) fn block(text: &str) -> Option<&str> {
+    let parts = split_document(text);
+    parts.yaml.and_then(|_| text.get(..parts.body))
+}
+
 /// Returns the fields of a document's front matter in their order; empty if it has none.
 ///
 /// # Errors
@@ -87,8 +93,12 @@ pub(crate) fn parse_yaml(yaml: &str) -> Result<Value, FrontMatterError> {
 }
 
 /// Returns the document with this level in its front matter. One line is replaced or added, and all other bytes are
-/// unchanged. Returns `None` for front matter that cannot be read, or in which one line cannot set the level alone.
+/// unchanged. A document without front matter gets one. Returns `None` for front matter that cannot be read, or in which one
+/// line cannot set the level alone.
 pub(crate) fn with_level(text: &str, level: Level) -> Option<String> {
+    if block(text).is_none() && begins_front_matter(text) {
+        return None;
+    }
     let written = write_level(text, level);
     let (mut before, mut after) = (parse_fields(text).ok()?, parse_fields(&written).ok()?);
     before.remove(LEVEL_KEY);
@@ -99,8 +109,8 @@ pub(crate) fn with_level(text: &str, level: Level) -> Option<String> {
 fn write_level(text: &str, level: Level) -> String {
     let parts = split_document(text);
     let Some(yaml) = parts.yaml else {
-        let body = text.strip_prefix('\u{feff}').unwrap_or(text);
-        return format!("---\n{LEVEL_KEY}: {level}\n---\n{body}");
+        let (mark, body) = text.strip_prefix('\u{feff}').map_or(("", text), |body| ("\u{feff}", body));
+        return format!("{mark}---\n{LEVEL_KEY}: {level}\n---\n{body}");
     };
     let yaml_text = text.get(yaml.clone()).unwrap_or_default();
     let line_end = if yaml_text.contains("\r\n") { "\r\n" } else { "\n" };
@@ -114,6 +124,12 @@ fn write_level(text: &str, level: Level) -> String {
     };
     let (before, after) = (text.get(..start).unwrap_or_default(), text.get(end..).unwrap_or_default());
     format!("{before}{line}{after}")
+}
+
+/// Returns `true` if the first line begins a front matter of YAML or TOML, even if it has no end.
+pub(crate) fn begins_front_matter(text: &str) -> bool {
+    let first_line = text.strip_prefix('\u{feff}').unwrap_or(text).lines().next();
+    matches!(first_line.map(str::trim_end), Some("---" | "+++"))
 }
 
 /// Returns `true` if this line sets the promotion level at the top level of the map.
@@ -170,6 +186,7 @@ mod tests {
         assert_eq!(promote("---\na: 1\n---\nx"), "---\na: 1\npromotion_level: critical\n---\nx");
         assert_eq!(promote("---\r\na: 1\r\n---\r\nx"), "---\r\na: 1\r\npromotion_level: critical\r\n---\r\nx");
         assert_eq!(promote("x\n"), "---\npromotion_level: critical\n---\nx\n");
+        assert_eq!(promote("\u{feff}x\n"), "\u{feff}---\npromotion_level: critical\n---\nx\n");
         assert_eq!(
             promote("---\nm:\n  promotion_level: x\n---\n"),
             "---\nm:\n  promotion_level: x\npromotion_level: critical\n---\n"
@@ -182,6 +199,7 @@ mod tests {
     fn level_is_not_set_where_one_line_cannot_set_it() {
         let long = format!("---\na: {}\n---\n", "x".repeat(MAX_FRONT_MATTER_BYTES - 10));
         assert_eq!(parse_fields(&long).unwrap().len(), 1);
+        let too_long = format!("---\n{}---\nx", "a: 1\n".repeat(MAX_FRONT_MATTER_BYTES));
         for text in [
             "---\n{a: 1}\n---\n",
             "---\n  a: 1\n---\n",
@@ -189,6 +207,10 @@ mod tests {
             "---\npromotion_level: >-\n  standard\n---\n",
             "---\npromotion_level: &a standard\nb: *a\n---\n",
             long.as_str(),
+            "+++\ntitle = 'A'\n+++\nx",
+            "\u{feff}+++\r\ntitle = 'A'\r\n+++\r\nx",
+            "---\ntitle: A\n",
+            too_long.as_str(),
         ] {
             assert_eq!(with_level(text, Level::Critical), None, "{text}");
         }
