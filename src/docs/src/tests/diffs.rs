@@ -11,8 +11,8 @@ async fn diff_shows_file_and_front_matter_fields() {
         bench.preview("index_document", json!({ "path": "tools/driver.md", "content": content })).await.unwrap();
     assert_eq!(preview.operation, Operation::Update);
     let fields: Vec<&str> = preview.diff.fields.iter().map(|field| field.field.as_str()).collect();
-    assert_eq!(fields, ["front_matter.tags", "file"], "what is the same is left out, the line ends are not");
-    assert_eq!(preview.diff.fields[0].after.as_deref(), Some("a\nb"));
+    assert_eq!(fields, ["file", "front_matter.tags"], "what is the same is left out, the line ends are not");
+    assert_eq!(preview.diff.fields[1].after.as_deref(), Some("a\nb"));
     // The replaced content may not be UTF-8. Its bytes differ from a text of replacement characters.
     fs::write(bench.file("note.md"), [0xff, b'a']).unwrap();
     let preview = bench.preview("index_document", json!({ "path": "note.md", "content": "\u{fffd}a" })).await.unwrap();

@@ -23,11 +23,12 @@ pub(super) fn compare_documents(
             escape_invalid_bytes(error.as_bytes(), after)
         })
     });
+    // The file comes first, so that a front matter of many fields does not push it out of the diff.
+    let preceding_fields = diff.len();
+    diff.add("file", "File", before.as_deref(), Some(after));
+    diff.set_format_after(preceding_fields, FieldFormat::Markdown);
     let fields_before = before.as_deref().map(front_matter::parse_fields).and_then(Result::ok).unwrap_or_default();
     compare_fields(&mut diff, &fields_before, fields_after);
-    let front_matter_fields = diff.len();
-    diff.add("file", "File", before.as_deref(), Some(after));
-    diff.set_format_after(front_matter_fields, FieldFormat::Markdown);
     diff
 }
 
@@ -56,8 +57,9 @@ fn compare_fields(diff: &mut DiffBuilder, before: &Map<String, Value>, after: &M
     let removed_keys = before.keys().filter(|key| !after.contains_key(*key));
     for key in after.keys().chain(removed_keys) {
         let (before, after) = (before.get(key).map(field_text), after.get(key).map(field_text));
-        let field = format!("front_matter.{}", one_line(key, MAX_LABEL_CHARS));
-        diff.add(&field, &one_line(key, MAX_LABEL_CHARS), before.as_deref(), after.as_deref());
+        let key = one_line(key, MAX_LABEL_CHARS);
+        let (field, label) = (format!("front_matter.{key}"), format!("Front matter: {key}"));
+        diff.add(&field, &label, before.as_deref(), after.as_deref());
     }
 }
 
@@ -65,6 +67,18 @@ fn compare_fields(diff: &mut DiffBuilder, before: &Map<String, Value>, after: &M
 mod tests {
     use super::*;
     use countersign_domain::changes::LineOp;
+
+    #[test]
+    fn file_is_shown_before_any_number_of_front_matter_fields() {
+        let fields: Map<String, Value> = iter::once("File".to_owned())
+            .chain((0..300).map(|n| format!("key{n}")))
+            .map(|key| (key, Value::Null))
+            .collect();
+        let diff = compare_documents(None, "# New\n", &fields).finish();
+        assert!(diff.truncated);
+        let labels: Vec<&str> = diff.fields.iter().take(2).map(|field| field.label.as_str()).collect();
+        assert_eq!(labels, ["File", "Front matter: File"]);
+    }
 
     #[test]
     fn line_with_invalid_bytes_differs_from_every_new_line() {
