@@ -1,6 +1,7 @@
 //! Tests of the module through its traits, on real files.
 
 mod diffs;
+mod plans;
 
 use std::{fs, path::PathBuf};
 

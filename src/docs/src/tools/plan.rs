@@ -123,7 +123,8 @@ impl Plan {
         let state_effect = match self.action {
             // The diff names the documents, and does not show what is in them.
             Action::Delete(_) => StateEffect::Dependent,
-            Action::Put { .. } | Action::Promote { .. } => StateEffect::Fields,
+            Action::Put { .. } => StateEffect::Whole,
+            Action::Promote { .. } => StateEffect::Fields,
         };
         Preview {
             note: PreviewNote::default(),
@@ -417,14 +418,20 @@ fn plan_delete(deletion: Deletion) -> Result<Plan, McpError> {
         .branch
         .as_deref()
         .map_or_else(String::new, |branch| format!(" on {}", one_line(branch, MAX_LABEL_CHARS)));
+    let only_file = match deletion.tenants.as_slice() {
+        [tenant] if tenant.indexed.is_current && documents == 1 => {
+            tenant.paths().next().map(|path| document_target(&tenant.indexed, path))
+        }
+        _ => None,
+    };
     Ok(Plan {
         operation: Operation::Delete,
-        target: Target {
+        target: only_file.unwrap_or_else(|| Target {
             entity_type: "documents".to_owned(),
             id: None,
             label: format!("{documents} of {name}{branch_suffix}"),
             lock_key: format!("docs:{name}"),
-        },
+        }),
         summary: format!("{title}{branch_suffix}"),
         diff,
         state,

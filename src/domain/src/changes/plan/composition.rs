@@ -1,7 +1,7 @@
 //! Composes the preview of a step whose target an earlier step of its plan writes, so that it begins where that step ends.
 
 use crate::changes::{
-    COMPARED_FIELD, Change, Diff, DiffLine, FieldDiff, LineOp, MISSING_FIELD_SUFFIX, Operation, Preview, PreviewKind,
+    COMPARED_FIELD, Change, DiffLine, FieldDiff, LineOp, MISSING_FIELD_SUFFIX, Operation, Preview, PreviewKind,
     StateEffect, diff::DiffBuilder,
 };
 
@@ -61,20 +61,43 @@ fn compose_headline(preview: &mut Preview, step: &Change) {
     }
 }
 
+/// Adapts what a module's preview says about the state before the call. Summaries begin with `Add` if the target does not exist
+/// yet, and may end with `from` and `to` and the values of a field.
+fn compose_effect(preview: &mut Preview, step: &Change) {
+    if preview.operation == Operation::Create {
+        preview.operation = Operation::Update;
+        if let Some(rest) = preview.summary.strip_prefix("Add ") {
+            preview.summary = format!("Change {rest}");
+        }
+    }
+    for field in &preview.diff.fields {
+        let written_field = step.diff.fields.iter().find(|written| written.field == field.field);
+        if let Some(FieldDiff { after: Some(present), .. }) = written_field
+            && let (Some(before), Some(after)) = (&field.before, &field.after)
+            && let Some(start) = preview.summary.strip_suffix(&format!(" from {before} to {after}"))
+        {
+            preview.summary = format!("{start} from {present} to {after}");
+        }
+    }
+}
+
 /// Lets the diff of a preview begin where the earlier step ends. Returns `false`, and leaves the preview as it is, if the result
 /// of that step is not known completely, or the diff depends on it in other ways.
 fn compose_over_step(preview: &mut Preview, step: &Change) -> bool {
     let is_known = preview.note.is_live() && step.preview.is_live() && preview.note.kind == step.preview.kind;
     let is_whole = !preview.diff.truncated && !step.diff.truncated;
-    if !is_known || !is_whole || preview.state_effect == StateEffect::Dependent {
+    if !is_known || !is_whole || preview.state_effect == StateEffect::Dependent || step.operation == Operation::Delete {
         return false;
     }
     let composed = match preview.note.kind {
-        PreviewKind::Module => compose_entity(&preview.diff, &step.diff),
+        PreviewKind::Module => compose_entity(preview, &step.diff.fields),
         PreviewKind::BeforeAfter => compose_comparison(preview, step),
         PreviewKind::DryRun | PreviewKind::Arguments => None,
     };
     let Some(fields) = composed else { return false };
+    if preview.note.kind == PreviewKind::Module {
+        compose_effect(preview, step);
+    }
     let has_missing_note = |fields: &[FieldDiff]| fields.iter().any(is_missing_note);
     if preview.operation == Operation::Create && has_missing_note(&preview.diff.fields) && !has_missing_note(&fields) {
         preview.operation = Operation::Update;
@@ -84,16 +107,24 @@ fn compose_over_step(preview: &mut Preview, step: &Change) -> bool {
 }
 
 /// Composes the fields of a module's entity.
-fn compose_entity(later: &Diff, earlier: &Diff) -> Option<Vec<FieldDiff>> {
+fn compose_entity(preview: &Preview, earlier: &[FieldDiff]) -> Option<Vec<FieldDiff>> {
+    let later = &preview.diff.fields;
     let is_plain = |field: &FieldDiff| has_values(field) && !field.field.starts_with('$');
-    if !later.fields.iter().chain(&earlier.fields).all(is_plain) {
+    // A call that sets the whole state also sets the fields that its diff leaves out, to their present values.
+    let is_set = |written: &FieldDiff| later.iter().any(|field| field.field == written.field);
+    let sets_back = preview.state_effect == StateEffect::Whole && !earlier.iter().all(is_set);
+    if sets_back || !later.iter().chain(earlier).all(is_plain) {
         return None;
     }
-    let compose = |field: &FieldDiff| match earlier.fields.iter().find(|earlier| earlier.field == field.field) {
+    let is_part = |part: &FieldDiff, whole: &FieldDiff| {
+        part.field.strip_prefix(&whole.field).is_some_and(|rest| rest.starts_with('.'))
+    };
+    let compose = |field: &FieldDiff| match earlier.iter().find(|earlier| earlier.field == field.field) {
         Some(earlier) => compose_field(field, earlier),
+        None if earlier.iter().any(|earlier| is_part(earlier, field)) => None,
         None => Some(vec![field.clone()]),
     };
-    Some(later.fields.iter().map(compose).collect::<Option<Vec<_>>>()?.concat())
+    Some(later.iter().map(compose).collect::<Option<Vec<_>>>()?.concat())
 }
 
 /// Composes the state that a recipe compares. Other fields, such as those of arguments, stay as they are.
@@ -102,8 +133,7 @@ fn compose_comparison(preview: &Preview, step: &Change) -> Option<Vec<FieldDiff>
     let is_complete = |field: &&FieldDiff| has_values(field) || note_text(field).is_some();
     let leaves_nothing =
         |field: &FieldDiff| field.field == COMPARED_FIELD && has_values(field) && field.after.is_none();
-    if step.operation == Operation::Delete
-        || earlier.iter().any(|field| field.field == NOTE_FIELD || leaves_nothing(field))
+    if earlier.iter().any(|field| field.field == NOTE_FIELD || leaves_nothing(field))
         || !earlier.iter().chain(later).filter(|field| is_of_state(field)).all(|field| is_complete(&field))
     {
         return None;
@@ -257,6 +287,18 @@ mod tests {
     }
 
     #[test]
+    fn summary_of_a_module_follows_the_earlier_step() {
+        let mut later = preview(&[("status", Some("Todo"), Some("Done"))]);
+        later.summary = "Move X-1 “a” from Todo to Done".into();
+        compose_over(&mut later, [&step(1, &[("status", Some("Todo"), Some("Review"))])]);
+        assert_eq!(later.summary, "Move X-1 “a” from Review to Done");
+        let mut created = preview(&[("file", None, Some("c"))]);
+        (created.operation, created.summary) = (Operation::Create, "Add the document “c”".into());
+        compose_over(&mut created, [&step(1, &[("file", None, Some("b"))])]);
+        assert_eq!((created.operation, created.summary.as_str()), (Operation::Update, "Change the document “c”"));
+    }
+
+    #[test]
     fn only_what_was_read_can_be_written_by_an_earlier_step() {
         let (earlier, mut later) = (step(1, &[]), preview(&[]));
         assert!(is_written_by(&earlier, "tracker", &later) && !is_written_by(&earlier, "docs", &later));
@@ -273,9 +315,15 @@ mod tests {
             let note = &preview.diff.fields[0];
             (note.field == NOTE_FIELD).then(|| note.lines[0].text.clone())
         };
-        let cases: [Alter; 5] = [
+        let cases: [Alter; 8] = [
             |_, later| later.diff.truncated = true,
             |earlier, _| earlier.diff.truncated = true,
+            |earlier, _| earlier.operation = Operation::Delete,
+            |earlier, _| earlier.diff.fields[0].field = "title.first".into(),
+            |earlier, later| {
+                earlier.diff.fields[0].field = "name".into();
+                later.state_effect = StateEffect::Whole;
+            },
             |earlier, _| earlier.diff.fields[0].before = Some("other".into()),
             |_, later| later.note.kind = PreviewKind::Arguments,
             |earlier, _| earlier.preview.failed = Some("no".into()),

@@ -1,0 +1,54 @@
+//! Tests of previews that continue where an earlier step of a plan ends.
+
+use super::*;
+use countersign_domain::changes::{
+    Change, ChangeState, PlanStep,
+    plan::{compose_over, is_written_by},
+    testing,
+};
+
+/// Returns the first step of a plan, which has this preview.
+fn step_of(preview: Preview) -> Change {
+    let plan = PlanStep { id: "plan_1".into(), title: "t".into(), reason: None, index: 0, last: false };
+    let Preview { note, operation, target, diff, .. } = preview;
+    let change = testing::change("chg_1", "agent", 1, ChangeState::Pending);
+    Change { provider: "docs".into(), plan: Some(plan), preview: note, operation, target, diff, ..change }
+}
+
+#[actix::test]
+async fn second_write_is_shown_over_the_first_one() {
+    let bench = TestDocs::new().await;
+    let put = |content: &str| json!({ "path": "new.md", "content": content });
+    let fields = "---\ntitle: New\ntags: [a]\n---\n";
+    let promote = |level: &str| json!({ "document_path": "note.md", "promotion_level": level });
+    for (tool, first, second) in [
+        ("index_document", put(&format!("{fields}# One\n")), put(&format!("{fields}# Two\n"))),
+        ("index_document", put("# Three\n"), put("# Four\n")),
+        ("update_promotion_level", promote("important"), promote("critical")),
+    ] {
+        let step = step_of(bench.preview(tool, first.clone()).await.unwrap());
+        let mut shown = bench.preview(tool, second.clone()).await.unwrap();
+        assert!(is_written_by(&step, "docs", &shown));
+        compose_over(&mut shown, [&step]);
+        bench.call(tool, first).await.unwrap();
+        let present = bench.preview(tool, second).await.unwrap();
+        assert_eq!((shown.operation, shown.target), (present.operation, present.target));
+        assert_eq!((shown.summary, shown.diff), (present.summary, present.diff));
+    }
+}
+
+#[actix::test]
+async fn write_over_another_kind_of_write_is_noted() {
+    let bench = TestDocs::new().await;
+    let put = ("index_document", json!({ "path": "tools/driver.md", "content": TOOL.replace("Driver", "Pool") }));
+    let promote =
+        ("update_promotion_level", json!({ "document_path": "tools/driver.md", "promotion_level": "critical" }));
+    let delete = ("delete_documents", json!({ "paths": ["tools/driver.md"] }));
+    for (first, second) in [(&delete, &put), (&put, &delete), (&put, &promote), (&promote, &put)] {
+        let step = step_of(bench.preview(first.0, first.1.clone()).await.unwrap());
+        let mut shown = bench.preview(second.0, second.1.clone()).await.unwrap();
+        assert!(is_written_by(&step, "docs", &shown));
+        compose_over(&mut shown, [&step]);
+        assert_eq!(shown.diff.fields[0].field, "$plan", "{} after {}", second.0, first.0);
+    }
+}
