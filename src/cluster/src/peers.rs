@@ -12,7 +12,7 @@ use std::{
     pin::Pin,
     rc::Rc,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
@@ -107,7 +107,11 @@ impl Stream for ResponseBody {
     type Item = Result<Bytes, h2::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Pin::new(&mut self.body).poll_next(cx)
+        let chunk = ready!(Pin::new(&mut self.body).poll_next(cx));
+        // After a complete response, a node resets the stream like this if it does not read the rest of the request (RFC
+        // 9113, 8.1).
+        let is_end = matches!(&chunk, Some(Err(error)) if error.is_reset() && error.reason() == Some(Reason::NO_ERROR));
+        Poll::Ready(chunk.filter(|_| !is_end))
     }
 }
 
@@ -387,18 +391,23 @@ fn has_fingerprint(certificate: &CertificateDer<'_>, fingerprint: &str) -> bool 
 
 #[cfg(test)]
 mod tests {
-    use futures_util::future::join3;
-    use tokio::sync::watch;
+    use futures_util::{future::join3, stream};
+    use tokio::{net::TcpListener, sync::watch};
 
     use super::*;
+    use countersign_domain::changes::Claimant;
     use countersign_store::{
         StoreFuture,
         nodes::{Introduction, Node, ServerStates, StoreUpdates},
     };
 
+    /// A node without a lease, which considers no other node gone.
     struct FakeNodes;
 
     impl Nodes for FakeNodes {
+        fn holds_claim(&self, _: Option<&Claimant>) -> bool {
+            false
+        }
         fn subscribe_updates(&self) -> watch::Receiver<StoreUpdates> {
             watch::channel(StoreUpdates::default()).1
         }
@@ -425,6 +434,31 @@ mod tests {
             assert!(matches!(&error, PeerError::Connect(error) if error.kind() == io::ErrorKind::TimedOut), "{error}");
         }
         assert!(began.elapsed() < 2 * CONNECT_TIMEOUT, "{:?}", began.elapsed());
+    }
+
+    #[actix::test]
+    async fn refusal_before_the_end_of_a_request_arrives_whole() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::task::spawn_local(async move {
+            let (tcp, _) = listener.accept().await.unwrap();
+            let mut h2 = h2::server::handshake(tcp).await.unwrap();
+            while let Some(Ok((_unread, mut respond))) = h2.accept().await {
+                let mut stream = respond.send_response(http::Response::new(()), false).unwrap();
+                stream.send_data(Bytes::from_static(b"refused"), true).unwrap();
+            }
+        });
+        let address = PeerAddress { url: url.clone(), certificate: String::new() };
+        let peer = Peer { nodes: Arc::new(FakeNodes), node_id: "full".into(), address, max_streams: 2 };
+        let request = || http::Request::post(&url).body(()).unwrap();
+        let endless = stream::iter([Ok(Bytes::from_static(b"part"))]).chain(stream::pending()).boxed_local();
+        let (_, body) = send_request(&peer, request(), Some(endless)).await.unwrap();
+        // The node resets the first stream before it receives the second request.
+        let (_, other_body) = send_request(&peer, request(), None).await.unwrap();
+        for body in [body, other_body] {
+            let chunks: Vec<_> = body.map(Result::unwrap).collect().await;
+            assert_eq!(chunks, ["refused"]);
+        }
     }
 
     #[test]
