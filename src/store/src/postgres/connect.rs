@@ -53,11 +53,13 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 /// The timeout for the acknowledgment of sent data, after which the connection counts as lost.
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The limits after which the server ends statements, waits for locks, idle transactions and dead connections. A
-/// frozen node with an open transaction blocks the others for three seconds, which is less than a lease. A transaction
-/// that may be idle for longer sets its own limit.
-const SERVER_LIMITS: &str = "-c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=3000 \
-     -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c timezone=UTC";
+/// The settings of each connection, which take precedence over those of the role and the database. The limits end
+/// statements, waits for locks, idle transactions and dead connections. A frozen node with an open transaction blocks
+/// the others for three seconds, which is less than a lease. A transaction that may be idle for longer sets its own
+/// limit. The isolation level lets a write continue after it has waited for a row that another transaction changed.
+const SETTINGS: &str = "-c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=3000 \
+     -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c timezone=UTC \
+     -c default_transaction_isolation=read\\ committed";
 
 /// Parses an address. Servers on other machines are reached with TLS unless the address says otherwise. Errors do not
 /// repeat the address, because it may hold a password.
@@ -87,8 +89,8 @@ pub(crate) fn parse(url: &str) -> Result<Config, StoreError> {
     {
         config.password(password);
     }
-    let options = config.get_options().map(|options| format!("{SERVER_LIMITS} {options}"));
-    config.options(options.unwrap_or_else(|| SERVER_LIMITS.to_owned()));
+    let options = config.get_options().map(|options| format!("{SETTINGS} {options}"));
+    config.options(options.unwrap_or_else(|| SETTINGS.to_owned()));
     config.application_name("countersign").connect_timeout(CONNECT_TIMEOUT).tcp_user_timeout(USER_TIMEOUT);
     config.keepalives(true).keepalives_idle(Duration::from_secs(10)).keepalives_interval(Duration::from_secs(5));
     // If the address names several servers, the driver uses the one that accepts writes.

@@ -1,4 +1,5 @@
 use super::*;
+use countersign_postgres::url_of;
 
 #[test]
 fn outward_address_is_local_address_to_server() {
@@ -25,4 +26,18 @@ fn tls_is_required_for_remote_servers_by_default() {
     assert_eq!(config.get_password(), Some(password.as_bytes()));
     let error = parse("postgres://alice:hush@db.example:port/c").unwrap_err().to_string();
     assert!(!error.contains("hush"), "{error}");
+}
+
+#[tokio::test]
+async fn isolation_level_of_the_database_is_overridden() {
+    let dir = tempfile::tempdir().unwrap();
+    let connector = || PgConnector::start(&parse(&url_of(dir.path())).unwrap(), None).unwrap();
+    let alter = "DO $$ BEGIN
+                     EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable',
+                                    current_database());
+                 END $$";
+    connector().run_async(error::no_answer, async move |client| Ok(client.batch_execute(alter).await?)).await.unwrap();
+    let show = "SHOW transaction_isolation";
+    let level = connector().run_async(error::no_answer, async move |client| Ok(client.query_one(show, &[]).await?));
+    assert_eq!(level.await.unwrap().get::<_, String>(0), "read committed");
 }
