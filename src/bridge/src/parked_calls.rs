@@ -386,12 +386,18 @@ impl ParkedCalls {
     /// # Errors
     /// `-32602` for a state that was not issued for this request.
     pub fn unseal_reference(&self, state: &str, binding: &Binding) -> Result<ParkedCallRef, McpError> {
-        let without_node = self.node.as_ref().and_then(|node| state.strip_prefix(node.as_str())?.strip_prefix('.'));
-        let reference = self.sealer.open(StateKind::ParkedCall, without_node.unwrap_or(state), binding)?;
+        // A state of another node arrives here if that node is gone.
+        let sealed = match (&self.node, state.split_once('.')) {
+            (Some(_), Some((_node, sealed))) => sealed,
+            _ => state,
+        };
+        let reference = self.sealer.open(StateKind::ParkedCall, sealed, binding)?;
         let (run_id, call, ticket): ([u8; 16], _, _) =
             serde_json::from_str(&reference).map_err(|_| invalid_state("it names no call"))?;
         if run_id != self.run_id {
-            return Err(invalid_state("the gateway has been restarted, and the outcome of the call is unknown"));
+            let reason =
+                "the gateway that made the call has been restarted or is gone, and the outcome of the call is unknown";
+            return Err(invalid_state(reason));
         }
         Ok(ParkedCallRef { call, ticket })
     }

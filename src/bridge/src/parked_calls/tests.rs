@@ -212,7 +212,11 @@ async fn state_of_earlier_run_says_that_outcome_is_unknown() {
         let later = ParkedCalls::new(calls.node.clone(), Arc::clone(&sealer));
         assert!(later.unseal_reference(&state, &[1; 32]).unwrap_err().message.contains("has been restarted"));
     }
-    assert!(calls[0].seal_reference(reference, &[1; 32]).unwrap().starts_with("a.cp1."));
+    let state = calls[0].seal_reference(reference, &[1; 32]).unwrap();
+    assert!(state.starts_with("a.cp1."));
+    let other_node = ParkedCalls::new(Some("b".to_owned()), sealer);
+    assert!(other_node.unseal_reference(&state, &[1; 32]).unwrap_err().message.contains("or is gone"));
+    assert!(other_node.unseal_reference(&state, &[2; 32]).unwrap_err().message.contains("is not valid"));
 }
 
 #[actix::test]
