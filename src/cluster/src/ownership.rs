@@ -37,20 +37,21 @@ pub fn owned_names<'a>(request: &Request<'a>) -> Vec<Cow<'a, str>> {
     }
 }
 
-/// Finds the first of the names that another live node owns, and returns that node.
+/// Finds the first of the names that another live node owns, and returns that node. Returns `None` if this node owns
+/// one of the names.
 ///
 /// # Errors
 /// `STORE_UNAVAILABLE` if the store cannot tell which nodes are alive.
 pub async fn find_owner(nodes: &dyn Nodes, names: &[Cow<'_, str>]) -> Result<Option<ForwardTarget>, McpError> {
     let Some(own) = nodes.claimant() else { return Ok(None) };
-    let other_nodes = || names.iter().filter_map(|name| node_of(name)).filter(|node| *node != own.node);
+    let owners = || names.iter().filter_map(|name| node_of(name));
     let find_live_owner = || {
-        other_nodes().find_map(|node| {
+        owners().find_map(|node| {
             let peer = nodes.peer(node)?;
             Some(ForwardTarget { node: node.to_owned(), url: peer.url, certificate_fingerprint: peer.certificate })
         })
     };
-    if other_nodes().next().is_none() {
+    if owners().next().is_none() || owners().any(|node| node == own.node) {
         return Ok(None);
     }
     if let Some(found) = find_live_owner() {
@@ -74,15 +75,18 @@ mod tests {
     use countersign_domain::changes::Claimant;
     use countersign_store::{
         StoreError, StoreFuture,
-        nodes::{Introduction, Node, ServerStates, StoreUpdates},
+        nodes::{Introduction, Node, PeerAddress, ServerStates, StoreUpdates},
     };
 
-    /// A node whose store does not answer.
+    /// A node with one peer, whose store does not answer.
     struct FakeNodes;
 
     impl Nodes for FakeNodes {
         fn claimant(&self) -> Option<Claimant> {
             Some(Claimant { node: "own".into(), epoch: 1 })
+        }
+        fn peer(&self, node: &str) -> Option<PeerAddress> {
+            (node == "live").then(|| PeerAddress { url: "http://live".into(), certificate: String::new() })
         }
         fn refresh(&self) -> StoreFuture<()> {
             Box::pin(async { Err(StoreError::Closed) })
@@ -102,5 +106,15 @@ mod tests {
         let error = find_owner(&FakeNodes, &["other.session".into()]).now_or_never().unwrap().err().unwrap();
         assert_eq!((error.kind, error.kind.status()), (ErrorKind::StoreUnavailable, 503));
         assert!(find_owner(&FakeNodes, &["own.session".into()]).now_or_never().unwrap().unwrap().is_none());
+    }
+
+    #[test]
+    fn request_for_tasks_of_several_nodes_keeps_own_ones() {
+        let target = |names: &[Cow<'_, str>]| {
+            let owner = find_owner(&FakeNodes, names).now_or_never().unwrap().unwrap();
+            owner.map(|owner| owner.node)
+        };
+        assert_eq!(target(&["live.task".into(), "own.task".into()]), None);
+        assert_eq!(target(&["gone.task".into(), "live.task".into()]).as_deref(), Some("live"));
     }
 }

@@ -45,7 +45,8 @@ pub trait Cluster: Send + Sync {
     fn owner_of_session<'a>(&'a self, session: &'a str, is_forwarded: bool) -> OwnerLookup<'a>;
 
     /// Finds the owner of the parked call or of the tasks that a request names. Returns `None` if the request names
-    /// none of them. If the named tasks have several owners, the request goes to only one of them.
+    /// none of them. If the named tasks have several owners, only one of them gets the request, and this node is
+    /// preferred.
     fn owner_of_call<'a>(&'a self, request: &Request<'a>) -> Option<OwnerLookup<'a>>;
 
     /// Returns `true` if the session belonged to another node that is no longer alive.
