@@ -1,11 +1,15 @@
 //! Applies a new configuration while the gateway runs.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use actix::Addr;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
+use crate::nodes;
 use countersign_accounts::Accounts;
 use countersign_auth::{Authenticator, ProviderSignIns};
 use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhooksConfig};
@@ -30,6 +34,8 @@ pub struct LiveGateway {
     pub accounts: Arc<Accounts>,
     pub pins: Arc<PinStore>,
     pub store: Arc<dyn Store>,
+    /// See [`nodes::NodeSync`].
+    pub last_read_entry: Arc<AtomicU64>,
     pub reviewers: Arc<Reviewers>,
     pub webhooks: Arc<Webhooks>,
     pub authenticator: Arc<Authenticator>,
@@ -114,5 +120,18 @@ impl Reconfigurable for LiveGateway {
         let record_write =
             write(&*self.store, WriteRequest::Record(AuditRecord::new(event, Timestamp::now(), by, details)));
         Box::pin(async move { record_write.await.map_err(|error| error.to_string()) })
+    }
+
+    fn unapplied_decisions<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Vec<bool>> {
+        Box::pin(async move {
+            if self.store.nodes().claimant().is_none() {
+                return Vec::new();
+            }
+            let last = self.last_read_entry.load(Ordering::Acquire);
+            nodes::decisions_after(&*self.store, last, digest).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, "the decisions of other nodes cannot be read");
+                Vec::new()
+            })
+        })
     }
 }

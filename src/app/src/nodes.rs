@@ -1,6 +1,15 @@
 //! Introduces this node to the other nodes of the store, and applies what they write there.
 
-use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use metrics::gauge;
 use serde_json::Value;
@@ -8,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::acceptances::{self, AcceptanceChange};
 use countersign_config::{Config, UpstreamTarget};
-use countersign_domain::changes::digest::PartHasher;
+use countersign_domain::changes::{audit::AuditEntry, digest::PartHasher};
 use countersign_reload::Reloader;
 use countersign_review::{Changes, ESCALATED_EVENT};
 use countersign_routing::table::{PublishedTable, RouteTable};
@@ -95,6 +104,40 @@ fn server_states(table: &RouteTable) -> ServerStates {
     states
 }
 
+/// Returns the entries between the audit entries `last` and `end`, oldest first, that a node applies.
+async fn read_entries(store: &dyn Store, last: u64, end: u64) -> Result<Vec<AuditEntry>, StoreError> {
+    let events = [ACCEPTED_EVENT, REFUSED_EVENT, ESCALATED_EVENT].map(str::to_owned).to_vec();
+    let search = AuditSearch { events, ..AuditSearch::default() };
+    let (mut entries, mut before) = (Vec::new(), Some(end + 1));
+    while let Some(top) = before.filter(|top| *top > last + 1) {
+        let page = store.search_audit(search.clone(), Some(top), PAGE_SIZE).await?;
+        entries.extend(page.entries.into_iter().map(|found_entry| found_entry.entry).filter(|entry| entry.seq > last));
+        before = page.next;
+    }
+    entries.reverse();
+    Ok(entries)
+}
+
+/// Returns `true` for the entry of a reviewer who accepts a pending configuration.
+fn is_consent(entry: &AuditEntry) -> bool {
+    entry.event == ACCEPTED_EVENT
+}
+
+/// Returns the digest of the pending configuration that a reviewer decided on.
+fn decided_digest(entry: &AuditEntry) -> String {
+    let details = entry.details.get().parse::<Value>().unwrap_or_default();
+    details["digest"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Returns the decisions after the audit entry `last` on pending configurations with this digest, oldest first: `true` for
+/// consent.
+pub async fn decisions_after(store: &dyn Store, last: u64, digest: &str) -> Result<Vec<bool>, StoreError> {
+    let end = store.heads().await?.audit.seq;
+    let entries = read_entries(store, last, end).await?;
+    let is_decision = |entry: &&AuditEntry| entry.event != ESCALATED_EVENT && decided_digest(entry) == digest;
+    Ok(entries.iter().filter(is_decision).map(is_consent).collect())
+}
+
 /// Publishes the state of this node, and applies what the other nodes write to the store.
 pub struct NodeSync {
     pub nodes: Arc<dyn Nodes>,
@@ -108,8 +151,9 @@ pub struct NodeSync {
     pub url: String,
     /// The fingerprint of the TLS certificate that this node presents at `url`.
     pub certificate: String,
-    /// The number of the last audit entry when this node read the policies of the store.
-    pub last_read_entry: u64,
+    /// The number of the last audit entry that was read and applied. It begins with the last one when this node read the
+    /// policies of the store, because earlier decisions are part of the configuration that it started with.
+    pub last_read_entry: Arc<AtomicU64>,
     /// Ends the sessions of an epoch of this node whose lease has lapsed.
     pub end_lapsed_sessions: Box<dyn Fn()>,
 }
@@ -159,8 +203,6 @@ impl NodeSync {
         let mut applied_records = 0;
         let mut introduced_config: Option<Arc<Config>> = None;
         let (mut published_states, mut breakers_open_at_peers) = (None, BTreeSet::new());
-        // Earlier decisions are part of the configuration that this node started with.
-        let mut last_read_entry = self.last_read_entry;
         loop {
             let config = self.reloader.config();
             if !introduced_config.as_ref().is_some_and(|introduced| Arc::ptr_eq(introduced, &config)) {
@@ -189,7 +231,7 @@ impl NodeSync {
             let records = updates.borrow_and_update().records;
             if records != applied_records || self.pins.is_behind() || self.standing_rules.is_behind() {
                 let reloaded = match self.reload_rulings().await {
-                    Ok(()) => self.follow_trail(&mut last_read_entry).await,
+                    Ok(()) => self.follow_trail().await,
                     Err(error) => Err(error),
                 };
                 match reloaded {
@@ -219,33 +261,21 @@ impl NodeSync {
     }
 
     /// Applies decisions of reviewers at other nodes on configurations that are pending here too, and announces the escalations
-    /// that the leading node recorded. `last_read_entry` is the number of the last audit entry that was read and applied, so that
-    /// a call after an error continues there.
-    async fn follow_trail(&self, last_read_entry: &mut u64) -> Result<(), StoreError> {
-        let (end, last) = (self.store.heads().await?.audit.seq, *last_read_entry);
-        let events = [ACCEPTED_EVENT, REFUSED_EVENT, ESCALATED_EVENT].map(str::to_owned).to_vec();
-        let search = AuditSearch { events, ..AuditSearch::default() };
-        let (mut entries, mut before) = (Vec::new(), Some(end + 1));
-        while let Some(top) = before.filter(|top| *top > last + 1) {
-            let page = self.store.search_audit(search.clone(), Some(top), PAGE_SIZE).await?;
-            entries
-                .extend(page.entries.into_iter().map(|found_entry| found_entry.entry).filter(|entry| entry.seq > last));
-            before = page.next;
-        }
-        for entry in entries.iter().rev() {
+    /// that the leading node recorded. After an error, the next call continues with the first entry that was not applied.
+    async fn follow_trail(&self) -> Result<(), StoreError> {
+        let (end, last) = (self.store.heads().await?.audit.seq, self.last_read_entry.load(Ordering::Acquire));
+        for entry in read_entries(&*self.store, last, end).await? {
             if entry.event == ESCALATED_EVENT {
                 // The leading node announced it when it recorded it.
                 if !self.nodes.is_leader() {
                     self.changes.announce_escalation(&entry.change_id).await?;
                 }
             } else {
-                let details = entry.details.get().parse::<Value>().unwrap_or_default();
-                let digest = details["digest"].as_str().unwrap_or_default();
-                self.reloader.apply_remote_decision(digest, entry.event == ACCEPTED_EVENT, &entry.actor).await;
+                self.reloader.apply_remote_decision(&decided_digest(&entry), is_consent(&entry), &entry.actor).await;
             }
-            *last_read_entry = entry.seq;
+            self.last_read_entry.store(entry.seq, Ordering::Release);
         }
-        *last_read_entry = end;
+        self.last_read_entry.store(end, Ordering::Release);
         Ok(())
     }
 
@@ -324,7 +354,7 @@ mod tests {
             rebuild: Box::new(|| async {}.boxed()),
             feed: changes.feed().clone(),
         });
-        let last_read_entry = store.heads().await.unwrap().audit.seq;
+        let last_read_entry = Arc::new(AtomicU64::new(store.heads().await.unwrap().audit.seq));
         // Another node accepts a tool before this node follows the others.
         let tool = Definition { name: "read".into(), hash: "h".into(), text: "{}".into() };
         let other = PinStore::open(Arc::clone(&store)).await.unwrap();

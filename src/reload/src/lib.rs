@@ -51,6 +51,7 @@ pub use self::{
 };
 use self::{
     diff::compare,
+    pending::OwnDecisions,
     settings_view::{ActiveSetting, SettingsView},
     status::{Problem, ReloadEffect, log_changes},
 };
@@ -75,9 +76,6 @@ impl ConfigSource {
     }
 }
 
-/// The maximum number of own decisions kept until their audit entries come back. Reviewers make far fewer meanwhile.
-const MAX_OWN_DECISIONS: usize = 64;
-
 /// Publishes an event to all dashboards.
 pub type EventPublisher = Box<dyn Fn(&Value) + Send + Sync>;
 
@@ -88,6 +86,8 @@ pub enum ConsentError {
     NothingPending,
     #[error("the configuration has changed since it was shown; look at it again")]
     Superseded,
+    #[error("somebody has just decided otherwise at another gateway, and that decision counts")]
+    DecidedElsewhere,
     #[error("the decision could not be recorded: {0}")]
     NotRecorded(String),
     #[error("the accepted configuration cannot be put into force: {0}")]
@@ -120,9 +120,8 @@ struct State {
     generation: u64,
     /// The pending changes, with the configuration that consent puts into force.
     pending: Option<(PendingPolicy, Arc<Config>)>,
-    /// The latest decisions made on this node whose audit entries have not come back yet. They are skipped in
-    /// [`Reloader::apply_remote_decision`].
-    own_decisions: Vec<Decision>,
+    /// Skipped in [`Reloader::apply_remote_decision`].
+    own_decisions: OwnDecisions,
     needs_restart: Vec<String>,
     last: Option<ReloadOutcome>,
     settings_view: SettingsView,
@@ -132,13 +131,6 @@ struct State {
     saved: Option<PolicySnapshot>,
     /// `true` if the policy in force could not be saved.
     is_unsaved: bool,
-}
-
-/// A reviewer's decision on the pending changes with this digest.
-#[derive(Debug, PartialEq, Eq)]
-struct Decision {
-    digest: String,
-    accept: bool,
 }
 
 impl Reloader {
@@ -156,7 +148,7 @@ impl Reloader {
             file_has_keys: loaded.file_has_keys,
             generation: 0,
             pending,
-            own_decisions: Vec::new(),
+            own_decisions: OwnDecisions::default(),
             needs_restart: Vec::new(),
             last: None,
             settings_view,
@@ -229,7 +221,8 @@ impl Reloader {
         }
     }
 
-    /// Carries out a reviewer's decision on the pending changes. The caller has checked that `by` is a reviewer.
+    /// Carries out a reviewer's decision on the pending changes. The caller has checked that `by` is a reviewer. Of
+    /// decisions at several nodes, the first in the audit trail counts.
     ///
     /// # Errors
     /// Returns a [`ConsentError`]. With `NotInForce` the decision is recorded, but the old configuration stays in force.
@@ -245,10 +238,14 @@ impl Reloader {
         let details = json!({ "digest": digest, "loosens": pending.loosenings }).to_string();
         // The decision is recorded before it takes effect.
         self.gateway.record(event, by, details).await.map_err(ConsentError::NotRecorded)?;
+        let recorded = self.gateway.unapplied_decisions(digest).await;
         {
             let mut state = self.state.lock();
-            state.own_decisions.insert(0, Decision { digest: digest.to_owned(), accept });
-            state.own_decisions.truncate(MAX_OWN_DECISIONS);
+            if state.own_decisions.first_other(digest, recorded).is_some_and(|first| first != accept) {
+                // The other decision is applied like each one of another node.
+                return Err(ConsentError::DecidedElsewhere);
+            }
+            state.own_decisions.add(digest, accept);
         }
         tracing::warn!(target: "countersign::audit", event, by, digest, keys, "a reviewer decided on a looser policy");
         if accept {
@@ -264,9 +261,7 @@ impl Reloader {
         let _guard = self.reload_lock.lock().await;
         let pending = {
             let mut state = self.state.lock();
-            let is_same = |own: &Decision| own.digest == digest && own.accept == accept;
-            if let Some(index) = state.own_decisions.iter().position(is_same) {
-                state.own_decisions.remove(index);
+            if state.own_decisions.remove(digest, accept) {
                 return;
             }
             state.pending.clone().filter(|(pending, _)| pending.digest == digest)

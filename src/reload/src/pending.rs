@@ -31,6 +31,37 @@ impl Loosening {
     }
 }
 
+/// The maximum number of own decisions kept until their audit entries come back. Reviewers make far fewer meanwhile.
+const MAX_OWN_DECISIONS: usize = 64;
+
+/// The latest decisions on pending changes made on this node, newest first, whose audit entries have not come back yet:
+/// their digests, and `true` for consent.
+#[derive(Debug, Default)]
+pub(crate) struct OwnDecisions(Vec<(String, bool)>);
+
+impl OwnDecisions {
+    pub fn add(&mut self, digest: &str, accept: bool) {
+        self.0.insert(0, (digest.to_owned(), accept));
+        self.0.truncate(MAX_OWN_DECISIONS);
+    }
+
+    /// Removes a decision. Returns `false` if this node did not make it.
+    pub fn remove(&mut self, digest: &str, accept: bool) -> bool {
+        let index = self.0.iter().position(|(own_digest, own)| own_digest == digest && *own == accept);
+        index.map(|index| self.0.remove(index)).is_some()
+    }
+
+    /// Returns the first of the recorded decisions on this digest that is none of these own ones.
+    pub fn first_other(&self, digest: &str, mut recorded: Vec<bool>) -> Option<bool> {
+        for (_, own) in self.0.iter().filter(|(own_digest, _)| own_digest == digest) {
+            if let Some(index) = recorded.iter().position(|accept| accept == own) {
+                recorded.remove(index);
+            }
+        }
+        recorded.first().copied()
+    }
+}
+
 /// Changes that loosen policy and are not in force yet.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = ReloadWaiting)]

@@ -93,7 +93,7 @@ pub async fn consent(
     decided.map_err(|error| {
         let kind = match &error {
             ConsentError::NothingPending => ErrorKind::NotFound,
-            ConsentError::Superseded => ErrorKind::VersionConflict,
+            ConsentError::Superseded | ConsentError::DecidedElsewhere => ErrorKind::VersionConflict,
             ConsentError::NotRecorded(_) => ErrorKind::StoreUnavailable,
             ConsentError::NotInForce(_) => ErrorKind::ValidationFailed,
         };

@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicU64},
     time::Instant,
 };
 
@@ -75,7 +75,7 @@ pub async fn start(
     let Storage { mut lock, location, store, credentials, sealers } = Storage::open(&loaded).await?;
     let agent_command = agent_command(&source, &loaded.config);
     // Read before the policies, so that each decision at another node is either part of them or applied later.
-    let last_read_entry = store.heads().await?.audit.seq;
+    let last_read_entry = Arc::new(AtomicU64::new(store.heads().await?.audit.seq));
     let initial = InitialConfig::new(loaded, sealers.consent_salt, store.policies().await?, options.accept_policy);
     let config = Arc::new(initial.config().clone());
     let (shutdown, users) = (CancellationToken::new(), Users::default());
@@ -88,7 +88,7 @@ pub async fn start(
     let webhooks = Arc::new(Webhooks::new(review.changes.feed().clone()));
     let parts = Parts { config, store, credentials, review, providers, identification, webhooks, shutdown };
     let Parts { config, store, credentials, review, providers, identification, shutdown, .. } = &parts;
-    let reloader = parts.start_reloader(source, initial).await?;
+    let reloader = parts.start_reloader(source, initial, &last_read_entry).await?;
     let endpoint = parts.create_endpoint(&reloader, metrics, sealers.state, users.clone());
     let rulings = Rulings::new(&location, Arc::clone(store), review, providers)?;
 
@@ -173,7 +173,12 @@ struct Parts {
 
 impl Parts {
     /// Creates the reloader of the parts that a new configuration changes, and records the start in the audit trail.
-    async fn start_reloader(&self, source: ConfigSource, initial: InitialConfig) -> Result<Arc<Reloader>, ServeError> {
+    async fn start_reloader(
+        &self,
+        source: ConfigSource,
+        initial: InitialConfig,
+        last_read_entry: &Arc<AtomicU64>,
+    ) -> Result<Arc<Reloader>, ServeError> {
         let Self { review, providers, identification, .. } = self;
         let live = LiveGateway {
             router: providers.router.clone(),
@@ -182,6 +187,7 @@ impl Parts {
             accounts: Arc::clone(&providers.accounts),
             pins: Arc::clone(&review.pins),
             store: Arc::clone(&self.store),
+            last_read_entry: Arc::clone(last_read_entry),
             reviewers: Arc::clone(&review.reviewers),
             webhooks: Arc::clone(&self.webhooks),
             authenticator: Arc::clone(&identification.authenticator),

@@ -18,6 +18,8 @@ struct GatewayLog {
     fails_at: Mutex<&'static str>,
     /// The policies in the store: the one that was saved here, and the newest.
     store: Mutex<PolicySnapshots>,
+    /// The decisions in the audit trail that were not applied yet.
+    unapplied_decisions: Mutex<Vec<bool>>,
 }
 
 impl GatewayLog {
@@ -79,6 +81,10 @@ impl Reconfigurable for RecordingGateway {
         let details: Value = serde_json::from_str(&details).unwrap();
         let result = self.0.record("record", format!("{event} {by} {}", details["loosens"].as_array().unwrap().len()));
         async { result }.boxed()
+    }
+    fn unapplied_decisions<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Vec<bool>> {
+        let decisions = self.0.unapplied_decisions.lock().clone();
+        async { decisions }.boxed()
     }
 }
 
@@ -346,6 +352,28 @@ async fn own_decision_does_not_count_for_later_changes() {
     assert_eq!(gateway.digest(), digest);
     gateway.reloader.apply_remote_decision(&digest, false, "bob").await;
     assert!(gateway.reloader.status().waiting.is_none());
+}
+
+#[tokio::test]
+async fn first_of_decisions_at_several_nodes_counts() {
+    let gateway = TestGateway::new(SERVERS);
+    let decide = async |recorded: &[bool], accept| {
+        gateway.reload(SERVERS).await;
+        gateway.reload("policy: { default: allow }\n").await;
+        *gateway.log.unapplied_decisions.lock() = recorded.to_vec();
+        gateway.reloader.decide(&gateway.digest(), accept, "alice").await
+    };
+    // Another node accepts the changes just before they are refused here.
+    assert_eq!(decide(&[true, false], false).await, Err(ConsentError::DecidedElsewhere));
+    let digest = gateway.digest();
+    gateway.reloader.apply_remote_decision(&digest, true, "bob").await;
+    gateway.reloader.apply_remote_decision(&digest, false, "alice").await;
+    assert_eq!((gateway.reloader.status().waiting.is_none(), gateway.default()), (true, PolicyDefault::Allow));
+    // Here they are refused just before another node accepts them.
+    assert_eq!(decide(&[false, true], false).await, Ok(()));
+    // This node's own refusal is an earlier one, and the other node decides as this one.
+    assert_eq!(decide(&[false, true, true], true).await, Ok(()));
+    assert_eq!(gateway.default(), PolicyDefault::Allow);
 }
 
 #[tokio::test]
