@@ -34,6 +34,11 @@ impl SilenceDetector {
         self.expects_regular_answers.store(true, Ordering::Release);
     }
 
+    /// Returns `true` if the server is queried each second and has not answered for [`MAX_SILENCE`].
+    pub fn is_silent(&self) -> bool {
+        self.expects_regular_answers.load(Ordering::Acquire) && self.last_answer.lock().elapsed() >= MAX_SILENCE
+    }
+
     /// Waits for an answer like [`Self::answer`], and returns an error if there is none.
     pub async fn require_answer<T>(
         &self,
@@ -107,8 +112,9 @@ mod tests {
     async fn request_gives_up_when_server_is_silent() {
         let (silence, began) = (polled_detector(), Instant::now());
         let never = std::future::pending::<Result<(), StoreError>>();
+        assert!(!silence.is_silent());
         assert!(silence.answer(END, never).await.is_none());
-        assert_eq!(began.elapsed(), MAX_SILENCE);
+        assert_eq!((began.elapsed(), silence.is_silent()), (MAX_SILENCE, true));
         // An error is no sign of life, because it may come from the connection.
         let refused = silence.answer(END, async { Err::<(), _>(StoreError::Closed) });
         assert!(refused.await.unwrap().is_err());

@@ -1,9 +1,12 @@
-//! Appends entries to the audit trail in PostgreSQL.
+//! Appends entries to the audit trail in PostgreSQL, and finds them.
 
 use deadpool_postgres::ClientWrapper;
 use jiff::Timestamp;
 
-use super::rows::{execute, take_heads};
+use super::{
+    PgConnector,
+    rows::{execute, query_opt, take_heads},
+};
 use crate::{
     Heads, StoreError,
     rows::{signed, to_postgres_text},
@@ -85,4 +88,13 @@ pub(super) async fn append_entry(
     let audit = entries.push_entry(heads.audit, &content);
     entries.write(client).await?;
     set_heads(client, Heads { audit, ..heads }).await
+}
+
+/// Returns `true` if the trail contains the entry. Waits until no other transaction holds the heads.
+pub(super) async fn contains(connector: &PgConnector, entry: AuditHead) -> Result<bool, StoreError> {
+    let client = connector.connect().await?;
+    client.batch_execute("BEGIN").await?;
+    take_heads(&client).await?;
+    let row = query_opt(&client, "SELECT hash FROM audit WHERE seq = $1", &[&signed(entry.seq)]).await?;
+    Ok(row.is_some_and(|row| row.get::<_, &[u8]>(0) == entry.hash))
 }

@@ -30,7 +30,7 @@ use super::{
     node_rows::CHANNEL,
     nodes::Membership,
     rows::{self, execute, query_opt},
-    trail::{InsertBatch, set_heads},
+    trail::{self, InsertBatch, set_heads},
 };
 use crate::{
     AuditRecord, CommittedWrite, Heads, Nodes as _, StoreError, TransitionDraft, WriteError, WriteRequest,
@@ -168,6 +168,7 @@ impl Writer {
             Err(error) => {
                 self.client = None;
                 self.connector.health.record_failure(&error);
+                self.refuse_waiting();
             }
         }
     }
@@ -186,14 +187,24 @@ impl Writer {
         }
     }
 
-    fn answer_batch(&self, batch: Vec<Command>, outcome: Result<Vec<WriteResult>, BatchError>) {
+    fn answer_batch(&mut self, batch: Vec<Command>, outcome: Result<Vec<WriteResult>, BatchError>) {
         let error = match outcome {
             Ok(outcomes) => return answer(batch, outcomes),
             Err(BatchError::Aborted(error)) => error,
             Err(BatchError::Unknown) => StoreError::OutcomeUnknown,
         };
         self.connector.health.record_failure(&error);
+        self.refuse_waiting();
         refuse(batch, &error);
+    }
+
+    /// If the server is silent, refuses the writes that have waited for the last attempt. They would wait as long again.
+    fn refuse_waiting(&mut self) {
+        while self.connector.silence.is_silent()
+            && let Ok(first) = self.queue.try_recv()
+        {
+            refuse(self.metrics.take_batch(first, || self.queue.try_recv().ok()), &error::no_answer());
+        }
     }
 
     /// Runs a batch in one transaction. A failure leaves no open transaction, and drops a connection that may be
@@ -246,7 +257,7 @@ impl Writer {
         let mut pause = Duration::from_millis(20);
         let mut give_up = None;
         loop {
-            let lookup = trail_contains(&self.connector, entry);
+            let lookup = trail::contains(&self.connector, entry);
             match self.connector.silence.require_answer(ANSWER_TIMEOUT, lookup).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => return Err(BatchError::Aborted(error)),
@@ -266,15 +277,6 @@ impl Writer {
             pause = (pause * 2).min(Duration::from_secs(1));
         }
     }
-}
-
-/// Returns `true` if the trail contains the entry. Waits until no other transaction holds the heads.
-async fn trail_contains(connector: &PgConnector, entry: AuditHead) -> Result<bool, StoreError> {
-    let client = connector.connect().await?;
-    client.batch_execute("BEGIN").await?;
-    rows::take_heads(&client).await?;
-    let row = query_opt(&client, "SELECT hash FROM audit WHERE seq = $1", &[&signed(entry.seq)]).await?;
-    Ok(row.is_some_and(|row| row.get::<_, &[u8]>(0) == entry.hash))
 }
 
 /// Writes a batch, without committing. Returns no heads if there is nothing to commit. After an error, the caller must
