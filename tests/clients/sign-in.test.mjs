@@ -69,9 +69,16 @@ describe('people of one provider', () => {
         const back = await provider.signIn(await browser.begin(), 'alice');
         assert.equal(await new Browser(gateway).comeBack(back), '/#sign-in-problem=interrupted');
         const cookie = browser.cookies.get('countersign_sign_in');
-        assert.match(await browser.comeBack(back), /#code=/);
+        const pages = [await browser.comeBack(back)];
         browser.cookies.set('countersign_sign_in', cookie);
         assert.equal(await browser.comeBack(back), '/#sign-in-problem=provider-unusable', 'a code is exchanged once');
+        pages.push(await browser.visitProvider(provider, 'alice'));
+        const redeem = async (page, by) => (await by.post('/api/sign-in', { code: page.slice('/#code='.length) })).status;
+        for (const page of pages) {
+            assert.equal(await redeem(page, new Browser(gateway)), 401, 'a link signs in no other browser');
+            assert.equal(await redeem(page, browser), 200, 'two tabs sign in at the same time');
+            assert.equal(await redeem(page, browser), 401);
+        }
         const state = new URL(await browser.begin()).searchParams.get('state');
         const denied = new URL(`${gateway.url}/api/sign-in/callback?error=access_denied&error_description=x&state=${state}&iss=${encodeURIComponent(provider.issuer)}`);
         assert.equal(await browser.comeBack(denied), '/#sign-in-problem=denied');

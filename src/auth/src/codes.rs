@@ -2,15 +2,20 @@
 //!
 //! Codes are created by `countersign open` (another process), by a gateway that starts at a terminal, and by a sign-in
 //! at the identity provider. Anybody who can write the data directory can create one, too. A code is stored as a hash,
-//! works once, and expires after at most ten minutes. It is never logged.
+//! works once, and expires after at most ten minutes. It is never logged. The code of a sign-in at the identity provider works only
+//! in the browser that came back from there, so that a link cannot sign anybody in as somebody else.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
     keys,
     stored_credentials::{StoredCredentials, report_unavailable},
+    tokens::oidc::SIGN_IN_COOKIE,
 };
-use countersign_domain::principal::{Principal, Role};
+use countersign_domain::{
+    changes::digest::hex,
+    principal::{Principal, Role, SecretHash},
+};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::secret;
 use countersign_store::{
@@ -23,17 +28,27 @@ pub const CODE_PREFIX: &str = "csc_";
 /// The time within which a code must be used.
 pub const CODE_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
 /// The time within which a browser must use the code that it got after a sign-in at the identity provider.
-const SESSION_CODE_LIFETIME: SignedDuration = SignedDuration::from_mins(1);
+pub const SESSION_CODE_LIFETIME: SignedDuration = SignedDuration::from_mins(1);
+
+/// A code that works only in one browser.
+#[derive(Debug, PartialEq, Eq)]
+pub struct BrowserCode {
+    pub code: String,
+    /// The value of the browser's cookie [`cookie_name`].
+    pub secret: String,
+}
 
 /// Creates a code and stores its hash. Blocks for a durable write.
 ///
 /// # Errors
 /// `STORE_UNAVAILABLE`; `INTERNAL_ERROR` if there is no source of randomness.
 pub fn create(credentials: &dyn Credentials, now: Timestamp) -> Result<String, McpError> {
-    store_code(credentials, None, now, CODE_LIFETIME)
+    let code = secret::generate(CODE_PREFIX)?;
+    store_code(credentials, &stored_hash(&code, None), None, now, CODE_LIFETIME)?;
+    Ok(code)
 }
 
-/// Creates a code that signs in the person of a session at the identity provider.
+/// Creates a code that signs in the person of a session at the identity provider, in the browser that gets its secret.
 ///
 /// # Errors
 /// The same as [`create`].
@@ -41,33 +56,47 @@ pub fn create_for_session(
     credentials: &dyn Credentials,
     session: &ProviderSession,
     now: Timestamp,
-) -> Result<String, McpError> {
-    store_code(credentials, Some(session), now, SESSION_CODE_LIFETIME)
+) -> Result<BrowserCode, McpError> {
+    let code = BrowserCode { code: secret::generate(CODE_PREFIX)?, secret: secret::generate("")? };
+    let hash = stored_hash(&code.code, Some(&code.secret));
+    store_code(credentials, &hash, Some(session), now, SESSION_CODE_LIFETIME)?;
+    Ok(code)
 }
 
 fn store_code(
     credentials: &dyn Credentials,
+    hash: &SecretHash,
     session: Option<&ProviderSession>,
     now: Timestamp,
     lifetime: SignedDuration,
-) -> Result<String, McpError> {
-    let code = secret::generate(CODE_PREFIX)?;
+) -> Result<(), McpError> {
     let expires_at = now.checked_add(lifetime).map_err(|_| McpError::new(ErrorKind::Internal, "the clock is off"))?;
-    credentials.put_code(&secret::hash(code.as_bytes()), session, now, expires_at).map_err(|error| {
+    credentials.put_code(hash, session, now, expires_at).map_err(|error| {
         tracing::error!(%error, "cannot store a sign-in code");
         error.to_mcp()
-    })?;
-    Ok(code)
+    })
+}
+
+/// Returns the name of the cookie with the browser's secret for a code. Each code has a cookie of its own, so that several tabs can
+/// sign in at the same time.
+#[must_use]
+pub fn cookie_name(code: &str) -> String {
+    format!("{SIGN_IN_COOKIE}_{}", hex(&secret::hash(code.as_bytes())[..8]))
+}
+
+/// Returns the hash under which a code is stored, together with the secret of its browser if it has one.
+fn stored_hash(code: &str, browser_secret: Option<&str>) -> SecretHash {
+    secret::hash([code, browser_secret.unwrap_or_default()].concat().as_bytes())
 }
 
 /// Checks that a code exists, which costs only a read, so that wrong codes cause no durable writes. The timing reveals
-/// nothing about a guess, because hashes are looked up.
+/// nothing about a guess, because hashes are looked up. `browser_secret` is the value of the cookie [`cookie_name`].
 ///
 /// # Errors
-/// `UNAUTHORIZED` for a code that does not exist; `STORE_UNAVAILABLE`.
-pub fn check_exists(store: &StoredCredentials, code: &str) -> Result<(), McpError> {
+/// `UNAUTHORIZED` for a code that does not exist, or that belongs to another browser; `STORE_UNAVAILABLE`.
+pub fn check_exists(store: &StoredCredentials, code: &str, browser_secret: Option<&str>) -> Result<(), McpError> {
     let is_known = secret::is_well_formed(CODE_PREFIX, code)
-        && store.reader().knows_code(&secret::hash(code.as_bytes())).map_err(report_unavailable)?;
+        && store.reader().knows_code(&stored_hash(code, browser_secret)).map_err(report_unavailable)?;
     if is_known {
         return Ok(());
     }
@@ -75,17 +104,18 @@ pub fn check_exists(store: &StoredCredentials, code: &str) -> Result<(), McpErro
 }
 
 /// Redeems a code. Returns the principal who signs in with it, and their session at the identity provider, if any.
-/// Blocks for a durable write.
+/// `browser_secret` is the value of the cookie [`cookie_name`]. Blocks for a durable write.
 ///
 /// # Errors
-/// `UNAUTHORIZED` for a code that is unknown, used or expired, or whose person no longer has a role, where only the log
-/// says which; `STORE_UNAVAILABLE`.
+/// `UNAUTHORIZED` for a code that is unknown, used or expired, that belongs to another browser, or whose person no longer has a
+/// role, where only the log says which; `STORE_UNAVAILABLE`.
 pub fn redeem(
     store: &StoredCredentials,
     code: &str,
+    browser_secret: Option<&str>,
     now: Timestamp,
 ) -> Result<(Principal, Option<ProviderSession>), McpError> {
-    let hash = secret::hash(code.as_bytes());
+    let hash = stored_hash(code, browser_secret);
     let outcome = if secret::is_well_formed(CODE_PREFIX, code) {
         store.writer().take_code(&hash, now).map_err(report_unavailable)?
     } else {
@@ -158,7 +188,11 @@ fn reviewer_name(user: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use countersign_domain::principal::Claims;
+    use countersign_store::people::StoredPerson;
 
     #[test]
     fn code_works_once_and_expires_after_ten_minutes() {
@@ -166,16 +200,53 @@ mod tests {
         let stored = StoredCredentials::in_directory(dir.path()).unwrap();
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let code = create(stored.writer(), now).unwrap();
-        let name = redeem(&stored, &code, now + CODE_LIFETIME - SignedDuration::from_secs(1)).unwrap().0.name;
+        let last_second = now + CODE_LIFETIME - SignedDuration::from_secs(1);
+        let name = redeem(&stored, &code, None, last_second).unwrap().0.name;
         assert_eq!(name, local_reviewer());
-        redeem(&stored, &code, now).unwrap_err();
+        redeem(&stored, &code, None, now).unwrap_err();
         let late = create(stored.writer(), now).unwrap();
-        redeem(&stored, &late, now + CODE_LIFETIME).unwrap_err();
+        redeem(&stored, &late, None, now + CODE_LIFETIME).unwrap_err();
         for wrong in ["", "csc_", "csc_nothing", &secret::generate(CODE_PREFIX).unwrap(), &"x".repeat(100_000)] {
-            assert_eq!(check_exists(&stored, wrong).unwrap_err().kind, ErrorKind::Unauthorized);
-            assert_eq!(redeem(&stored, wrong, now).unwrap_err().kind, ErrorKind::Unauthorized);
+            assert_eq!(check_exists(&stored, wrong, None).unwrap_err().kind, ErrorKind::Unauthorized);
+            assert_eq!(redeem(&stored, wrong, None, now).unwrap_err().kind, ErrorKind::Unauthorized);
         }
-        check_exists(&stored, &late).unwrap();
+        check_exists(&stored, &late, None).unwrap();
+    }
+
+    #[test]
+    fn code_of_a_session_works_only_in_its_browser() {
+        let dir = tempfile::tempdir().unwrap();
+        let stored = StoredCredentials::in_directory(dir.path()).unwrap();
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        let session = ProviderSession {
+            issuer: "https://id.example".into(),
+            subject: "ada".into(),
+            sid: None,
+            tokens: String::new(),
+            has_refresh_token: false,
+            auth_time: None,
+            acr: None,
+            ends_at: now + SignedDuration::from_hours(1),
+        };
+        let person = StoredPerson {
+            name: session.person(),
+            role: Some(Role::Reviewer),
+            claims: Arc::new(Claims { json: "{}".into(), ..Claims::default() }),
+            updated_at: now,
+            revoked_at: None,
+        };
+        stored.writer().put_person(&person).unwrap();
+        let [own, other] = [(); 2].map(|()| create_for_session(stored.writer(), &session, now).unwrap());
+        assert_ne!(cookie_name(&own.code), cookie_name(&other.code), "two tabs");
+        for secret in [None, Some(""), Some(other.secret.as_str())] {
+            assert_eq!(check_exists(&stored, &own.code, secret).unwrap_err().kind, ErrorKind::Unauthorized);
+            assert_eq!(redeem(&stored, &own.code, secret, now).unwrap_err().kind, ErrorKind::Unauthorized);
+        }
+        for code in [own, other] {
+            check_exists(&stored, &code.code, Some(&code.secret)).unwrap();
+            let (principal, session) = redeem(&stored, &code.code, Some(&code.secret), now).unwrap();
+            assert_eq!((principal.name, session.is_some()), (person.name.clone(), true));
+        }
     }
 
     #[test]

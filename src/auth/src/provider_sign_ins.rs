@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    codes,
+    codes::{self, BrowserCode},
     dashboard_sign_ins::is_live,
     stored_credentials::{StoredCredentials, report_unavailable},
     tokens::oidc::{MAX_SESSION_LIFETIME, OidcClient, Renewal, SignInError, VerifiedPerson},
@@ -42,11 +42,11 @@ impl ProviderSignIns {
         &self.client
     }
 
-    /// Finishes a sign-in, and returns a one-time code for the dashboard.
+    /// Finishes a sign-in, and returns a one-time code for the dashboard in this browser.
     ///
     /// # Errors
     /// Returns why nobody is signed in.
-    pub async fn finish(&self, query: &str, cookie: Option<&str>, now: Timestamp) -> Result<String, SignInError> {
+    pub async fn finish(&self, query: &str, cookie: Option<&str>, now: Timestamp) -> Result<BrowserCode, SignInError> {
         let VerifiedPerson { person, session } = self.client.finish(query, cookie, now).await?;
         let code = self.with_store(move |store| {
             store.writer().put_person(&person)?;
@@ -216,7 +216,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::tokens::tests::{fake_provider::FakeProvider, merge, signing::TestKey};
+    use crate::{
+        codes::BrowserCode,
+        tokens::tests::{fake_provider::FakeProvider, merge, signing::TestKey},
+    };
     use countersign_config::Config;
     use countersign_domain::principal::{Claims, Principal, Role};
     use countersign_runtime::sealing::Sealer;
@@ -270,14 +273,15 @@ mod tests {
             codes::create_for_session(store.writer(), &session, now()).unwrap()
         };
         let (adas_code, bobs_code) = (create_code("ada"), create_code("bob"));
+        let redeem = |code: &BrowserCode| codes::redeem(&store, &code.code, Some(&code.secret), now());
         let claims = json!({
             "iss": provider.issuer, "aud": "gateway", "sub": "ada", "jti": "1", "iat": now().as_second(),
             "exp": now().as_second() + 120, "events": { "http://schemas.openid.net/event/backchannel-logout": {} },
         });
         let token = key.sign(&merge(&key.header(), json!({ "typ": "logout+jwt" })), &claims);
         assert_eq!(sign_ins.end_sessions(&token, now()).await.unwrap(), 1);
-        assert_eq!(codes::redeem(&store, &adas_code, now()).unwrap_err().kind, ErrorKind::Unauthorized);
-        assert_eq!(codes::redeem(&store, &bobs_code, now()).unwrap().1.unwrap().subject, "bob");
+        assert_eq!(redeem(&adas_code).unwrap_err().kind, ErrorKind::Unauthorized);
+        assert_eq!(redeem(&bobs_code).unwrap().1.unwrap().subject, "bob");
         provider.stop().await;
     }
 

@@ -145,9 +145,9 @@ mod tests {
 
         let now = Timestamp::now();
         let code = codes::create(&*other, now).unwrap();
-        let reviewer = codes::redeem(&stored, &code, now).unwrap().0;
+        let reviewer = codes::redeem(&stored, &code, None, now).unwrap().0;
         assert_eq!((reviewer.role, reviewer.key_id), (Role::Reviewer, None));
-        assert_eq!(codes::redeem(&stored, &code, now).unwrap_err().kind, ErrorKind::Unauthorized);
+        assert_eq!(codes::redeem(&stored, &code, None, now).unwrap_err().kind, ErrorKind::Unauthorized);
     }
 
     #[tokio::test]

@@ -49,7 +49,7 @@ struct SignedInPrincipal<'a> {
 /// Signs in to the dashboard.
 ///
 /// The body has a one-time code (from `countersign open`), or the API key of a reviewer, viewer or admin. Failed attempts are
-/// limited for each address.
+/// limited for each address. The code of a sign-in with the identity provider works only with the cookie of its browser.
 #[utoipa::path(post, path = "/api/sign-in", operation_id = "signIn", security(()), request_body = SignInRequest, responses(
     (status = 200, body = SignInResponse, headers(("Set-Cookie" = String,
         description = "`countersign_session`: HttpOnly, SameSite=Strict, Path=/, and Secure over https.")),
@@ -71,7 +71,7 @@ pub async fn sign_in(
     let peer = data.authentication.address(&request);
     let body: SignInRequest = body::read_json(&request, payload).await?;
     // Verified before failures are counted, so that the right credential works however many wrong ones were sent.
-    let subject = verify_credential(&data, body, peer).await.map_err(|error| match error.kind {
+    let subject = verify_credential(&data, &request, body, peer).await.map_err(|error| match error.kind {
         ErrorKind::Unauthorized => {
             data.attempts.record_failure(AttemptSource::for_peer(peer), std::time::Instant::now(), error)
         }
@@ -102,16 +102,21 @@ struct SignInSubject {
 
 async fn verify_credential(
     data: &SignInData,
+    request: &HttpRequest,
     body: SignInRequest,
     peer: Option<std::net::IpAddr>,
 ) -> Result<SignInSubject, McpError> {
     match (body.code, body.key) {
         (Some(code), None) => {
-            codes::check_exists(&data.credentials, code.trim())?;
+            let code = code.trim().to_owned();
+            let cookie = request.cookie(&codes::cookie_name(&code));
+            let browser_secret = cookie.map(|cookie| cookie.value().to_owned());
+            codes::check_exists(&data.credentials, &code, browser_secret.as_deref())?;
             let credentials = Arc::clone(&data.credentials);
-            let redeemed =
-                background::spawn_blocking(move || codes::redeem(&credentials, code.trim(), Timestamp::now())).await;
-            let (principal, session) = redeemed??;
+            let redeemed = background::spawn_blocking(move || {
+                codes::redeem(&credentials, &code, browser_secret.as_deref(), Timestamp::now())
+            });
+            let (principal, session) = redeemed.await??;
             Ok(SignInSubject { principal: Arc::new(principal), key: None, session })
         }
         (None, Some(key)) => {

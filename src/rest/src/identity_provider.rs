@@ -4,28 +4,33 @@
 //! A sign-in that fails ends on the dashboard, whose address then names the problem. The provider's own error texts are
 //! not passed on.
 
+use std::borrow::Cow;
+
 use actix_web::{
     HttpRequest, HttpResponse, HttpResponseBuilder,
     cookie::{Cookie, SameSite, time::Duration as CookieDuration},
     http::header::{CACHE_CONTROL, LOCATION, REFERRER_POLICY},
     web,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{Problem, Query, SignInData, account::set_cookie, body, json_ok};
-use countersign_auth::tokens::{
-    TokenVerifier,
-    oidc::{self, SignInError},
-    public_client::ClientSettings,
+use countersign_auth::{
+    codes,
+    tokens::{
+        TokenVerifier,
+        oidc::{self, SignInError},
+        public_client::ClientSettings,
+    },
 };
 use countersign_config::OidcConfig;
 use countersign_domain::principal::Scope;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_review::Changes;
 
-/// The path of the cookie of a sign-in that has begun.
+/// The path of the cookies of a sign-in that is not complete.
 const COOKIE_PATH: &str = "/api/sign-in";
 
 /// The ways to sign in.
@@ -99,7 +104,8 @@ pub async fn begin(
     match data.provider_sign_ins.client().begin(required, Timestamp::now()).await {
         Ok(started) => {
             let mut response = redirect(&started.url);
-            set_cookie(&mut response, &sign_in_cookie(&data, started.cookie, oidc::MAX_SIGN_IN_DURATION.as_secs()))?;
+            let cookie = (oidc::SIGN_IN_COOKIE, started.cookie);
+            set_cookie(&mut response, &sign_in_cookie(&data, cookie, oidc::MAX_SIGN_IN_DURATION))?;
             Ok(response)
         }
         Err(error) => Ok(redirect(&problem_url(error))),
@@ -118,6 +124,8 @@ pub struct CallbackParams {
 }
 
 /// Finishes the sign-in of a browser that comes back from the identity provider.
+///
+/// The code works only in this browser, which gets a cookie for it.
 #[utoipa::path(get, path = "/api/sign-in/callback", operation_id = "finishProviderSignIn", security(()),
     params(CallbackParams), responses(
     (status = 302, description = "The dashboard, with `#code=…` or `#sign-in-problem=…`")))]
@@ -126,13 +134,18 @@ pub async fn finish(request: HttpRequest, data: web::Data<SignInData>) -> Result
     let cookie = cookie.as_ref().map(Cookie::value);
     let finished = data.provider_sign_ins.finish(request.query_string(), cookie, Timestamp::now()).await;
     let url = match &finished {
-        Ok(code) => format!("/#code={code}"),
+        Ok(code) => format!("/#code={}", code.code),
         Err(error) => problem_url(*error),
     };
     let mut response = redirect(&url);
     // The cookie may belong to another sign-in, which was begun in another tab and can still be finished.
     if finished != Err(SignInError::Interrupted) {
-        set_cookie(&mut response, &sign_in_cookie(&data, String::new(), 0))?;
+        let cookie = (oidc::SIGN_IN_COOKIE, String::new());
+        set_cookie(&mut response, &sign_in_cookie(&data, cookie, SignedDuration::ZERO))?;
+    }
+    if let Ok(code) = finished {
+        let cookie = (codes::cookie_name(&code.code), code.secret);
+        set_cookie(&mut response, &sign_in_cookie(&data, cookie, codes::SESSION_CODE_LIFETIME))?;
     }
     Ok(response)
 }
@@ -177,15 +190,19 @@ fn no_store(mut response: HttpResponseBuilder) -> HttpResponseBuilder {
     response
 }
 
-/// Builds the cookie of a sign-in that has begun.
-fn sign_in_cookie(data: &SignInData, value: String, seconds: i64) -> Cookie<'static> {
+/// Builds a cookie of a sign-in that is not complete.
+fn sign_in_cookie(
+    data: &SignInData,
+    cookie: (impl Into<Cow<'static, str>>, String),
+    lifetime: SignedDuration,
+) -> Cookie<'static> {
     let is_secure = data.authentication.sign_ins.has_secure_cookies();
-    flow_cookie((oidc::SIGN_IN_COOKIE, value), COOKIE_PATH, CookieDuration::seconds(seconds), is_secure)
+    flow_cookie(cookie, COOKIE_PATH, CookieDuration::seconds(lifetime.as_secs()), is_secure)
 }
 
 /// Builds the cookie of a browser that leaves for another site. It is `Lax`, because the browser comes back from there.
 pub(super) fn flow_cookie(
-    (name, value): (&'static str, String),
+    (name, value): (impl Into<Cow<'static, str>>, String),
     path: &'static str,
     lifetime: CookieDuration,
     is_secure: bool,
