@@ -121,6 +121,25 @@ test('tabs share a sign-in and a sign-out', async () => {
   await first.context().close();
 });
 
+test('a link of somebody else asks before it replaces the sign-in of all tabs', async () => {
+  const first = await dashboard(browser, gateway);
+  const second = await newPage(browser, gateway, { context: first.context() });
+  const names = () => Promise.all([first, second].map((page) => page.locator('.me-name').innerText()));
+  const dialog = second.getByRole('dialog', { name: 'Sign in as somebody else?' });
+  await second.goto(gateway.link());
+  await dialog.locator('p', { hasText: 'You are signed in as alice' }).waitFor();
+  await dialog.getByRole('button', { name: 'Cancel' }).click();
+  await becomes(names, ['alice', 'alice']);
+  await second.goto(gateway.link());
+  await dialog.getByRole('button', { name: 'Sign in' }).click();
+  await holds(names, ([one, other]) => one === other && one !== 'alice');
+  await live(first);
+  await live(second);
+  assertClean(first, status(401), status(403));
+  assertClean(second, status(401), status(403));
+  await first.context().close();
+});
+
 test('a tab that answers late still shares its sign-in', async () => {
   const first = await dashboard(browser, gateway);
   await first.evaluate(() => {

@@ -89,16 +89,20 @@ fn stored_hash(code: &str, browser_secret: Option<&str>) -> SecretHash {
     secret::hash([code, browser_secret.unwrap_or_default()].concat().as_bytes())
 }
 
-/// Checks that a code exists, which costs only a read, so that wrong codes cause no durable writes. The timing reveals
-/// nothing about a guess, because hashes are looked up. `browser_secret` is the value of the cookie [`cookie_name`].
+/// Returns the principal of a code without using it up, which costs only reads, so that wrong codes cause no durable writes. The
+/// timing reveals nothing about a guess, because hashes are looked up. `browser_secret` is the value of the cookie [`cookie_name`].
 ///
 /// # Errors
-/// `UNAUTHORIZED` for a code that does not exist, or that belongs to another browser; `STORE_UNAVAILABLE`.
-pub fn check_exists(store: &StoredCredentials, code: &str, browser_secret: Option<&str>) -> Result<(), McpError> {
-    let is_known = secret::is_well_formed(CODE_PREFIX, code)
-        && store.reader().knows_code(&stored_hash(code, browser_secret)).map_err(report_unavailable)?;
-    if is_known {
-        return Ok(());
+/// `UNAUTHORIZED` for a code that does not exist, that belongs to another browser, or whose person no longer has a role;
+/// `STORE_UNAVAILABLE`.
+pub fn find_principal(
+    store: &StoredCredentials,
+    code: &str,
+    browser_secret: Option<&str>,
+) -> Result<Principal, McpError> {
+    let hash = stored_hash(code, browser_secret);
+    if secret::is_well_formed(CODE_PREFIX, code) && store.reader().knows_code(&hash).map_err(report_unavailable)? {
+        return Ok(read_subject(store, &hash)?.0);
     }
     Err(log_refusal(CodeOutcome::Unknown))
 }
@@ -124,7 +128,15 @@ pub fn redeem(
     if outcome != CodeOutcome::Accepted {
         return Err(log_refusal(outcome));
     }
-    let Some(session) = store.reader().code_session(&hash).map_err(report_unavailable)? else {
+    read_subject(store, &hash)
+}
+
+/// Returns the principal of a code, and their session at the identity provider, if any.
+fn read_subject(
+    store: &StoredCredentials,
+    hash: &SecretHash,
+) -> Result<(Principal, Option<ProviderSession>), McpError> {
+    let Some(session) = store.reader().code_session(hash).map_err(report_unavailable)? else {
         return Ok((Principal::new(local_reviewer(), Role::Reviewer), None));
     };
     let person = store.reader().person(&session.person()).map_err(report_unavailable)?;
@@ -207,10 +219,10 @@ mod tests {
         let late = create(stored.writer(), now).unwrap();
         redeem(&stored, &late, None, now + CODE_LIFETIME).unwrap_err();
         for wrong in ["", "csc_", "csc_nothing", &secret::generate(CODE_PREFIX).unwrap(), &"x".repeat(100_000)] {
-            assert_eq!(check_exists(&stored, wrong, None).unwrap_err().kind, ErrorKind::Unauthorized);
+            assert_eq!(find_principal(&stored, wrong, None).unwrap_err().kind, ErrorKind::Unauthorized);
             assert_eq!(redeem(&stored, wrong, None, now).unwrap_err().kind, ErrorKind::Unauthorized);
         }
-        check_exists(&stored, &late, None).unwrap();
+        find_principal(&stored, &late, None).unwrap();
     }
 
     #[test]
@@ -239,11 +251,11 @@ mod tests {
         let [own, other] = [(); 2].map(|()| create_for_session(stored.writer(), &session, now).unwrap());
         assert_ne!(cookie_name(&own.code), cookie_name(&other.code), "two tabs");
         for secret in [None, Some(""), Some(other.secret.as_str())] {
-            assert_eq!(check_exists(&stored, &own.code, secret).unwrap_err().kind, ErrorKind::Unauthorized);
+            assert_eq!(find_principal(&stored, &own.code, secret).unwrap_err().kind, ErrorKind::Unauthorized);
             assert_eq!(redeem(&stored, &own.code, secret, now).unwrap_err().kind, ErrorKind::Unauthorized);
         }
         for code in [own, other] {
-            check_exists(&stored, &code.code, Some(&code.secret)).unwrap();
+            assert_eq!(find_principal(&stored, &code.code, Some(&code.secret)).unwrap().name, person.name);
             let (principal, session) = redeem(&stored, &code.code, Some(&code.secret), now).unwrap();
             assert_eq!((principal.name, session.is_some()), (person.name.clone(), true));
         }

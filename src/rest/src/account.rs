@@ -5,6 +5,7 @@ use std::sync::Arc;
 use actix_web::{HttpRequest, HttpResponse, http::header::SET_COOKIE, web};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use utoipa::ToSchema;
 
 use super::{
@@ -13,7 +14,7 @@ use super::{
     body, json_ok,
 };
 use countersign_auth::{OriginVerdict, attempts::AttemptSource, codes};
-use countersign_domain::principal::{Credential, Principal, Role, SecretHash};
+use countersign_domain::principal::{Credential, Identity, Principal, Role, SecretHash};
 use countersign_http::guard::{self, dashboard_cookies};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::background;
@@ -50,6 +51,7 @@ struct SignedInPrincipal<'a> {
 ///
 /// The body has a one-time code (from `countersign open`), or the API key of a reviewer, viewer or admin. Failed attempts are
 /// limited for each address. The code of a sign-in with the identity provider works only with the cookie of its browser.
+/// A code of another person than the one as whom the page is signed in is refused while the request has the page's secret.
 #[utoipa::path(post, path = "/api/sign-in", operation_id = "signIn", security(()), request_body = SignInRequest, responses(
     (status = 200, body = SignInResponse, headers(("Set-Cookie" = String,
         description = "`countersign_session`: HttpOnly, SameSite=Strict, Path=/, and Secure over https.")),
@@ -111,7 +113,8 @@ async fn verify_credential(
             let code = code.trim().to_owned();
             let cookie = request.cookie(&codes::cookie_name(&code));
             let browser_secret = cookie.map(|cookie| cookie.value().to_owned());
-            codes::check_exists(&data.credentials, &code, browser_secret.as_deref())?;
+            let subject = codes::find_principal(&data.credentials, &code, browser_secret.as_deref())?;
+            check_same_person(data, request, &subject)?;
             let credentials = Arc::clone(&data.credentials);
             let redeemed = background::spawn_blocking(move || {
                 codes::redeem(&credentials, &code, browser_secret.as_deref(), Timestamp::now())
@@ -129,6 +132,22 @@ async fn verify_credential(
         }
         _ => Err(McpError::new(ErrorKind::ValidationFailed, "the body must have either code or key")),
     }
+}
+
+/// Rejects a code of somebody else than the person as whom the page is signed in, because the browser would change hands in all
+/// its tabs. After the user has agreed, the page sends the code without its secret.
+fn check_same_person(data: &SignInData, request: &HttpRequest, subject: &Principal) -> Result<(), McpError> {
+    let Ok(Identity { principal, credential: Credential::SignIn(_) }) = data.authentication.identify(request) else {
+        return Ok(());
+    };
+    if principal.name == subject.name {
+        return Ok(());
+    }
+    let name = |principal: &Principal| principal.display_name().unwrap_or(&principal.name).to_owned();
+    let message =
+        "this browser is signed in as somebody else; to replace that, send the code without X-Countersign-Secret";
+    let details = json!({ "signedInAs": name(&principal), "signInAs": name(subject) });
+    Err(McpError::new(ErrorKind::Forbidden, message).with("details", details))
 }
 
 /// The next page of a browser that has signed out.

@@ -22,7 +22,8 @@ pub struct ProblemDocument {
     pub retry_after: Option<u64>,
     /// The current change, with 409.
     pub change: Option<Change>,
-    /// Further information: with `VALIDATION_FAILED` every fault, with `SIGN_IN_REQUIRED` the required sign-in.
+    /// Further information: with `VALIDATION_FAILED` every fault, with `SIGN_IN_REQUIRED` the required sign-in, with `FORBIDDEN` for a
+    /// code of another person both names.
     pub details: Option<ProblemDetails>,
 }
 
@@ -34,6 +35,10 @@ pub struct ProblemDetails {
     pub max_age: Option<u64>,
     /// The sufficient kinds of authentication.
     pub acr: Option<Vec<String>>,
+    /// The person as whom the page is signed in.
+    pub signed_in_as: Option<String>,
+    /// The person whom the code would sign in.
+    pub sign_in_as: Option<String>,
 }
 
 /// A fault of a value.

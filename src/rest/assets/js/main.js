@@ -1,7 +1,7 @@
 // Starts the page. A code in the address signs in, a stored secret resumes, otherwise the sign-in page is shown.
 
 import { mountAnnouncer, notice } from './core/announce.js';
-import { Api, explain } from './core/api.js';
+import { Api, explain, otherPerson } from './core/api.js';
 import { fill } from './core/dom.js';
 import { Keys } from './core/keys.js';
 import { t } from './core/locale.js';
@@ -9,7 +9,7 @@ import { leaveForProvider, restoreRoute, Session, takeCode, takeProblem } from '
 import { startClock } from './core/time.js';
 import { App } from './app.js';
 import { applyDensity } from './ui/density.js';
-import { providerProblem, SignInView, signInProblem } from './views/signin.js';
+import { askToReplace, providerProblem, SignInView, signInProblem } from './views/signin.js';
 
 // Runs first, so that the code leaves the address at once.
 let code = takeCode();
@@ -49,8 +49,8 @@ function showApp(me) {
   app.start();
 }
 
-async function signIn(credential) {
-  const { secret } = await api.signIn(credential);
+async function signIn(credential, options) {
+  const { secret } = await api.signIn(credential, options);
   session.begin(secret);
   restoreRoute();
   showApp(await api.me());
@@ -87,15 +87,20 @@ async function resume(message, isRetry = false) {
 async function signInByCode() {
   const oneTimeCode = code;
   code = null;
+  // With the secret of a sign-in in another tab, the gateway refuses a code of somebody else.
+  await session.borrow();
   showSignIn('', true);
   try {
     await signIn({ code: oneTimeCode });
   } catch (error) {
-    // An old link does not end an existing sign-in.
+    // An old link does not end an existing sign-in, and one of somebody else does so only if the user agrees.
     const problem = signInProblem(error, true);
     if (!session.secret) return showSignIn(problem);
     await resume(problem);
-    if (app) notice(problem, { tone: 'amber', iconName: 'alert' });
+    if (!app) return;
+    const people = otherPerson(error);
+    if (people) askToReplace(people, () => signIn({ code: oneTimeCode }, { withSecret: false }));
+    else notice(problem, { tone: 'amber', iconName: 'alert' });
   }
 }
 

@@ -201,6 +201,27 @@ async fn form_of_another_site_is_refused() {
 }
 
 #[actix::test]
+async fn code_of_another_person_needs_consent_of_the_page() {
+    let endpoints = Endpoints::open().await;
+    let (cookie, secret) = endpoints.sign_in(&json!({ "key": endpoints.key("alice", Role::Reviewer) })).await;
+    let (own, body) = (endpoints.origin(), json!({ "code": endpoints.code() }));
+    let send = async |cookie: &str, secret: Option<&str>, body: &Value| {
+        send_as_browser(&endpoints, "POST", "/api/sign-in", Some(cookie), secret, Some(&own), body).await
+    };
+    let refused = send(&cookie, Some(&secret), &body).await;
+    assert_eq!(refused.problem(403), "FORBIDDEN");
+    let names = json!({ "signedInAs": "alice", "signInAs": codes::local_reviewer() });
+    assert_eq!((refused.json()["details"].clone(), refused.header("set-cookie")), (names, None));
+    let accepted = send(&cookie, None, &body).await;
+    assert_eq!(accepted.status, 200, "the code is not used up: {accepted:?}");
+    let cookie = accepted.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let secret = accepted.json()["secret"].as_str().unwrap().to_owned();
+    let again = send(&cookie, Some(&secret), &json!({ "code": endpoints.code() })).await;
+    assert_eq!(again.status, 200, "the same person needs no consent: {again:?}");
+    endpoints.close().await;
+}
+
+#[actix::test]
 async fn code_works_once_and_guessing_is_limited() {
     let endpoints = Endpoints::open().await;
     let code = endpoints.code();

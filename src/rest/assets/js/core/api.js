@@ -30,13 +30,12 @@ export class Api {
     this.#unauthorized = unauthorized;
   }
 
-  #headers(extra) {
-    const secret = this.#secret();
+  #headers(extra, secret = this.#secret()) {
     return secret ? { 'X-Countersign-Secret': secret, ...extra } : { ...extra };
   }
 
-  async #call(method, path, { body, raw, signal, signingIn = false } = {}) {
-    const secret = this.#secret();
+  async #call(method, path, { body, raw, signal, signingIn = false, withSecret = true } = {}) {
+    const secret = withSecret ? this.#secret() : null;
     const payload = raw ?? (body === undefined ? undefined : JSON.stringify(body));
     const timeout = AbortSignal.timeout(TIMEOUT);
     let response;
@@ -44,7 +43,7 @@ export class Api {
     try {
       response = await fetch(path, {
         method,
-        headers: this.#headers({ Accept: 'application/json', ...(payload === undefined ? {} : { 'Content-Type': 'application/json' }) }),
+        headers: this.#headers({ Accept: 'application/json', ...(payload === undefined ? {} : { 'Content-Type': 'application/json' }) }, secret),
         body: payload,
         signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
         cache: 'no-store',
@@ -80,8 +79,9 @@ export class Api {
     return (await this.#call(...request)).value;
   }
 
-  async signIn(credential) {
-    return this.#fetchJson('POST', '/api/sign-in', { body: credential, signingIn: true });
+  /** Signs in. With the secret of a sign-in, a code of somebody else is refused; see `otherPerson`. */
+  async signIn(credential, { withSecret = true } = {}) {
+    return this.#fetchJson('POST', '/api/sign-in', { body: credential, signingIn: true, withSecret });
   }
 
   /** Returns the ways to sign in: `{provider}`. */
@@ -403,6 +403,9 @@ export function conflictOf(error) {
   if (!(error instanceof ApiError) || !error.problem.change) return null;
   return { change: error.problem.change, source: sourceOf(error.source, ['change', 'arguments']), proposed: sourceOf(error.source, ['change', 'proposedArguments']) };
 }
+
+/** Returns `{signedInAs, signInAs}` if a code was refused because it would sign the browser in as somebody else, or null. */
+export const otherPerson = (error) => (error instanceof ApiError && error.problem.details?.signInAs ? error.problem.details : null);
 
 /** Returns a sentence for people about a failed call. */
 export function explain(error) {

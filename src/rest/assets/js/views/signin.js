@@ -2,10 +2,11 @@
 
 import { h, fill } from '../core/dom.js';
 import { brand, icon } from '../core/icons.js';
-import { ApiError, explain } from '../core/api.js';
-import { t } from '../core/locale.js';
-import { visibleString } from '../core/text.js';
+import { ApiError, explain, otherPerson } from '../core/api.js';
+import { parts, t } from '../core/locale.js';
+import { quote, visibleString } from '../core/text.js';
 import { copyButton } from '../ui/badges.js';
+import { openDialog } from '../ui/dialog.js';
 
 const COMMANDS = [
   ['countersign open', t('signin.open')],
@@ -96,6 +97,32 @@ export function signInProblem(error, byCode) {
   if (error instanceof ApiError && error.status === 401) {
     return t(byCode ? 'signin.usedLink' : 'signin.unknownKey');
   }
-  if (error instanceof ApiError && error.status === 403) return t('signin.agentKey');
+  if (error instanceof ApiError && error.status === 403 && !otherPerson(error)) return t('signin.agentKey');
   return explain(error);
+}
+
+/** Asks whether a link may sign the browser in as somebody else. `replace()` signs in or throws. */
+export function askToReplace({ signedInAs, signInAs }, replace) {
+  const problem = h('p', { class: 'edit-errors', role: 'alert' });
+  const button = h('button', { type: 'submit', class: 'primary' }, t('signin.signIn'));
+  openDialog({
+    title: t('signin.replaceTitle'),
+    build: (close) => h('form', {
+      class: 'sheet-body',
+      onsubmit: async (event) => {
+        event.preventDefault();
+        button.disabled = true;
+        try {
+          await replace();
+          close();
+        } catch (error) {
+          fill(problem, icon('alert'), visibleString(signInProblem(error, true)));
+          button.disabled = false;
+        }
+      },
+    },
+    h('p', null, parts('signin.replace', { current: h('strong', null, quote(signedInAs, 120)), other: h('strong', null, quote(signInAs, 120)) })),
+    problem,
+    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), button)),
+  });
 }

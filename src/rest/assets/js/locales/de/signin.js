@@ -24,6 +24,8 @@ export default {
   'signin.problem.not-strong': 'Der Identitätsanbieter hat Sie nicht so stark authentifiziert, wie die Regel es verlangt, daher können Sie über diese Änderung nicht entscheiden. Wählen Sie dort eine andere Anmeldeart oder wenden Sie sich an einen Administrator: Der Anbieter muss „acr_values“ unterstützen.',
   'signin.failed': 'Die Anmeldung ist fehlgeschlagen. Versuchen Sie es erneut.',
   'signin.usedLink': 'Dieser Link wurde bereits verwendet oder ist abgelaufen. Mit „countersign open“ erhalten Sie einen neuen.',
+  'signin.replaceTitle': 'Als jemand anderes anmelden?',
+  'signin.replace': 'Sie sind als {current} angemeldet. Stattdessen als {other} anmelden? Das gilt für alle Tabs dieses Browsers.',
   'signin.unknownKey': 'Dieser Schlüssel ist hier nicht bekannt oder wurde widerrufen.',
   'signin.agentKey': 'Dieser Schlüssel ist für Agenten. Das Dashboard braucht einen Schlüssel mit der Rolle reviewer, viewer oder admin.',
 };

@@ -24,6 +24,8 @@ export default {
   'signin.problem.not-strong': 'The identity provider did not sign you in as strongly as the rule requires, so you cannot decide on this change. Choose another way to sign in there, or ask an administrator: the provider must support “acr_values”.',
   'signin.failed': 'The sign-in failed. Try again.',
   'signin.usedLink': 'This link has already been used or has expired. Run “countersign open” for a new one.',
+  'signin.replaceTitle': 'Sign in as somebody else?',
+  'signin.replace': 'You are signed in as {current}. Sign in as {other} instead? This applies to all tabs of this browser.',
   'signin.unknownKey': 'This key is not known here or has been revoked.',
   'signin.agentKey': 'This key is for agents. The dashboard needs a key with the role reviewer, viewer or admin.',
 };
