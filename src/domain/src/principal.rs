@@ -243,6 +243,12 @@ impl TokenRights {
         let claims = principal.claims.as_ref().filter(|_| principal.key_id.is_none())?;
         Some(Self { role: principal.role, groups: claims.groups.clone() })
     }
+
+    /// Returns the claims on which the rights depend.
+    #[must_use]
+    pub fn claims(&self) -> Claims {
+        Claims { groups: self.groups.clone(), ..Claims::default() }
+    }
 }
 
 /// Returns the name of a person at an identity provider: `ISSUER#SUBJECT`. It equals no name of a key, an owner or another

@@ -39,7 +39,7 @@ use crate::{completion::run_to_completion, tool_acceptance::RouteRebuilder};
 use countersign_domain::{
     changes::{machine::SYSTEM, person::Person},
     policy::{Reviewers, StandingRule, StandingRuleSource, StandingVerdict, standing_rules::UseCounter},
-    principal::Principal,
+    principal::{Principal, TokenRights},
 };
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
@@ -465,6 +465,7 @@ fn unrestricted_rule(
         created_by_owner: by.owner.clone(),
         created_by_key: by.key_id.clone(),
         created_by_other_names: by.other_names().to_vec(),
+        created_by_token: TokenRights::from_principal(by),
         comment: None,
         created_at: now,
         expires_at: None,

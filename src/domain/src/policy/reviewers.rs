@@ -294,13 +294,12 @@ impl Reviewers {
         key_id: Option<&String>,
         token: Option<&TokenRights>,
     ) -> Result<Option<Principal>, McpError> {
-        let claims = |token: &TokenRights| Arc::new(Claims { groups: token.groups.clone(), ..Claims::default() });
         self.current_principal(&Principal {
             name: name.to_owned(),
             role: token.map_or(Role::Reviewer, |token| token.role),
             key_id: key_id.cloned(),
             owner: owner.cloned(),
-            claims: token.map(claims),
+            claims: token.map(|token| Arc::new(token.claims())),
             key_creators: Vec::new(),
         })
     }

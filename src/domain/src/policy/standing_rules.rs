@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     changes::{Terms, person::Person},
-    principal::{Principal, Role},
+    principal::{Claims, Principal, Role, TokenRights},
 };
 use countersign_protocol::arguments::{self, canonical_text_hash};
 
@@ -116,6 +116,9 @@ pub struct StandingRule {
     /// The creator's further names, to which an allow rule does not apply either.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub created_by_other_names: Vec<String>,
+    /// The rights of the creator's access token, if one was used. An allow rule applies as long as they would suffice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by_token: Option<TokenRights>,
     /// The creator's comment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
@@ -182,13 +185,15 @@ impl StandingRule {
     /// Returns the principal who created the rule.
     #[must_use]
     pub fn creator(&self) -> Principal {
+        let other_names = &self.created_by_other_names;
+        let claims = |token: &TokenRights| Claims { other_names: other_names.clone(), ..token.claims() };
         Principal {
             name: self.created_by.clone(),
             role: self.created_by_role,
             key_id: self.created_by_key.clone(),
             owner: self.created_by_owner.clone(),
-            claims: None,
-            key_creators: self.created_by_other_names.clone(),
+            claims: self.created_by_token.as_ref().map(|token| Arc::new(claims(token))),
+            key_creators: other_names.clone(),
         }
     }
 

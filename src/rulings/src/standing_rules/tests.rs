@@ -2,7 +2,7 @@
 
 use countersign_domain::{
     changes::{ChangeState, retention::redact, testing::change},
-    principal::Role,
+    principal::{Claims, Role},
 };
 use countersign_routing::table::RouteTable;
 use countersign_store::{
@@ -64,6 +64,16 @@ async fn store_rule(store: &Arc<dyn Store>, rule: &StandingRule) {
         ..AuditRecord::new("standing_rule_created", Timestamp::now(), "alice", "{}".to_owned())
     };
     write(&**store, WriteRequest::Record(created)).await.unwrap();
+}
+
+#[test]
+fn rule_made_with_a_token_keeps_its_rights() {
+    let claims = Claims { groups: vec!["dba".to_owned()], ..Claims::default() };
+    let with_token =
+        Principal { claims: Some(Arc::new(claims)), ..Principal::new("https://id.example#ann", Role::Admin) };
+    assert_eq!(allow("write", &with_token).creator(), with_token);
+    let with_sign_in = Principal { key_id: Some("person:https://id.example#ann".to_owned()), ..with_token };
+    assert_eq!(allow("write", &with_sign_in).created_by_token, None, "the claims of a sign-in are known");
 }
 
 #[tokio::test]

@@ -4,9 +4,10 @@ use super::*;
 use crate::{
     changes::Terms,
     policy::{
-        ArgumentPattern, PolicyMode, Reviewers, StandingRule, StandingRuleSource, StandingVerdict,
+        ArgumentPattern, GroupMember, Groups, PolicyMode, Reviewers, StandingRule, StandingRuleSource, StandingVerdict,
         standing_rules::UseCounter,
     },
+    principal::TokenRights,
 };
 use countersign_protocol::arguments::canonical_text_hash;
 
@@ -52,6 +53,7 @@ fn rule_by_alice(verdict: StandingVerdict) -> StandingRule {
         created_by_owner: None,
         created_by_key: None,
         created_by_other_names: Vec::new(),
+        created_by_token: None,
         comment: None,
         created_at: now,
         expires_at: Some(now + jiff::SignedDuration::from_hours(1)),
@@ -142,6 +144,36 @@ fn allow_rule_made_with_a_token_needs_its_issuer() {
     assert_eq!(verdict(), Verdict::Allow);
     reviewers.set_issuers(["https://other.example"].into_iter());
     assert_eq!(verdict(), Verdict::Review, "the issuer was removed");
+}
+
+#[test]
+fn allow_rule_made_with_a_token_keeps_its_groups() {
+    let claim_group = |group: &str| {
+        Groups::from([("dba".to_owned(), vec![GroupMember::ClaimGroup { issuer: None, group: group.into() }])])
+    };
+    let reviewers = Arc::new(Reviewers::new(&claim_group("db")));
+    reviewers.set_issuers(["https://id.example"].into_iter());
+    let rule = StandingRule {
+        created_by: "https://id.example#ann#cli".into(),
+        created_by_owner: Some("https://id.example#ann".into()),
+        created_by_other_names: vec!["https://id.example#oid".into()],
+        created_by_token: Some(TokenRights { role: Role::Reviewer, groups: vec!["db".into()] }),
+        ..rule_by_alice(StandingVerdict::Allow)
+    };
+    let stored: StandingRule = serde_json::from_str(&serde_json::to_string(&rule).unwrap()).unwrap();
+    assert_eq!(stored.creator(), rule.creator());
+    assert_eq!(rule.creator().other_names(), rule.created_by_other_names);
+    let verdict_with = |rule: StandingRule| {
+        let terms = Terms { reviewers: vec!["dba".into()], ..Terms::default() };
+        let config = PolicyConfig { review: Arc::new(terms), ..PolicyDefault::ReviewAll.into() };
+        let policy = Policy::new(&config).with_standing_rules(Arc::new(FixedRules(vec![rule])), Arc::clone(&reviewers));
+        decide(&policy, &tool(false), "{}").verdict
+    };
+    assert_eq!(verdict_with(stored), Verdict::Allow);
+    let without_rights = StandingRule { created_by_token: None, ..rule.clone() };
+    assert_eq!(verdict_with(without_rights), Verdict::Review, "a rule of an earlier version");
+    reviewers.set_groups(&claim_group("other"));
+    assert_eq!(verdict_with(rule), Verdict::Review, "the group decides no longer");
 }
 
 #[test]
