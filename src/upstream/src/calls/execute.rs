@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     CallOrigin,
     actor::Execute,
+    may_be_processed,
     rounds::{InputRounds, MAX_QUESTIONS, MAX_ROUNDS, RoundError},
 };
 use crate::{
@@ -219,11 +220,14 @@ fn unreadable_answer_error(reason: &str) -> McpError {
 }
 
 /// Creates the error for an error of the server, which usually means that it did not apply the change. It may have applied the
-/// change if its HTTP status is 500 or above, or if a proxy of the official SDK lost it.
+/// change if its HTTP status says so or, without an HTTP error, if a proxy of the official SDK lost it.
 fn refusal_error(error: &RpcError) -> McpError {
     // Secrets are redacted first, because truncation could leave the beginning of a secret.
     let message: String = redact(&error.message).chars().take(1000).collect();
-    let may_be_applied = error.status.is_some_and(|status| status >= 500) || SDK_LOSS_CODES.contains(&error.code);
+    let may_be_applied = match error.status {
+        Some(status @ 400..) => may_be_processed(status),
+        _ => SDK_LOSS_CODES.contains(&error.code),
+    };
     let refusal = McpError::new(ErrorKind::UpstreamError, message).with("upstreamCode", error.code);
     if may_be_applied { refusal.with("outcome", "unknown") } else { refusal }
 }
@@ -297,13 +301,17 @@ mod tests {
             let error = RpcError { status, ..RpcError::new(code, "no") };
             into_tool_result(Response::Error(error), Some("it asks")).unwrap_err()
         };
-        for (code, status) in [(-32000, None), (-32001, None), (-32603, Some(500))] {
+        for (code, status) in
+            [(-32000, None), (-32001, Some(200)), (-32603, Some(500)), (-32603, Some(408)), (-32000, Some(499))]
+        {
             let error = fail(code, status);
             assert_eq!((error.kind, &error.data["outcome"]), (ErrorKind::UpstreamError, &"unknown".into()), "{code}");
         }
-        let error = fail(-32603, Some(400));
-        assert_eq!((error.kind, &error.data["upstreamCode"]), (ErrorKind::InputRequired, &(-32603).into()));
-        assert!(!error.data.contains_key("outcome"));
+        for (code, status) in [(-32603, 400), (-32000, 400), (-32001, 404), (-32000, 429)] {
+            let error = fail(code, Some(status));
+            assert_eq!((error.kind, &error.data["upstreamCode"]), (ErrorKind::InputRequired, &code.into()), "{status}");
+            assert!(!error.data.contains_key("outcome"), "{code} {status}");
+        }
         assert_eq!(parse("7", true).unwrap_err().data["outcome"], "unknown", "an answer that cannot be read");
     }
 

@@ -396,8 +396,7 @@ impl Upstream {
                 return (CallOutcome::Refused, self.authorization_error(failure.clone()));
             }
             LinkError::SessionGone => (CallOutcome::Lost, false),
-            // With a client error, the server refused the request before it processed it.
-            LinkError::Status { status, .. } => (CallOutcome::Lost, *status >= 500 || *status < 400),
+            LinkError::Status { status, .. } => (CallOutcome::Lost, may_be_processed(*status)),
             LinkError::Lost(_) | LinkError::Protocol(_) => (CallOutcome::Lost, true),
         };
         let is_approved = matches!(origin, CallOrigin::ApprovedChange { .. });
@@ -413,6 +412,12 @@ impl Upstream {
             .with("upstream", self.config.name.as_str())
             .with("outcome", "not_applied")
     }
+}
+
+/// Returns `true` if a server may have processed a request that has this HTTP status in place of a result. With a client error,
+/// the server refused the request first, unless it or a proxy only gave up waiting (408, 499).
+const fn may_be_processed(status: u16) -> bool {
+    !matches!(status, 400..=499) || matches!(status, 408 | 499)
 }
 
 /// Returns `true` if requests with this method may change data that others read.

@@ -37,6 +37,7 @@ async fn only_unsent_calls_are_retried() {
         (lost(), 2, true, Err("unknown")),
         (LinkError::Protocol("x".into()), 1, true, Err("unknown")),
         (LinkError::Status { status: 503, body: String::new() }, 1, true, Err("unknown")),
+        (LinkError::Status { status: 408, body: String::new() }, 1, true, Err("unknown")),
         (LinkError::Status { status: 401, body: String::new() }, 1, true, Err("not_applied")),
     ] {
         let fake = modern();
