@@ -25,12 +25,12 @@ use crate::{
 use countersign_protocol::{
     Era, ErrorKind, McpError, RequestId,
     json::{Member, MemberEdit, add_members, member, merge_meta, quoted, string},
-    param_headers::{self, annotated_params},
+    param_headers::{self, MirroredHeaders, annotated_params},
     redact::redact,
     rpc_error::RpcError,
 };
 use countersign_provider::{
-    AnswerError, CallContext, Inquirer, ProgressSink, ToolResult,
+    AnswerError, CallContext, Inquirer, ProgressSink, ToolDef, ToolResult,
     previews::confirmation::ConfirmingInquirer,
     request::{Replier, UpstreamRequest},
 };
@@ -51,6 +51,29 @@ pub(crate) async fn execute_change(upstream: &Arc<Upstream>, execute: Execute) -
         result = work => result,
         () = context.cancel.cancelled() => Err(cancelled_error()),
         () = dropped.cancelled() => Err(cancelled_error()),
+    }
+}
+
+impl Upstream {
+    /// Returns the headers that mirror arguments of a call if its tool is annotated and its server speaks this era.
+    ///
+    /// # Errors
+    /// `-32602` for an integer that a header over HTTP must not have.
+    pub(crate) fn param_headers(
+        &self,
+        era: Era,
+        definition: Option<&ToolDef>,
+        arguments: &RawValue,
+    ) -> Result<MirroredHeaders, McpError> {
+        if era == Era::Legacy {
+            return Ok(Vec::new());
+        }
+        let annotated = definition.and_then(|def| annotated_params(&def.input_schema).ok()).unwrap_or_default();
+        let arguments = Some(arguments.get());
+        if !self.needs_exclusive_links() {
+            param_headers::check_integers(&annotated, arguments)?;
+        }
+        Ok(param_headers::for_call(&annotated, arguments))
     }
 }
 
@@ -75,18 +98,7 @@ async fn call_tool(
         let definition = definitions.tools.iter().find(|def| def.name == tool);
         let raw = definition.and_then(|def| def.raw.as_deref());
         let requires_task = upstream.negotiated().is_some_and(|negotiated| negotiated.requires_task(raw));
-        let headers = match era {
-            Era::Legacy => Vec::new(),
-            Era::Modern => {
-                let annotated = definition.and_then(|def| annotated_params(&def.input_schema).ok()).unwrap_or_default();
-                let arguments = Some(arguments.get());
-                if !upstream.needs_exclusive_links() {
-                    param_headers::check_integers(&annotated, arguments)?;
-                }
-                param_headers::for_call(&annotated, arguments)
-            }
-        };
-        (headers, requires_task)
+        (upstream.param_headers(era, definition, arguments)?, requires_task)
     };
     let caller = Caller {
         principal: Arc::clone(&context.principal),

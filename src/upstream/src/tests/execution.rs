@@ -174,6 +174,30 @@ async fn approved_change_is_sent_once_verbatim() {
 }
 
 #[actix::test]
+async fn call_with_unsafe_integer_for_header_has_no_preview() {
+    for (fake, is_refused) in [
+        (modern(), true),
+        // Only HTTP has headers.
+        (FakeServer::new(Era::Modern, LinkKind::SingleStream), false),
+        (legacy(), false),
+    ] {
+        let mut tools = fake::tools(&["echo"]);
+        let row = json!({ "type": "integer", "x-mcp-header": "Row" });
+        tools["tools"][0]["inputSchema"]["properties"] = json!({ "row": row });
+        fake.lists.lock().insert("tools/list", tools);
+        let upstream = start(&fake).await;
+        let preview = async |arguments: &str| {
+            let arguments = RawValue::from_string(arguments.into()).unwrap();
+            upstream.preview("fake__echo", &arguments, &context()).await
+        };
+        assert!(preview(r#"{"row":9007199254740991}"#).await.is_ok());
+        let outcome = preview(r#"{"row":9007199254740993}"#).await.map_err(|error| error.kind);
+        assert_eq!(outcome.err(), is_refused.then_some(ErrorKind::InvalidParams));
+        tokio::time::resume();
+    }
+}
+
+#[actix::test]
 async fn change_is_not_sent_to_redeployed_server_with_new_tools() {
     let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
