@@ -269,47 +269,49 @@ async fn get_stream_is_read_and_resumed() {
 }
 
 #[actix::test]
-async fn refused_get_stream_is_opened_again_and_lists_are_read() {
-    let gets = Rc::new(Cell::new(0));
-    let server = Server::start_for_each_request(move |mut conn, request| {
-        let gets = Rc::clone(&gets);
-        async move {
-            if request.method != "GET" {
-                return match session(conn, request, "2025-11-25").await {
-                    Ok(conn) => conn,
-                    Err((mut conn, _)) => {
-                        conn.accepted().await;
-                        conn
+async fn get_stream_is_opened_again_and_lists_are_read() {
+    for has_ids in [true, false] {
+        let gets = Rc::new(Cell::new(0));
+        let server = Server::start_for_each_request(move |mut conn, request| {
+            let gets = Rc::clone(&gets);
+            async move {
+                if request.method != "GET" {
+                    return match session(conn, request, "2025-11-25").await {
+                        Ok(conn) => conn,
+                        Err((mut conn, _)) => {
+                            conn.accepted().await;
+                            conn
+                        }
+                    };
+                }
+                gets.set(gets.get() + 1);
+                match gets.get() {
+                    1 => {
+                        conn.stream("").await;
+                        conn.chunk(if has_ids { "id: e-1\nretry: 10\ndata:\n\n" } else { "data:\n\n" }).await;
+                        conn.end().await;
                     }
-                };
-            }
-            gets.set(gets.get() + 1);
-            match gets.get() {
-                1 => {
-                    conn.stream("").await;
-                    conn.chunk("id: e-1\nretry: 10\ndata:\n\n").await;
-                    conn.end().await;
+                    2 if has_ids => conn.answer("409 Conflict", "", "").await,
+                    // The server has forgotten the event.
+                    3 if has_ids => conn.answer("400 Bad Request", "", "").await,
+                    _ => {
+                        assert_eq!(request.header("last-event-id"), None);
+                        conn.stream("").await;
+                        conn.chunk(": open\n\n").await;
+                        conn.closed().await;
+                    }
                 }
-                2 => conn.answer("409 Conflict", "", "").await,
-                // The server has forgotten the event.
-                3 => conn.answer("400 Bad Request", "", "").await,
-                _ => {
-                    assert_eq!(request.header("last-event-id"), None);
-                    conn.stream("").await;
-                    conn.chunk(": open\n\n").await;
-                    conn.closed().await;
-                }
+                conn
             }
-            conn
+        })
+        .await;
+        let rest = RecordingListener::new();
+        let link = server.legacy(rest.clone()).await;
+        for list in ["tools", "prompts", "resources"] {
+            assert_eq!(rest.next_notification().await.method, format!("notifications/{list}/list_changed"));
         }
-    })
-    .await;
-    let rest = RecordingListener::new();
-    let link = server.legacy(rest.clone()).await;
-    for list in ["tools", "prompts", "resources"] {
-        assert_eq!(rest.next_notification().await.method, format!("notifications/{list}/list_changed"));
+        drop(link);
     }
-    drop(link);
 }
 
 #[actix::test]

@@ -11,7 +11,7 @@ pub mod sse;
 mod wire;
 pub mod ws;
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use compact_str::CompactString;
@@ -282,6 +282,9 @@ pub struct StderrSummary {
 
 /// The maximum number of bytes of one message from an upstream.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// A stream for messages outside of requests that ends sooner counts as a failure, so that the next one is opened after a longer
+/// pause.
+pub(crate) const MIN_STREAM_TIME: Duration = Duration::from_secs(5);
 /// The maximum number of messages in a batch, which servers of 2025-03-26 and before may send.
 const MAX_BATCH: usize = 1000;
 

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     catalog::{ListKinds, ServerFeatures},
     credentials::AuthorizationError,
-    link::{LinkError, Listener, OutgoingRequest, Response, UpstreamNotification},
+    link::{LinkError, Listener, MIN_STREAM_TIME, OutgoingRequest, Response, UpstreamNotification},
     server::{
         Upstream,
         connection::UpstreamConnection,
@@ -30,8 +30,6 @@ use countersign_protocol::{Era, ErrorKind, McpError, json::member};
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 /// The time limit for a server to acknowledge a new stream before the old one is closed.
 const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A stream that ends sooner counts as a failure, so that the next one is opened after a longer pause.
-const MIN_STREAM_TIME: Duration = Duration::from_secs(5);
 
 impl Upstream {
     /// Adds a watch of a resource, by the upstream's own URI. [`Self::wait_until_watched`] returns the upstream's

@@ -6,13 +6,16 @@ use std::{sync::Arc, time::Duration};
 
 use actix_http::{StatusCode, header};
 use awc::http::{Method, header::HeaderValue};
+use tokio::time::Instant;
 
 use super::{
     HttpLinkState,
     answer::{is_stream, next_event},
     client::{self, HttpResponse},
 };
-use crate::link::{LinkError, MAX_MESSAGE_BYTES, UpstreamNotification, parse_messages, server_requests::ReplySender};
+use crate::link::{
+    LinkError, MAX_MESSAGE_BYTES, MIN_STREAM_TIME, UpstreamNotification, parse_messages, server_requests::ReplySender,
+};
 use countersign_net::Backoff;
 use countersign_protocol::{envelope::Message, event_stream::EventReader};
 use countersign_provider::List;
@@ -51,11 +54,14 @@ const fn is_temporary(status: u16) -> bool {
     matches!(status, 408 | 409 | 425 | 429 | 500 | 502..=599)
 }
 
-/// Returns the pause that the server requested, or else a pause that grows with each failure.
+/// Returns the pause that the server requested, or else a pause that grows with each failure. It grows in any case if the next
+/// stream cannot continue after an event, because all lists are read again then.
 fn pause(events: &EventReader, failures: u32) -> Duration {
-    match events.retry_millis() {
-        Some(retry) => Duration::from_millis(retry).clamp(MIN_RETRY, MAX_RETRY),
-        None => BACKOFF.pause_without_jitter(failures.saturating_sub(1)),
+    let backoff = BACKOFF.pause_without_jitter(failures.saturating_sub(1));
+    match events.retry_millis().map(|retry| Duration::from_millis(retry).clamp(MIN_RETRY, MAX_RETRY)) {
+        Some(requested) if events.last_id().is_some() => requested,
+        Some(requested) => requested.max(backoff),
+        None => backoff,
     }
 }
 
@@ -101,6 +107,7 @@ async fn listen(state: &HttpLinkState, replies: &ReplySender) {
         failures += 1;
         match stream {
             Ok(Some(mut response)) => {
+                let opened_at = Instant::now();
                 events.reset_for_reconnect();
                 if std::mem::take(&mut has_gap) {
                     assume_changed_lists(state);
@@ -108,7 +115,9 @@ async fn listen(state: &HttpLinkState, replies: &ReplySender) {
                 loop {
                     match next_event(&mut response, &mut events).await {
                         Ok(Some(event)) => {
-                            failures = 0;
+                            if events.last_id().is_some() {
+                                failures = 0;
+                            }
                             if event.is_message() {
                                 forward(state, replies, &event.data);
                             }
@@ -120,6 +129,11 @@ async fn listen(state: &HttpLinkState, replies: &ReplySender) {
                         }
                     }
                 }
+                if opened_at.elapsed() >= MIN_STREAM_TIME {
+                    failures = 0;
+                }
+                // Without an id, the server cannot repeat what it announces until the next stream is open.
+                has_gap = events.last_id().is_none();
             }
             Ok(None) if last_event_id.is_some() => {
                 // The server may still offer the stream, but no longer know the event.
@@ -188,13 +202,16 @@ mod tests {
     fn requested_pause_is_bounded() {
         let requested = |retry: &str| {
             let mut events = EventReader::new(1024);
-            events.push(format!("retry: {retry}\n\n").as_bytes());
+            events.push(format!("id: e\nretry: {retry}\n\n").as_bytes());
             assert_eq!(events.next_event(), Ok(None));
-            pause(&events, 1)
+            (pause(&events, 3), events)
         };
-        assert_eq!(requested("500"), Duration::from_millis(500));
-        assert_eq!(requested("0"), MIN_RETRY);
-        assert_eq!(requested("99999999999999"), MAX_RETRY);
+        assert_eq!(requested("0").0, MIN_RETRY);
+        assert_eq!(requested("99999999999999").0, MAX_RETRY);
         assert_eq!(pause(&EventReader::new(1), 1), BACKOFF.first);
+        let (requested_pause, mut events) = requested("1500");
+        assert_eq!(requested_pause, Duration::from_millis(1500));
+        events.forget_last_id();
+        assert_eq!([1, 3].map(|failures| pause(&events, failures).as_millis()), [1500, 4000]);
     }
 }
