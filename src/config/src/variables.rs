@@ -89,14 +89,14 @@ pub fn remove_variables(text: &str) -> String {
 }
 
 /// Returns `true` if nothing in the text but its variables can be a secret: it has at most labels before them, such as
-/// `Bearer ` and `session=`, or a path after the last, as in `${HOME}/key.json`.
+/// `Bearer ` and `session=`.
 #[must_use]
 pub fn has_only_labels(text: &str) -> bool {
     let Ok(pieces) = parse_pieces(text) else { return false };
     let is_plain = |text: &str| !text.contains(|c: char| c.is_alphanumeric());
     let is_label = |text: &str| {
         let word = text.trim_matches(|c: char| !c.is_alphanumeric());
-        text.ends_with([' ', '=', ':']) && word.chars().all(|c| c.is_ascii_alphabetic() || matches!(c, '-' | '_'))
+        text.ends_with([' ', '=']) && word.chars().all(|c| c.is_ascii_alphabetic() || matches!(c, '-' | '_'))
     };
     let (mut literal, mut has_variable) = (String::new(), false);
     for piece in pieces {
@@ -109,8 +109,7 @@ pub fn has_only_labels(text: &str) -> bool {
             Piece::Value { .. } => return false,
         }
     }
-    let is_path = has_variable && literal.starts_with('/') && !literal.contains(char::is_whitespace);
-    is_path || (has_variable || literal.is_empty()) && is_plain(&literal)
+    (has_variable || literal.is_empty()) && is_plain(&literal)
 }
 
 /// The beginning of a reference to a credential.
@@ -346,12 +345,11 @@ mod tests {
     fn defaults_and_literals_belong_to_the_text() {
         assert_eq!(fill_defaults("a${A}${B:-x}${credential:c}$${D"), "a${A}x${credential:c}$${D");
         assert_eq!(remove_variables("a${A}${B:-x}${credential:c}$${D"), "ax${D");
-        for text in
-            ["", "${A}", "${A:-}", "Bot ${A}", "a=${A}; b=${B}", "${A}:${B}", "Basic ${credential:a}", "${A}/x.y"]
-        {
+        for text in ["", "${A}", "${A:-}", "Bot ${A}", "a=${A}; b=${B}", "${A}:${B}", "Basic ${credential:a}"] {
             assert!(has_only_labels(text), "{text}");
         }
-        for text in ["x", "...", "x${A}", "${A}x", "${A:-x}", "x1 ${A}", "a b ${A}", "$${A}", "/x", "${A}/x y"] {
+        for text in ["x", "...", "x${A}", "x:${A}", "${A}x", "${A}/x", "${A:-x}", "x1 ${A}", "a b ${A}", "$${A}", "/x"]
+        {
             assert!(!has_only_labels(text), "{text}");
         }
     }

@@ -18,6 +18,10 @@ use crate::{
 
 /// The schemes before a credential in a header.
 const SCHEMES: [&str; 6] = ["Bearer ", "bearer ", "Basic ", "basic ", "Token ", "token "];
+/// Endings of names whose values are paths.
+const PATH_NAME_SUFFIXES: [&str; 5] = ["file", "path", "dir", "directory", "folder"];
+/// Maximum characters of the extension of a file.
+const MAX_EXTENSION_CHARS: usize = 10;
 
 /// A secret that was replaced by a reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +116,25 @@ fn is_secret_value(name: &str, text: &str) -> bool {
         || has_named_secret(&text)
 }
 
+/// Returns `true` if the text is a path below a folder that a variable names, as in `${HOME}/key.json`. The name of the text says
+/// so, or the extension at its end.
+fn is_referenced_path(name: &str, text: &str) -> bool {
+    let (folder, path) = text.split_at(text.rfind('}').map_or(0, |end| end + 1));
+    let is_path = text.starts_with("${")
+        && variables::has_only_labels(folder)
+        && path.starts_with('/')
+        && !text.contains(char::is_whitespace);
+    let name = name.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).to_ascii_lowercase();
+    let is_extension = |text: &str| {
+        text.len() <= MAX_EXTENSION_CHARS
+            && text.starts_with(|c: char| c.is_ascii_lowercase())
+            && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
+    };
+    let file = path.rsplit('/').next().unwrap_or_default();
+    let has_extension = || file.rsplit_once('.').is_some_and(|(_, extension)| is_extension(extension));
+    is_path && (PATH_NAME_SUFFIXES.iter().any(|suffix| name.ends_with(suffix)) || has_extension())
+}
+
 /// Returns `true` if a field of the text names a secret that is no reference, as in `Server=db;Password=hunter2`.
 fn has_named_secret(text: &str) -> bool {
     let mut fields = text.split([' ', ';', ',']).filter(|field| field.contains('='));
@@ -148,7 +171,10 @@ impl Replacer<'_> {
     fn replace_in(&mut self, settings: &mut [KeyValue]) {
         for KeyValue { key, value, .. } in settings {
             match (key.as_str(), &mut value.node) {
-                ("env", Node::Map(entries)) => self.replace_values("env", entries, is_secret_value),
+                ("env", Node::Map(entries)) => self.replace_values("env", entries, |name, text| {
+                    // The name of a path may be that of the secret in the file.
+                    is_secret_value(if is_referenced_path(name, text) { "" } else { name }, text)
+                }),
                 ("headers", Node::Map(entries)) => self.replace_values("headers", entries, is_secret_value),
                 ("oauth", Node::Map(entries)) => self.replace_values("oauth", entries, |name, text| {
                     oauth_secret_keys().contains(&name) && !variables::has_only_labels(text)
@@ -215,7 +241,9 @@ impl Replacer<'_> {
         }
         let follows_flag = is_secret_flag(before) && !text.starts_with('-');
         let label = if follows_flag { Some("") } else { text_before_secret(&judged) };
-        if label.and_then(|label| judged.strip_prefix(label)).is_some_and(variables::has_only_labels) {
+        let value_name = if follows_flag { before } else { label.unwrap_or_default() };
+        let is_kept = |value: &str| variables::has_only_labels(value) || is_referenced_path(value_name, value);
+        if label.and_then(|label| judged.strip_prefix(label)).is_some_and(is_kept) {
             return;
         }
         let start = if follows_flag || text.contains("://") { None } else { text_before_secret(text) };
@@ -227,12 +255,13 @@ impl Replacer<'_> {
         *text = format!("{start}{}", self.create_reference("args".to_owned(), &names));
     }
 
-    /// Replaces secrets in the path and the query of a URL.
+    /// Replaces secrets in the path, the query and the fragment of a URL.
     fn replace_address(&mut self, key: &str, text: &mut String) {
         if text.contains(SECRET_PLACEHOLDER) {
             return;
         }
-        let (address, query) = text.split_at(text.find('?').unwrap_or(text.len()));
+        let (rest, fragment) = text.split_at(text.find('#').unwrap_or(text.len()));
+        let (address, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
         let (origin, path) = address.split_at(path_start(address));
         let names = [variable_name(&[self.server, "secret"])];
         let parts: Vec<String> = path
@@ -243,12 +272,19 @@ impl Replacer<'_> {
                 if is_secret { self.create_reference(key.to_owned(), &names) } else { part.to_owned() }
             })
             .collect();
-        let address = format!("{origin}{}", parts.join("/"));
-        let Some(query) = query.strip_prefix('?') else {
-            *text = address;
-            return;
-        };
-        let pairs: Vec<String> = query
+        let mut address = format!("{origin}{}", parts.join("/"));
+        for (mark, pairs) in [('?', query.strip_prefix('?')), ('#', fragment.strip_prefix('#'))] {
+            if let Some(pairs) = pairs {
+                address.push(mark);
+                address.push_str(&self.replace_in_pairs(key, pairs));
+            }
+        }
+        *text = address;
+    }
+
+    /// Returns pairs such as `a=b&c=d` without their secrets.
+    fn replace_in_pairs(&mut self, key: &str, pairs: &str) -> String {
+        let pairs: Vec<String> = pairs
             .split('&')
             .map(|pair| match pair.split_once('=') {
                 Some((name, value)) if !value.is_empty() && is_secret_value(name, value) => {
@@ -258,7 +294,7 @@ impl Replacer<'_> {
                 _ => pair.to_owned(),
             })
             .collect();
-        *text = format!("{address}?{}", pairs.join("&"));
+        pairs.join("&")
     }
 }
 
@@ -312,6 +348,18 @@ mod tests {
     }
 
     #[test]
+    fn secrets_after_variables_and_in_fragments_are_replaced() {
+        let text = r#"{"command": "x", "args": ["--token", "${A}/hunter2", "--header=Authorization: Bearer ${T}/hunter2"],
+            "env": {"API_TOKEN": "${P}/hunter2", "API_KEY": "${H}/services/T0/hunter2", "B_KEY": "hunter:${X}",
+            "C_KEY": "${A}/hunter2.Xy", "TOKEN_FILE": "${A}/sk-hunter2hunter2"},
+            "headers": {"X-Secret": "${A}/hunter2", "X-Token": "${A}/hunter2.json", "X-Key": "Bearer ${T}/hunter2"}}"#;
+        let (yaml, references) = replaced(text, &[]);
+        assert!(!yaml.contains("hunter") && references.len() == 10, "{yaml} {references:?}");
+        let (yaml, _) = replaced(r#"{"url": "https://h/mcp?token=${A}/hunter2&b=c#token=hunter2&part=2"}"#, &[]);
+        assert!(yaml.contains("https://h/mcp?token=${A_B_TOKEN}&b=c#token=${A_B_TOKEN_2}&part=2"), "{yaml}");
+    }
+
+    #[test]
     fn passwords_in_connection_strings_are_replaced() {
         let text = r#"{"command": "x", "env": {"MSSQL": "Server=${S};User Id=app;Password=hunter2;",
             "PG": "host=db user=app password=hunter2"}, "headers": {"X-Options": "a=b; token=hunter2"}}"#;
@@ -325,10 +373,11 @@ mod tests {
     #[test]
     fn texts_whose_secrets_are_references_are_kept() {
         let text = r#"{"command": "x", "args": ["postgres://app:${PW}@db/x", "--header=Authorization: Bot ${TOKEN}", "--token",
-            "${env:TOKEN}", "https://h/?region=eu&key=${KEY}", "-u", "app:${credential:pw}", "${DIR:-/srv}/a"],
+            "${env:TOKEN}", "https://h/?region=eu&key=${KEY}", "-u", "app:${credential:pw}", "${DIR:-/srv}/a",
+            "--credentials", "${HOME}/gcp.json", "--token-file=${HOME}/${APP}/token"],
             "env": {"A_KEY": "${A_KEY:-}", "B_DSN": "https://${KEY}@sentry.example/1", "C_URL": "http://${U}:${P}@proxy:80",
             "D_URL": "https://h/?region=eu&key=${KEY}", "LEVEL": "${LEVEL:-info}", "PAIR_KEY": "${ID}:${SECRET}",
-            "GOOGLE_APPLICATION_CREDENTIALS": "${HOME}/gcp.json"},
+            "GOOGLE_APPLICATION_CREDENTIALS": "${HOME}/gcp.json", "TOKEN_FILE": "${HOME}/token"},
             "headers": {"Authorization": "Bot ${TOKEN}", "Cookie": "session=${SESSION}"}}"#;
         assert_eq!(replaced(text, &[]).1, Vec::<String>::new());
     }
