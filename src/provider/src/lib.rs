@@ -349,8 +349,11 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Returns `false` if the tool's definition no longer has this hash. An upstream reads its tools again first, because
     /// not every server announces that they have changed. If that fails, the last known definition counts.
-    async fn has_definition(&self, _tool: &str, _hash: &str) -> bool {
-        true
+    ///
+    /// # Errors
+    /// `UPSTREAM_UNAVAILABLE` if the session or process has ended that listed the last known definition.
+    async fn has_definition(&self, _tool: &str, _hash: &str) -> Result<bool, McpError> {
+        Ok(true)
     }
 
     /// Returns the time limit of a call after it was sent, if the provider sets one. `tool` is the name that clients

@@ -318,8 +318,8 @@ impl Provider for FakeProvider {
     fn recipe(&self, _: &str) -> Option<&Recipe> {
         self.recipe.get()
     }
-    async fn has_definition(&self, _: &str, _: &str) -> bool {
-        !self.definitions_changed.load(Ordering::SeqCst)
+    async fn has_definition(&self, _: &str, _: &str) -> Result<bool, McpError> {
+        Ok(!self.definitions_changed.load(Ordering::SeqCst))
     }
     async fn check_available(&self, principal: &Principal) -> Result<(), McpError> {
         if self.unavailable.load(Ordering::SeqCst) {

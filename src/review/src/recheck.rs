@@ -226,17 +226,22 @@ impl ReviewState {
             // The provider was not reached since the start, so the missing hash proves nothing about the tool.
             return Err(unavailable("The provider of this change has not been reached yet"));
         }
-        if hash.as_deref() != Some(change.tool_hash.as_str())
-            || !provider.has_definition(&change.tool, &change.tool_hash).await
-        {
+        let definition_changed = || {
             // The arguments were never checked against the new definition, so the call must be proposed again.
-            return Err(PreviewError::Impossible(McpError::new(
+            PreviewError::Impossible(McpError::new(
                 ErrorKind::ChangeStale,
                 "The tool's definition has changed since this was proposed; propose it again",
-            )));
+            ))
+        };
+        if hash.as_deref() != Some(change.tool_hash.as_str()) {
+            return Err(definition_changed());
         }
         let proposer = Arc::new(change.proposer.to_agent());
         provider.check_available(&proposer).await.map_err(PreviewError::Unavailable)?;
+        let has_definition = provider.has_definition(&change.tool, &change.tool_hash).await;
+        if !has_definition.map_err(PreviewError::Unavailable)? {
+            return Err(definition_changed());
+        }
         let cancel = CancellationToken::new();
         // Dropping the guard tells the provider that the answer is no longer needed.
         let _cancel_on_drop = cancel.clone().drop_guard();

@@ -145,15 +145,20 @@ impl Provider for Upstream {
         .await
     }
 
-    async fn has_definition(&self, tool: &str, hash: &str) -> bool {
+    async fn has_definition(&self, tool: &str, hash: &str) -> Result<bool, McpError> {
         // Where persons use accounts of their own, the tools are offered as one of the accounts lists them.
         let list_source = self.personal_upstreams().and_then(PersonalUpstreams::find_list_source);
         let upstream = list_source.as_deref().unwrap_or(self);
         if matches!(upstream.phase(), Phase::Up) {
             upstream.reread_tools(self.reread_limit()).await;
         }
+        // Checked first, so that the definitions are at least as new.
+        if !upstream.has_current_tools() {
+            let error = self.unavailable_error("has ended its session or process, and its tools were not read since");
+            return Err(error.with("provider", self.name()));
+        }
         let definitions = upstream.definitions.load_full();
-        !upstream.was_reached() || definitions.tools.iter().any(|def| def.name == tool && def.definition_hash() == hash)
+        Ok(definitions.tools.iter().any(|def| def.name == tool && def.definition_hash() == hash))
     }
 
     fn call_timeout(&self, tool: &str) -> Option<Duration> {

@@ -23,7 +23,7 @@ use crate::{
         detect::{is_client_error, may_be_other_era, may_lack_meta},
     },
     server::{
-        CallOutcome, Caller, Upstream,
+        CallOutcome, Caller, Phase, Upstream,
         connection::{LogLevelRequest, UpstreamConnection},
         endpoint::{CallPass, Endpoint, choose_endpoint},
         gateway_requests::GatewayRequestError,
@@ -236,17 +236,16 @@ impl Upstream {
     /// is detected by a harmless request and replaced. Returns the endpoint that was checked, to which the request must go.
     ///
     /// # Errors
-    /// `UPSTREAM_UNAVAILABLE` if the tools have changed meanwhile, or cannot be read after the end of the session.
+    /// `UPSTREAM_UNAVAILABLE` if the tools have changed meanwhile, or cannot be read after the end of the session, or of the
+    /// one that listed them.
     pub(super) async fn ensure_session_alive(&self, caller: &Caller) -> Result<Option<&Arc<Endpoint>>, McpError> {
         let tools_version = self.tools_version.load(Ordering::Acquire);
         let Ok((endpoint, _)) = self.choose_admitting_endpoint(caller, 0, None) else { return Ok(None) };
-        if endpoint.kind() != LinkKind::Streams {
-            return Ok(None);
-        }
-        let lease = self.lease(endpoint, caller).await.ok();
-        let preferred = lease.as_ref().map(|_| endpoint);
-        let mut has_ended = false;
-        if let Some(lease) = lease {
+        let (mut preferred, mut has_ended) = (None, false);
+        if endpoint.kind() == LinkKind::Streams
+            && let Ok(lease) = self.lease(endpoint, caller).await
+        {
+            preferred = Some(endpoint);
             has_ended = matches!(
                 self.send_gateway_request(&lease.connection, "ping", "{}").await,
                 Err(GatewayRequestError::Link(LinkError::SessionGone))
@@ -256,9 +255,17 @@ impl Upstream {
             }
             lease.release(false);
         }
-        if !self.has_same_tools(tools_version, has_ended.then_some(self.config.timeout)).await {
+        // A new link works even if another server has replaced the one that listed the tools.
+        let must_reread = has_ended || !self.has_current_tools();
+        if !self.has_same_tools(tools_version, must_reread.then_some(self.config.timeout)).await {
             let name = self.config.name.as_str();
-            let message = format!("the tools of the server {name} have changed, or cannot be read in a new session");
+            let message = match self.phase() {
+                Phase::Down(error) => {
+                    self.reconnect.notify_one();
+                    format!("the server {name} {error}")
+                }
+                _ => format!("the tools of the server {name} have changed, or cannot be read in a new session"),
+            };
             return Err(McpError::new(ErrorKind::UpstreamUnavailable, message)
                 .with("upstream", name)
                 .with("outcome", "not_applied"));

@@ -71,6 +71,11 @@ impl UpstreamConnection {
         self.link.abandon(reason);
     }
 
+    /// Returns a token that is cancelled once the connection can no longer be used.
+    pub(crate) fn end_token(&self) -> CancellationToken {
+        self.retired.clone()
+    }
+
     /// Waits until the connection can no longer be used.
     pub async fn wait_until_unusable(&self) {
         self.retired.cancelled().await;

@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use self::{
     accounts::{PersonalUpstreams, UpstreamAccounts},
     cache::Cache,
+    connection::UpstreamConnection,
     endpoint::Endpoint,
     limits::{CallSlots, CallTimeouts},
     resource_watches::{DUPLICATE_WINDOW, ResourceWatches, UpdateAction},
@@ -101,6 +102,8 @@ pub struct Upstream {
     pub(super) tools_version: AtomicU64,
     /// Notified when the tools were read again ([`Upstream::reread_tools`]).
     pub(super) tools_readers: Mutex<Vec<oneshot::Sender<()>>>,
+    /// Cancelled once the connection has ended on which the tools were read. `None` if they were never read.
+    tools_connection_end: Mutex<Option<CancellationToken>>,
     /// Notified when a call needs the disconnected upstream, so that the next attempt comes sooner.
     pub(super) reconnect: Notify,
     /// Notified when an account was connected or disconnected, or personal accounts have become necessary.
@@ -161,6 +164,7 @@ impl Upstream {
             lists_stale: Notify::new(),
             tools_version: AtomicU64::new(0),
             tools_readers: Mutex::default(),
+            tools_connection_end: Mutex::default(),
             reconnect: Notify::new(),
             account_changed: Notify::new(),
             accounts,
@@ -304,6 +308,16 @@ impl Upstream {
     /// Returns the time limit for reading the tools again before something that a person waits for.
     pub(crate) fn reread_limit(&self) -> Duration {
         self.config.timeout.min(REREAD_TIMEOUT)
+    }
+
+    /// Records that the tools are those that the server lists on this connection.
+    pub(super) fn set_tools_connection(&self, connection: &UpstreamConnection) {
+        *self.tools_connection_end.lock() = Some(connection.end_token());
+    }
+
+    /// Returns `false` if the session or process that listed the tools has ended. Another server may have replaced it.
+    pub(crate) fn has_current_tools(&self) -> bool {
+        self.tools_connection_end.lock().as_ref().is_some_and(|end| !end.is_cancelled())
     }
 
     /// Marks lists to be read again soon. Repeated calls until then cause only one reading.

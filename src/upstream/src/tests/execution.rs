@@ -206,15 +206,38 @@ async fn change_is_not_sent_to_redeployed_server_with_new_tools() {
     // The connection counts as stable, so that the next one follows at once.
     seconds(20).await;
     fake.end_sessions();
-    assert!(upstream.has_definition("fake__echo", &hash).await);
+    assert!(upstream.has_definition("fake__echo", &hash).await.unwrap());
     run_approved_change(&upstream).await.unwrap();
     seconds(20).await;
     fake.end_sessions();
     fake.lists.lock().insert("tools/list", fake::tools(&["other"]));
     let failed = run_approved_change(&upstream).await.unwrap_err();
     assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::UpstreamUnavailable, &json!("not_applied")));
-    assert!(!upstream.has_definition("fake__echo", &hash).await);
+    assert!(!upstream.has_definition("fake__echo", &hash).await.unwrap());
     assert_eq!(fake.request_count("tools/call"), 2);
+}
+
+#[actix::test]
+async fn change_survives_session_that_ends_soon_after_connect() {
+    let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
+    let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
+    upstream.wait_until_settled().await;
+    run_approved_change(&upstream).await.unwrap();
+    fake.end_sessions();
+    run_approved_change(&upstream).await.unwrap();
+    assert_eq!(fake.request_count("tools/call"), 2);
+}
+
+#[actix::test]
+async fn change_is_not_sent_before_tools_of_new_session_are_read() {
+    let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
+    let upstream = start(&fake).await;
+    // The change gets a link of its own to the new server before the gateway has connected again.
+    fake.open_links()[0].closed.cancel();
+    fake.lists.lock().insert("tools/list", fake::tools(&["other"]));
+    let failed = run_approved_change(&upstream).await.unwrap_err();
+    assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::UpstreamUnavailable, &json!("not_applied")));
+    assert_eq!(fake.request_count("tools/call"), 0);
 }
 
 #[actix::test]

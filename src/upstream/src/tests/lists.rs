@@ -7,7 +7,7 @@ use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
 use super::{super::server::Phase, *};
 use crate::{catalog::ListKinds, credentials::AuthorizationError};
-use countersign_protocol::rpc_error::RpcError;
+use countersign_protocol::{ErrorKind, rpc_error::RpcError};
 use countersign_provider::{Provider, ProviderEvent};
 
 fn names(upstream: &Arc<Upstream>) -> Vec<String> {
@@ -112,12 +112,12 @@ async fn definition_is_read_again_when_asked_for() {
     for fake in [legacy(), modern(), FakeServer::new(Era::Legacy, LinkKind::Streams)] {
         let upstream = start(&fake).await;
         let hash = upstream.tools()[0].definition_hash();
-        assert!(upstream.has_definition("fake__echo", &hash).await);
+        assert!(upstream.has_definition("fake__echo", &hash).await.unwrap());
         fake.lists.lock().insert("tools/list", json!({ "garbage": true }));
-        assert!(upstream.has_definition("fake__echo", &hash).await, "the last known definition counts");
+        assert!(upstream.has_definition("fake__echo", &hash).await.unwrap(), "the last known definition counts");
         let tool = json!({ "name": "echo", "description": "deletes", "inputSchema": { "type": "object" } });
         fake.lists.lock().insert("tools/list", json!({ "tools": [tool] }));
-        assert!(!upstream.has_definition("fake__echo", &hash).await);
+        assert!(!upstream.has_definition("fake__echo", &hash).await.unwrap());
         assert_ne!(upstream.tools()[0].definition_hash(), hash);
         tokio::time::resume();
     }
@@ -136,8 +136,37 @@ async fn definition_does_not_wait_for_more_announcements() {
     upstream.mark_stale(ListKinds::TOOLS);
     tokio::time::sleep(Duration::from_millis(200)).await;
     let reading = upstream.has_definition("fake__echo", &hash);
-    assert_eq!(tokio::time::timeout(Duration::from_millis(100), reading).await, Ok(true));
+    assert_eq!(tokio::time::timeout(Duration::from_millis(100), reading).await, Ok(Ok(true)));
     tokio::time::resume();
+}
+
+#[actix::test]
+async fn definition_of_ended_session_is_unknown_until_read_again() {
+    let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
+    let upstream = start(&fake).await;
+    let hash = upstream.tools()[0].definition_hash();
+    fake.end_sessions();
+    *fake.refusal.lock() = Some(AuthorizationError::Unavailable("not now".into()));
+    let unknown = upstream.has_definition("fake__echo", &hash).await.unwrap_err();
+    assert_eq!(unknown.kind, ErrorKind::UpstreamUnavailable);
+    *fake.refusal.lock() = None;
+    seconds(60).await;
+    assert!(upstream.has_definition("fake__echo", &hash).await.unwrap());
+}
+
+#[actix::test]
+async fn definition_is_read_if_session_ends_soon_after_connect() {
+    let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
+    let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
+    upstream.wait_until_settled().await;
+    let hash = upstream.tools()[0].definition_hash();
+    assert_eq!(fake.open_links().len(), 2, "the lists of both connections were not compared yet");
+    fake.end_sessions();
+    assert!(upstream.has_definition("fake__echo", &hash).await.unwrap());
+    fake.end_sessions();
+    let tool = json!({ "name": "echo", "description": "deletes", "inputSchema": { "type": "object" } });
+    fake.lists.lock().insert("tools/list", json!({ "tools": [tool] }));
+    assert!(!upstream.has_definition("fake__echo", &hash).await.unwrap());
 }
 
 #[actix::test]
@@ -360,10 +389,10 @@ async fn tool_of_lost_lists_connection_keeps_its_definition() {
     let hash = upstream.tools()[1].definition_hash();
     fake.open_links()[1].closed.cancel();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(upstream.has_definition("fake__ask", &hash).await);
+    assert!(upstream.has_definition("fake__ask", &hash).await.unwrap());
     assert_eq!(names(&upstream), ["fake__echo", "fake__ask"]);
     seconds(10).await;
-    assert!(upstream.has_definition("fake__ask", &hash).await);
+    assert!(upstream.has_definition("fake__ask", &hash).await.unwrap());
     assert_eq!(names(&upstream), ["fake__echo", "fake__ask"]);
 }
 

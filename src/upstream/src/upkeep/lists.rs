@@ -118,7 +118,8 @@ pub(super) async fn refresh(
         }
     }
     publish(upstream, fresh.catalog, omitted);
-    if !fresh.failed.iter().any(|(method, _)| *method == TOOLS.method) {
+    if kinds.contains(ListKinds::TOOLS) && !fresh.failed.iter().any(|(method, _)| *method == TOOLS.method) {
+        upstream.set_tools_connection(connection);
         for reader in readers {
             let _ = reader.send(());
         }

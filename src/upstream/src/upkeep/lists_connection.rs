@@ -17,7 +17,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{BACKOFF, lists};
+use super::{BACKOFF, MIN_RECONNECT_INTERVAL, lists};
 use crate::{
     catalog::{Catalog, ListKinds},
     link::{Listener, handshake},
@@ -36,7 +36,8 @@ pub(crate) struct ListsConnection {
     connection: ArcSwapOption<UpstreamConnection>,
     /// `true` while the lists are those of the second connection, even if it has ended and is to be opened again.
     is_needed: AtomicBool,
-    discard_signal: Notify,
+    /// Notified when somebody waits for the lists, so that the next attempt to open the connection comes sooner.
+    pub(super) reopen_signal: Notify,
 }
 
 impl ListsConnection {
@@ -44,7 +45,7 @@ impl ListsConnection {
         Self {
             is_needed: AtomicBool::new(connection.is_some()),
             connection: ArcSwapOption::from(connection),
-            discard_signal: Notify::new(),
+            reopen_signal: Notify::new(),
         }
     }
 
@@ -63,7 +64,6 @@ impl ListsConnection {
         if let Some(connection) = self.connection.swap(None) {
             connection.close();
         }
-        self.discard_signal.notify_one();
     }
 }
 
@@ -144,21 +144,36 @@ pub(crate) async fn run(
                 }
             }
             if let Some(connection) = lists_connection.current() {
-                tokio::time::sleep(CHANGE_NOTICE_DELAY).await;
-                if has_same_lists(&upstream, &common_connection, &connection).await {
-                    lists_connection.is_needed.store(false, Ordering::Release);
-                    lists_connection.connection.store(None);
-                    connection.close();
-                    return;
-                }
+                let lists_are_equal = async {
+                    tokio::time::sleep(CHANGE_NOTICE_DELAY).await;
+                    if !has_same_lists(&upstream, &common_connection, &connection).await {
+                        std::future::pending::<()>().await;
+                    }
+                };
                 tokio::select! {
                     () = connection.wait_until_unusable() => {}
-                    () = lists_connection.discard_signal.notified() => {}
+                    () = lists_are_equal => {
+                        // From now on, the tools are those of the common connection, which lists the same ones.
+                        if upstream.has_current_tools() {
+                            upstream.set_tools_connection(&common_connection);
+                        }
+                        lists_connection.is_needed.store(false, Ordering::Release);
+                        lists_connection.connection.store(None);
+                        connection.close();
+                        return;
+                    }
                 }
                 must_read = true;
                 tracing::debug!(upstream = %upstream.config.name, "the second connection for the lists has ended");
             }
-            tokio::time::sleep(BACKOFF.pause(losses)).await;
+            let requested = async {
+                tokio::time::sleep(MIN_RECONNECT_INTERVAL).await;
+                lists_connection.reopen_signal.notified().await;
+            };
+            tokio::select! {
+                () = tokio::time::sleep(BACKOFF.pause(losses)) => {}
+                () = requested => {}
+            }
             losses += 1;
         }
     };

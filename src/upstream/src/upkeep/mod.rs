@@ -325,8 +325,10 @@ async fn maintain_connection(
                     last_change = Instant::now();
                 }
                 if lists_connection.is_awaited() {
-                    // The lists are read once it is open. Those who wait for the tools go on with the last known ones.
-                    upstream.tools_readers.lock().clear();
+                    // The lists are read once it is open, also for those who wait for the tools.
+                    if !upstream.tools_readers.lock().is_empty() {
+                        lists_connection.reopen_signal.notify_one();
+                    }
                     continue;
                 }
                 let lists = ListKinds::from_bits_truncate(upstream.stale_lists.swap(0, Ordering::AcqRel));
