@@ -114,6 +114,19 @@ pub(super) enum PreviewError {
 }
 
 impl PreviewError {
+    fn provider_unavailable(change: &Change, message: &'static str) -> Self {
+        let error = McpError::new(ErrorKind::UpstreamUnavailable, message);
+        Self::Unavailable(error.with("provider", change.provider.as_str()))
+    }
+
+    /// Creates the error for a tool with another definition, which the arguments were never checked against.
+    fn definition_changed() -> Self {
+        Self::Impossible(McpError::new(
+            ErrorKind::ChangeStale,
+            "The tool's definition has changed since this was proposed; propose it again",
+        ))
+    }
+
     pub(super) fn into_error(self) -> McpError {
         let (Self::Impossible(error) | Self::Unavailable(error)) = self;
         error
@@ -208,39 +221,34 @@ impl ReviewState {
         }
     }
 
+    /// Checks that the tool's known definition is the one that was shown. No server is asked.
+    fn check_definition(&self, change: &Change) -> Result<(), PreviewError> {
+        match self.directory.tool_hash(&change.provider, &change.tool) {
+            Some(hash) if hash == change.tool_hash => Ok(()),
+            // The provider was not reached since the start, so the missing hash proves nothing about the tool.
+            None if !self.directory.has_tools(&change.provider) => {
+                let message = "The provider of this change has not been reached yet";
+                Err(PreviewError::provider_unavailable(change, message))
+            }
+            _ => Err(PreviewError::definition_changed()),
+        }
+    }
+
     /// Previews the change's tool with these arguments, as the proposer.
     pub(super) async fn preview_as_proposer(
         &self,
         change: &Change,
         arguments: &RawValue,
     ) -> Result<(Arc<dyn Provider>, ComputedPreview), PreviewError> {
-        let unavailable = |message: &'static str| {
-            let error = McpError::new(ErrorKind::UpstreamUnavailable, message);
-            PreviewError::Unavailable(error.with("provider", change.provider.as_str()))
-        };
         let Some(provider) = self.directory.provider(&change.provider) else {
-            return Err(unavailable("The provider of this change is not available"));
+            return Err(PreviewError::provider_unavailable(change, "The provider of this change is not available"));
         };
-        let hash = self.directory.tool_hash(&change.provider, &change.tool);
-        if hash.is_none() && !self.directory.has_tools(&change.provider) {
-            // The provider was not reached since the start, so the missing hash proves nothing about the tool.
-            return Err(unavailable("The provider of this change has not been reached yet"));
-        }
-        let definition_changed = || {
-            // The arguments were never checked against the new definition, so the call must be proposed again.
-            PreviewError::Impossible(McpError::new(
-                ErrorKind::ChangeStale,
-                "The tool's definition has changed since this was proposed; propose it again",
-            ))
-        };
-        if hash.as_deref() != Some(change.tool_hash.as_str()) {
-            return Err(definition_changed());
-        }
+        self.check_definition(change)?;
         let proposer = Arc::new(change.proposer.to_agent());
         provider.check_available(&proposer).await.map_err(PreviewError::Unavailable)?;
         let has_definition = provider.has_definition(&change.tool, &change.tool_hash).await;
         if !has_definition.map_err(PreviewError::Unavailable)? {
-            return Err(definition_changed());
+            return Err(PreviewError::definition_changed());
         }
         let cancel = CancellationToken::new();
         // Dropping the guard tells the provider that the answer is no longer needed.
@@ -257,7 +265,11 @@ impl ReviewState {
         };
         let preview = AssertUnwindSafe(preview).catch_unwind();
         match tokio::time::timeout(self.changes.config.tuning.preview_timeout, preview).await {
-            Ok(Ok(Ok(computed))) => Ok((provider, computed)),
+            Ok(Ok(Ok(computed))) => {
+                // Reading the state may take long, and another definition may have become known meanwhile.
+                self.check_definition(change)?;
+                Ok((provider, computed))
+            }
             Ok(Ok(Err(error))) if error.kind.is_transient() => Err(PreviewError::Unavailable(error)),
             Ok(Ok(Err(error))) => Err(PreviewError::Impossible(error)),
             Ok(Err(_panic)) => {

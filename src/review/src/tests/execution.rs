@@ -2,11 +2,13 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
+
+use serde_json::value::RawValue;
 
 use super::expect_refusal;
 use crate::{ChangeFilter, ChangeRequestError, testing::*};
@@ -107,6 +109,30 @@ async fn change_is_not_run_if_its_definition_changed() {
     expect_refusal(bench.decide(&third, ReviewVerdict::Approve).await, ErrorKind::ChangeStale);
     let (_, fake, _) = bench.end().await;
     assert_eq!(fake.call_count(), 1);
+}
+
+#[actix::test]
+async fn change_is_not_run_if_its_definition_changes_during_recheck() {
+    let fake = Arc::new_cyclic(|fake: &Weak<FakeProvider>| {
+        let fake = Weak::clone(fake);
+        let preview = move |_: &str, arguments: &RawValue| {
+            let fake = fake.upgrade().unwrap();
+            // The first preview is made for the decision, and the second one just before the run.
+            if fake.preview_count.load(Ordering::SeqCst) == 2 {
+                *fake.tool_hash.lock().unwrap() = "sha256:other".into();
+            }
+            Ok(fake.current_preview(arguments))
+        };
+        FakeProvider { preview_script: Some(Box::new(preview)), ..FakeProvider::new("fake") }
+    });
+    let (dir, skew) = (Arc::new(tempfile::tempdir().unwrap()), Arc::new(AtomicI64::new(0)));
+    let bench = TestBench::in_directory(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    let change = bench.propose("{}").await;
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
+    let stale = bench.wait_for_state(&change.id, ChangeState::Stale).await;
+    assert!(stale.fault.as_ref().unwrap().message.contains("propose it again"));
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.call_count(), 0);
 }
 
 #[actix::test]
