@@ -44,7 +44,7 @@ async fn change_of_level_shows_the_front_matter() {
         let arguments = json!({ "document_path": path, "promotion_level": "critical" });
         let fields = bench.preview("update_promotion_level", arguments).await.unwrap().diff.fields;
         let names: Vec<&str> = fields.iter().map(|field| field.field.as_str()).collect();
-        assert_eq!(names, ["promotion_level", "front_matter"], "{path}");
+        assert_eq!(names, ["promotion_level", "file.front_matter"], "{path}");
         let lines: Vec<_> = fields[1].lines.iter().map(|line| (line.op, line.text.as_str())).collect();
         assert_eq!(lines, expected_lines, "{path}");
     }

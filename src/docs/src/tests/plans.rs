@@ -40,11 +40,15 @@ async fn second_write_is_shown_over_the_first_one() {
 #[actix::test]
 async fn write_over_another_kind_of_write_is_noted() {
     let bench = TestDocs::new().await;
-    let put = ("index_document", json!({ "path": "tools/driver.md", "content": TOOL.replace("Driver", "Pool") }));
+    let put_of = |content: String| ("index_document", json!({ "path": "tools/driver.md", "content": content }));
+    let put = put_of(TOOL.replace("Driver", "Pool"));
+    let put_comment = put_of(TOOL.replace("summary: s", "summary: s # why"));
     let promote =
         ("update_promotion_level", json!({ "document_path": "tools/driver.md", "promotion_level": "critical" }));
     let delete = ("delete_documents", json!({ "paths": ["tools/driver.md"] }));
-    for (first, second) in [(&delete, &put), (&put, &delete), (&put, &promote), (&promote, &put)] {
+    for (first, second) in
+        [(&delete, &put), (&put, &delete), (&put, &promote), (&put_comment, &promote), (&promote, &put)]
+    {
         let step = step_of(bench.preview(first.0, first.1.clone()).await.unwrap());
         let mut shown = bench.preview(second.0, second.1.clone()).await.unwrap();
         assert!(is_written_by(&step, "docs", &shown));

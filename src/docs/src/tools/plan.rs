@@ -254,7 +254,8 @@ fn plan_promote(project: &Project, indexed: &IndexedTenant, path: &str, to: Leve
     state.push(("before", hex(&before)));
     let mut diff = DiffBuilder::new();
     diff.add("promotion_level", "Promotion level", Some(from.into()), Some(to.into()));
-    diff.add("front_matter", "Front matter", front_matter::block(&text), front_matter::block(&new_text));
+    // A part of the field `file`, so that a new text of the document counts as a change of it.
+    diff.add("file.front_matter", "Front matter", front_matter::block(&text), front_matter::block(&new_text));
     Ok(Plan {
         operation: Operation::Update,
         target: document_target(indexed, &path),

@@ -119,9 +119,10 @@ fn compose_entity(preview: &Preview, earlier: &[FieldDiff]) -> Option<Vec<FieldD
     let is_part = |part: &FieldDiff, whole: &FieldDiff| {
         part.field.strip_prefix(&whole.field).is_some_and(|rest| rest.starts_with('.'))
     };
+    let overlaps = |field: &FieldDiff, other: &FieldDiff| is_part(field, other) || is_part(other, field);
     let compose = |field: &FieldDiff| match earlier.iter().find(|earlier| earlier.field == field.field) {
         Some(earlier) => compose_field(field, earlier),
-        None if earlier.iter().any(|earlier| is_part(earlier, field)) => None,
+        None if earlier.iter().any(|earlier| overlaps(earlier, field)) => None,
         None => Some(vec![field.clone()]),
     };
     Some(later.iter().map(compose).collect::<Option<Vec<_>>>()?.concat())
@@ -315,11 +316,12 @@ mod tests {
             let note = &preview.diff.fields[0];
             (note.field == NOTE_FIELD).then(|| note.lines[0].text.clone())
         };
-        let cases: [Alter; 8] = [
+        let cases: [Alter; 9] = [
             |_, later| later.diff.truncated = true,
             |earlier, _| earlier.diff.truncated = true,
             |earlier, _| earlier.operation = Operation::Delete,
             |earlier, _| earlier.diff.fields[0].field = "title.first".into(),
+            |_, later| later.diff.fields[0].field = "title.first".into(),
             |earlier, later| {
                 earlier.diff.fields[0].field = "name".into();
                 later.state_effect = StateEffect::Whole;
