@@ -207,7 +207,7 @@ impl Provider for Docs {
         Some(Box::pin(run_blocking(move || {
             let text = read_back::document_text(&library, &selector, &path)?;
             Ok(match is_promotion {
-                true => vec![("promotion_level", text.as_deref().map(read_back::promotion_level))],
+                true => read_back::promotion_values(text.as_deref()),
                 false => vec![("file", text)],
             })
         })))

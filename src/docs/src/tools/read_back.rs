@@ -7,6 +7,7 @@ use crate::{
     text::{self, front_matter},
 };
 use countersign_protocol::McpError;
+use countersign_provider::PresentValues;
 
 /// Returns the text of a document, or `None` if there is none.
 pub(crate) fn document_text(
@@ -20,8 +21,11 @@ pub(crate) fn document_text(
     Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Returns the promotion level of a document with this text.
-pub(crate) fn promotion_level(text: &str) -> String {
-    let level: &str = text::level(&front_matter::parse_fields(text).unwrap_or_default()).into();
-    level.to_owned()
+/// Returns the fields that the preview of a new promotion level shows, for a document with this text.
+pub(crate) fn promotion_values(text: Option<&str>) -> PresentValues {
+    let level = text.map(|text| <&str>::from(text::level(&front_matter::parse_fields(text).unwrap_or_default())));
+    vec![
+        ("promotion_level", level.map(str::to_owned)),
+        ("file.front_matter", text.and_then(front_matter::block).map(str::to_owned)),
+    ]
 }
