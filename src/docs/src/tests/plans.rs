@@ -2,18 +2,9 @@
 
 use super::*;
 use countersign_domain::changes::{
-    Change, ChangeState, PlanStep,
     plan::{compose_over, is_written_by},
-    testing,
+    testing::first_step,
 };
-
-/// Returns the first step of a plan, which has this preview.
-fn step_of(preview: Preview) -> Change {
-    let plan = PlanStep { id: "plan_1".into(), title: "t".into(), reason: None, index: 0, last: false };
-    let Preview { note, operation, target, diff, .. } = preview;
-    let change = testing::change("chg_1", "agent", 1, ChangeState::Pending);
-    Change { provider: "docs".into(), plan: Some(plan), preview: note, operation, target, diff, ..change }
-}
 
 #[actix::test]
 async fn second_write_is_shown_over_the_first_one() {
@@ -26,7 +17,7 @@ async fn second_write_is_shown_over_the_first_one() {
         ("index_document", put("# Three\n"), put("# Four\n")),
         ("update_promotion_level", promote("important"), promote("critical")),
     ] {
-        let step = step_of(bench.preview(tool, first.clone()).await.unwrap());
+        let step = first_step("docs", bench.preview(tool, first.clone()).await.unwrap());
         let mut shown = bench.preview(tool, second.clone()).await.unwrap();
         assert!(is_written_by(&step, "docs", &shown));
         compose_over(&mut shown, [&step]);
@@ -49,7 +40,7 @@ async fn write_over_another_kind_of_write_is_noted() {
     for (first, second) in
         [(&delete, &put), (&put, &delete), (&put, &promote), (&put_comment, &promote), (&promote, &put)]
     {
-        let step = step_of(bench.preview(first.0, first.1.clone()).await.unwrap());
+        let step = first_step("docs", bench.preview(first.0, first.1.clone()).await.unwrap());
         let mut shown = bench.preview(second.0, second.1.clone()).await.unwrap();
         assert!(is_written_by(&step, "docs", &shown));
         compose_over(&mut shown, [&step]);

@@ -1,4 +1,4 @@
-//! A change and a proposer for tests, in this crate and in others.
+//! A change, a step of a plan and a proposer for tests, in this crate and in others.
 #![allow(clippy::unwrap_used, reason = "this module is only built for tests")]
 
 use std::sync::Arc;
@@ -6,7 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 
-use super::{Change, ChangeState, Diff, Operation, PreviewNote, Proposer, ServerIdentity, Target, Terms};
+use super::{
+    Change, ChangeState, Diff, Operation, PlanStep, Preview, PreviewNote, Proposer, ServerIdentity, Target, Terms,
+};
 
 /// Creates a change with that proposer and state, and minimal other values.
 #[must_use]
@@ -53,6 +55,22 @@ pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Ch
         fault: None,
         redacted: None,
         review: None,
+    }
+}
+
+/// Creates the first step of a plan, which has this preview of a call of the provider.
+#[must_use]
+pub fn first_step(provider: &str, preview: Preview) -> Change {
+    let plan = PlanStep { id: "plan_1".into(), title: "t".into(), reason: None, index: 0, last: false };
+    let Preview { note, operation, target, diff, .. } = preview;
+    Change {
+        provider: provider.into(),
+        plan: Some(plan),
+        preview: note,
+        operation,
+        target,
+        diff,
+        ..change("chg_1", "agent", 1, ChangeState::Pending)
     }
 }
 

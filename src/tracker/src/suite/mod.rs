@@ -3,6 +3,7 @@
 mod conformity;
 mod hostile;
 mod invariants;
+mod plans;
 mod reads;
 mod resources;
 mod runs;
