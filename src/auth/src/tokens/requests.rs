@@ -146,8 +146,8 @@ async fn send(request: ClientRequest, body: Option<String>) -> Result<String, Re
         let describe = || format!("the answer has status {}", answer.status);
         return Err(match (answer.status, read_error_code(&answer.body)) {
             (429 | 500.., _) => RequestError::Unavailable(describe()),
-            // RFC 6749 has the statuses 400 and 401, but Auth0 refuses a refresh token with 403.
-            (400.., Some(code)) => RequestError::Refused(code),
+            // RFC 6749 has the statuses 400 and 401, but Auth0 refuses a refresh token with 403. Others may come from a proxy.
+            (400 | 401 | 403, Some(code)) => RequestError::Refused(code),
             _ => RequestError::Unusable(describe()),
         });
     }

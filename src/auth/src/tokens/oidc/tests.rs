@@ -277,6 +277,8 @@ async fn renewal_brings_new_claims_or_ends_the_session() {
         (403, r#"{"error":"invalid_grant"}"#, true),
         (403, r#"{"error":"access_denied"}"#, false),
         (403, "<html>", false),
+        (404, r#"{"error":"Not Found"}"#, false),
+        (408, r#"{"error":"invalid_grant"}"#, false),
         (429, r#"{"error":"invalid_grant"}"#, false),
         (503, r#"{"error":"invalid_grant"}"#, false),
         (500, "{}", false),
