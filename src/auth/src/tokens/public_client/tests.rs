@@ -103,6 +103,17 @@ async fn failures_of_the_provider_are_distinguished() {
 }
 
 #[actix::test]
+async fn oauth_metadata_come_before_openid_configuration() {
+    let provider = FakeProvider::start().await;
+    let issuer = &provider.issuer;
+    let metadata = json!({ "issuer": issuer, "device_authorization_endpoint": format!("{issuer}/device") });
+    provider.set_page("/.well-known/oauth-authorization-server", 200, metadata.to_string());
+    let client = PublicClient::discover(settings(issuer), None).await.unwrap();
+    assert!(client.has_device_grant());
+    assert_eq!(provider.count("/.well-known/openid-configuration"), 0);
+}
+
+#[actix::test]
 async fn unavailable_metadata_counts_as_unreachable() {
     let provider = FakeProvider::start().await;
     let discover = async || PublicClient::discover(settings(&provider.issuer), None).await.err().unwrap();
