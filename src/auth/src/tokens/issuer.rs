@@ -18,7 +18,7 @@ use super::{
     TokenRefusal,
     jwt::UnverifiedJwt,
     key_set::{KeySet, MAX_KEYS, SignatureCheck},
-    metadata::{Metadata, openid_provider_urls, well_known_urls},
+    metadata::{Metadata, MetadataPurpose},
     principal,
     requests::get_json,
 };
@@ -65,8 +65,8 @@ pub(super) struct Issuer {
     pub audiences: Vec<String>,
     /// A number that no other issuer of the same verifier has, and no earlier configuration of this one.
     pub version: u64,
-    /// The URLs of its metadata, in the order in which they are tried.
-    metadata_urls: Vec<String>,
+    /// The purpose for which its metadata are read.
+    metadata_purpose: MetadataPurpose,
     snapshot: ArcSwapOption<IssuerSnapshot>,
     /// Grows when a key disappears, so that earlier verifications are no longer valid.
     generation: AtomicU64,
@@ -85,7 +85,7 @@ pub(super) struct Issuer {
 impl Issuer {
     pub(super) fn new(config: TokenIssuer, audiences: Vec<String>, version: u64) -> Self {
         Self {
-            metadata_urls: well_known_urls(&config.issuer),
+            metadata_purpose: MetadataPurpose::AccessTokens,
             config,
             audiences,
             version,
@@ -101,8 +101,7 @@ impl Issuer {
 
     /// Creates the issuer with which people sign in.
     pub(super) fn for_sign_ins(config: TokenIssuer) -> Self {
-        let metadata_urls = openid_provider_urls(&config.issuer);
-        Self { metadata_urls, ..Self::new(config, Vec::new(), 0) }
+        Self { metadata_purpose: MetadataPurpose::SignIns, ..Self::new(config, Vec::new(), 0) }
     }
 
     /// Returns the generation of the keys. A verification is valid only in the generation in which it was made. Returns
@@ -191,7 +190,7 @@ impl Issuer {
 
     async fn read_snapshot(&self, now: i64) -> Result<IssuerSnapshot, String> {
         let trusted = self.config.authorities.as_ref();
-        let metadata = Metadata::read(&self.config.issuer, &self.metadata_urls, trusted).await;
+        let metadata = Metadata::read(&self.config.issuer, self.metadata_purpose, trusted).await;
         let metadata = metadata.map_err(|error| error.to_string())?;
         let keys = match &metadata.jwks_uri {
             Some(url) => {

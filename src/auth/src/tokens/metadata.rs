@@ -52,17 +52,28 @@ struct Document {
     authorization_response_iss_parameter_supported: Option<bool>,
 }
 
+/// The purpose for which metadata are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MetadataPurpose {
+    AccessTokens,
+    SignIns,
+}
+
 impl Metadata {
-    /// Reads the metadata of an issuer from the first of these URLs that has it. Boxed, so that its code is compiled in this
-    /// crate only.
+    /// Reads the metadata of an issuer from the first of its well-known URLs that has it. Boxed, so that its code is compiled
+    /// in this crate only.
     pub(super) fn read<'a>(
         issuer: &'a str,
-        urls: &'a [String],
+        purpose: MetadataPurpose,
         trusted: Option<&'a Authorities>,
     ) -> LocalBoxFuture<'a, Result<Self, RequestError>> {
         Box::pin(async move {
+            let urls = match purpose {
+                MetadataPurpose::AccessTokens => well_known_urls(issuer),
+                MetadataPurpose::SignIns => openid_provider_urls(issuer),
+            };
             let mut failure = RequestError::Unusable("it has no well-known URL".to_owned());
-            for url in urls {
+            for url in &urls {
                 let is_unavailable = matches!(failure, RequestError::Unavailable(_));
                 let document = get_json(url, trusted).await.and_then(|document| {
                     Document::deserialize(document).map_err(|error| RequestError::Unusable(quote(&error.to_string())))
@@ -75,6 +86,10 @@ impl Metadata {
                     }
                     Err(RequestError::Unavailable(error)) => {
                         failure = RequestError::Unavailable(format!("{url}: {error}"));
+                        // People would lose the groups of UserInfo if metadata without its endpoint took the place of these.
+                        if purpose == MetadataPurpose::SignIns && urls.first() == Some(url) {
+                            return Err(failure);
+                        }
                         continue;
                     }
                     Err(_) if is_unavailable => continue,
@@ -167,7 +182,7 @@ pub fn well_known_urls(issuer: &str) -> Vec<String> {
 
 /// Returns the URLs of an OpenID provider's metadata. Its configuration comes first, because OAuth metadata may lack endpoints
 /// of sign-ins, such as that of UserInfo (OpenID Connect Discovery 1.0, section 4).
-pub(super) fn openid_provider_urls(issuer: &str) -> Vec<String> {
+fn openid_provider_urls(issuer: &str) -> Vec<String> {
     well_known_urls(issuer).into_iter().rev().collect()
 }
 

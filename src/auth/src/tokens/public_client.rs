@@ -11,7 +11,7 @@ use url::Url;
 
 use super::{
     code_flow::{self, AuthorizationResponseError, CodeRequest},
-    metadata::{Metadata, check_endpoint, well_known_urls},
+    metadata::{Metadata, MetadataPurpose, check_endpoint},
     requests::{ClientIdentity, RequestError, post_form, read_lifetime},
 };
 use countersign_config::Authorities;
@@ -132,8 +132,7 @@ impl PublicClient {
     /// Returns why the identity provider cannot be used.
     pub async fn discover(settings: ClientSettings, authorities: Option<Authorities>) -> Result<Self, GrantError> {
         check_endpoint(&settings.issuer, &settings.issuer).map_err(GrantError::Unusable)?;
-        let urls = well_known_urls(&settings.issuer);
-        let metadata = Metadata::read(&settings.issuer, &urls, authorities.as_ref()).await?;
+        let metadata = Metadata::read(&settings.issuer, MetadataPurpose::AccessTokens, authorities.as_ref()).await?;
         Ok(Self { settings, authorities, metadata })
     }
 

@@ -155,6 +155,7 @@ async fn person_signs_in_with_claims_of_both_sources() {
 
 #[actix::test]
 async fn groups_come_from_userinfo_despite_oauth_metadata() {
+    const OPENID_CONFIGURATION: &str = "/.well-known/openid-configuration";
     let fixture = Fixture::start(|_| {}).await;
     let issuer = &fixture.provider.issuer;
     let without_userinfo = json!({
@@ -165,7 +166,16 @@ async fn groups_come_from_userinfo_despite_oauth_metadata() {
     });
     fixture.provider.set_page("/.well-known/oauth-authorization-server", 200, without_userinfo.to_string());
     fixture.set_userinfo(json!({ "groups": ["security"] }));
-    assert_eq!(fixture.sign_in(json!({ "groups": null })).await.unwrap().person.role, Some(Role::Admin));
+    let VerifiedPerson { person, session } = fixture.sign_in(json!({ "groups": null })).await.unwrap();
+    assert_eq!(person.role, Some(Role::Admin));
+    // The metadata are read again after five minutes.
+    fixture.provider.set_page(OPENID_CONFIGURATION, 503, "");
+    fixture.set_tokens(None, "r2");
+    let Renewal::Renewed(renewed) = fixture.client.renew(&session, after(400)).await else { panic!("not renewed") };
+    assert_eq!(renewed.person.role, Some(Role::Admin));
+    assert_eq!(fixture.provider.count(OPENID_CONFIGURATION), 2);
+    let new_client = client(&config(issuer));
+    assert_eq!(new_client.begin(None, now()).await.err(), Some(SignInError::ProviderUnreachable));
 }
 
 #[actix::test]
