@@ -100,11 +100,10 @@ pub fn find_principal(
     code: &str,
     browser_secret: Option<&str>,
 ) -> Result<Principal, McpError> {
-    let hash = stored_hash(code, browser_secret);
-    if secret::is_well_formed(CODE_PREFIX, code) && store.reader().knows_code(&hash).map_err(report_unavailable)? {
-        return Ok(read_subject(store, &hash)?.0);
+    if !secret::is_well_formed(CODE_PREFIX, code) {
+        return Err(log_refusal(CodeOutcome::Unknown));
     }
-    Err(log_refusal(CodeOutcome::Unknown))
+    Ok(read_subject(store, &stored_hash(code, browser_secret))?.0)
 }
 
 /// Redeems a code. Returns the principal who signs in with it, and their session at the identity provider, if any.
@@ -136,7 +135,8 @@ fn read_subject(
     store: &StoredCredentials,
     hash: &SecretHash,
 ) -> Result<(Principal, Option<ProviderSession>), McpError> {
-    let Some(session) = store.reader().code_session(hash).map_err(report_unavailable)? else {
+    let code_session = store.reader().code_session(hash).map_err(report_unavailable)?;
+    let Some(session) = code_session.ok_or_else(|| log_refusal(CodeOutcome::Unknown))? else {
         return Ok((Principal::new(local_reviewer(), Role::Reviewer), None));
     };
     let person = store.reader().person(&session.person()).map_err(report_unavailable)?;

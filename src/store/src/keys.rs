@@ -137,11 +137,12 @@ pub trait Credentials: People {
         expires_at: Timestamp,
     ) -> Result<(), StoreError>;
 
-    /// Returns the session of a code, if it has one.
+    /// Returns the session of a code, used or not. The outer `None` means that there is no such code, and the inner one that it
+    /// signs in the local reviewer.
     ///
     /// # Errors
     /// Those of the database.
-    fn code_session(&self, hash: &SecretHash) -> Result<Option<ProviderSession>, StoreError>;
+    fn code_session(&self, hash: &SecretHash) -> Result<Option<Option<ProviderSession>>, StoreError>;
 
     /// Returns the sessions of the codes that can still be used, with the hashes of the codes.
     ///
@@ -179,12 +180,6 @@ pub trait Credentials: People {
     /// # Errors
     /// Those of the database.
     fn forget_sign_ins(&self, ended: &[SecretHash]) -> Result<(), StoreError>;
-
-    /// Returns `true` if there is a code with this hash, used or not.
-    ///
-    /// # Errors
-    /// Those of the database.
-    fn knows_code(&self, hash: &SecretHash) -> Result<bool, StoreError>;
 
     /// Uses up a code. Exactly one caller gets [`CodeOutcome::Accepted`], even among several processes.
     ///

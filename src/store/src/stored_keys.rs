@@ -76,7 +76,7 @@ impl<D: Database> Credentials for StoredKeys<D> {
         })
     }
 
-    fn code_session(&self, hash: &SecretHash) -> Result<Option<ProviderSession>, StoreError> {
+    fn code_session(&self, hash: &SecretHash) -> Result<Option<Option<ProviderSession>>, StoreError> {
         self.0.read(REQUEST_TIMEOUT, async |db| keys::code_session(db, hash).await)
     }
 
@@ -102,10 +102,6 @@ impl<D: Database> Credentials for StoredKeys<D> {
 
     fn forget_sign_ins(&self, ended: &[SecretHash]) -> Result<(), StoreError> {
         self.0.repeatable_transaction(REQUEST_TIMEOUT, async |db| keys::forget_sign_ins(db, ended).await)
-    }
-
-    fn knows_code(&self, hash: &SecretHash) -> Result<bool, StoreError> {
-        self.0.read(REQUEST_TIMEOUT, async |db| keys::knows_code(db, hash).await)
     }
 
     // The row does not record who took the code. After a lost answer the code is used up, and perhaps nobody got it.

@@ -282,7 +282,7 @@ impl Credentials for Keys {
         self.stored.put_code(hash, session, now, expires_at)
     }
 
-    fn code_session(&self, hash: &SecretHash) -> Result<Option<ProviderSession>, StoreError> {
+    fn code_session(&self, hash: &SecretHash) -> Result<Option<Option<ProviderSession>>, StoreError> {
         self.stored.code_session(hash)
     }
 
@@ -331,10 +331,6 @@ impl Credentials for Keys {
         self.stored.forget_sign_ins(ended)?;
         self.remove_copied_sign_ins(ended);
         Ok(())
-    }
-
-    fn knows_code(&self, hash: &SecretHash) -> Result<bool, StoreError> {
-        self.stored.knows_code(hash)
     }
 
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError> {

@@ -203,10 +203,6 @@ pub async fn forget_sign_ins<S: Sql>(db: &S, ended: &[SecretHash]) -> Result<(),
     Ok(())
 }
 
-pub async fn knows_code<S: Sql>(db: &S, hash: &SecretHash) -> Result<bool, StoreError> {
-    Ok(db.first("SELECT 1 FROM sign_in_codes WHERE hash = ?1", values![hash]).await?.is_some())
-}
-
 /// Stores a code, and deletes codes that expired more than a day ago.
 pub async fn put_code<S: Sql>(
     db: &S,
@@ -223,10 +219,10 @@ pub async fn put_code<S: Sql>(
     db.execute(sql, values![hash, now, expires_at.as_millisecond(), session.as_ref()]).await.map(drop)
 }
 
-pub async fn code_session<S: Sql>(db: &S, hash: &SecretHash) -> Result<Option<ProviderSession>, StoreError> {
+pub async fn code_session<S: Sql>(db: &S, hash: &SecretHash) -> Result<Option<Option<ProviderSession>>, StoreError> {
     let row = db.first("SELECT session FROM sign_in_codes WHERE hash = ?1", values![hash]).await?;
     let session = row.as_ref().map(|row| row.get::<Option<&str>>(0)).transpose()?;
-    session.flatten().map(parse_session).transpose()
+    session.map(|session| session.map(parse_session).transpose()).transpose()
 }
 
 /// Reads the sessions of the codes that can still be used.
