@@ -60,7 +60,8 @@ impl ProviderSignIns {
         code.map_err(|_| SignInError::Failed)
     }
 
-    /// Ends the sign-ins that a logout token names, and those whose code was not used yet. Returns their number.
+    /// Ends the sign-ins that a logout token names, and those whose code was not used yet. Returns their number. A sign-in that is
+    /// not stored yet, because its code is created or used at this moment, does not end.
     ///
     /// # Errors
     /// `INVALID_REQUEST` for a token that is refused or was used before; `UPSTREAM_UNAVAILABLE` if the keys of the
@@ -73,7 +74,7 @@ impl ProviderSignIns {
             McpError::new(kind, error.message.clone())
         })?;
         let end_sign_ins = self.with_store(move |store| {
-            // The codes are read first, because one that is used meanwhile becomes a sign-in.
+            // The codes are read first. One that is used between the two reads is found as a sign-in, if that is stored in time.
             let codes = store.reader().code_sessions(now)?.into_iter().filter(|(_, session)| notice.ends(session));
             let codes: Vec<_> = codes.map(|(hash, _)| hash).collect();
             let is_ended = |sign_in: &SignIn| sign_in.session.as_ref().is_some_and(|session| notice.ends(session));
