@@ -110,6 +110,8 @@ fn person_is_revoked_by_any_name_that_the_gateway_shows() {
     let revoke = |name: &str| run(&["people", "revoke", name]);
     let subject = ["--subject", "https://id.example", "ada b"];
     run(&[&["keys", "create", "--role", "viewer", "--name", "ada-laptop"][..], &subject[..]].concat()).ends(0);
+    let bob = ["--subject", "https://id.example", "bob"];
+    run(&[&["keys", "create", "--role", "viewer", "--name", "bob-laptop"][..], &bob[..]].concat()).ends(0);
     for (name, problem) in [
         ("ada", "ISSUER#SUBJECT"),
         ("ada#laptop", "ISSUER#SUBJECT"),
@@ -132,6 +134,11 @@ fn person_is_revoked_by_any_name_that_the_gateway_shows() {
     let names: Vec<&str> = list.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(names, ["https://id.example#ada%20b", "https://id.example#eve"], "{list}");
     assert_eq!(list.matches("never").count(), 2, "{list}");
+
+    home.write("gateway.yaml", &config.replace("id.example", "new.example"));
+    revoke("https://id.example#carol").ends(2).complains(&["https://new.example"]);
+    let known = revoke("https://id.example#bob").ends(0).says(&["keys revoked: 1"]);
+    assert!(!known.stderr().contains("Nobody of this name"), "{}", known.stderr());
 }
 
 #[test]

@@ -16,7 +16,11 @@ use super::{
 use countersign_config::OidcConfig;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::background;
-use countersign_store::{StoreError, keys::SignIn, people::ProviderSession};
+use countersign_store::{
+    StoreError,
+    keys::SignIn,
+    people::{ProviderSession, StoredPerson},
+};
 
 /// The maximum number of concurrent renewals.
 const MAX_RENEWALS: usize = 16;
@@ -49,12 +53,8 @@ impl ProviderSignIns {
     pub async fn finish(&self, query: &str, cookie: Option<&str>, now: Timestamp) -> Result<BrowserCode, SignInError> {
         let VerifiedPerson { person, session } = self.client.finish(query, cookie, now).await?;
         let code = self.with_store(move |store| {
-            store.writer().put_person(&person)?;
-            let stored = store.writer().person(&person.name)?;
-            if stored.is_some_and(|stored| stored.revoked_at.is_some()) {
-                return Ok(None);
-            }
-            Ok(Some(codes::create_for_session(store.writer(), &session, now)))
+            let is_stored = store_unless_revoked(store, &person)?;
+            Ok(is_stored.then(|| codes::create_for_session(store.writer(), &session, now)))
         });
         let code = code.await.map_err(|_| SignInError::Failed)?.ok_or(SignInError::Revoked)?;
         code.map_err(|_| SignInError::Failed)
@@ -194,6 +194,15 @@ impl ProviderSignIns {
     }
 }
 
+/// Stores a person who signs in. Returns `false` for one who was revoked, so that somebody who was revoked in advance does not count
+/// as having signed in.
+fn store_unless_revoked(store: &StoredCredentials, person: &StoredPerson) -> Result<bool, StoreError> {
+    if store.writer().person(&person.name)?.is_some_and(|known| known.revoked_at.is_some()) {
+        return Ok(false);
+    }
+    store.writer().put_person(person).map(|()| true)
+}
+
 /// Returns `true` if a sign-in has not ended, and the provider was not asked about it for this interval.
 fn is_due(sign_in: &SignIn, interval: SignedDuration, now: Timestamp) -> bool {
     is_live(sign_in, now) && sign_in.refreshed_at.is_some_and(|last| now.duration_since(last) >= interval)
@@ -224,7 +233,6 @@ mod tests {
     use countersign_config::Config;
     use countersign_domain::principal::{Claims, Principal, Role};
     use countersign_runtime::sealing::Sealer;
-    use countersign_store::people::StoredPerson;
 
     fn now() -> Timestamp {
         Timestamp::from_second(1_800_000_000).unwrap()
@@ -251,6 +259,16 @@ mod tests {
             last_used: before(unused_hours),
             session: Some(session),
             refreshed_at: refreshed_hours_ago.map(before),
+        }
+    }
+
+    fn person(subject: &str, role: Option<Role>) -> StoredPerson {
+        StoredPerson {
+            name: format!("https://id.example#{subject}"),
+            role,
+            claims: Arc::new(Claims { json: "{}".into(), ..Claims::default() }),
+            updated_at: now(),
+            revoked_at: None,
         }
     }
 
@@ -298,6 +316,18 @@ mod tests {
         ] {
             assert_eq!(is_due(&sign_in, interval, now()), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn person_revoked_in_advance_never_counts_as_signed_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = StoredCredentials::in_directory(dir.path()).unwrap();
+        let eve = person("eve", Some(Role::Reviewer));
+        store.writer().revoke_person(&eve.name, now() - SignedDuration::from_hours(1)).unwrap();
+        assert!(!store_unless_revoked(&store, &eve).unwrap());
+        assert!(!store.writer().person(&eve.name).unwrap().unwrap().has_signed_in());
+        assert!(store_unless_revoked(&store, &person("ada", Some(Role::Reviewer))).unwrap());
+        assert!(store.writer().person("https://id.example#ada").unwrap().unwrap().has_signed_in());
     }
 
     #[test]

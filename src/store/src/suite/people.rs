@@ -138,10 +138,12 @@ pub(super) fn revoked_person_stays_revoked(location_of: LocationOf) {
     assert_eq!(holders, ["", "https://id.example#2"]);
     keys.put_person(&reviewer).unwrap();
     let revoked = StoredPerson { revoked_at: Some(time_at(5)), ..reviewer.clone() };
+    assert!(revoked.has_signed_in());
     assert_eq!((keys.people().unwrap(), revoked.principal()), (vec![revoked], None));
     keys.put_sign_in(&sign_in(2, &reviewer), &[]).unwrap();
     assert!(keys.sign_ins().unwrap().is_empty());
     assert_eq!(keys.revoke_person("https://id.example#2", time_at(6)).unwrap(), 0, "somebody who never signed in");
+    assert!(!keys.person("https://id.example#2").unwrap().unwrap().has_signed_in());
     let holders = keys.holders().unwrap();
     assert_eq!((holders.keys.len(), holders.revoked_people.len()), (0, 2));
 }
