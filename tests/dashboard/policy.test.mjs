@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { assertClean, becomes, dashboard, fitsScreen, launch, matches, pressTogether, screenshot, waitForNotice } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, fitsScreen, focused, launch, matches, pressTogether, screenshot, status, waitForNotice } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 const RULES = [
@@ -89,6 +89,9 @@ test('rules are tried on recorded calls and written into the file', async () => 
   await dialog.getByRole('button', { name: 'Try it' }).click();
   await dialog.getByText('1 of 2 recorded calls would get another verdict').waitFor();
   await dialog.locator('.dry-run a', { hasText: 'Reviewed' }).waitFor();
+  // A second Enter writes nothing, because the result has the focus.
+  await focused(page, '.policy-report');
+  await dialog.locator('.policy-list').waitFor({ state: 'hidden' });
   await screenshot(page, 'policy-dry-run', { fullPage: true });
   assert.equal(readFileSync(file, 'utf8'), FILE, 'nothing is written before');
   // An answer about other rules offers nothing to write.
@@ -141,6 +144,16 @@ test('rules are tried on recorded calls and written into the file', async () => 
   await narrow.locator('.policy-list > li').first().waitFor();
   await fitsScreen(narrow);
   await screenshot(narrow, 'policy-form-360', { fullPage: true });
-  assertClean(narrow);
+  // The problem is in sight, above the lines to write.
+  const form = narrow.getByRole('dialog');
+  await form.getByRole('button', { name: /^Edit/ }).first().click();
+  await form.getByLabel('Condition').fill('has(');
+  await form.getByRole('button', { name: 'Apply' }).click();
+  await form.getByRole('button', { name: 'Try it' }).click();
+  await becomes(() => form.locator('.edit-errors .icon').evaluate((icon) => {
+    const { x, y } = icon.getBoundingClientRect();
+    return icon.parentElement.contains(document.elementFromPoint(x + 1, y + 1));
+  }), true);
+  assertClean(narrow, status(422));
   await narrow.context().close();
 });

@@ -48,10 +48,13 @@ export function openPolicyForm({ api, file, saved }) {
   let chosen = null;
   const list = h('ol', { class: 'policy-list' });
   const editor = h('div', { class: 'policy-editor' });
-  const report = h('div', { class: 'policy-report', 'aria-live': 'polite' });
+  const report = h('div', { class: 'policy-report', 'aria-live': 'polite', tabindex: '-1' });
   const error = h('p', { class: 'edit-errors', role: 'alert' });
   const foot = h('div', { class: 'sheet-foot' });
-  const complain = (message) => fill(error, icon('alert'), message);
+  const complain = (message) => {
+    fill(error, icon('alert'), message);
+    error.scrollIntoView();
+  };
 
   const focusEntry = (index) => list.children[Math.min(index, entries.length - 1)]?.querySelector('button')?.focus();
 
@@ -91,6 +94,7 @@ export function openPolicyForm({ api, file, saved }) {
     fill(error);
     fill(editor);
     chosen = null;
+    list.hidden = false;
     fill(list, entries.map(row));
     fill(foot, h('button', { type: 'button', onclick: () => dialog.close() }, t('common.cancel')),
       h('button', { type: 'button', onclick: () => edit(entries.length) }, icon('plus'), t('policy.add')),
@@ -145,8 +149,8 @@ export function openPolicyForm({ api, file, saved }) {
   });
 
   const fail = (problem) => {
-    complain(problem.status === 409 ? t('common.fileChanged') : visibleString(explain(problem)));
     if (problem.problem?.yaml) fill(report, yamlBlock(problem.problem.yaml));
+    complain(problem.status === 409 ? t('common.fileChanged') : visibleString(explain(problem)));
   };
 
   async function tryOut(button) {
@@ -160,14 +164,15 @@ export function openPolicyForm({ api, file, saved }) {
       fill(report, dryRun(result.dryRun),
         result.loosens.length > 0 && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, t('common.waitsForConsent', { count: result.loosens.length }))),
         file.mayEdit ? configLines(result.file, result.lines) : [h('p', null, t(`common.paste.${file.editing}`)), yamlBlock(result.yaml)]);
-      if (file.mayEdit) {
-        const save = h('button', { type: 'button', class: 'approve', onclick: () => send(save) }, icon('check'), t('common.writeFile'));
-        fill(foot, h('button', { type: 'button', onclick: () => {
-          paint();
-          focusEntry(0);
-        } }, t('common.back')), save);
-        save.focus();
-      }
+      const save = h('button', { type: 'button', class: 'approve', onclick: () => send(save) }, icon('check'), t('common.writeFile'));
+      fill(foot, h('button', { type: 'button', onclick: () => {
+        paint();
+        focusEntry(0);
+      } }, t('common.back')), file.mayEdit && save);
+      list.hidden = true;
+      // The button that writes gets no focus, so that a second Enter writes nothing before the result was seen.
+      report.focus();
+      report.scrollIntoView();
     } catch (problem) {
       fail(problem);
     } finally {
@@ -194,7 +199,7 @@ export function openPolicyForm({ api, file, saved }) {
     build: () => h('form', { class: 'sheet-body', novalidate: true, onsubmit: (event) => event.preventDefault() },
       h('p', { class: 'quiet' }, t('policy.editHelp')),
       !file.mayEdit && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('common.notEdited'))),
-      list, editor, report, error, foot),
+      list, editor, error, report, foot),
   });
   paint();
   foot.querySelector('button.primary').focus();
