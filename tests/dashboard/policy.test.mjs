@@ -76,6 +76,7 @@ test('rules are tried on recorded calls and written into the file', async () => 
   await page.getByRole('button', { name: 'Edit rules…' }).click();
   const dialog = page.getByRole('dialog', { name: 'Edit the rules of the policy' });
   await dialog.getByRole('button', { name: 'Add a rule' }).click();
+  await dialog.locator('.policy-list').waitFor({ state: 'hidden' });
   await dialog.getByLabel('Name').fill('no-bugs');
   await dialog.getByLabel('Tools').fill('create_issue');
   await dialog.getByLabel('Condition').fill('has(arguments.type) && arguments.type == "Bug"');

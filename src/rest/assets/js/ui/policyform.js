@@ -105,6 +105,8 @@ export function openPolicyForm({ api, file, saved }) {
     const entry = entries[index];
     const settings = entry?.settings ?? { then: 'review' };
     chosen = index;
+    // The buttons of other rules would discard what is typed.
+    list.hidden = true;
     fill(report);
     fill(error);
     const inputs = Object.fromEntries([...TEXTS, ...PATTERNS].map((key) => [key, h('input', { type: 'text', autocomplete: 'off', spellcheck: 'false', value: [settings[key] ?? ''].flat().join(', ') })]));
@@ -141,6 +143,7 @@ export function openPolicyForm({ api, file, saved }) {
       focusEntry(index);
     } }, t('common.back')), h('button', { type: 'button', class: 'primary', onclick: apply }, icon('check'), t('policy.apply')));
     inputs.name.focus();
+    editor.scrollIntoView();
   }
 
   const body = (preview) => ({
