@@ -117,6 +117,15 @@ test('rows are a table with the changed cells marked', async () => {
   await close(page, 'rows');
 });
 
+test('words of a table with many columns stay whole', async () => {
+  const row = (n) => Object.fromEntries(Array.from({ length: 16 }, (_, column) => [`c${column}`, `Bahnhofstrasse ${n}`]));
+  const page = await show(await send({ rows: [row(1), row(2)] }));
+  const cells = page.locator('.rows-table .cell');
+  await becomes(() => cells.count(), 32);
+  await becomes(() => cells.evaluateAll((all) => all.map((cell) => Math.round(cell.offsetHeight / parseFloat(getComputedStyle(cell).lineHeight))).filter((lines) => lines > 1).length), 0);
+  await close(page, 'wide-rows');
+});
+
 test('lists and what was read beside the change need no JSON', async () => {
   await gateway.decide(await replace('facts', null, '{"title":"The plan","labels":["a","b"],"draft":false}'), 'approve');
   await holds(async () => (await gateway.tool('box__read', { name: 'facts' })).content[0].text, (text) => text.includes('The plan'));
