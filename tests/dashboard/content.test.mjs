@@ -109,6 +109,9 @@ test('rows are a table with the changed cells marked', async () => {
   const page = await show(await replace('accounts', was, now));
   const table = page.locator('.rows-table');
   await table.locator('tr.update td.changed', { hasText: 'free' }).locator('ins', { hasText: 'p‹U+202E›ro' }).waitFor();
+  await becomes(() => table.locator('td.changed').allInnerTexts(), ['free → p‹U+202E›ro']);
+  // A line through the text would hide hyphens and minus signs.
+  await becomes(() => table.locator('del').evaluateAll((all) => all.filter((del) => getComputedStyle(del).textDecorationLine !== 'none').length), 0);
   await table.locator('tr.delete', { hasText: ATTACK }).waitFor();
   await table.locator('tr.insert', { hasText: '12345678901234567890' }).waitFor();
   await becomes(() => table.locator('tr.equal').count(), 1);

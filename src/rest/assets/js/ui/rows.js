@@ -42,8 +42,8 @@ function createCell(op, { was, now, isText }, marks) {
     return !marks || op === 'equal' || op === 'update' ? value : h(op === 'insert' ? 'ins' : 'del', null, value);
   }
   const items = was !== null && now !== null ? compareItems(was, now) : null;
-  if (items) return items.map((item) => h({ insert: 'ins', delete: 'del' }[item.op] ?? 'span', { class: 'item' }, longText(item.text, CELL)));
-  return [was !== null && h('del', null, createValue(was, isText)), ' ', h('ins', null, createValue(now, isText))];
+  if (items) return items.map((item) => h({ insert: 'ins', delete: 'del' }[item.op] ?? 'span', { class: 'item' }, item.op !== 'equal' && h('span', { 'aria-hidden': 'true' }, OPS[item.op][0], ' '), longText(item.text, CELL)));
+  return [was !== null && [h('del', null, createValue(was, isText)), ' ', h('span', { 'aria-hidden': 'true' }, '→ ')], h('ins', null, createValue(now, isText))];
 }
 
 function createValue(source, isText) {
