@@ -71,6 +71,11 @@ test('known reads of a server without annotations are accepted in one step', asy
   await becomes(() => offer.locator('.offer-name').allInnerTexts(), ['memory__read_graph', 'memory__search_nodes', 'memory__open_nodes']);
   await offer.getByText('Full definition').first().click();
   await matches(() => offer.locator('.json').first().innerText(), /read_graph/);
+  // The button does not cover what it accepts.
+  await page.setViewportSize({ width: 1280, height: 500 });
+  await offer.locator('.offer-head').scrollIntoViewIfNeeded();
+  await becomes(() => offer.evaluate((element) => element.querySelector('.offer-foot').getBoundingClientRect().top >= element.querySelector('.offers').getBoundingClientRect().bottom), true);
+  await page.setViewportSize({ width: 1280, height: 1600 });
   await screenshot(page, 'known-reads');
   await fitsScreen(page, 'with known reads');
   await offer.getByRole('button', { name: 'Accept the known reads' }).click();
