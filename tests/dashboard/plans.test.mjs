@@ -108,6 +108,7 @@ test('an approved plan is stopped before it runs', async (t) => {
   await readAll(page);
   await decision(page, 'Approve all').click();
   await decision(page, 'Stop plan').waitFor();
+  await page.locator('.outcome-head', { hasText: 'Runs in its turn, once all steps of the plan are approved.' }).first().waitFor();
   await screenshot(page, 'plan-stop');
   await decision(page, 'Stop plan').click();
   const dialog = page.getByRole('dialog', { name: 'Stop the plan?' });

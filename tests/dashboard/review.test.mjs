@@ -193,8 +193,9 @@ testWithRule('an approval can be undone until the change runs', { undoFor: 600 }
   await heading(page).filter({ hasText: 'Undo me' }).waitFor();
   await armed(page);
   await page.keyboard.press('a');
-  await page.locator('footer.decision', { hasText: 'It runs in' }).waitFor();
+  await page.locator('footer.decision', { hasText: 'Approved. Runs in' }).waitFor();
   await page.locator('.timeline .ahead', { hasText: 'Runs in' }).waitFor();
+  await page.locator('.outcome-head', { hasText: 'Runs in' }).waitFor();
   await becomes(() => page.locator('.undo:visible').count(), 0, 'the open change shows it itself');
   await page.keyboard.press('u');
   await button(page, 'Approve').waitFor();
@@ -206,7 +207,7 @@ testWithRule('an approval can be undone until the change runs', { undoFor: 600 }
   await row(page, 'Undo me later').waitFor();
   await armed(page);
   // The event arrives before the answer.
-  const shown = page.locator('footer.decision', { hasText: 'It runs in' });
+  const shown = page.locator('footer.decision', { hasText: 'Approved. Runs in' });
   await page.route('**/decision', async (route) => {
     const response = await route.fetch();
     await shown.waitFor();

@@ -17,7 +17,7 @@ import { jsonBlock } from './json.js';
 import { lineDiff } from './lines.js';
 import { longText } from './longtext.js';
 import { approvalsOf, computesEffect, deputyNote, previewNote, quorumLine, termsLine } from './terms.js';
-import { waitsFor } from './timeline.js';
+import { whenItRuns } from './timeline.js';
 
 /** Builds the badges, the title and the proposer. The heading takes the focus when a change is opened. */
 export function head(change, actions = null) {
@@ -95,12 +95,12 @@ export function requirements(change) {
 export function outcome(change) {
   if (change.state === 'pending') return null;
   const { label, tone, icon: name, explanation: usual } = stateOf(change.state);
-  const explanation = change.fault?.code === 'PLAN_STOPPED' ? t('detail.planStopped') : usual;
+  const start = whenItRuns(change);
+  const explanation = change.fault?.code === 'PLAN_STOPPED' ? t('detail.planStopped') : start ? [start, '.'] : usual;
   const last = change.decisions.at(-1);
   const earlierApprovals = last?.verdict === 'approve' ? approvalsOf(change).filter((decision) => decision !== last) : [];
   return h('section', { class: `outcome tone-${tone}`, 'aria-label': t('detail.outcome') },
     h('div', { class: 'outcome-head' }, icon(name), h('strong', null, label), h('span', null, explanation)),
-    change.waitsFor && h('p', null, waitsFor(change.waitsFor), '.'),
     change.fault && h('div', { class: 'outcome-fault' }, h('code', null, quote(change.fault.code, 60)), longText(change.fault.message, { chars: 800, lines: 10 })),
     last && h('p', { class: 'outcome-who' }, parts(last.verdict === 'approve' ? 'detail.approvedBy' : 'detail.rejectedBy', {
       people: separated([...earlierApprovals, last].map((decision) => [h('strong', null, quote(reviewerName(decision), 60)), deputyNote(decision)])), time: h('span', { class: 'quiet' }, time(last.at)),

@@ -9,9 +9,10 @@ import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { hasRowsBeyond } from '../core/rowtable.js';
 import { MAX_COMMENT, quote, visibleString } from '../core/text.js';
-import { PRESS_GUARD_MS, time, until } from '../core/time.js';
+import { PRESS_GUARD_MS, until } from '../core/time.js';
 import { isDecidable } from '../core/vocab.js';
 import { barredText, hasVoted, isApprovedByDeputy, isBarredAsProposer, isReviewerOf, missingApprovals, permitsApproval, representedBy, reviewersOf } from './terms.js';
+import { whenItRuns } from './timeline.js';
 import { isUndoable } from './undo.js';
 
 // A faster second press is part of a double click.
@@ -401,7 +402,7 @@ export class DecisionBar {
   #undoRow() {
     const { runAfter } = this.#change;
     fill(this.element, this.#errorLine(),
-      h('div', { class: 'confirm' }, h('p', null, icon('clock'), h('span', null, isReachable() ? parts('decision.approvedRuns', { time: time(runAfter, 'countdown') }) : t('decision.unknownIfRun'))),
+      h('div', { class: 'confirm' }, h('p', null, icon('clock'), h('span', null, isReachable() ? [t('detail.approved'), ' ', whenItRuns(this.#change), '.'] : t('decision.unknownIfRun'))),
         this.#mayUndo() && h('div', { class: 'buttons' }, h('button', { type: 'button', data: { act: 'undo' }, disabled: this.#isBlocked(), 'aria-keyshortcuts': 'u', onclick: () => this.undo() },
           icon('undo'), t(this.#sending === 'undo' ? 'decision.undoing' : 'decision.undo'), h('kbd', { 'aria-hidden': 'true' }, 'u')))));
     clearTimeout(this.#undoTimer);

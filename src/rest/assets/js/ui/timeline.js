@@ -59,14 +59,21 @@ function nextStep(change) {
       : isVote ? ['detail.waitsApprovals', 'detail.waitsApprovalsReject'] : ['detail.waitsDecision', 'detail.waitsDecisionReject'];
     return step('clock', parts(change.terms.onExpiry === 'reject' ? onRejection : onExpiry, { count: missing, time: time(change.expiresAt) }));
   }
-  if (change.state === 'approved' && change.waitsFor) return step('clock', waitsFor(change.waitsFor));
-  if (change.state === 'approved' && change.runAfter) return step('play', parts('detail.runs', { time: time(change.runAfter, 'countdown') }));
   if (change.state === 'outcome_unknown') return step('question', t('detail.waitsSettle'));
-  return null;
+  const start = whenItRuns(change);
+  return start && step('clock', start);
 }
 
-/** Names the change with the same target for which an approved change waits. */
-export function waitsFor({ change, until }) {
+/** Says when an approved change runs. Returns null if it is about to run, and for all other changes. */
+export function whenItRuns({ state, waitsFor: blocking, plan, runAfter }) {
+  if (state !== 'approved') return null;
+  if (blocking) return waitsFor(blocking);
+  if (plan) return t('detail.runsInPlan');
+  return runAfter ? parts('detail.runs', { time: time(runAfter, 'countdown') }) : null;
+}
+
+// Names the change with the same target for which an approved change waits.
+function waitsFor({ change, until }) {
   const other = h('a', { class: 'mono', href: routeTo('inbox', change) }, visible(change));
   return until ? parts('detail.waitsForUntil', { change: other, time: exact(until) }) : parts('detail.waitsFor', { change: other });
 }

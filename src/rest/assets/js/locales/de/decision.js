@@ -31,7 +31,6 @@ export default {
   'decision.addThis': 'Diese Änderung hinzufügen',
   'decision.refresh': 'Vorschau aktualisieren',
   'decision.refreshing': 'Wird aktualisiert …',
-  'decision.approvedRuns': 'Freigegeben. Sie läuft {time}.',
   'decision.approve': 'Freigeben',
   'decision.approveNoPreview': 'Ohne Vorschau freigeben',
   'decision.approving': 'Wird freigegeben …',

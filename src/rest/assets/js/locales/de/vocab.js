@@ -10,7 +10,7 @@ export default {
   'vocab.state.stale': 'Veraltet',
   'vocab.state.stale.explanation': 'Was gezeigt wurde, gilt nicht mehr, zum Beispiel weil sich das Ziel geändert hat.',
   'vocab.state.approved': 'Freigegeben',
-  'vocab.state.approved.explanation': 'Freigegeben; wird gleich ausgeführt.',
+  'vocab.state.approved.explanation': 'Wird gleich ausgeführt.',
   'vocab.state.executing': 'Läuft',
   'vocab.state.executing.explanation': 'Wird gerade ausgeführt.',
   'vocab.state.outcome_unknown': 'Ergebnis unbekannt',

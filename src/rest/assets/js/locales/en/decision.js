@@ -31,7 +31,6 @@ export default {
   'decision.addThis': 'Add this change',
   'decision.refresh': 'Refresh preview',
   'decision.refreshing': 'Refreshing…',
-  'decision.approvedRuns': 'Approved. It runs {time}.',
   'decision.approve': 'Approve',
   'decision.approveNoPreview': 'Approve without preview',
   'decision.approving': 'Approving…',

@@ -10,7 +10,7 @@ export default {
   'vocab.state.stale': 'Stale',
   'vocab.state.stale.explanation': 'What was shown no longer holds, for example because the target has changed.',
   'vocab.state.approved': 'Approved',
-  'vocab.state.approved.explanation': 'Approved; about to run.',
+  'vocab.state.approved.explanation': 'About to run.',
   'vocab.state.executing': 'Running',
   'vocab.state.executing.explanation': 'Running now.',
   'vocab.state.outcome_unknown': 'Outcome unknown',
