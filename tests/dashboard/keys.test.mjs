@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, launch, live, newPage, pressTogether, row, screenshot, status } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, focused, launch, live, newPage, pressTogether, row, screenshot, signIn, status } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -52,6 +52,36 @@ test('an admin creates a key, sees what it proposed, and revokes it', async () =
   const { value } = await gateway.api('audit?limit=50');
   assert.deepEqual(value.entries.filter((entry) => entry.actor === 'root').map((entry) => entry.event), ['key_revoked', 'key_created']);
   assertClean(page, status(422));
+  await page.context().close();
+});
+
+test('the focus stays when the list of keys changes', async () => {
+  const page = await newPage(browser, gateway);
+  await page.clock.install();
+  gateway.key('agent', 'kept');
+  await signIn(page, gateway, gateway.key('admin', 'root'), '/#/keys');
+  const revoke = (name) => key(page, name).getByRole('button', { name: `Revoke… ${name}` });
+  // Reads the keys again, of which one is new.
+  const read = async (name) => {
+    gateway.key('agent', name);
+    await page.clock.fastForward(16_000);
+    await key(page, name).waitFor();
+  };
+  await revoke('kept').focus();
+  await read('first');
+  await becomes(() => revoke('kept').evaluate((button) => button === document.activeElement), true);
+  await page.keyboard.press('Enter');
+  const dialog = page.getByRole('dialog', { name: 'Revoke the key of kept?' });
+  await dialog.waitFor();
+  await read('second');
+  await page.keyboard.press('Escape');
+  await dialog.waitFor({ state: 'detached' });
+  await becomes(() => revoke('kept').evaluate((button) => button === document.activeElement), true);
+  await page.keyboard.press('Enter');
+  await dialog.getByRole('button', { name: 'Revoke the key' }).click();
+  await key(page, 'kept').getByText('Revoked').waitFor();
+  await focused(page, 'h1');
+  assertClean(page);
   await page.context().close();
 });
 

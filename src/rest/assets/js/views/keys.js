@@ -2,7 +2,7 @@
 
 import { explain } from '../core/api.js';
 import { notice } from '../core/announce.js';
-import { fill, h } from '../core/dom.js';
+import { fill, h, refill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
@@ -63,7 +63,7 @@ export class KeysView {
     this.#parts.add.hidden = false;
     this.#creatableRoles = creatableRoles;
     const text = JSON.stringify(keys);
-    // An unchanged list is not painted again, so that the focus stays.
+    // An unchanged list is not painted again, so that selected text stays selected.
     if (text === this.#painted) return;
     this.#painted = text;
     this.#parts.count.textContent = count(keys.filter((key) => !key.revokedAt).length);
@@ -71,7 +71,7 @@ export class KeysView {
       fill(this.#parts.body, emptyState('key', t('keys.none'), t('keys.noneHow')));
       return;
     }
-    fill(this.#parts.body, h('table', { class: 'records keys' },
+    refill(this.#parts.body, h('table', { class: 'records keys' },
       h('thead', null, h('tr', null, ['name', 'role', 'owner', 'created', 'lastUsed', 'state'].map((column) => h('th', { scope: 'col' }, t(`keys.column.${column}`))))),
       h('tbody', null, keys.map((key) => this.#row(key)))));
   }
@@ -80,7 +80,7 @@ export class KeysView {
     const { name, role, owner, revokedAt } = key;
     const proposed = role === 'agent' && h('a', { href: routeTo('history', null, { principal: name }), class: 'key-proposed' }, t('keys.changes'), h('span', { class: 'sr-only' }, ' ', t('keys.changesOf', { name: visibleString(name) })));
     const state = revokedAt ? [toneBadge('grey', 'cross', t('keys.revoked')), ' ', h('span', { class: 'quiet nowrap' }, time(revokedAt))]
-      : [toneBadge('green', 'check', t('keys.active')), key.mayRevoke && h('button', { type: 'button', class: 'small', onclick: () => this.#askToRevoke(key) }, t('keys.revoke'), h('span', { class: 'sr-only' }, ` ${visibleString(name)}`))];
+      : [toneBadge('green', 'check', t('keys.active')), key.mayRevoke && h('button', { type: 'button', class: 'small', data: { key: key.id }, onclick: () => this.#askToRevoke(key) }, t('keys.revoke'), h('span', { class: 'sr-only' }, ` ${visibleString(name)}`))];
     return h('tr', revokedAt ? { class: 'over' } : null,
       h('td', { data: { label: t('keys.column.name') } }, h('div', null, quote(name, 64), ' ', proposed), h('code', { class: 'quiet' }, visibleString(key.id))),
       h('td', { data: { label: t('keys.column.role') } }, role),
@@ -132,7 +132,7 @@ export class KeysView {
 
   #askToRevoke({ id, name }) {
     const error = h('p', { class: 'edit-errors', role: 'alert' });
-    const save = h('button', { type: 'submit', class: 'primary' }, t('keys.revokeNow'));
+    const save = h('button', { type: 'submit', class: 'danger' }, t('keys.revokeNow'));
     const submit = async (event) => {
       event.preventDefault();
       save.disabled = true;
@@ -145,7 +145,9 @@ export class KeysView {
         fill(error, icon('alert'), visibleString(explain(problem)));
       }
     };
-    const dialog = openDialog({ title: t('keys.revokeTitle', { name }), build: (close) => h('form', { class: 'sheet-body', onsubmit: submit },
+    // The button that opened the dialog may have been painted again meanwhile, and a revoked key has none.
+    const closed = () => (this.#parts.body.querySelector(`[data-key="${CSS.escape(id)}"]`) ?? this.element.querySelector('h1')).focus({ preventScroll: true });
+    const dialog = openDialog({ title: t('keys.revokeTitle', { name }), closed, build: (close) => h('form', { class: 'sheet-body', onsubmit: submit },
       h('p', null, t('keys.revokeMeans')),
       error,
       h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), save)) });
