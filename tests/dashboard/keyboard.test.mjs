@@ -109,6 +109,35 @@ test('shortcuts filter, show help, switch views and move the focus', async () =>
   await page.context().close();
 });
 
+test('single characters can be turned off and on again in the help', async () => {
+  const id = await gateway.proposeIssue('Not by a letter');
+  const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
+  const decisions = [];
+  page.on('request', (request) => request.url().endsWith('/decision') && decisions.push(request.url()));
+  const dialog = page.getByRole('dialog', { name: 'Keyboard shortcuts' });
+  const choice = dialog.getByLabel('Use single characters as shortcuts in this browser');
+  await armed(page);
+  await page.keyboard.press('?');
+  await choice.uncheck();
+  await page.keyboard.press('Escape');
+  await dialog.waitFor({ state: 'detached' });
+  await page.locator('[data-act=approve] kbd').waitFor({ state: 'hidden' });
+  await page.reload();
+  await armed(page);
+  await page.keyboard.press('a');
+  await page.keyboard.press('?');
+  await choice.waitFor();
+  assert.deepEqual(decisions, []);
+  await choice.check();
+  await page.keyboard.press('Escape');
+  await dialog.waitFor({ state: 'detached' });
+  await armed(page);
+  await page.keyboard.press('a');
+  await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
+  assertClean(page);
+  await page.context().close();
+});
+
 test('arrows move in the list, and only one row is a tab stop', async () => {
   for (const n of [1, 2]) await gateway.proposeIssue(`Arrow ${n}`);
   const page = await dashboard(browser, gateway);

@@ -2,8 +2,21 @@
 
 import { isTyping } from './dom.js';
 import { t } from './locale.js';
+import { preference, setPreference } from './prefs.js';
 
 const MAX_SEQUENCE_MS = 1200;
+
+const characterKeys = () => preference('character-keys', ['on', 'off']);
+// The styles hide the keys of buttons that are off.
+const showChoice = () => { document.documentElement.dataset.characterKeys = characterKeys(); };
+
+/** Returns true if single characters are shortcuts. */
+export const areCharacterKeysOn = () => characterKeys() === 'on';
+
+export function setCharacterKeys(areOn) {
+  setPreference('character-keys', areOn ? 'on' : 'off');
+  showChoice();
+}
 
 export class Keys {
   #handlers = new Map();
@@ -11,6 +24,7 @@ export class Keys {
   #prefixTime = -Infinity;
 
   constructor() {
+    showChoice();
     document.addEventListener('keydown', (event) => this.#press(event));
   }
 
@@ -24,6 +38,8 @@ export class Keys {
     if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
     if (document.querySelector('dialog[open]')) return;
     if (isTyping(event.target) && event.key !== 'Escape') return;
+    // The help, where they are turned on again, always opens.
+    if (event.key.length === 1 && event.key !== '?' && !areCharacterKeysOn()) return;
     // Enter belongs to the button or link that has the focus.
     if (event.key === 'Enter' && event.target instanceof HTMLElement && event.target.closest('button, a, summary')) return;
     // The time of the press counts: a busy page may handle it later.

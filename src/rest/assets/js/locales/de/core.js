@@ -108,6 +108,7 @@ export default {
   'core.key.ctrlEnter': 'Strg Enter',
   'core.key.space': 'Leertaste',
   'core.key.shiftA': 'Umschalt A',
+  'core.help.characterKeys': 'In diesem Browser einzelne Zeichen als Tastenkürzel verwenden',
   'core.help.move': 'Bewegen',
   'core.help.move.nextChange': 'Nächste Änderung',
   'core.help.move.previousChange': 'Vorherige Änderung',

@@ -108,6 +108,7 @@ export default {
   'core.key.ctrlEnter': 'Ctrl Enter',
   'core.key.space': 'Space',
   'core.key.shiftA': 'Shift A',
+  'core.help.characterKeys': 'Use single characters as shortcuts in this browser',
   'core.help.move': 'Move',
   'core.help.move.nextChange': 'Next change',
   'core.help.move.previousChange': 'Previous change',
