@@ -75,6 +75,18 @@ test('at 360 pixels nothing is cut off, and list and change alternate', async ()
   await page.context().close();
 });
 
+test('on a phone with text of twice the size, no control is cut off', async () => {
+  const page = await dashboard(browser, gateway, { width: 390, height: 844 });
+  const devTools = await page.context().newCDPSession(page);
+  await devTools.send('Page.setFontSizes', { fontSizes: { standard: 32, fixed: 26 } });
+  for (const route of routes()) {
+    await show(page, route);
+    await becomes(() => page.evaluate(() => [...document.querySelectorAll('#app :is(button, input, select, textarea)')].filter((e) => e.checkVisibility() && !e.closest('.skip, .chips, .value') && e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.textContent || e.id)), [], `${route} has controls outside the screen`);
+  }
+  assertClean(page);
+  await page.context().close();
+});
+
 test('a touch screen shows no keys', async () => {
   const context = await browser.newContext({ viewport: { width: 1024, height: 768 }, isMobile: true, hasTouch: true, reducedMotion: 'reduce' });
   const page = await dashboard(browser, gateway, { context });
