@@ -327,6 +327,19 @@ test('ending sign-ins in the terminal signs the browser out', async () => {
   await page.context().close();
 });
 
+test('the number of sessions tells how many are connected', async () => {
+  await gateway.mcp({ name: 'session-left', version: '1' });
+  const page = await newPage(browser, gateway);
+  await page.route('**/api/sessions?*', async (route) => {
+    const answer = await (await route.fetch()).json();
+    await route.fulfill({ json: { sessions: answer.sessions.slice(0, 1).map((session) => ({ ...session, connected: false, lastActiveAt: '2026-01-01T00:00:00Z' })), total: 1 } });
+  });
+  await signIn(page, gateway, undefined, '/#/sessions');
+  await becomes(() => page.locator('.page-head .pane-title').innerText(), 'Sessions\n0 of 1 connected');
+  assertClean(page);
+  await page.context().close();
+});
+
 test('a new session appears on the sessions page', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/sessions' });
   await gateway.mcp({ name: 'session-probe', version: '3.2.1' });

@@ -280,8 +280,10 @@ export class ChangesView {
     if (loadedCount === 0 && (status === 'loading' || status === 'idle' || this.#steps?.isActive === null)) return fill(box, skeleton(5));
     if (this.#shown.length) return box.firstChild ? fill(box) : box;
     if (this.#filter.q || this.#filter.state || countCriteria(this.#filter)) {
-      if (box.querySelector('.no-match')) return box;
-      const empty = emptyState('search', t('common.noMatch'), h('p', null, h('button', { type: 'button', class: 'link', onclick: () => this.#bar.clear() }, t('common.clearFilter'))));
+      const inbox = this.#name === 'history' && !this.#filter.state ? routeTo('inbox', null, filterQuery(this.#filter)) : undefined;
+      if (box.querySelector('.no-match') && box.querySelector('.no-match a')?.getAttribute('href') === inbox) return box;
+      const empty = emptyState('search', t('common.noMatch'), h('p', null, h('button', { type: 'button', class: 'link', onclick: () => this.#bar.clear() }, t('common.clearFilter'))),
+        inbox && h('p', null, h('a', { href: inbox }, t('changes.waitingInInbox'))));
       empty.classList.add('no-match');
       return fill(box, empty);
     }

@@ -93,7 +93,7 @@ export class OverviewView {
         tile(t('overview.timeToDecision'), duration(decisionTimes.medianMs), history(), decisionTimes.count ? t('overview.median', { time: duration(decisionTimes.p90Ms) }) : t('overview.noDecisions')),
         tile(t('overview.approved'), count(totals.approved), history({ state: 'applied' }), t('overview.ofProposed', { count: totals.proposed })),
         tile(t('overview.rejected'), count(totals.rejected), history({ state: 'rejected' }), t('overview.rejectedHow')),
-        tile(t('overview.failed'), count(totals.failed), history({ state: 'failed' }), t('overview.failedHow'), totals.failed > 0 && 'red'),
+        tile(t('overview.failed'), count(totals.failed), history(), t('overview.failedHow'), totals.failed > 0 && 'red'),
         tile(t('overview.serversDown'), count(serversDown.length), routeTo('servers'), serversDown.length ? quote(serversDown.join(', '), 60) : t('overview.allReached'), serversDown.length > 0 && 'red')),
       waiting.count > 0 && h('section', { class: 'waiting-ages' }, h('h2', null, t('overview.byAge')),
         barChart({ title: t('overview.waitingChanges'), column: t('overview.ageColumn'), series: [{ name: t('overview.waiting'), tone: 'amber' }], points: waiting.ages.map(({ below, count: n }) => ({ label: t(`overview.age.${below}`), values: [n] })) })),
@@ -115,10 +115,11 @@ export class OverviewView {
 const tile = (name, value, href, detail, tone) => h('li', null, h('a', { class: `tile${tone ? ` tone-${tone}` : ''}`, href },
   h('span', { class: 'tile-name' }, name), h('span', { class: 'tile-value' }, value), h('span', { class: 'tile-detail' }, detail)));
 
-// Shows a table of outcomes. Each number leads to the history, which has the states of changes instead of their decisions.
+// Shows a table of outcomes. Each number leads to the history, which has the states of changes instead of their decisions. It is
+// filtered by one state at most, and unknown outcomes count as failed.
 function groups(title, column, rows, nameOf, filterOf, history) {
   if (!rows.length) return null;
-  const columns = [['proposed', {}], ['approved', { state: 'applied' }], ['rejected', { state: 'rejected' }], ['failed', { state: 'failed' }]];
+  const columns = [['proposed', {}], ['approved', { state: 'applied' }], ['rejected', { state: 'rejected' }], ['failed', {}]];
   const cell = (row, [key, filter]) => h('td', { class: 'num', data: { label: t(`overview.${key}`) } }, row[key] > 0 ? h('a', { href: history({ ...filterOf(row), ...filter }) }, count(row[key]), h('span', { class: 'sr-only' }, ' ', t(`overview.cell.${key}`))) : h('span', { class: 'quiet' }, '0'));
   return h('section', null, h('h2', null, title), h('table', { class: 'records outcomes' },
     h('thead', null, h('tr', null, h('th', { scope: 'col' }, column), columns.map(([key]) => h('th', { scope: 'col', class: 'num' }, t(`overview.${key}`))))),

@@ -70,7 +70,9 @@ export class SessionsView {
 
   #paint() {
     const all = [...this.#sessions.values()].sort((a, b) => Date.parse(b.createdAt) - Date.parse(a.createdAt));
-    this.#parts.count.textContent = count(all.length + this.#unlisted - all.filter(isGone).length);
+    const total = all.length + this.#unlisted;
+    const gone = all.filter(isGone).length;
+    this.#parts.count.textContent = gone > 0 ? t('sessions.connected', { connected: total - gone, count: total }) : count(total);
     const gateways = this.#gateways();
     if (!all.length) {
       fill(this.#parts.body, emptyState('sessions', t('sessions.none'), t('sessions.noneHow')), gateways);
@@ -89,7 +91,7 @@ export class SessionsView {
           h('td', { class: 'nowrap', data: { label: t('sessions.column.lastActive') } }, time(session.lastActiveAt), isGone(session) && h('span', { class: 'quiet', title: t('sessions.notConnectedWhy') }, ' · ', t('sessions.notConnected'))),
           h('td', { class: 'num', data: { label: t('sessions.column.inFlight') } }, count(session.inFlight ?? 0)),
           h('td', { data: { label: t('sessions.column.session') } }, h('code', null, visible(String(session.id).slice(0, 10)))))))),
-      all.length + this.#unlisted > shown.length && h('p', { class: 'quiet pad' }, t('sessions.more', { count: all.length + this.#unlisted - shown.length })),
+      total > shown.length && h('p', { class: 'quiet pad' }, t('sessions.more', { count: total - shown.length })),
       gateways);
   }
 

@@ -6,6 +6,7 @@ export default {
   'changes.bell.blocked': 'Der Browser blockiert Benachrichtigungen dieser Seite',
   'changes.countOf': '{shown} von {total}',
   'changes.noHistoryHow': 'Entschiedene Änderungen erscheinen hier mit ihrem Ergebnis.',
+  'changes.waitingInInbox': 'Wartende Änderungen sind im Eingang',
   'changes.allClear': 'Alles erledigt',
   'changes.allClearHow': 'Wenn ein Agent eine Änderung vorschlägt, erscheint sie sofort hier.',
   'changes.endpoint': 'Agenten verbinden sich mit',

@@ -20,6 +20,7 @@ export default {
   'sessions.noneHow': 'Agenten erscheinen hier, solange sie verbunden sind. Einzelne HTTP-Aufrufe werden nicht aufgeführt.',
   'sessions.notNamed': 'ohne Namen',
   'sessions.proposed': 'Von ihm vorgeschlagene Änderungen',
+  'sessions.connected': '{connected} von {count} verbunden',
   'sessions.notConnected': 'nicht verbunden',
   'sessions.notConnectedWhy': 'Der Client hat keine Verbindung offen. Seine Sitzung bleibt eine Weile erhalten, falls er zurückkommt.',
   'sessions.more': { one: 'und {count} weitere Sitzung.', other: 'und {count} weitere Sitzungen.' },

@@ -6,6 +6,7 @@ export default {
   'changes.bell.blocked': 'The browser blocks notifications from this page',
   'changes.countOf': '{shown} of {total}',
   'changes.noHistoryHow': 'Decided changes appear here with their outcome.',
+  'changes.waitingInInbox': 'Waiting changes are in the inbox',
   'changes.allClear': 'You\'re all caught up',
   'changes.allClearHow': 'When an agent proposes a change, it appears here right away.',
   'changes.endpoint': 'Agents connect to',

@@ -20,6 +20,7 @@ export default {
   'sessions.noneHow': 'Agents appear here while they are connected. One-shot HTTP calls are not listed.',
   'sessions.notNamed': 'not named',
   'sessions.proposed': 'Changes that it proposed',
+  'sessions.connected': '{connected} of {count} connected',
   'sessions.notConnected': 'not connected',
   'sessions.notConnectedWhy': 'The client has no connection open. Its session is kept for a while in case it comes back.',
   'sessions.more': { one: 'and {count} more session.', other: 'and {count} more sessions.' },
