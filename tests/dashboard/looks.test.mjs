@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, button, dashboard, fitsScreen, focused, heading, holds, launch, matches, newPage, open, row } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, button, dashboard, fitsScreen, focused, heading, holds, launch, matches, newPage, open, row, signIn } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -148,6 +148,37 @@ test('the header fits every width, with the account and the way out', async () =
   await page.locator('.audit-records').waitFor();
   await page.getByRole('button', { name: 'Sign out' }).click();
   await page.getByLabel('Access key').waitFor();
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a notice stays under the pointer and with the focus, a problem until it is dismissed', async () => {
+  const page = await newPage(browser, gateway);
+  await page.clock.install();
+  await signIn(page, gateway, gateway.key('reviewer', 'noticed'), '/#/sessions');
+  const notice = page.locator('.notice');
+  const show = (tone) => page.evaluate(async (t) => (await import('/assets/js/core/announce.js')).notice('It is done', { tone: t }), tone);
+  const later = () => page.clock.fastForward(7_000);
+  await show('green');
+  await notice.hover();
+  await later();
+  await becomes(() => notice.count(), 1, 'the pointer is on it');
+  await page.mouse.move(1, 1);
+  await later();
+  await becomes(() => notice.count(), 0);
+  await show('green');
+  await notice.getByRole('button').focus();
+  await later();
+  await focused(page, '.notice button');
+  await notice.getByRole('button').blur();
+  await later();
+  await becomes(() => notice.count(), 0);
+  await show('red');
+  await later();
+  await becomes(() => notice.count(), 1, 'nobody has dismissed the problem');
+  await page.getByRole('button', { name: 'Sign out' }).click();
+  await page.getByLabel('Access key').waitFor();
+  await becomes(() => notice.count(), 0, 'nothing is left after signing out');
   assertClean(page);
   await page.context().close();
 });

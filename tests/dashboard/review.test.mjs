@@ -217,7 +217,15 @@ testWithRule('an approval can be undone until the change runs', { undoFor: 600 }
   await shown.waitFor();
   await open(page, 'Undo me later');
   await armed(page);
-  await page.locator('.undo', { hasText: 'Undo me in place' }).locator('.undo-left', { hasText: /^\d+ s$/ }).waitFor();
+  const box = page.locator('.undo', { hasText: 'Undo me in place' });
+  await box.locator('.undo-left', { hasText: '10 min' }).waitFor();
+  await box.getByRole('button', { name: 'Close' }).click();
+  await box.waitFor({ state: 'hidden' });
+  await page.goto(`${gateway.url}/#/inbox/${first}`);
+  await button(page, 'Undo').waitFor();
+  await open(page, 'Undo me later');
+  await armed(page);
+  await becomes(() => box.isVisible(), false, 'it stays closed');
   await page.keyboard.press('u');
   await waitForNotice(page, 'Undone');
   await page.locator('.undo').waitFor({ state: 'detached' });

@@ -1,6 +1,6 @@
 // Starts the page. A code in the address signs in, a stored secret resumes, otherwise the sign-in page is shown.
 
-import { mountAnnouncer, notice } from './core/announce.js';
+import { clearNotices, mountAnnouncer, notice } from './core/announce.js';
 import { Api, explain, otherPerson } from './core/api.js';
 import { fill } from './core/dom.js';
 import { Keys } from './core/keys.js';
@@ -33,6 +33,7 @@ function endSession(message) {
 function showSignIn(message, busy = false) {
   app?.stop();
   app = null;
+  clearNotices();
   document.title = t('shell.signInTitle');
   const view = new SignInView({ submit: signIn, message, busy });
   fill(root, view.element);

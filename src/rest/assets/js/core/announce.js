@@ -28,13 +28,20 @@ export function announce(text) {
   }, 400);
 }
 
-/** Shows a notice that disappears by itself. `tone` is `green`, `red`, `amber` or `accent`. */
+/**
+ * Shows a notice. One without a problem or an action disappears by itself, but not under the pointer or with the focus. `tone` is
+ * `green`, `red`, `amber` or `accent`.
+ */
 export function notice(text, { tone = 'accent', iconName = 'info', action = null } = {}) {
   const element = h('div', { class: `notice tone-${tone}` }, icon(iconName), h('span', null, visibleString(short(text, 200))),
     action && h('button', { type: 'button', class: 'link', onclick: () => { action.run(); element.remove(); } }, action.label),
     h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': t('core.dismiss'), onclick: () => element.remove() }, icon('cross')));
   stack.prepend(element);
   while (stack.children.length > 3) stack.lastChild.remove();
-  setTimeout(() => element.remove(), NOTICE_MS);
+  const expire = () => (element.matches(':hover, :focus-within') ? setTimeout(expire, NOTICE_MS) : element.remove());
+  if (tone !== 'red' && !action) setTimeout(expire, NOTICE_MS);
   announce(text);
 }
+
+/** Removes all notices, which may contain what only a signed-in user may read. */
+export const clearNotices = () => stack.replaceChildren();

@@ -37,9 +37,10 @@ export class UndoStack {
     const summary = visibleString(short(change.summary, 70));
     const running = h('span', { class: 'undo-text' }, parts('decision.undoLine', { change: summary, time: countdown }));
     const unknown = h('span', { class: 'undo-text', hidden: true }, t('decision.undoUnknown', { change: summary }));
-    const element = h('div', { class: 'undo' }, running, unknown, button);
+    const close = h('button', { type: 'button', class: 'icon-only', 'aria-label': t('controls.close'), onclick: () => this.#close(change.id) }, icon('cross'));
+    const element = h('div', { class: 'undo' }, running, unknown, button, close);
     element.hidden = change.id === this.#hidden;
-    this.#open.set(change.id, { change, element, countdown, running, unknown, button, busy: false });
+    this.#open.set(change.id, { change, element, countdown, running, unknown, button, busy: false, isClosed: false });
     this.element.prepend(element);
     while (this.#open.size > MAX_NOTICES) this.drop(this.#open.keys().next().value);
     this.#timer ??= setInterval(() => this.#tick(), TICK);
@@ -50,7 +51,14 @@ export class UndoStack {
   /** Hides the notice of the open change, which shows the same itself. */
   hide(id) {
     this.#hidden = id;
-    for (const [other, { element }] of this.#open) element.hidden = other === id;
+    for (const [other, { element, isClosed }] of this.#open) element.hidden = isClosed || other === id;
+  }
+
+  // The change can still be undone with the key or on its own page.
+  #close(id) {
+    const entry = this.#open.get(id);
+    entry.isClosed = true;
+    entry.element.hidden = true;
   }
 
   drop(id) {
@@ -89,7 +97,7 @@ export class UndoStack {
       // Without the gateway, the notice stays, because nobody knows what became of the change.
       if (!isKnown) continue;
       const seconds = Math.ceil(until(change.runAfter) / 1000);
-      const text = t('core.time.amount.s', { count: seconds });
+      const text = seconds < 60 ? t('core.time.amount.s', { count: seconds }) : t('core.time.amount.min', { count: Math.ceil(seconds / 60) });
       if (seconds <= 0) this.drop(id);
       else if (countdown.textContent !== text) countdown.textContent = text;
     }
