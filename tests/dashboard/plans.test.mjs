@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, focused, launch, readAll, row, screenshot } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, dashboard, fitsScreen, focused, launch, matches, readAll, row, screenshot } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 const DESCRIPTION = Array.from({ length: 60 }, (_, n) => `Line ${n + 1}`).join('\n');
@@ -43,6 +43,14 @@ test('a plan is opened from the inbox and approved once all was seen', async () 
   // Nobody has read the steps yet.
   await becomes(() => decision(page, 'Approve all').isDisabled(), true);
   await screenshot(page, 'plan-unseen');
+  // A step that somebody else has approved is not among those to read.
+  await gateway.decide((await plan(id)).changes[0].id, 'approve', 'fine', gateway.key('reviewer', 'bob'));
+  await matches(() => page.locator('.list-progress').innerText(), /^\d of 2 steps seen to the end\.$/);
+  await page.locator('.list-item').nth(1).locator('.list-end').evaluate((end) => end.scrollIntoView({ block: 'center' }));
+  await page.locator('.list-contents li').nth(1).locator('[aria-current]').waitFor();
+  await decision(page, 'Go to the next one').click();
+  await becomes(() => page.evaluate(() => document.activeElement.textContent), '3. Create Bug “Third of the plan” in CORE');
+  await page.locator('.list-contents li').nth(2).locator('[aria-current]').waitFor();
   await readAll(page);
   await page.locator('.list-progress', { hasText: 'You have seen all of them.' }).waitFor();
   await screenshot(page, 'plan-seen');
@@ -50,6 +58,7 @@ test('a plan is opened from the inbox and approved once all was seen', async () 
   await becomes(async () => (await plan(id)).changes.map(({ state }) => state), ['applied', 'applied', 'applied']);
   await becomes(() => page.locator('.list-item .badge.state', { hasText: 'Applied' }).count(), 3);
   await becomes(() => page.locator('.plan-decision').isVisible(), false);
+  await becomes(() => page.locator('.list-progress').isVisible(), false, 'nothing has to be read any more');
   assertClean(page);
   await page.context().close();
 });

@@ -44,31 +44,49 @@ export class ChangeList {
   #onSeen;
   #linkTo;
   #waits;
+  #mustRead;
+  #someSeen;
   #tools;
+  #frame = null;
+  #followCurrent = () => {
+    this.#frame ??= requestAnimationFrame(() => {
+      this.#frame = null;
+      this.#markCurrent();
+    });
+  };
   #progress = h('p', { class: 'quiet', role: 'status' });
   #meter = h('progress', { 'aria-hidden': 'true', max: '1', value: '0' });
+  #progressLine = h('div', { class: 'list-progress' }, this.#meter, this.#progress);
   #contents = h('ol', { class: 'list-contents' });
   #sections = h('div', { class: 'list-sections' });
   #observer = new IntersectionObserver((entries) => this.#note(entries));
   #nearObserver = new IntersectionObserver((entries) => this.#fillNear(entries), { rootMargin: NEAR });
 
   /**
-   * `linkTo(position)` returns the route of the change at a position, `waits(change)` what it waits for, or null. `seen()` is
-   * called when another change was shown to its end, or when one has to be shown again. `tools(change)` returns `{key, nodes}`:
-   * what stands below the diff of a change, and a key of everything that it depends on. `hint` stands below the progress.
+   * `linkTo(position)` returns the route of the change at a position, `waits(change)` what it waits for, or null.
+   * `mustRead(change)` tells whether this person has to read it, and `someSeen(seen, count)` how many of those were seen.
+   * `seen()` is called when another change was shown to its end, or when one has to be shown again. `tools(change)` returns
+   * `{key, nodes}`: what stands below the diff of a change, and a key of everything that it depends on. `hint` stands below
+   * the progress.
    */
-  constructor({ label, linkTo, hint, waits = () => null, seen = () => {}, tools = () => ({ key: '', nodes: null }) }) {
+  constructor({ label, linkTo, hint, mustRead, someSeen, waits = () => null, seen = () => {}, tools = () => ({ key: '', nodes: null }) }) {
     this.#onSeen = seen;
     this.#linkTo = linkTo;
+    this.#mustRead = mustRead;
+    this.#someSeen = someSeen;
     this.#waits = waits;
     this.#tools = tools;
     this.element = h('div', { class: 'change-list' },
-      h('nav', { class: 'card list-nav', 'aria-label': label }, h('h2', null, label), h('div', { class: 'list-progress' }, this.#meter, this.#progress), hint, this.#contents), this.#sections);
+      h('nav', { class: 'card list-nav', 'aria-label': label }, h('h2', null, label), this.#progressLine, hint, this.#contents), this.#sections);
+    // Scrolling does not bubble.
+    addEventListener('scroll', this.#followCurrent, { capture: true, passive: true });
+    for (const type of ['focusin', 'focusout']) this.#sections.addEventListener(type, this.#followCurrent);
   }
 
   dispose() {
     this.#observer.disconnect();
     this.#nearObserver.disconnect();
+    removeEventListener('scroll', this.#followCurrent, { capture: true });
   }
 
   /** Returns true if the change was shown to its end as it is now. */
@@ -97,9 +115,15 @@ export class ChangeList {
     if (fold) fold.open = !fold.open;
   }
 
-  /** Paints again what stands below each diff. */
+  /** Paints again what stands below each diff, and what has to be read. */
   repaintTools() {
     for (const item of this.#items.values()) this.#paintTools(item);
+    this.#paintContents();
+  }
+
+  /** Creates the button that leads to the first change that still has to be read. */
+  nextButton() {
+    return h('button', { type: 'button', class: 'link', data: { act: 'next-unseen' }, onclick: () => this.reveal(this.#ordered().findIndex((item) => this.#isUnread(item))) }, t('list.nextUnseen'));
   }
 
   /** Shows the changes `[{change, source}]`. One that is the same as before stays as it is on the screen. */
@@ -242,18 +266,43 @@ export class ChangeList {
     this.#paintSummary(item, false);
   }
 
+  #isUnread({ change }) {
+    return this.#mustRead(change) && !this.#hasSeen(change);
+  }
+
+  #ordered() {
+    return [...this.#sections.children].map((section) => this.#items.get(section.dataset.id));
+  }
+
+  // Marks the change to which the keys apply, and scrolls the contents to it, but not the page.
+  #markCurrent() {
+    const { current } = this;
+    const at = this.#ordered().findIndex(({ change }) => change.id === current);
+    const links = [...this.#contents.querySelectorAll('a')];
+    if (links[at]?.hasAttribute('aria-current')) return;
+    for (const link of links) link.removeAttribute('aria-current');
+    links[at]?.setAttribute('aria-current', 'true');
+    const entry = links[at]?.parentElement.getBoundingClientRect();
+    const box = this.#contents.getBoundingClientRect();
+    if (entry?.top < box.top) this.#contents.scrollTop -= box.top - entry.top;
+    else if (entry?.bottom > box.bottom) this.#contents.scrollTop += entry.bottom - box.bottom;
+  }
+
   #paintContents() {
-    const all = [...this.#sections.children].map((section) => this.#items.get(section.dataset.id));
+    const all = this.#ordered();
     const focused = [...this.#contents.querySelectorAll('a')].indexOf(document.activeElement);
     fill(this.#contents, all.map(({ change }, position) => h('li', { class: this.#hasSeen(change) ? 'seen' : '' },
       operationGlyph(shownOperation(change), change.summary), h('a', { href: this.#linkTo(position) }, quote(change.summary, 120)), ' ',
       h('span', { class: change.state === 'pending' ? 'sr-only' : `list-state tone-${stateOf(change.state).tone}` }, stateOf(change.state).label),
       this.#hasSeen(change) && (isDecidable(change.state) || change.state === 'approved') && h('span', { class: 'seen-mark' }, icon('eye'), h('span', { class: 'sr-only' }, t('list.seen'))))));
     if (focused !== -1) this.#contents.querySelectorAll('a')[focused]?.focus({ preventScroll: true });
-    const unseen = all.filter(({ change }) => !this.#hasSeen(change)).length;
-    this.#meter.max = Math.max(1, all.length);
-    this.#meter.value = all.length - unseen;
-    this.#progress.textContent = unseen === 0 ? t('list.allSeen') : t('list.someSeen', { seen: count(all.length - unseen), count: all.length });
+    this.#markCurrent();
+    const toRead = all.filter(({ change }) => this.#mustRead(change)).length;
+    const seen = toRead - all.filter((item) => this.#isUnread(item)).length;
+    this.#progressLine.hidden = toRead === 0;
+    this.#meter.max = Math.max(1, toRead);
+    this.#meter.value = seen;
+    this.#progress.textContent = seen === toRead ? t('list.allSeen') : this.#someSeen(count(seen), toRead);
   }
 }
 

@@ -55,6 +55,8 @@ export class BundleView {
       hint: this.#hint,
       label: t('bundle.label'),
       linkTo: (position) => `${routeTo('bundles', this.#id)}/${position + 1}`,
+      mustRead: (change) => this.#isSelected(change),
+      someSeen: (seen, all) => t('bundle.someSeen', { seen, count: all }),
       tools: (change) => this.#tools(change),
       seen: () => this.#paintDecision(),
     });
@@ -210,8 +212,12 @@ export class BundleView {
     return [...this.#entries.values()].map(({ change }) => change).filter((change) => isDecidable(change.state));
   }
 
+  #isSelected(change) {
+    return isDecidable(change.state) && !this.#excluded.has(change.id) && !this.#obstacle(change) && !this.#bulkObstacle(change);
+  }
+
   #selected() {
-    return this.#waiting().filter((change) => !this.#excluded.has(change.id) && !this.#obstacle(change) && !this.#bulkObstacle(change));
+    return this.#waiting().filter((change) => this.#isSelected(change));
   }
 
   #tools(change) {
@@ -219,7 +225,7 @@ export class BundleView {
     const obstacle = this.#obstacle(change);
     const bulkObstacle = this.#bulkObstacle(change);
     const problem = this.#problems.get(change.id);
-    const isIncluded = !obstacle && !bulkObstacle && !this.#excluded.has(change.id);
+    const isIncluded = this.#isSelected(change);
     const key = JSON.stringify([change.version, obstacle, bulkObstacle, isIncluded, problem]);
     const button = (act, name, text, shortcut, run, props = {}) => h('button', { type: 'button', data: { act }, onclick: run, ...needsGateway(), ...props }, icon(name), text, h('kbd', { 'aria-hidden': 'true' }, shortcut));
     const { id } = change;
@@ -266,7 +272,7 @@ export class BundleView {
         : t('bundle.allSeen', { count: selected.length });
     fill(this.#decision,
       h('p', { class: 'decision-note' }, icon(selected.length === 0 ? 'info' : unseen.length > 0 ? 'eye' : 'check'), h('span', null, text,
-        unseen.length > 0 && [' ', h('button', { type: 'button', class: 'link', data: { act: 'next-unseen' }, onclick: () => this.#revealUnseen() }, t('bundle.nextUnseen'))])),
+        unseen.length > 0 && [' ', this.#list.nextButton()])),
       h('ul', { class: 'bundle-kinds', 'aria-label': t('bundle.kinds') }, kindsOf(selected).map(([operation, n]) => {
         const { icon: name, tone } = operationOf(operation);
         return h('li', { class: `badge tone-${tone}` }, icon(name), t(`bundle.kind.${operation}`, { count: n }));
@@ -275,12 +281,6 @@ export class BundleView {
         h('button', { type: 'button', class: 'reject', ...needsGateway(() => selected.length === 0), data: { act: 'reject-all' }, onclick: () => this.#decide('reject', this.#selected()) }, icon('cross'), t('bundle.rejectAll')),
         h('button', { type: 'button', class: 'approve', ...needsGateway(() => selected.length === 0 || unseen.length > 0), data: { act: 'approve-all' }, onclick: () => this.#approveAll() }, icon('check'), selected.length > 0 ? t('bundle.approveCount', { count: selected.length }) : t('bundle.approveAll'), h('kbd', { 'aria-hidden': 'true' }, t('core.key.shiftA')))));
     if (act) this.#decision.querySelector(`[data-act="${act}"]`)?.focus({ preventScroll: true });
-  }
-
-  #revealUnseen() {
-    const ids = [...this.#entries.keys()];
-    const next = this.#selected().find((change) => !this.#list.hasSeen(change.id));
-    if (next) this.#list.reveal(ids.indexOf(next.id));
   }
 
   // ── Decisions ──

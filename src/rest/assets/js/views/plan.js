@@ -41,6 +41,8 @@ export class PlanView {
       hint: this.#hint,
       label: t('plan.label'),
       linkTo: (position) => `${routeTo('plans', this.#id)}/${position + 1}`,
+      mustRead: (change) => this.#mustApprove(change),
+      someSeen: (seen, all) => t('plan.someSeen', { seen, count: all }),
       waits: (change) => this.#waitsFor(change),
       seen: () => this.#paintDecision(),
     });
@@ -137,7 +139,11 @@ export class PlanView {
 
   // The steps that this user can still approve.
   #ownSteps() {
-    return this.#plan.steps.filter(({ change }) => isDecidable(change.state) && isReviewerOf(change, this.#me) && countsApproval(change, this.#me));
+    return this.#plan.steps.filter(({ change }) => this.#mustApprove(change));
+  }
+
+  #mustApprove(change) {
+    return isDecidable(change.state) && isReviewerOf(change, this.#me) && countsApproval(change, this.#me);
   }
 
   // The steps that this user ends by rejecting the plan: approved ones, too, that have not begun.
@@ -176,7 +182,7 @@ export class PlanView {
     fill(this.#decision,
       this.#error && h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error.text)), this.#error.remedy),
       h('p', { class: 'decision-note' }, icon(obstacle ? 'person' : unseen ? 'eye' : 'check'),
-        h('span', null, obstacle ?? (unseen > 0 ? t('plan.unseen', { count: unseen }) : t(isLast(own, waiting) ? 'plan.approvesAndRuns' : 'plan.approvesSome', { count: own.length })))),
+        h('span', null, obstacle ?? (unseen > 0 ? [t('plan.unseen', { count: unseen }), ' ', this.#list.nextButton()] : t(isLast(own, waiting) ? 'plan.approvesAndRuns' : 'plan.approvesSome', { count: own.length })))),
       h('label', { class: 'sr-only', for: 'plan-comment' }, t('controls.comment')), this.#comment,
       h('div', { class: 'buttons' },
         h('button', { type: 'button', class: 'reject', ...needsGateway(() => busy || rejectable.length === 0), data: { act: 'reject' }, onclick: () => this.#reject() }, icon('cross'), t(this.#isAllApproved() ? 'plan.stop' : 'plan.reject')),

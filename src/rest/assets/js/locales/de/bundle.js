@@ -31,7 +31,7 @@ export default {
   'bundle.nothingSelected': 'Für „Alle freigeben“ ist nichts ausgewählt.',
   'bundle.unseen': { one: 'Lesen Sie alle ausgewählten Änderungen bis zum Ende, um sie gemeinsam freizugeben: Es fehlt noch {count} Änderung.', other: 'Lesen Sie alle ausgewählten Änderungen bis zum Ende, um sie gemeinsam freizugeben: Es fehlen noch {count} Änderungen.' },
   'bundle.allSeen': { one: 'Sie haben die {count} ausgewählte Änderung gesehen.', other: 'Sie haben alle {count} ausgewählten Änderungen gesehen.' },
-  'bundle.nextUnseen': 'Zur nächsten',
+  'bundle.someSeen': { one: '{seen} von {count} Änderung bis zum Ende gesehen.', other: '{seen} von {count} Änderungen bis zum Ende gesehen.' },
   'bundle.kinds': 'Was „Alle freigeben“ freigibt',
   'bundle.kind.CREATE': '{count} × Anlegen',
   'bundle.kind.UPDATE': '{count} × Ändern',

@@ -32,7 +32,7 @@ export default {
   'list.decideBelow': 'Über alle entscheiden Sie {link}.',
   'list.atEnd': 'am Ende der Seite',
   'list.allSeen': 'Sie haben alle gesehen.',
-  'list.someSeen': { one: '{seen} von {count} Änderung bis zum Ende gesehen.', other: '{seen} von {count} Änderungen bis zum Ende gesehen.' },
+  'list.nextUnseen': 'Weiterlesen',
   'list.selectedChanges': 'Ausgewählte Änderungen',
   'list.selected': '{count} ausgewählt',
   'list.clear': 'Aufheben',

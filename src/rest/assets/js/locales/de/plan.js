@@ -23,6 +23,7 @@ export default {
   'plan.waits.approval': 'Wartet auf die Freigabe von Schritt {step}.',
   'plan.waits.step': 'Wartet auf Schritt {step}.',
   'plan.viewer': 'Sie sind als Betrachter angemeldet: Sie können Pläne sehen, aber nicht darüber entscheiden.',
+  'plan.someSeen': { one: '{seen} von {count} Schritt bis zum Ende gesehen.', other: '{seen} von {count} Schritten bis zum Ende gesehen.' },
   'plan.unseen': { one: 'Lesen Sie die Schritte, die auf Sie warten, bis zum Ende, um sie gemeinsam freizugeben: Es fehlt noch {count} Schritt.', other: 'Lesen Sie die Schritte, die auf Sie warten, bis zum Ende, um sie gemeinsam freizugeben: Es fehlen noch {count} Schritte.' },
   'plan.approvesAndRuns': { one: 'Damit geben Sie {count} Schritt frei. Der Plan läuft dann der Reihe nach; der erste Fehler beendet ihn.', other: 'Damit geben Sie {count} Schritte frei. Der Plan läuft dann der Reihe nach; der erste Fehler beendet ihn.' },
   'plan.approvesSome': { one: 'Damit geben Sie {count} Schritt frei. Die übrigen Schritte warten auf andere Prüfer.', other: 'Damit geben Sie {count} Schritte frei. Die übrigen Schritte warten auf andere Prüfer.' },

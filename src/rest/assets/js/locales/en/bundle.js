@@ -31,7 +31,7 @@ export default {
   'bundle.nothingSelected': 'Nothing is selected for “Approve all”.',
   'bundle.unseen': { one: 'Read all selected changes to the end to approve them together: {count} change is left.', other: 'Read all selected changes to the end to approve them together: {count} changes are left.' },
   'bundle.allSeen': { one: 'You have seen the selected change.', other: 'You have seen all {count} selected changes.' },
-  'bundle.nextUnseen': 'Go to the next one',
+  'bundle.someSeen': { one: '{seen} of {count} change seen to the end.', other: '{seen} of {count} changes seen to the end.' },
   'bundle.kinds': 'What “Approve all” approves',
   'bundle.kind.CREATE': '{count} × create',
   'bundle.kind.UPDATE': '{count} × update',

@@ -32,7 +32,7 @@ export default {
   'list.decideBelow': 'You decide on all of them {link}.',
   'list.atEnd': 'at the end of the page',
   'list.allSeen': 'You have seen all of them.',
-  'list.someSeen': { one: '{seen} of {count} change seen to the end.', other: '{seen} of {count} changes seen to the end.' },
+  'list.nextUnseen': 'Go to the next one',
   'list.selectedChanges': 'Selected changes',
   'list.selected': '{count} selected',
   'list.clear': 'Clear',

@@ -23,6 +23,7 @@ export default {
   'plan.waits.approval': 'Waits for the approval of step {step}.',
   'plan.waits.step': 'Waits for step {step}.',
   'plan.viewer': 'You are signed in as a viewer: you can see plans but not decide on them.',
+  'plan.someSeen': { one: '{seen} of {count} step seen to the end.', other: '{seen} of {count} steps seen to the end.' },
   'plan.unseen': { one: 'Read the steps that wait for you to the end to approve them together: {count} step is left.', other: 'Read the steps that wait for you to the end to approve them together: {count} steps are left.' },
   'plan.approvesAndRuns': { one: 'This approves {count} step. The plan then runs in order; the first failure ends it.', other: 'This approves {count} steps. The plan then runs in order; the first failure ends it.' },
   'plan.approvesSome': { one: 'This approves {count} step. The other steps wait for other reviewers.', other: 'This approves {count} steps. The other steps wait for other reviewers.' },
