@@ -399,6 +399,19 @@ test('browser tests never assert on a single read of a page', () => {
   }
 });
 
+test('the border of a field has three times the contrast of its surroundings', () => {
+  const css = readFileSync(new URL('../../src/rest/assets/css/base.css', import.meta.url), 'utf8');
+  const colours = (name) => new RegExp(`--${name}: light-dark\\(#(\\w+), #(\\w+)\\)`).exec(css).slice(1);
+  const luminance = (hex) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, n) => {
+    const value = parseInt(hex.slice(2 * n, 2 * n + 2), 16) / 255;
+    return sum + weight * (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+  }, 0);
+  const contrast = (...pair) => pair.map(luminance).sort((a, b) => b - a).reduce((light, dark) => (light + 0.05) / (dark + 0.05));
+  for (const ground of ['bg', 'surface', 'raised', 'sunken']) {
+    colours(ground).forEach((colour, theme) => assert.ok(contrast(colours('field-line')[theme], colour) >= 3, `${ground} #${colour}`));
+  }
+});
+
 test('a rule lets everybody, a role or a group decide', () => {
   const mayDecide = (reviewers, me) => isReviewerOf({ terms: { reviewers } }, { mayDecide: true, role: 'reviewer', groups: [], ...me });
   for (const [reviewers, me, expected] of [
