@@ -138,6 +138,11 @@ test('a selection survives visiting other pages and has one approve button', asy
   await becomes(() => approving(page), 1);
   await button(page, 'Add this change').click();
   await page.locator('.bulk', { hasText: '2 selected' }).waitFor();
+  // A small screen shows either the change or the list.
+  await page.setViewportSize({ width: 390, height: 800 });
+  await button(page, 'Go to the list').click();
+  await page.locator('.bulk', { hasText: '2 selected' }).waitFor();
+  await page.setViewportSize({ width: 1280, height: 800 });
   // Visiting other pages and lists changes nothing.
   await page.getByRole('link', { name: 'History' }).click();
   await page.getByRole('button', { name: /^Rejected/ }).click();

@@ -23,6 +23,7 @@ export class DecisionBar {
   #me;
   #selection;
   #submit;
+  #back;
   #change = null;
   #altered = false;
   #afterConflict = false;
@@ -44,12 +45,13 @@ export class DecisionBar {
    * `selection` holds the changes to decide together: `size()`, `has(id)`, `toggle(id)`, `clear()`. While it is not empty,
    * this bar has no buttons to decide. `submit(kind, comment)` resolves when the gateway has answered; kinds are approve,
    * reject, undo, refresh (of the preview), applied and failed. `drafts` holds comments by the id of their change; it outlives
-   * the bar.
+   * the bar. `back()` returns to the list.
    */
-  constructor({ me, drafts, submit, selection }) {
+  constructor({ me, drafts, submit, selection, back }) {
     this.#me = me;
     this.#drafts = drafts;
     this.#selection = selection;
+    this.#back = back;
     this.#submit = submit;
     this.element.addEventListener(REACHABILITY_CHANGED, () => this.refresh());
     this.#comment = h('textarea', {
@@ -376,13 +378,14 @@ export class DecisionBar {
     return null;
   }
 
-  // Selected changes are decided below the list, so there is no second place to approve them.
+  // Selected changes are decided below the list, which small screens hide, so there is no second place to approve them.
   #renderSelection() {
     const { id, state } = this.#change;
     const has = this.#selection.has(id);
     fill(this.element, h('div', { class: 'confirm selecting' },
       h('p', null, icon('stack'), h('span', null, t('decision.selected', { count: this.#selection.size() }))),
       h('div', { class: 'buttons' },
+        h('button', { type: 'button', class: 'small-only', onclick: this.#back }, t('decision.toList')),
         h('button', { type: 'button', data: { act: 'unselect' }, onclick: () => this.#selection.clear() }, t('decision.clearSelection'), h('kbd', { 'aria-hidden': 'true' }, 'Esc')),
         (has || state === 'pending') && h('button', { type: 'button', data: { act: 'select' }, 'aria-keyshortcuts': 'x', onclick: () => this.#selection.toggle(id) }, t(has ? 'decision.removeThis' : 'decision.addThis'), h('kbd', { 'aria-hidden': 'true' }, 'x')))));
   }

@@ -58,8 +58,8 @@ export class Detail {
 
   /**
    * `decided(change)` is called for each new state, `approved(change)` for each approval made here, `seen(change)` for
-   * each version on the screen, `deciding(id)` before anything is decided or edited here. `drafts` and `selection` are
-   * passed to the decision bar. `next()` opens the next change, `back()` returns to the list.
+   * each version on the screen, `deciding(id)` before anything is decided or edited here. `drafts`, `selection` and
+   * `back()`, which returns to the list, are passed to the decision bar. `next()` opens the next change.
    */
   constructor({ api, me, drafts, decided, next, back, approved = () => {}, seen = () => {}, deciding = () => {}, selection }) {
     this.#api = api;
@@ -69,7 +69,7 @@ export class Detail {
     this.#deciding = deciding;
     this.#decided = decided;
     this.#next = next;
-    this.#bar = new DecisionBar({ me, drafts, selection, submit: (kind, comment) => this.#send(kind, comment) });
+    this.#bar = new DecisionBar({ me, drafts, selection, back, submit: (kind, comment) => this.#send(kind, comment) });
     const part = (cls) => h('div', { class: cls });
     this.#parts = { head: part('detail-head'), notes: part('detail-notes'), next: part('detail-next'), body: part('detail-body'), suggested: part('detail-suggested'), story: part('detail-story') };
     this.scroll = h('div', { class: 'detail-scroll' },
