@@ -130,6 +130,8 @@ test('broken servers come first and mark the navigation', async () => {
   await page.locator('nav a[data-view=servers] .alarm', { hasText: '1 server does not work' }).waitFor({ state: 'attached' });
   await page.setViewportSize({ width: 768, height: 800 });
   await becomes(() => page.locator('nav a[data-view=servers]').evaluate((link) => link.scrollHeight <= link.clientHeight), true, 'the mark stays in the bar');
+  await page.setViewportSize({ width: 390, height: 800 });
+  await page.locator('nav .more-views .alarm', { hasText: '1 server does not work' }).waitFor();
   await page.setViewportSize({ width: 1280, height: 800 });
   // The row opens into its details by keyboard, and by its address.
   const toggle = row.getByRole('button', { name: 'broken' });

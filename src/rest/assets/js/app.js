@@ -52,10 +52,11 @@ const linkOf = (name) => (name === 'rules' ? 'policy' : name);
 // Creates the links to all views. On a large screen the links of the menu stand beside the others.
 function viewLinks() {
   const badge = () => h('span', { class: 'count', hidden: true });
-  const link = (name) => h('a', { href: routeTo(name), data: { view: name } }, icon(VIEW_ICONS[name] ?? name), h('span', null, t(`shell.view.${name}`)), (name === 'inbox' || name === 'servers') && badge(), name === 'servers' && h('span', { class: 'alarm', hidden: true }));
+  const alarm = () => h('span', { class: 'alarm', hidden: true });
+  const link = (name) => h('a', { href: routeTo(name), data: { view: name } }, icon(VIEW_ICONS[name] ?? name), h('span', null, t(`shell.view.${name}`)), (name === 'inbox' || name === 'servers') && badge(), name === 'servers' && alarm());
   return h('nav', { 'aria-label': t('shell.views') }, VIEWS.slice(0, 2).map(link),
     h('div', { id: 'more-views', class: 'menu', popover: '' }, MENU.map(link)),
-    h('button', { type: 'button', class: 'more-views', popovertarget: 'more-views' }, icon('more'), h('span', null, t('shell.more')), badge()));
+    h('button', { type: 'button', class: 'more-views', popovertarget: 'more-views' }, icon('more'), h('span', null, t('shell.more')), badge(), alarm()));
 }
 
 // What the header drops, one after another, until the rest fits. How wide it is depends on the font, the language and the name.
@@ -319,9 +320,10 @@ export class App {
       const servers = await this.#api.servers(this.#abort.signal);
       this.#reviewCount = servers.reduce((sum, server) => sum + reviewCount(server), 0);
       const broken = servers.filter(isBroken).length;
-      const alarm = this.#parts.nav.querySelector('[data-view=servers] .alarm');
-      alarm.hidden = broken === 0;
-      fill(alarm, icon('alert'), h('span', { class: 'sr-only' }, ' ', t('shell.brokenServers', { count: broken })));
+      for (const alarm of this.#parts.nav.querySelectorAll('.alarm')) {
+        alarm.hidden = broken === 0;
+        fill(alarm, icon('alert'), h('span', { class: 'sr-only' }, ' ', t('shell.brokenServers', { count: broken })));
+      }
     } catch {
       return; // The next poll tries again.
     }
