@@ -228,6 +228,22 @@ test('a long path stays in its column, and a double click selects a whole id', a
   await page.context().close();
 });
 
+test('the mark of a change that waits fits in its row and names the other change', async () => {
+  const page = await newPage(browser, gateway, { width: 390, height: 844 });
+  await page.route('**/api/changes?*', async (route) => {
+    const answer = await (await route.fetch()).json();
+    for (const change of answer.changes) change.waitsFor = { change: changes.create };
+    await route.fulfill({ json: answer });
+  });
+  await signIn(page, gateway, undefined, '/#/history');
+  const mark = row(page, 'Rejected one').locator('.badge', { hasText: 'Waits' });
+  await becomes(() => mark.getAttribute('title'), `Waits for ${changes.create}, which has the same target`);
+  await becomes(() => mark.evaluate((badge) => badge.getBoundingClientRect().right < badge.closest('.row').querySelector('.row-time').getBoundingClientRect().left), true);
+  await page.unrouteAll({ behavior: 'wait' });
+  assertClean(page);
+  await page.context().close();
+});
+
 test('the titles of the audit trail can be read at every width', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/audit' });
   const title = page.locator('.subject > a', { hasText: 'Rejected one' }).first();

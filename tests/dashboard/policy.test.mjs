@@ -41,6 +41,7 @@ test('rules stand in order with what each decided', async () => {
   await matches(() => rules.nth(1).innerText(), /has\(arguments\.type\) && arguments\.type in \["Story"\]/);
   await rules.nth(2).getByText('2 calls reviewed').waitFor();
   await page.locator('.policy-standing').getByText('are denied without review.').waitFor();
+  await becomes(() => page.locator('.policy-settings dd').evaluateAll((all) => new Set(all.map((value) => value.getBoundingClientRect().left)).size), 1, 'all values begin at one place');
   await screenshot(page, 'policy', { fullPage: true });
   await rules.nth(1).getByRole('link', { name: 'create_issue' }).click();
   await page.locator('.row', { hasText: 'Reviewed' }).waitFor();

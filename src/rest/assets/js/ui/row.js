@@ -36,7 +36,7 @@ export function changeRow(change, href, quietState, old = null) {
     change.plan && badge('grey', 'stack', t('list.stepMark', { number: change.plan.index + 1 }), 'list.step', { plan: visibleString(change.plan.title) }),
     change.duplicateOf && badge('accent', 'duplicate', t('list.duplicateMark'), 'list.duplicate'),
     change.edited && badge('grey', 'pencil', t('list.editedMark'), change.plan ? 'list.editedStep' : 'list.edited'),
-    change.waitsFor && badge('grey', 'clock', t('list.waitsMark', { change: change.waitsFor }), 'list.waits'),
+    change.waitsFor && badge('grey', 'clock', t('list.waitsMark'), 'list.waits', { change: change.waitsFor }),
     change.differs && badge('red', 'alert', t('list.differsMark'), 'list.differs'),
     failed && badge('red', 'alert', t('list.noPreviewMark'), 'list.noPreview'),
     soon && h('span', { class: 'expiring' }, icon('clock'), parts('list.expires', { time: time(change.expiresAt) }))]);

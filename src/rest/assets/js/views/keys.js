@@ -83,7 +83,7 @@ export class KeysView {
       : [toneBadge('green', 'check', t('keys.active')), key.mayRevoke && h('button', { type: 'button', class: 'small', data: { key: key.id }, onclick: () => this.#askToRevoke(key) }, t('keys.revoke'), h('span', { class: 'sr-only' }, ` ${visibleString(name)}`))];
     return h('tr', revokedAt ? { class: 'over' } : null,
       h('td', { data: { label: t('keys.column.name') } }, h('div', null, quote(name, 64), ' ', proposed), h('code', { class: 'quiet' }, visibleString(key.id))),
-      h('td', { data: { label: t('keys.column.role') } }, role),
+      h('td', { class: 'nowrap', data: { label: t('keys.column.role') } }, role),
       h('td', { data: { label: t('keys.column.owner') } }, owner === name ? h('span', { class: 'quiet' }, '–') : quote(owner, 80)),
       h('td', { data: { label: t('keys.column.created') } }, h('span', { class: 'nowrap' }, time(key.createdAt)), key.createdBy && h('div', { class: 'quiet' }, parts('keys.createdBy', { name: quote(key.createdBy, 64) }))),
       h('td', { class: 'nowrap', data: { label: t('keys.column.lastUsed') } }, key.lastUsedAt ? time(key.lastUsedAt) : h('span', { class: 'quiet' }, t('keys.never'))),
