@@ -122,16 +122,13 @@ impl Reconfigurable for LiveGateway {
         Box::pin(async move { record_write.await.map_err(|error| error.to_string()) })
     }
 
-    fn unapplied_decisions<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Vec<bool>> {
+    fn unapplied_decisions<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Result<Vec<bool>, String>> {
         Box::pin(async move {
             if self.store.nodes().claimant().is_none() {
-                return Vec::new();
+                return Ok(Vec::new());
             }
             let last = self.last_read_entry.load(Ordering::Acquire);
-            nodes::decisions_after(&*self.store, last, digest).await.unwrap_or_else(|error| {
-                tracing::warn!(%error, "the decisions of other nodes cannot be read");
-                Vec::new()
-            })
+            nodes::decisions_after(&*self.store, last, digest).await.map_err(|error| error.to_string())
         })
     }
 }

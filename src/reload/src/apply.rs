@@ -37,10 +37,10 @@ pub trait Reconfigurable: Send + Sync + 'static {
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>>;
     /// Returns the decisions on pending changes with this digest that the audit trail records, but that were not passed
     /// to [`Reloader::apply_remote_decision`] yet: oldest first, and `true` for consent. There are none in a store for a
-    /// single gateway, or if the trail cannot be read.
+    /// single gateway.
     ///
     /// [`Reloader::apply_remote_decision`]: crate::Reloader::apply_remote_decision
-    fn unapplied_decisions<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Vec<bool>>;
+    fn unapplied_decisions<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Result<Vec<bool>, String>>;
 }
 
 /// Applies all differences between two configurations. If a step fails, undoes the earlier ones; an undo that fails is

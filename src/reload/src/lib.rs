@@ -90,6 +90,8 @@ pub enum ConsentError {
     DecidedElsewhere,
     #[error("the decision could not be recorded: {0}")]
     NotRecorded(String),
+    #[error("the decision is recorded, and takes effect once the store can be read: {0}")]
+    NotYetInForce(String),
     #[error("the accepted configuration cannot be put into force: {0}")]
     NotInForce(String),
 }
@@ -226,6 +228,8 @@ impl Reloader {
     ///
     /// # Errors
     /// Returns a [`ConsentError`]. With `NotInForce` the decision is recorded, but the old configuration stays in force.
+    /// With `NotYetInForce` that is so until the trail is passed to [`Self::apply_remote_decision`], because this node does
+    /// not know whether the decision is the first.
     pub async fn decide(&self, digest: &str, accept: bool, by: &str) -> Result<(), ConsentError> {
         let _guard = self.reload_lock.lock().await;
         let (pending, config) = self.state.lock().pending.clone().ok_or(ConsentError::NothingPending)?;
@@ -238,7 +242,7 @@ impl Reloader {
         let details = json!({ "digest": digest, "loosens": pending.loosenings }).to_string();
         // The decision is recorded before it takes effect.
         self.gateway.record(event, by, details).await.map_err(ConsentError::NotRecorded)?;
-        let recorded = self.gateway.unapplied_decisions(digest).await;
+        let recorded = self.gateway.unapplied_decisions(digest).await.map_err(ConsentError::NotYetInForce)?;
         {
             let mut state = self.state.lock();
             if state.own_decisions.first_other(digest, recorded).is_some_and(|first| first != accept) {

@@ -40,7 +40,7 @@ impl Reconfigurable for UnchangingGateway {
         let result = if by == UNRECORDED_PERSON { Err("the store is away".to_owned()) } else { Ok(()) };
         Box::pin(ready(result))
     }
-    fn unapplied_decisions<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Vec<bool>> {
-        Box::pin(ready(Vec::new()))
+    fn unapplied_decisions<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<bool>, String>> {
+        Box::pin(ready(Ok(Vec::new())))
     }
 }

@@ -94,7 +94,7 @@ pub async fn consent(
         let kind = match &error {
             ConsentError::NothingPending => ErrorKind::NotFound,
             ConsentError::Superseded | ConsentError::DecidedElsewhere => ErrorKind::VersionConflict,
-            ConsentError::NotRecorded(_) => ErrorKind::StoreUnavailable,
+            ConsentError::NotRecorded(_) | ConsentError::NotYetInForce(_) => ErrorKind::StoreUnavailable,
             ConsentError::NotInForce(_) => ErrorKind::ValidationFailed,
         };
         Problem::new(kind, error.to_string())

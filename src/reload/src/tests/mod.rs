@@ -82,9 +82,10 @@ impl Reconfigurable for RecordingGateway {
         let result = self.0.record("record", format!("{event} {by} {}", details["loosens"].as_array().unwrap().len()));
         async { result }.boxed()
     }
-    fn unapplied_decisions<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Vec<bool>> {
+    fn unapplied_decisions<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<bool>, String>> {
+        let is_readable = *self.0.fails_at.lock() != "decisions";
         let decisions = self.0.unapplied_decisions.lock().clone();
-        async { decisions }.boxed()
+        async move { if is_readable { Ok(decisions) } else { Err("the store is away".to_owned()) } }.boxed()
     }
 }
 
@@ -373,6 +374,27 @@ async fn first_of_decisions_at_several_nodes_counts() {
     assert_eq!(decide(&[false, true], false).await, Ok(()));
     // This node's own refusal is an earlier one, and the other node decides as this one.
     assert_eq!(decide(&[false, true, true], true).await, Ok(()));
+    assert_eq!(gateway.default(), PolicyDefault::Allow);
+}
+
+#[tokio::test]
+async fn decision_waits_while_trail_cannot_be_read() {
+    let gateway = TestGateway::new(SERVERS);
+    gateway.reload("policy: { default: allow }\n").await;
+    let digest = gateway.digest();
+    gateway.fail_at("decisions");
+    let decided = gateway.reloader.decide(&digest, true, "alice").await;
+    assert!(matches!(decided, Err(ConsentError::NotYetInForce(_))));
+    assert_eq!((gateway.digest(), gateway.default()), (digest.clone(), PolicyDefault::ReviewWrites));
+    // Another node has refused the changes just before.
+    gateway.reloader.apply_remote_decision(&digest, false, "bob").await;
+    gateway.reloader.apply_remote_decision(&digest, true, "alice").await;
+    assert_eq!((gateway.reloader.status().waiting.is_none(), gateway.default()), (true, PolicyDefault::ReviewWrites));
+    // The own decision is applied as well once the trail is read.
+    gateway.reload(SERVERS).await;
+    gateway.reload("policy: { default: allow }\n").await;
+    assert!(gateway.reloader.decide(&gateway.digest(), true, "alice").await.is_err());
+    gateway.reloader.apply_remote_decision(&gateway.digest(), true, "alice").await;
     assert_eq!(gateway.default(), PolicyDefault::Allow);
 }
 
