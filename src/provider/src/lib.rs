@@ -339,7 +339,8 @@ pub trait Provider: Send + Sync + 'static {
     }
 
     /// Checks whether a call of this principal could reach the provider now. This is checked before an approved change is
-    /// claimed, so that a change whose server is down, or whose proposer must connect to it again, waits instead of failing.
+    /// claimed, so that a change whose server is down or does not list its tools, or whose proposer must connect to it again,
+    /// waits instead of failing.
     ///
     /// # Errors
     /// `UPSTREAM_UNAVAILABLE`, `AUTHORIZATION`

@@ -209,9 +209,16 @@ impl Provider for Upstream {
         let upstream = self.weak_self.upgrade().ok_or_else(not_connected_error)?;
         let upstream = upstream.for_principal(principal).await?;
         upstream.prepare_account().await?;
-        match upstream.phase() {
-            Phase::Up => Ok(()),
-            _ => Err(not_connected_error()),
+        if !matches!(upstream.phase(), Phase::Up) {
+            return Err(not_connected_error());
         }
+        // Right before a change is sent, they would have to be read, and the change would fail if that is impossible.
+        if !upstream.has_current_tools() {
+            upstream.reread_tools(self.reread_limit()).await;
+        }
+        if !upstream.has_current_tools() {
+            return Err(self.unavailable_error("does not list its tools").with("provider", self.name()));
+        }
+        Ok(())
     }
 }

@@ -49,6 +49,9 @@ struct Bench {
     servers: Arc<Mutex<HashMap<AccountHolder, Vec<Arc<FakeServer>>>>>,
 }
 
+/// The tools of this person's account cannot be read at first.
+const PERSON_WITHOUT_TOOLS: &str = "zoe";
+
 fn consent_needed() -> AuthorizationError {
     AuthorizationError::ConsentNeeded("requires an account".into())
 }
@@ -68,6 +71,9 @@ impl Bench {
             let server = modern();
             let own_tool = format!("of_{}", holder.as_str());
             server.lists.lock().insert("tools/list", fake::tools(&["echo", &own_tool]));
+            if holder == person(PERSON_WITHOUT_TOOLS) {
+                server.lists.lock().insert("tools/list", json!({ "garbage": true }));
+            }
             if holder == AccountHolder::Gateway {
                 *server.refusal.lock() = Some(consent_needed());
             }
@@ -181,6 +187,19 @@ async fn persons_share_no_link_and_no_list() {
     let offers = |name: &str, tool: &str| bench.configured().account_lists(&agent(name).principal).has_tool(tool);
     assert!(offers("ann", "s__of_ann") && !offers("bob", "s__of_ann") && offers("bob", "s__echo"));
     assert!(offers("eve", "s__of_ann"), "her lists are unknown");
+    bench.end().await;
+}
+
+#[actix::test]
+async fn change_waits_until_tools_of_own_account_are_read() {
+    let bench = Bench::start(AccountKind::Person, &["ann", PERSON_WITHOUT_TOOLS]).await;
+    wait_until(|| bench.tools() == ["s__echo", "s__of_ann"]).await;
+    let (configured, caller) = (bench.configured(), agent(PERSON_WITHOUT_TOOLS));
+    let unavailable = configured.check_available(&caller.principal).await.unwrap_err();
+    assert_eq!(unavailable.kind, ErrorKind::UpstreamUnavailable);
+    assert!(matches!(bench.server_of(PERSON_WITHOUT_TOOLS).await.unwrap().phase(), Phase::Up));
+    bench.server(PERSON_WITHOUT_TOOLS).lists.lock().insert("tools/list", fake::tools(&["echo"]));
+    assert_eq!(configured.check_available(&caller.principal).await, Ok(()));
     bench.end().await;
 }
 
