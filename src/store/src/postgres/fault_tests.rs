@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     TransitionDraft, WriteError,
     accounts::{AccountKey, StoredAccount},
-    drafts::{created_draft, submit, updated_draft, write},
+    drafts::{created_draft, updated_draft, write},
     keys::{ApiKey, CodeOutcome, SignIn},
     webhooks::{AttemptResult, DeliveryState, PendingDelivery},
 };
@@ -324,30 +324,6 @@ async fn hanging_statement_is_ended_by_server() {
     assert_eq!(write(&*store, approved(2)).await.unwrap().seq, 2);
     store.close();
     server.verify_audit(None).unwrap();
-}
-
-#[tokio::test]
-async fn writes_during_silence_fail_with_the_first() {
-    let dir = tempfile::tempdir().unwrap();
-    let (proxy, server) = proxied_server(dir.path());
-    let store = server.open().unwrap();
-    write(&*store, created_draft("a")).await.unwrap();
-    proxy.set(SILENT);
-    let first = submit(&*store, created_draft("b"));
-    // The second write is not in the transaction of the first.
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    let second = submit(&*store, created_draft("c"));
-    let first = first.await.unwrap();
-    // From now on, a new attempt would succeed.
-    proxy.set(PASS);
-    for lost in [first, second.await.unwrap()] {
-        assert!(matches!(lost, Err(WriteError::Store(StoreError::Unreachable(_)))), "{lost:?}");
-    }
-    while store.current_error().is_some() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert_eq!(write(&*store, created_draft("d")).await.unwrap().seq, 2);
-    store.close();
 }
 
 /// The server keeps its connections open, like a frozen machine.

@@ -23,6 +23,8 @@ mod policies;
 mod rows;
 pub(crate) mod schema;
 mod silence;
+#[cfg(test)]
+mod silence_tests;
 mod sql;
 pub mod tables;
 mod trail;

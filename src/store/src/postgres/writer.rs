@@ -179,7 +179,8 @@ impl Writer {
                 tracing::warn!(%error, changes = batch.len(), "a batch of writes failed; running each write in its own transaction");
                 for command in batch {
                     let alone = vec![command];
-                    let outcome = self.attempt(&alone).await;
+                    let is_silent = self.connector.silence.is_silent();
+                    let outcome = if is_silent { Err(error::no_answer().into()) } else { self.attempt(&alone).await };
                     self.answer_batch(alone, outcome);
                 }
             }
@@ -200,15 +201,14 @@ impl Writer {
 
     /// If the server is silent, refuses the writes that have waited for the last attempt. They would wait as long again.
     fn refuse_waiting(&mut self) {
-        while self.connector.silence.is_silent()
-            && let Ok(first) = self.queue.try_recv()
-        {
-            refuse(self.metrics.take_batch(first, || self.queue.try_recv().ok()), &error::no_answer());
+        let waiting = if self.connector.silence.is_silent() { self.queue.len() } else { 0 };
+        let mut commands = (0..waiting).map_while(|_| self.queue.try_recv().ok());
+        while let Some(first) = commands.next() {
+            refuse(self.metrics.take_batch(first, || commands.next()), &error::no_answer());
         }
     }
 
-    /// Runs a batch in one transaction. A failure leaves no open transaction, and drops a connection that may be
-    /// broken.
+    /// Runs a batch in one transaction. A failure leaves no open transaction, and drops a connection that may be broken.
     async fn attempt(&mut self, batch: &[Command]) -> Result<Vec<WriteResult>, BatchError> {
         self.client().await?;
         let Some(client) = self.client.take() else { return Err(StoreError::Closed.into()) };
