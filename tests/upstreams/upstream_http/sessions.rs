@@ -315,6 +315,41 @@ async fn get_stream_is_opened_again_and_lists_are_read() {
 }
 
 #[actix::test]
+async fn get_stream_that_ends_after_message_is_opened_again_soon() {
+    let gets = Rc::new(Cell::new(0));
+    let server = Server::start_for_each_request(move |mut conn, request| {
+        let gets = Rc::clone(&gets);
+        async move {
+            if request.method != "GET" {
+                return match session(conn, request, "2025-11-25").await {
+                    Ok(conn) => conn,
+                    Err((mut conn, _)) => {
+                        conn.accepted().await;
+                        conn
+                    }
+                };
+            }
+            gets.set(gets.get() + 1);
+            let params = json!({ "uri": gets.get().to_string() });
+            let message = json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params});
+            conn.stream("").await;
+            conn.chunk(&format!("retry: 10\ndata: {message}\n\n")).await;
+            conn.end().await;
+            conn
+        }
+    })
+    .await;
+    let rest = RecordingListener::new();
+    let link = server.legacy(rest.clone()).await;
+    // With pauses that grow, this would take longer than the wait.
+    within_max_wait(async {
+        while rest.next_notification().await.params.is_none_or(|params| params.get() != r#"{"uri":"8"}"#) {}
+    })
+    .await;
+    drop(link);
+}
+
+#[actix::test]
 async fn interrupted_answer_is_resumed() {
     for revision in ["2025-03-26", "2025-11-25"] {
         let gets = Rc::new(Cell::new(0));

@@ -54,14 +54,30 @@ const fn is_temporary(status: u16) -> bool {
     matches!(status, 408 | 409 | 425 | 429 | 500 | 502..=599)
 }
 
-/// Returns the pause that the server requested, or else a pause that grows with each failure. It grows in any case if the next
-/// stream cannot continue after an event, because all lists are read again then.
+/// Returns the pause that the server requested, or else a pause that grows with each failure.
 fn pause(events: &EventReader, failures: u32) -> Duration {
-    let backoff = BACKOFF.pause_without_jitter(failures.saturating_sub(1));
-    match events.retry_millis().map(|retry| Duration::from_millis(retry).clamp(MIN_RETRY, MAX_RETRY)) {
-        Some(requested) if events.last_id().is_some() => requested,
-        Some(requested) => requested.max(backoff),
-        None => backoff,
+    match events.retry_millis() {
+        Some(retry) => Duration::from_millis(retry).clamp(MIN_RETRY, MAX_RETRY),
+        None => BACKOFF.pause_without_jitter(failures.saturating_sub(1)),
+    }
+}
+
+/// The time from which all lists may be read again. It grows with each reading, for servers whose streams all end soon.
+struct NextReading {
+    earlier_readings: u32,
+    at: Instant,
+}
+
+impl NextReading {
+    /// Allows a reading at once.
+    fn now() -> Self {
+        Self { earlier_readings: 0, at: Instant::now() }
+    }
+
+    /// Delays the next reading after another one.
+    fn delay(&mut self) {
+        self.at = Instant::now() + BACKOFF.pause_without_jitter(self.earlier_readings);
+        self.earlier_readings = self.earlier_readings.saturating_add(1);
     }
 }
 
@@ -98,8 +114,9 @@ pub(super) async fn run(state: Arc<HttpLinkState>, replies: ReplySender) {
 async fn listen(state: &HttpLinkState, replies: &ReplySender) {
     let mut events = EventReader::new(MAX_MESSAGE_BYTES);
     let mut failures = 0;
-    // `true` if messages may have been missed since the stream was open.
+    // `true` if messages may have been missed since the lists were read.
     let mut has_gap = false;
+    let mut next_reading = NextReading::now();
     loop {
         let last_event_id = events.last_id().map(ToOwned::to_owned);
         let stream = open_stream(state, last_event_id.as_deref()).await;
@@ -109,15 +126,20 @@ async fn listen(state: &HttpLinkState, replies: &ReplySender) {
             Ok(Some(mut response)) => {
                 let opened_at = Instant::now();
                 events.reset_for_reconnect();
-                if std::mem::take(&mut has_gap) {
-                    assume_changed_lists(state);
-                }
                 loop {
-                    match next_event(&mut response, &mut events).await {
+                    let event = tokio::select! {
+                        biased;
+                        () = tokio::time::sleep_until(next_reading.at), if has_gap => {
+                            has_gap = false;
+                            next_reading.delay();
+                            assume_changed_lists(state);
+                            continue;
+                        }
+                        event = next_event(&mut response, &mut events) => event,
+                    };
+                    match event {
                         Ok(Some(event)) => {
-                            if events.last_id().is_some() {
-                                failures = 0;
-                            }
+                            failures = 0;
                             if event.is_message() {
                                 forward(state, replies, &event.data);
                             }
@@ -131,9 +153,10 @@ async fn listen(state: &HttpLinkState, replies: &ReplySender) {
                 }
                 if opened_at.elapsed() >= MIN_STREAM_TIME {
                     failures = 0;
+                    next_reading = NextReading::now();
                 }
                 // Without an id, the server cannot repeat what it announces until the next stream is open.
-                has_gap = events.last_id().is_none();
+                has_gap |= events.last_id().is_none();
             }
             Ok(None) if last_event_id.is_some() => {
                 // The server may still offer the stream, but no longer know the event.
@@ -202,16 +225,24 @@ mod tests {
     fn requested_pause_is_bounded() {
         let requested = |retry: &str| {
             let mut events = EventReader::new(1024);
-            events.push(format!("id: e\nretry: {retry}\n\n").as_bytes());
+            events.push(format!("retry: {retry}\n\n").as_bytes());
             assert_eq!(events.next_event(), Ok(None));
-            (pause(&events, 3), events)
+            pause(&events, 3)
         };
-        assert_eq!(requested("0").0, MIN_RETRY);
-        assert_eq!(requested("99999999999999").0, MAX_RETRY);
+        assert_eq!(requested("500"), Duration::from_millis(500));
+        assert_eq!(requested("0"), MIN_RETRY);
+        assert_eq!(requested("99999999999999"), MAX_RETRY);
         assert_eq!(pause(&EventReader::new(1), 1), BACKOFF.first);
-        let (requested_pause, mut events) = requested("1500");
-        assert_eq!(requested_pause, Duration::from_millis(1500));
-        events.forget_last_id();
-        assert_eq!([1, 3].map(|failures| pause(&events, failures).as_millis()), [1500, 4000]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lists_are_read_less_and_less_often() {
+        let mut next_reading = NextReading::now();
+        assert_eq!(next_reading.at, Instant::now());
+        let delays = [(); 8].map(|()| {
+            next_reading.delay();
+            (next_reading.at - Instant::now()).as_secs()
+        });
+        assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60, 60]);
     }
 }
