@@ -86,11 +86,13 @@ pub enum ConsentError {
     NothingPending,
     #[error("the configuration has changed since it was shown; look at it again")]
     Superseded,
-    #[error("somebody has just decided otherwise at another gateway, and that decision counts")]
+    #[error("another decision was recorded before this one, and that one counts")]
     DecidedElsewhere,
     #[error("the decision could not be recorded: {0}")]
     NotRecorded(String),
-    #[error("the decision is recorded, and takes effect once the store can be read: {0}")]
+    #[error(
+        "the decision is recorded, but the store cannot be read; once it can, the first recorded decision takes effect: {0}"
+    )]
     NotYetInForce(String),
     #[error("the accepted configuration cannot be put into force: {0}")]
     NotInForce(String),
