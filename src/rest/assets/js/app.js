@@ -121,7 +121,7 @@ export class App {
     };
     this.#account = new AccountButton({ api, me });
     this.#reload = new ReloadBar({ api, me });
-    this.#undos = new UndoStack({ undo: (id, version) => api.undo(id, version), undone: (answer) => this.#applyUndo(answer) });
+    this.#undos = new UndoStack({ undo: (id, version) => api.undo(id, version), undone: (answer) => this.#applyUndo(answer), leave: () => this.#focusTitle() });
     this.element = h('div', { class: 'app' },
       h('button', { type: 'button', class: 'skip', onclick: () => this.#focusTitle() }, t('shell.skip')),
       h('header', { class: 'top' },

@@ -18,14 +18,19 @@ export class UndoStack {
   element = h('div', { class: 'undos', role: 'region', 'aria-label': t('decision.undoRegion'), 'data-needs-gateway': true });
   #undo;
   #undone;
+  #leave;
   #open = new Map();
   #timer = null;
   #hidden = null;
 
-  /** `undo(id, version)` resolves to the updated change, which `undone(answer)` receives. */
-  constructor({ undo, undone }) {
+  /**
+   * `undo(id, version)` resolves to the updated change, which `undone(answer)` receives. `leave()` moves the focus to the view once
+   * the last notice is closed.
+   */
+  constructor({ undo, undone, leave }) {
     this.#undo = undo;
     this.#undone = undone;
+    this.#leave = leave;
     this.element.addEventListener(REACHABILITY_CHANGED, () => this.#tick());
   }
 
@@ -59,6 +64,9 @@ export class UndoStack {
     const entry = this.#open.get(id);
     entry.isClosed = true;
     entry.element.hidden = true;
+    const next = this.element.querySelector('.undo:not([hidden]) .icon-only');
+    if (next) next.focus();
+    else this.#leave();
   }
 
   drop(id) {
@@ -76,9 +84,10 @@ export class UndoStack {
     if (version > this.#open.get(id)?.change.version) this.drop(id);
   }
 
-  /** Handles the key `u`, which undoes the newest approval. Returns false if there is none. */
+  /** Handles the key `u`, which undoes the newest approval, one with an open notice first. Returns false if there is none. */
   undoLast() {
-    const last = [...this.#open.keys()].at(-1);
+    const ids = [...this.#open.keys()];
+    const last = ids.findLast((id) => !this.#open.get(id).isClosed) ?? ids.at(-1);
     if (last === undefined) return false;
     this.#run(last);
     return true;
@@ -97,7 +106,7 @@ export class UndoStack {
       // Without the gateway, the notice stays, because nobody knows what became of the change.
       if (!isKnown) continue;
       const seconds = Math.ceil(until(change.runAfter) / 1000);
-      const text = seconds < 60 ? t('core.time.amount.s', { count: seconds }) : t('core.time.amount.min', { count: Math.ceil(seconds / 60) });
+      const text = seconds < 60 ? t('core.time.amount.s', { count: seconds }) : t('core.time.amount.min', { count: Math.floor(seconds / 60) });
       if (seconds <= 0) this.drop(id);
       else if (countdown.textContent !== text) countdown.textContent = text;
     }
