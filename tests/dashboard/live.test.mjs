@@ -277,6 +277,7 @@ test('an offline footer stays after the time to undo is over', async (t) => {
   wire.cut();
   const unknown = page.locator('footer.decision').getByText('whether this runs is unknown');
   await unknown.waitFor();
+  await page.locator('.outcome-head', { hasText: 'whether this runs is unknown' }).waitFor();
   await page.clock.fastForward(601_000);
   await becomes(() => button(page, 'Undo').count(), 0);
   await unknown.waitFor();

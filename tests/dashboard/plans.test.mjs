@@ -117,7 +117,11 @@ test('an approved plan is stopped before it runs', async (t) => {
   await readAll(page);
   await decision(page, 'Approve all').click();
   await decision(page, 'Stop plan').waitFor();
-  await page.locator('.outcome-head', { hasText: 'Runs in its turn, once all steps of the plan are approved.' }).first().waitFor();
+  await page.locator('.outcome-head', { hasText: 'Runs when all steps of the plan are approved and the earlier ones have run.' }).first().waitFor();
+  await page.goto(`${undoing.url}/#/inbox/${(await plan(id, undoing)).changes[0].id}`);
+  await page.locator('footer.decision', { hasText: 'have run. The time to undo ends in' }).waitFor();
+  await page.goto(`${undoing.url}/#/plans/${id}`);
+  await decision(page, 'Stop plan').waitFor();
   await screenshot(page, 'plan-stop');
   await decision(page, 'Stop plan').click();
   const dialog = page.getByRole('dialog', { name: 'Stop the plan?' });

@@ -68,6 +68,9 @@ export const PRESS_GUARD_MS = 600;
 /** Returns the milliseconds until a time, which are negative once it has passed. */
 export const until = (iso) => Date.parse(iso) - now();
 
+/** The event of a countdown on the page that has ended. It bubbles. */
+export const COUNTDOWN_ENDED = 'countdownended';
+
 export function startClock() {
   setInterval(() => {
     for (const element of document.querySelectorAll('time[data-form]')) {
@@ -81,6 +84,7 @@ export function startClock() {
     for (const element of document.querySelectorAll('time[data-form=countdown]')) {
       const text = countdown(Date.parse(element.dateTime));
       if (element.textContent !== text) element.textContent = text;
+      if (until(element.dateTime) <= 0) element.dispatchEvent(new Event(COUNTDOWN_ENDED, { bubbles: true }));
     }
   }, 500);
 }

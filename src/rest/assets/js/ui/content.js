@@ -1,13 +1,14 @@
 // Builds the body of one change, such as its facts, diff, arguments and result, without keeping state.
 
-import { h, separated } from '../core/dom.js';
+import { isReachable, REACHABILITY_CHANGED } from '../core/connection.js';
+import { fill, h, separated } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { count, quote, visibleString } from '../core/text.js';
 import { compareLines } from '../core/linediff.js';
 import { pretty } from '../core/rawjson.js';
 import { routeTo } from '../core/router.js';
-import { EXPIRY_WARNING_MS, time, until } from '../core/time.js';
+import { COUNTDOWN_ENDED, EXPIRY_WARNING_MS, time, until } from '../core/time.js';
 import { isDecidable, proposerName, reviewerName, shownOperation, stateOf, toolName, VERIFICATIONS } from '../core/vocab.js';
 import { copyButton, operationBadge, stateBadge, throughLine } from './badges.js';
 import { callArguments, toolDescription } from './callargs.js';
@@ -94,19 +95,29 @@ export function requirements(change) {
 /** Shows the outcome or the current state, except of a pending change. */
 export function outcome(change) {
   if (change.state === 'pending') return null;
-  const { label, tone, icon: name, explanation: usual } = stateOf(change.state);
-  const start = whenItRuns(change);
-  const explanation = change.fault?.code === 'PLAN_STOPPED' ? t('detail.planStopped') : start ? [start, '.'] : usual;
+  const { label, tone, icon: name } = stateOf(change.state);
   const last = change.decisions.at(-1);
   const earlierApprovals = last?.verdict === 'approve' ? approvalsOf(change).filter((decision) => decision !== last) : [];
   return h('section', { class: `outcome tone-${tone}`, 'aria-label': t('detail.outcome') },
-    h('div', { class: 'outcome-head' }, icon(name), h('strong', null, label), h('span', null, explanation)),
+    h('div', { class: 'outcome-head' }, icon(name), h('strong', null, label), explanation(change)),
     change.fault && h('div', { class: 'outcome-fault' }, h('code', null, quote(change.fault.code, 60)), longText(change.fault.message, { chars: 800, lines: 10 })),
     last && h('p', { class: 'outcome-who' }, parts(last.verdict === 'approve' ? 'detail.approvedBy' : 'detail.rejectedBy', {
       people: separated([...earlierApprovals, last].map((decision) => [h('strong', null, quote(reviewerName(decision), 60)), deputyNote(decision)])), time: h('span', { class: 'quiet' }, time(last.at)),
     })),
     last?.comment && h('blockquote', null, longText(last.comment, { chars: 800, lines: 10 })),
     verification(change));
+}
+
+// Explains the state, which for an approved change depends on the time and on whether the gateway can be reached.
+function explanation(change) {
+  const text = () => {
+    if (change.fault?.code === 'PLAN_STOPPED') return t('detail.planStopped');
+    if (change.state === 'approved' && !isReachable()) return t('decision.unknownIfRun');
+    const start = whenItRuns(change);
+    return start ? [start, '.'] : stateOf(change.state).explanation;
+  };
+  const repaint = ({ currentTarget }) => fill(currentTarget, text());
+  return h('span', { 'data-needs-gateway': true, [`on${REACHABILITY_CHANGED}`]: repaint, [`on${COUNTDOWN_ENDED}`]: repaint }, text());
 }
 
 // Shows if the target was as approved when it was read again after the run, and what differed.

@@ -9,7 +9,7 @@ import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { hasRowsBeyond } from '../core/rowtable.js';
 import { MAX_COMMENT, quote, visibleString } from '../core/text.js';
-import { PRESS_GUARD_MS, until } from '../core/time.js';
+import { PRESS_GUARD_MS, time, until } from '../core/time.js';
 import { isDecidable } from '../core/vocab.js';
 import { barredText, hasVoted, isApprovedByDeputy, isBarredAsProposer, isReviewerOf, missingApprovals, permitsApproval, representedBy, reviewersOf } from './terms.js';
 import { whenItRuns } from './timeline.js';
@@ -403,9 +403,10 @@ export class DecisionBar {
   }
 
   #undoRow() {
-    const { runAfter } = this.#change;
+    const { plan, waitsFor, runAfter } = this.#change;
+    const ends = (plan || waitsFor) && [' ', parts('decision.undoEnds', { time: time(runAfter, 'countdown') })];
     fill(this.element, this.#errorLine(),
-      h('div', { class: 'confirm' }, h('p', null, icon('clock'), h('span', null, isReachable() ? [t('detail.approved'), ' ', whenItRuns(this.#change), '.'] : t('decision.unknownIfRun'))),
+      h('div', { class: 'confirm' }, h('p', null, icon('clock'), h('span', null, t('detail.approved'), ' ', isReachable() ? [whenItRuns(this.#change), '.', ends] : t('decision.unknownIfRun'))),
         this.#mayUndo() && h('div', { class: 'buttons' }, h('button', { type: 'button', data: { act: 'undo' }, disabled: this.#isBlocked(), 'aria-keyshortcuts': 'u', onclick: () => this.undo() },
           icon('undo'), t(this.#sending === 'undo' ? 'decision.undoing' : 'decision.undo'), h('kbd', { 'aria-hidden': 'true' }, 'u')))));
     clearTimeout(this.#undoTimer);

@@ -5,7 +5,7 @@ import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { routeTo } from '../core/router.js';
 import { quote, short, visible, visibleString } from '../core/text.js';
-import { exact, time } from '../core/time.js';
+import { COUNTDOWN_ENDED, exact, time, until } from '../core/time.js';
 import { entryOf, eventName, isDecidable, stateOf } from '../core/vocab.js';
 import { sessionMark } from './badges.js';
 import { longText } from './longtext.js';
@@ -61,7 +61,10 @@ function nextStep(change) {
   }
   if (change.state === 'outcome_unknown') return step('question', t('detail.waitsSettle'));
   const start = whenItRuns(change);
-  return start && step('clock', start);
+  if (!start) return null;
+  const next = step('clock', start);
+  next.addEventListener(COUNTDOWN_ENDED, () => next.remove());
+  return next;
 }
 
 /** Says when an approved change runs. Returns null if it is about to run, and for all other changes. */
@@ -69,13 +72,13 @@ export function whenItRuns({ state, waitsFor: blocking, plan, runAfter }) {
   if (state !== 'approved') return null;
   if (blocking) return waitsFor(blocking);
   if (plan) return t('detail.runsInPlan');
-  return runAfter ? parts('detail.runs', { time: time(runAfter, 'countdown') }) : null;
+  return runAfter && until(runAfter) > 0 ? parts('detail.runs', { time: time(runAfter, 'countdown') }) : null;
 }
 
 // Names the change with the same target for which an approved change waits.
-function waitsFor({ change, until }) {
+function waitsFor({ change, until: end }) {
   const other = h('a', { class: 'mono', href: routeTo('inbox', change) }, visible(change));
-  return until ? parts('detail.waitsForUntil', { change: other, time: exact(until) }) : parts('detail.waitsFor', { change: other });
+  return end ? parts('detail.waitsForUntil', { change: other, time: exact(end) }) : parts('detail.waitsFor', { change: other });
 }
 
 export const actor = (name) => (ACTORS[name] ? ACTORS[name] : quote(name ?? '', 60));

@@ -124,7 +124,7 @@ export default {
   'detail.waitsDecision': 'Wartet auf eine Entscheidung; läuft {time} ab',
   'detail.waitsDecisionReject': 'Wartet auf eine Entscheidung; wird {time} abgelehnt',
   'detail.runs': 'Läuft {time}',
-  'detail.runsInPlan': 'Läuft der Reihe nach, sobald alle Schritte des Plans freigegeben sind',
+  'detail.runsInPlan': 'Läuft, wenn alle Schritte des Plans freigegeben und die früheren gelaufen sind',
   'detail.waitsSettle': 'Wartet darauf, dass jemand das Ergebnis klärt',
   'detail.waitsFor': 'Wartet auf {change}, die dasselbe Ziel hat und gerade läuft',
   'detail.waitsForUntil': 'Wartet auf {change}, die dasselbe Ziel hat und vielleicht noch läuft: bis {time} oder bis jemand ihr Ergebnis klärt',

@@ -124,7 +124,7 @@ export default {
   'detail.waitsDecision': 'Waiting for a decision; expires {time}',
   'detail.waitsDecisionReject': 'Waiting for a decision; is rejected {time}',
   'detail.runs': 'Runs {time}',
-  'detail.runsInPlan': 'Runs in its turn, once all steps of the plan are approved',
+  'detail.runsInPlan': 'Runs when all steps of the plan are approved and the earlier ones have run',
   'detail.waitsSettle': 'Waiting for somebody to settle the outcome',
   'detail.waitsFor': 'Waits for {change}, which has the same target and is running',
   'detail.waitsForUntil': 'Waits for {change}, which has the same target and may still be running: until {time}, or until somebody settles its outcome',
