@@ -124,6 +124,7 @@ test('single characters can be turned off and on again in the help', async () =>
   await page.locator('[data-act=approve] kbd').waitFor({ state: 'hidden' });
   await page.reload();
   await armed(page);
+  await becomes(() => page.locator('[aria-keyshortcuts]:not(textarea)').count(), 0);
   await page.keyboard.press('a');
   await page.keyboard.press('?');
   await choice.waitFor();

@@ -13,6 +13,9 @@ const showChoice = () => { document.documentElement.dataset.characterKeys = char
 /** Returns true if single characters are shortcuts. */
 export const areCharacterKeysOn = () => characterKeys() === 'on';
 
+/** Returns the key of a shortcut for `aria-keyshortcuts`, or null if it is off. */
+export const shortcut = (key) => (areCharacterKeysOn() ? key : null);
+
 export function setCharacterKeys(areOn) {
   setPreference('character-keys', areOn ? 'on' : 'off');
   showChoice();

@@ -6,6 +6,7 @@ import { announce } from '../core/announce.js';
 import { isReachable, REACHABILITY_CHANGED } from '../core/connection.js';
 import { fill, h, separated } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { shortcut } from '../core/keys.js';
 import { parts, t } from '../core/locale.js';
 import { hasRowsBeyond } from '../core/rowtable.js';
 import { MAX_COMMENT, quote, visibleString } from '../core/text.js';
@@ -387,7 +388,7 @@ export class DecisionBar {
       h('div', { class: 'buttons' },
         h('button', { type: 'button', class: 'small-only', onclick: this.#back }, t('decision.toList')),
         h('button', { type: 'button', data: { act: 'unselect' }, onclick: () => this.#selection.clear() }, t('decision.clearSelection'), h('kbd', { 'aria-hidden': 'true' }, 'Esc')),
-        (has || state === 'pending') && h('button', { type: 'button', data: { act: 'select' }, 'aria-keyshortcuts': 'x', onclick: () => this.#selection.toggle(id) }, t(has ? 'decision.removeThis' : 'decision.addThis'), h('kbd', { 'aria-hidden': 'true' }, 'x')))));
+        (has || state === 'pending') && h('button', { type: 'button', data: { act: 'select' }, 'aria-keyshortcuts': shortcut('x'), onclick: () => this.#selection.toggle(id) }, t(has ? 'decision.removeThis' : 'decision.addThis'), h('kbd', { 'aria-hidden': 'true' }, 'x')))));
   }
 
   // Shows what remains for somebody who may not decide this change: refreshing the preview.
@@ -398,7 +399,7 @@ export class DecisionBar {
   }
 
   #refreshButton() {
-    return h('button', { type: 'button', disabled: this.#isBlocked(), data: { act: 'refresh' }, 'aria-keyshortcuts': 'f', onclick: () => this.refreshPreview() },
+    return h('button', { type: 'button', disabled: this.#isBlocked(), data: { act: 'refresh' }, 'aria-keyshortcuts': shortcut('f'), onclick: () => this.refreshPreview() },
       icon('refresh'), t(this.#sending === 'refresh' ? 'decision.refreshing' : 'decision.refresh'), h('kbd', { 'aria-hidden': 'true' }, 'f'));
   }
 
@@ -407,7 +408,7 @@ export class DecisionBar {
     const ends = (plan || waitsFor) && [' ', parts('decision.undoEnds', { time: time(runAfter, 'countdown') })];
     fill(this.element, this.#errorLine(),
       h('div', { class: 'confirm' }, h('p', null, icon('clock'), h('span', null, t('detail.approved'), ' ', isReachable() ? [whenItRuns(this.#change), '.', ends] : t('decision.unknownIfRun'))),
-        this.#mayUndo() && h('div', { class: 'buttons' }, h('button', { type: 'button', data: { act: 'undo' }, disabled: this.#isBlocked(), 'aria-keyshortcuts': 'u', onclick: () => this.undo() },
+        this.#mayUndo() && h('div', { class: 'buttons' }, h('button', { type: 'button', data: { act: 'undo' }, disabled: this.#isBlocked(), 'aria-keyshortcuts': shortcut('u'), onclick: () => this.undo() },
           icon('undo'), t(this.#sending === 'undo' ? 'decision.undoing' : 'decision.undo'), h('kbd', { 'aria-hidden': 'true' }, 'u')))));
     clearTimeout(this.#undoTimer);
     if (isUndoable(this.#change)) this.#undoTimer = setTimeout(() => this.#change && !isUndoable(this.#change) && this.#render(), Math.min(until(runAfter) + 50, 2 ** 31 - 1));
@@ -422,9 +423,9 @@ export class DecisionBar {
     const withoutPreview = Boolean(this.#change.preview?.failed);
     return h('div', { class: 'buttons' },
       !rejecting && this.#change.state === 'stale' && this.#refreshButton(),
-      h('button', { type: 'button', class: `reject${rejecting ? ' armed' : ''}`, disabled: blocked || (rejecting && guarded), data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#pressReject() },
+      h('button', { type: 'button', class: `reject${rejecting ? ' armed' : ''}`, disabled: blocked || (rejecting && guarded), data: { act: 'reject' }, 'aria-keyshortcuts': shortcut('r'), onclick: () => this.#pressReject() },
         icon('cross'), t(this.#sending === 'reject' ? 'decision.rejecting' : 'decision.reject'), h('kbd', { 'aria-hidden': 'true' }, 'r')),
-      canApprove && h('button', { type: 'button', class: withoutPreview ? 'no-preview' : 'approve', disabled: blocked || guarded, data: { act: 'approve' }, 'aria-keyshortcuts': withoutPreview ? null : 'a', onclick: () => this.approve() },
+      canApprove && h('button', { type: 'button', class: withoutPreview ? 'no-preview' : 'approve', disabled: blocked || guarded, data: { act: 'approve' }, 'aria-keyshortcuts': withoutPreview ? null : shortcut('a'), onclick: () => this.approve() },
         icon(withoutPreview ? 'alert' : 'check'), t(this.#sending === 'approve' ? 'decision.approving' : withoutPreview ? 'decision.approveNoPreview' : 'decision.approve'), !withoutPreview && h('kbd', { 'aria-hidden': 'true' }, 'a')),
       rejecting && this.#cancelButton());
   }

@@ -6,6 +6,7 @@ import { differences } from '../core/compare.js';
 import { isReachable, needsGateway } from '../core/connection.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { shortcut } from '../core/keys.js';
 import { parts, t } from '../core/locale.js';
 import { short, visibleString } from '../core/text.js';
 import { now } from '../core/time.js';
@@ -251,7 +252,7 @@ export class Detail {
     const isReviewer = isReviewerOf(change, this.#me);
     const button = (act, iconName, text, key, run, props = needsGateway()) => h('button', { type: 'button', class: 'ghost small', data: { act }, 'aria-keyshortcuts': key, title: key ? `${text} (${key})` : text, onclick: run, ...props }, icon(iconName), h('span', null, text));
     return h('span', { class: 'detail-actions' },
-      isReviewer && isDecidable(change.state) && mayEdit(change.terms) && button('edit', 'pencil', t('detail.edit'), 'e', () => this.edit()),
+      isReviewer && isDecidable(change.state) && mayEdit(change.terms) && button('edit', 'pencil', t('detail.edit'), shortcut('e'), () => this.edit()),
       // A rule outlasts the change, so an escalation does not let anybody create one.
       mayCreateRule(change, this.#me) && button('rule', 'rule', t('detail.createRule'), null, () => this.#rule()),
       button('print', 'print', t('detail.print'), null, () => {

@@ -3,6 +3,7 @@
 import { AGES, FACETS, countCriteria } from '../core/filters.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { shortcut } from '../core/keys.js';
 import { t } from '../core/locale.js';
 import { count, short, visibleString } from '../core/text.js';
 import { STATES } from '../core/vocab.js';
@@ -32,7 +33,7 @@ export class FilterBar {
     this.#states = states;
     this.#filter = filter;
     this.#search = h('input', {
-      type: 'search', placeholder: t('filter.search'), 'aria-label': t(name === 'inbox' ? 'filter.searchInbox' : 'filter.searchHistory'), autocomplete: 'off', spellcheck: 'false', maxlength: '200', 'aria-keyshortcuts': '/',
+      type: 'search', placeholder: t('filter.search'), 'aria-label': t(name === 'inbox' ? 'filter.searchInbox' : 'filter.searchHistory'), autocomplete: 'off', spellcheck: 'false', maxlength: '200', 'aria-keyshortcuts': shortcut('/'),
       oninput: () => this.#applySoon(), onkeydown: (event) => this.#key(event),
     });
     this.#search.value = filter.q;

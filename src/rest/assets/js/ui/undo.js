@@ -5,6 +5,7 @@ import { explain } from '../core/api.js';
 import { isReachable, REACHABILITY_CHANGED } from '../core/connection.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { areCharacterKeysOn } from '../core/keys.js';
 import { parts, t } from '../core/locale.js';
 import { short, visibleString } from '../core/text.js';
 import { until } from '../core/time.js';
@@ -50,7 +51,7 @@ export class UndoStack {
     while (this.#open.size > MAX_NOTICES) this.drop(this.#open.keys().next().value);
     this.#timer ??= setInterval(() => this.#tick(), TICK);
     this.#tick();
-    announce(t('decision.pressUndo'));
+    announce(t(areCharacterKeysOn() ? 'decision.pressUndo' : 'detail.approved'));
   }
 
   /** Hides the notice of the open change, which shows the same itself. */
