@@ -176,6 +176,14 @@ test('a notice stays under the pointer and with the focus, a problem until it is
   await show('red');
   await later();
   await becomes(() => notice.count(), 1, 'nobody has dismissed the problem');
+  for (const tone of ['green', 'green', 'green']) await show(tone);
+  await becomes(() => notice.evaluateAll((all) => all.map((one) => one.classList[1])), ['tone-green', 'tone-green', 'tone-red'], 'no problem is dropped for what disappears by itself');
+  await later();
+  await page.evaluate(async () => {
+    const announce = await import('/assets/js/core/announce.js');
+    for (const tone of ['green', 'red']) announce.notice(`It is ${tone}`, { tone, key: 'it' });
+  });
+  await becomes(() => notice.locator('> span').allTextContents(), ['It is red', 'It is done']);
   await page.getByRole('button', { name: 'Sign out' }).click();
   await page.getByLabel('Access key').waitFor();
   await becomes(() => notice.count(), 0, 'nothing is left after signing out');

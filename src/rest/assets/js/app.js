@@ -275,16 +275,16 @@ export class App {
       announce(t('shell.undecided', { summary: event.change.summary }));
       queueNotification(event.change, (id) => go(routeTo('inbox', id)));
     }
-    if (name === 'outcome_unknown') notice(t('shell.outcomeUnknown', { summary: short(event.change.summary, 80) }), { tone: 'red', iconName: 'question', action: { label: t('common.open'), run: () => go(routeTo('inbox', event.change.id)) } });
-    if (name === 'failed') notice(t('shell.failed', { summary: short(event.change.summary, 80) }), { tone: 'red', iconName: 'alert', action: { label: t('common.open'), run: () => go(routeTo('history', event.change.id)) } });
+    if (name === 'outcome_unknown') notice(t('shell.outcomeUnknown', { summary: short(event.change.summary, 80) }), { key: `change:${event.change.id}`, tone: 'red', iconName: 'question', action: { label: t('common.open'), run: () => go(routeTo('inbox', event.change.id)) } });
+    if (name === 'failed') notice(t('shell.failed', { summary: short(event.change.summary, 80) }), { key: `change:${event.change.id}`, tone: 'red', iconName: 'alert', action: { label: t('common.open'), run: () => go(routeTo('history', event.change.id)) } });
   }
 
   #handleWebhookEvent(event) {
     this.#view?.webhookEvent?.(event);
     const name = short(event.webhook ?? '', 60);
-    const action = { label: t('common.open'), run: () => go(routeTo('webhooks')) };
-    if (event.type === 'webhook.failing') notice(t('shell.webhookFailing', { name }), { tone: 'red', iconName: 'alert', action });
-    if (event.type === 'webhook.recovered') notice(t('shell.webhookRecovered', { name }), { tone: 'green', iconName: 'check', action });
+    const options = { key: `webhook:${event.webhook}`, action: { label: t('common.open'), run: () => go(routeTo('webhooks')) } };
+    if (event.type === 'webhook.failing') notice(t('shell.webhookFailing', { name }), { ...options, tone: 'red', iconName: 'alert' });
+    if (event.type === 'webhook.recovered') notice(t('shell.webhookRecovered', { name }), { ...options, tone: 'green', iconName: 'check' });
   }
 
   #recount() {

@@ -30,16 +30,24 @@ export function announce(text) {
 
 /**
  * Shows a notice. One without a problem or an action disappears by itself, but not under the pointer or with the focus. `tone` is
- * `green`, `red`, `amber` or `accent`.
+ * `green`, `red`, `amber` or `accent`. A notice replaces an older one with the same `key`.
  */
-export function notice(text, { tone = 'accent', iconName = 'info', action = null } = {}) {
+export function notice(text, { tone = 'accent', iconName = 'info', action = null, key = null } = {}) {
+  const stays = tone === 'red' || action !== null;
   const element = h('div', { class: `notice tone-${tone}` }, icon(iconName), h('span', null, visibleString(short(text, 200))),
     action && h('button', { type: 'button', class: 'link', onclick: () => { action.run(); element.remove(); } }, action.label),
     h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': t('core.dismiss'), onclick: () => element.remove() }, icon('cross')));
+  if (stays) element.dataset.stays = '';
+  if (key !== null) {
+    [...stack.children].find((older) => older.dataset.key === key)?.remove();
+    element.dataset.key = key;
+  }
+  const passing = [...stack.children].filter((older) => older.dataset.stays === undefined && !older.matches(':hover, :focus-within'));
   stack.prepend(element);
-  while (stack.children.length > 3) stack.lastChild.remove();
+  // A notice that stays gives way only to another one.
+  while (stack.children.length > 3 && (passing.length || stays)) (passing.pop() ?? stack.lastChild).remove();
   const expire = () => (element.matches(':hover, :focus-within') ? setTimeout(expire, NOTICE_MS) : element.remove());
-  if (tone !== 'red' && !action) setTimeout(expire, NOTICE_MS);
+  if (!stays) setTimeout(expire, NOTICE_MS);
   announce(text);
 }
 
