@@ -337,6 +337,7 @@ test('the number of sessions tells how many are connected', async () => {
   });
   await signIn(page, gateway, undefined, '/#/sessions');
   await becomes(() => page.locator('.page-head .pane-title').innerText(), 'Sessions\n0 of 1 connected');
+  await page.unrouteAll({ behavior: 'wait' });
   assertClean(page);
   await page.context().close();
 });

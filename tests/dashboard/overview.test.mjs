@@ -57,10 +57,13 @@ test('numbers follow what happens and lead to the changes behind them', async ()
   await page.getByRole('button', { name: 'Last 30 days' }).click();
   await becomes(() => page.locator('.chart', { hasText: 'Rejected' }).locator('tbody tr').count(), 30);
   await becomes(() => page.evaluate(() => location.hash), '#/overview?range=30d');
-  await becomes(() => tile(page, 'Failed').getAttribute('href'), '#/history?age=30d', 'unknown outcomes are among the failed ones');
+  await becomes(() => tile(page, 'Failed').getAttribute('href'), '#/history?age=30d&state=unsuccessful', 'unknown outcomes are among the failed ones');
   await tile(page, 'Rejected').click();
   await row(page, 'To reject').waitFor();
   await becomes(() => row(page, 'To approve').count(), 0);
+  await page.goto(`${gateway.url}/#/history?state=unsuccessful`);
+  await page.locator('.chip[aria-pressed=true]', { hasText: 'Failed or outcome unknown' }).waitFor();
+  await becomes(() => row(page, 'To reject').count(), 0);
   await page.goto(`${gateway.url}/#/history?q=wait`);
   await page.getByRole('link', { name: 'Waiting changes are in the inbox' }).click();
   await row(page, 'To wait').waitFor();

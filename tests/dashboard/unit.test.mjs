@@ -326,6 +326,7 @@ test('filters narrow rows, and facets and states are counted', () => {
   assert.equal(ids({ age: '1h' }), '1');
   assert.equal(ids({ age: 'over-1h' }), '23');
   assert.equal(ids({ q: 'y stale' }), '3');
+  assert.deepEqual(['failed', 'outcome_unknown', 'applied'].map((state) => filterRows([made('4', 'a', 'x', state, 1)], readFilter(new URLSearchParams('state=unsuccessful')), now).length), [1, 1, 0]);
   const filter = { ...readFilter(new URLSearchParams()), tool: 'a', principal: 'gone' };
   assert.deepEqual(facets(rows, filter, now), { tool: [['a', 0]], server: [], principal: [['gone', 0], ['x', 1], ['y', 1]] });
   assert.deepEqual(stateCounts(rows, { ...filter, principal: '' }, now), { pending: 2 });

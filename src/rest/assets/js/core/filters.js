@@ -16,11 +16,16 @@ const VALUE_OF = { tool: (row) => row.tool, server: (row) => row.provider, princ
 const MAX_TEXT = 200;
 const MAX_SEEN_NAMES = 200;
 
+/** A choice that stands for several states. */
+export const UNSUCCESSFUL = 'unsuccessful';
+/** Returns the states for which the chosen one stands. */
+export const statesOf = (state) => (state === UNSUCCESSFUL ? ['failed', 'outcome_unknown'] : state ? [state] : []);
+
 /** Reads a filter from the query of a route. Unknown values and states outside `states` are ignored. */
 export function readFilter(query, states = Object.keys(STATES)) {
   const text = (key) => (query.get(key) ?? '').slice(0, MAX_TEXT);
   return {
-    state: states.includes(query.get('state')) ? query.get('state') : '', tool: text('tool'), server: text('server'), principal: text('principal'),
+    state: [...states, UNSUCCESSFUL].includes(query.get('state')) ? query.get('state') : '', tool: text('tool'), server: text('server'), principal: text('principal'),
     age: AGES[query.get('age')] ? query.get('age') : '', q: text('q'), group: query.get('group') === 'none' ? 'none' : '',
   };
 }
@@ -38,7 +43,7 @@ const matchesAge = (row, age, now) => {
 
 /** Returns true if a row matches all criteria except the text. */
 function matchesCriteria(row, filter, now) {
-  if (filter.state && row.state !== filter.state) return false;
+  if (filter.state && !statesOf(filter.state).includes(row.state)) return false;
   for (const [key] of FACETS) if (filter[key] && VALUE_OF[key](row) !== filter[key]) return false;
   return !filter.age || matchesAge(row, filter.age, now);
 }
@@ -57,7 +62,7 @@ export function ageLimits(age, now) {
 /** Returns the filter as parameters of the REST API. */
 export function requestOf(filter, now) {
   const { state, tool, server, principal, q, age } = filter;
-  return { states: state ? [state] : [], tool, server, principal, q, ...ageLimits(age, now) };
+  return { states: statesOf(state), tool, server, principal, q, ...ageLimits(age, now) };
 }
 
 /** Returns the choices of each criterion with the number of matching rows: `{tool: [[name, n], …], …}`. */

@@ -1,6 +1,6 @@
 // The search field, states and filters above a list.
 
-import { AGES, FACETS, countCriteria } from '../core/filters.js';
+import { AGES, FACETS, UNSUCCESSFUL, countCriteria } from '../core/filters.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { shortcut } from '../core/keys.js';
@@ -89,7 +89,7 @@ export class FilterBar {
   }
 
   #paintChips(filter, counts) {
-    const states = ['', ...this.#states.filter((s) => s === filter.state || counts[s] > 0 || ['applied', 'rejected', 'failed'].includes(s))];
+    const states = ['', ...this.#states.filter((s) => s === filter.state || counts[s] > 0 || ['applied', 'rejected', 'failed'].includes(s)), ...(filter.state === UNSUCCESSFUL ? [UNSUCCESSFUL] : [])];
     const isNarrowed = countCriteria(filter) > 0 || filter.q || filter.state;
     const key = JSON.stringify([states, states.map((state) => counts[state] ?? 0), filter.state, Boolean(isNarrowed)]);
     if (key === this.#chipsKey) return;
@@ -99,7 +99,7 @@ export class FilterBar {
     const chips = states.map((state) => {
       const chip = present.get(state) ?? h('button', { type: 'button', class: 'chip', data: { state }, onclick: () => this.#set({ state }) });
       chip.setAttribute('aria-pressed', String(state === filter.state));
-      fill(chip, state ? STATES[state].label : t('filter.all'), state && counts[state] > 0 && h('span', { class: 'quiet' }, count(counts[state])));
+      fill(chip, state === UNSUCCESSFUL ? t('filter.unsuccessful') : state ? STATES[state].label : t('filter.all'), state && counts[state] > 0 && h('span', { class: 'quiet' }, count(counts[state])));
       return chip;
     });
     if (isNarrowed) chips.push(present.get('clear') ?? h('button', { type: 'button', class: 'chip clear', data: { state: 'clear' }, onclick: () => this.clear() }, icon('cross'), t('filter.clear')));

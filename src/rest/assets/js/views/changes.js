@@ -2,7 +2,7 @@
 
 import { notice } from '../core/announce.js';
 import { h, fill, isTyping } from '../core/dom.js';
-import { facets, filterRows, filterQuery, seenChoices, countCriteria, readFilter, stateCounts } from '../core/filters.js';
+import { facets, filterRows, filterQuery, seenChoices, countCriteria, readFilter, stateCounts, statesOf } from '../core/filters.js';
 import { groupKey, groupRows } from '../core/groups.js';
 import { icon } from '../core/icons.js';
 import { t } from '../core/locale.js';
@@ -244,7 +244,7 @@ export class ChangesView {
     this.#groupIds = this.#items === this.#shown ? NO_GROUPS : new Set(this.#items.filter((item) => item.group).map((item) => item.id));
     this.#list.setItems(this.#items, this.#detail.id);
     const { status } = this.#collection;
-    const total = this.#collection.size(this.#name === 'inbox' ? INBOX_STATES : this.#loadedFilter.state ? [this.#loadedFilter.state] : HISTORY_STATES);
+    const total = this.#collection.size(this.#name === 'inbox' ? INBOX_STATES : this.#loadedFilter.state ? statesOf(this.#loadedFilter.state) : HISTORY_STATES);
     const more = status === 'partial' ? '+' : '';
     const countText = !isFiltered ? count(total) : this.#onFilter ? `${count(this.#shown.length)}${more}` : t('changes.countOf', { shown: this.#shown.length, total });
     if (this.#parts.count.textContent !== countText) this.#parts.count.textContent = countText;

@@ -1,6 +1,7 @@
 // Shows what waits, what was decided and how fast, what failed, which servers are down, and the calls of the last hours.
 
 import { fill, h, refill } from '../core/dom.js';
+import { UNSUCCESSFUL } from '../core/filters.js';
 import { language, t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { go, routeTo } from '../core/router.js';
@@ -93,7 +94,7 @@ export class OverviewView {
         tile(t('overview.timeToDecision'), duration(decisionTimes.medianMs), history(), decisionTimes.count ? t('overview.median', { time: duration(decisionTimes.p90Ms) }) : t('overview.noDecisions')),
         tile(t('overview.approved'), count(totals.approved), history({ state: 'applied' }), t('overview.ofProposed', { count: totals.proposed })),
         tile(t('overview.rejected'), count(totals.rejected), history({ state: 'rejected' }), t('overview.rejectedHow')),
-        tile(t('overview.failed'), count(totals.failed), history(), t('overview.failedHow'), totals.failed > 0 && 'red'),
+        tile(t('overview.failed'), count(totals.failed), history({ state: UNSUCCESSFUL }), t('overview.failedHow'), totals.failed > 0 && 'red'),
         tile(t('overview.serversDown'), count(serversDown.length), routeTo('servers'), serversDown.length ? quote(serversDown.join(', '), 60) : t('overview.allReached'), serversDown.length > 0 && 'red')),
       waiting.count > 0 && h('section', { class: 'waiting-ages' }, h('h2', null, t('overview.byAge')),
         barChart({ title: t('overview.waitingChanges'), column: t('overview.ageColumn'), series: [{ name: t('overview.waiting'), tone: 'amber' }], points: waiting.ages.map(({ below, count: n }) => ({ label: t(`overview.age.${below}`), values: [n] })) })),
@@ -115,11 +116,10 @@ export class OverviewView {
 const tile = (name, value, href, detail, tone) => h('li', null, h('a', { class: `tile${tone ? ` tone-${tone}` : ''}`, href },
   h('span', { class: 'tile-name' }, name), h('span', { class: 'tile-value' }, value), h('span', { class: 'tile-detail' }, detail)));
 
-// Shows a table of outcomes. Each number leads to the history, which has the states of changes instead of their decisions. It is
-// filtered by one state at most, and unknown outcomes count as failed.
+// Shows a table of outcomes. Each number leads to the history, which has the states of changes instead of their decisions.
 function groups(title, column, rows, nameOf, filterOf, history) {
   if (!rows.length) return null;
-  const columns = [['proposed', {}], ['approved', { state: 'applied' }], ['rejected', { state: 'rejected' }], ['failed', {}]];
+  const columns = [['proposed', {}], ['approved', { state: 'applied' }], ['rejected', { state: 'rejected' }], ['failed', { state: UNSUCCESSFUL }]];
   const cell = (row, [key, filter]) => h('td', { class: 'num', data: { label: t(`overview.${key}`) } }, row[key] > 0 ? h('a', { href: history({ ...filterOf(row), ...filter }) }, count(row[key]), h('span', { class: 'sr-only' }, ' ', t(`overview.cell.${key}`))) : h('span', { class: 'quiet' }, '0'));
   return h('section', null, h('h2', null, title), h('table', { class: 'records outcomes' },
     h('thead', null, h('tr', null, h('th', { scope: 'col' }, column), columns.map(([key]) => h('th', { scope: 'col', class: 'num' }, t(`overview.${key}`))))),

@@ -72,7 +72,7 @@ export class SessionsView {
     const all = [...this.#sessions.values()].sort((a, b) => Date.parse(b.createdAt) - Date.parse(a.createdAt));
     const total = all.length + this.#unlisted;
     const gone = all.filter(isGone).length;
-    this.#parts.count.textContent = gone > 0 ? t('sessions.connected', { connected: total - gone, count: total }) : count(total);
+    this.#parts.count.textContent = gone > 0 && this.#unlisted === 0 ? t('sessions.connected', { connected: total - gone, count: total }) : count(total);
     const gateways = this.#gateways();
     if (!all.length) {
       fill(this.#parts.body, emptyState('sessions', t('sessions.none'), t('sessions.noneHow')), gateways);

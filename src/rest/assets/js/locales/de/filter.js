@@ -14,6 +14,7 @@ export default {
   'filter.group': 'Zusammengehörige Änderungen gruppieren',
   'filter.state': 'Status',
   'filter.all': 'Alle',
+  'filter.unsuccessful': 'Fehlgeschlagen oder Ergebnis unbekannt',
   'filter.clear': 'Zurücksetzen',
   'filter.anyEvent': 'Alle Ereignisse',
   'filter.anyTime': 'Jederzeit',

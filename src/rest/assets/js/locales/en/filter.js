@@ -14,6 +14,7 @@ export default {
   'filter.group': 'Group related changes',
   'filter.state': 'State',
   'filter.all': 'All',
+  'filter.unsuccessful': 'Failed or outcome unknown',
   'filter.clear': 'Clear',
   'filter.anyEvent': 'Any event',
   'filter.anyTime': 'Any time',
