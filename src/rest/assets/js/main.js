@@ -101,7 +101,7 @@ async function signInByCode() {
     if (!app) return;
     const people = otherPerson(error);
     if (people) askToReplace(people, () => signIn({ code: oneTimeCode }, { withSecret: false }));
-    else notice(problem, { tone: 'red', iconName: 'alert' });
+    else notice(problem, { tone: 'amber', iconName: 'alert' });
   }
 }
 
@@ -121,7 +121,7 @@ async function boot() {
     // A failed sign-in does not end an existing one.
     if (message) restoreRoute();
     await resume(message);
-    if (app && message) notice(message, { tone: 'red', iconName: 'alert' });
+    if (app && message) notice(message, { tone: 'amber', iconName: 'alert' });
   }
   else showSignIn(message);
 }
