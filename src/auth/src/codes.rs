@@ -200,11 +200,8 @@ fn reviewer_name(user: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use countersign_domain::principal::Claims;
-    use countersign_store::people::StoredPerson;
+    use crate::fixtures;
 
     #[test]
     fn code_works_once_and_expires_after_ten_minutes() {
@@ -230,23 +227,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let stored = StoredCredentials::in_directory(dir.path()).unwrap();
         let now = Timestamp::from_second(1_800_000_000).unwrap();
-        let session = ProviderSession {
-            issuer: "https://id.example".into(),
-            subject: "ada".into(),
-            sid: None,
-            tokens: String::new(),
-            has_refresh_token: false,
-            auth_time: None,
-            acr: None,
-            ends_at: now + SignedDuration::from_hours(1),
-        };
-        let person = StoredPerson {
-            name: session.person(),
-            role: Some(Role::Reviewer),
-            claims: Arc::new(Claims { json: "{}".into(), ..Claims::default() }),
-            updated_at: now,
-            revoked_at: None,
-        };
+        let session = fixtures::session("ada", now + SignedDuration::from_hours(1));
+        let person = fixtures::person(&session, now);
         stored.writer().put_person(&person).unwrap();
         let [own, other] = [(); 2].map(|()| create_for_session(stored.writer(), &session, now).unwrap());
         assert_ne!(cookie_name(&own.code), cookie_name(&other.code), "two tabs");

@@ -14,6 +14,8 @@ pub mod authenticator;
 pub mod codes;
 pub mod confusable_names;
 pub mod dashboard_sign_ins;
+#[cfg(test)]
+mod fixtures;
 pub mod keyring;
 pub mod keys;
 pub mod origin;

@@ -228,10 +228,11 @@ mod tests {
     use super::*;
     use crate::{
         codes::BrowserCode,
+        fixtures,
         tokens::tests::{fake_provider::FakeProvider, merge, signing::TestKey},
     };
     use countersign_config::Config;
-    use countersign_domain::principal::{Claims, Principal, Role};
+    use countersign_domain::principal::{Principal, Role};
     use countersign_runtime::sealing::Sealer;
 
     fn now() -> Timestamp {
@@ -242,14 +243,9 @@ mod tests {
     fn sign_in_begun(hours_ago: i64, unused_hours: i64, refreshed_hours_ago: Option<i64>) -> SignIn {
         let before = |hours: i64| now() - SignedDuration::from_hours(hours);
         let session = ProviderSession {
-            issuer: "https://id.example".into(),
-            subject: "ada".into(),
             sid: Some(hours_ago.to_string()),
-            tokens: String::new(),
             has_refresh_token: refreshed_hours_ago.is_some(),
-            auth_time: None,
-            acr: None,
-            ends_at: before(hours_ago) + MAX_SESSION_LIFETIME,
+            ..fixtures::session("ada", before(hours_ago) + MAX_SESSION_LIFETIME)
         };
         SignIn {
             id: [1; 32],
@@ -259,16 +255,6 @@ mod tests {
             last_used: before(unused_hours),
             session: Some(session),
             refreshed_at: refreshed_hours_ago.map(before),
-        }
-    }
-
-    fn person(subject: &str, role: Option<Role>) -> StoredPerson {
-        StoredPerson {
-            name: format!("https://id.example#{subject}"),
-            role,
-            claims: Arc::new(Claims { json: "{}".into(), ..Claims::default() }),
-            updated_at: now(),
-            revoked_at: None,
         }
     }
 
@@ -283,12 +269,9 @@ mod tests {
         let client = OidcClient::new(&config, Sealer::new(&[7; 32]).unwrap());
         let sign_ins = ProviderSignIns::new(client, Arc::clone(&store));
         let create_code = |subject: &str| {
-            let session = sign_in_begun(0, 0, None).session.unwrap();
-            let session = ProviderSession { issuer: provider.issuer.clone(), subject: subject.into(), ..session };
-            let claims = Arc::new(Claims { json: "{}".into(), ..Claims::default() });
-            let (name, role) = (session.person(), Some(Role::Reviewer));
-            let person = StoredPerson { name, role, claims, updated_at: now(), revoked_at: None };
-            store.writer().put_person(&person).unwrap();
+            let session = fixtures::session(subject, now() + MAX_SESSION_LIFETIME);
+            let session = ProviderSession { issuer: provider.issuer.clone(), ..session };
+            store.writer().put_person(&fixtures::person(&session, now())).unwrap();
             codes::create_for_session(store.writer(), &session, now()).unwrap()
         };
         let (adas_code, bobs_code) = (create_code("ada"), create_code("bob"));
@@ -322,12 +305,12 @@ mod tests {
     fn person_revoked_in_advance_never_counts_as_signed_in() {
         let dir = tempfile::tempdir().unwrap();
         let store = StoredCredentials::in_directory(dir.path()).unwrap();
-        let eve = person("eve", Some(Role::Reviewer));
+        let [eve, ada] = ["eve", "ada"].map(|subject| fixtures::person(&fixtures::session(subject, now()), now()));
         store.writer().revoke_person(&eve.name, now() - SignedDuration::from_hours(1)).unwrap();
         assert!(!store_unless_revoked(&store, &eve).unwrap());
         assert!(!store.writer().person(&eve.name).unwrap().unwrap().has_signed_in());
-        assert!(store_unless_revoked(&store, &person("ada", Some(Role::Reviewer))).unwrap());
-        assert!(store.writer().person("https://id.example#ada").unwrap().unwrap().has_signed_in());
+        assert!(store_unless_revoked(&store, &ada).unwrap());
+        assert!(store.writer().person(&ada.name).unwrap().unwrap().has_signed_in());
     }
 
     #[test]

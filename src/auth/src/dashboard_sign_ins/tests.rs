@@ -2,7 +2,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::{authenticator::tests::MemoryKeys, tokens::tests::KnownIssuer};
+use crate::{authenticator::tests::MemoryKeys, fixtures, tokens::tests::KnownIssuer};
 use countersign_config::Config;
 use countersign_domain::principal::Role;
 
@@ -152,16 +152,7 @@ fn sign_in_ends_after_twelve_idle_hours() {
 #[test]
 fn used_sign_in_ends_with_its_provider_session() {
     let (sign_ins, _, _, _dir) = new_sign_ins();
-    let session = ProviderSession {
-        issuer: "https://id.example".into(),
-        subject: "ada".into(),
-        sid: None,
-        tokens: String::new(),
-        has_refresh_token: false,
-        auth_time: None,
-        acr: None,
-        ends_at: now() + SignedDuration::from_hours(24),
-    };
+    let session = fixtures::session("ada", now() + SignedDuration::from_hours(24));
     let new = sign_ins.sign_in_person(alice(), session, &[], now()).unwrap();
     let minutes_later = |minutes| now() + SignedDuration::from_mins(minutes);
     let authenticate = |now| sign_ins.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now);

@@ -2,6 +2,7 @@
 //! one fault.
 
 use super::{super::super::tests::test_rows, *};
+use crate::fixtures;
 
 const ISSUER: &str = "https://id.example";
 const LOGOUT_EVENT: &str = "http://schemas.openid.net/event/backchannel-logout";
@@ -199,13 +200,8 @@ async fn logout_tokens_end_what_they_name() {
     let known = KnownProvider::new();
     let session = |subject: &str, sid: Option<&str>| ProviderSession {
         issuer: ISSUER.into(),
-        subject: subject.into(),
         sid: sid.map(str::to_owned),
-        tokens: String::new(),
-        auth_time: None,
-        acr: None,
-        has_refresh_token: false,
-        ends_at: now(),
+        ..fixtures::session(subject, now())
     };
     let ends = async |changes: Value| {
         let header = known.header(json!({ "typ": "logout+jwt" }));
