@@ -18,7 +18,7 @@ use countersign_domain::{
     principal::Principal,
     recipes::Recipe,
 };
-use countersign_protocol::{Era, ErrorKind, McpError, annotations::ToolAnnotations};
+use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations};
 use countersign_provider::{
     CallContext, PromptDef, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef, ToolDef, ToolResult,
     previews::arguments as preview,
@@ -127,8 +127,7 @@ impl Provider for Upstream {
         // Nobody is asked about a call that can never be sent.
         let personal = self.find_open_upstream(&ctx.principal);
         let upstream = personal.as_deref().unwrap_or(self);
-        let era = upstream.negotiated().map_or(Era::Legacy, |negotiated| negotiated.revision.era());
-        upstream.param_headers(era, Some(&def), arguments)?;
+        upstream.param_headers(upstream.era(), Some(&def), arguments)?;
         let upstream_name = self.names.upstream_name(tool).unwrap_or(tool);
         let locks_by_tool = self.config.serialize == Serialization::Tool;
         let with_lock_key = move |mut preview: Preview| {

@@ -89,7 +89,7 @@ async fn call_tool(
     context: &CallContext,
 ) -> Result<ToolResult, McpError> {
     let upstream_name = upstream.names.upstream_name(tool).unwrap_or(tool);
-    let era = upstream.negotiated().map_or(Era::Legacy, |negotiated| negotiated.revision.era());
+    let era = upstream.era();
     let confirming = confirming_inquirer(upstream, upstream_name, arguments, context);
     let inquirer = confirming.clone().map(|inquirer| inquirer as Arc<dyn Inquirer>).or(context.inquirer.clone());
     let capabilities = inquirer.as_ref().map(|inquirer| inquirer.capabilities().clone()).unwrap_or_default();

@@ -11,7 +11,6 @@ use crate::{
         pool::{Lease, LeaseOutcome, PoolKey, RetakeOutcome},
     },
 };
-use countersign_protocol::Era;
 
 /// The reason why one attempt to send a call failed.
 pub(crate) enum AttemptError {
@@ -48,10 +47,9 @@ impl Upstream {
     /// Returns `true` if this caller's requests use a link that is not shared with other callers.
     #[must_use]
     pub fn needs_unshared_link(&self, caller: &Caller) -> bool {
-        let era = self.negotiated.load().as_ref().map_or(Era::Legacy, |negotiated| negotiated.revision.era());
         let kind = self.endpoints.first().map_or(LinkKind::SingleStream, |endpoint| endpoint.kind());
         !matches!(
-            PoolKey::for_caller(caller, kind, era, self.config.isolation),
+            PoolKey::for_caller(caller, kind, self.era(), self.config.isolation),
             PoolKey::Common | PoolKey::SharedByCapabilities(_)
         )
     }
@@ -102,7 +100,7 @@ impl Upstream {
             Some(negotiated) => negotiated.revision.era(),
             None => {
                 Box::pin(self.wait_until_reached()).await?;
-                self.negotiated.load().as_ref().map_or(Era::Legacy, |negotiated| negotiated.revision.era())
+                self.era()
             }
         };
         let kind = endpoint.kind();

@@ -39,6 +39,7 @@ use crate::{
     link::{Connector, LinkError, LinkKind, NegotiatedSession, UpstreamNotification},
 };
 use countersign_config::UpstreamConfig;
+use countersign_protocol::Era;
 use countersign_provider::ProviderEvent;
 
 pub use connection::{Caller, LinkChoice};
@@ -194,6 +195,12 @@ impl Upstream {
     #[must_use]
     pub fn negotiated(&self) -> Option<Arc<NegotiatedSession>> {
         self.negotiated.load_full()
+    }
+
+    /// Returns the era of the server. A server that was never reached counts as one of the handshake era.
+    #[must_use]
+    pub fn era(&self) -> Era {
+        self.negotiated.load().as_ref().map_or(Era::Legacy, |negotiated| negotiated.revision.era())
     }
 
     /// Returns `true` if links have one ordered stream for everything, so that a call with questions needs a link of
