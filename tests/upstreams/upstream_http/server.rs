@@ -347,6 +347,17 @@ pub fn text(response: Result<Response, LinkError>) -> String {
     }
 }
 
+/// Answers `initialize` and related requests like [`session`], and accepts any other message without an answer.
+pub async fn accept_in_session(conn: Conn, request: Request, revision: &str) -> Conn {
+    match session(conn, request, revision).await {
+        Ok(conn) => conn,
+        Err((mut conn, _)) => {
+            conn.accepted().await;
+            conn
+        }
+    }
+}
+
 /// Answers `initialize` and related requests of a handshake server with a session; `Err` returns any other request.
 pub async fn session(mut conn: Conn, request: Request, revision: &str) -> Result<Conn, (Conn, Request)> {
     match (request.method.as_str(), request.rpc().as_str()) {

@@ -235,13 +235,7 @@ async fn questions_on_a_stream_are_answered_by_posts() {
 async fn get_stream_is_read_and_resumed() {
     let server = Server::start_for_each_request(|mut conn, request| async move {
         if request.method != "GET" {
-            return match session(conn, request, "2025-11-25").await {
-                Ok(conn) => conn,
-                Err((mut conn, _)) => {
-                    conn.accepted().await;
-                    conn
-                }
-            };
+            return accept_in_session(conn, request, "2025-11-25").await;
         }
         conn.stream("").await;
         if let Some(last) = request.header("last-event-id") {
@@ -276,13 +270,7 @@ async fn get_stream_is_opened_again_and_lists_are_read() {
             let gets = Rc::clone(&gets);
             async move {
                 if request.method != "GET" {
-                    return match session(conn, request, "2025-11-25").await {
-                        Ok(conn) => conn,
-                        Err((mut conn, _)) => {
-                            conn.accepted().await;
-                            conn
-                        }
-                    };
+                    return accept_in_session(conn, request, "2025-11-25").await;
                 }
                 gets.set(gets.get() + 1);
                 match gets.get() {
@@ -321,13 +309,7 @@ async fn get_stream_that_ends_after_message_is_opened_again_soon() {
         let gets = Rc::clone(&gets);
         async move {
             if request.method != "GET" {
-                return match session(conn, request, "2025-11-25").await {
-                    Ok(conn) => conn,
-                    Err((mut conn, _)) => {
-                        conn.accepted().await;
-                        conn
-                    }
-                };
+                return accept_in_session(conn, request, "2025-11-25").await;
             }
             gets.set(gets.get() + 1);
             let params = json!({ "uri": gets.get().to_string() });
