@@ -1,13 +1,12 @@
 // Shows the account that a server requires, and lets its person disconnect it.
 
-import { explain } from '../core/api.js';
-import { fill, h } from '../core/dom.js';
+import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { go, routeTo } from '../core/router.js';
-import { quote, visibleString } from '../core/text.js';
+import { quote } from '../core/text.js';
 import { time } from '../core/time.js';
-import { openDialog } from './dialog.js';
+import { openConfirmation } from './dialog.js';
 
 const PROBLEMS = ['unknown-server', 'admin-only', 'access-ended', 'interrupted', 'denied', 'provider-away', 'provider-unusable', 'failed'];
 
@@ -51,26 +50,10 @@ function connected({ server, account, me, isJustConnected, isShared, disconnect 
 const hostOf = (url) => (URL.canParse(url) ? new URL(url).host : url);
 
 function confirm({ server, isShared, disconnect }) {
-  const error = h('p', { class: 'edit-errors', role: 'alert' });
-  const button = h('button', { type: 'submit', class: 'danger' }, t('account.disconnectNow'));
-  openDialog({
+  openConfirmation({
     title: t('account.confirm'),
-    build: (close) => h('form', {
-      class: 'sheet-body',
-      onsubmit: async (event) => {
-        event.preventDefault();
-        button.disabled = true;
-        try {
-          await disconnect();
-          close();
-        } catch (failure) {
-          fill(error, icon('alert'), visibleString(explain(failure)));
-          button.disabled = false;
-        }
-      },
-    },
-    h('p', null, parts(isShared ? 'account.forgetsShared' : 'account.forgetsOwn', { server: h('strong', null, quote(server, 80)) })),
-    error,
-    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), button)),
+    text: parts(isShared ? 'account.forgetsShared' : 'account.forgetsOwn', { server: h('strong', null, quote(server, 80)) }),
+    label: t('account.disconnectNow'),
+    act: disconnect,
   });
 }

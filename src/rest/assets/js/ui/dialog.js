@@ -1,8 +1,10 @@
 // Opens dialogs. The focus stays inside an open dialog and returns to its previous place afterwards.
 
+import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { t } from '../core/locale.js';
+import { visibleString } from '../core/text.js';
 
 let number = 0;
 
@@ -49,4 +51,36 @@ export function openDialog({ title, className = '', build, closing = null, close
   document.body.append(dialog);
   dialog.showModal();
   return dialog;
+}
+
+/**
+ * Opens a dialog that asks before `act()` runs, whose failure it shows as `describe(error)`. `done()` follows a success, when the
+ * dialog is closed.
+ */
+export function openConfirmation({ title, text, label, className = 'danger', act, done = null, closed = null, describe = explain }) {
+  const failure = h('p', { class: 'edit-errors', role: 'alert' });
+  const button = h('button', { type: 'submit', class: className }, label);
+  return openDialog({
+    title,
+    closed,
+    build: (close) => h('form', {
+      class: 'sheet-body',
+      onsubmit: async (event) => {
+        event.preventDefault();
+        button.disabled = true;
+        try {
+          await act();
+        } catch (error) {
+          fill(failure, icon('alert'), visibleString(describe(error)));
+          button.disabled = false;
+          return;
+        }
+        close();
+        done?.();
+      },
+    },
+    h('p', null, text),
+    failure,
+    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), button)),
+  });
 }

@@ -10,7 +10,7 @@ import { routeTo } from '../core/router.js';
 import { count, quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { copyButton, toneBadge } from '../ui/badges.js';
-import { openDialog } from '../ui/dialog.js';
+import { openConfirmation, openDialog } from '../ui/dialog.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 
 const POLL_INTERVAL = 15_000;
@@ -131,25 +131,14 @@ export class KeysView {
   }
 
   #askToRevoke({ id, name }) {
-    const error = h('p', { class: 'edit-errors', role: 'alert' });
-    const save = h('button', { type: 'submit', class: 'danger' }, t('keys.revokeNow'));
-    const submit = async (event) => {
-      event.preventDefault();
-      save.disabled = true;
-      try {
-        this.#paint(await this.#api.revokeKey(id));
-        dialog.close();
-        notice(t('keys.isRevoked', { name }), { tone: 'green', iconName: 'check' });
-      } catch (problem) {
-        save.disabled = false;
-        fill(error, icon('alert'), visibleString(explain(problem)));
-      }
-    };
-    // The button that opened the dialog may have been painted again meanwhile, and a revoked key has none.
-    const closed = () => (this.#parts.body.querySelector(`[data-key="${CSS.escape(id)}"]`) ?? this.element.querySelector('h1')).focus({ preventScroll: true });
-    const dialog = openDialog({ title: t('keys.revokeTitle', { name }), closed, build: (close) => h('form', { class: 'sheet-body', onsubmit: submit },
-      h('p', null, t('keys.revokeMeans')),
-      error,
-      h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), save)) });
+    openConfirmation({
+      title: t('keys.revokeTitle', { name }),
+      text: t('keys.revokeMeans'),
+      label: t('keys.revokeNow'),
+      act: async () => this.#paint(await this.#api.revokeKey(id)),
+      done: () => notice(t('keys.isRevoked', { name }), { tone: 'green', iconName: 'check' }),
+      // The button that opened the dialog may have been painted again meanwhile, and a revoked key has none.
+      closed: () => (this.#parts.body.querySelector(`[data-key="${CSS.escape(id)}"]`) ?? this.element.querySelector('h1')).focus({ preventScroll: true }),
+    });
   }
 }

@@ -6,7 +6,7 @@ import { ApiError, explain, otherPerson } from '../core/api.js';
 import { parts, t } from '../core/locale.js';
 import { quote, visibleString } from '../core/text.js';
 import { copyButton } from '../ui/badges.js';
-import { openDialog } from '../ui/dialog.js';
+import { openConfirmation } from '../ui/dialog.js';
 
 const COMMANDS = [
   ['countersign open', t('signin.open')],
@@ -103,26 +103,12 @@ export function signInProblem(error, byCode) {
 
 /** Asks whether a link may sign the browser in as somebody else. `replace()` signs in or throws. */
 export function askToReplace({ signedInAs, signInAs }, replace) {
-  const problem = h('p', { class: 'edit-errors', role: 'alert' });
-  const button = h('button', { type: 'submit', class: 'primary' }, t('signin.signIn'));
-  openDialog({
+  openConfirmation({
     title: t('signin.replaceTitle'),
-    build: (close) => h('form', {
-      class: 'sheet-body',
-      onsubmit: async (event) => {
-        event.preventDefault();
-        button.disabled = true;
-        try {
-          await replace();
-          close();
-        } catch (error) {
-          fill(problem, icon('alert'), visibleString(signInProblem(error, true)));
-          button.disabled = false;
-        }
-      },
-    },
-    h('p', null, parts('signin.replace', { current: h('strong', null, quote(signedInAs, 120)), other: h('strong', null, quote(signInAs, 120)) })),
-    problem,
-    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), button)),
+    text: parts('signin.replace', { current: h('strong', null, quote(signedInAs, 120)), other: h('strong', null, quote(signInAs, 120)) }),
+    label: t('signin.signIn'),
+    className: 'primary',
+    act: replace,
+    describe: (error) => signInProblem(error, true),
   });
 }
