@@ -1,4 +1,13 @@
-//! Descriptions of the model server's fault for each check, for the page of the documentation.
+//! The model server's fault for each check: its description for the page of the documentation, and where it is tried.
+
+use countersign_check::Check;
+
+/// The transport and era in which a check applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckTarget {
+    pub transport: &'static str,
+    pub modern: bool,
+}
 
 /// Each check with the fault that it detects.
 pub const FAULTS: &[(&str, &str)] = &[
@@ -111,3 +120,47 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("robustness/names", "a tool name like that of JavaScript's object prototype ends the server"),
     ("robustness/half-open", "half a request ends the server"),
 ];
+
+/// Returns the target on which a check is tried. It is HTTP where the fault breaks no other check there, because over stdio each
+/// check starts two processes.
+pub fn target_of(check: &Check) -> CheckTarget {
+    let transport = match check.id {
+        "handshake/version-format"
+        | "handshake/early-request"
+        | "handshake/early-server-request"
+        | "stateless/unsupported-version"
+        | "stateless/first-message"
+        | "utilities/cancel-unknown" => "stdio",
+        "robustness/half-open" => "http",
+        id if id.starts_with("robustness/") || id.starts_with("stdio/") => "stdio",
+        id if id.starts_with("websocket/") => "websocket",
+        _ => "http",
+    };
+    let modern = matches!(
+        check.id,
+        "codes/reserved"
+            | "http/header-mismatch"
+            | "http/header-missing"
+            | "http/version-mismatch"
+            | "http/name-mismatch"
+            | "http/version-status"
+            | "http/no-session"
+            | "http/method-status"
+            | "utilities/listen"
+            | "utilities/listen-filter"
+            | "utilities/no-requests"
+    ) || check.id.starts_with("stateless/");
+    CheckTarget { transport, modern }
+}
+
+/// Returns other checks that a fault breaks, because they depend on it.
+pub fn dependants(id: &str) -> &'static [&'static str] {
+    match id {
+        "handshake/version-format" => &["handshake/known-version"],
+        // An ended session is an unknown one.
+        "http/session-unknown" => &["http/session-ended"],
+        // A large answer arrives in pieces.
+        "stdio/one-in-many-writes" => &["stdio/64-kib", "stdio/4-mib"],
+        _ => &[],
+    }
+}

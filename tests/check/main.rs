@@ -13,6 +13,7 @@ use std::{
 };
 
 use countersign_check::{Check, checks};
+use faults::{CheckTarget, dependants, target_of};
 use serde_json::Value;
 use support::{
     Gateway, Process, binary,
@@ -20,13 +21,6 @@ use support::{
 };
 
 const SERVER: &str = env!("CARGO_BIN_EXE_model-server");
-
-/// The transport and era in which a check applies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct CheckTarget {
-    transport: &'static str,
-    modern: bool,
-}
 
 /// The exit code and output of a run.
 struct RunResult {
@@ -77,42 +71,6 @@ fn failed_checks(ran: &RunResult) -> BTreeSet<String> {
     let all = ran.report["checks"].as_array().unwrap_or_else(|| panic!("no report: {:?} {}", ran.code, ran.errors));
     let failed = all.iter().filter(|check| check["status"] == "failed");
     failed.map(|check| check["id"].as_str().unwrap().to_owned()).collect()
-}
-
-/// Returns the target on which a check is tried.
-fn target_of(check: &Check) -> CheckTarget {
-    let transport = match check.id {
-        id if id.starts_with("http/") || id == "stateless/envelope" || id == "robustness/half-open" => "http",
-        id if id.starts_with("websocket/") => "websocket",
-        _ => "stdio",
-    };
-    let modern = matches!(
-        check.id,
-        "codes/reserved"
-            | "http/header-mismatch"
-            | "http/header-missing"
-            | "http/version-mismatch"
-            | "http/name-mismatch"
-            | "http/version-status"
-            | "http/no-session"
-            | "http/method-status"
-            | "utilities/listen"
-            | "utilities/listen-filter"
-            | "utilities/no-requests"
-    ) || check.id.starts_with("stateless/");
-    CheckTarget { transport, modern }
-}
-
-/// Returns other checks that a fault breaks, because they depend on it.
-fn dependants(id: &str) -> &'static [&'static str] {
-    match id {
-        "handshake/version-format" => &["handshake/known-version"],
-        // An ended session is an unknown one.
-        "http/session-unknown" => &["http/session-ended"],
-        // A large answer arrives in pieces.
-        "stdio/one-in-many-writes" => &["stdio/64-kib", "stdio/4-mib"],
-        _ => &[],
-    }
 }
 
 #[test]
