@@ -288,8 +288,8 @@ async fn determine_next_step(
     let admitted_route = admitted.route();
     let call_plan =
         if Arc::ptr_eq(admitted_route, route) { call_plan } else { classify(exchange, admitted_route, request) };
-    let may_run_here = admitted_route.may_review() || admitted_route.provider.is_module();
-    if call_plan.wants_task && !call_plan.is_upstream_task && may_run_here {
+    let may_run_here = || admitted_route.may_review() || admitted_route.provider.is_module();
+    if call_plan.wants_task && !call_plan.is_upstream_task && may_run_here() {
         let started = tasks::local::start(exchange, runner, local_tasks, request, admitted, call_plan);
         return started.map(NextStep::Answer);
     }

@@ -195,8 +195,10 @@ impl NegotiatedSession {
     /// (2025-11-25/basic/utilities/tasks, "Tool-Level Negotiation"). Stateless servers decide that themselves.
     #[must_use]
     pub fn requires_task(&self, definition: Option<&RawValue>) -> bool {
-        let support = definition.and_then(|definition| task::task_support(definition.get()));
-        support.is_some_and(|support| support == "required") && self.revision.era() == Era::Legacy && self.has_tasks()
+        // A definition may be long, so it is read last.
+        self.revision.era() == Era::Legacy
+            && self.has_tasks()
+            && definition.is_some_and(|definition| task::task_support(definition.get()).as_deref() == Some("required"))
     }
 }
 
