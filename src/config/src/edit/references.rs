@@ -109,11 +109,21 @@ fn is_secret_value(name: &str, text: &str) -> bool {
     // In an address with references, only some parts can be secret, whatever its name says.
     let is_named = is_secret_name(name) && !(is_address && text.contains("${")) && !variables::has_only_labels(&text);
     let text = remove_referenced_parts(&text);
-    let literals = variables::remove_variables(&text);
-    is_named
-        || redact_credentials(&literals) != literals
-        || is_address && redact_url(&text) != text
-        || has_named_secret(&text)
+    is_named || has_credential(&text) || is_address && redact_url(&text) != text || has_named_secret(&text)
+}
+
+/// Returns `true` if the text has a word that looks like a credential beside its references.
+fn has_credential(text: &str) -> bool {
+    let literals = variables::remove_variables(text);
+    redact_credentials(&literals) != literals
+}
+
+/// Returns `true` if a pair such as `a=b` has a secret value, or a credential in place of its name.
+fn is_secret_pair(pair: &str) -> bool {
+    let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    // A route may stand before the name, as in `#/route?token=a`.
+    let plain_name = name.rsplit(['#', '/', '?']).next().unwrap_or_default();
+    has_credential(name) || !value.is_empty() && is_secret_value(plain_name, value)
 }
 
 /// Returns `true` if the text is a path below a folder that a variable names, as in `${HOME}/key.json`. The name of the text says
@@ -260,38 +270,31 @@ impl Replacer<'_> {
         if text.contains(SECRET_PLACEHOLDER) {
             return;
         }
-        let (rest, fragment) = text.split_at(text.find('#').unwrap_or(text.len()));
-        let (address, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
+        // A fragment stays with what it follows: `?password=a#b` may hold one secret.
+        let (address, rest) = text.split_at(text.find(['?', '#']).unwrap_or(text.len()));
+        let (mark, pairs) = rest.split_at(rest.len().min(1));
         let (origin, path) = address.split_at(path_start(address));
         let names = [variable_name(&[self.server, "secret"])];
-        let parts: Vec<String> = path
-            .split('/')
-            .map(|part| {
-                let literals = variables::remove_variables(part);
-                let is_secret = redact_credentials(&literals) != literals;
-                if is_secret { self.create_reference(key.to_owned(), &names) } else { part.to_owned() }
-            })
-            .collect();
-        let mut address = format!("{origin}{}", parts.join("/"));
-        for (mark, pairs) in [('?', query.strip_prefix('?')), ('#', fragment.strip_prefix('#'))] {
-            if let Some(pairs) = pairs {
-                address.push(mark);
-                address.push_str(&self.replace_in_pairs(key, pairs));
-            }
-        }
-        *text = address;
+        let replace = |part: &str| {
+            if has_credential(part) { self.create_reference(key.to_owned(), &names) } else { part.to_owned() }
+        };
+        let parts: Vec<String> = path.split('/').map(replace).collect();
+        *text = format!("{origin}{}{mark}{}", parts.join("/"), self.replace_in_pairs(key, pairs));
     }
 
     /// Returns pairs such as `a=b&c=d` without their secrets.
     fn replace_in_pairs(&mut self, key: &str, pairs: &str) -> String {
         let pairs: Vec<String> = pairs
             .split('&')
-            .map(|pair| match pair.split_once('=') {
-                Some((name, value)) if !value.is_empty() && is_secret_value(name, value) => {
-                    let names = [variable_name(&[self.server, name])];
-                    format!("{name}={}", self.create_reference(key.to_owned(), &names))
+            .map(|pair| {
+                // After a `#` stands the end of the value, or a pair of its own.
+                if !is_secret_pair(pair) && !pair.split('#').any(is_secret_pair) {
+                    return pair.to_owned();
                 }
-                _ => pair.to_owned(),
+                let name = pair.split_once('=').map(|(name, _)| name).filter(|name| !has_credential(name));
+                let names = [variable_name(&[self.server, name.unwrap_or("secret")])];
+                let start = name.map(|name| format!("{name}=")).unwrap_or_default();
+                format!("{start}{}", self.create_reference(key.to_owned(), &names))
             })
             .collect();
         pairs.join("&")
@@ -356,7 +359,35 @@ mod tests {
         let (yaml, references) = replaced(text, &[]);
         assert!(!yaml.contains("hunter") && references.len() == 10, "{yaml} {references:?}");
         let (yaml, _) = replaced(r#"{"url": "https://h/mcp?token=${A}/hunter2&b=c#token=hunter2&part=2"}"#, &[]);
-        assert!(yaml.contains("https://h/mcp?token=${A_B_TOKEN}&b=c#token=${A_B_TOKEN_2}&part=2"), "{yaml}");
+        assert!(yaml.contains("https://h/mcp?token=${A_B_TOKEN}&b=${A_B_B}&part=2"), "{yaml}");
+    }
+
+    #[test]
+    fn secrets_anywhere_after_the_path_of_a_url_are_replaced() {
+        for (end, kept) in [
+            ("#sk-ant-api03-aaaaaaaaaaaaaaaaaaaaaaaa", "#${A_B_SECRET}"),
+            ("#/route?token=Sup3rSecret", "#/route?token=${A_B_ROUTE_TOKEN}"),
+            ("#part=2&token=Sup3rSecret", "#part=2&token=${A_B_TOKEN}"),
+            ("?x=y#ghp_aaaaaaaaaaaaaaaa", "?x=${A_B_X}"),
+            ("?password=pa#ssword", "?password=${A_B_PASSWORD}"),
+            ("?password=#ssword", "?password=${A_B_PASSWORD}"),
+            ("?password=pa#https://h/${A}", "?password=${A_B_PASSWORD}"),
+            ("?a=b&#token=Sup3rSecret", "?a=b&#token=${A_B_TOKEN}"),
+            ("#token=#Sup3rSecret", "#token=${A_B_TOKEN}"),
+            ("?ghp_aaaaaaaaaaaaaaaa", "?${A_B_SECRET}"),
+            ("?ghp_aaaaaaaaaaaaaaaa=&a=b", "?${A_B_SECRET}&a=b"),
+            ("?v=2&lang=en#section", "?v=2&lang=en#section"),
+            ("?${A}&token=${B}&${C}=b#${D}", "?${A}&token=${B}&${C}=b#${D}"),
+            ("#", "#"),
+        ] {
+            let text = format!(r#"{{"url": "https://h/mcp{end}"}}"#);
+            let (yaml, _) = replaced(&text, &[]);
+            let url = format!("https://h/mcp{kept}");
+            assert!(yaml.lines().any(|line| line.trim_end_matches('"').ends_with(&url)), "{end}: {yaml}");
+            let settings = mask_likely_secrets(&parse_servers(&text, Some("a")).unwrap()[0].settings);
+            let is_secret = end != kept;
+            assert_eq!(to_yaml("a", &settings).contains("[secret]"), is_secret, "{end}");
+        }
     }
 
     #[test]
