@@ -139,6 +139,23 @@ fn person_is_revoked_by_any_name_that_the_gateway_shows() {
     revoke("https://id.example#carol").ends(2).complains(&["https://new.example"]);
     let known = revoke("https://id.example#bob").ends(0).says(&["keys revoked: 1"]);
     assert!(!known.stderr().contains("Nobody of this name"), "{}", known.stderr());
+
+    let create = || run(&[&["keys", "create", "--role", "viewer", "--name", "dave-laptop"][..], &bob[..]].concat());
+    home.write(
+        "gateway.yaml",
+        "auth: { oidc: { issuer: https://new.example, client_id: gw, client_secret: '${NOT_SET}' } }\n\
+         mcpServers: { a: { command: x, env: { T: '${NOT_SET}' } } }\n",
+    );
+    revoke("https://id.example#dave").ends(2).complains(&["https://new.example"]);
+    create().ends(2).complains(&["https://new.example"]);
+    for (config, problem) in [
+        ("auth: { tokens: [{ issuer: new.example }] }\n", "is not a URL"),
+        ("auth: { oidc: { client_id: gw } }\n", "the issuer is missing"),
+    ] {
+        home.write("gateway.yaml", config);
+        create().ends(78).complains(&[problem]);
+        revoke("https://id.example#dave").ends(0).complains(&["could not be checked", problem]);
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::{
 };
 use countersign_config::{
     Environment, Flags,
-    load::{StoreSettings, group_members, load},
+    load::{StoreSettings, group_members, issuers},
 };
 use countersign_domain::principal::Role;
 use countersign_store::keys::{ApiKey, Credentials};
@@ -95,12 +95,11 @@ fn revoke_unprinted(keys: &dyn Credentials, id: &str, error: io::Error) -> Failu
 }
 
 /// Refuses an issuer that the configuration does not name. If it is spelled differently, a key could approve what its owner's
-/// agent proposed, and a revocation would revoke nobody. Without a readable configuration, every issuer is accepted.
+/// agent proposed, and a revocation would revoke nobody. A configuration without issuers accepts every issuer.
 pub(super) fn check_issuer(settings: &StoreSettings, issuer: &str) -> Result<(), Failure> {
     let flags = Flags { config: settings.file.clone(), ..Flags::default() };
-    let Ok(loaded) = load(&flags, &Environment::from_process()) else { return Ok(()) };
-    let configured_issuers: Vec<&str> = loaded.config.auth.issuers().collect();
-    if configured_issuers.is_empty() || configured_issuers.contains(&issuer) {
+    let configured_issuers = issuers(&flags, &Environment::from_process())?;
+    if configured_issuers.is_empty() || configured_issuers.iter().any(|configured| configured == issuer) {
         return Ok(());
     }
     let message =

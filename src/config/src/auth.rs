@@ -124,15 +124,22 @@ pub(super) fn read(r: &mut Reader) -> AuthConfig {
     AuthConfig { mode, oidc, tokens }
 }
 
+/// Reads only the issuers of people and of access tokens. A variable of another key, such as `client_secret`, may be unset.
+pub(super) fn read_issuers(r: &mut Reader) -> Vec<String> {
+    let provider = oidc::read_issuer(r);
+    let list = r.read_list(&LIST, |_, fields| {
+        if provider.is_some() && !fields.has("issuer") { None } else { read_required_issuer(fields) }
+    });
+    let tokens = list.map(|(issuers, _)| issuers).unwrap_or_default();
+    provider.into_iter().chain(tokens.into_iter().flatten()).collect()
+}
+
 fn read_issuer(f: &mut Fields<'_>, oidc: Option<&OidcConfig>) -> Option<TokenIssuer> {
     f.reject_unknown_keys(&ISSUER_KEYS);
     let issuer = match oidc {
         Some(provider) if !f.has("issuer") => Some(provider.issuer.clone()),
-        _ => read_issuer_url(f),
+        _ => read_required_issuer(f),
     };
-    if issuer.is_none() && !f.has("issuer") {
-        f.report("", "the issuer is missing", "Write issuer: https://id.example.com.");
-    }
     let audiences = f.parse_items("audiences", |_, node| read_visible_text(node, MAX_ISSUER_CHARS));
     let roles = read_roles(f);
     if roles.get("*").is_some_and(|role| role.may_decide()) {
@@ -171,6 +178,14 @@ fn read_issuer(f: &mut Fields<'_>, oidc: Option<&OidcConfig>) -> Option<TokenIss
         introspection,
         authorities,
     })
+}
+
+/// Reads the issuer identifier, and reports if there is none.
+fn read_required_issuer(f: &mut Fields<'_>) -> Option<String> {
+    if !f.has("issuer") {
+        f.report("", "the issuer is missing", "Write issuer: https://id.example.com.");
+    }
+    read_issuer_url(f)
 }
 
 /// Reads the issuer identifier.

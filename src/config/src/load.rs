@@ -10,7 +10,7 @@ use std::{
 
 use self::layers::Layers;
 use super::{
-    Config, StoreServer, check,
+    Config, StoreServer, auth, check,
     environment::Environment,
     error::{ConfigError, Origin, Problem},
     own_files, read,
@@ -172,6 +172,14 @@ pub fn group_members(flags: &Flags, env: &Environment) -> Result<Vec<String>, Co
         GroupMember::Subject { .. } | GroupMember::ClaimGroup { .. } => None,
     });
     Ok(names.collect())
+}
+
+/// Returns the issuers of people and of access tokens, without reading the rest of the configuration.
+///
+/// # Errors
+/// The problems of the issuers, or of the file.
+pub fn issuers(flags: &Flags, env: &Environment) -> Result<Vec<String>, ConfigError> {
+    read_sections(find_file(flags, env)?.as_ref(), flags, env, &["auth.oidc", "auth.tokens"], auth::read_issuers)
 }
 
 /// Returns the log settings, or the default settings if they cannot be read.

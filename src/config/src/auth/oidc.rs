@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    DEFAULT_GROUPS_CLAIM, read_authorities, read_groups_claim, read_issuer_url, read_roles, show_groups_claim,
-    show_roles,
+    DEFAULT_GROUPS_CLAIM, read_authorities, read_groups_claim, read_issuer_url, read_required_issuer, read_roles,
+    show_groups_claim, show_roles,
 };
 use crate::{
     Authorities, Secret, authorities,
     error::quoted,
-    reader::{Reader, fields::Fields},
+    reader::{LayerValue, Reader, fields::Fields},
     tree::Node,
     values::{ValueError, duration, read_scope, read_visible_text, yaml_list, yaml_map, yaml_secret, yaml_text},
 };
@@ -49,17 +49,26 @@ pub struct OidcConfig {
 
 pub(super) fn read(r: &mut Reader) -> Option<OidcConfig> {
     let layer_value = r.layer_value(KEY)?;
+    let config = read_map(r, &layer_value, read_provider);
+    match &config {
+        Some(config) => r.add_setting(KEY, config.show(), &layer_value),
+        None if layer_value.node == Node::Null => r.add_setting(KEY, "null".to_owned(), &layer_value),
+        None => {}
+    }
+    config
+}
+
+/// Reads only the issuer.
+pub(super) fn read_issuer(r: &mut Reader) -> Option<String> {
+    let layer_value = r.layer_value(KEY)?;
+    read_map(r, &layer_value, read_required_issuer)
+}
+
+fn read_map<T>(r: &mut Reader, layer_value: &LayerValue, read: impl FnOnce(&mut Fields<'_>) -> Option<T>) -> Option<T> {
     let origin = layer_value.origin.clone();
     match &layer_value.node {
-        Node::Map(entries) => {
-            let config = read_provider(&mut Fields::new(r, &layer_value, KEY.to_owned(), origin, entries))?;
-            r.add_setting(KEY, config.show(), &layer_value);
-            Some(config)
-        }
-        Node::Null => {
-            r.add_setting(KEY, "null".to_owned(), &layer_value);
-            None
-        }
+        Node::Map(entries) => read(&mut Fields::new(r, layer_value, KEY.to_owned(), origin, entries)),
+        Node::Null => None,
         other => {
             let message = format!("expected an identity provider, found {}", other.describe_kind());
             r.report(KEY, origin, (message, "Write { issuer: …, client_id: … }, or null.".to_owned()));
