@@ -256,6 +256,29 @@ test('an unknown outcome is settled with a reason', async () => {
   await page.context().close();
 });
 
+test('the notice of an unknown outcome disappears once it is settled', async () => {
+  const unknown = { ...(await gateway.change(await gateway.proposeIssue('Lost and found'))), state: 'outcome_unknown', version: 4 };
+  const page = await newPage(browser, gateway);
+  // Only a crash leaves such a change, so the test replaces the feed.
+  await page.addInitScript(() => {
+    const { fetch } = window;
+    const start = (feed) => {
+      window.send = (event) => feed.enqueue(new TextEncoder().encode(`data: ${JSON.stringify(event)}\n\n`));
+    };
+    window.fetch = (url, options) => (url === '/api/events' ? Promise.resolve(new Response(new ReadableStream({ start }))) : fetch(url, options));
+  });
+  await signIn(page, gateway, undefined, '/#/sessions');
+  const send = (type, state) => page.evaluate((event) => window.send(event), { type: `change.${type}`, change: { ...unknown, state } });
+  for (const outcome of ['applied', 'failed']) {
+    await send('outcome_unknown', 'outcome_unknown');
+    await page.locator('.notice', { hasText: 'Outcome unknown' }).waitFor();
+    await send('settled', outcome);
+    await becomes(() => page.locator('.notice').count(), 0);
+  }
+  assertClean(page);
+  await page.context().close();
+});
+
 test('an unknown change is named, with a way to the inbox', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox/chg_000000000000000000000000' });
   await page.getByText('There is no change chg_000000000000000000000000').waitFor();

@@ -130,9 +130,11 @@ test('a link of somebody else asks before it replaces the sign-in of all tabs', 
   await dialog.locator('p', { hasText: 'You are signed in as alice' }).waitFor();
   await dialog.getByRole('button', { name: 'Cancel' }).click();
   await becomes(names, ['alice', 'alice']);
+  await first.evaluate(async () => (await import('/assets/js/core/announce.js')).notice('Only for alice', { tone: 'red' }));
   await second.goto(gateway.link());
   await dialog.getByRole('button', { name: 'Sign in' }).click();
   await holds(names, ([one, other]) => one === other && one !== 'alice');
+  await becomes(() => first.locator('.notice').count(), 0);
   await live(first);
   await live(second);
   assertClean(first, status(401), status(403));

@@ -1,6 +1,6 @@
 // The page of a signed-in user: the header, the views and the live feed.
 
-import { announce, notice } from './core/announce.js';
+import { announce, notice, removeNotice } from './core/announce.js';
 import { Bundles } from './core/bundles.js';
 import { Collection } from './core/collection.js';
 import { setReachable } from './core/connection.js';
@@ -275,6 +275,7 @@ export class App {
       announce(t('shell.undecided', { summary: event.change.summary }));
       queueNotification(event.change, (id) => go(routeTo('inbox', id)));
     }
+    if (name === 'settled') removeNotice(`change:${event.change.id}`);
     if (name === 'outcome_unknown') notice(t('shell.outcomeUnknown', { summary: short(event.change.summary, 80) }), { key: `change:${event.change.id}`, tone: 'red', iconName: 'question', action: { label: t('common.open'), run: () => go(routeTo('inbox', event.change.id)) } });
     if (name === 'failed') notice(t('shell.failed', { summary: short(event.change.summary, 80) }), { key: `change:${event.change.id}`, tone: 'red', iconName: 'alert', action: { label: t('common.open'), run: () => go(routeTo('history', event.change.id)) } });
   }

@@ -30,10 +30,15 @@ function endSession(message) {
   showSignIn(message);
 }
 
-function showSignIn(message, busy = false) {
+// Removes all that the user so far could see.
+function closeApp() {
   app?.stop();
   app = null;
   clearNotices();
+}
+
+function showSignIn(message, busy = false) {
+  closeApp();
   document.title = t('shell.signInTitle');
   const view = new SignInView({ submit: signIn, message, busy });
   fill(root, view.element);
@@ -44,7 +49,7 @@ function showSignIn(message, busy = false) {
 }
 
 function showApp(me) {
-  app?.stop();
+  closeApp();
   app = new App({ api, me, keys, signOut, signedOut: endSession });
   fill(root, app.element);
   app.start();

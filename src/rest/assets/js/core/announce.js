@@ -39,7 +39,7 @@ export function notice(text, { tone = 'accent', iconName = 'info', action = null
     h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': t('core.dismiss'), onclick: () => element.remove() }, icon('cross')));
   if (stays) element.dataset.stays = '';
   if (key !== null) {
-    [...stack.children].find((older) => older.dataset.key === key)?.remove();
+    removeNotice(key);
     element.dataset.key = key;
   }
   const passing = [...stack.children].filter((older) => older.dataset.stays === undefined && !older.matches(':hover, :focus-within'));
@@ -50,6 +50,9 @@ export function notice(text, { tone = 'accent', iconName = 'info', action = null
   if (!stays) setTimeout(expire, NOTICE_MS);
   announce(text);
 }
+
+/** Removes the notice with that key. */
+export const removeNotice = (key) => [...stack.children].find((older) => older.dataset.key === key)?.remove();
 
 /** Removes all notices, which may contain what only a signed-in user may read. */
 export const clearNotices = () => stack.replaceChildren();
