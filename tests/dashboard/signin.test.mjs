@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, becomes, dashboard, focused, holds, launch, live, newPage, row, signIn, status } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, focused, holds, launch, live, newPage, row, signIn, status, waitForNotice } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -140,6 +140,36 @@ test('a link of somebody else asks before it replaces the sign-in of all tabs', 
   assertClean(first, status(401), status(403));
   assertClean(second, status(401), status(403));
   await first.context().close();
+});
+
+test('only a link that can still be used asks, in one dialog', async () => {
+  const page = await dashboard(browser, gateway);
+  const elsewhere = await newPage(browser, gateway);
+  const dialogs = page.locator('dialog[open]');
+  const use = async (link) => {
+    await elsewhere.goto('about:blank');
+    await elsewhere.goto(link);
+    await live(elsewhere);
+  };
+  const links = [gateway.link(), gateway.link(), gateway.link()];
+  await use(links[0]);
+  await page.goto(links[0]);
+  await waitForNotice(page, 'This link has already been used');
+  await becomes(() => dialogs.count(), 0);
+  for (const link of links.slice(1)) {
+    const refused = page.waitForResponse((response) => response.url().endsWith('/api/sign-in') && response.status() === 403);
+    await page.goto(link);
+    await refused;
+    await dialogs.locator('p', { hasText: 'You are signed in as alice' }).waitFor();
+    await becomes(() => page.locator('dialog').count(), 1);
+  }
+  await use(links[2]);
+  await dialogs.getByRole('button', { name: 'Sign in' }).click();
+  await dialogs.getByText('This sign-in has expired or was finished elsewhere').waitFor();
+  await becomes(() => page.locator('.me-name').innerText(), 'alice');
+  assertClean(page, status(401), status(403));
+  await elsewhere.context().close();
+  await page.context().close();
 });
 
 test('a tab that answers late still shares its sign-in', async () => {

@@ -19,7 +19,7 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::secret;
 use countersign_store::{
-    keys::{CodeOutcome, Credentials},
+    keys::{CodeOutcome, Credentials, StoredCode},
     people::ProviderSession,
 };
 
@@ -89,21 +89,29 @@ fn stored_hash(code: &str, browser_secret: Option<&str>) -> SecretHash {
     secret::hash([code, browser_secret.unwrap_or_default()].concat().as_bytes())
 }
 
-/// Returns the principal of a code without using it up, which costs only reads, so that wrong codes cause no durable writes. The
-/// timing reveals nothing about a guess, because hashes are looked up. `browser_secret` is the value of the cookie [`cookie_name`].
+/// Returns the principal of a code that can still be used, without using it up. This costs only reads, so that wrong codes cause no
+/// durable writes. The timing reveals nothing about a guess, because hashes are looked up. `browser_secret` is the value of the
+/// cookie [`cookie_name`].
 ///
 /// # Errors
-/// `UNAUTHORIZED` for a code that does not exist, that belongs to another browser, or whose person no longer has a role;
-/// `STORE_UNAVAILABLE`.
+/// The same as [`redeem`].
 pub fn find_principal(
     store: &StoredCredentials,
     code: &str,
     browser_secret: Option<&str>,
+    now: Timestamp,
 ) -> Result<Principal, McpError> {
     if !secret::is_well_formed(CODE_PREFIX, code) {
         return Err(log_refusal(CodeOutcome::Unknown));
     }
-    Ok(read_subject(store, &stored_hash(code, browser_secret))?.0)
+    let code = read_code(store, &stored_hash(code, browser_secret))?;
+    if code.is_used {
+        return Err(log_refusal(CodeOutcome::AlreadyUsed));
+    }
+    if code.expires_at <= now {
+        return Err(log_refusal(CodeOutcome::Expired));
+    }
+    Ok(read_subject(store, code)?.0)
 }
 
 /// Redeems a code. Returns the principal who signs in with it, and their session at the identity provider, if any.
@@ -127,16 +135,17 @@ pub fn redeem(
     if outcome != CodeOutcome::Accepted {
         return Err(log_refusal(outcome));
     }
-    read_subject(store, &hash)
+    read_subject(store, read_code(store, &hash)?)
+}
+
+fn read_code(store: &StoredCredentials, hash: &SecretHash) -> Result<StoredCode, McpError> {
+    let code = store.reader().code(hash).map_err(report_unavailable)?;
+    code.ok_or_else(|| log_refusal(CodeOutcome::Unknown))
 }
 
 /// Returns the principal of a code, and their session at the identity provider, if any.
-fn read_subject(
-    store: &StoredCredentials,
-    hash: &SecretHash,
-) -> Result<(Principal, Option<ProviderSession>), McpError> {
-    let code_session = store.reader().code_session(hash).map_err(report_unavailable)?;
-    let Some(session) = code_session.ok_or_else(|| log_refusal(CodeOutcome::Unknown))? else {
+fn read_subject(store: &StoredCredentials, code: StoredCode) -> Result<(Principal, Option<ProviderSession>), McpError> {
+    let Some(session) = code.session else {
         return Ok((Principal::new(local_reviewer(), Role::Reviewer), None));
     };
     let person = store.reader().person(&session.person()).map_err(report_unavailable)?;
@@ -213,13 +222,15 @@ mod tests {
         let name = redeem(&stored, &code, None, last_second).unwrap().0.name;
         assert_eq!(name, local_reviewer());
         redeem(&stored, &code, None, now).unwrap_err();
+        find_principal(&stored, &code, None, now).unwrap_err();
         let late = create(stored.writer(), now).unwrap();
         redeem(&stored, &late, None, now + CODE_LIFETIME).unwrap_err();
+        find_principal(&stored, &late, None, now + CODE_LIFETIME).unwrap_err();
         for wrong in ["", "csc_", "csc_nothing", &secret::generate(CODE_PREFIX).unwrap(), &"x".repeat(100_000)] {
-            assert_eq!(find_principal(&stored, wrong, None).unwrap_err().kind, ErrorKind::Unauthorized);
+            assert_eq!(find_principal(&stored, wrong, None, now).unwrap_err().kind, ErrorKind::Unauthorized);
             assert_eq!(redeem(&stored, wrong, None, now).unwrap_err().kind, ErrorKind::Unauthorized);
         }
-        find_principal(&stored, &late, None).unwrap();
+        find_principal(&stored, &late, None, last_second).unwrap();
     }
 
     #[test]
@@ -233,11 +244,11 @@ mod tests {
         let [own, other] = [(); 2].map(|()| create_for_session(stored.writer(), &session, now).unwrap());
         assert_ne!(cookie_name(&own.code), cookie_name(&other.code), "two tabs");
         for secret in [None, Some(""), Some(other.secret.as_str())] {
-            assert_eq!(find_principal(&stored, &own.code, secret).unwrap_err().kind, ErrorKind::Unauthorized);
+            assert_eq!(find_principal(&stored, &own.code, secret, now).unwrap_err().kind, ErrorKind::Unauthorized);
             assert_eq!(redeem(&stored, &own.code, secret, now).unwrap_err().kind, ErrorKind::Unauthorized);
         }
         for code in [own, other] {
-            assert_eq!(find_principal(&stored, &code.code, Some(&code.secret)).unwrap().name, person.name);
+            assert_eq!(find_principal(&stored, &code.code, Some(&code.secret), now).unwrap().name, person.name);
             let (principal, session) = redeem(&stored, &code.code, Some(&code.secret), now).unwrap();
             assert_eq!((principal.name, session.is_some()), (person.name.clone(), true));
         }

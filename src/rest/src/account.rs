@@ -113,7 +113,7 @@ async fn verify_credential(
             let code = code.trim().to_owned();
             let cookie = request.cookie(&codes::cookie_name(&code));
             let browser_secret = cookie.map(|cookie| cookie.value().to_owned());
-            let subject = codes::find_principal(&data.credentials, &code, browser_secret.as_deref())?;
+            let subject = codes::find_principal(&data.credentials, &code, browser_secret.as_deref(), Timestamp::now())?;
             check_same_person(data, request, &subject)?;
             let credentials = Arc::clone(&data.credentials);
             let redeemed = background::spawn_blocking(move || {

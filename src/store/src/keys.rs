@@ -50,6 +50,15 @@ pub struct SignIn {
     pub refreshed_at: Option<Timestamp>,
 }
 
+/// A stored sign-in code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredCode {
+    /// The session at the identity provider; `None` if the code signs in the local reviewer.
+    pub session: Option<ProviderSession>,
+    pub expires_at: Timestamp,
+    pub is_used: bool,
+}
+
 /// The outcome of an attempt to use a sign-in code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeOutcome {
@@ -137,12 +146,11 @@ pub trait Credentials: People {
         expires_at: Timestamp,
     ) -> Result<(), StoreError>;
 
-    /// Returns the session of a code, used or not. The outer `None` means that there is no such code, and the inner one that it
-    /// signs in the local reviewer.
+    /// Returns a code, also one that was used or has expired.
     ///
     /// # Errors
     /// Those of the database.
-    fn code_session(&self, hash: &SecretHash) -> Result<Option<Option<ProviderSession>>, StoreError>;
+    fn code(&self, hash: &SecretHash) -> Result<Option<StoredCode>, StoreError>;
 
     /// Returns the sessions of the codes that can still be used, with the hashes of the codes.
     ///

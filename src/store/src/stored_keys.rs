@@ -7,7 +7,7 @@ use super::{
     accounts::{AccountKey, AccountStore, StoredAccount},
     coverage::{KEY_CREATED, KEY_REVOKED},
     identity::new_id,
-    keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_touch_due},
+    keys::{ApiKey, CodeOutcome, Credentials, SignIn, StoredCode, is_touch_due},
     people::{Holders, People, ProviderSession, StoredPerson},
     rule_counts::{HourlyRuleCount, RuleCountStore, VerdictTotals},
     sql::{BACKGROUND_TIMEOUT, Database, REQUEST_TIMEOUT, Sql as _},
@@ -76,8 +76,8 @@ impl<D: Database> Credentials for StoredKeys<D> {
         })
     }
 
-    fn code_session(&self, hash: &SecretHash) -> Result<Option<Option<ProviderSession>>, StoreError> {
-        self.0.read(REQUEST_TIMEOUT, async |db| keys::code_session(db, hash).await)
+    fn code(&self, hash: &SecretHash) -> Result<Option<StoredCode>, StoreError> {
+        self.0.read(REQUEST_TIMEOUT, async |db| keys::code(db, hash).await)
     }
 
     fn code_sessions(&self, now: Timestamp) -> Result<Vec<(SecretHash, ProviderSession)>, StoreError> {

@@ -29,7 +29,7 @@ use super::{
         UndoRace, claim_draft, create_approved, created_draft, draft_for, submit, transition_draft, updated_draft,
         write,
     },
-    keys::{ApiKey, CodeOutcome, Credentials, SignIn},
+    keys::{ApiKey, CodeOutcome, Credentials, SignIn, StoredCode},
     people::{ProviderSession, StoredPerson},
     webhooks::{AttemptResult, DeliveryState, PendingDelivery},
     *,

@@ -18,6 +18,8 @@ const failedSignIn = takeProblem();
 const root = document.getElementById('app');
 const keys = new Keys();
 let app = null;
+// The dialog that asks whether a link may sign in somebody else.
+let question = null;
 
 const session = new Session((signedIn) => {
   if (signedIn) resume('');
@@ -35,6 +37,7 @@ function closeApp() {
   app?.stop();
   app = null;
   clearNotices();
+  question?.close();
 }
 
 function showSignIn(message, busy = false) {
@@ -105,7 +108,7 @@ async function signInByCode() {
     await resume(problem);
     if (!app) return;
     const people = otherPerson(error);
-    if (people) askToReplace(people, () => signIn({ code: oneTimeCode }, { withSecret: false }));
+    if (people) question = askToReplace(people, () => signIn({ code: oneTimeCode }, { withSecret: false }));
     else notice(problem, { tone: 'amber', iconName: 'alert' });
   }
 }

@@ -218,6 +218,9 @@ async fn code_of_another_person_needs_consent_of_the_page() {
     let secret = accepted.json()["secret"].as_str().unwrap().to_owned();
     let again = send(&cookie, Some(&secret), &json!({ "code": endpoints.code() })).await;
     assert_eq!(again.status, 200, "the same person needs no consent: {again:?}");
+    let (cookie, secret) = endpoints.sign_in(&json!({ "key": endpoints.key("bob", Role::Reviewer) })).await;
+    let used = send(&cookie, Some(&secret), &body).await;
+    assert_eq!(used.problem(401), "UNAUTHORIZED", "nothing is left to consent to");
     endpoints.close().await;
 }
 

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     StoreError,
-    keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_touch_due},
+    keys::{ApiKey, CodeOutcome, Credentials, SignIn, StoredCode, is_touch_due},
     people::{Holders, People, ProviderSession, StoredPerson},
     sql::{BACKGROUND_TIMEOUT, Database as _, REQUEST_TIMEOUT, Sql as _},
     statements::{facts, keys, people},
@@ -282,8 +282,8 @@ impl Credentials for Keys {
         self.stored.put_code(hash, session, now, expires_at)
     }
 
-    fn code_session(&self, hash: &SecretHash) -> Result<Option<Option<ProviderSession>>, StoreError> {
-        self.stored.code_session(hash)
+    fn code(&self, hash: &SecretHash) -> Result<Option<StoredCode>, StoreError> {
+        self.stored.code(hash)
     }
 
     fn code_sessions(&self, now: Timestamp) -> Result<Vec<(SecretHash, ProviderSession)>, StoreError> {

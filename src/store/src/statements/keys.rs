@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     StoreError,
-    keys::{ApiKey, CodeOutcome, SignIn, parse_role},
+    keys::{ApiKey, CodeOutcome, SignIn, StoredCode, parse_role},
     people::{Holders, ProviderSession},
     sql::{Row, Sql},
     values,
@@ -219,10 +219,16 @@ pub async fn put_code<S: Sql>(
     db.execute(sql, values![hash, now, expires_at.as_millisecond(), session.as_ref()]).await.map(drop)
 }
 
-pub async fn code_session<S: Sql>(db: &S, hash: &SecretHash) -> Result<Option<Option<ProviderSession>>, StoreError> {
-    let row = db.first("SELECT session FROM sign_in_codes WHERE hash = ?1", values![hash]).await?;
-    let session = row.as_ref().map(|row| row.get::<Option<&str>>(0)).transpose()?;
-    session.map(|session| session.map(parse_session).transpose()).transpose()
+pub async fn code<S: Sql>(db: &S, hash: &SecretHash) -> Result<Option<StoredCode>, StoreError> {
+    let row = db.first("SELECT session, expires_ms, used_ms FROM sign_in_codes WHERE hash = ?1", values![hash]).await?;
+    let parse_code = |row: &Row| -> Result<StoredCode, StoreError> {
+        Ok(StoredCode {
+            session: row.get::<Option<&str>>(0)?.map(parse_session).transpose()?,
+            expires_at: row.get(1)?,
+            is_used: row.get::<Option<i64>>(2)?.is_some(),
+        })
+    };
+    row.as_ref().map(parse_code).transpose()
 }
 
 /// Reads the sessions of the codes that can still be used.

@@ -44,10 +44,11 @@ pub(super) fn signed_in_person_has_current_role(location_of: LocationOf) {
     keys.put_person(&reviewer).unwrap();
     assert_eq!(keys.person(NAME).unwrap(), Some(reviewer.clone()));
     keys.put_code(&[1; 32], Some(&session()), time_at(0), time_at(60)).unwrap();
-    assert_eq!(keys.code_session(&[1; 32]).unwrap(), Some(Some(session())));
+    let code = |session| Some(StoredCode { session, expires_at: time_at(60), is_used: false });
+    assert_eq!(keys.code(&[1; 32]).unwrap(), code(Some(session())));
     keys.put_code(&[2; 32], None, time_at(0), time_at(60)).unwrap();
-    assert_eq!(keys.code_session(&[2; 32]).unwrap(), Some(None), "a code of the local reviewer");
-    assert_eq!(keys.code_session(&[3; 32]).unwrap(), None, "an unknown code signs nobody in");
+    assert_eq!(keys.code(&[2; 32]).unwrap(), code(None), "a code of the local reviewer");
+    assert_eq!(keys.code(&[3; 32]).unwrap(), None, "an unknown code signs nobody in");
     let first = sign_in(1, &reviewer);
     keys.put_sign_in(&first, &[]).unwrap();
     keys.put_sign_in(&sign_in(2, &reviewer), &[]).unwrap();
@@ -205,7 +206,8 @@ pub(super) fn used_token_deletes_unused_codes(location_of: LocationOf) {
     assert_eq!(keys.code_sessions(time_at(30)).unwrap(), [([1_u8; 32], session())]);
     assert!(keys.use_token(&[9; 32], time_at(30), time_at(60), &[], &[[1; 32], [2; 32]]).unwrap());
     assert_eq!(keys.take_code(&[1; 32], time_at(30)).unwrap(), CodeOutcome::Unknown);
-    assert_eq!(keys.code_session(&[2; 32]).unwrap(), Some(Some(session())), "it is being used");
+    let used = StoredCode { session: Some(session()), expires_at: time_at(60), is_used: true };
+    assert_eq!(keys.code(&[2; 32]).unwrap(), Some(used), "it is being used");
     assert_eq!(keys.take_code(&[4; 32], time_at(30)).unwrap(), CodeOutcome::Accepted);
 }
 

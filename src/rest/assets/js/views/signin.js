@@ -101,14 +101,15 @@ export function signInProblem(error, byCode) {
   return explain(error);
 }
 
-/** Asks whether a link may sign the browser in as somebody else. `replace()` signs in or throws. */
+/** Opens a dialog that asks whether a link may sign the browser in as somebody else. `replace()` signs in or throws. */
 export function askToReplace({ signedInAs, signInAs }, replace) {
-  openConfirmation({
+  return openConfirmation({
     title: t('signin.replaceTitle'),
     text: parts('signin.replace', { current: h('strong', null, quote(signedInAs, 120)), other: h('strong', null, quote(signInAs, 120)) }),
     label: t('signin.signIn'),
     className: 'primary',
     act: replace,
-    describe: (error) => signInProblem(error, true),
+    // The code was valid when the dialog opened.
+    describe: (error) => (error instanceof ApiError && error.status === 401 ? t('signin.tooLate') : signInProblem(error, true)),
   });
 }

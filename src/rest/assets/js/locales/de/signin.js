@@ -26,6 +26,7 @@ export default {
   'signin.usedLink': 'Dieser Link wurde bereits verwendet oder ist abgelaufen. Mit „countersign open“ erhalten Sie einen neuen.',
   'signin.replaceTitle': 'Als jemand anderes anmelden?',
   'signin.replace': 'Sie sind als {current} angemeldet. Stattdessen als {other} anmelden? Das gilt für alle Tabs dieses Browsers.',
+  'signin.tooLate': 'Diese Anmeldung ist abgelaufen oder wurde anderswo abgeschlossen. Brechen Sie ab und melden Sie sich erneut an oder öffnen Sie einen neuen Link.',
   'signin.unknownKey': 'Dieser Schlüssel ist hier nicht bekannt oder wurde widerrufen.',
   'signin.agentKey': 'Dieser Schlüssel ist für Agenten. Das Dashboard braucht einen Schlüssel mit der Rolle reviewer, viewer oder admin.',
 };

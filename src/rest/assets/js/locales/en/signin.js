@@ -26,6 +26,7 @@ export default {
   'signin.usedLink': 'This link has already been used or has expired. Run “countersign open” for a new one.',
   'signin.replaceTitle': 'Sign in as somebody else?',
   'signin.replace': 'You are signed in as {current}. Sign in as {other} instead? This applies to all tabs of this browser.',
+  'signin.tooLate': 'This sign-in has expired or was finished elsewhere. Cancel, then sign in again or open a new link.',
   'signin.unknownKey': 'This key is not known here or has been revoked.',
   'signin.agentKey': 'This key is for agents. The dashboard needs a key with the role reviewer, viewer or admin.',
 };
