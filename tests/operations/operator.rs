@@ -102,10 +102,19 @@ fn path_rule_allows_only_paths_surely_inside() {
 
 #[test]
 fn path_denial_covers_equivalent_paths() {
-    let deny = "  default: allow\n  rules:\n    - { name: keep-out, tools: fs__write, when: 'path_within(arguments.path, \"/etc\")', then: deny }\n";
+    let deny = "  default: allow\n  rules:\n    - { name: keep-out, tools: fs__write, when: 'path_within(arguments.path, \"/etc\")', then: deny }
+    - { name: private, tools: fs__write, when: 'path_within(arguments.path, \"/priv\u{e9}\")', then: deny }\n";
     let files = FileServerGateway::start(deny);
     assert_eq!(files.write(&json!("/home/x")), "ran");
-    for path in ["/etc/passwd", "//etc/passwd", "/home/../etc/passwd", "etc/passwd", "/home/\\..\\etc"] {
+    for path in [
+        "/etc/passwd",
+        "//etc/passwd",
+        "/home/../etc/passwd",
+        "etc/passwd",
+        "/home/\\..\\etc",
+        "/priv\u{e9}/x",
+        "/prive\u{301}/x",
+    ] {
         assert_eq!(files.write(&json!(path)), "POLICY_DENIED", "{path}");
     }
     assert_eq!(files.calls_received(), 1);

@@ -82,7 +82,10 @@ pub enum ConditionFault {
     Missing(String),
     #[error("its condition compares or combines values whose types do not fit")]
     Types,
-    #[error("its condition uses a path that is not absolute, or that contains `..`, a NUL or a backslash")]
+    #[error(
+        "its condition uses a path that is not absolute, that contains `..`, a NUL or a backslash, or that names the folder \
+         in another Unicode form"
+    )]
     Path,
     #[error("its condition reads a text that is not {0}")]
     Document(&'static str),

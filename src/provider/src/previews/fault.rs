@@ -63,7 +63,10 @@ impl Fault {
             ConditionFault::Arguments(_) => {
                 format!("`{expression}` cannot look at this: too large, or with numbers or keys that are not exact")
             }
-            ConditionFault::Path => format!("`{expression}` is given a path that is not absolute, or has `..` in it"),
+            ConditionFault::Path => format!(
+                "`{expression}` is given a path that is not absolute, has `..` in it, or names the folder in another \
+                 Unicode form"
+            ),
             ConditionFault::Other => format!("`{expression}` cannot be evaluated"),
         };
         Self::new("expression", reason)

@@ -8,6 +8,7 @@ use cel::{
         value::CowVal,
     },
 };
+use unicode_normalization::UnicodeNormalization;
 
 use super::compare::{cel_bool, type_mismatch};
 
@@ -49,7 +50,17 @@ pub(super) fn path_within<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b
     let unsafe_path = || ExecutionError::FunctionError { function: PATH_WITHIN.to_owned(), message: String::new() };
     let (path, folder) =
         (path_components(&path).ok_or_else(unsafe_path)?, path_components(&folder).ok_or_else(unsafe_path)?);
-    Ok(cel_bool(path.starts_with(&folder)))
+    let is_within = path.starts_with(&folder);
+    // Some servers and file systems take the Unicode forms of a name for one name, others for several.
+    if !is_within && is_equivalent_within(&path, &folder) {
+        return Err(unsafe_path());
+    }
+    Ok(cel_bool(is_within))
+}
+
+/// Returns `true` if the path is the folder or below it once the names of both are in the same Unicode form.
+fn is_equivalent_within(path: &[&str], folder: &[&str]) -> bool {
+    path.len() >= folder.len() && path.iter().zip(folder).all(|(&name, &expected)| name.nfc().eq(expected.nfc()))
 }
 
 /// Returns the components of an absolute path, or `None` if it could lead elsewhere than it seems.
@@ -214,6 +225,31 @@ mod tests {
         let two = r#"{"path":"/a/b","folder":"/a","bad":"a"}"#;
         assert_eq!(holds("path_within(arguments.path, arguments.folder)", two), Ok(true));
         assert!(is_unknown("path_within(arguments.path, arguments.bad)", two));
+    }
+
+    #[test]
+    fn folder_in_another_unicode_form_has_no_result() {
+        let condition = |folder: &str| format!(r#"path_within(arguments.path, "{folder}")"#);
+        for (path, folder) in [
+            ("/x/prive\u{301}/secret.txt", "/x/priv\u{e9}"),
+            ("/x/priv\u{e9}", "/x/prive\u{301}/"),
+            ("/x/a\u{302}\u{323}/b", "/x/a\u{323}\u{302}"),
+            // The Kelvin sign is equivalent to the letter.
+            ("/\u{212a}eys/a", "/Keys"),
+        ] {
+            for condition in [condition(folder), format!("!{}", condition(folder))] {
+                assert!(is_unknown(&condition, &arguments(path)), "{condition} of {path}");
+            }
+        }
+        for (path, folder, expected) in [
+            ("/x/prive\u{301}/secret.txt", "/x/prive\u{301}", true),
+            ("/x/priv\u{e9}/prive\u{301}", "/x/priv\u{e9}", true),
+            ("/x/prive\u{301}s/secret.txt", "/x/priv\u{e9}", false),
+            ("/x/prive/secret.txt", "/x/priv\u{e9}", false),
+            ("/x", "/x/priv\u{e9}", false),
+        ] {
+            assert_eq!(holds(&condition(folder), &arguments(path)), Ok(expected), "{path} in {folder}");
+        }
     }
 
     #[test]
