@@ -152,6 +152,16 @@ for (const era of ['legacy', 'modern']) {
             assert.match(now.preview.failed, /Could not find exact match/);
         });
 
+        await t.test('an edit that asks for a dry run says that nothing is written', async () => {
+            const edits = [{ oldText: 'LINE 10', newText: 'line ten' }];
+            const { change } = await propose('edit_file', { path: file('d.txt'), edits, dryRun: true });
+            assert.deepEqual(linesOf(change, 'Effect'), [' The call itself asks for a dry run, so nothing is written.']);
+            assert.deepEqual([change.operation, change.summary], ['CALL', `Edit ${file('d.txt')}, only to check it`]);
+            assert.ok(linesOf(change, 'Content').includes('+line ten'));
+            await apply(change);
+            assert.ok((await text('d.txt')).includes('LINE 10'));
+        });
+
         await t.test('a call that must fail returns to its agent, and nobody is asked', async () => {
             const open = async () => (await gateway.api('GET', '/changes?limit=200')).body.changes.length;
             const before = await open();

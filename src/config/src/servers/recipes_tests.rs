@@ -196,6 +196,24 @@ async fn dry_run_adds_its_arguments_to_the_call() {
 }
 
 #[tokio::test]
+async fn call_that_asks_for_a_dry_run_is_shown_as_one() {
+    let server = FakeServer::with_text("y is replaced");
+    let seen =
+        preview(&server, "{dry_run: {arguments: {dryRun: true}}}", &json!({ "path": "p", "dryRun": true })).await;
+    assert_eq!(lines(&seen, 0), ["#The call itself asks for a dry run, so nothing is written."]);
+    assert_eq!(lines(&seen, 1), [" y is replaced"]);
+    assert_eq!((seen.operation, seen.note.kind), (Operation::Call, PreviewKind::DryRun));
+    // The states of `before` and `after` are not shown, because `after` does not come about.
+    let failing = FakeServer::new(|tool, _| match tool {
+        "s__write" => failure("no"),
+        _ => Ok(ToolResult::text("old", None)),
+    });
+    let both = format!("{{dry_run: {{arguments: {{dryRun: true}}}}, {}", &WRITE_RECIPE[1..]);
+    let seen = preview(&failing, &both, &json!({ "path": "p", "text": "t", "dryRun": true })).await;
+    assert_eq!(seen.note.failed.as_deref(), Some("the dry run answered: no"));
+}
+
+#[tokio::test]
 async fn dry_run_is_skipped_if_it_might_write() {
     let server = FakeServer::with_text("done!");
     let arguments = json!({ "path": "p", "text": "t" });

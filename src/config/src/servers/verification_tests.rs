@@ -9,7 +9,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::recipes_tests::{failure, recipe};
 use countersign_domain::{
-    changes::{Change, ChangeState, ServerIdentity, Verification, VerificationOutcome, testing::change},
+    changes::{Change, ChangeState, PreviewKind, ServerIdentity, Verification, VerificationOutcome, testing::change},
     policy::Verdict,
     principal::{Principal, Role},
 };
@@ -167,6 +167,20 @@ async fn state_before_is_used_as_the_last_preview_read_it() {
         VerificationOutcome::Matches
     );
     assert_eq!(server.verify(&arguments, None, &json!({})).await, None, "a dry run was shown instead");
+}
+
+#[tokio::test]
+async fn call_that_asks_for_a_dry_run_is_not_verified() {
+    let server = Server::new(
+        "{dry_run: {arguments: {dryRun: true}}, verify: {tool: read, arguments: {path: a}, after: arguments.text}}",
+    );
+    server.put("a", "new");
+    for (dry_run, expected) in [(false, Some(VerificationOutcome::Matches)), (true, None)] {
+        let mut change = applied(&json!({ "text": "new", "dryRun": dry_run }));
+        change.preview.kind = PreviewKind::DryRun;
+        let verification = server.verify_change(change, None, &json!({})).await;
+        assert_eq!(verification.map(|verification| verification.verified), expected, "{dry_run}");
+    }
 }
 
 #[tokio::test]

@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use super::{
     arguments::{add_argument, field_name},
-    comparison, confirmation, expressions,
+    comparison, confirmation,
+    dry_run::is_dry_run,
+    expressions,
     fault::Fault,
     formats::set_formats_of_recipe,
     labels,
@@ -125,7 +127,13 @@ pub fn compose(
     let mut builder = DiffBuilder::new();
     let kind = if dry_run.is_some() { PreviewKind::DryRun } else { PreviewKind::BeforeAfter };
     let creates = !before.is_empty() && before.iter().all(|observation| observation.value.is_none());
-    let default_operation = if creates { Operation::Create } else { Operation::Update };
+    let asks_for_dry_run = recipe.dry_run.as_ref().is_some_and(|dry_run| is_dry_run(dry_run, call.text));
+    let only_dry_runs = dry_run.is_some() && asks_for_dry_run;
+    let default_operation = match (only_dry_runs, creates) {
+        (true, _) => Operation::Call,
+        (false, true) => Operation::Create,
+        (false, false) => Operation::Update,
+    };
     let named_operation = labels::operation_of(recipe, arguments);
     let state_keys = dry_run.iter().chain(&before).filter_map(|observation| observation.state_key.clone()).collect();
     let state_effect = match named_operation {
@@ -137,6 +145,10 @@ pub fn compose(
     if dry_run.is_none() && !compares {
         // The result cannot be computed, so the preview shows the requested values beside the current state.
         add_unnamed_arguments(&mut builder, &NamedArguments::default(), call);
+    }
+    if only_dry_runs {
+        let note = "The call itself asks for a dry run, so nothing is written.";
+        builder.add_lines("$effect", "Effect", [(LineOp::Note, note.into())]);
     }
     if let Some(observation) = dry_run {
         add_observation(&mut builder, "$dryRun", observation);

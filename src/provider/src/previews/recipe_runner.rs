@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     alternatives::{SelectedAlternative, select_alternative},
     compose::{self, ComputedPreview, Observation, Observations, ProposedCall, StateBefore},
+    dry_run::is_dry_run,
     expressions,
     fault::Fault,
     labels::apply_recipe_labels,
@@ -236,7 +237,10 @@ impl<'a> RecipeRunner<'a> {
             match self.dry_run(dry_run, tool, &tools, raw_arguments, arguments).await {
                 Ok(observation) => observations.dry_run = Some(observation),
                 Err(fault)
-                    if recipe.before.is_none() || fault.transient_error.is_some() || fault.must_fail.is_some() =>
+                    if recipe.before.is_none()
+                        || fault.transient_error.is_some()
+                        || fault.must_fail.is_some()
+                        || is_dry_run(dry_run, raw_arguments.get()) =>
                 {
                     return Err(fault);
                 }

@@ -10,6 +10,7 @@ use serde_json::{Value, value::RawValue};
 use super::{
     comparison,
     compose::StateBefore,
+    dry_run::is_dry_run,
     expressions,
     fault::{Fault, redacted_line},
     recipe_runner::{MAX_PREVIEW_TIME, RecipeRunner, run_blocking},
@@ -18,7 +19,7 @@ use super::{
 use crate::{CallContext, PresentValues, Provider, ProviderDirectory};
 use countersign_domain::{
     changes::{
-        Change, Diff, Verification,
+        Change, Diff, PreviewKind, Verification,
         diff::{DiffBuilder, DiffLimits},
     },
     recipes::{PreviewRead, Recipe, StateAfter},
@@ -58,6 +59,10 @@ pub fn read_back<'a>(
                 finish_in_time(verified).await.unwrap_or_else(|fault| Verification::unreadable(fault.reason))
             })
         });
+    }
+    let shows_dry_run = change.preview.kind == PreviewKind::DryRun;
+    if shows_dry_run && recipe.dry_run.as_ref().is_some_and(|dry_run| is_dry_run(dry_run, change.arguments.get())) {
+        return None;
     }
     let expectation = Expectation::from_recipe(recipe, before)?;
     Some(Box::pin(async move {
