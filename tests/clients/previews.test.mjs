@@ -430,4 +430,12 @@ test('writes to a memory graph are previewed', async t => {
         await apply(entity);
         assert.deepEqual([(await graph()).entities.map(({ name }) => name), (await graph()).relations], [['Ada'], []]);
     });
+    await t.test('deleting an entity that does not exist shows its relations', async () => {
+        await apply((await propose('create_relations', { relations: [knows, { ...knows, from: 'Bob', to: 'Eve' }, { ...knows, to: 'Eve' }] })).change);
+        const { change } = await propose('delete_entities', { entityNames: ['Bob'] });
+        const gone = inserted(change, 'Entities and their relations: relations').join(' ');
+        assert.ok(gone.includes('"to": "Bob"') && gone.includes('"from": "Bob"'), gone);
+        await apply(change);
+        assert.deepEqual((await graph()).relations, [{ ...knows, to: 'Eve' }]);
+    });
 });
