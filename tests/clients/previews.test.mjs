@@ -357,12 +357,42 @@ test('writes to a git repository are previewed', async t => {
         await git('branch', '-f', 'side', 'HEAD~1');
         const { change } = await propose('git_checkout', { repo_path, branch_name: 'side' });
         const first = await git('rev-parse', 'side');
-        assert.ok(linesOf(change, 'What is checked out')[0].includes(first));
+        assert.ok(linesOf(change, 'What is checked out, if it is a branch')[0].includes(first));
         await git('branch', '-f', 'side', 'main');
         const now = await expectStale(change);
-        assert.ok(linesOf(now, 'What is checked out')[0].includes(await git('rev-parse', 'main')));
+        assert.ok(linesOf(now, 'What is checked out, if it is a branch')[0].includes(await git('rev-parse', 'main')));
         await apply(now);
         assert.equal(await git('branch', '--show-current'), 'side');
+    });
+    await t.test('a branch is shown even if a tag has its name', async () => {
+        await git('branch', 'twice', 'main~1');
+        await git('tag', 'twice', 'main');
+        const [branch, tag] = [await git('rev-parse', 'main~1'), await git('rev-parse', 'main')];
+        // The server begins a branch at the tag.
+        const { change: made } = await propose('git_create_branch', { repo_path, branch_name: 'from-twice', base_branch: 'twice' });
+        assert.ok(linesOf(made, 'Where it begins')[0].includes(tag));
+        await apply(made);
+        assert.equal(await git('rev-parse', 'from-twice'), tag);
+        const { change } = await propose('git_checkout', { repo_path, branch_name: 'twice' });
+        assert.ok(linesOf(change, 'What is checked out, if it is a branch')[0].includes(branch));
+        assert.ok(linesOf(change, 'What is checked out, if it is no branch')[0].includes(tag));
+        await apply(change);
+        assert.deepEqual([await git('branch', '--show-current'), await git('rev-parse', 'HEAD')], ['twice', branch]);
+        await git('branch', '-D', 'from-twice');
+        await git('checkout', '-q', 'main');
+    });
+    await t.test('a tag and a relative commit are shown', async () => {
+        await git('tag', 'once', 'main~1');
+        const commit = await git('rev-parse', 'main~1');
+        const { change: tag } = await propose('git_checkout', { repo_path, branch_name: 'once' });
+        assert.deepEqual(linesOf(tag, 'What is checked out, if it is a branch'), [' (nothing is there)']);
+        assert.ok(linesOf(tag, 'What is checked out, if it is no branch')[0].includes(commit));
+        const { change: relative } = await propose('git_checkout', { repo_path, branch_name: 'main~1' });
+        assert.ok(linesOf(relative, 'What is checked out')[0].includes(commit));
+        for (const branch_name of ['@{-1}', `${commit.slice(0, 7)}~1`]) {
+            const { change: unclear } = await propose('git_checkout', { repo_path, branch_name });
+            assert.match(unclear.preview.failed, /no variant/);
+        }
     });
     await t.test('unstaging shows the staged changes', async () => {
         await writeFile(path.join(folder, 'a.txt'), 'four\n');

@@ -304,7 +304,7 @@ test('staging, committing and checking out are previewed and approved', async ()
   await git('branch', 'side', 'HEAD~1');
   const side = await git('rev-parse', 'side');
   await approveAfter('git_checkout', { branch_name: 'side' }, async () => {
-    await page.locator('.beside-now .line-diff', { hasText: 'What is checked out' }).getByText(`commit ${side}`).waitFor();
+    await page.locator('.beside-now .line-diff', { hasText: 'What is checked out, if it is a branch' }).getByText(`commit ${side}`).waitFor();
   });
   assert.equal(await git('branch', '--show-current'), 'side');
   clean();
