@@ -356,7 +356,13 @@ fn running_gateway_is_backed_up_and_restored() {
     assert_eq!((status, current["state"].as_str()), (200, Some("applied")));
     assert_eq!(other.issues_titled("In the backup"), 1);
     assert_eq!(other.api_as(&key, "GET", &format!("/api/changes/{later}"), None).0, 404);
-    let current = other.change(&pending);
+    // A change that may have run since is previewed again before somebody decides.
+    let stale = other.change(&pending);
+    assert_eq!(stale["state"], "stale", "{stale}");
+    assert!(stale["fault"]["message"].as_str().unwrap().contains("may have run since"), "{stale}");
+    let body = json!({"version": stale["version"]});
+    let (status, current) = other.api_as(&key, "POST", &format!("/api/changes/{pending}/refresh"), Some(&body));
+    assert_eq!((status, current["state"].as_str()), (200, Some("pending")), "{current}");
     let body = json!({"decision": "approve", "version": current["version"], "digest": current["digest"]});
     assert_eq!(other.api_as(&key, "POST", &format!("/api/changes/{pending}/decision"), Some(&body)).0, 200);
     other.wait_for_state(&pending, "applied");

@@ -156,8 +156,8 @@ pub enum Command {
     /// FILE.tracker.
     ///
     /// To restore: `install -d -m 700 DIR`, `install -m 600 FILE DIR/countersign.db` (and FILE.tracker as DIR/tracker.db),
-    /// `countersign --data DIR`. Changes that were approved at the time of the backup may have run since, so they do not
-    /// run again by themselves: a reviewer has to check them again.
+    /// `countersign --data DIR`. Changes that had not run at the time of the backup may have run since, so none of them runs
+    /// by itself: a reviewer has to check them again.
     Backup(BackupArgs),
     /// Move the store: from a data directory to PostgreSQL, or back
     #[command(subcommand)]

@@ -190,19 +190,26 @@ impl Changes {
     }
 }
 
-/// Handles the first start on a restored backup. Changes that were approved in the backup may have run since, so they
-/// become stale and wait for a person. The audit trail records the restoration.
+/// Handles the first start on a restored backup. Changes that had not run when the backup was made may have been approved
+/// and run since, so they become stale and wait for a person. The audit trail records the restoration.
 async fn handle_restored_backup(changes: &StoredChanges, live: &[LiveChange]) -> Result<(), StartError> {
     let Some(backup_time) = changes.store.backup_time().await? else { return Ok(()) };
-    tracing::warn!(taken = %backup_time, "this store was restored from a backup; changes that were approved in the backup need a new approval");
-    for live_change in live.iter().filter(|change| change.state == ChangeState::Approved) {
+    tracing::warn!(taken = %backup_time, "this store was restored from a backup; changes that had not run when it was made may have run since, and need a new approval");
+    let message = format!(
+        "Restored from a backup of {backup_time}: the change may have run since; look at its target before you approve it"
+    );
+    let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
+    let may_have_run = |state: ChangeState| state.awaits_decision() || state == ChangeState::Approved;
+    for live_change in live.iter().filter(|change| may_have_run(change.state)) {
         let Some(change) = changes.store.get(&live_change.id).await? else { continue };
-        let message = format!(
-            "Restored from a backup of {backup_time}: the change may have run since; look at its target before you approve it again"
-        );
-        let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
-        match changes.transitions.apply_event(&change, ChangeEvent::MarkStale { fault }).await {
-            Ok(_) => {}
+        // An interrupted start or another node has marked it already, and it may even have been decided or expired since.
+        let is_marked = change.state == ChangeState::Stale && change.fault.as_ref() == Some(&fault);
+        if is_marked || !may_have_run(change.state) {
+            continue;
+        }
+        match changes.transitions.apply_event(&change, ChangeEvent::MarkStale { fault: fault.clone() }).await {
+            // Another node that starts on the backup at the same time marks it, too.
+            Ok(_) | Err(TransitionError::Conflict) => {}
             Err(TransitionError::Store(error)) => return Err(error.into()),
             Err(error) => return Err(StoreError::BadRecord(format!("{}: {error:?}", live_change.id)).into()),
         }

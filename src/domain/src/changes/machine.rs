@@ -45,7 +45,8 @@ pub enum ChangeEvent {
     Withdraw { proposer: Principal, reason: Option<String> },
     /// The change expired.
     Expire { reason: String },
-    /// The target or the tool differs from what was shown or cannot be checked, or policy now denies the call.
+    /// The target or the tool differs from what was shown or cannot be checked, policy now denies the call, or the change may have
+    /// run after the backup that the store was restored from. A stale change gets a new reason.
     MarkStale { fault: ChangeFault },
     /// A new preview of a stale change. Earlier votes become void.
     Refresh { preview: Preview, served_by: ServerIdentity },
@@ -171,7 +172,7 @@ impl ChangeEvent {
                 (EventKind::Rejected, OPEN, S::Rejected)
             }
             Self::Expire { .. } => (EventKind::Expired, &[S::Pending, S::Approved, S::Stale], S::Expired),
-            Self::MarkStale { .. } => (EventKind::Stale, &[S::Pending, S::Approved], S::Stale),
+            Self::MarkStale { .. } => (EventKind::Stale, &[S::Pending, S::Approved, S::Stale], S::Stale),
             Self::Refresh { .. } => (EventKind::Refreshed, &[S::Stale], S::Pending),
             Self::Claim { .. } => (EventKind::Executing, &[S::Approved], S::Executing),
             Self::Fill { .. } => (EventKind::Edited, &[S::Approved], S::Pending),

@@ -205,7 +205,7 @@ fn expected(state: ChangeState, event: &str) -> Option<(ChangeState, EventKind)>
         (S::Approved, "unapprove") | (S::Pending | S::Approved, "void") => (S::Pending, E::Unapproved),
         (S::Pending | S::Stale, "withdraw") => (S::Withdrawn, E::Withdrawn),
         (S::Pending | S::Stale | S::Approved, "expire") => (S::Expired, E::Expired),
-        (S::Pending | S::Approved, "stale") => (S::Stale, E::Stale),
+        (S::Pending | S::Approved | S::Stale, "stale") => (S::Stale, E::Stale),
         (S::Stale, "refresh") => (S::Pending, E::Refreshed),
         (S::Approved, "claim") => (S::Executing, E::Executing),
         (S::Executing, "ask") => (S::Executing, E::QuestionAsked),
