@@ -157,7 +157,8 @@ pub enum Command {
     ///
     /// To restore: `install -d -m 700 DIR`, `install -m 600 FILE DIR/countersign.db` (and FILE.tracker as DIR/tracker.db),
     /// `countersign --data DIR`. Changes that had not run at the time of the backup may have run since, so none of them runs
-    /// by itself: a reviewer has to check them again.
+    /// by itself: a reviewer has to check them again. Keys, people, sign-ins and acceptances of tools that were revoked or
+    /// ended after the time of the backup are valid again: revoke them again.
     Backup(BackupArgs),
     /// Move the store: from a data directory to PostgreSQL, or back
     #[command(subcommand)]

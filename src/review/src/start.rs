@@ -190,11 +190,16 @@ impl Changes {
     }
 }
 
+/// The warning about rights that a restored backup contains although they have ended. The store cannot know which ones.
+const RESTORED_RIGHTS: &str = "keys, people, sign-ins and acceptances of tools that were revoked or ended after the backup was made \
+     are valid again; revoke them again";
+
 /// Handles the first start on a restored backup. Changes that had not run when the backup was made may have been approved
 /// and run since, so they become stale and wait for a person. The audit trail records the restoration.
 async fn handle_restored_backup(changes: &StoredChanges, live: &[LiveChange]) -> Result<(), StartError> {
     let Some(backup_time) = changes.store.backup_time().await? else { return Ok(()) };
     tracing::warn!(taken = %backup_time, "this store was restored from a backup; changes that had not run when it was made may have run since, and need a new approval");
+    tracing::warn!("{RESTORED_RIGHTS}");
     let message = format!(
         "Restored from a backup of {backup_time}: the change may have run since; look at its target before you approve it"
     );
@@ -215,7 +220,7 @@ async fn handle_restored_backup(changes: &StoredChanges, live: &[LiveChange]) ->
         }
     }
     // Recorded last, so that a crash before this point starts over.
-    let details = serde_json::json!({ "backupOf": backup_time }).to_string();
+    let details = serde_json::json!({ "backupOf": backup_time, "comment": RESTORED_RIGHTS }).to_string();
     let record = AuditRecord::new("restored", changes.config.now(), SYSTEM, details);
     match write(&*changes.store, WriteRequest::Restored(record)).await {
         Ok(()) => Ok(()),

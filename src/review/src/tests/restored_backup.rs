@@ -50,7 +50,9 @@ async fn change_approved_in_a_backup_waits_for_review_again() {
     restored.end().await;
     let again = TestBench::at_path(data.path(), fake, Arc::clone(&skew), config(&skew)).await;
     let trail = again.changes.audit_after(0, 100).await.unwrap();
-    assert_eq!(trail.iter().filter(|entry| entry.event == "restored").count(), 1);
+    let entries: Vec<_> = trail.iter().filter(|entry| entry.event == "restored").collect();
+    assert_eq!(entries.len(), 1);
+    assert!(entries[0].details.get().contains("revoke them again"), "{}", entries[0].details);
     again.end().await;
     StoreLocation::directory(data.path()).verify_audit(None).unwrap();
 }
