@@ -306,6 +306,16 @@ fn pending_and_refused_changes_survive_a_kill() {
     assert_eq!(code, Some(0), "{out}{err}");
 }
 
+#[test]
+fn emptied_file_is_refused_at_the_start() {
+    let case = TestGateway::new("auth: { mode: keys }\n");
+    let home = case.gateway.kill();
+    let mut process = Gateway::spawn(home.path(), &Options { config: Some("# auth:\n"), ..Options::default() });
+    assert_eq!(process.wait_for_exit().code(), Some(69));
+    let log = std::fs::read_to_string(home.path().join("log")).unwrap();
+    assert!(log.contains("countersign.yaml sets no key, although"), "{log}");
+}
+
 /// A stdio server that exists wherever the tests run: the program itself, with its own data.
 fn inner_server(case: &TestGateway, more: &str) -> String {
     let data = case.gateway.home.path().join("inner");

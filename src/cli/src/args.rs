@@ -210,7 +210,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// Accept the configured policy as it is, so that changes that loosen the policy of the last run do not wait for a
-    /// reviewer's consent
+    /// reviewer's consent, and a file that has lost all its keys is not refused
     #[arg(long)]
     pub accept_policy: bool,
     /// Started by `countersign stdio`: leave its session, use any port, exit after the last client.

@@ -4,7 +4,7 @@
 //! The file is in force as it is if no earlier policy is known, as at the first start, or if the operator accepts it
 //! (`serve --accept-policy`). An earlier policy that cannot be read counts as unknown, and the audit trail says so.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use jiff::Timestamp;
 
@@ -133,6 +133,14 @@ impl InitialConfig {
     pub fn config(&self) -> &Config {
         &self.loaded.config
     }
+}
+
+/// Returns the configuration file if it has lost all its keys since this gateway ran last, because a program may be about to write
+/// them. A reload refuses such a file too.
+#[must_use]
+pub fn find_emptied_file<'a>(loaded: &'a LoadedConfig, snapshots: &PolicySnapshots) -> Option<&'a Path> {
+    let had_keys = snapshots.own.as_ref().is_some_and(|own| snapshot::had_file_keys(&own.body));
+    loaded.file.as_deref().filter(|_| had_keys && !loaded.file_has_keys)
 }
 
 /// Predicts the configuration that a start would put into force, and the changes that it would hold back for consent. This is

@@ -45,7 +45,7 @@ use serde_json::{Value, json};
 pub use self::{
     apply::Reconfigurable,
     diff::Diff,
-    initial::{InitialConfig, predict_initial_config},
+    initial::{InitialConfig, find_emptied_file, predict_initial_config},
     pending::{Loosening, PendingPolicy},
     status::{ReloadCause, ReloadOutcome, ReloadStatus},
 };

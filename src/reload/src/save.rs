@@ -55,7 +55,7 @@ impl Reloader {
             let digest = digest::digest(&state.in_force, salt);
             let mut config = Config::clone(&state.in_force);
             config.upstreams.extend(state.suspended.iter().cloned());
-            let body = match snapshot::serialize_policy(&settings, &config, salt) {
+            let body = match snapshot::serialize_policy(&settings, &config, state.file_has_keys, salt) {
                 Ok(body) => body,
                 Err(error) => {
                     if !state.is_unsaved {

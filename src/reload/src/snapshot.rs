@@ -32,6 +32,8 @@ struct SnapshotBody {
     identity_provider: Option<SavedIdentityProvider>,
     /// The value of `dashboard.edit`; empty in snapshots of versions without that key.
     dashboard_edit: String,
+    /// The file set a key. Always `false` in snapshots of versions that did not save it.
+    file_has_keys: bool,
 }
 
 /// The identity provider with which people sign in.
@@ -114,10 +116,11 @@ pub(super) enum SavePolicyError {
 }
 
 /// Serializes the settings in force and the servers of `config`, including those that do not run. Fails if the result
-/// would be read back as a looser or stricter policy.
+/// would be read back as a looser or stricter policy. `file_has_keys` is what [`had_file_keys`] returns for the result.
 pub(super) fn serialize_policy(
     settings: &[ActiveSetting],
     config: &Config,
+    file_has_keys: bool,
     salt: &[u8; 16],
 ) -> Result<String, SavePolicyError> {
     let value = |setting: &ActiveSetting| match setting.key {
@@ -133,7 +136,7 @@ pub(super) fn serialize_policy(
     let issuers = config.auth.tokens.iter().map(|issuer| (issuer.issuer.clone(), snapshot_issuer(issuer))).collect();
     let identity_provider = config.auth.oidc.as_ref().map(snapshot_identity_provider);
     let dashboard_edit = <&str>::from(config.dashboard_edit).to_owned();
-    let body = SnapshotBody { policy, servers, issuers, identity_provider, dashboard_edit };
+    let body = SnapshotBody { policy, servers, issuers, identity_provider, dashboard_edit, file_has_keys };
     let body = serde_json::to_string(&body)?;
     let PreviousConfig { config: read_back, unreadable_reason, .. } = parse_previous(&body, config, Some(salt))?;
     if let Some(reason) = unreadable_reason {
@@ -146,6 +149,11 @@ pub(super) fn serialize_policy(
     }
     let keys: Vec<&str> = differences.iter().map(|loosening| loosening.key.as_str()).collect();
     Err(SavePolicyError::Differs(keys.join(", ")))
+}
+
+/// Returns `true` if the configuration file set a key when this snapshot was made.
+pub(super) fn had_file_keys(body: &str) -> bool {
+    serde_json::from_str::<SnapshotBody>(body).is_ok_and(|body| body.file_has_keys)
 }
 
 fn snapshot_identity_provider(provider: &OidcConfig) -> SavedIdentityProvider {

@@ -17,6 +17,7 @@ mod token_key;
 use std::{
     io::{IsTerminal, Write},
     net::SocketAddr,
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -82,6 +83,13 @@ pub enum ServeError {
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("the TLS certificate or key cannot be used: {0}")]
     Tls(String),
+    #[error(
+        "{} sets no key, although the configuration file did when the gateway ran last: a program may not have written its \
+         keys yet. If that is meant, write `mcpServers: {{}}` into the file, or start once with \
+         `countersign serve --accept-policy`",
+        .0.display()
+    )]
+    EmptiedFile(PathBuf),
     #[error("the start with this policy could not be recorded in the audit trail: {0}")]
     Policy(String),
     #[error("the key that seals the state of requests cannot be used: {0}")]

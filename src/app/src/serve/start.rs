@@ -72,7 +72,8 @@ pub async fn start(
     // The TLS files are checked before anything is opened, as is the key of stored tokens in `Storage::open`.
     let tls = loaded.config.tls.as_ref().map(http_tls::server_config).transpose().map_err(ServeError::Tls)?;
     let (tls, certificate) = tls.map(|tls| (tls.config, tls.fingerprint)).unzip();
-    let Storage { mut lock, location, store, credentials, sealers } = Storage::open(&loaded).await?;
+    let Storage { mut lock, location, store, credentials, sealers } =
+        Storage::open(&loaded, options.accept_policy).await?;
     let agent_command = agent_command(&source, &loaded.config);
     // Read before the policies, so that each decision at another node is either part of them or applied later.
     let last_read_entry = Arc::new(AtomicU64::new(store.heads().await?.audit.seq));

@@ -13,6 +13,7 @@ use super::{
 };
 use countersign_auth::stored_credentials::StoredCredentials;
 use countersign_config::LoadedConfig;
+use countersign_reload::find_emptied_file;
 use countersign_runtime::data_dir::{DataLock, lock_data_dir};
 use countersign_store::{Store, StoreError, StoreLocation};
 
@@ -31,11 +32,12 @@ pub(super) struct Storage {
 }
 
 impl Storage {
-    /// Reads the key of stored tokens, locks the data directory, opens the store, and creates the sealers.
+    /// Reads the key of stored tokens, locks the data directory, opens the store, and creates the sealers. Refuses a configuration
+    /// file that has lost all its keys, unless the operator accepts it.
     ///
     /// # Errors
-    /// [`ServeError::KeyFile`]; the errors of the lock, of the store and of [`Sealers::open`].
-    pub(super) async fn open(loaded: &LoadedConfig) -> Result<Self, ServeError> {
+    /// [`ServeError::KeyFile`]; [`ServeError::EmptiedFile`]; the errors of the lock, of the store and of [`Sealers::open`].
+    pub(super) async fn open(loaded: &LoadedConfig, accept_policy: bool) -> Result<Self, ServeError> {
         let config = &loaded.config;
         let token_secret = sealers::read_token_secret(config)?;
         catch_file_size_signal();
@@ -43,6 +45,10 @@ impl Storage {
         let location = StoreLocation::configured(&config.data, config.store_server())?;
         let start_timeout = config.store.as_ref().map_or(Duration::ZERO, |server| server.start_timeout);
         let store = open_store(&location, start_timeout).await?;
+        // Checked before anything that depends on a setting is written.
+        if !accept_policy && let Some(file) = find_emptied_file(loaded, &store.policies().await?) {
+            return Err(ServeError::EmptiedFile(file.to_owned()));
+        }
         location.claim_directory(loaded.source_file("store.url"))?;
         let credentials = Arc::new(StoredCredentials::open(&location)?);
         let sealers = Sealers::open(config, token_secret, &*store, &credentials).await?;

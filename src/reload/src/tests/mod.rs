@@ -225,6 +225,23 @@ async fn emptied_file_is_refused_until_sighup() {
 }
 
 #[tokio::test]
+async fn emptied_file_is_found_at_the_next_start() {
+    let is_emptied = |gateway: &TestGateway, yaml: &str| {
+        std::fs::write(gateway.file(), yaml).unwrap();
+        let loaded = load(&gateway.reloader.source.flags, &gateway.reloader.source.env).unwrap();
+        find_emptied_file(&loaded, &gateway.log.store.lock()).is_some()
+    };
+    let gateway = TestGateway::new(SERVERS);
+    assert!(!is_emptied(&gateway, ""), "no policy is known at the first start");
+    gateway.reloader.record_start().await.unwrap();
+    assert!(is_emptied(&gateway, "# mcpServers:\n") && !is_emptied(&gateway, "mcpServers: {}\n"));
+    // SIGHUP confirms the empty file.
+    std::fs::write(gateway.file(), "").unwrap();
+    gateway.reloader.reload(ReloadCause::Signal).await;
+    assert!(!is_emptied(&gateway, ""));
+}
+
+#[tokio::test]
 async fn refusal_ends_when_file_is_restored_unchanged() {
     let loose = "policy: { default: allow }\n";
     for (started, file) in [(SERVERS, SERVERS), ("", loose)] {

@@ -333,10 +333,10 @@ fn policy_that_would_be_misread_is_not_written() {
     let flags = Flags { config: Some(dir.path().join("c.yaml")), data: Some("data".into()), ..Flags::default() };
     let loaded = load(&flags, &Environment::new(dir.path(), &[])).unwrap();
     let mut settings = SettingsView::new(&loaded.settings).active_settings(&loaded.settings, &loaded.config, None, &[]);
-    assert!(snapshot::serialize_policy(&settings, &loaded.config, &[7; 16]).is_ok());
+    assert!(snapshot::serialize_policy(&settings, &loaded.config, true, &[7; 16]).is_ok());
     for quorum in ["1", "3", "many"] {
         settings.iter_mut().find(|setting| setting.key == "policy.review.quorum").unwrap().value = quorum.to_owned();
-        let refused = snapshot::serialize_policy(&settings, &loaded.config, &[7; 16]).unwrap_err().to_string();
+        let refused = snapshot::serialize_policy(&settings, &loaded.config, true, &[7; 16]).unwrap_err().to_string();
         assert!(refused.contains(if quorum == "many" { "quorum" } else { "policy.review" }), "{refused}");
     }
 }
