@@ -11,7 +11,7 @@ use support::{
     http::Conn,
     mcp::{ACCEPT, JSON, borrow_headers, initialize_params, modern_headers, notification, request, with_meta},
     postgres::Server,
-    tls::TlsGateway,
+    tls::{TlsGateway, create_certificate},
     ws::Ws,
 };
 
@@ -204,6 +204,11 @@ fn nodes_trust_the_certificates_in_the_store() {
         let listed = post(1, &["-H", &session, version], &request(2, "tools/list", json!({})));
         assert!(listed.contains("create_issue"), "{listed}");
     }
+    // A renewed certificate is registered as well.
+    let registered = || server.sql("cluster", "SELECT string_agg(certificate, ' ' ORDER BY id) FROM nodes");
+    let before = registered();
+    create_certificate(nodes[0].home.path());
+    eventually("the new certificate is registered", || (registered() != before).then_some(()));
     nodes.into_iter().for_each(TlsGateway::stop);
 }
 

@@ -1,9 +1,14 @@
 //! Tests of the program as scripts use it: exit codes, stdout, configuration errors, TLS.
 
-use std::{os::unix::fs::PermissionsExt as _, process::Stdio};
+use std::{os::unix::fs::PermissionsExt as _, path::Path, process::Stdio};
 
+use rustix::process::Signal;
 use serde_json::Value;
-use support::{Gateway, LISTEN, Options, Process, command, create_key, run, tls::TlsGateway, wait_until_ready};
+use support::{
+    Gateway, LISTEN, Options, Process, command, create_key, eventually, run, signal,
+    tls::{TlsGateway, create_certificate},
+    wait_until_ready,
+};
 
 #[test]
 fn invalid_config_names_line_and_remedy() {
@@ -123,5 +128,30 @@ fn tls_serves_http_1_and_2() {
         let out = tls.run(&[flag, "-o", "/dev/null", "-w", "%{http_code} %{http_version}", "/health"]);
         assert_eq!(String::from_utf8_lossy(&out.stdout), format!("200 {version}"));
     }
+    tls.stop();
+}
+
+#[test]
+fn renewed_certificate_is_served_without_restart() {
+    let tls = TlsGateway::start();
+    let renewed = tempfile::tempdir().unwrap();
+    let (cert, key) = create_certificate(renewed.path());
+    let old = renewed.path().join("old.pem");
+    std::fs::copy(&tls.cert, &old).unwrap();
+    let is_trusted = |authority: &Path| {
+        tls.run(&["--cacert", authority.to_str().unwrap(), "-o", "/dev/null", "/health"]).status.success()
+    };
+    // A certificate without its key is not used.
+    std::fs::copy(&cert, &tls.cert).unwrap();
+    signal(tls.process.0.id(), Signal::HUP);
+    eventually("the pair is refused", || {
+        let log = std::fs::read_to_string(tls.home.path().join("log")).unwrap();
+        log.contains("is not the key of the first certificate").then_some(())
+    });
+    assert!(is_trusted(&old) && !is_trusted(&cert));
+    std::fs::copy(&key, tls.home.path().join("key.pem")).unwrap();
+    signal(tls.process.0.id(), Signal::HUP);
+    eventually("the new certificate is served", || is_trusted(&cert).then_some(()));
+    assert!(!is_trusted(&old));
     tls.stop();
 }

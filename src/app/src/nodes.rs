@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::acceptances::{self, AcceptanceChange};
 use countersign_config::{Config, UpstreamTarget};
 use countersign_domain::changes::{audit::AuditEntry, digest::PartHasher};
+use countersign_http::tls::ServerCertificate;
 use countersign_reload::Reloader;
 use countersign_review::{Changes, ESCALATED_EVENT};
 use countersign_routing::table::{PublishedTable, RouteTable};
@@ -149,8 +150,8 @@ pub struct NodeSync {
     pub changes: Changes,
     pub reloader: Arc<Reloader>,
     pub url: String,
-    /// The fingerprint of the TLS certificate that this node presents at `url`.
-    pub certificate: String,
+    /// The TLS certificate that this node presents at `url`, if any.
+    pub certificate: Option<Arc<ServerCertificate>>,
     /// The number of the last audit entry that was read and applied. It begins with the last one when this node read the
     /// policies of the store, because earlier decisions are part of the configuration that it started with.
     pub last_read_entry: Arc<AtomicU64>,
@@ -164,7 +165,7 @@ impl NodeSync {
     /// # Errors
     /// Errors of the store.
     pub async fn introduce(&self) -> Result<(), StoreError> {
-        self.nodes.introduce(self.introduction(&self.reloader.config()));
+        self.nodes.introduce(self.introduction(&self.reloader.config(), self.certificate_fingerprint()));
         self.nodes.refresh().await
     }
 
@@ -201,13 +202,15 @@ impl NodeSync {
         // The acceptances and the rules were read earlier in the start, and other nodes may have written some since then. So all
         // records count as new.
         let mut applied_records = 0;
-        let mut introduced_config: Option<Arc<Config>> = None;
+        let mut introduced: Option<(Arc<Config>, String)> = None;
         let (mut published_states, mut breakers_open_at_peers) = (None, BTreeSet::new());
         loop {
-            let config = self.reloader.config();
-            if !introduced_config.as_ref().is_some_and(|introduced| Arc::ptr_eq(introduced, &config)) {
-                self.nodes.introduce(self.introduction(&config));
-                introduced_config = Some(config);
+            let (config, certificate) = (self.reloader.config(), self.certificate_fingerprint());
+            let is_current =
+                |introduced: &(Arc<Config>, String)| Arc::ptr_eq(&introduced.0, &config) && introduced.1 == certificate;
+            if !introduced.as_ref().is_some_and(is_current) {
+                self.nodes.introduce(self.introduction(&config, certificate.clone()));
+                introduced = Some((config, certificate));
             }
             #[allow(clippy::cast_precision_loss, reason = "a gauge")]
             gauge!(telemetry::NODES).set(self.nodes.live_count() as f64);
@@ -279,13 +282,18 @@ impl NodeSync {
         Ok(())
     }
 
-    fn introduction(&self, config: &Config) -> Introduction {
+    fn introduction(&self, config: &Config, certificate: String) -> Introduction {
         Introduction {
             url: self.url.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             configuration: configuration_fingerprint(config),
-            certificate: self.certificate.clone(),
+            certificate,
         }
+    }
+
+    /// Returns the fingerprint of the certificate in use, or an empty text without TLS.
+    fn certificate_fingerprint(&self) -> String {
+        self.certificate.as_ref().map(|certificate| certificate.fingerprint()).unwrap_or_default()
     }
 
     /// Reloads pins and standing rules from the store, and publishes to the feed what was decided at other nodes.
@@ -374,7 +382,7 @@ mod tests {
             changes,
             reloader: Arc::new(reloader),
             url: String::new(),
-            certificate: String::new(),
+            certificate: None,
             last_read_entry,
             end_lapsed_sessions: Box::new(|| ()),
         };

@@ -140,11 +140,12 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Returns `true` if the lease of the other node has expired or its address has changed. Returns `false` while this node does
-    /// not hold its own lease, because it then cannot know.
+    /// Returns `true` if the lease of the other node has expired or its URL has changed. Its certificate may have been renewed.
+    /// Returns `false` while this node does not hold its own lease, because it then cannot know.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.nodes.holds_claim(None) && self.nodes.peer(&self.node_id).as_ref() != Some(&self.address)
+        self.nodes.holds_claim(None)
+            && self.nodes.peer(&self.node_id).is_none_or(|address| address.url != self.address.url)
     }
 
     /// Waits until the node is gone.
@@ -401,12 +402,15 @@ mod tests {
         nodes::{Introduction, Node, ServerStates, StoreUpdates},
     };
 
-    /// A node without a lease, which considers no other node gone.
-    struct FakeNodes;
+    /// The address of the only other node. Without one, this node has no lease and considers no other node gone.
+    struct FakeNodes(Option<PeerAddress>);
 
     impl Nodes for FakeNodes {
         fn holds_claim(&self, _: Option<&Claimant>) -> bool {
-            false
+            self.0.is_some()
+        }
+        fn peer(&self, _: &str) -> Option<PeerAddress> {
+            self.0.clone()
         }
         fn subscribe_updates(&self) -> watch::Receiver<StoreUpdates> {
             watch::channel(StoreUpdates::default()).1
@@ -424,7 +428,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         let address = PeerAddress { url, certificate: "sha256:00".into() };
-        let peer = Peer { nodes: Arc::new(FakeNodes), node_id: "silent".into(), address, max_streams: 1 };
+        let peer = Peer { nodes: Arc::new(FakeNodes(None)), node_id: "silent".into(), address, max_streams: 1 };
         let send = || send_request(&peer, http::Request::new(()), None);
         tokio::time::pause();
         let began = tokio::time::Instant::now();
@@ -449,7 +453,7 @@ mod tests {
             }
         });
         let address = PeerAddress { url: url.clone(), certificate: String::new() };
-        let peer = Peer { nodes: Arc::new(FakeNodes), node_id: "full".into(), address, max_streams: 2 };
+        let peer = Peer { nodes: Arc::new(FakeNodes(None)), node_id: "full".into(), address, max_streams: 2 };
         let request = || http::Request::post(&url).body(()).unwrap();
         let endless = stream::iter([Ok(Bytes::from_static(b"part"))]).chain(stream::pending()).boxed_local();
         let (_, body) = send_request(&peer, request(), Some(endless)).await.unwrap();
@@ -459,6 +463,17 @@ mod tests {
             let chunks: Vec<_> = body.map(Result::unwrap).collect().await;
             assert_eq!(chunks, ["refused"]);
         }
+    }
+
+    #[test]
+    fn node_is_gone_with_another_url_but_not_certificate() {
+        let address = |url: &str, certificate: &str| PeerAddress { url: url.into(), certificate: certificate.into() };
+        let is_gone = |listed| {
+            let (nodes, address) = (Arc::new(FakeNodes(Some(listed))), address("https://a", "old"));
+            Peer { nodes, node_id: "a".into(), address, max_streams: 1 }.is_gone()
+        };
+        assert!(!is_gone(address("https://a", "renewed")));
+        assert!(is_gone(address("https://b", "old")));
     }
 
     #[test]

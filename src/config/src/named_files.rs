@@ -1,15 +1,16 @@
 //! Finds files and folders that the configuration names and that the gateway could not use at its start. The start reads them
 //! with the same functions.
 
-use std::{fmt, fs, path::Path, sync::Arc};
+use std::{fmt, fs, path::Path};
 
 use rustls::{
-    Error, ServerConfig,
+    Error,
     crypto::ring::default_provider,
     pki_types::{
         CertificateDer, PrivateKeyDer,
         pem::{self, PemObject as _},
     },
+    sign::CertifiedKey,
 };
 
 use super::{
@@ -34,19 +35,16 @@ impl fmt::Display for TlsFilesError {
 }
 
 impl TlsConfig {
-    /// Reads the certificate and its key. Returns the configuration of a server that uses them, and the certificate.
+    /// Reads the certificate, followed by its intermediates, and its key.
     ///
     /// # Errors
     /// Returns for each unusable file its path and the reason.
-    pub fn server_config(&self) -> Result<(ServerConfig, CertificateDer<'static>), TlsFilesError> {
-        let (chain, certificate, key) = match (read_certificates(&self.cert), read_private_key(&self.key)) {
-            (Ok((chain, certificate)), Ok(key)) => (chain, certificate, key),
+    pub fn read_certified_key(&self) -> Result<CertifiedKey, TlsFilesError> {
+        let (chain, key) = match (read_certificates(&self.cert), read_private_key(&self.key)) {
+            (Ok(chain), Ok(key)) => (chain, key),
             (certificates, key) => return Err(TlsFilesError { certificate: certificates.err(), key: key.err() }),
         };
-        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key));
-        Ok((config.map_err(|error| self.describe(&error))?, certificate))
+        CertifiedKey::from_der(chain, key, &default_provider()).map_err(|error| self.describe(&error))
     }
 
     fn describe(&self, error: &Error) -> TlsFilesError {
@@ -63,15 +61,15 @@ impl TlsConfig {
     }
 }
 
-/// Reads the certificates of a chain, and returns the first one separately, too.
-fn read_certificates(file: &Path) -> Result<(Vec<CertificateDer<'static>>, CertificateDer<'static>), String> {
+/// Reads the certificates of a chain, of which there is at least one.
+fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let pem = read_file(file)?;
     let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&pem).collect();
     let chain = chain.map_err(|error| format!("{} cannot be used: {error}", file.display()))?;
-    let Some(certificate) = chain.first().cloned() else {
+    if chain.is_empty() {
         return Err(format!("{} contains no certificate", file.display()));
-    };
-    Ok((chain, certificate))
+    }
+    Ok(chain)
 }
 
 fn read_private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
@@ -98,7 +96,7 @@ impl LoadedConfig {
             problems.push(Problem { origin, key: Some(key.to_owned()), message, remedy: remedy.to_owned() });
         };
         let config = &self.config;
-        if let Some(Err(error)) = config.tls.as_ref().map(TlsConfig::server_config) {
+        if let Some(Err(error)) = config.tls.as_ref().map(TlsConfig::read_certified_key) {
             if let Some(reason) = error.certificate {
                 report("tls.cert", reason, "Name a PEM file with the certificate, followed by its intermediates.");
             }
@@ -224,7 +222,7 @@ mod tests {
     fn both_unusable_tls_files_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let tls = TlsConfig { cert: dir.path().join("c.pem"), key: dir.path().join("k.pem") };
-        let error = tls.server_config().unwrap_err();
+        let error = tls.read_certified_key().unwrap_err();
         assert!(error.certificate.is_some() && error.key.is_some());
         assert!(error.to_string().contains("c.pem") && error.to_string().contains("k.pem"), "{error}");
     }

@@ -20,6 +20,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Identifies a version of a file: device, inode, size, and times of modification and status change.
 type FileStamp = (u64, u64, u64, i64, i64, i64, i64);
 
+/// The stamp of no file, so that a change since a file was read is noticed.
+const NO_STAMP: FileStamp = (0, 0, 0, 0, 0, 0, 0);
+
 async fn read_stamp(path: &Path) -> Option<FileStamp> {
     let meta = tokio::fs::metadata(path).await.ok().filter(std::fs::Metadata::is_file)?;
     Some((meta.dev(), meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()))
@@ -80,9 +83,8 @@ async fn watch(
     }
     let mut ticks = tokio::time::interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // No file has the stamp of zeros, so a change since the file was read is noticed. If there was no file, a new one
-    // counts as a change.
-    let initial_stamp = reloader.has_read_file().then_some((0, 0, 0, 0, 0, 0, 0));
+    // If there was no file, a new one counts as a change.
+    let initial_stamp = reloader.has_read_file().then_some(NO_STAMP);
     let mut detector = ChangeDetector::new(initial_stamp);
     let mut is_first_check = true;
     loop {
@@ -113,6 +115,19 @@ async fn watch(
                     reloader.reload(ReloadCause::File).await;
                 }
             }
+        }
+    }
+}
+
+/// Calls `on_change` once at the beginning and when one of these files has changed, until the future is dropped.
+pub async fn watch_files([first, second]: [&Path; 2], on_change: impl AsyncFn()) {
+    let mut ticks = tokio::time::interval(POLL_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut detector = ChangeDetector::new([Some(NO_STAMP); 2]);
+    loop {
+        ticks.tick().await;
+        if detector.observe([read_stamp(first).await, read_stamp(second).await]) {
+            on_change().await;
         }
     }
 }

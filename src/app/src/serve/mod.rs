@@ -26,6 +26,7 @@ use actix::Arbiter;
 use actix_web::dev::ServerHandle;
 use jiff::Timestamp;
 use tokio::signal::unix::SignalKind;
+use tokio_util::sync::CancellationToken;
 
 pub use self::notify::unready_reasons;
 use self::{endpoints::HttpTask, notify::ServiceManager, start::start};
@@ -33,6 +34,7 @@ use countersign_attach::{Users, gateway_file, hello, socket};
 use countersign_auth::{codes, stored_credentials::StoredCredentials};
 use countersign_config::{Config, Environment, Flags, LoadedConfig};
 use countersign_docs::DocsError;
+use countersign_http::tls::ServerCertificate;
 use countersign_protocol::McpError;
 use countersign_reload::{ConfigSource, ReloadCause, Reloader, watch};
 use countersign_review::StartError;
@@ -127,6 +129,8 @@ pub struct RunningGateway {
     pub standing_rules: Arc<StandingRuleService>,
     pub rule_counts: Arc<RuleCounts>,
     pub reloader: Arc<Reloader>,
+    /// The TLS certificate, if the gateway serves TLS.
+    pub certificate: Option<Arc<ServerCertificate>>,
     pub users: Users,
     pub options: Options,
     pub http_server: ServerHandle,
@@ -155,6 +159,9 @@ impl RunningGateway {
     async fn run_until_end(mut self, manager: Arc<ServiceManager>) -> Result<(), ServeError> {
         // The manager may request a reload as soon as it knows that the gateway serves.
         background::spawn(watch_config(&self, &manager));
+        if let Some(certificate) = &self.certificate {
+            background::spawn(watch_certificate(Arc::clone(certificate), self.endpoint.shutdown.child_token()));
+        }
         manager.notify_ready(&notify::describe(&self.endpoint.server));
         let mut threads: Vec<_> = self.threads.iter().map(Arbiter::handle).collect();
         threads.extend(self.endpoint.server.reviews.changes.threads());
@@ -232,14 +239,30 @@ impl RunningGateway {
     }
 }
 
+/// Reads the files of the certificate again. A blocking thread does it, since they may have been replaced by something that blocks.
+async fn renew_certificate(certificate: &Arc<ServerCertificate>) {
+    let certificate = Arc::clone(certificate);
+    let _ = background::spawn_blocking(move || certificate.renew()).await;
+}
+
+/// Renews the certificate whenever its files change, until the gateway ends.
+async fn watch_certificate(certificate: Arc<ServerCertificate>, shutdown: CancellationToken) {
+    let renewals = watch::watch_files(certificate.files(), async || renew_certificate(&certificate).await);
+    let _ = shutdown.run_until_cancelled(renewals).await;
+}
+
 /// Watches the configuration until the gateway ends, and tells the service manager when SIGHUP begins and ends a
 /// reload.
 fn watch_config(running: &RunningGateway, manager: &Arc<ServiceManager>) -> impl Future<Output = ()> + use<> {
     let (reloader, endpoint, manager) =
         (Arc::clone(&running.reloader), Arc::clone(&running.endpoint), Arc::clone(manager));
     let shutdown = endpoint.shutdown.child_token();
+    let certificate = running.certificate.clone();
     let reload = async move || {
         manager.notify_reloading();
+        if let Some(certificate) = &certificate {
+            renew_certificate(certificate).await;
+        }
         reloader.reload(ReloadCause::Signal).await;
         manager.notify_ready(&notify::describe(&endpoint.server));
     };

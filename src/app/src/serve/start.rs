@@ -35,7 +35,7 @@ use countersign_auth::{
 use countersign_bridge::StateSealer;
 use countersign_config::{AuthMode, Config, LoadedConfig, load::variable_name};
 use countersign_exchange::slots::StreamSlots;
-use countersign_http::{front::Front, guard::RequestAuthenticator, proof::GatewayProof, tls as http_tls};
+use countersign_http::{front::Front, guard::RequestAuthenticator, proof::GatewayProof, tls::ServerCertificate};
 use countersign_reload::{ConfigSource, InitialConfig, Reloader};
 use countersign_rest::{
     AccessData, AgentCommand, RestData, RoutedServers, ServerAccounts, ServerTrials, ServersView, SessionsView,
@@ -70,8 +70,9 @@ pub async fn start(
     metrics: Metrics,
 ) -> Result<RunningGateway, ServeError> {
     // The TLS files are checked before anything is opened, as is the key of stored tokens in `Storage::open`.
-    let tls = loaded.config.tls.as_ref().map(http_tls::server_config).transpose().map_err(ServeError::Tls)?;
-    let (tls, certificate) = tls.map(|tls| (tls.config, tls.fingerprint)).unzip();
+    let certificate = loaded.config.tls.as_ref().map(ServerCertificate::read).transpose().map_err(ServeError::Tls)?;
+    let certificate = certificate.map(Arc::new);
+    let tls = certificate.as_ref().map(ServerCertificate::server_config).transpose().map_err(ServeError::Tls)?;
     let Storage { mut lock, location, store, credentials, sealers } =
         Storage::open(&loaded, options.accept_policy).await?;
     let agent_command = agent_command(&source, &loaded.config);
@@ -105,7 +106,7 @@ pub async fn start(
     let nodes = Arc::clone(review.changes.nodes());
     let node_sync = NodeSync {
         url: nodes::node_url(config, address, &*nodes),
-        certificate: certificate.unwrap_or_default(),
+        certificate: certificate.clone(),
         last_read_entry,
         nodes,
         store: Arc::clone(store),
@@ -149,6 +150,7 @@ pub async fn start(
         standing_rules: rulings.standing_rules,
         rule_counts: rulings.rule_counts,
         reloader,
+        certificate,
         users,
         options,
         http_server,
