@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use support::{
     binary,
-    cli::{Home, Lines},
+    cli::{Home, Lines, object_in},
     eventually,
 };
 
@@ -191,6 +191,27 @@ fn running_gateway_reads_the_edited_file() {
         let listed = home.run_with(&[("COUNTERSIGN_KEY", key.trim())], &["servers"]).ends(0).stdout();
         (!listed.contains("broken")).then_some(())
     });
+    agent.close();
+    agent.finish();
+}
+
+#[test]
+fn server_with_reserved_characters_in_name_is_shown() {
+    let (home, _) = home_with(
+        "listen: 127.0.0.1:0\nmcpServers:\n  io.github.user/weather: { command: sh, args: [-c, exit 3] }\n  \
+         \"50%+\": { command: sh, args: [-c, exit 3] }\n",
+    );
+    let key = home.run(&["keys", "create", "--role", "reviewer", "--name", "alice"]).ends(0).stdout();
+    let mut agent = Lines::start(&home, &["stdio"]);
+    agent.ping("1");
+    for (name, segment) in [("io.github.user/weather", "io.github.user%2Fweather"), ("50%+", "50%25%2B")] {
+        let body = eventually("the server is known", || {
+            let (head, body) = home.ask("GET", &format!("/api/servers/{segment}"), Some(key.trim()), "");
+            head.starts_with("HTTP/1.1 200").then_some(body)
+        });
+        assert_eq!(object_in(&body)["name"], name);
+        home.run_with(&[("COUNTERSIGN_KEY", key.trim())], &["servers", "show", name]).ends(0);
+    }
     agent.close();
     agent.finish();
 }

@@ -170,11 +170,12 @@ impl Accounts {
     /// Removes the account of a principal. Returns `false` if there was none.
     ///
     /// # Errors
-    /// `STORE_UNAVAILABLE`; `FORBIDDEN` for the account of the gateway, unless the principal is an admin.
+    /// `NOT_FOUND` if no server of this name needs an account; `STORE_UNAVAILABLE`; `FORBIDDEN` for the account of the gateway,
+    /// unless the principal is an admin.
     pub async fn disconnect(&self, server: &str, principal: &Principal) -> Result<bool, McpError> {
-        let Some(server) = self.find_server(server).filter(|server| server.requires_consent()) else {
-            return Ok(false);
-        };
+        let server = self.find_server(server).filter(|server| server.requires_consent());
+        let server =
+            server.ok_or_else(|| McpError::new(ErrorKind::NotFound, ConnectError::UnknownServer.to_string()))?;
         let holder = self.holder_for(&server.oauth, principal);
         if !self.may_connect(&holder, principal.role) {
             return Err(McpError::new(ErrorKind::Forbidden, "only an admin can disconnect this server"));

@@ -75,15 +75,17 @@ async fn receive(endpoint: Endpoint, request: HttpRequest, payload: Payload) -> 
     let caller = caller::authenticate(&request)?;
     let principal = if endpoint.needs_reviewer { caller.reviewer()? } else { &caller.principal };
     let path_parameter = match request.match_info().get("id") {
-        Some(_) => path_id(&request).ok_or_else(|| {
-            let (object, kind) = endpoint.not_found;
-            Problem::new(kind, format!("{object} not found"))
-        })?,
+        Some(_) => path_id(&request)
+            .ok_or_else(|| {
+                let (object, kind) = endpoint.not_found;
+                Problem::new(kind, format!("{object} not found"))
+            })?
+            .to_owned(),
         None => path_name(&request),
     };
     let max = (endpoint.max_bytes)(&caller::access_data(&request)?.http);
     let body = read_json_text(max, &request, payload).await?;
-    Ok(Submission { principal: Arc::clone(principal), path_parameter: path_parameter.to_owned(), body })
+    Ok(Submission { principal: Arc::clone(principal), path_parameter, body })
 }
 
 /// The end of the time that a request may take. Its body shares it, because a body that comes too late is the fault of the client

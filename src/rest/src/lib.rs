@@ -59,6 +59,7 @@ use actix_web::{
     middleware::{Next, from_fn},
     web::{self, ServiceConfig},
 };
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -205,7 +206,7 @@ pub const ROUTES: &[Route] = &[
         },
     },
     route!(POST "/api/server-trials/{id}/decision", server_trials::decide),
-    // Before the servers' own paths, one of which may have this form.
+    // Before the servers' own paths. No server has this name.
     route!(READ "/api/servers/callback", server_accounts::finish),
     Route {
         path: "/api/servers/{name}",
@@ -333,9 +334,10 @@ pub async fn not_found(request: HttpRequest) -> Result<HttpResponse, Problem> {
     Err(Problem::not_found(request.path()))
 }
 
-/// Returns the `{name}` of the path.
-fn path_name(request: &HttpRequest) -> &str {
-    request.match_info().query("name")
+/// Returns the `{name}` of the path, without percent-encodings.
+fn path_name(request: &HttpRequest) -> String {
+    // Actix has decoded everything except `%25`, `%2F` and `%2B`.
+    percent_decode_str(request.match_info().query("name")).decode_utf8_lossy().into_owned()
 }
 
 /// Returns the `{id}` of the path if it has the form of an id of the gateway.

@@ -128,8 +128,8 @@ pub async fn connect(
         return Err(Problem::new(ErrorKind::Forbidden, message));
     }
     let server = path_name(&request);
-    check_host(&request, &accounts.connect_url(server))?;
-    let started = accounts.begin_connection(server, &caller.principal).await;
+    check_host(&request, &accounts.connect_url(&server))?;
+    let started = accounts.begin_connection(&server, &caller.principal).await;
     let StartedConsent { url, cookie } = started.map_err(|error| Problem::new(error_kind(error), error.to_string()))?;
     let mut response = json_ok(&AuthorizationPage { url });
     set_cookie(
@@ -189,7 +189,7 @@ pub async fn disconnect(
     request: HttpRequest,
     accounts: web::Data<dyn ServerAccounts>,
 ) -> Result<HttpResponse, Problem> {
-    let disconnected = accounts.disconnect(path_name(&request), &caller.principal).await?;
+    let disconnected = accounts.disconnect(&path_name(&request), &caller.principal).await?;
     Ok(json_ok(&Disconnected { disconnected }))
 }
 

@@ -258,7 +258,7 @@ pub async fn remove(
     let query = Query::read(&request, &["version", "preview"])?;
     let version = query.get("version").unwrap_or_default();
     let is_preview = query.boolean("preview")?;
-    let name = path_name(&request).to_owned();
+    let name = path_name(&request);
     let file = reloader.read_file().await.map_err(to_problem)?;
     let mut draft = EditDraft::default();
     draft.changes.push(ServerChange::Remove { name });

@@ -104,7 +104,7 @@ pub async fn get(
     acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
-    tools_page_response(path_name(&request), &acceptances, |tools| page::by_name(&query, tools, |tool| &tool.name))
+    tools_page_response(&path_name(&request), &acceptances, |tools| page::by_name(&query, tools, |tool| &tool.name))
 }
 
 fn tools_response(name: &str, acceptances: &ToolAcceptances) -> Result<HttpResponse, Problem> {

@@ -41,7 +41,8 @@ pub async fn deliveries(
     let query = Query::read(&request, &["limit", "cursor"])?;
     let limit = query.limit()?;
     // One more than the limit shows whether there is a next page.
-    let page_read = webhooks.deliveries(path_name(&request), query.number("cursor")?, limit + 1);
+    let name = path_name(&request);
+    let page_read = webhooks.deliveries(&name, query.number("cursor")?, limit + 1);
     let mut deliveries = page_read.await?;
     let has_more = deliveries.len() > limit;
     deliveries.truncate(limit);
@@ -67,7 +68,7 @@ pub async fn retry(
     webhooks: web::Data<Webhooks>,
 ) -> Result<HttpResponse, Problem> {
     caller.reviewer()?;
-    Ok(json_ok(&RetryResult { again: webhooks.retry(path_name(&request)).await? }))
+    Ok(json_ok(&RetryResult { again: webhooks.retry(&path_name(&request)).await? }))
 }
 
 /// Sends an event of the type `webhook.test`.
@@ -81,5 +82,5 @@ pub async fn test(
     webhooks: web::Data<Webhooks>,
 ) -> Result<HttpResponse, Problem> {
     caller.reviewer()?;
-    Ok(json_ok(&webhooks.send_test(path_name(&request)).await?))
+    Ok(json_ok(&webhooks.send_test(&path_name(&request)).await?))
 }

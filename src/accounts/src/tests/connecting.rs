@@ -324,6 +324,8 @@ async fn consent_at_unknown_or_unreachable_server_is_refused() {
     let fixture = Fixture::new(UpstreamOAuth::default());
     let outcome = fixture.node().begin_consent("other", &person("ann"), Timestamp::now()).await;
     assert_eq!(outcome.err(), Some(ConnectError::UnknownServer));
+    let error = fixture.node().disconnect("other", &person("ann")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotFound);
     fixture.provider.state.lock().unwrap().issuer_of_server = Some("http://127.0.0.1:1".to_owned());
     assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectError::AuthorizationServerUnreachable));
 }

@@ -47,8 +47,8 @@ fn join_path(base: &str, path: &[&str]) -> String {
     let mut url = base.to_owned();
     for part in path {
         url.push('/');
-        // A lone `.` or `..` would be resolved to another path.
-        let part = if part.chars().all(|c| c == '.') { "%2E" } else { part };
+        // A lone `.` or `..` would be resolved to another path, and nothing has a space as its name.
+        let part = if matches!(*part, "" | "." | "..") { " " } else { *part };
         url.extend(utf8_percent_encode(part, PATH_SEGMENT_ESCAPES));
     }
     url
@@ -66,7 +66,9 @@ mod tests {
             endpoint(&base, &["changes", "../../x?y#z"], &[("a", "1"), ("b", "x&y z")]),
             "http://127.0.0.1:8080/api/changes/..%2F..%2Fx%3Fy%23z?a=1&b=x%26y%20z"
         );
-        assert_eq!(endpoint(&base, &["changes", ".."], &[]), "http://127.0.0.1:8080/api/changes/%252E");
+        assert_eq!(endpoint(&base, &["changes", ".."], &[]), "http://127.0.0.1:8080/api/changes/%20");
+        assert_eq!(endpoint(&base, &["servers", "a/b%+"], &[]), "http://127.0.0.1:8080/api/servers/a%2Fb%25%2B");
+        assert_eq!(endpoint(&base, &["servers", "..."], &[]), "http://127.0.0.1:8080/api/servers/...");
         assert_eq!(dashboard_page(base.as_str(), &["servers", "a b"]), "http://127.0.0.1:8080/#/servers/a%20b");
         for bad in ["127.0.0.1:8080", "ftp://x", "http://u:p@x", "http://x/?a", "x"] {
             assert_eq!(parse(bad).unwrap_err().exit, Exit::Usage, "{bad}");

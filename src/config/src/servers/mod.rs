@@ -111,6 +111,11 @@ fn check_name(name: &str) -> Result<(), ValueError> {
         let remedy = format!("Choose 1 to {MAX_NAME_CHARS} visible characters.");
         return Err((format!("{} cannot be a server's name", quoted(name)), remedy));
     }
+    if matches!(name, "." | ".." | "callback") {
+        let message =
+            format!("{name} cannot be a server's name, because /api/servers/{name} is another path of the REST API");
+        return Err((message, "Choose another name.".to_owned()));
+    }
     if BUILT_IN_PROVIDERS.contains(&name.to_lowercase().as_str()) {
         return Err((format!("{name} is a provider of the gateway itself"), "Choose another name.".to_owned()));
     }

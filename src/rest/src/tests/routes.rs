@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use actix_web::test::{TestRequest, call_and_read_body, init_service};
+
 use super::*;
 use crate::openapi::description;
 use countersign_review::PlanAnnouncement;
@@ -146,6 +148,22 @@ async fn responses_match_the_description() {
     let event = endpoints.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap();
     check("ChangeEvent", &serde_json::from_slice(&event.json).unwrap());
     endpoints.close().await;
+}
+
+#[actix::test]
+async fn name_in_path_is_decoded_once() {
+    let name = web::get().to(|request: HttpRequest| async move { path_name(&request) });
+    let app = init_service(App::new().route("/{name}/tools", name)).await;
+    for (segment, expected) in [
+        ("io.github.user%2fweather", "io.github.user/weather"),
+        ("50%25%2B", "50%+"),
+        ("50%2525", "50%25"),
+        ("%252F", "%2F"),
+        ("a+b%20%C3%BC", "a+b ü"),
+    ] {
+        let request = TestRequest::with_uri(&format!("/{segment}/tools")).to_request();
+        assert_eq!(call_and_read_body(&app, request).await, expected);
+    }
 }
 
 #[actix::test]
