@@ -25,8 +25,6 @@ use countersign_upstream::server::Phase;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of consecutive polls in which a server must be down, or up again, before that is reported.
 const POLLS_UNTIL_REPORTED: u32 = 3;
-/// The maximum number of tools that one event names. It also has the total number.
-const MAX_NAMED_TOOLS: usize = 20;
 
 /// The state of a server at one poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,8 +91,7 @@ impl StatusTracker {
                 let new_tools: Vec<&String> = waiting.new.difference(&reported.waiting.new).collect();
                 let changed_tools: Vec<&String> = waiting.changed.difference(&reported.waiting.changed).collect();
                 if !new_tools.is_empty() || !changed_tools.is_empty() {
-                    let tools: Vec<&String> =
-                        changed_tools.iter().chain(&new_tools).copied().take(MAX_NAMED_TOOLS).collect();
+                    let tools: Vec<&String> = changed_tools.iter().chain(&new_tools).copied().collect();
                     let details = json!({ "tools": tools, "new": new_tools.len(), "changed": changed_tools.len() });
                     add_event("provider.tools_waiting", details);
                 }
@@ -259,9 +256,5 @@ mod tests {
         assert!(tracker.update(&up, None).is_empty(), "the table is the same");
         assert!(tracker.update(&up, Some(&waits(&[], &["a"]))).is_empty(), "tools were accepted");
         assert_eq!(tracker.update(&up, Some(&waits(&["b"], &["a"]))).len(), 1, "a tool waits again");
-        let many: Vec<String> = (0..50).map(|n| format!("t{n}")).collect();
-        let many = waits(&many.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
-        let events = tracker.update(&up, Some(&many));
-        assert_eq!((events[0]["tools"].as_array().unwrap().len(), &events[0]["new"]), (MAX_NAMED_TOOLS, &json!(50)));
     }
 }

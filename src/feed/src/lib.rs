@@ -11,6 +11,7 @@ use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use countersign_domain::changes::{Change, ChangeState};
@@ -19,6 +20,10 @@ use countersign_telemetry::GaugeGuard;
 
 /// The number of events that a subscriber which is behind reads from the store at a time.
 const CATCH_UP_BATCH: usize = 64;
+/// The maximum number of tools that the JSON of a live event names.
+const MAX_NAMED_TOOLS: usize = 20;
+/// The maximum size of the names of all tools that a live event keeps in memory.
+const MAX_TOOL_NAMES_BYTES: usize = 8 << 10;
 
 /// The change that an event is about, for subscribers inside the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +49,9 @@ pub struct FeedEvent {
     pub sse: Bytes,
     /// The change that a change event is about; `None` for other events.
     pub change: Option<FeedChange>,
+    /// All tools of a live event about tools, of which its JSON names only the first ones; empty if they are too many to keep.
+    /// `None` for other events.
+    pub tools: Option<Vec<String>>,
 }
 
 impl FeedEvent {
@@ -60,7 +68,7 @@ impl FeedEvent {
         let end = frame.len();
         frame.put_slice(b"\n\n");
         let sse = frame.freeze();
-        Self { seq, kind, json: sse.slice(start..end), sse, change }
+        Self { seq, kind, json: sse.slice(start..end), sse, change, tools: None }
     }
 
     /// Creates the first event for a subscriber that does not resume. It contains the current sequence number.
@@ -183,10 +191,20 @@ impl Feed {
     }
 
     /// Publishes a live event, such as `session.opened` or `rule.created`, to all subscribers. Its kind is the member
-    /// `type` of the JSON.
-    pub fn publish_live(&self, event: &serde_json::Value) {
-        let kind = event.get("type").and_then(serde_json::Value::as_str).unwrap_or("live").to_owned();
-        self.publish(FeedEvent::new(None, kind.into(), event.to_string().as_bytes(), None));
+    /// `type` of the JSON. Of its `tools`, only the first ones are sent.
+    pub fn publish_live(&self, event: &Value) {
+        let kind = event.get("type").and_then(Value::as_str).unwrap_or("live").to_owned();
+        let mut event = event.clone();
+        let tools = event.get_mut("tools").and_then(Value::as_array_mut).map(|names| {
+            let all_names = names.iter().filter_map(Value::as_str);
+            // The ring keeps events for a long time, and a server may have thousands of tools.
+            let fits = all_names.clone().map(str::len).sum::<usize>() <= MAX_TOOL_NAMES_BYTES;
+            let tools = if fits { all_names.map(str::to_owned).collect() } else { Vec::new() };
+            names.truncate(MAX_NAMED_TOOLS);
+            tools
+        });
+        let live = FeedEvent::new(None, kind.into(), event.to_string().as_bytes(), None);
+        self.publish(FeedEvent { tools, ..live });
     }
 
     /// Publishes an event. Only `PendingChanges` publishes change events, in order of the sequence numbers.

@@ -179,11 +179,9 @@ pub enum AcceptanceAction {
 /// Returns the feed event about definitions.
 #[must_use]
 pub fn acceptance_event(provider: &str, action: AcceptanceAction, tools: &[&str], by: Option<&str>) -> Value {
-    /// The maximum number of tool names in one event, which also contains the total number.
-    const MAX_NAMED_TOOLS: usize = 20;
     json!({
         "type": "provider.changed", "at": Timestamp::now().to_string(), "provider": provider,
-        "actor": by, "what": action, "tools": tools.get(..MAX_NAMED_TOOLS).unwrap_or(tools), "count": tools.len(),
+        "actor": by, "what": action, "tools": tools, "count": tools.len(),
     })
 }
 

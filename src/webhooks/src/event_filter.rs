@@ -7,6 +7,18 @@ use countersign_domain::{
     changes::ChangeState,
     webhooks::event::{EventFacts, event_types, glob_set},
 };
+use countersign_feed::FeedEvent;
+
+/// Returns the facts of an event, with all its tools. If these are too many to keep, there are none, and filters by tool do not
+/// apply.
+#[must_use]
+pub fn event_facts(event: &FeedEvent) -> EventFacts {
+    let facts = EventFacts::from_json(&event.json);
+    match &event.tools {
+        Some(tools) => EventFacts { tools: tools.clone(), ..facts },
+        None => facts,
+    }
+}
 
 /// The filter of one webhook's configuration.
 #[derive(Clone, Debug)]
@@ -59,6 +71,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use countersign_feed::Feed;
+    use countersign_store::StoreLocation;
 
     fn filter_with(change_config: impl FnOnce(&mut WebhookConfig)) -> EventFilter {
         let mut config = WebhookConfig::sample("hook");
@@ -113,5 +127,30 @@ mod tests {
             "a webhook gets no events about itself"
         );
         assert!(all.accepts("webhook.failing", &facts(&json!({ "webhook": "other" }))));
+    }
+
+    #[actix::test]
+    async fn tool_beyond_the_sent_ones_matches_its_filter() {
+        let dir = tempfile::tempdir().unwrap();
+        let feed = Feed::new(StoreLocation::directory(dir.path()).open().unwrap(), 0, 1);
+        let mut events = feed.subscribe(None).unwrap();
+        for (count, pattern, is_accepted) in [
+            (50, "files__t0", true),
+            (50, "files__t49", true),
+            (50, "files__t50", false),
+            // Their names are too long to be kept.
+            (5000, "files__t5000", true),
+        ] {
+            let tools: Vec<String> = (0..count).map(|n| format!("files__t{n}")).collect();
+            feed.publish_live(&json!({ "type": "provider.changed", "provider": "files", "tools": tools }));
+            let event = events.next().await.unwrap();
+            let sent: Value = serde_json::from_slice(&event.json).unwrap();
+            assert_eq!(sent["tools"].as_array().unwrap().as_slice(), &tools[..20]);
+            let filter = filter_with(|config| {
+                config.events = texts(&["*"]);
+                config.tools = texts(&[pattern]);
+            });
+            assert_eq!(filter.accepts(&event.kind, &event_facts(&event)), is_accepted, "{count} {pattern}");
+        }
     }
 }

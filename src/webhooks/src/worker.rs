@@ -24,15 +24,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     WebhookStatus,
-    event_filter::EventFilter,
+    event_filter::{EventFilter, event_facts},
     lanes::Lanes,
     send::{AttemptOutcome, DeliveryId, DeliverySender, FailedAttempt},
 };
 use countersign_config::WebhookConfig;
-use countersign_domain::{
-    changes::Claimant,
-    webhooks::event::{EventFacts, outgoing_json},
-};
+use countersign_domain::{changes::Claimant, webhooks::event::outgoing_json};
 use countersign_feed::{Feed, FeedEvent, FeedSubscription};
 use countersign_net::random_byte;
 use countersign_runtime::{
@@ -273,7 +270,7 @@ impl Worker {
         if !filter.accepts_kind(&event.kind) {
             return None;
         }
-        let facts = EventFacts::from_json(&event.json);
+        let facts = event_facts(event);
         filter.accepts(&event.kind, &facts).then(|| PendingDelivery {
             id: 0,
             key: event.seq.map_or_else(new_unnumbered_key, |seq| seq.to_string()),
