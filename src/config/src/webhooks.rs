@@ -271,7 +271,7 @@ fn format_value(key: &str, node: &Node) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::{collections::BTreeSet, path::Path};
 
     use super::*;
     use crate::{
@@ -319,6 +319,22 @@ mod tests {
         let documented = &shown.webhooks.enabled[0];
         assert_eq!((plain.timeout, plain.give_up_after), (documented.timeout, documented.give_up_after));
         assert_eq!((plain.format, documented.keys.len()), (documented.format, 2));
+    }
+
+    #[test]
+    fn commented_block_lists_every_event_type() {
+        let start = DEFAULT_YAML.find("# Types of events").unwrap();
+        let end = start + DEFAULT_YAML[start..].find("If the gateway").unwrap();
+        let comment = DEFAULT_YAML[start..end].replace(['#', '\n'], " ");
+        // Explanations in brackets may contain commas.
+        let text: String = comment.split(['(', ')']).step_by(2).collect();
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lists = text.split('.').zip(text.split('.').skip(1));
+        let lists = lists.filter_map(|(subject, kinds)| Some((subject.trim(), kinds.strip_prefix("*: ")?)));
+        let listed: BTreeSet<String> = lists
+            .flat_map(|(subject, kinds)| kinds.split(',').map(move |kind| format!("{subject}.{}", kind.trim())))
+            .collect();
+        assert_eq!(listed, event_types().map(str::to_owned).collect::<BTreeSet<_>>());
     }
 
     #[test]

@@ -263,6 +263,7 @@ pub struct RuleEvent {
     /// The comment of a person, or the reason for the event.
     #[schema(required)]
     pub comment: Option<String>,
+    /// The rule without its arguments, and without the values of `matching`.
     pub rule: StandingRule,
 }
 

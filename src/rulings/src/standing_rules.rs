@@ -396,6 +396,7 @@ impl StandingRuleService {
 
     fn announce(&self, rule: &StandingRule, feed_event: &'static str, by: &str, comment: Option<&str>) {
         let at = self.now().to_string();
+        let rule = rule.without_arguments();
         let event = json!({ "type": feed_event, "at": at, "actor": by, "comment": comment, "rule": rule });
         self.deps.feed.publish_live(&event);
     }

@@ -29,7 +29,7 @@ use super::{
     send::{AttemptOutcome, DeliveryId, DeliverySender, FailedAttempt},
 };
 use countersign_config::WebhookConfig;
-use countersign_domain::{changes::Claimant, webhooks::event::outgoing_json};
+use countersign_domain::changes::Claimant;
 use countersign_feed::{Feed, FeedEvent, FeedSubscription};
 use countersign_net::random_byte;
 use countersign_runtime::{
@@ -277,7 +277,7 @@ impl Worker {
             seq: event.seq,
             kind: event.kind.clone().into_owned(),
             subject: facts.subject,
-            event: outgoing_json(&event.json),
+            event: String::from_utf8_lossy(&event.json).into_owned(),
             attempts: 0,
             since: self.nodes.now(),
         })

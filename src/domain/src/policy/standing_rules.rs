@@ -182,6 +182,17 @@ impl PartialEq for StandingRule {
 impl Eq for StandingRule {}
 
 impl StandingRule {
+    /// Returns the rule as events contain it: without its arguments, and without the values with which it compares arguments.
+    #[must_use]
+    pub fn without_arguments(&self) -> Self {
+        let without_value = |pattern: &ArgumentPattern| ArgumentPattern {
+            argument: pattern.argument.clone(),
+            equals: None,
+            within: None,
+        };
+        Self { arguments: None, matching: self.matching.iter().map(without_value).collect(), ..self.clone() }
+    }
+
     /// Returns the principal who created the rule.
     #[must_use]
     pub fn creator(&self) -> Principal {

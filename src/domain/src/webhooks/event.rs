@@ -1,4 +1,4 @@
-//! The facts of a feed event, the patterns for its type, and the JSON that is sent.
+//! The facts of a feed event, and the patterns for its type.
 //!
 //! Transitions of changes are durable in the feed. Other events (`change.escalated`, `change.reminder`, `rule.*`, `provider.*`,
 //! `config.*`, `webhook.*`) reach only current subscribers: a webhook stores the events that it receives, and misses events that
@@ -6,7 +6,6 @@
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::changes::{ChangeState, machine::EventKind};
 
@@ -90,21 +89,6 @@ impl EventFacts {
     }
 }
 
-/// Returns the JSON of an event without the arguments of a standing rule and the values with which the rule compares arguments,
-/// which must not leave the gateway.
-#[must_use]
-pub fn outgoing_json(json: &[u8]) -> String {
-    let text = String::from_utf8_lossy(json).into_owned();
-    let Ok(mut event) = text.parse::<Value>() else { return text };
-    let Some(rule) = event.get_mut("rule").and_then(Value::as_object_mut) else { return text };
-    rule.shift_remove("arguments");
-    let patterns = rule.get_mut("matching").and_then(Value::as_array_mut).into_iter().flatten();
-    for pattern in patterns.filter_map(Value::as_object_mut) {
-        pattern.retain(|member, _| member == "argument");
-    }
-    event.to_string()
-}
-
 /// Returns `true` if a pattern matches at least one event type.
 #[must_use]
 pub fn matches_any_type(pattern: &str) -> bool {
@@ -129,10 +113,6 @@ mod tests {
 
     use super::*;
 
-    fn facts(event: &Value) -> EventFacts {
-        EventFacts::from_json(event.to_string().as_bytes())
-    }
-
     #[test]
     fn patterns_match_known_event_types_only() {
         assert!(matches_any_type("change.*") && matches_any_type("*") && matches_any_type("rule.created"));
@@ -140,17 +120,12 @@ mod tests {
     }
 
     #[test]
-    fn rule_arguments_are_not_sent() {
-        let rule = json!({ "type": "rule.created", "rule": {
-            "id": "srl_1", "provider": "files", "tool": "files__write", "arguments": { "secret": 1 }, "uses": 0,
-        } });
-        let out = outgoing_json(rule.to_string().as_bytes());
-        assert!(!out.contains("secret") && out.contains("srl_1"), "{out}");
-        assert_eq!(facts(&rule).tools, ["files__write"]);
-        let matching = json!([{ "argument": "to", "equals": "secret" }, { "argument": "path", "within": "/secret" }]);
-        let out = outgoing_json(json!({ "rule": { "id": "srl_2", "matching": matching } }).to_string().as_bytes());
-        assert_eq!(out, r#"{"rule":{"id":"srl_2","matching":[{"argument":"to"},{"argument":"path"}]}}"#);
-        assert_eq!(outgoing_json(b"{\"change\":1}"), "{\"change\":1}");
+    fn rule_event_is_about_the_tool_of_the_rule() {
+        let rule =
+            json!({ "type": "rule.created", "rule": { "id": "srl_1", "provider": "files", "tool": "files__write" } });
+        let facts = EventFacts::from_json(rule.to_string().as_bytes());
+        assert_eq!((facts.subject.as_str(), facts.server.as_deref()), ("srl_1", Some("files")));
+        assert_eq!(facts.tools, ["files__write"]);
         assert_eq!(EventFacts::from_json(b"no json").subject, "configuration");
     }
 }

@@ -2,6 +2,7 @@
 
 use countersign_domain::{
     changes::{ChangeState, retention::redact, testing::change},
+    policy::ArgumentPattern,
     principal::{Claims, Role},
 };
 use countersign_routing::table::RouteTable;
@@ -218,5 +219,27 @@ async fn rule_from_redacted_change_needs_any_arguments() {
     let refused = rules.create(&redacted, &alice, request(RuleArguments::Exact)).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::ValidationFailed, "{refused:?}");
     assert!(rules.create(&redacted, &alice, request(RuleArguments::Any)).await.unwrap().covers_any_arguments());
+    store.close();
+}
+
+#[tokio::test]
+async fn rule_event_has_no_arguments() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
+    let (rules, _) = open_rules(&store).await;
+    let mut events = rules.deps.feed.subscribe(None).unwrap();
+    let arguments = serde_json::value::to_raw_value(&json!({ "text": "secret" })).unwrap();
+    let rule = StandingRule {
+        arguments: Some(arguments.into()),
+        matching: vec![
+            ArgumentPattern::equal("to", &json!("secret")),
+            ArgumentPattern::within("path", "/secret".to_owned()),
+        ],
+        ..allow("write", &Principal::new("alice", Role::Reviewer))
+    };
+    rules.announce(&rule, "rule.created", "alice", None);
+    let event: Value = serde_json::from_slice(&events.next().await.unwrap().json).unwrap();
+    assert_eq!((&event["rule"]["id"], &event["rule"]["arguments"]), (&json!(rule.id), &Value::Null));
+    assert_eq!(event["rule"]["matching"], json!([{ "argument": "to" }, { "argument": "path" }]));
     store.close();
 }
