@@ -57,7 +57,7 @@ struct SignedInPrincipal<'a> {
         description = "`countersign_session`: HttpOnly, SameSite=Strict, Path=/, and Secure over https.")),
         description = "The sign-in. The page keeps the secret in its `sessionStorage` and sends it in the header \
             `X-Countersign-Secret` of every request; the cookie alone authorizes nothing."),
-    (status = 401), (status = 403), (status = 429), (status = 503), (status = 504)))]
+    (status = 401), (status = 429)))]
 pub async fn sign_in(
     request: HttpRequest,
     payload: web::Payload,

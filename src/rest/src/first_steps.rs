@@ -101,7 +101,7 @@ const fn can_be_decided(state: ChangeState) -> bool {
 /// in the tracker. The change is reviewed, decided and run like any other. If a test change is pending already, or is proposed at
 /// the same moment, the response is that change. It is 404 if the tracker is off, and 403 if the policy denies the call.
 #[utoipa::path(post, path = "/api/test-change", operation_id = "proposeTestChange", responses(
-    (status = 200, description = "The pending change", body = Change), (status = 404), (status = 429)))]
+    (status = 200, description = "The pending change", body = Change), (status = 404)))]
 pub async fn propose_test_change(
     caller: Caller,
     standing_rules: web::Data<StandingRuleService>,

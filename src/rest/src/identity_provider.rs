@@ -88,7 +88,7 @@ fn cli_settings(config: &OidcConfig, tokens: &TokenVerifier) -> Option<ClientSet
 /// With the id of a change, the person must authenticate again, as recently and as strongly as the rule of the change requires.
 #[utoipa::path(get, path = "/api/sign-in/provider", operation_id = "beginProviderSignIn", security(()),
     params(("change" = Option<String>, Query, description = "The id of the change to decide on.")), responses(
-    (status = 302, description = "The provider's page, or the dashboard with `#sign-in-problem=…`"), (status = 400), (status = 503)))]
+    (status = 302, description = "The provider's page, or the dashboard with `#sign-in-problem=…`")))]
 pub async fn begin(
     request: HttpRequest,
     data: web::Data<SignInData>,
@@ -160,7 +160,7 @@ struct LogoutForm {
 /// Ends the sign-ins of a person or a session that the identity provider has signed out (OpenID Connect Back-Channel Logout 1.0).
 #[utoipa::path(post, path = "/api/sign-in/back-channel-logout", operation_id = "backChannelLogout", security(()),
     request_body(content = LogoutForm, content_type = "application/x-www-form-urlencoded"), responses(
-    (status = 200, description = "The sign-ins have ended."), (status = 400), (status = 408), (status = 413), (status = 503)))]
+    (status = 200, description = "The sign-ins have ended.")))]
 pub async fn back_channel_logout(
     request: HttpRequest,
     payload: web::Payload,

@@ -59,7 +59,7 @@ impl Body for RuleRequest {}
 /// have approved the change alone may create it, never the proposer. It does not apply to calls of its creator, to calls that
 /// the policy denies, or to a new or changed definition. A `deny` rule refuses calls regardless of other rules.
 #[utoipa::path(post, path = "/api/changes/{id}/rule", operation_id = "createRule", request_body = RuleRequest,
-    responses((status = 200, description = "The rule", body = StandingRule), (status = 409), (status = 429)))]
+    responses((status = 200, description = "The rule", body = StandingRule), (status = 409)))]
 pub async fn create(
     submission: Submission<RuleRequest>,
     changes: web::Data<Changes>,

@@ -214,11 +214,11 @@ impl ServerTrials {
         let mut all = self.lock();
         let running = all.iter().filter(|trial| trial.state == TrialState::Running).count();
         if state == TrialState::Running && running >= MAX_RUNNING {
-            return Err(Problem::new(ErrorKind::RateLimited, "other servers are being tried; try again in a minute"));
+            let message = "other servers are being tried; try again in a minute";
+            return Err(Problem::new(ErrorKind::RateLimited, message).with("retryAfter", 60));
         }
         let trial = all.iter_mut().find(|trial| trial.id == id && trial.state == TrialState::Waiting);
-        let trial =
-            trial.ok_or_else(|| Problem::new(ErrorKind::VersionConflict, "the trial does not wait any more"))?;
+        let trial = trial.ok_or_else(|| Problem::new(ErrorKind::VersionConflict, "the trial no longer waits"))?;
         trial.set_state(state);
         trial.decided_by = by.map(|by| by.name.clone());
         Ok(trial.clone())
@@ -299,7 +299,7 @@ struct Trials {
 /// called, and nothing is written. A command or address that the file does not have waits for the consent of another person,
 /// unless the request comes from the machine itself in `auth.mode: local`. `GET /api/server-trials` has the result.
 #[utoipa::path(post, path = "/api/server-trials", operation_id = "tryServer", request_body = TrialRequest,
-    responses((status = 200, description = "The trial", body = Trial), (status = 429)))]
+    responses((status = 200, description = "The trial", body = Trial)))]
 pub async fn start(
     submission: Submission<TrialRequest>,
     request: HttpRequest,

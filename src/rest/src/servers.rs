@@ -162,7 +162,7 @@ impl Body for AllowRequest {}
 /// or if its reviews require a preview, a sign-in or several approvals. It is 409 if a tool differs from what was shown. No tool is
 /// allowed then.
 #[utoipa::path(post, path = "/api/servers/{name}/allow", operation_id = "letToolsRun", request_body = AllowRequest,
-    responses((status = 200, description = "The current tools", body = ServerTools), (status = 409), (status = 429)))]
+    responses((status = 200, description = "The current tools", body = ServerTools), (status = 409)))]
 pub async fn allow(
     submission: Submission<AllowRequest>,
     standing_rules: web::Data<StandingRuleService>,

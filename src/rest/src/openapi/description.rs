@@ -92,7 +92,11 @@ struct Operations;
 
 /// The problems of operations: status, name and description.
 const PROBLEMS: [(&str, &str, &str); 14] = [
-    ("400", "BadRequest", "`INVALID_PARAMS` (a query parameter), `PARSE_ERROR` (a body that is not JSON)"),
+    (
+        "400",
+        "BadRequest",
+        "`INVALID_PARAMS` (a query parameter), `PARSE_ERROR` (a body that is not JSON), or `INVALID_REQUEST`",
+    ),
     ("401", "Unauthorized", "`UNAUTHORIZED`: the credential is missing, unknown, revoked or expired"),
     (
         "403",
@@ -117,7 +121,7 @@ const PROBLEMS: [(&str, &str, &str); 14] = [
          `COMMENT_REQUIRED`",
     ),
     ("426", "UpgradeRequired", "`INVALID_REQUEST`: not a WebSocket handshake"),
-    ("429", "Limited", "`RATE_LIMITED`: too many failed attempts or rules"),
+    ("429", "Limited", "`RATE_LIMITED`: too many failed attempts, rules, test changes or trials of servers"),
     ("502", "BadGateway", "`UPSTREAM_UNAVAILABLE`: an authorization server cannot be reached or used"),
     ("503", "Unavailable", "`STORE_UNAVAILABLE`, `OVERLOADED` or `SHUTTING_DOWN`"),
     (
@@ -203,7 +207,6 @@ fn flatten_members(schemas: &Map<String, Value>, schema: &Value) -> (Map<String,
 fn complete_operation(path: &str, operation: &mut Value) {
     let has_body = operation.get("requestBody").is_some();
     let needs_credential = operation.get("security").is_none();
-    let has_parameters = operation.get("parameters").is_some();
     let name = path.split(['{', '}']).nth(1);
     // The macro names them after modules.
     if let Some(members) = operation.as_object_mut() {
@@ -211,8 +214,10 @@ fn complete_operation(path: &str, operation: &mut Value) {
     }
     for (status, problem, _) in PROBLEMS {
         let is_possible = match status {
-            "400" => has_body || has_parameters,
-            "401" | "403" | "503" | "504" => needs_credential,
+            // An unknown query parameter, a foreign Origin or Host, too many connections, or a request that takes too long.
+            "400" | "403" | "503" | "504" => true,
+            // Each wrong credential is a failed attempt.
+            "401" | "429" => needs_credential,
             "404" => name.is_some(),
             "408" | "413" | "415" | "422" => has_body,
             _ => false,

@@ -37,7 +37,8 @@ async fn trial_is_not_listed_if_too_many_others_run() {
     }
     let body = json!({ "name": "b", "text": r#"{"command": "sh"}"# });
     for _ in 0..=MAX_OPEN_PER_PERSON {
-        assert_eq!(endpoints.post("/api/server-trials", &root, &body).await.problem(429), "RATE_LIMITED");
+        let refused = endpoints.post("/api/server-trials", &root, &body).await;
+        assert_eq!((refused.problem(429).as_str(), refused.header("retry-after")), ("RATE_LIMITED", Some("60")));
         assert_eq!(endpoints.data.trials.lock().len(), MAX_RUNNING);
     }
     endpoints.close().await;

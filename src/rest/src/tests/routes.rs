@@ -205,6 +205,38 @@ async fn query_of_endpoint_without_parameters_is_refused() {
 }
 
 #[actix::test]
+async fn refusals_of_every_operation_are_described() {
+    let endpoints = Endpoints::open().await;
+    let document = description::document();
+    let foreign = [("Origin", "https://evil.example")];
+    let wrong_key = format!("Bearer csk_{}", "0".repeat(43));
+    let wrong_key = [("Authorization", wrong_key.as_str())];
+    for route in ROUTES {
+        let path = route.path.replace("{id}", "chg_x").replace("{name}", "pretend");
+        for method in route.allow.split(", ").filter(|m| *m != "HEAD") {
+            let operation = &document["paths"][route.path][method.to_lowercase()];
+            let check = |reply: Reply, status: u16| {
+                assert_eq!(reply.status, status, "{method} {path}: {reply:?}");
+                assert!(operation["responses"].get(status.to_string()).is_some(), "{method} {path}: {status}");
+            };
+            check(endpoints.send(method, &format!("{path}?access_token=x"), &[], None).await, 400);
+            check(endpoints.send(method, &path, &foreign, None).await, 403);
+            if operation.get("security").is_some() {
+                continue;
+            }
+            // The limit of failed attempts recovers with time.
+            let mut reply = endpoints.send(method, &path, &wrong_key, None).await;
+            while reply.status == 401 {
+                reply = endpoints.send(method, &path, &wrong_key, None).await;
+            }
+            assert!(reply.header("retry-after").is_some(), "{method} {path}: {reply:?}");
+            check(reply, 429);
+        }
+    }
+    endpoints.close().await;
+}
+
+#[actix::test]
 async fn unknown_method_or_path_is_problem() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
