@@ -1,7 +1,7 @@
 //! Plain HTTP for clients without MCP: health, info, metrics, the tools, and a call as one POST with its arguments as the body.
 //! Policy and results are the same as those of MCP.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use actix_web::{
     HttpRequest, HttpResponse,
@@ -140,20 +140,27 @@ fn response(reply: &Reply) -> Result<HttpResponse, Problem> {
 /// Returns the members of `_meta` that the headers stand for, as the text of a JSON object.
 ///
 /// # Errors
-/// `INVALID_REQUEST` for a header that is given more than once, since different readers might pick different ones.
+/// `INVALID_REQUEST` for a header that is given more than once, since different readers might pick different ones, and for an
+/// idempotency key that is not UTF-8.
 fn read_meta(request: &HttpRequest) -> Result<String, McpError> {
     let headers = HeaderView(request.headers());
+    let invalid = |message: String| Err(McpError::new(ErrorKind::InvalidRequest, message));
     let mut members = Vec::new();
     for (name, key) in [("Idempotency-Key", keys::IDEMPOTENCY_KEY), ("Countersign-Reason", keys::REASON)] {
-        match headers.field(name) {
-            HeaderField::Absent => {}
-            HeaderField::One(value) => {
-                members.extend(str::from_utf8(value).ok().map(|text| format!("\"{key}\":{}", quoted(text))));
+        let value = match headers.field(name) {
+            HeaderField::Absent => continue,
+            HeaderField::One(value) => value,
+            HeaderField::Repeated => return invalid(format!("more than one {name} header")),
+        };
+        let text = match str::from_utf8(value) {
+            Ok(text) => Cow::Borrowed(text),
+            Err(_) if key == keys::IDEMPOTENCY_KEY => {
+                return invalid(format!("the {name} header is not UTF-8; use ASCII characters only"));
             }
-            HeaderField::Repeated => {
-                return Err(McpError::new(ErrorKind::InvalidRequest, format!("more than one {name} header")));
-            }
-        }
+            // Some HTTP clients send header text as Latin-1, where each byte is a code point. The reason is text for people.
+            Err(_) => value.iter().copied().map(char::from).collect(),
+        };
+        members.push(format!("\"{key}\":{}", quoted(&text)));
     }
     Ok(format!("{{{}}}", members.join(",")))
 }
@@ -241,5 +248,20 @@ mod tests {
         for repeated in [key, reason] {
             assert_eq!(read(&[repeated, ("accept", "*/*"), repeated]), Err(ErrorKind::InvalidRequest), "{repeated:?}");
         }
+    }
+
+    #[test]
+    fn header_in_latin1_is_refused_as_key_and_decoded_as_reason() {
+        let read = |name: &str, value: &[u8]| {
+            read_meta(&TestRequest::default().insert_header((name, value)).to_http_request())
+        };
+        let reason = r#"{"dev.countersign/reason":"Für Ü"}"#;
+        for value in ["Für Ü".as_bytes(), b"F\xfcr \xdc"] {
+            assert_eq!(read("countersign-reason", value).unwrap(), reason, "{value:?}");
+        }
+        assert_eq!(read("idempotency-key", "ü".as_bytes()).unwrap(), r#"{"dev.countersign/idempotencyKey":"ü"}"#);
+        let error = read("idempotency-key", b"\xfc").unwrap_err();
+        assert_eq!(error.kind, ErrorKind::InvalidRequest);
+        assert!(error.message.contains("Idempotency-Key"), "{error:?}");
     }
 }
