@@ -65,7 +65,8 @@ error_table! {
     ValidationFailed = -32602, "VALIDATION_FAILED", 422;
     Unauthorized = -31001, "UNAUTHORIZED", 401;
     Forbidden = -31002, "FORBIDDEN", 403;
-    ToolExecution = -31003, "TOOL_EXECUTION_ERROR", 500;
+    /// The tool failed. After the status 500, some clients would repeat the call by themselves.
+    ToolExecution = -31003, "TOOL_EXECUTION_ERROR", 422;
     ResourceAccessDenied = -31004, "RESOURCE_ACCESS_DENIED", 403;
     NotInitialized = -31005, "NOT_INITIALIZED", 400;
     SessionNotFound = -31006, "SESSION_NOT_FOUND", 404;

@@ -118,7 +118,7 @@ const PROBLEMS: [(&str, &str, &str); 14] = [
         "422",
         "Invalid",
         "`VALIDATION_FAILED`: JSON of another shape or with unknown members, or arguments that the tool's schema refuses; \
-         `COMMENT_REQUIRED`",
+         `TOOL_EXECUTION_ERROR`: the tool failed; `COMMENT_REQUIRED`",
     ),
     ("426", "UpgradeRequired", "`INVALID_REQUEST`: not a WebSocket handshake"),
     ("429", "Limited", "`RATE_LIMITED`: too many failed attempts, rules, test changes or trials of servers"),

@@ -8,7 +8,7 @@ use actix_web::{
     http::{StatusCode, header},
     web,
 };
-use serde_json::value::RawValue;
+use serde_json::{Value, json, value::RawValue};
 
 use super::{HeaderView, identify, read_body};
 use crate::endpoint::McpEndpoint;
@@ -107,13 +107,7 @@ pub async fn call(
     let work = move || async move { call_tool(&endpoint, identity, &name, &body, &meta).await };
     match large_messages.run_sized(bytes, &principal.name, work).await? {
         Ok(reply) => response(&reply),
-        Err(error) => match &error.passthrough {
-            Some(foreign) => {
-                let error = McpError::new(error.kind, error.message.clone()).with("upstreamCode", foreign.code);
-                Err(tool_failure(error.kind, &ToolResult::error(&error)))
-            }
-            None => Err(error.into()),
-        },
+        Err(error) => Err(refusal(error)),
     }
 }
 
@@ -132,7 +126,7 @@ fn response(reply: &Reply) -> Result<HttpResponse, Problem> {
             Ok(HttpResponse::Accepted().insert_header((header::LOCATION, format!("/api/changes/{id}"))).json(&result))
         }
         (None, _) => Ok(HttpResponse::Ok().json(&result)),
-        (Some(kind), Some(id)) => Err(Problem::new(kind, content_text(&result.content)).with("changeId", id.as_str())),
+        (Some(kind), Some(id)) => Err(tool_failure(kind, &result).with("changeId", id.as_str())),
         (Some(kind), None) => Err(tool_failure(kind, &result)),
     }
 }
@@ -201,18 +195,41 @@ async fn call_tool(
     inbound::run_request(&scope, &request).await
 }
 
-/// Returns the problem document for a tool that failed, with the details that it reports.
+/// Returns the problem document for an error. The code and the data of a server's error become `details`.
+fn refusal(error: McpError) -> Problem {
+    let Some(foreign) = &error.passthrough else { return error.into() };
+    let mut details = json!({ "upstreamCode": foreign.code });
+    if let Some(data) = &foreign.data {
+        details["upstreamData"] = value_or_text(data);
+    }
+    Problem::new(error.kind, error.message.clone()).with("details", details)
+}
+
+/// Returns the problem document for a tool that failed, with the tool's text and structured content. The details of an error in
+/// the form of [`ToolResult::error`] become members of the document.
 fn tool_failure(kind: ErrorKind, result: &ToolResult) -> Problem {
     let text = content_text(&result.content);
-    let report = result.structured_content.as_deref().map_or(text.as_str(), RawValue::get);
-    let report = report.parse::<serde_json::Value>().unwrap_or_default();
-    let detail = report["message"].as_str().unwrap_or("the tool failed").to_owned();
-    let mut problem = Problem::new(kind, detail);
-    // A tool may report a failure in any shape, but `details` of the document is an object.
-    if report["details"].as_object().is_some_and(|details| !details.is_empty()) {
-        problem = problem.with("details", report["details"].clone());
+    let report = text.parse::<Value>().unwrap_or_default();
+    if report["error"] == true
+        && report["code"] == kind.code()
+        && let Some(message) = report["message"].as_str()
+    {
+        let problem = Problem::new(kind, message.to_owned());
+        return match &report["details"] {
+            Value::Object(details) if !details.is_empty() => problem.with("details", details.clone()),
+            _ => problem,
+        };
     }
-    problem
+    let problem = Problem::new(kind, if text.is_empty() { "the tool failed".to_owned() } else { text });
+    match &result.structured_content {
+        Some(content) => problem.with("structuredContent", value_or_text(content.get())),
+        None => problem,
+    }
+}
+
+/// Parses JSON. One with numbers out of range, or nested too deeply, stays text.
+fn value_or_text(json: &str) -> Value {
+    json.parse().unwrap_or_else(|_| json.into())
 }
 
 fn build_scope(endpoint: &Arc<McpEndpoint>, identity: Identity) -> RequestScope {
@@ -234,6 +251,47 @@ mod tests {
     use actix_web::test::TestRequest;
 
     use super::*;
+
+    fn failure_document(kind: ErrorKind, json: &str) -> Value {
+        let reply = Reply::new(json.to_owned()).with_failure(Some(kind));
+        serde_json::to_value(response(&reply).unwrap_err()).unwrap()
+    }
+
+    #[test]
+    fn failure_of_tool_keeps_its_text_and_structured_content() {
+        let failed = failure_document(
+            ErrorKind::ToolExecution,
+            r#"{"content":[{"type":"text","text":"over quota"}],"structuredContent":{"message":"m","n":5},"isError":true}"#,
+        );
+        assert_eq!((&failed["status"], &failed["code"]), (&json!(422), &json!("TOOL_EXECUTION_ERROR")));
+        assert_eq!((&failed["detail"], &failed["structuredContent"]["n"]), (&json!("over quota"), &json!(5)));
+        let json = r#"{"content":[],"structuredContent":{"n":1e400},"isError":true}"#;
+        let out_of_range = failure_document(ErrorKind::ToolExecution, json);
+        assert_eq!(out_of_range["detail"], "the tool failed");
+        assert_eq!(out_of_range["structuredContent"], r#"{"n":1e400}"#);
+    }
+
+    #[test]
+    fn error_of_gateway_becomes_members_of_the_document() {
+        for (kind, status) in [(ErrorKind::ToolExecution, 422), (ErrorKind::UpstreamUnavailable, 502)] {
+            let error = McpError::new(kind, "no answer").with("outcome", "unknown");
+            let failed = failure_document(kind, &ToolResult::error(&error).to_json(REVISION, true));
+            assert_eq!((&failed["status"], &failed["code"]), (&json!(status), &json!(kind.code())));
+            assert_eq!(
+                (&failed["detail"], &failed["details"]),
+                (&json!("no answer"), &json!({ "outcome": "unknown" }))
+            );
+            assert!(failed.get("structuredContent").is_none(), "{failed}");
+        }
+    }
+
+    #[test]
+    fn error_of_server_keeps_its_code_and_data() {
+        let error = McpError::from_upstream(ErrorKind::UpstreamError, -31234, "no", Some(r#"{"field":"a"}"#));
+        let refused = serde_json::to_value(refusal(error)).unwrap();
+        assert_eq!((&refused["detail"], &refused["code"]), (&json!("no"), &json!("UPSTREAM_ERROR")));
+        assert_eq!(refused["details"], json!({ "upstreamCode": -31234, "upstreamData": { "field": "a" } }));
+    }
 
     #[test]
     fn header_for_meta_may_be_given_once() {
