@@ -227,14 +227,23 @@ fn slow_and_huge_requests_are_cut_off() {
     let answer = slow.try_response();
     assert_eq!(answer.map(|answer| answer.status), Some(408));
     // A body that never arrives.
-    let mut half = gateway.connect();
+    let mut stream = gateway.connect();
+    stream.request("GET", "/sse", &[("Accept", "text/event-stream")], b"");
+    assert_eq!(stream.head().status, 200);
+    let messages = stream.expect_event().data.expect("a path");
     let head = format!(
         "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Type: application/json\r\nAccept: */*\r\nContent-Length: 100\r\n\r\n{{",
         gateway.port
     );
-    half.send(head.as_bytes());
-    let answer = half.try_response();
-    assert_eq!(answer.map(|answer| answer.status), Some(408));
+    let unfinished = ["/mcp", "/tools/list_projects", messages.as_str()].map(|path| {
+        let mut conn = gateway.connect();
+        conn.send(head.replace("/mcp", path).as_bytes());
+        conn
+    });
+    for mut conn in unfinished {
+        let answer = conn.try_response();
+        assert_eq!(answer.map(|answer| answer.status), Some(408));
+    }
     // A body whose announced length is over the limit.
     let mut endless = gateway.connect();
     endless.send(head.replace("Content-Length: 100", "Content-Length: 99999999999999").as_bytes());

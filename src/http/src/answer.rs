@@ -60,6 +60,19 @@ pub fn is_json(request: &HttpRequest) -> bool {
     })
 }
 
+/// Returns `true` if the body has a `Content-Encoding`. The gateway decodes none.
+#[must_use]
+pub fn is_encoded(request: &HttpRequest) -> bool {
+    let mut all = request.headers().get_all(header::CONTENT_ENCODING);
+    all.any(|coding| !coding.is_empty() && !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+/// Creates the error of a body that [`is_encoded`], which is refused with 415.
+#[must_use]
+pub fn unsupported_encoding() -> McpError {
+    McpError::new(ErrorKind::InvalidRequest, "Content-Encoding is not supported; send the body without it")
+}
+
 /// Returns a response whose body is a JSON-RPC message.
 #[must_use]
 pub fn json(status: StatusCode, body: Bytes) -> HttpResponse {

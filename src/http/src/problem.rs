@@ -70,17 +70,18 @@ impl Problem {
     /// Creates the problem of a body whose `Content-Type` is not JSON.
     #[must_use]
     pub fn unsupported_media_type() -> Self {
-        Self::unsupported_body("the body must be JSON, with Content-Type: application/json")
+        let message = "the body must be JSON, with Content-Type: application/json";
+        Self::unsupported_body(McpError::new(ErrorKind::InvalidRequest, message))
     }
 
     /// Creates the problem of a compressed body.
     #[must_use]
     pub fn unsupported_encoding() -> Self {
-        Self::unsupported_body("Content-Encoding is not supported; send the body without it")
+        Self::unsupported_body(answer::unsupported_encoding())
     }
 
-    fn unsupported_body(message: &'static str) -> Self {
-        Self { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, ..Self::new(ErrorKind::InvalidRequest, message) }
+    fn unsupported_body(error: McpError) -> Self {
+        Self { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, ..error.into() }
     }
 
     /// Creates the problem of a body that did not arrive in time.

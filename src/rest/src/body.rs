@@ -5,12 +5,7 @@
 
 use std::sync::Arc;
 
-use actix_web::{
-    FromRequest, HttpMessage as _, HttpRequest,
-    dev::Payload,
-    http::header::{CONTENT_ENCODING, CONTENT_TYPE, ContentLength},
-    web,
-};
+use actix_web::{FromRequest, HttpMessage as _, HttpRequest, dev::Payload, http::header::ContentLength, web};
 use futures_util::{StreamExt as _, future::LocalBoxFuture};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -19,6 +14,7 @@ use tokio::time::Instant;
 use super::{Problem, caller, path_id, path_name};
 use countersign_config::HttpConfig;
 use countersign_domain::{changes::visible, principal::Principal};
+use countersign_http::answer;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_review::MAX_COMMENT_BYTES;
 use countersign_runtime::large_messages::offload;
@@ -120,13 +116,10 @@ pub async fn read_form(request: &HttpRequest, payload: web::Payload) -> Result<V
 }
 
 fn check_headers(request: &HttpRequest) -> Result<(), Problem> {
-    let headers = request.headers();
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let essence = text(CONTENT_TYPE).and_then(|value| value.split(';').next()).unwrap_or_default();
-    if !essence.trim().eq_ignore_ascii_case("application/json") {
+    if !answer::is_json(request) {
         return Err(Problem::unsupported_media_type());
     }
-    if text(CONTENT_ENCODING).is_some_and(|coding| !coding.eq_ignore_ascii_case("identity")) {
+    if answer::is_encoded(request) {
         return Err(Problem::unsupported_encoding());
     }
     Ok(())

@@ -51,7 +51,6 @@ use actix_web::{
     HttpMessage as _, HttpRequest, HttpResponse, HttpResponseBuilder, Resource, ResponseError as _,
     body::{BoxBody, MessageBody},
     dev::{ServiceRequest, ServiceResponse},
-    guard::{self, Guard},
     http::{
         Method,
         header::{CACHE_CONTROL, HeaderValue, X_CONTENT_TYPE_OPTIONS},
@@ -73,7 +72,10 @@ pub use sign_in_data::SignInData;
 pub use views::{RoutedServers, ServerInfo, ServersView, SessionsView};
 
 use countersign_exchange::slots::StreamSlots;
-use countersign_http::problem::Problem;
+use countersign_http::{
+    methods::{self, READ, get_or_head},
+    problem::Problem,
+};
 use countersign_protocol::ErrorKind;
 use countersign_reload::Reloader;
 use countersign_review::Changes;
@@ -110,12 +112,7 @@ pub struct Route {
     build: fn(Resource) -> Resource,
 }
 
-const READ: &str = "GET, HEAD";
 const POST: &str = "POST";
-
-fn get_or_head() -> impl Guard {
-    guard::Any(guard::Get()).or(guard::Head())
-}
 
 macro_rules! route {
     (READ $path:literal, $handler:path) => {
@@ -277,11 +274,7 @@ pub fn routes(data: &RestData, config: &mut ServiceConfig) {
     config.app_data(servers).app_data(reloader).app_data(acceptances).app_data(standing_rules).app_data(webhooks);
     config.app_data(server_accounts).app_data(trials).app_data(agent_command).app_data(rule_counts);
     for route in ROUTES {
-        let refuse = move |request: HttpRequest| {
-            let problem = Problem::method_not_allowed(request.method().as_str(), route.allow);
-            async move { Err::<HttpResponse, _>(problem) }
-        };
-        let resource = (route.build)(web::resource(route.path)).default_service(web::to(refuse));
+        let resource = (route.build)(web::resource(route.path)).default_service(methods::refuse_others(route.allow));
         let refuse_query =
             move |request: ServiceRequest, next: Next<BoxBody>| refuse_unknown_query(route, request, next);
         config.service(resource.wrap(from_fn(refuse_query)).wrap(from_fn(limit_request_time)));

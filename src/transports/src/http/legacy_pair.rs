@@ -147,9 +147,10 @@ pub async fn message(
     endpoint: web::Data<McpEndpoint>,
 ) -> HttpResponse {
     let session = query.as_ref().map(|query| query.session.as_str());
-    try_message(&request, session, payload.into_inner(), &endpoint)
-        .await
-        .unwrap_or_else(|error| answer::refusal(&error, REVISION))
+    try_message(&request, session, payload.into_inner(), &endpoint).await.unwrap_or_else(|error| {
+        let status = if error.kind == ErrorKind::Timeout { 408 } else { error.kind.status() };
+        answer::error_with_status(status, None, &error, REVISION)
+    })
 }
 
 async fn try_message(
@@ -162,6 +163,9 @@ async fn try_message(
     if !answer::is_json(request) {
         let error = McpError::new(ErrorKind::InvalidRequest, "the Content-Type must be application/json");
         return Ok(answer::error_with_status(415, None, &error, REVISION));
+    }
+    if answer::is_encoded(request) {
+        return Ok(answer::error_with_status(415, None, &answer::unsupported_encoding(), REVISION));
     }
     if let Some(owner) = owner_of_session(endpoint, request, session).await? {
         return Ok(owner.forward(request, Some(unread_body(payload))).await);

@@ -137,9 +137,13 @@ async fn answer_large(post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> Re
     Ok(handle(post, table, &message.as_message(), large).await)
 }
 
-/// Refuses a body that is not a message.
+/// Refuses a body that is not a message. Other bodies are not checked for a `Content-Encoding`, because an encoded one is not JSON.
 fn refuse_body(post: &Post<'_>, fault: &EnvelopeError) -> HttpResponse {
-    refuse_message(400, fault.id.as_ref(), &fault.error, assumed_revision(post.request))
+    let revision = assumed_revision(post.request);
+    if fault.error.kind == ErrorKind::Parse && answer::is_encoded(post.request) {
+        return refuse_message(415, None, &answer::unsupported_encoding(), revision);
+    }
+    refuse_message(400, fault.id.as_ref(), &fault.error, revision)
 }
 
 /// Forwards a message to the node that owns the call or task that it names, and returns the response. Returns `None` if this

@@ -18,7 +18,7 @@ use std::{
 };
 
 use actix_web::{
-    HttpMessage as _, HttpRequest, HttpResponse,
+    HttpMessage as _, HttpRequest, HttpResponse, Resource, Route,
     dev::Payload,
     error::PayloadError,
     guard,
@@ -38,6 +38,7 @@ use countersign_http::{
     answer,
     connections::Connection,
     guard::identify_agent,
+    methods,
     protected_resource::{self, METADATA_PATH},
 };
 use countersign_protocol::{
@@ -59,16 +60,27 @@ pub fn routes(cfg: &mut web::ServiceConfig) {
     )
     .service(web::resource("/sse").route(web::get().to(legacy_pair::stream)))
     .service(web::resource("/messages").route(web::post().to(legacy_pair::message)))
-    .service(web::resource("/health").route(web::get().to(plain::health)))
-    .service(web::resource("/info").route(web::get().to(plain::info)))
-    .service(web::resource("/metrics").route(web::get().to(plain::metrics)))
-    .service(web::resource("/tools").route(web::get().to(plain::tools)))
-    .service(web::resource("/tools/{name}").route(web::post().to(plain::call)))
-    .service(web::resource(METADATA_PATH).route(web::get().to(plain::resource_metadata)));
+    .service(read_only("/health", read().to(plain::health)))
+    .service(read_only("/info", read().to(plain::info)))
+    .service(read_only("/metrics", read().to(plain::metrics)))
+    .service(read_only("/tools", read().to(plain::tools)))
+    .service(
+        web::resource("/tools/{name}")
+            .route(web::post().to(plain::call))
+            .default_service(methods::refuse_others("POST")),
+    )
+    .service(read_only(METADATA_PATH, read().to(plain::resource_metadata)));
     for endpoint in protected_resource::ENDPOINTS {
-        let path = format!("{METADATA_PATH}{endpoint}");
-        cfg.service(web::resource(path).route(web::get().to(plain::resource_metadata)));
+        cfg.service(read_only(&format!("{METADATA_PATH}{endpoint}"), read().to(plain::resource_metadata)));
     }
+}
+
+fn read() -> Route {
+    web::route().guard(methods::get_or_head())
+}
+
+fn read_only(path: &str, route: Route) -> Resource {
+    web::resource(path).route(route).default_service(methods::refuse_others(methods::READ))
 }
 
 /// Authenticates an agent, as [`identify_agent`] does.

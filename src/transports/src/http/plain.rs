@@ -95,11 +95,17 @@ pub async fn call(
     let endpoint = endpoint.into_inner();
     let identity = identify(&endpoint, &request)?;
     let http = &endpoint.transports.http;
-    let (body, _reservation) =
-        read_body(&request, payload.into_inner(), &endpoint, http.max_body, http.request_timeout).await?;
+    let received = read_body(&request, payload.into_inner(), &endpoint, http.max_body, http.request_timeout).await;
+    let (body, _reservation) = received.map_err(|error| match error.kind {
+        ErrorKind::Timeout => Problem::request_timeout(),
+        _ => error.into(),
+    })?;
     if !body.is_empty() && !answer::is_json(&request) {
         // A page of another origin can post anything except JSON without a preflight request.
         return Err(Problem::unsupported_media_type());
+    }
+    if !body.is_empty() && answer::is_encoded(&request) {
+        return Err(Problem::unsupported_encoding());
     }
     let meta = read_meta(&request)?;
     let (large_messages, principal) = (Arc::clone(&endpoint.server.large_messages), Arc::clone(&identity.principal));

@@ -1,8 +1,10 @@
-//! Tests of reading bodies within their limits.
+//! Tests of the routes, and of reading bodies within their limits.
 
+use actix_web::test::TestRequest;
 use futures_util::stream;
 
 use super::*;
+use crate::testing::TestEndpoint;
 use countersign_config::Config;
 use countersign_exchange::body_budget::BodyBudget;
 use countersign_session::limits;
@@ -60,20 +62,20 @@ async fn body_in_pieces_holds_its_bytes() {
 
 #[actix::test]
 async fn missing_body_times_out() {
-    let endpoint = crate::testing::TestEndpoint::open("").await;
+    let endpoint = TestEndpoint::open("").await;
     let (_sender, payload) = actix_http::h1::Payload::create(false);
-    let request = actix_web::test::TestRequest::default().to_http_request();
+    let request = TestRequest::default().to_http_request();
     let read = read_body(&request, payload.into(), &endpoint.endpoint, 100, Duration::from_millis(20)).await;
     assert_eq!(read.err().map(|error| error.kind), Some(ErrorKind::Timeout));
 }
 
 #[actix::test]
 async fn body_with_too_large_announced_length_is_not_awaited() {
-    let endpoint = crate::testing::TestEndpoint::open("").await;
+    let endpoint = TestEndpoint::open("").await;
     // The server polls a handler before it has read the body, and once more afterwards.
     let second_poll = async |length: &'static str| {
         let (_sender, payload) = actix_http::h1::Payload::create(false);
-        let request = actix_web::test::TestRequest::default().insert_header(("content-length", length));
+        let request = TestRequest::default().insert_header(("content-length", length));
         let request = request.to_http_request();
         let mut read = pin!(read_body(&request, payload.into(), &endpoint.endpoint, 100, Duration::from_secs(3600)));
         assert!(futures_util::poll!(&mut read).is_pending());
@@ -83,5 +85,44 @@ async fn body_with_too_large_announced_length_is_not_awaited() {
     for length in ["101", "99999999999999"] {
         let Poll::Ready(Err(error)) = second_poll(length).await else { panic!("{length}") };
         assert_eq!(error.kind, ErrorKind::TooLarge);
+    }
+}
+
+#[actix::test]
+async fn plain_paths_take_head_and_refuse_other_methods_with_reason() {
+    let endpoint = TestEndpoint::open("").await;
+    let ask = async |method: Method, path: &str| endpoint.ask(TestRequest::with_uri(path).method(method)).await;
+    for path in ["/health", "/info", "/metrics", "/tools"] {
+        let (get, head) = (ask(Method::GET, path).await, ask(Method::HEAD, path).await);
+        assert_eq!(head.status, get.status, "{path}");
+        assert_eq!(head.headers.get("content-type"), get.headers.get("content-type"), "{path}");
+    }
+    for (method, path, allow) in [
+        (Method::POST, "/health", "GET, HEAD"),
+        (Method::POST, "/tools", "GET, HEAD"),
+        (Method::PUT, "/.well-known/oauth-protected-resource/mcp", "GET, HEAD"),
+        (Method::GET, "/tools/list_projects", "POST"),
+    ] {
+        let refused = ask(method, path).await;
+        assert_eq!(
+            (refused.status.as_u16(), refused.headers.get("allow").unwrap().as_bytes()),
+            (405, allow.as_bytes()),
+            "{path}"
+        );
+        let problem: serde_json::Value = serde_json::from_slice(&refused.body).unwrap();
+        assert_eq!(problem["code"], "INVALID_REQUEST", "{path}: {problem}");
+    }
+}
+
+#[actix::test]
+async fn encoded_body_is_refused_with_reason() {
+    let endpoint = TestEndpoint::open("").await;
+    for path in ["/tools/x", "/mcp", "/messages?sessionId=x"] {
+        for (coding, is_encoded) in [("gzip", true), ("identity", false), ("", false)] {
+            let request = TestRequest::post().uri(path).insert_header(("content-type", "application/json"));
+            let refused = endpoint.ask(request.insert_header(("content-encoding", coding)).set_payload("x")).await;
+            assert_eq!(refused.status == 415, is_encoded, "{path} {coding}");
+            assert_eq!(String::from_utf8_lossy(&refused.body).contains("Content-Encoding"), is_encoded, "{refused:?}");
+        }
     }
 }
