@@ -196,6 +196,21 @@ fn bodies_are_compressed_on_request() {
     assert_eq!(gateway.post(&[], &body).header("content-encoding"), None);
 }
 
+#[test]
+fn test_of_webhook_may_last_as_long_as_its_receiver() {
+    // It accepts connections and never answers.
+    let receiver = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = receiver.local_addr().unwrap();
+    let config = format!("webhooks: {{ hook: {{ url: 'http://{address}/', format: slack, timeout: 1s }} }}\n");
+    let gateway = Gateway::with_options(&Options {
+        env: vec![("COUNTERSIGN_TRANSPORTS__HTTP__REQUEST_TIMEOUT", "500ms")],
+        config: Some(&config),
+    });
+    let (status, result) = gateway.api("POST", "/api/webhooks/hook/test", None);
+    assert_eq!((status, &result["delivered"]), (200, &json!(false)), "{result}");
+    assert!(result["error"].as_str().unwrap().contains("no answer"), "{result}");
+}
+
 /// The second request is read once the first is answered, before any of its body arrives.
 #[test]
 fn pipelined_body_may_arrive_late() {

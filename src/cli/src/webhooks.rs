@@ -1,5 +1,7 @@
 //! `webhooks [list]|deliveries|retry|test`, over REST.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use serde_json::json;
 
@@ -11,8 +13,11 @@ use super::{
 };
 use countersign_domain::text::plural;
 
+/// Longer than a receiver may take, which is at most five minutes.
+const MAX_TEST_TIME: Duration = Duration::from_secs(305);
+
 pub fn run(args: &WebhooksArgs, out: &mut Output) -> Result<Exit, Failure> {
-    client::run(&args.connect, async |client| match &args.command {
+    client::run(&args.connect, async |mut client| match &args.command {
         None | Some(WebhooksCommand::List) => {
             let answer = client.get(&["webhooks"], &[]).await?;
             client.print(&answer, out, print_webhooks)
@@ -29,7 +34,10 @@ pub fn run(args: &WebhooksArgs, out: &mut Output) -> Result<Exit, Failure> {
                 ))?)
             })
         }
-        Some(WebhooksCommand::Test { name }) => test(&client, name, out).await,
+        Some(WebhooksCommand::Test { name }) => {
+            client.timeout = MAX_TEST_TIME;
+            test(&client, name, out).await
+        }
     })
 }
 

@@ -47,6 +47,8 @@ pub mod webhooks;
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 use actix_web::{
     HttpMessage as _, HttpRequest, HttpResponse, HttpResponseBuilder, Resource, ResponseError as _,
     body::{BoxBody, MessageBody},
@@ -277,7 +279,8 @@ pub fn routes(data: &RestData, config: &mut ServiceConfig) {
         let resource = (route.build)(web::resource(route.path)).default_service(methods::refuse_others(route.allow));
         let refuse_query =
             move |request: ServiceRequest, next: Next<BoxBody>| refuse_unknown_query(route, request, next);
-        config.service(resource.wrap(from_fn(refuse_query)).wrap(from_fn(limit_request_time)));
+        let limit_time = move |request: ServiceRequest, next: Next<BoxBody>| limit_request_time(route, request, next);
+        config.service(resource.wrap(from_fn(refuse_query)).wrap(from_fn(limit_time)));
     }
     config.service(web::scope("/api").default_service(web::to(not_found)));
 }
@@ -299,12 +302,25 @@ async fn refuse_unknown_query(
     next.call(request).await
 }
 
-/// Limits each request to `transports.http.request_timeout`, from its head to the head of the response.
+/// Returns the maximum time from the head of a request to the head of its response: `transports.http.request_timeout`. A test of
+/// a webhook may take as long as its receiver, plus a second for the gateway.
+fn max_request_time(route: &Route, request: &HttpRequest) -> Result<Duration, Problem> {
+    let limit = caller::access_data(request)?.http.request_timeout;
+    if route.path != "/api/webhooks/{name}/test" {
+        return Ok(limit);
+    }
+    let webhooks = request.app_data::<web::Data<Webhooks>>();
+    let timeout = webhooks.and_then(|webhooks| webhooks.attempt_timeout(&path_name(request)));
+    Ok(timeout.map_or(limit, |timeout| limit.max(timeout + Duration::from_secs(1))))
+}
+
+/// Limits each request to its [`max_request_time`].
 async fn limit_request_time(
+    route: &'static Route,
     request: ServiceRequest,
     next: Next<BoxBody>,
 ) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
-    let limit = caller::access_data(request.request())?.http.request_timeout;
+    let limit = max_request_time(route, request.request())?;
     let head = request.request().clone();
     let end = Instant::now() + limit;
     request.extensions_mut().insert(body::RequestDeadline(end));

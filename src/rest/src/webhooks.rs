@@ -73,7 +73,8 @@ pub async fn retry(
 
 /// Sends an event of the type `webhook.test`.
 ///
-/// Requires the role reviewer or admin. The event is sent once and at once, before waiting deliveries.
+/// Requires the role reviewer or admin. The event is sent once and at once, before waiting deliveries. The response comes within
+/// the `timeout` of the webhook, even if that is longer than `transports.http.request_timeout`.
 #[utoipa::path(post, path = "/api/webhooks/{name}/test", operation_id = "testWebhook", responses(
     (status = 200, description = "The result of the delivery", body = TestResult)))]
 pub async fn test(

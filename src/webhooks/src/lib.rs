@@ -18,7 +18,10 @@ mod testing;
 mod tests;
 mod worker;
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use actix::ArbiterHandle;
 use jiff::Timestamp;
@@ -280,6 +283,12 @@ impl Webhooks {
     /// `NOT_FOUND`; `SHUTTING_DOWN`
     pub async fn retry(&self, name: &str) -> Result<usize, McpError> {
         self.run_command(name, Command::Retry).await
+    }
+
+    /// Returns the time limit of one attempt to deliver, or `None` if there is no webhook of this name.
+    #[must_use]
+    pub fn attempt_timeout(&self, name: &str) -> Option<Duration> {
+        self.find(name).ok().map(|running| running.config.timeout)
     }
 
     /// Sends a test event ahead of all pending deliveries.

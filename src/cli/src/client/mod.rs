@@ -122,6 +122,8 @@ pub struct Client {
     credential: Credential,
     /// Set if answers are printed as JSON.
     pub json: bool,
+    /// The maximum wait for a response.
+    pub timeout: Duration,
 }
 
 impl Client {
@@ -184,6 +186,7 @@ impl Client {
             name: name.trim_end_matches('/').to_owned(),
             credential: Credential::Nothing,
             json: args.json,
+            timeout: REQUEST_TIMEOUT,
         })
     }
 
@@ -297,7 +300,7 @@ impl Client {
 
     pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<ResponseBody, GatewayRefusal> {
         let (base, request) = self.request(Method::GET, path, query).await?;
-        read_response(&base, path, request.send()).await
+        read_response(&base, path, self.timeout, request.send()).await
     }
 
     /// Fetches a change.
@@ -307,7 +310,7 @@ impl Client {
 
     pub async fn delete(&self, path: &[&str]) -> Result<ResponseBody, GatewayRefusal> {
         let (base, request) = self.request(Method::DELETE, path, &[]).await?;
-        read_response(&base, path, request.send()).await
+        read_response(&base, path, self.timeout, request.send()).await
     }
 
     /// Returns the link to a page of the dashboard.
@@ -323,14 +326,14 @@ impl Client {
     /// Posts a body that is JSON already, like [`Self::post`].
     pub async fn post_text(&self, path: &[&str], body: String) -> Result<ResponseBody, GatewayRefusal> {
         let (base, request) = self.request(Method::POST, path, &[]).await?;
-        read_response(&base, path, request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body))
-            .await
+        let request = request.insert_header((header::CONTENT_TYPE, "application/json"));
+        read_response(&base, path, self.timeout, request.send_body(body)).await
     }
 
     pub async fn put(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, GatewayRefusal> {
         let (base, request) = self.request(Method::PUT, path, &[]).await?;
         let request = request.insert_header((header::CONTENT_TYPE, "application/json"));
-        read_response(&base, path, request.send_body(body.to_string())).await
+        read_response(&base, path, self.timeout, request.send_body(body.to_string())).await
     }
 
     /// Opens the event feed after `since`; the body of the response has no end.
@@ -339,14 +342,14 @@ impl Client {
         let query: Vec<(&str, &str)> = since.iter().map(|seq| ("since", seq.as_str())).collect();
         let (base, request) = self.request(Method::GET, &["events"], &query).await?;
         let request = request.insert_header((header::ACCEPT, "text/event-stream")).send();
-        let head = tokio::time::timeout(REQUEST_TIMEOUT, request).await;
-        let head = head.map_err(|_| timeout_refusal(&base))?;
+        let head = tokio::time::timeout(self.timeout, request).await;
+        let head = head.map_err(|_| timeout_refusal(&base, self.timeout))?;
         let mut response = head.map_err(|error| connection_refusal(&base, &net::describe_send_error(&error)))?;
         if response.status() == StatusCode::OK {
             return Ok(response);
         }
         let status = response.status();
-        let body = tokio::time::timeout(REQUEST_TIMEOUT, response.body().limit(MAX_RESPONSE_BYTES)).await;
+        let body = tokio::time::timeout(self.timeout, response.body().limit(MAX_RESPONSE_BYTES)).await;
         Err(refusal(status, &body.ok().and_then(Result::ok).unwrap_or_default()))
     }
 }
@@ -354,6 +357,7 @@ impl Client {
 async fn read_response(
     base: &Url,
     path: &[&str],
+    limit: Duration,
     request: awc::SendClientRequest,
 ) -> Result<ResponseBody, GatewayRefusal> {
     let exchange = async {
@@ -367,11 +371,11 @@ async fn read_response(
             Err(refusal(response.status(), &body).with_name(path))
         }
     };
-    tokio::time::timeout(REQUEST_TIMEOUT, exchange).await.unwrap_or_else(|_| Err(timeout_refusal(base)))
+    tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| Err(timeout_refusal(base, limit)))
 }
 
-fn timeout_refusal(base: &Url) -> GatewayRefusal {
-    unavailable_gateway(base, &format!("did not answer within {}s", REQUEST_TIMEOUT.as_secs()))
+fn timeout_refusal(base: &Url, limit: Duration) -> GatewayRefusal {
+    unavailable_gateway(base, &format!("did not answer within {}s", limit.as_secs()))
 }
 
 fn connection_refusal(base: &Url, reason: &str) -> GatewayRefusal {
@@ -460,7 +464,7 @@ mod tests {
         let gateway = GatewayLocation::Explicit(address::parse(url).unwrap());
         let (http, name) = (net::client(tls::public_config()), url.to_owned());
         let credential = Credential::Bearer("csk_x".into());
-        Client { http, authorities: None, gateway, name, credential, json: false }
+        Client { http, authorities: None, gateway, name, credential, json: false, timeout: REQUEST_TIMEOUT }
     }
 
     #[test]

@@ -5,6 +5,8 @@ import { elementsOf, sourceOf } from './rawjson.js';
 import { syncClock } from './time.js';
 
 const TIMEOUT = 20_000;
+// Longer than the receiver of a webhook may take, which is at most five minutes.
+const WEBHOOK_TEST_TIMEOUT = 305_000;
 
 export class ApiError extends Error {
   constructor(status, problem, source, retryAfter) {
@@ -34,10 +36,10 @@ export class Api {
     return secret ? { 'X-Countersign-Secret': secret, ...extra } : { ...extra };
   }
 
-  async #call(method, path, { body, raw, signal, signingIn = false, withSecret = true } = {}) {
+  async #call(method, path, { body, raw, signal, timeout: limit = TIMEOUT, signingIn = false, withSecret = true } = {}) {
     const secret = withSecret ? this.#secret() : null;
     const payload = raw ?? (body === undefined ? undefined : JSON.stringify(body));
-    const timeout = AbortSignal.timeout(TIMEOUT);
+    const timeout = AbortSignal.timeout(limit);
     let response;
     let text;
     try {
@@ -254,7 +256,7 @@ export class Api {
 
   /** Sends a test event to a webhook: `{delivered, status, error}`. */
   async testWebhook(name) {
-    return (await this.#fetchJson('POST', `/api/webhooks/${encodeURIComponent(name)}/test`)) ?? {};
+    return (await this.#fetchJson('POST', `/api/webhooks/${encodeURIComponent(name)}/test`, { timeout: WEBHOOK_TEST_TIMEOUT })) ?? {};
   }
 
   /** Returns which of the first steps are done, and how agents connect. */
