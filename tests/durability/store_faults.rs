@@ -67,6 +67,23 @@ fn foreign_lock_is_reported_and_recovered_from() {
 }
 
 #[test]
+fn store_read_by_another_program_loses_no_writes() {
+    let gateway = Gateway::start();
+    // A program that believes that nobody else has the database open deletes the log when it closes it.
+    let count_changes = || -> u32 {
+        let other = rusqlite::Connection::open(gateway.data().join("countersign.db")).unwrap();
+        other.query_row("SELECT count(*) FROM changes", [], |row| row.get(0)).unwrap()
+    };
+    gateway.propose("Before");
+    assert_eq!(count_changes(), 1);
+    gateway.propose("After");
+    assert_eq!(count_changes(), 2);
+    let home = gateway.kill();
+    let restarted = Gateway::on_home(home, &Options::default());
+    assert_eq!(restarted.api("GET", "/api/changes", None).1["changes"].as_array().unwrap().len(), 2);
+}
+
+#[test]
 fn damaged_store_is_refused_and_left_alone() {
     let gateway = Gateway::start();
     for n in 0..30 {

@@ -1,11 +1,36 @@
-//! Replaces files so that readers find the old or the whole new content, even after a crash.
+//! Replaces files so that readers find the old or the whole new content, even after a crash, and creates private files.
 
 use std::{
-    fs::{File, Metadata, Permissions},
+    fs::{self, File, Metadata, OpenOptions, Permissions},
     io::{self, Write as _},
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown},
     path::Path,
 };
+
+/// Creates an empty file with mode 0600, or revokes the access of the group and others to an existing one. Never opens an
+/// existing file: SQLite may have it open in this process, and closing any descriptor of a file releases the process's locks
+/// on it.
+///
+/// # Errors
+/// Those of the file system.
+pub fn ensure_private_file(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let found = match fs::metadata(path) {
+                // A symbolic link to a file that does not exist yet, so nobody has it open.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(drop);
+                }
+                found => found?,
+            };
+            if found.is_file() && found.mode() & 0o077 != 0 {
+                fs::set_permissions(path, Permissions::from_mode(0o600))?;
+            }
+            Ok(())
+        }
+        created => created.map(drop),
+    }
+}
 
 /// Writes a file durably, in place of an existing one. Its mode is `mode` without the bits of the umask.
 ///
@@ -49,9 +74,27 @@ fn write_and_rename(
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
+
+    #[test]
+    fn private_file_is_created_or_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let mode = || fs::metadata(&path).unwrap().mode() & 0o777;
+        ensure_private_file(&path).unwrap();
+        assert_eq!(mode(), 0o600);
+        fs::write(&path, "content").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        ensure_private_file(&path).unwrap();
+        assert_eq!((mode(), fs::read(&path).unwrap().as_slice()), (0o600, &b"content"[..]));
+        fs::rename(&path, dir.path().join("target")).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("target"), &path).unwrap();
+        for _ in 0..2 {
+            ensure_private_file(&path).unwrap();
+            assert_eq!(mode(), 0o600);
+            let _ = fs::remove_file(dir.path().join("target"));
+        }
+    }
 
     #[test]
     fn file_is_replaced_with_its_mode() {

@@ -1,9 +1,9 @@
 //! Threads, memory, secrets and the data directory: utilities that know no session, no change and no provider.
 //!
 //! [`background`] starts tasks and blocking work, [`large_messages`] has the threads for large messages, [`reclaim`] returns
-//! freed memory to the system, [`secret`] generates and compares secrets, [`sealing`] encrypts texts, [`files`] replaces files,
-//! [`data_dir`] locks the data directory, [`installation`] knows how the program was installed, and [`crash`] has the points
-//! where tests kill the process. [`is_large`] decides which messages are large.
+//! freed memory to the system, [`secret`] generates and compares secrets, [`sealing`] encrypts texts, [`files`] replaces files
+//! and creates private ones, [`data_dir`] locks the data directory, [`installation`] knows how the program was installed, and
+//! [`crash`] has the points where tests kill the process. [`is_large`] decides which messages are large.
 
 pub mod background;
 pub mod crash;

@@ -47,6 +47,9 @@ pub enum StoreError {
         "{0} was deleted or replaced while it was open; stop the gateway, and put the file back or restore a backup"
     )]
     Replaced(PathBuf),
+    /// Writes to the open log would be lost.
+    #[error("{0} was deleted or replaced while it was open, so writes would be lost; restart this gateway")]
+    LogReplaced(PathBuf),
     /// Another gateway may hold the new lock file, and write to the database.
     #[error(
         "{0} was deleted or replaced while this gateway held its lock, so another gateway may use the data directory; restart \
@@ -111,6 +114,11 @@ impl StoreError {
     #[must_use]
     pub const fn is_certainly_aborted(&self) -> bool {
         !matches!(self, Self::OutcomeUnknown)
+    }
+
+    /// Returns `true` if a file of the running gateway was deleted or replaced.
+    pub(crate) const fn is_about_replaced_file(&self) -> bool {
+        matches!(self, Self::Replaced(_) | Self::LogReplaced(_) | Self::LockReplaced(_))
     }
 
     /// Returns the reason that readiness reports, as one word.

@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -11,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::vectors::Matrix;
+use countersign_runtime::files::ensure_private_file;
 
 /// The version, which increases with every change of `schema.sql` or of the splitting of text into terms.
 const SCHEMA_VERSION: i32 = 3;
@@ -123,7 +123,7 @@ fn open_or_recreate(path: &Path) -> Result<Connection, IndexError> {
     let io = |source| IndexError::Io { path: path.to_owned(), source };
     // The file is created before SQLite opens it, so that other users can never read it. SQLite gives the WAL the same
     // mode.
-    fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(io)?;
+    ensure_private_file(path).map_err(io)?;
     let database = |source| IndexError::Database { path: path.to_owned(), source };
     let mut writer = connect(path, false).map_err(database)?;
     let version: i32 = writer.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(database)?;
@@ -145,7 +145,7 @@ fn open_or_recreate(path: &Path) -> Result<Connection, IndexError> {
     if tables > 0 || version != 0 {
         drop(writer);
         Index::delete(path)?;
-        fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(io)?;
+        ensure_private_file(path).map_err(io)?;
         writer = connect(path, false).map_err(database)?;
     }
     writer.execute_batch("PRAGMA journal_mode = WAL").map_err(database)?;

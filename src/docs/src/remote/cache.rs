@@ -1,13 +1,14 @@
 //! Caches vectors by the hash of their text, because models are slow and may cost money. A damaged file is recreated,
 //! because the cache can be filled again.
 
-use std::{fs, os::unix::fs::OpenOptionsExt as _, path::Path};
+use std::path::Path;
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension as _, ffi, params};
 use sha2::{Digest as _, Sha256};
 
 use crate::index::{Index, vector_from_bytes, vector_to_bytes};
+use countersign_runtime::files::ensure_private_file;
 
 /// The maximum number of vectors. The least recently used vectors are removed.
 const MAX_VECTORS: usize = 500_000;
@@ -118,7 +119,7 @@ impl VectorCache {
 /// Opens the file, and checks it for damage.
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     // The file is created before SQLite opens it, so that other users can never read it.
-    if let Err(error) = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path) {
+    if let Err(error) = ensure_private_file(path) {
         tracing::warn!(path = %path.display(), %error, "the cache of embeddings cannot be created");
     }
     let conn = Connection::open(path)?;
@@ -167,7 +168,7 @@ mod tests {
 
     #[test]
     fn damaged_cache_is_recreated_as_private() {
-        use std::os::unix::fs::PermissionsExt as _;
+        use std::{fs, os::unix::fs::PermissionsExt as _};
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("v.db");
         fs::write(&path, "no database at all, but a text of some length to be read as one").unwrap();

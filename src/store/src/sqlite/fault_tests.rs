@@ -171,6 +171,31 @@ async fn writes_to_deleted_or_replaced_database_are_refused() {
 }
 
 #[tokio::test]
+async fn writes_after_the_log_was_deleted_are_refused() {
+    for is_link in [false, true] {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = open::database_path(dir.path());
+        let log = |database: &Path| database.with_extension("db-wal");
+        let mut database = path.clone();
+        if is_link {
+            database = other.path().join("linked.db");
+            std::os::unix::fs::symlink(&database, &path).unwrap();
+            // A log that nobody uses.
+            std::fs::write(log(&path), "").unwrap();
+        }
+        let store = SqliteStore::open(dir.path()).unwrap();
+        if is_link {
+            std::fs::remove_file(log(&path)).unwrap();
+        }
+        write(&store, created_draft("kept")).await.unwrap();
+        std::fs::remove_file(log(&database)).unwrap();
+        let refused = write(&store, created_draft("refused")).await;
+        assert!(matches!(refused, Err(WriteError::Store(StoreError::LogReplaced(_)))), "{refused:?}");
+        assert!(matches!(store.current_error(), Some(StoreError::LogReplaced(_))));
+    }
+}
+
+#[tokio::test]
 async fn writes_after_the_lock_file_was_deleted_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let _lock = lock_data_dir(dir.path()).unwrap();

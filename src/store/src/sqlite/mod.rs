@@ -102,6 +102,8 @@ impl SqliteStore {
         let conn = open_writer(dir)?;
         let path = open::database_path(dir);
         let file_id = open::file_id(&path).map_err(|error| StoreError::data_dir(&path, error))?;
+        let log_path = open::log_path(dir);
+        let log = open::file_id(&log_path).ok().map(|id| (log_path, id));
         let lock_id = open::file_id(&open::lock_path(dir)).ok();
         run(facts::check_moved(&conn))?;
         check_pages(&conn, dir)?;
@@ -124,6 +126,7 @@ impl SqliteStore {
             conn,
             dir: dir.to_owned(),
             file_id,
+            log,
             lock_id,
             heads,
             data_version: None,
@@ -245,9 +248,7 @@ const MAX_CHECKED_BYTES: u64 = 32 << 20;
 fn check_pages(conn: &Connection, dir: &Path) -> Result<(), StoreError> {
     let path = open::database_path(dir);
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
-    let mut log_path = path.clone().into_os_string();
-    log_path.push("-wal");
-    let is_unclean = size(Path::new(&log_path)) > 0;
+    let is_unclean = size(&open::log_path(dir)) > 0;
     if size(&path) > MAX_CHECKED_BYTES && !is_unclean {
         return Ok(());
     }

@@ -4,16 +4,20 @@
 
 use std::{
     fs,
-    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rustix::fs::Access;
 
 use super::trail;
 use crate::StoreError;
-use countersign_runtime::data_dir::{LOCK_FILE, ensure_data_dir};
+use countersign_runtime::{
+    data_dir::{LOCK_FILE, ensure_data_dir},
+    files::ensure_private_file,
+};
 
 /// The name of the database file in the data directory.
 pub const DATABASE_FILE: &str = "countersign.db";
@@ -56,6 +60,14 @@ pub fn database_path(dir: &Path) -> PathBuf {
     dir.join(DATABASE_FILE)
 }
 
+/// Returns the path of the write-ahead log. SQLite keeps it beside the file to which a symbolic link leads.
+pub(super) fn log_path(dir: &Path) -> PathBuf {
+    let database = database_path(dir);
+    let mut path = fs::canonicalize(&database).unwrap_or(database).into_os_string();
+    path.push("-wal");
+    path.into()
+}
+
 /// Returns the path of the lock file in the directory.
 pub(super) fn lock_path(dir: &Path) -> PathBuf {
     dir.join(LOCK_FILE)
@@ -79,13 +91,10 @@ pub fn open_writer(dir: &Path) -> Result<Connection, StoreError> {
     ensure_data_dir(dir)?;
     let path = database_path(dir);
     // Creating the file here sets its mode, which SQLite copies to the log files.
-    let fail = |source| StoreError::data_dir(&path, source);
-    let file =
-        fs::OpenOptions::new().create(true).truncate(false).append(true).mode(0o600).open(&path).map_err(fail)?;
-    if file.metadata().map_err(fail)?.permissions().mode() & 0o077 != 0 {
-        file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(fail)?;
-    }
-    drop(file);
+    ensure_private_file(&path).map_err(|source| StoreError::data_dir(&path, source))?;
+    // SQLite would not name the reason, and would open a file that is not writable for reading only.
+    rustix::fs::access(&path, Access::READ_OK | Access::WRITE_OK)
+        .map_err(|error| StoreError::data_dir(&path, error.into()))?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
@@ -212,6 +221,8 @@ pub(super) fn add_path(path: &Path, error: StoreError) -> StoreError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -223,7 +234,7 @@ mod tests {
         assert_eq!(mode(&data), 0o700);
         assert_eq!(mode(&database_path(&data)), 0o600);
         let conn = open_writer(&data).unwrap();
-        assert_eq!(mode(&data.join("countersign.db-wal")), 0o600);
+        assert_eq!(mode(&log_path(&data)), 0o600);
         let version: i64 = conn.query_row("PRAGMA user_version", [], |r| r.get(0)).unwrap();
         assert_eq!(version, known_version());
         assert!(open_reader(&data).unwrap().execute("DELETE FROM changes", []).is_err(), "readers cannot write");

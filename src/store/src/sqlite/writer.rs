@@ -53,6 +53,8 @@ pub(super) struct Writer {
     pub dir: PathBuf,
     /// The database file that was opened ([`file_id`]).
     pub file_id: (u64, u64),
+    /// The write-ahead log and its [`file_id`]. SQLite never replaces it while a connection is open. `None` if there is no log.
+    pub log: Option<(PathBuf, (u64, u64))>,
     /// The lock file of the directory. `None` if there was none when the database was opened, as in tests.
     pub lock_id: Option<(u64, u64)>,
     pub heads: Heads,
@@ -195,18 +197,22 @@ impl Writer {
         }
     }
 
-    /// Fails if the database file or the lock file was deleted or replaced. Writes to the open database would then be lost, or
-    /// another gateway may use the directory. Records the failure, which ends when the file is back.
+    /// Fails if the database file, its log or the lock file was deleted or replaced. Writes to the open database would then be
+    /// lost, or another gateway may use the directory. Records the failure, which ends when the file is back.
     fn check_files(&self) -> Result<(), StoreError> {
         let (database, lock) = (database_path(&self.dir), lock_path(&self.dir));
         let error = if !has_id(&database, self.file_id) {
             StoreError::Replaced(database)
+        } else if let Some((log, id)) = &self.log
+            && !has_id(log, *id)
+        {
+            StoreError::LogReplaced(log.clone())
         } else if self.lock_id.is_some_and(|id| !has_id(&lock, id)) {
             StoreError::LockReplaced(lock)
         } else {
             return Ok(());
         };
-        if !matches!(self.health.last_error(), Some(StoreError::Replaced(_) | StoreError::LockReplaced(_))) {
+        if !self.health.last_error().is_some_and(|error| error.is_about_replaced_file()) {
             tracing::error!(%error, "changes are refused");
             self.health.record_failure(&error);
         }
@@ -367,7 +373,7 @@ impl Writer {
                     self.heads = heads;
                     return CommitOutcome::Unknown;
                 }
-                Err(replaced @ (StoreError::Replaced(_) | StoreError::LockReplaced(_))) => {
+                Err(replaced) if replaced.is_about_replaced_file() => {
                     self.health.record_failure(&replaced);
                     return CommitOutcome::Unknown;
                 }

@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -19,6 +19,7 @@ use crate::{
     uri::ChangedResources,
 };
 use countersign_protocol::McpError;
+use countersign_runtime::files::ensure_private_file;
 
 /// Schema changes in order. `user_version` of a file is the number of those that were applied. Never change one that
 /// was released.
@@ -50,9 +51,7 @@ impl SqliteDatabase {
         }
         // The file is created before SQLite opens it, so that other users can never read it. SQLite gives the WAL the
         // same mode.
-        let file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(io)?;
-        file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(io)?;
-        drop(file);
+        ensure_private_file(&path).map_err(io)?;
 
         let database = |source| TrackerError::Database { path: path.clone(), source };
         let mut writer = connect(&path, false).map_err(database)?;
@@ -168,6 +167,8 @@ fn commit_error(error: rusqlite::Error) -> McpError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use rusqlite::types::Value;
 
     use super::*;
