@@ -115,6 +115,33 @@ fn older_data_directory_is_upgraded() {
     assert_eq!(id(&fs::read_to_string(data.join("identity.json")).unwrap()), id(&identity));
 }
 
+#[test]
+fn commands_refuse_an_older_store_and_upgrade_nothing() {
+    let home = unpack();
+    let data = home.path().join("data");
+    let schema_version = || -> i64 {
+        let conn = rusqlite::Connection::open(data.join("countersign.db")).unwrap();
+        conn.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap()
+    };
+    let before = schema_version();
+    let commands: [&[&str]; 6] = [
+        &["keys", "list"],
+        &["keys", "create", "--role", "agent", "--name", "new"],
+        &["keys", "revoke", "key_1"],
+        &["keys", "sign-out"],
+        &["people", "list"],
+        &["policy", "test", "create_issue"],
+    ];
+    for command in commands {
+        let (code, out, err) = run(&[command, &["--data", data.to_str().unwrap()]].concat());
+        assert_eq!(code, Some(69), "{command:?}: {out}{err}");
+        for part in ["countersign.db", "older Countersign", "start the gateway of this version first"] {
+            assert!(err.contains(part), "{command:?}: no {part:?} in {err}");
+        }
+        assert_eq!(schema_version(), before, "{command:?}");
+    }
+}
+
 /// Sets the version of a database's schema.
 fn set_schema_version(database: &Path, version: i32) {
     rusqlite::Connection::open(database).unwrap().pragma_update(None, "user_version", version).unwrap();

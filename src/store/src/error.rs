@@ -23,6 +23,11 @@ pub enum StoreError {
     )]
     NewerFile { path: PathBuf, found: i64, known: i64 },
     #[error(
+        "{path} was written by an older Countersign (schema {found}, this one needs {known}); start the gateway of this \
+         version first, which upgrades it, or run the version that wrote it"
+    )]
+    OlderFile { path: PathBuf, found: i64, known: i64 },
+    #[error(
         "{path} was written by a newer Countersign (format {found}, this one knows up to {known}); \
          run that version, or choose another --data"
     )]
@@ -73,6 +78,11 @@ pub enum StoreError {
         "the database was written by a newer Countersign (schema {found}, this one knows up to {known}); run that version"
     )]
     NewerDatabase { found: i64, known: i64 },
+    #[error(
+        "the database was written by an older Countersign (schema {found}, this one needs {known}); start a gateway of this \
+         version first, which upgrades it, or run the version that wrote it"
+    )]
+    OlderDatabase { found: i64, known: i64 },
     #[error(
         "the database has lost writes of this gateway: it was restored from a backup, or failed over to a server that \
          lagged behind; restart this gateway"

@@ -214,7 +214,8 @@ impl StoreLocation {
     /// embedded store, so that keys made before the first start are not lost.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// As [`Self::open`]. [`StoreError::OlderFile`] and [`StoreError::OlderDatabase`] if no gateway of this version has migrated
+    /// the store yet.
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
         match self.checked_kind()? {
             Kind::Directory(dir) => {

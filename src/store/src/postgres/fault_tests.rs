@@ -396,6 +396,16 @@ async fn database_that_lacks_characters_is_refused() {
 }
 
 #[tokio::test]
+async fn older_schema_is_migrated_only_by_a_gateway() {
+    let dir = tempfile::tempdir().unwrap();
+    server_for(dir.path()).open().unwrap().close();
+    run_sql(dir.path(), "UPDATE countersign_schema SET version = version - 1").await;
+    for error in [server_for(dir.path()).credentials().err(), server_for(dir.path()).reviewer_records().err()] {
+        assert!(matches!(error, Some(StoreError::OlderDatabase { .. })), "{error:?}");
+    }
+}
+
+#[tokio::test]
 async fn newer_schema_is_refused_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     server_for(dir.path()).open().unwrap().close();

@@ -139,6 +139,18 @@ impl PostgresDatabase {
         Ok(connector)
     }
 
+    /// Returns the connector after creating the schema if there is none. Refuses an older schema, because only a gateway may
+    /// migrate it.
+    fn current_connector(&self) -> Result<Arc<PgConnector>, StoreError> {
+        let connector = self.checked_connector()?;
+        connector.block_on(connector.migrated.get_or_try_init(|| async {
+            let client = connector.connect().await?;
+            schema::read_current_version(&client).await?;
+            connector.migrate().await
+        }))?;
+        Ok(connector)
+    }
+
     pub fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
         Ok(Arc::new(PostgresStore::begin(self.migrated_connector()?, self.node.read()?, SUCCESSION_TIMEOUT)?))
     }
@@ -148,7 +160,7 @@ impl PostgresDatabase {
         if let Some(keys) = shared.upgrade() {
             return Ok(keys);
         }
-        let keys = Arc::new(keys::Keys::open(self.migrated_connector()?)?);
+        let keys = Arc::new(keys::Keys::open(self.current_connector()?)?);
         *shared = Arc::downgrade(&keys);
         Ok(keys)
     }
@@ -196,6 +208,7 @@ impl PostgresDatabase {
         let connector = self.checked_connector()?;
         connector.block_on(async {
             let Some(snapshot) = connector.snapshot().await? else { return Ok(None) };
+            schema::read_current_version(&snapshot).await?;
             ReviewerRecords::read(&snapshot).await.map(Some)
         })
     }

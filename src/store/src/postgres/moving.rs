@@ -27,7 +27,7 @@ impl OfflineServer {
     pub fn take(connector: Arc<PgConnector>) -> Result<Self, StoreError> {
         let client = connector.block_on(async {
             let client = connector.serve(SERVING_TIMEOUT, true).await?;
-            if schema::read_version(&client).await?.is_none() {
+            if schema::read_current_version(&client).await?.is_none() {
                 return Err(schema::no_schema_error());
             }
             // Long statements are allowed, because nobody else uses the database.

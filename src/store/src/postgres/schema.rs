@@ -159,6 +159,18 @@ pub(super) async fn read_version(client: &Client) -> Result<Option<i64>, StoreEr
     Ok(Some(found_version))
 }
 
+/// Returns the version of the schema after refusing another version than that of this program; `None` if there is none.
+///
+/// # Errors
+/// [`StoreError::NewerDatabase`], [`StoreError::OlderDatabase`]
+pub(super) async fn read_current_version(client: &Client) -> Result<Option<i64>, StoreError> {
+    let (version, known) = (read_version(client).await?, known_version());
+    match version {
+        Some(found) if found < known => Err(StoreError::OlderDatabase { found, known }),
+        version => Ok(version),
+    }
+}
+
 /// Returns the error for a database without a schema.
 pub(super) fn no_schema_error() -> StoreError {
     StoreError::Unreachable("no gateway has written to this database yet".into())

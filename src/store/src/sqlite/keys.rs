@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{
-    open::open_writer,
+    open::open_current,
     sql::{SharedConnection, run},
 };
 use crate::{StoreError, statements::facts, stored_keys::StoredKeys};
@@ -12,9 +12,9 @@ use crate::{StoreError, statements::facts, stored_keys::StoredKeys};
 /// (microseconds) or one durable write (milliseconds).
 ///
 /// # Errors
-/// See [`open_writer`].
+/// See [`open_current`].
 pub(crate) fn open(data_dir: &Path) -> Result<StoredKeys<SharedConnection>, StoreError> {
-    let conn = open_writer(data_dir)?;
+    let conn = open_current(data_dir)?;
     run(facts::check_moved(&conn))?;
     Ok(StoredKeys(SharedConnection::new(conn)))
 }

@@ -59,16 +59,20 @@ pub(crate) fn store_id(dir: &Path) -> Result<String, StoreError> {
     run(facts::ensure(&open_writer(dir)?, STORE_ID, &new_id()))
 }
 
-/// Reads the decisions of reviewers in one snapshot. Returns `None` if there is no database.
+/// Reads the decisions of reviewers in one snapshot. Returns `None` if there is no database, or an empty one.
 ///
 /// # Errors
-/// Those of the database.
+/// Those of the database; [`StoreError::OlderFile`].
 pub(crate) fn read_reviewer_records(dir: &Path) -> Result<Option<ReviewerRecords>, StoreError> {
-    if !open::database_path(dir).exists() {
+    let path = open::database_path(dir);
+    if !path.exists() {
         return Ok(None);
     }
     let conn = open::open_reader(dir)?;
     let snapshot = conn.unchecked_transaction()?;
+    if open::current_version(&snapshot, &path)? == 0 {
+        return Ok(None);
+    }
     run(ReviewerRecords::read(&*snapshot)).map(Some)
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{
-    open::{database_path, open_writer},
+    open::{database_path, open_current, open_writer},
     sql::SharedConnection,
     verify,
 };
@@ -28,7 +28,8 @@ impl OfflineDirectory {
             return Err(StoreError::data_dir(&path, source).into());
         }
         let lock = lock_data_dir(dir)?;
-        Ok(Self { conn: SharedConnection::new(open_writer(dir)?), _lock: lock })
+        let conn = if create { open_writer(dir)? } else { open_current(dir)? };
+        Ok(Self { conn: SharedConnection::new(conn), _lock: lock })
     }
 }
 

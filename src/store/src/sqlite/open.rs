@@ -88,6 +88,18 @@ pub(super) fn file_id(path: &Path) -> std::io::Result<(u64, u64)> {
 /// # Errors
 /// Every [`StoreError`] about files, or foreign, newer or damaged databases.
 pub fn open_writer(dir: &Path) -> Result<Connection, StoreError> {
+    open_database(dir, true)
+}
+
+/// Opens the database as [`open_writer`] does, but refuses one of an older version, because only a gateway may migrate it.
+///
+/// # Errors
+/// As [`open_writer`]; [`StoreError::OlderFile`].
+pub(super) fn open_current(dir: &Path) -> Result<Connection, StoreError> {
+    open_database(dir, false)
+}
+
+fn open_database(dir: &Path, may_migrate: bool) -> Result<Connection, StoreError> {
     ensure_data_dir(dir)?;
     let path = database_path(dir);
     // Creating the file here sets its mode, which SQLite copies to the log files.
@@ -99,7 +111,7 @@ pub fn open_writer(dir: &Path) -> Result<Connection, StoreError> {
     let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
         let mut conn = Connection::open_with_flags(&path, flags).map_err(|e| add_path(&path, e.into()))?;
-        match configure(&mut conn, &path) {
+        match configure(&mut conn, &path, may_migrate) {
             Ok(()) => return Ok(conn),
             // SQLite does not wait where waiting could deadlock, such as for a change of the journal mode.
             Err(StoreError::Locked) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
@@ -130,9 +142,13 @@ pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
     Ok(conn)
 }
 
-fn configure(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
+fn configure(conn: &mut Connection, path: &Path, may_migrate: bool) -> Result<(), StoreError> {
     conn.busy_timeout(BUSY_TIMEOUT)?;
-    check_identity(conn, path)?;
+    if may_migrate {
+        check_identity(conn, path)?;
+    } else {
+        current_version(conn, path)?;
+    }
     configure_file_size(conn)?;
     conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0))?;
     // FULL means that a commit is on the disk when it returns, and survives a crash of the machine.
@@ -168,6 +184,15 @@ fn check_identity(conn: &Connection, path: &Path) -> Result<i64, StoreError> {
     let known_version = known_version();
     if version > known_version {
         return Err(StoreError::NewerFile { path: path.to_owned(), found: version, known: known_version });
+    }
+    Ok(version)
+}
+
+/// Returns the schema version after refusing a database of another version. That of a new database is 0.
+pub(super) fn current_version(conn: &Connection, path: &Path) -> Result<i64, StoreError> {
+    let (version, known) = (check_identity(conn, path)?, known_version());
+    if (1..known).contains(&version) {
+        return Err(StoreError::OlderFile { path: path.to_owned(), found: version, known });
     }
     Ok(version)
 }
@@ -224,6 +249,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+    use crate::moving::MoveError;
 
     #[test]
     fn new_database_is_private_and_reopens() {
@@ -271,6 +297,23 @@ mod tests {
         fs::write(database_path(dir.path()), b"this is not a database, but long enough to look like one").unwrap();
         assert!(matches!(open_writer(dir.path()), Err(StoreError::Corrupt { .. })));
         assert!(fs::read(database_path(dir.path())).unwrap().starts_with(b"this is not"));
+    }
+
+    #[test]
+    fn older_database_is_migrated_only_by_its_gateway() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(create_with_migrations(dir.path(), 8));
+        let old = fs::read(database_path(dir.path())).unwrap();
+        for refused in
+            [crate::sqlite::keys::open(dir.path()).err(), crate::sqlite::read_reviewer_records(dir.path()).err()]
+        {
+            assert!(matches!(refused, Some(StoreError::OlderFile { found: 8, .. })), "{refused:?}");
+        }
+        let refused = crate::sqlite::moving::OfflineDirectory::take(dir.path(), false).err();
+        assert!(matches!(refused, Some(MoveError::Store(StoreError::OlderFile { found: 8, .. }))), "{refused:?}");
+        assert_eq!(fs::read(database_path(dir.path())).unwrap(), old);
+        drop(open_writer(dir.path()).unwrap());
+        crate::sqlite::keys::open(dir.path()).unwrap();
     }
 
     #[test]
