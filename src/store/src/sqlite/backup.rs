@@ -2,13 +2,17 @@
 //! temporary file, checked, and then renamed. Writers are not blocked.
 
 use std::{
-    fs,
+    fs, io,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use jiff::Timestamp;
 use rusqlite::{Connection, OpenFlags, backup::Backup};
+use rustix::{
+    fs::{CWD, RenameFlags, renameat_with},
+    io::Errno,
+};
 
 use super::{
     open::{database_path, open_reader},
@@ -40,7 +44,7 @@ pub enum BackupError {
     #[error("{0} is in the data directory; choose a destination outside of it")]
     Inside(PathBuf),
     #[error("the backup {path} cannot be written: {source}")]
-    Write { path: PathBuf, source: std::io::Error },
+    Write { path: PathBuf, source: io::Error },
     #[error("the copy is damaged and was removed ({0}); check the disks and try again")]
     Bad(String),
     #[error("the copy was removed, because its audit trail is broken: {0}")]
@@ -107,11 +111,13 @@ pub fn backup(dir: &Path, to: &Path, replace: bool, now: Timestamp) -> Result<Ba
     Ok(BackupReport { trail, bytes, tracker })
 }
 
-/// Refuses a destination in the data directory, because the backup could overwrite the live database.
+/// Refuses a destination in the data directory or below it, because the backup could overwrite the live database, and would be
+/// lost with the directory.
 fn check_destination(dir: &Path, to: &Path) -> Result<(), BackupError> {
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let real = |path: &Path| fs::canonicalize(path).ok();
-    let inside = real(parent).is_some_and(|parent| real(dir) == Some(parent))
+    let data = real(dir);
+    let inside = real(parent).is_some_and(|parent| parent.ancestors().any(|folder| data.as_deref() == Some(folder)))
         || real(to).is_some_and(|to| real(&database_path(dir)) == Some(to));
     if inside { Err(BackupError::Inside(to.to_owned())) } else { Ok(()) }
 }
@@ -125,6 +131,26 @@ fn mark_as_backup(conn: &Connection, now: Timestamp) -> Result<(), BackupError> 
             .map_err(StoreError::from)?;
     }
     Ok(())
+}
+
+/// Gives the file a new name, unless a file of that name was created meanwhile. The old name may remain.
+fn move_to_new_file(path: &Path, to: &Path) -> io::Result<()> {
+    // Unlike a plain rename, a link never replaces a file.
+    match fs::hard_link(path, to) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => rename_to_new_file(path, to),
+        linked => linked,
+    }
+}
+
+/// Renames the file, unless a file of the new name exists, on a file system without links, such as FAT, exFAT or a share.
+fn rename_to_new_file(path: &Path, to: &Path) -> io::Result<()> {
+    renameat_with(CWD, path, CWD, to, RenameFlags::NOREPLACE).map_err(|error| match error {
+        Errno::INVAL | Errno::NOSYS | Errno::NOTSUP | Errno::PERM => io::Error::other(format!(
+            "{error}; the file system may be unable to rename a file without replacing another one, so give --force, which \
+             replaces a file of this name"
+        )),
+        error => error.into(),
+    })
 }
 
 /// A copy in a temporary file, which is removed on drop.
@@ -147,11 +173,11 @@ impl TemporaryCopy {
     fn copy_from(&self, source: &Connection) -> Result<Connection, BackupError> {
         let failed = |error: rusqlite::Error| match StoreError::from(error) {
             StoreError::Database(error) => {
-                let source = std::io::Error::other(error.to_string());
+                let source = io::Error::other(error.to_string());
                 BackupError::Write { path: self.path.clone(), source }
             }
             StoreError::DiskFull => {
-                let source = std::io::Error::from(std::io::ErrorKind::StorageFull);
+                let source = io::Error::from(io::ErrorKind::StorageFull);
                 BackupError::Write { path: self.path.clone(), source }
             }
             other => other.into(),
@@ -173,16 +199,15 @@ impl TemporaryCopy {
 
     /// Moves the copy to its destination, durably. Returns its size in bytes.
     fn move_into_place(self, replace: bool) -> Result<u64, BackupError> {
-        let failed = |source: std::io::Error| BackupError::Write { path: self.to.clone(), source };
+        let failed = |source: io::Error| BackupError::Write { path: self.to.clone(), source };
         let file = fs::File::open(&self.path).map_err(failed)?;
         file.sync_all().map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
         if replace {
             fs::rename(&self.path, &self.to).map_err(failed)?;
         } else {
-            // Unlike a rename, a link never replaces a file that was created meanwhile.
-            fs::hard_link(&self.path, &self.to).map_err(|source| match source.kind() {
-                std::io::ErrorKind::AlreadyExists => BackupError::Exists(self.to.clone()),
+            move_to_new_file(&self.path, &self.to).map_err(|source| match source.kind() {
+                io::ErrorKind::AlreadyExists => BackupError::Exists(self.to.clone()),
                 _ => failed(source),
             })?;
         }
@@ -260,11 +285,27 @@ mod tests {
         let own_database = database_path(dir.path());
         assert!(matches!(backup(dir.path(), &own_database, true, now()), Err(BackupError::Inside(_))));
         assert!(matches!(backup(dir.path(), &dir.path().join("x"), false, now()), Err(BackupError::Inside(_))));
+        fs::create_dir_all(dir.path().join("backups/daily")).unwrap();
+        let below = dir.path().join("backups/daily/x");
+        assert!(matches!(backup(dir.path(), &below, false, now()), Err(BackupError::Inside(_))));
         assert!(matches!(backup(&out.path().join("none"), &to, true, now()), Err(BackupError::Store(_))));
         assert!(matches!(
             backup(dir.path(), &out.path().join("no/such"), false, now()),
             Err(BackupError::Write { .. })
         ));
+    }
+
+    #[test]
+    fn file_is_renamed_unless_the_new_name_exists() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, to] = ["copy.part", "copy"].map(|name| dir.path().join(name));
+        fs::write(&path, "new").unwrap();
+        rename_to_new_file(&path, &to).unwrap();
+        assert!(!path.exists() && fs::read(&to).unwrap() == b"new");
+        fs::write(&path, "newer").unwrap();
+        let refused = rename_to_new_file(&path, &to).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists, "{refused}");
+        assert_eq!((fs::read(&path).unwrap(), fs::read(&to).unwrap()), (b"newer".to_vec(), b"new".to_vec()));
     }
 
     #[test]
