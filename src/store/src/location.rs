@@ -289,8 +289,8 @@ impl StoreLocation {
         }
     }
 
-    /// Passes every entry of the trail to `each`, oldest first, in one snapshot and in bounded memory, even beside a
-    /// running gateway.
+    /// Passes every entry of the trail to `each`, oldest first and in bounded memory, even beside a running gateway. Leaves out
+    /// entries that are written meanwhile.
     ///
     /// # Errors
     /// Those of the database, and those of `each`.

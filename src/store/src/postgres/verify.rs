@@ -36,7 +36,7 @@ pub(super) async fn verify(connector: &PgConnector, expected: Option<AuditHead>)
     Ok(verified)
 }
 
-/// Passes every entry to `each`, oldest first, in one snapshot and in bounded memory.
+/// Passes every entry to `each` ([`for_each_entry`]).
 ///
 /// # Errors
 /// Those of the database, and those of `each`.
@@ -44,6 +44,9 @@ pub(super) fn read_audit(
     connector: &PgConnector,
     each: &mut dyn FnMut(&AuditEntry) -> io::Result<()>,
 ) -> Result<(), ReadAuditError> {
-    let client = connector.block_on(connector.snapshot())?.ok_or_else(schema::no_schema_error)?;
-    connector.block_on(for_each_entry(&client, each))
+    connector.block_on(async {
+        let client = connector.connect().await?;
+        schema::read_version(&client).await?.ok_or_else(schema::no_schema_error)?;
+        for_each_entry(&client, each).await
+    })
 }

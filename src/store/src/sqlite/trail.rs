@@ -21,7 +21,7 @@ use countersign_domain::changes::{
     machine::SYSTEM,
 };
 
-/// Passes every entry to `each`, oldest first, in one snapshot and in bounded memory.
+/// Passes every entry to `each` ([`statements::for_each_entry`]).
 ///
 /// # Errors
 /// Those of the database, and those of `each`.
@@ -29,9 +29,7 @@ pub(crate) fn read_audit(
     dir: &Path,
     each: &mut dyn FnMut(&AuditEntry) -> io::Result<()>,
 ) -> Result<(), ReadAuditError> {
-    let conn = open_reader(dir)?;
-    let snapshot = conn.unchecked_transaction().map_err(StoreError::from)?;
-    run(statements::for_each_entry(&*snapshot, each))
+    run(statements::for_each_entry(&open_reader(dir)?, each))
 }
 
 /// Appends an entry after `head`, within the caller's transaction. Returns the new head.
@@ -76,6 +74,7 @@ pub(crate) fn append_entry(
 mod tests {
     use super::*;
     use crate::{
+        coverage::POLICY_RECORDED,
         drafts,
         pins::{PinWrite, row_hash},
         rows::signed,
@@ -184,6 +183,23 @@ mod tests {
             "one page searches at most MAX_SEARCHED_ENTRIES"
         );
         assert_eq!(search_numbers(&conn, &nothing, Some(31), 5), (vec![], None));
+    }
+
+    #[test]
+    fn reading_the_trail_holds_no_snapshot() {
+        let (dir, conn) = database_with_entries(3);
+        let mut numbers = Vec::new();
+        let read = read_audit(dir.path(), &mut |entry| {
+            if numbers.is_empty() {
+                append_entry(&conn, POLICY_RECORDED, SYSTEM, "{}").unwrap();
+                let is_busy: bool = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)).unwrap();
+                assert!(!is_busy, "the log is emptied while the reader waits");
+            }
+            numbers.push(entry.seq);
+            Ok(())
+        });
+        read.unwrap();
+        assert_eq!(numbers, [1, 2, 3], "the entry that was appended meanwhile is left out");
     }
 
     #[test]

@@ -46,16 +46,27 @@ pub async fn entries_after<S: Sql>(db: &S, after: u64, limit: usize) -> Result<V
     db.rows(&sql, values![after, limit]).await?.iter().map(parse_entry).collect()
 }
 
-/// Passes all entries to `each`, oldest first, in bounded memory.
+/// Passes all entries to `each`, oldest first, in pages and in bounded memory, up to the entry that is the last one now. The
+/// trail only grows, so this needs no snapshot, which would keep the database from reusing space while `each` waits.
+///
+/// # Errors
+/// Those of the database and of `each`. [`StoreError::Database`] if the last entries disappear meanwhile.
 pub async fn for_each_entry<S: Sql>(
     db: &S,
     each: &mut dyn FnMut(&AuditEntry) -> io::Result<()>,
 ) -> Result<(), ReadAuditError> {
-    let mut after = Some(0);
-    while let Some(last) = after.take() {
-        for entry in entries_after(db, last, ENTRIES_PER_PAGE as usize).await? {
-            each(&entry)?;
-            after = Some(entry.seq);
+    let newest = db.first("SELECT coalesce(max(seq), 0) FROM audit", &[]).await?;
+    let last: u64 = newest.map_or(Ok(0), |row| row.get(0))?;
+    let mut after = 0;
+    while after < last {
+        let page = entries_after(db, after, ENTRIES_PER_PAGE as usize).await?;
+        let Some(newest) = page.last() else {
+            let text = format!("the audit trail lost its entry {last} while it was read");
+            return Err(StoreError::Database(text.into()).into());
+        };
+        after = newest.seq;
+        for entry in page.iter().filter(|entry| entry.seq <= last) {
+            each(entry)?;
         }
     }
     Ok(())
