@@ -204,6 +204,8 @@ test('statements of DBHub on PostgreSQL are classified and previewed', async t =
             ['UPDATE missing SET a = 1', /relation .*missing.* does not exist/],
             ['SELEC 1', /cannot be parsed/],
             ["DELETE FROM accounts WHERE id = nextval('numbers')", /not known to only read/],
+            ["DELETE FROM accounts WHERE EXISTS (SELECT 1 FROM pg_stat_activity WHERE query ILIKE 'DELETE%')", /may find other rows.*pg_stat_activity/],
+            ['DELETE FROM accounts WHERE id = (SELECT id FROM accounts ORDER BY random() LIMIT 1)', /may find other rows.*random/],
             ["DO $$ BEGIN DELETE FROM accounts; END $$", /cannot be parsed/],
             ["SELECT pg_sleep(0)", /no preview/]
         ]) {

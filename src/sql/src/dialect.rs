@@ -21,6 +21,7 @@ static POSTGRES_FUNCTIONS: Names = LazyLock::new(|| parse_names(include_str!("fu
 static POSTGRES_TYPES: Names = LazyLock::new(|| parse_names(include_str!("functions/postgres_types.txt")));
 static SQLITE_FUNCTIONS: Names = LazyLock::new(|| parse_names(include_str!("functions/sqlite.txt")));
 static MYSQL_FUNCTIONS: Names = LazyLock::new(|| parse_names(include_str!("functions/mysql.txt")));
+static REPEATABLE_FUNCTIONS: Names = LazyLock::new(|| parse_names(include_str!("functions/repeatable.txt")));
 
 fn parse_names(text: &'static str) -> BTreeSet<&'static str> {
     text.lines().filter(|line| !line.starts_with('#')).flat_map(str::split_whitespace).collect()
@@ -70,6 +71,11 @@ impl Dialect {
         let quote = if self == Self::Mysql { '`' } else { '"' };
         format!("{quote}{}{quote}", name.replace(quote, &format!("{quote}{quote}")))
     }
+}
+
+/// Returns `true` if a function that only reads gives the same result for the same arguments. `name` is in lower case.
+pub(crate) fn is_repeatable_function(name: &str) -> bool {
+    REPEATABLE_FUNCTIONS.contains(name)
 }
 
 fn is_builtin_postgres_type(name: &str) -> bool {

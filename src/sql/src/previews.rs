@@ -20,7 +20,8 @@ const MAX_DEFINITIONS: usize = 10;
 
 /// Describes a statement that is not a read for this reason.
 pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, max_rows: usize) -> Write {
-    let builder = PreviewBuilder { dialect, max_rows };
+    let uses_aliases = statement.to_string().to_ascii_lowercase().contains(ALIAS_PREFIX);
+    let builder = PreviewBuilder { dialect, max_rows, uses_aliases };
     if let Some(objects) = definitions::defined_objects(statement) {
         let read_back = ReadBack::Definitions(DefinitionChange::for_statement(statement));
         let preview = builder.preview_definitions(&objects);
@@ -36,6 +37,8 @@ pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, m
 struct PreviewBuilder {
     dialect: Dialect,
     max_rows: usize,
+    /// The statement contains [`ALIAS_PREFIX`], so that a name may mean something else in a query for its rows.
+    uses_aliases: bool,
 }
 
 /// The rows that a statement changes.
@@ -88,6 +91,10 @@ impl PreviewBuilder {
 
     fn is_read(&self, query: &str) -> bool {
         reads::is_single_read(self.dialect, query)
+    }
+
+    fn is_repeatable(&self, query: &str) -> bool {
+        reads::check_repeatable(self.dialect, query).is_ok()
     }
 
     fn preview_whole_table(&self, table: &ObjectName) -> Preview {
@@ -149,7 +156,7 @@ impl PreviewBuilder {
                     && !self.is_field(column)
                     && !is_default(&value.expression)
                     && !is_changed_before;
-                value.alias = Some(alias).filter(|_| is_evaluable && self.is_read(&test_query));
+                value.alias = Some(alias).filter(|_| is_evaluable && self.is_repeatable(&test_query));
                 values.push(value);
             }
         }
@@ -170,7 +177,7 @@ impl PreviewBuilder {
         };
         let part = if self.is_field(column) { column.0.first() } else { column.0.last() };
         let column = part.and_then(ObjectNamePart::as_ident).map_or_else(|| column.to_string(), unquote);
-        ColumnAssignment { column, is_repeatable: is_repeatable(&expression), expression, alias: None }
+        ColumnAssignment { column, expression, alias: None }
     }
 
     /// Returns `true` if the expression may use one of the columns that earlier assignments of the statement change, whose names
@@ -304,13 +311,18 @@ impl PreviewBuilder {
         self.is_read(&query).then_some(query)
     }
 
-    /// Returns the queries if all of them only read.
+    /// Returns the queries if all of them only read, and find the rows that the statement changes.
     fn check_queries(&self, queries: RowQueries) -> Preview {
-        if self.is_read(&queries.rows) && self.is_read(&queries.count) {
-            Ok(PreviewSource::Rows(queries))
-        } else {
-            Err("the query for its rows is not known to only read".to_owned())
+        if self.uses_aliases {
+            return Err(format!("it contains {ALIAS_PREFIX}, with which the names in the query for its rows begin"));
         }
+        if !self.is_read(&queries.rows) || !self.is_read(&queries.count) {
+            return Err("the query for its rows is not known to only read".to_owned());
+        }
+        // Apart from values, which are selected only if they are repeatable, both queries are the same.
+        reads::check_repeatable(self.dialect, &queries.count)
+            .map_err(|reason| format!("it may find other rows when it runs: {reason}"))?;
+        Ok(PreviewSource::Rows(queries))
     }
 }
 
@@ -378,61 +390,6 @@ fn assigned_columns(assignment: &Assignment) -> Vec<(&ObjectName, Option<&Expr>)
         }
         (AssignmentTarget::Tuple(columns), _) => columns.iter().map(|column| (column, None)).collect(),
     }
-}
-
-/// Words of expressions whose value differs with the time, by chance or from session to session.
-const UNREPEATABLE_WORDS: &[&str] = &[
-    "age",
-    "changes",
-    "clock_timestamp",
-    "connection_id",
-    "curdate",
-    "current_date",
-    "current_time",
-    "current_timestamp",
-    "curtime",
-    "date",
-    "datetime",
-    "found_rows",
-    "gen_random_uuid",
-    "inet_client_port",
-    "julianday",
-    "last_insert_rowid",
-    "localtime",
-    "localtimestamp",
-    "now",
-    "pg_backend_pid",
-    "pg_current_snapshot",
-    "pg_current_xact_id_if_assigned",
-    "rand",
-    "random",
-    "randomblob",
-    "row_count",
-    "statement_timestamp",
-    "strftime",
-    "sysdate",
-    "time",
-    "timeofday",
-    "timestamp",
-    "today",
-    "tomorrow",
-    "total_changes",
-    "transaction_timestamp",
-    "txid_current_if_assigned",
-    "txid_current_snapshot",
-    "unix_timestamp",
-    "unixepoch",
-    "utc_date",
-    "utc_time",
-    "utc_timestamp",
-    "uuid",
-    "yesterday",
-];
-
-/// Returns `true` if the expression contains none of the [`UNREPEATABLE_WORDS`].
-fn is_repeatable(expression: &str) -> bool {
-    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    !words.map(str::to_ascii_lowercase).any(|word| UNREPEATABLE_WORDS.contains(&word.as_str()))
 }
 
 /// Returns `true` if the text contains the name, and not only as a part of another name.

@@ -80,9 +80,7 @@ pub struct ColumnAssignment {
     /// The name of the column without quotes.
     pub column: String,
     pub expression: String,
-    /// The column of [`RowQueries::rows`] with the value of the expression, or `None` if it cannot be evaluated by a read.
-    /// The database may convert the value when it stores it.
+    /// The column of [`RowQueries::rows`] with the value of the expression, or `None` if a read cannot evaluate it, or if it
+    /// does not depend on the data alone. The database may convert the value when it stores it.
     pub alias: Option<String>,
-    /// The value depends on the data only, not on the time or on chance.
-    pub is_repeatable: bool,
 }

@@ -23,8 +23,11 @@ impl QueryChecker {
     #[expect(clippy::too_many_lines, reason = "one arm for each kind of expression")]
     pub(super) fn check_expression(&mut self, expression: &Expr) -> Check {
         match expression {
-            Expr::Identifier(_) | Expr::Value(_) | Expr::Wildcard(_) | Expr::QualifiedWildcard(..) => Ok(()),
+            Expr::Wildcard(_) | Expr::QualifiedWildcard(..) => Ok(()),
+            Expr::Value(value) => self.check_literal(&value.value),
+            Expr::Identifier(name) => self.check_column_name(std::slice::from_ref(name)),
             Expr::CompoundIdentifier(parts) => {
+                self.check_column_name(parts)?;
                 if let [.., table, column] = parts.as_slice() {
                     self.qualified_names.push((self.exact_name(table), self.exact_name(column)));
                 }
@@ -75,7 +78,11 @@ impl QueryChecker {
             Expr::Like { negated: _, any: false, expr, pattern, escape_char }
             | Expr::ILike { negated: _, any: false, expr, pattern, escape_char }
             | Expr::SimilarTo { negated: _, expr, pattern, escape_char } => {
-                self.check_expression_pair(expr, pattern)?;
+                self.check_expression(expr)?;
+                // A pattern is no time.
+                if !matches!(pattern.as_ref(), Expr::Value(_)) {
+                    self.check_expression(pattern)?;
+                }
                 self.check_optional_expression(escape_char.as_deref())
             }
             Expr::In { expr, target, negated: _, global: false } => {
@@ -92,6 +99,7 @@ impl QueryChecker {
             }
             Expr::Cast { kind: _, expr, data_type, format: None } => {
                 self.check_data_type(data_type)?;
+                self.check_cast(expr, data_type)?;
                 self.check_expression(expr)
             }
             Expr::Convert { is_try: false, expr, data_type, charset: _, target_before_value: false, styles } => {
@@ -101,7 +109,8 @@ impl QueryChecker {
                 self.check_expression(expr)?;
                 self.check_expressions(styles)
             }
-            Expr::TypedString(TypedString { data_type, value: _, uses_odbc_syntax: false }) => {
+            Expr::TypedString(TypedString { data_type, value, uses_odbc_syntax: false }) => {
+                self.check_literal(&value.value)?;
                 self.check_data_type(data_type)
             }
             Expr::Substring { expr, substring_from, substring_for, special: _, shorthand: _ } => {
@@ -184,6 +193,11 @@ impl QueryChecker {
         let Function { name, uses_odbc_syntax, parameters, args, within_group, filter, null_treatment: _, over } =
             function;
         self.check_function_name(name)?;
+        let arguments = match args {
+            FunctionArguments::List(list) => list.args.as_slice(),
+            FunctionArguments::None | FunctionArguments::Subquery(_) => &[],
+        };
+        self.check_repeatable_call(name, arguments)?;
         if *uses_odbc_syntax || *parameters != FunctionArguments::None {
             return Err(format!("the call of {name} has unknown clauses"));
         }

@@ -1,6 +1,7 @@
 //! Decides whether a statement only reads. Every node of it must be one that is known to change nothing.
 
 mod expressions;
+mod repeatability;
 mod tables;
 
 use sqlparser::{
@@ -71,13 +72,9 @@ const VALUELESS_PRAGMAS: &[&str] = &[
 /// # Errors
 /// Returns the reason why it may do more.
 pub fn check(dialect: Dialect, parsed: &ParsedStatement) -> Check {
-    let mut checker = QueryChecker { dialect, row_sources: Vec::new(), qualified_names: Vec::new() };
+    let checker = QueryChecker::new(dialect);
     match &parsed.statement {
-        Statement::Query(query) => {
-            refuse_writing_keywords(&parsed.keywords)?;
-            checker.check_query(query)?;
-            checker.check_qualified_names()
-        }
+        Statement::Query(query) => checker.check_whole_query(query, &parsed.keywords),
         Statement::Explain {
             describe_alias: _,
             analyze: false,
@@ -88,13 +85,11 @@ pub fn check(dialect: Dialect, parsed: &ParsedStatement) -> Check {
             format: _,
             options,
         } => {
-            refuse_writing_keywords(&parsed.keywords)?;
             options.iter().flatten().try_for_each(check_explain_option)?;
             let Statement::Query(query) = statement.as_ref() else {
                 return Err("it explains a statement that is not a query".to_owned());
             };
-            checker.check_query(query)?;
-            checker.check_qualified_names()
+            checker.check_whole_query(query, &parsed.keywords)
         }
         Statement::Explain { .. } => Err("EXPLAIN ANALYZE runs the statement".to_owned()),
         Statement::Pragma { name, value, is_eq } if dialect == Dialect::Sqlite => {
@@ -115,6 +110,19 @@ pub fn is_single_read(dialect: Dialect, text: &str) -> bool {
     let pieces = text::split(dialect, text).unwrap_or_default();
     let [piece] = pieces.as_slice() else { return false };
     piece.parse(dialect).is_ok_and(|parsed| check(dialect, &parsed).is_ok())
+}
+
+/// Returns `Ok` if the text is one query that only reads, and whose result depends on the data alone. It needs a thread with a
+/// large stack ([`crate::classify`]).
+///
+/// # Errors
+/// Returns the reason why the result may be another one when the query runs again, or when a statement contains it.
+pub fn check_repeatable(dialect: Dialect, text: &str) -> Check {
+    let pieces = text::split(dialect, text)?;
+    let [piece] = pieces.as_slice() else { return Err("it is not one statement".to_owned()) };
+    let parsed = piece.parse(dialect)?;
+    let Statement::Query(query) = &parsed.statement else { return Err("it is not a query".to_owned()) };
+    QueryChecker { must_repeat: true, ..QueryChecker::new(dialect) }.check_whole_query(query, &parsed.keywords)
 }
 
 /// Checks the statements that show settings and definitions. They change nothing in PostgreSQL and MySQL.
@@ -201,9 +209,21 @@ struct QueryChecker {
     row_sources: Vec<RowSource>,
     /// Qualified names of columns: the last two parts.
     qualified_names: Vec<(String, String)>,
+    /// Refuses what does not depend on the data alone.
+    must_repeat: bool,
 }
 
 impl QueryChecker {
+    fn new(dialect: Dialect) -> Self {
+        Self { dialect, row_sources: Vec::new(), qualified_names: Vec::new(), must_repeat: false }
+    }
+
+    fn check_whole_query(mut self, query: &Query, keywords: &[Keyword]) -> Check {
+        refuse_writing_keywords(keywords)?;
+        self.check_query(query)?;
+        self.check_qualified_names()
+    }
+
     fn check_query(&mut self, query: &Query) -> Check {
         let Query {
             with,

@@ -9,7 +9,7 @@ use super::{Check, QueryChecker, is_read_without_value, last_part, pragma_reason
 use crate::Dialect;
 
 /// Words that PostgreSQL takes for functions in a FROM clause, unless they are in quotes.
-const KEYWORD_FUNCTIONS: &[&str] = &[
+pub(super) const KEYWORD_FUNCTIONS: &[&str] = &[
     "current_catalog",
     "current_date",
     "current_role",
@@ -93,6 +93,7 @@ impl QueryChecker {
                 match args {
                     Some(TableFunctionArgs { args, settings: None }) => {
                         self.check_function_name(name)?;
+                        self.check_repeatable_call(name, args)?;
                         self.check_function_arguments(args)?;
                         self.add_table_function(name, alias.as_ref())
                     }
@@ -112,6 +113,7 @@ impl QueryChecker {
             TableFactor::Function { lateral: _, name, args, with_ordinality: _, alias } => {
                 self.check_alias(alias.as_ref())?;
                 self.check_function_name(name)?;
+                self.check_repeatable_call(name, args)?;
                 self.check_function_arguments(args)?;
                 self.add_table_function(name, alias.as_ref())
             }
@@ -136,6 +138,7 @@ impl QueryChecker {
     }
 
     fn check_table_name(&self, name: &ObjectName) -> Check {
+        self.check_ordinary_table(name)?;
         let table = last_part(name).ok_or("it reads from an unknown kind of table")?;
         match self.dialect {
             Dialect::Postgres if is_unquoted_word(name) && KEYWORD_FUNCTIONS.contains(&table.as_str()) => {

@@ -290,27 +290,6 @@ fn values_after_an_update_respect_the_order_of_assignments() {
 }
 
 #[test]
-fn values_of_the_session_are_not_repeatable() {
-    for expression in [
-        "total_changes()",
-        "pg_backend_pid()",
-        "CONNECTION_ID()",
-        "txid_current_snapshot()",
-        "txid_current_if_assigned()",
-        "pg_current_xact_id_if_assigned()",
-        "now()",
-        "last_insert_rowid()",
-        "'tomorrow'",
-    ] {
-        let sql = format!("UPDATE t SET a = {expression}, b = 1");
-        let Effect::Write(write) = classify(Dialect::Postgres, &sql, 50).remove(0).effect else { panic!("{sql}") };
-        let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
-        let are_repeatable: Vec<bool> = queries.assignments.iter().map(|value| value.is_repeatable).collect();
-        assert_eq!(are_repeatable, [false, true], "{sql}");
-    }
-}
-
-#[test]
 fn refusals_say_what_a_query_may_do() {
     for (dialect, sql, reason) in [
         (Dialect::Sqlite, "SELECT * FROM fsdir WHERE path = '/etc'", "the table fsdir may read files"),

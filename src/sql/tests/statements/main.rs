@@ -4,4 +4,5 @@
 
 mod corpus;
 mod postgres;
+mod repeatability;
 mod sqlite;

@@ -123,7 +123,7 @@ impl Composer {
         };
         for answer in answers {
             hasher.add_part(b"rows");
-            answer.rows.iter().for_each(|row| hash_row(hasher, row, &write.preview));
+            answer.rows.iter().for_each(|row| hash_row(hasher, row));
         }
         match (&write.preview, answers) {
             (PreviewSource::Rows(queries), [selected, counted]) => {
@@ -267,17 +267,9 @@ fn equal_lines(text: &str) -> impl Iterator<Item = (LineOp, std::borrow::Cow<'_,
     text_lines(text).map(|line| (LineOp::Equal, line.into()))
 }
 
-/// Adds a row to the fingerprint, without values after an update that differ each time.
-fn hash_row(hasher: &mut PartHasher, row: &Row, preview: &PreviewSource) {
-    let assignments = match preview {
-        PreviewSource::Rows(queries) => queries.assignments.as_slice(),
-        _ => &[],
-    };
-    let varies = |name: &str| {
-        let is_value = |assignment: &ColumnAssignment| assignment.alias.as_deref() == Some(name);
-        assignments.iter().any(|assignment| !assignment.is_repeatable && is_value(assignment))
-    };
-    for (name, value) in row.iter().filter(|(name, _)| !varies(name)) {
+/// Adds a row to the fingerprint.
+fn hash_row(hasher: &mut PartHasher, row: &Row) {
+    for (name, value) in row {
         hasher.add_part(name.as_bytes()).add_part(value.to_string().as_bytes());
     }
 }
@@ -395,7 +387,6 @@ mod tests {
             column: column.into(),
             expression: expression.into(),
             alias: alias.map(str::to_owned),
-            is_repeatable: true,
         };
         let values =
             [assigned("Balance", "balance + 1", Some("countersign_after_0")), assigned("n", "nextval('s')", None)];
@@ -449,12 +440,7 @@ mod tests {
             assert!(parse_count(&rows).is_err(), "{rows:?}");
         }
         assert_eq!(parse_count(&[row(json!({"n": "12"}))]).unwrap(), 12);
-        let value = ColumnAssignment {
-            column: "a".into(),
-            expression: "1".into(),
-            alias: Some("x".into()),
-            is_repeatable: true,
-        };
+        let value = ColumnAssignment { column: "a".into(), expression: "1".into(), alias: Some("x".into()) };
         let check = |answer| check_values(&row(answer), std::slice::from_ref(&value));
         assert!(check(json!({"A": 1, "x": 1})).is_ok());
         for answer in [json!({"a": 1}), json!({"id": 1, "x": 1}), json!({"x": 1})] {

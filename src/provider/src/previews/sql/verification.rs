@@ -298,7 +298,7 @@ fn row_after(row: &Row, assigned: &[ColumnAssignment]) -> Row {
         .filter_map(|(name, value)| {
             let value = match find_assignment(assigned, name) {
                 None => value,
-                Some(ColumnAssignment { alias: Some(alias), is_repeatable: true, .. }) => row.get(alias)?,
+                Some(ColumnAssignment { alias: Some(alias), .. }) => row.get(alias)?,
                 Some(_) => return None,
             };
             Some((name.clone(), value.clone()))
@@ -344,19 +344,13 @@ mod tests {
 
     #[test]
     fn row_after_an_update_has_only_known_values() {
-        let assigned = |column: &str, alias: Option<&str>, is_repeatable| ColumnAssignment {
+        let assigned = |column: &str, alias: Option<&str>| ColumnAssignment {
             column: column.into(),
             expression: "x".into(),
             alias: alias.map(str::to_owned),
-            is_repeatable,
         };
-        let values = [
-            assigned("A", Some("countersign_after_0"), true),
-            assigned("at", Some("countersign_after_1"), false),
-            assigned("n", None, true),
-        ];
-        let before =
-            json!({"id": 1, "a": 5, "at": "then", "n": 1, "countersign_after_0": 6, "countersign_after_1": "now"});
+        let values = [assigned("A", Some("countersign_after_0")), assigned("at", None), assigned("n", None)];
+        let before = json!({"id": 1, "a": 5, "at": "then", "n": 1, "countersign_after_0": 6});
         assert_eq!(row_after(&row(before), &values), row(json!({"id": 1, "a": 6})));
     }
 

@@ -1,0 +1,109 @@
+//! Statements whose rows depend on more than the data, which have no preview.
+
+use countersign_sql::{Dialect, Effect, PreviewSource, classify};
+
+#[test]
+fn values_beyond_the_data_are_not_evaluated() {
+    for expression in [
+        "total_changes()",
+        "pg_backend_pid()",
+        "CONNECTION_ID()",
+        "txid_current_snapshot()",
+        "txid_current_if_assigned()",
+        "pg_current_xact_id_if_assigned()",
+        "now()",
+        "last_insert_rowid()",
+        "'tomorrow'",
+        "CASE WHEN EXISTS (SELECT 1 FROM pg_locks WHERE mode = 'RowExclusiveLock') THEN 0 ELSE 1 END",
+    ] {
+        let sql = format!("UPDATE t SET a = {expression}, b = 1");
+        let Effect::Write(write) = classify(Dialect::Postgres, &sql, 50).remove(0).effect else { panic!("{sql}") };
+        let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
+        let are_evaluated: Vec<bool> = queries.assignments.iter().map(|value| value.alias.is_some()).collect();
+        assert_eq!(are_evaluated, [false, true], "{sql}");
+    }
+}
+
+#[test]
+fn conditions_beyond_the_data_have_no_preview() {
+    for (dialect, condition, reason) in [
+        (
+            Dialect::Postgres,
+            "id = 3 OR EXISTS (SELECT 1 FROM pg_stat_activity WHERE query ILIKE 'UPDATE%')",
+            "pg_stat_activity",
+        ),
+        (
+            Dialect::Postgres,
+            "EXISTS (SELECT 1 FROM \"pg_catalog\".pg_locks WHERE mode = 'RowExclusiveLock')",
+            "pg_locks",
+        ),
+        (Dialect::Postgres, "id IN (SELECT 1 FROM information_schema.tables)", "information_schema"),
+        (Dialect::Postgres, "id = (SELECT id FROM t ORDER BY random() LIMIT 1)", "the function random"),
+        (Dialect::Postgres, "owner = current_setting('a.b')", "the function current_setting"),
+        (Dialect::Postgres, "owner = CURRENT_USER", "CURRENT_USER"),
+        (Dialect::Postgres, "owner = current_role", "current_role"),
+        (Dialect::Postgres, "placed = CURRENT_DATE", "CURRENT_DATE"),
+        (Dialect::Postgres, "placed < now() AND expires > now()", "the function now"),
+        (Dialect::Postgres, "NOT (placed < now())", "the function now"),
+        (Dialect::Postgres, "CASE WHEN placed < now() THEN id = 1 ELSE id = 2 END", "the function now"),
+        (Dialect::Postgres, "placed + '1 day' < now()", "the function now"),
+        (Dialect::Postgres, "id IN (SELECT id FROM t WHERE placed < now())", "the function now"),
+        (Dialect::Postgres, "EXISTS (SELECT 1 FROM (SELECT '2026-05-01'::date AS a) x WHERE x.a < now())", "now"),
+        (Dialect::Postgres, "placed < ' Now '", "Now"),
+        (Dialect::Postgres, "placed < DATE 'today'", "today"),
+        (Dialect::Postgres, r"placed < E'n\x6fw'", "now"),
+        (Dialect::Postgres, "placed < 'on at on at now'", "now"),
+        (Dialect::Postgres, r#"placed <@ '[n"o"\w,)'::tsrange"#, "is not known to depend on the data alone"),
+        (Dialect::Postgres, "id < (SELECT last_value FROM t_id_seq)", "t_id_seq"),
+        (Dialect::Postgres, "placed <@ '[2026-01-01,tomorrow]'::daterange", "tomorrow"),
+        (Dialect::Postgres, "placed < ('n' || 'ow')::timestamp", "a cast to timestamp"),
+        (Dialect::Postgres, "placed < date('to' || 'day')", "the function date"),
+        (Dialect::Postgres, "id = 3 OR (SELECT x.xmax::text FROM t x WHERE x.id = 3) <> '0'", "xmax"),
+        (Dialect::Postgres, "\"COUNTERSIGN_after_0\" = 1", "countersign_"),
+        (Dialect::Sqlite, "id = CASE \"countersign_after_0\" WHEN 'admin' THEN 3 ELSE 1 END", "countersign_"),
+        (Dialect::Sqlite, "id = (SELECT changes())", "the function changes"),
+        (Dialect::Sqlite, "placed < date()", "the function date"),
+        (Dialect::Sqlite, "placed = datetime('now')", "the function datetime"),
+        (Dialect::Sqlite, "\"2026-05-01 10:00:00\" < datetime('now')", "the function datetime"),
+        (Dialect::Sqlite, "placed < date(\"now\")", "the function date"),
+        (Dialect::Sqlite, "placed < date(X'6e6f77')", "the function date"),
+        (Dialect::Sqlite, "placed < date('subsec')", "subsec"),
+        (Dialect::Sqlite, "strftime('%f', placed) < '1'", "the function strftime"),
+        (Dialect::Sqlite, "strftime('%Y') = '2026'", "the function strftime"),
+        (Dialect::Sqlite, "id IN (SELECT rootpage FROM main.sqlite_master)", "sqlite_master"),
+        (Dialect::Sqlite, "id IN (SELECT cid FROM pragma_table_info('t'))", "pragma_table_info"),
+        (Dialect::Mysql, "id IN (SELECT id FROM information_schema.processlist)", "information_schema"),
+        (Dialect::Mysql, "id = 1 AND @@timestamp > 5", "@@timestamp"),
+        (Dialect::Mysql, "id = @x", "@x"),
+        (Dialect::Mysql, "placed < utc_date", "utc_date"),
+        (Dialect::Mysql, "rand() < 0.5", "the function rand"),
+    ] {
+        for statement in ["UPDATE t SET owner = 'x'", "DELETE FROM t", "INSERT INTO u SELECT * FROM t"] {
+            let sql = format!("{statement} WHERE {condition}");
+            let Effect::Write(write) = classify(dialect, &sql, 50).remove(0).effect else { panic!("{sql}") };
+            let PreviewSource::None { reason: shown } = write.preview else { panic!("{sql}: {:?}", write.preview) };
+            assert!(shown.contains(reason), "{sql}: {shown}");
+        }
+    }
+}
+
+#[test]
+fn conditions_on_the_data_keep_their_preview() {
+    for (dialect, condition) in [
+        (Dialect::Postgres, "age > 30 AND date < '2026-01-01' AND status = 'please call me now'"),
+        (Dialect::Postgres, "placed::date = '2026-01-01' AND placed < '2026-01-01'::timestamp - interval '1 day'"),
+        (Dialect::Postgres, "ctid NOT IN (SELECT min(ctid) FROM t GROUP BY lower(owner))"),
+        (Dialect::Postgres, "data->>'a' = 'b' AND date_trunc('month', placed) = '2026-01-01'"),
+        (Dialect::Postgres, "owner ILIKE '%today%'"),
+        (Dialect::Sqlite, "date(placed) < '2026-01-01' AND user = 'ann' AND json_extract(data, '$.a') = 1"),
+        (Dialect::Sqlite, "name = 'orders' AND seq IN (SELECT seq FROM sqlite_sequence)"),
+        (Dialect::Sqlite, "strftime('%Y-%m', placed) = '2026-01' AND status = 'call now'"),
+        (Dialect::Mysql, "DATE(placed) < '2026-01-01' AND YEAR(placed) = 2025 AND user = 'now'"),
+        (Dialect::Mysql, "email = 'ann@example.com' AND placed < DATE_SUB('2026-01-01', INTERVAL 1 DAY)"),
+    ] {
+        let sql = format!("UPDATE t AS x SET owner = upper(owner) WHERE {condition}");
+        let Effect::Write(write) = classify(dialect, &sql, 50).remove(0).effect else { panic!("{sql}") };
+        let PreviewSource::Rows(queries) = write.preview else { panic!("{sql}: {:?}", write.preview) };
+        assert!(queries.assignments[0].alias.is_some(), "{sql}");
+    }
+}
