@@ -8,7 +8,7 @@ use sqlparser::ast::{
 };
 
 use crate::{
-    ALIAS_PREFIX, ColumnAssignment, Dialect, PreviewSource, RowQueries, Write, WriteKind, definitions,
+    ALIAS_PREFIX, ColumnAssignment, ConflictRule, Dialect, PreviewSource, RowQueries, Write, WriteKind, definitions,
     lookup::{self, DefinitionChange, ReadBack, TableRows},
     names::unquote,
     reads::{self, Reason},
@@ -21,17 +21,18 @@ const MAX_DEFINITIONS: usize = 10;
 /// Describes a statement that is not a read for this reason.
 pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, max_rows: usize) -> Write {
     let uses_aliases = statement.to_string().to_ascii_lowercase().contains(ALIAS_PREFIX);
-    let builder = PreviewBuilder { dialect, max_rows, uses_aliases };
+    let conflict_rule = writes::conflict_rule(statement);
+    let builder = PreviewBuilder { dialect, max_rows, uses_aliases, conflict_rule };
     if let Some(objects) = definitions::defined_objects(statement) {
         let read_back = ReadBack::Definitions(DefinitionChange::for_statement(statement));
         let preview = builder.preview_definitions(&objects);
         let targets = objects.into_iter().map(|object| object.name).collect();
-        return Write { kind: WriteKind::Ddl, targets, reason, preview, read_back };
+        return Write { kind: WriteKind::Ddl, conflict_rule, targets, reason, preview, read_back };
     }
     let (kind, targets) = writes::kind_and_tables(statement);
     let preview = builder.preview(statement, &reason).unwrap_or_else(|reason| PreviewSource::None { reason });
     let table = writes::changed_table(statement).and_then(|table| TableRows::new(dialect, table));
-    Write { kind, targets, reason, preview, read_back: table.map_or(ReadBack::Nothing, ReadBack::Rows) }
+    Write { kind, conflict_rule, targets, reason, preview, read_back: table.map_or(ReadBack::Nothing, ReadBack::Rows) }
 }
 
 struct PreviewBuilder {
@@ -39,6 +40,7 @@ struct PreviewBuilder {
     max_rows: usize,
     /// The statement contains [`ALIAS_PREFIX`], so that a name may mean something else in a query for its rows.
     uses_aliases: bool,
+    conflict_rule: ConflictRule,
 }
 
 /// The rows that a statement changes.
@@ -262,6 +264,11 @@ impl PreviewBuilder {
     }
 
     fn preview_insert(&self, insert: &Insert, with: &str) -> Preview {
+        match self.conflict_rule {
+            ConflictRule::Replace => return Err("it replaces rows with the same key, which are not shown".to_owned()),
+            ConflictRule::Update => return Err("it updates rows with the same key, which are not shown".to_owned()),
+            ConflictRule::Keep | ConflictRule::Refuse => {}
+        }
         if insert.multi_table_insert_type.is_some() || insert.overwrite || insert.partitioned.is_some() {
             return Err("the statement has unknown clauses".to_owned());
         }
@@ -300,8 +307,7 @@ impl PreviewBuilder {
 
     /// Returns the query that counts the rows with the values of one of the given rows.
     fn equal_count_query(&self, insert: &Insert, columns: &[String], given: &Values) -> Option<String> {
-        let Insert { or: None, ignore: false, on: None, replace_into: false, .. } = insert else { return None };
-        if given.rows.len() > self.max_rows {
+        if self.conflict_rule != ConflictRule::Refuse || given.rows.len() > self.max_rows {
             return None;
         }
         let conditions: Option<Vec<String>> =

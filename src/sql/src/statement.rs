@@ -29,6 +29,7 @@ pub enum Effect {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     pub kind: WriteKind,
+    pub conflict_rule: ConflictRule,
     /// The names of the tables or other objects that it changes, as the statement has them.
     pub targets: Vec<String>,
     /// The reason why it is not a read.
@@ -48,6 +49,19 @@ pub enum WriteKind {
     /// Begins a transaction, and changes no data by itself.
     Begin,
     Other,
+}
+
+/// The behavior of an insertion if the database has a row with the key of an inserted one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConflictRule {
+    /// The statement fails, or it is no insertion.
+    Refuse,
+    /// The row in the database stays, and the other one is not inserted.
+    Keep,
+    /// The row in the database is removed.
+    Replace,
+    /// The row in the database is updated.
+    Update,
 }
 
 /// The source of what a preview shows.

@@ -1,10 +1,11 @@
 //! The kind and the targets of statements that write.
 
 use sqlparser::ast::{
-    Delete, FromTable, Insert, ObjectName, Query, SetExpr, Statement, TableFactor, TableObject, TableWithJoins, Update,
+    Delete, FromTable, Insert, ObjectName, OnConflict, OnConflictAction, OnInsert, Query, SetExpr, SqliteOnConflict,
+    Statement, TableFactor, TableObject, TableWithJoins, Update,
 };
 
-use crate::WriteKind;
+use crate::{ConflictRule, WriteKind};
 
 /// Returns the write in the body of a query with CTEs, together with that query, or else the statement itself.
 pub fn inner_statement(statement: &Statement) -> (&Statement, Option<&Query>) {
@@ -38,6 +39,20 @@ pub fn kind_and_tables(statement: &Statement) -> (WriteKind, Vec<String>) {
         // Some dialects have blocks, whose BEGIN contains other statements.
         Statement::StartTransaction { statements, .. } if statements.is_empty() => (WriteKind::Begin, Vec::new()),
         _ => (WriteKind::Other, Vec::new()),
+    }
+}
+
+/// Returns what the statement does with rows whose key is there already.
+pub fn conflict_rule(statement: &Statement) -> ConflictRule {
+    let Statement::Insert(insert) = inner_statement(statement).0 else { return ConflictRule::Refuse };
+    match insert {
+        Insert { replace_into: true, .. } | Insert { or: Some(SqliteOnConflict::Replace), .. } => ConflictRule::Replace,
+        Insert { on: Some(OnInsert::OnConflict(OnConflict { action: OnConflictAction::DoNothing, .. })), .. } => {
+            ConflictRule::Keep
+        }
+        Insert { on: Some(_), .. } => ConflictRule::Update,
+        Insert { ignore: true, .. } | Insert { or: Some(SqliteOnConflict::Ignore), .. } => ConflictRule::Keep,
+        _ => ConflictRule::Refuse,
     }
 }
 

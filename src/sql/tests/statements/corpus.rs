@@ -187,9 +187,16 @@ fn given_rows_are_shown_as_they_are_written() {
 
 #[test]
 fn statements_that_reach_other_rows_have_no_preview() {
-    for (dialect, sql) in
-        [(Dialect::Postgres, "TRUNCATE t CASCADE"), (Dialect::Sqlite, "UPDATE OR REPLACE t SET id = 2 WHERE id = 1")]
-    {
+    for (dialect, sql) in [
+        (Dialect::Postgres, "TRUNCATE t CASCADE"),
+        (Dialect::Postgres, "INSERT INTO t (id) VALUES (1) ON CONFLICT (id) DO UPDATE SET a = 2"),
+        (Dialect::Postgres, "INSERT INTO t SELECT * FROM u ON CONFLICT (id) DO UPDATE SET a = 2"),
+        (Dialect::Sqlite, "UPDATE OR REPLACE t SET id = 2 WHERE id = 1"),
+        (Dialect::Sqlite, "INSERT OR REPLACE INTO t (id) VALUES (1)"),
+        (Dialect::Sqlite, "REPLACE INTO t (id) VALUES (1)"),
+        (Dialect::Mysql, "REPLACE INTO t (id) VALUES (1)"),
+        (Dialect::Mysql, "INSERT IGNORE INTO t (id) VALUES (1) ON DUPLICATE KEY UPDATE a = 2"),
+    ] {
         let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
         assert!(matches!(write.preview, PreviewSource::None { .. }), "{sql}: {:?}", write.preview);
     }

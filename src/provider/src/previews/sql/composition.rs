@@ -19,7 +19,12 @@ use countersign_domain::{
     recipes::{NamedArguments, Recipe, SqlRecipe},
     text::plural,
 };
-use countersign_sql::{ALIAS_PREFIX, ColumnAssignment, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind};
+use countersign_sql::{
+    ALIAS_PREFIX, ColumnAssignment, ConflictRule, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind,
+};
+
+/// Follows the number of inserted rows if the statement skips those that conflict with others.
+const SKIPPED_ROWS_NOTE: &str = "; without those whose key is there already";
 
 /// Builds the preview.
 ///
@@ -170,6 +175,9 @@ impl Composer {
         if selected.rows.len() > shown_rows.len() {
             note.push_str(&format!("; the first {} are shown, the others are not compared", shown_rows.len()));
         }
+        if write.conflict_rule == ConflictRule::Keep {
+            note.push_str(SKIPPED_ROWS_NOTE);
+        }
         if self.has_earlier_write {
             note.push_str("; as the data is now, which the statements above may change");
         }
@@ -205,6 +213,9 @@ impl Composer {
         let mut note = plural(rows.len(), "row");
         if rows.len() > self.max_rows {
             note.push_str(&format!("; the first {} are shown", self.max_rows));
+        }
+        if write.conflict_rule == ConflictRule::Keep {
+            note.push_str(SKIPPED_ROWS_NOTE);
         }
         if let Some(equal_count) = equal_count {
             let count = parse_count(&equal_count.rows)?;
@@ -429,6 +440,21 @@ mod tests {
         let diff = serde_json::to_string(&composer.builder.finish()).unwrap();
         assert!(diff.contains("\"1 row\""), "{diff}");
         assert!(diff.contains("\"no row; as the data is now, which the statements above may change\""), "{diff}");
+    }
+
+    #[test]
+    fn skipped_rows_of_an_insertion_are_noted() {
+        for (text, note) in [
+            ("INSERT INTO t VALUES (1)", "\"1 row\""),
+            ("INSERT OR IGNORE INTO t VALUES (1)", "\"1 row; without those whose key is there already\""),
+        ] {
+            let statement = countersign_sql::classify(countersign_sql::Dialect::Sqlite, text, 10).remove(0);
+            let observed = ObservedStatement { statement, answers: Ok(Vec::new()) };
+            let mut composer = Composer::new(10, 1);
+            composer.add_statement(0, &observed, &mut PartHasher::new("test")).unwrap();
+            let diff = serde_json::to_string(&composer.builder.finish()).unwrap();
+            assert!(diff.contains(note), "{diff}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use countersign_domain::{
     changes::{Operation, Preview},
     recipes::{Recipe, SqlRecipe},
 };
-use countersign_sql::{Effect, PreviewSource, Statement, WriteKind};
+use countersign_sql::{ConflictRule, Effect, PreviewSource, Statement, WriteKind};
 
 pub(super) use composition::compose_statements;
 pub(super) use rows::parse_rows;
@@ -106,6 +106,10 @@ fn operation_of(statement: &Statement) -> Operation {
     let Effect::Write(write) = &statement.effect else { return Operation::Call };
     let first_word = || statement.text.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
     match write.kind {
+        // It may also change rows that are there.
+        WriteKind::Insert if matches!(write.conflict_rule, ConflictRule::Replace | ConflictRule::Update) => {
+            Operation::Call
+        }
         WriteKind::Insert => Operation::Create,
         WriteKind::Update => Operation::Update,
         WriteKind::Delete => Operation::Delete,
@@ -147,11 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn statement_that_defines_an_object_has_an_operation() {
+    fn operation_is_what_the_statement_does() {
         for (text, operation) in [
             ("CREATE TABLE a (x INTEGER)", Operation::Create),
             ("ALTER TABLE a ADD COLUMN y TEXT; UPDATE a SET y = ''", Operation::Update),
             ("DROP TABLE a", Operation::Delete),
+            ("INSERT OR IGNORE INTO a VALUES (1)", Operation::Create),
+            ("INSERT OR REPLACE INTO a VALUES (1)", Operation::Call),
             ("-- all of it\nDROP TABLE a; INSERT INTO b VALUES (1)", Operation::Call),
         ] {
             assert_eq!(label_statements(text).operation, operation, "{text}");
