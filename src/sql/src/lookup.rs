@@ -98,20 +98,30 @@ fn literal_text(dialect: Dialect, value: Literal<'_>) -> String {
     }
 }
 
-fn key_columns_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
+/// Returns the schema of a table, if it is named, and its own name.
+fn split_table_name(name: &ObjectName) -> Option<(Option<&Ident>, &Ident)> {
     let parts: Option<Vec<&Ident>> = name.0.iter().map(ObjectNamePart::as_ident).collect();
-    let (schema, table) = match parts?.as_slice() {
-        [table] => (None, *table),
-        [schema, table] => (Some(*schema), *table),
-        _ => return None,
-    };
+    match parts?.as_slice() {
+        [table] => Some((None, *table)),
+        [schema, table] => Some((Some(*schema), *table)),
+        _ => None,
+    }
+}
+
+/// Returns the expression for a table in PostgreSQL.
+fn postgres_table(schema: Option<&Ident>, table: &Ident) -> String {
+    let names: Vec<String> = schema.into_iter().chain([table]).map(quoted_name).collect();
+    format!("to_regclass({})", Dialect::Postgres.literal(&names.join(".")))
+}
+
+fn key_columns_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
+    let (schema, table) = split_table_name(name)?;
     let literal = |name: &Ident| dialect.literal(&unquote(name));
     Some(match dialect {
         Dialect::Postgres => format!(
             "SELECT attname AS name FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey) \
-             WHERE indrelid = to_regclass({}) AND indisprimary ORDER BY attnum",
-            dialect
-                .literal(&[schema, Some(table)].into_iter().flatten().map(quoted_name).collect::<Vec<_>>().join("."))
+             WHERE indrelid = {} AND indisprimary ORDER BY attnum",
+            postgres_table(schema, table)
         ),
         Dialect::Sqlite => {
             let schema = schema.map_or(String::new(), |schema| format!(", {}", literal(schema)));
@@ -122,6 +132,43 @@ fn key_columns_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
             format!(
                 "SELECT column_name AS name FROM information_schema.key_column_usage WHERE constraint_name = 'PRIMARY' \
                  AND table_schema = {schema} AND table_name = {} ORDER BY ordinal_position",
+                literal(table)
+            )
+        }
+    })
+}
+
+/// Returns the query for the tables whose rows the foreign keys delete or change when rows of this table are deleted. Its only
+/// column has their names. In MySQL, which may know no recursive queries, it finds only the tables that refer to this one.
+pub fn dependents_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
+    let (schema, table) = split_table_name(name)?;
+    let literal = |name: &Ident| dialect.literal(&unquote(name));
+    Some(match dialect {
+        Dialect::Postgres => format!(
+            "WITH RECURSIVE reached AS (SELECT conrelid FROM pg_constraint WHERE contype = 'f' \
+             AND confdeltype IN ('c', 'n', 'd') AND confrelid = {} UNION SELECT k.conrelid FROM pg_constraint AS k \
+             JOIN reached AS r ON k.confrelid = r.conrelid WHERE k.contype = 'f' AND k.confdeltype IN ('c', 'n', 'd')) \
+             SELECT conrelid::regclass::text AS name FROM reached ORDER BY 1",
+            postgres_table(schema, table)
+        ),
+        Dialect::Sqlite => {
+            let argument = schema.map_or(String::new(), |schema| format!(", {}", literal(schema)));
+            let schema = schema.map_or(String::new(), |schema| format!("{}.", dialect.quote_name(&unquote(schema))));
+            format!(
+                "SELECT name FROM (WITH RECURSIVE links AS (SELECT m.name AS child, lower(f.\"table\") AS parent \
+                 FROM {schema}sqlite_master AS m, pragma_foreign_key_list(m.name{argument}) AS f WHERE type = 'table' \
+                 AND on_delete IN ('CASCADE', 'SET NULL', 'SET DEFAULT')), reached(name) AS (SELECT child FROM links \
+                 WHERE parent = {} UNION SELECT links.child FROM links JOIN reached ON links.parent = lower(reached.name)) \
+                 SELECT name FROM reached) AS found ORDER BY 1",
+                dialect.literal(&unquote(table).to_ascii_lowercase())
+            )
+        }
+        Dialect::Mysql => {
+            let schema = schema.map_or("database()".to_owned(), literal);
+            format!(
+                "SELECT DISTINCT concat(constraint_schema, '.', table_name) AS name \
+                 FROM information_schema.referential_constraints WHERE unique_constraint_schema = {schema} \
+                 AND referenced_table_name = {} AND delete_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT') ORDER BY 1",
                 literal(table)
             )
         }

@@ -108,7 +108,8 @@ impl PreviewBuilder {
             condition: None,
             limit_clause: None,
         };
-        self.preview_rows(&selection, Vec::new())
+        // A table to which others refer cannot be truncated alone.
+        self.preview_rows(&selection, Vec::new(), None)
     }
 
     fn preview_update(&self, update: &Update, with: String) -> Preview {
@@ -162,7 +163,7 @@ impl PreviewBuilder {
                 values.push(value);
             }
         }
-        self.preview_rows(&selection, values)
+        self.preview_rows(&selection, values, None)
     }
 
     /// Builds the assignment, without the alias under which a query selects its value.
@@ -219,7 +220,11 @@ impl PreviewBuilder {
         let using = using.as_deref().unwrap_or_default();
         let selection =
             self.build_selection(with, table, using, selection.as_ref(), limit_clause(order_by, limit.as_ref())?)?;
-        self.preview_rows(&selection, Vec::new())
+        let dependents = writes::table_name(table).and_then(|name| lookup::dependents_query(self.dialect, name));
+        match dependents.filter(|query| self.is_read(query)) {
+            Some(dependents) => self.preview_rows(&selection, Vec::new(), Some(dependents)),
+            None => Err("the foreign keys that refer to its table cannot be found".to_owned()),
+        }
     }
 
     fn build_selection(
@@ -244,12 +249,18 @@ impl PreviewBuilder {
         })
     }
 
-    fn preview_rows(&self, selection: &Selection, assignments: Vec<ColumnAssignment>) -> Preview {
+    fn preview_rows(
+        &self,
+        selection: &Selection,
+        assignments: Vec<ColumnAssignment>,
+        dependents: Option<String>,
+    ) -> Preview {
         let values: Vec<(&str, &str)> =
             assignments.iter().filter_map(|value| Some((value.expression.as_str(), value.alias.as_deref()?))).collect();
         let queries = RowQueries {
             rows: self.wrap_ctes_for_sqlite(&selection.with, selection.rows_query(self.max_rows, &values)),
             count: self.wrap_ctes_for_sqlite(&selection.with, selection.count_query()),
+            dependents,
             assignments,
         };
         self.check_queries(queries)
@@ -301,6 +312,7 @@ impl PreviewBuilder {
         self.check_queries(RowQueries {
             rows: self.wrap_ctes_for_sqlite(with, selected),
             count: self.wrap_ctes_for_sqlite(with, counted),
+            dependents: None,
             assignments: Vec::new(),
         })
     }

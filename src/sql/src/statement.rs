@@ -85,6 +85,8 @@ pub struct RowQueries {
     pub rows: String,
     /// Counts the rows in its only column.
     pub count: String,
+    /// Selects the names of the tables whose rows foreign keys delete or change with the rows, if the statement deletes some.
+    pub dependents: Option<String>,
     pub assignments: Vec<ColumnAssignment>,
 }
 

@@ -4,6 +4,12 @@ use countersign_sql::{
     Dialect, Effect, Literal, PreviewSource, ReadBack, RowQueries, Statement, Write, WriteKind, classify,
 };
 
+/// Creates tables of which some refer to others.
+pub const DEPENDENT_TABLES: &str = "CREATE TABLE parent (id int PRIMARY KEY); \
+    CREATE TABLE \"Child\" (id int PRIMARY KEY, parent_id int REFERENCES parent ON DELETE CASCADE); \
+    CREATE TABLE grandchild (id int PRIMARY KEY, child_id int REFERENCES \"Child\" ON DELETE SET NULL); \
+    CREATE TABLE other (id int PRIMARY KEY, parent_id int REFERENCES parent);";
+
 /// A text with its expected effects.
 pub struct Case {
     pub dialect: Dialect,
@@ -30,6 +36,18 @@ impl Case {
             },
             _ => None,
         }
+    }
+
+    /// Returns the query for the tables whose rows a deletion also reaches.
+    pub fn dependents_query(dialect: Dialect, table: &str) -> String {
+        let case = Self {
+            dialect,
+            effects: Vec::new(),
+            is_marked_as_changing: true,
+            is_deceptive: false,
+            sql: format!("DELETE FROM {table}"),
+        };
+        case.row_queries().unwrap().1.dependents.unwrap()
     }
 
     /// Returns the queries that show definitions.
@@ -131,7 +149,9 @@ fn no_statement_that_changes_data_is_a_read() {
 fn derived_queries_are_reads() {
     let mut derived = 0;
     for case in cases() {
-        let row_queries = case.row_queries().into_iter().flat_map(|(_, queries)| [queries.rows, queries.count]);
+        let row_queries = case.row_queries().into_iter().flat_map(|(_, queries)| {
+            [Some(queries.rows), Some(queries.count), queries.dependents].into_iter().flatten()
+        });
         for query in row_queries.chain(case.definition_queries()).chain(case.read_back_queries()) {
             derived += 1;
             assert!(countersign_sql::is_read(case.dialect, &query), "{query}");

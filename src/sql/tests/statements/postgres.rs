@@ -9,7 +9,7 @@ use std::{
 use countersign_sql::{Dialect, WriteKind};
 use serde_json::Value;
 
-use crate::corpus::cases_in;
+use crate::corpus::{Case, DEPENDENT_TABLES, cases_in};
 
 /// Functions of the list that PostgreSQL calls volatile, but that change nothing.
 const VOLATILE_READS: &[&str] = &[
@@ -226,6 +226,13 @@ fn previews_select_what_postgresql_changes() {
         .flat_map(|case| case.read_back_queries())
         .find(|query| query.contains("'\"accounts\"'"));
     assert_eq!(server.run("previews", &[&keys.unwrap()], "").trim(), "id");
+    server.run("previews", &[DEPENDENT_TABLES], "");
+    for (table, expected) in
+        [("parent", "\"Child\"\ngrandchild"), ("public.PARENT", "\"Child\"\ngrandchild"), ("other", "")]
+    {
+        let query = Case::dependents_query(Dialect::Postgres, table);
+        assert_eq!(server.run("previews", &[&query], "").trim(), expected, "{table}");
+    }
 }
 
 #[test]

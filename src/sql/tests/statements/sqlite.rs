@@ -3,7 +3,7 @@
 use countersign_sql::{Dialect, WriteKind};
 use rusqlite::{Batch, Connection, fallible_iterator::FallibleIterator as _, types::Value};
 
-use crate::corpus::{Case, cases_in};
+use crate::corpus::{Case, DEPENDENT_TABLES, cases_in};
 
 fn database() -> Connection {
     let connection = Connection::open_in_memory().unwrap();
@@ -110,4 +110,17 @@ fn previews_select_what_sqlite_changes() {
     let keys =
         cases_in(Dialect::Sqlite).iter().flat_map(Case::read_back_queries).find(|query| query.contains("('accounts')"));
     assert_eq!(rows(&connection, &keys.unwrap()), [[Value::Text("id".to_owned())]]);
+}
+
+#[test]
+fn tables_that_a_deletion_also_reaches_are_found_in_sqlite() {
+    let connection = Connection::open_in_memory().unwrap();
+    connection.execute_batch(DEPENDENT_TABLES).unwrap();
+    for (table, expected) in
+        [("parent", vec!["Child", "grandchild"]), ("main.PARENT", vec!["Child", "grandchild"]), ("other", vec![])]
+    {
+        let found = rows(&connection, &Case::dependents_query(Dialect::Sqlite, table));
+        let expected: Vec<_> = expected.into_iter().map(|name| vec![Value::Text(name.to_owned())]).collect();
+        assert_eq!(found, expected, "{table}");
+    }
 }

@@ -60,8 +60,7 @@ pub(in crate::previews) fn compose_statements(
     let named_arguments = NamedArguments::for_recipe(recipe, conditions, labels::is_summary_whole(recipe, arguments));
     compose::add_unnamed_arguments(&mut composer.builder, &named_arguments, call);
     compose::add_confirmation(&mut composer.builder, &mut hasher, recipe, may_confirm, arguments)?;
-    let answers = statements.iter().flat_map(|observed| observed.answers.iter().flatten());
-    let state_keys = answers.map(|answer| answer.state_key.clone()).collect();
+    let state_keys = statements.iter().flat_map(ObservedStatement::state_keys).collect();
     let kind = PreviewKind::BeforeAfter;
     Ok(Preview {
         note: PreviewNote { kind, confirms: may_confirm, state_keys, ..PreviewNote::default() },
@@ -131,8 +130,11 @@ impl Composer {
             answer.rows.iter().for_each(|row| hash_row(hasher, row));
         }
         match (&write.preview, answers) {
-            (PreviewSource::Rows(queries), [selected, counted]) => {
-                self.add_rows(index, write, queries, selected, counted)
+            (PreviewSource::Rows(queries), [selected, counted, dependents @ ..])
+                if dependents.len() == usize::from(queries.dependents.is_some()) =>
+            {
+                self.add_rows(index, write, queries, selected, counted)?;
+                dependents.first().map_or(Ok(()), |dependents| self.add_dependents(index, dependents))
             }
             (PreviewSource::GivenRows { columns, rows, .. }, answers) => {
                 self.add_given_rows(index, write, columns, rows, answers.first())
@@ -192,6 +194,25 @@ impl Composer {
             }
         }
         if selected.restricted || counted.restricted {
+            self.builder.restrict_after(first_field);
+        }
+        Ok(())
+    }
+
+    /// Names the tables whose rows the database deletes or changes with the shown ones.
+    fn add_dependents(&mut self, index: usize, answer: &QueryAnswer) -> Result<(), Fault> {
+        let names = answer.rows.iter().map(|row| row.values().next().and_then(Value::as_str));
+        let names: Option<Vec<&str>> = names.collect();
+        let names = names.ok_or_else(|| Fault::new("answer", "the answer has no names of tables"))?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        let first_field = self.builder.len();
+        let names = names.join(", ");
+        let note =
+            format!("rows of {names} that refer to these may be deleted or changed with them; they are not shown");
+        self.add_note(index, "Foreign keys", &note);
+        if answer.restricted {
             self.builder.restrict_after(first_field);
         }
         Ok(())
@@ -428,7 +449,7 @@ mod tests {
             vec![],
             vec![],
             vec![answer(updated), answer(json!([{"n": 1}]))],
-            vec![answer(json!([])), answer(json!([{"n": 0}]))],
+            vec![answer(json!([])), answer(json!([{"n": 0}])), answer(json!([{"name": "u"}, {"name": "v"}]))],
         ];
         let statements = countersign_sql::classify(countersign_sql::Dialect::Sqlite, text, 10);
         let mut composer = Composer::new(10, statements.len());
@@ -440,6 +461,7 @@ mod tests {
         let diff = serde_json::to_string(&composer.builder.finish()).unwrap();
         assert!(diff.contains("\"1 row\""), "{diff}");
         assert!(diff.contains("\"no row; as the data is now, which the statements above may change\""), "{diff}");
+        assert!(diff.contains("rows of u, v that refer to these may be deleted or changed with them"), "{diff}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use countersign_domain::{
     changes::{Operation, Preview},
     recipes::{Recipe, SqlRecipe},
 };
-use countersign_sql::{ConflictRule, Effect, PreviewSource, Statement, WriteKind};
+use countersign_sql::{ConflictRule, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind};
 
 pub(super) use composition::compose_statements;
 pub(super) use rows::parse_rows;
@@ -44,6 +44,18 @@ pub(super) struct ObservedStatement {
     pub answers: Result<Vec<QueryAnswer>, Fault>,
 }
 
+impl ObservedStatement {
+    /// Returns the keys of the states by which another statement for the same rows is recognized. Foreign keys are none: they are
+    /// the same for all deletions from a table.
+    fn state_keys(&self) -> impl Iterator<Item = String> {
+        let count = match &self.statement.effect {
+            Effect::Write(Write { preview: PreviewSource::Rows(_), .. }) => 2,
+            _ => usize::MAX,
+        };
+        self.answers.iter().flatten().take(count).map(|answer| answer.state_key.clone())
+    }
+}
+
 /// Classifies the statements of a call.
 pub(super) async fn parse_statements(
     sql: &SqlRecipe,
@@ -69,7 +81,9 @@ pub(super) async fn parse_statements(
 pub(super) fn queries(statement: &Statement) -> Vec<&str> {
     match &statement.effect {
         Effect::Write(write) => match &write.preview {
-            PreviewSource::Rows(queries) => vec![&queries.rows, &queries.count],
+            PreviewSource::Rows(RowQueries { rows, count, dependents, .. }) => {
+                [rows, count].into_iter().chain(dependents).map(String::as_str).collect()
+            }
             PreviewSource::Definitions(queries) => queries.iter().map(String::as_str).collect(),
             PreviewSource::GivenRows { equal_count_query, .. } => equal_count_query.as_deref().into_iter().collect(),
             PreviewSource::None { .. } => Vec::new(),
@@ -148,6 +162,20 @@ mod tests {
     fn target_names_each_table_once() {
         let preview = label_statements("UPDATE a SET x = 1; UPDATE b SET x = 1; UPDATE a SET x = 2");
         assert_eq!((preview.target.label.as_str(), preview.operation), ("a, b", Operation::Update));
+    }
+
+    #[test]
+    fn foreign_keys_are_no_sign_of_the_same_rows() {
+        let statement = countersign_sql::classify(Dialect::Sqlite, "DELETE FROM a WHERE x = 1", 10).remove(0);
+        let answers = queries(&statement).into_iter().map(|query| QueryAnswer {
+            rows: Vec::new(),
+            restricted: false,
+            state_key: query.to_owned(),
+        });
+        let answers = Ok(answers.collect::<Vec<_>>());
+        let keys: Vec<String> = ObservedStatement { statement, answers }.state_keys().collect();
+        assert_eq!(keys.len(), 2, "{keys:?}");
+        assert!(keys.iter().all(|key| key.contains("x = 1")), "{keys:?}");
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl Verifier<'_> {
         }
         let before = observed.answers.as_ref().map_err(Fault::clone)?;
         match (&write.read_back, &write.preview, before.as_slice()) {
-            (ReadBack::Rows(table), PreviewSource::Rows(queries), [selected, _]) => {
+            (ReadBack::Rows(table), PreviewSource::Rows(queries), [selected, _, ..]) => {
                 let shown_rows = &selected.rows[..selected.rows.len().min(self.sql.rows)];
                 let keys = self.key_columns(table).await?;
                 let written = WrittenRows { index, write, table, keys, queries, shown_rows };
