@@ -112,8 +112,8 @@ pub fn is_single_read(dialect: Dialect, text: &str) -> bool {
     piece.parse(dialect).is_ok_and(|parsed| check(dialect, &parsed).is_ok())
 }
 
-/// Returns `Ok` if the text is one query that only reads, and whose result depends on the data alone. It needs a thread with a
-/// large stack ([`crate::classify`]).
+/// Returns `Ok` if the text is one query that only reads, and whose result depends on the data alone, apart from one comparison
+/// of a column with the present time. It needs a thread with a large stack ([`crate::classify`]).
 ///
 /// # Errors
 /// Returns the reason why the result may be another one when the query runs again, or when a statement contains it.
@@ -121,8 +121,11 @@ pub fn check_repeatable(dialect: Dialect, text: &str) -> Check {
     let pieces = text::split(dialect, text)?;
     let [piece] = pieces.as_slice() else { return Err("it is not one statement".to_owned()) };
     let parsed = piece.parse(dialect)?;
-    let Statement::Query(query) = &parsed.statement else { return Err("it is not a query".to_owned()) };
-    QueryChecker { must_repeat: true, ..QueryChecker::new(dialect) }.check_whole_query(query, &parsed.keywords)
+    let ParsedStatement { statement: Statement::Query(mut query), keywords } = parsed else {
+        return Err("it is not a query".to_owned());
+    };
+    repeatability::replace_compared_time(dialect, &mut query);
+    QueryChecker { must_repeat: true, ..QueryChecker::new(dialect) }.check_whole_query(&query, &keywords)
 }
 
 /// Checks the statements that show settings and definitions. They change nothing in PostgreSQL and MySQL.

@@ -3,7 +3,10 @@
 //! The data alone may decide. A statement that could read the time, its session, its own text or its locks could show a reviewer
 //! other rows than it changes.
 
-use sqlparser::ast::{DataType, Expr, FunctionArg, FunctionArgExpr, Ident, ObjectName, Value};
+use sqlparser::ast::{
+    BinaryOperator, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName,
+    ObjectNamePart, Query, SetExpr, TableFactor, TableWithJoins, Value,
+};
 
 use super::{Check, QueryChecker, last_part, tables::KEYWORD_FUNCTIONS};
 use crate::{Dialect, dialect::is_repeatable_function, names::unquote};
@@ -159,4 +162,87 @@ fn may_be_present_time(text: &str) -> bool {
     let mut words: Vec<&str> = text.split(|c: char| !c.is_alphabetic()).collect();
     words.retain(|word| !word.is_empty() && !is_one_of(TIME_FILLERS, word));
     (is_list || words.len() <= MAX_TIME_WORDS) && words.iter().any(|word| is_one_of(TIME_WORDS, word))
+}
+
+/// Replaces the present time in the condition of a query from one table, if a column is compared with it, so that the rest can
+/// be checked. A row then begins or ceases to match at one time. With a second comparison, a row could match in turns, so that
+/// rows could differ by chance.
+pub(super) fn replace_compared_time(dialect: Dialect, query: &mut Query) {
+    if let SetExpr::Select(select) = query.body.as_mut()
+        && let [TableWithJoins { relation: TableFactor::Table { args: None, .. }, joins }] = select.from.as_slice()
+        && joins.is_empty()
+        && let Some(condition) = &mut select.selection
+        && let Some(time) = find_compared_time(dialect, condition)
+    {
+        *time = Expr::value(Value::Null);
+    }
+}
+
+fn find_compared_time(dialect: Dialect, condition: &mut Expr) -> Option<&mut Expr> {
+    match condition {
+        Expr::Nested(inner) => find_compared_time(dialect, inner),
+        Expr::BinaryOp { left, op: BinaryOperator::And | BinaryOperator::Or, right } => {
+            match find_compared_time(dialect, left) {
+                None => find_compared_time(dialect, right),
+                found => found,
+            }
+        }
+        Expr::BinaryOp {
+            left,
+            op: BinaryOperator::Lt | BinaryOperator::LtEq | BinaryOperator::Gt | BinaryOperator::GtEq,
+            right,
+        } => {
+            if is_column(dialect, left) && is_present_time(dialect, right) {
+                Some(right.as_mut())
+            } else if is_column(dialect, right) && is_present_time(dialect, left) {
+                Some(left.as_mut())
+            } else {
+                None
+            }
+        }
+        _ => None,
+    }
+}
+
+/// Returns `true` for the present time, and for a time at a fixed distance from it.
+fn is_present_time(dialect: Dialect, expression: &Expr) -> bool {
+    match expression {
+        Expr::Nested(inner) => is_present_time(dialect, inner),
+        Expr::BinaryOp { left, op: BinaryOperator::Plus | BinaryOperator::Minus, right } => {
+            is_present_time(dialect, left) && is_duration(right)
+        }
+        Expr::Function(Function { name, args, .. }) => {
+            let [ObjectNamePart::Identifier(name)] = name.0.as_slice() else { return false };
+            let arguments: Option<Vec<&Expr>> = match args {
+                FunctionArguments::None => Some(Vec::new()),
+                FunctionArguments::List(list) => list.args.iter().map(argument_value).collect(),
+                FunctionArguments::Subquery(_) => None,
+            };
+            let Some(arguments) = arguments else { return false };
+            match (dialect, name.value.to_ascii_lowercase().as_str(), arguments.as_slice()) {
+                (_, "current_date" | "current_timestamp", [])
+                | (Dialect::Postgres | Dialect::Mysql, "localtimestamp" | "now", [])
+                | (Dialect::Mysql, "curdate", []) => name.quote_style.is_none(),
+                (Dialect::Mysql, "date_add" | "date_sub", [time, duration]) => {
+                    is_present_time(dialect, time) && is_duration(duration)
+                }
+                (Dialect::Sqlite, "date" | "datetime", [Expr::Value(first), modifiers @ ..]) => {
+                    let first = first.value.clone().into_string();
+                    first.is_some_and(|first| first.eq_ignore_ascii_case("now"))
+                        && modifiers.iter().all(|m| is_literal(m))
+                }
+                _ => false,
+            }
+        }
+        _ => false,
+    }
+}
+
+/// Returns `true` for an interval that is a literal.
+fn is_duration(expression: &Expr) -> bool {
+    match expression {
+        Expr::Interval(interval) => is_literal(&interval.value),
+        Expr::Cast { expr, data_type: DataType::Interval { .. }, .. } => is_literal(expr),
+        other => is_literal(other),
+    }
 }

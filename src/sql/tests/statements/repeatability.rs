@@ -107,3 +107,25 @@ fn conditions_on_the_data_keep_their_preview() {
         assert!(queries.assignments[0].alias.is_some(), "{sql}");
     }
 }
+
+#[test]
+fn one_comparison_with_the_present_time_is_previewed() {
+    for (dialect, condition) in [
+        (Dialect::Postgres, "expires < now() AND NOT used"),
+        (Dialect::Postgres, "(t.expires <= CURRENT_TIMESTAMP - interval '30 days' OR used)"),
+        (Dialect::Postgres, "CURRENT_DATE - 30 > placed"),
+        (Dialect::Postgres, "expires < LOCALTIMESTAMP + '1 day'::interval"),
+        (Dialect::Sqlite, "expires < CURRENT_TIMESTAMP AND used = 1"),
+        (Dialect::Sqlite, "expires < datetime('now', '-30 days')"),
+        (Dialect::Sqlite, "placed >= date('now', 'start of month')"),
+        (Dialect::Mysql, "expires < NOW() - INTERVAL 30 DAY AND used = 1"),
+        (Dialect::Mysql, "placed < CURDATE()"),
+        (Dialect::Mysql, "placed < DATE_SUB(NOW(), INTERVAL 30 DAY)"),
+    ] {
+        for statement in ["UPDATE t SET owner = 'x'", "DELETE FROM t"] {
+            let sql = format!("{statement} WHERE {condition}");
+            let Effect::Write(write) = classify(dialect, &sql, 50).remove(0).effect else { panic!("{sql}") };
+            assert!(matches!(write.preview, PreviewSource::Rows(_)), "{sql}: {:?}", write.preview);
+        }
+    }
+}
