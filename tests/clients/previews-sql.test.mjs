@@ -206,6 +206,7 @@ test('statements of DBHub on PostgreSQL are classified and previewed', async t =
             ["DELETE FROM accounts WHERE id = nextval('numbers')", /not known to only read/],
             ["DELETE FROM accounts WHERE EXISTS (SELECT 1 FROM pg_stat_activity WHERE query ILIKE 'DELETE%')", /may find other rows.*pg_stat_activity/],
             ['DELETE FROM accounts WHERE id = (SELECT id FROM accounts ORDER BY random() LIMIT 1)', /may find other rows.*random/],
+            ['WITH accounts AS (SELECT 1 AS id) DELETE FROM accounts', /the CTE of this name/],
             ["DO $$ BEGIN DELETE FROM accounts; END $$", /cannot be parsed/],
             ["SELECT pg_sleep(0)", /no preview/]
         ]) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use sqlparser::ast::{
-    Assignment, AssignmentTarget, CascadeOption, Delete, Expr, Insert, ObjectName, ObjectNamePart, Query, SetExpr,
+    Assignment, AssignmentTarget, CascadeOption, Cte, Delete, Expr, Insert, ObjectName, ObjectNamePart, Query, SetExpr,
     Statement, TableFactor, TableWithJoins, Truncate, Update, UpdateTableFromKind, Values,
 };
 
@@ -62,7 +62,13 @@ type Preview = Result<PreviewSource, Reason>;
 impl PreviewBuilder {
     fn preview(&self, statement: &Statement, write_reason: &str) -> Preview {
         let (statement, query) = writes::inner_statement(statement);
-        let with = query.and_then(|query| query.with.as_ref()).map_or(String::new(), |with| format!("{with} "));
+        let with = query.and_then(|query| query.with.as_ref());
+        if let Some(table) = writes::changed_table(statement)
+            && with.is_some_and(|with| with.cte_tables.iter().any(|cte| hides_table(cte, table)))
+        {
+            return Err(format!("it changes {table}, but a query for its rows would read the CTE of this name"));
+        }
+        let with = with.map_or(String::new(), |with| format!("{with} "));
         match statement {
             Statement::Update(update) => self.preview_update(update, with),
             Statement::Delete(delete) => self.preview_delete(delete, with),
@@ -417,6 +423,14 @@ fn contains_name(text: &str, name: &str) -> bool {
     found.any(|(start, _)| {
         !text[..start].ends_with(is_name_part) && !text[start + name.len()..].starts_with(is_name_part)
     })
+}
+
+/// Returns `true` if the table has the name of the CTE. Statements change the table nevertheless, but queries read the CTE.
+fn hides_table(cte: &Cte, table: &ObjectName) -> bool {
+    match table.0.as_slice() {
+        [ObjectNamePart::Identifier(name)] => unquote(name).to_lowercase() == unquote(&cte.alias.name).to_lowercase(),
+        _ => false,
+    }
 }
 
 /// Returns `true` for the default of a column, which only the database knows.

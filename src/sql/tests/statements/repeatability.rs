@@ -129,3 +129,15 @@ fn one_comparison_with_the_present_time_is_previewed() {
         }
     }
 }
+
+#[test]
+fn tables_with_the_name_of_a_cte_have_no_preview() {
+    for dialect in [Dialect::Postgres, Dialect::Sqlite] {
+        for statement in ["DELETE FROM T", "UPDATE t SET a = 1"] {
+            let sql = format!("WITH t AS (SELECT 1 AS id) {statement}");
+            let Effect::Write(write) = classify(dialect, &sql, 50).remove(0).effect else { panic!("{sql}") };
+            let PreviewSource::None { reason } = write.preview else { panic!("{sql}: {:?}", write.preview) };
+            assert!(reason.contains("CTE"), "{reason}");
+        }
+    }
+}
