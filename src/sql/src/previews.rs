@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use sqlparser::ast::{
-    Assignment, AssignmentTarget, CascadeOption, Cte, Delete, Expr, Insert, ObjectName, ObjectNamePart, Query, SetExpr,
-    Statement, TableFactor, TableWithJoins, Truncate, Update, UpdateTableFromKind, Values,
+    Assignment, AssignmentTarget, CascadeOption, Cte, Delete, Expr, Insert, ObjectName, ObjectNamePart, Query,
+    SelectItem, SetExpr, Statement, TableFactor, TableWithJoins, Truncate, Update, UpdateTableFromKind, Values,
 };
 
 use crate::{
@@ -130,7 +130,7 @@ impl PreviewBuilder {
             assignments,
             from,
             selection,
-            returning: _,
+            returning,
             output: None,
             or: _,
             order_by,
@@ -151,8 +151,13 @@ impl PreviewBuilder {
             selection.as_ref(),
             limit_clause(order_by, limit.as_ref())?,
         )?;
+        self.check_returning(&selection, returning.as_deref())?;
         let (mut values, mut assigned) = (Vec::new(), BTreeSet::new());
         for assignment in assignments {
+            let value = assignment.value.to_string();
+            if selection.reads_other_rows() && (is_default(&value) || !self.is_read(&selection.values_query(&value))) {
+                return Err("a part of it may change something, and its condition may then find other rows".to_owned());
+            }
             for (column, own_expression) in assigned_columns(assignment) {
                 let mut value = self.build_assignment(column, own_expression, &assignment.value);
                 let is_changed_before = self.uses_changed_value(&value.expression, &assigned);
@@ -211,7 +216,7 @@ impl PreviewBuilder {
             on_cluster: None,
             using,
             selection,
-            returning: _,
+            returning,
             output: None,
             order_by,
             limit,
@@ -226,6 +231,7 @@ impl PreviewBuilder {
         let using = using.as_deref().unwrap_or_default();
         let selection =
             self.build_selection(with, table, using, selection.as_ref(), limit_clause(order_by, limit.as_ref())?)?;
+        self.check_returning(&selection, returning.as_deref())?;
         let dependents = writes::table_name(table).and_then(|name| lookup::dependents_query(self.dialect, name));
         match dependents.filter(|query| self.is_read(query)) {
             Some(dependents) => self.preview_rows(&selection, Vec::new(), Some(dependents)),
@@ -253,6 +259,15 @@ impl PreviewBuilder {
             condition: condition.map(ToString::to_string),
             limit_clause,
         })
+    }
+
+    /// Checks that what a statement returns about its rows changes nothing: it is not shown.
+    fn check_returning(&self, selection: &Selection, items: Option<&[SelectItem]>) -> Result<(), Reason> {
+        let items: Vec<String> = items.unwrap_or_default().iter().map(ToString::to_string).collect();
+        if items.is_empty() || self.is_read(&selection.values_query(&items.join(", "))) {
+            return Ok(());
+        }
+        Err("what it returns is not known to only read".to_owned())
     }
 
     fn preview_rows(
@@ -369,6 +384,18 @@ impl Selection {
             ),
             None => format!("{with}SELECT {alias}.*{values} FROM {tables}{condition} ORDER BY 1 LIMIT {limit}"),
         }
+    }
+
+    /// Returns a query for these values of all rows.
+    fn values_query(&self, values: &str) -> String {
+        let tables = [std::slice::from_ref(&self.table), &self.other_tables].concat().join(", ");
+        format!("{}SELECT {values} FROM {tables}", self.with)
+    }
+
+    /// Returns `true` if the condition may depend on more than the row that it is evaluated for.
+    fn reads_other_rows(&self) -> bool {
+        let has_subquery = |condition: &String| condition.to_ascii_lowercase().contains("select");
+        !self.other_tables.is_empty() || self.condition.as_ref().is_some_and(has_subquery)
     }
 
     fn count_query(&self) -> String {

@@ -131,6 +131,31 @@ fn one_comparison_with_the_present_time_is_previewed() {
 }
 
 #[test]
+fn statements_that_may_change_what_they_find_have_no_preview() {
+    let preview = |dialect, sql: &str| {
+        let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
+        write.preview
+    };
+    for (sql, reason) in [
+        ("UPDATE t SET a = nextval('s') WHERE id = 1 OR (SELECT n FROM x) > 5", "may then find other rows"),
+        ("UPDATE t SET a = DEFAULT FROM x WHERE t.id = x.id", "may then find other rows"),
+        ("UPDATE t SET a = 1 WHERE id = 1 RETURNING nextval('s')", "what it returns"),
+        ("DELETE FROM t WHERE id = 1 RETURNING note('x')", "what it returns"),
+    ] {
+        let PreviewSource::None { reason: shown } = preview(Dialect::Postgres, sql) else { panic!("{sql}") };
+        assert!(shown.contains(reason), "{sql}: {shown}");
+    }
+    for sql in [
+        "UPDATE t SET a = nextval('s') WHERE id = 1 RETURNING *",
+        "UPDATE t SET (a, b) = (SELECT 1, 2) WHERE id IN (SELECT id FROM x)",
+        "DELETE FROM t AS o USING x WHERE o.id = x.id RETURNING o.id, x.n",
+    ] {
+        let shown = preview(Dialect::Postgres, sql);
+        assert!(matches!(shown, PreviewSource::Rows(_)), "{sql}: {shown:?}");
+    }
+}
+
+#[test]
 fn tables_with_the_name_of_a_cte_have_no_preview() {
     for dialect in [Dialect::Postgres, Dialect::Sqlite] {
         for statement in ["DELETE FROM T", "UPDATE t SET a = 1"] {
