@@ -26,7 +26,6 @@ pub struct ArgumentPattern {
     pub argument: String,
     /// The value that the argument must have: a text, an integer or a boolean.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     pub equals: Option<Value>,
     /// The folder that the argument must name, or a path below it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
