@@ -132,7 +132,14 @@ impl Decider<'_> {
             return Ok(());
         }
         let state = change.state.as_str();
-        let message = format!("the change is {state}: there is nothing to {}", decision_verb(self.verdict));
+        let message = if change.state.awaits_decision() {
+            format!(
+                "the change is {state}; `countersign changes refresh {}` computes a new preview to decide on",
+                change.id
+            )
+        } else {
+            format!("the change is {state}: there is nothing to {}", decision_verb(self.verdict))
+        };
         Err(Failure::new(Exit::Conflict, message))
     }
 
