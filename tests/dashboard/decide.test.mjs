@@ -95,14 +95,18 @@ test('presses on the same place never approve after a rejection failed', async (
     };
     // A double click counts as one press, which opens the rejection.
     await page.mouse.dblclick(...(await centre()));
-    await page.locator('[data-act=reject].armed:enabled').waitFor();
+    const armed = page.locator('[data-act=reject].armed:enabled');
+    await armed.waitFor();
     await focused(page, '#comment');
     await page.getByLabel('Comment').fill('Not this one');
     const place = await centre();
     await page.route('**/api/changes/*/decision', (route) => route.fulfill({ status: 503, json: { title: 'The store is not available' } }), { times: 1 });
+    // Unlike a locator, the mouse does not wait for a button that is disabled for a moment.
+    await armed.waitFor();
     await page.mouse.click(...place);
     await page.locator('.decision-error').waitFor();
     await becomes(() => page.locator('footer.decision').getAttribute('data-mode'), 'reject');
+    await armed.waitFor();
     await page.mouse.click(...place);
     await page.locator('.outcome', { hasText: 'Rejected' }).waitFor();
     assert.equal((await gateway.change(id)).decisions[0].comment, 'Not this one');
