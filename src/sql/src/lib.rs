@@ -15,6 +15,7 @@ mod previews;
 mod reads;
 mod statement;
 mod text;
+mod words;
 mod writes;
 
 use std::thread;

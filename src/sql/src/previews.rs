@@ -12,7 +12,7 @@ use crate::{
     lookup::{self, DefinitionChange, ReadBack, TableRows},
     names::unquote,
     reads::{self, Reason},
-    writes,
+    words, writes,
 };
 
 /// The maximum number of definitions in a preview. A statement about more objects has no preview.
@@ -155,7 +155,9 @@ impl PreviewBuilder {
         let (mut values, mut assigned) = (Vec::new(), BTreeSet::new());
         for assignment in assignments {
             let value = assignment.value.to_string();
-            if selection.reads_other_rows() && (is_default(&value) || !self.is_read(&selection.values_query(&value))) {
+            if selection.reads_other_rows(self.dialect)
+                && (is_default(&value) || !self.is_read(&selection.values_query(&value)))
+            {
                 return Err("a part of it may change something, and its condition may then find other rows".to_owned());
             }
             for (column, own_expression) in assigned_columns(assignment) {
@@ -198,7 +200,7 @@ impl PreviewBuilder {
     /// are in lower case. MySQL makes the assignments one after the other, and the other databases make them at once.
     fn uses_changed_value(&self, expression: &str, changed: &BTreeSet<String>) -> bool {
         let expression = expression.to_lowercase();
-        self.dialect == Dialect::Mysql && changed.iter().any(|name| contains_name(&expression, name))
+        self.dialect == Dialect::Mysql && changed.iter().any(|name| words::contains_name(&expression, name))
     }
 
     /// Returns `true` if an assignment to the name changes only a field of a column.
@@ -393,8 +395,8 @@ impl Selection {
     }
 
     /// Returns `true` if the condition may depend on more than the row that it is evaluated for.
-    fn reads_other_rows(&self) -> bool {
-        let has_subquery = |condition: &String| condition.to_ascii_lowercase().contains("select");
+    fn reads_other_rows(&self, dialect: Dialect) -> bool {
+        let has_subquery = |condition: &String| words::has_subquery(dialect, condition);
         !self.other_tables.is_empty() || self.condition.as_ref().is_some_and(has_subquery)
     }
 
@@ -441,15 +443,6 @@ fn assigned_columns(assignment: &Assignment) -> Vec<(&ObjectName, Option<&Expr>)
         }
         (AssignmentTarget::Tuple(columns), _) => columns.iter().map(|column| (column, None)).collect(),
     }
-}
-
-/// Returns `true` if the text contains the name, and not only as a part of another name.
-fn contains_name(text: &str, name: &str) -> bool {
-    let is_name_part = |c: char| c == '_' || c.is_alphanumeric();
-    let mut found = text.match_indices(name);
-    found.any(|(start, _)| {
-        !text[..start].ends_with(is_name_part) && !text[start + name.len()..].starts_with(is_name_part)
-    })
 }
 
 /// Returns `true` if the table has the name of the CTE. Statements change the table nevertheless, but queries read the CTE.

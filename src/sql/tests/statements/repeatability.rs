@@ -147,6 +147,7 @@ fn statements_that_may_change_what_they_find_have_no_preview() {
     }
     for sql in [
         "UPDATE t SET a = nextval('s') WHERE id = 1 RETURNING *",
+        "UPDATE t SET a = DEFAULT, selected_at = nextval('s') WHERE status = 'selected' AND \"select\" = 1",
         "UPDATE t SET (a, b) = (SELECT 1, 2) WHERE id IN (SELECT id FROM x)",
         "DELETE FROM t AS o USING x WHERE o.id = x.id RETURNING o.id, x.n",
     ] {
