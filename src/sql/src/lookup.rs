@@ -98,12 +98,13 @@ fn literal_text(dialect: Dialect, value: Literal<'_>) -> String {
     }
 }
 
-/// Returns the schema of a table, if it is named, and its own name.
+/// Returns the schema of a table, if it is named, and its own name. A name before that of the schema can only be the database: no
+/// statement reaches another one.
 fn split_table_name(name: &ObjectName) -> Option<(Option<&Ident>, &Ident)> {
     let parts: Option<Vec<&Ident>> = name.0.iter().map(ObjectNamePart::as_ident).collect();
     match parts?.as_slice() {
         [table] => Some((None, *table)),
-        [schema, table] => Some((Some(*schema), *table)),
+        [schema, table] | [_, schema, table] => Some((Some(*schema), *table)),
         _ => None,
     }
 }

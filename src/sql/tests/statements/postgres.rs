@@ -228,7 +228,7 @@ fn previews_select_what_postgresql_changes() {
     assert_eq!(server.run("previews", &[&keys.unwrap()], "").trim(), "id");
     server.run("previews", &[DEPENDENT_TABLES], "");
     for (table, expected) in
-        [("parent", "\"Child\"\ngrandchild"), ("public.PARENT", "\"Child\"\ngrandchild"), ("other", "")]
+        [("parent", "\"Child\"\ngrandchild"), ("previews.public.PARENT", "\"Child\"\ngrandchild"), ("other", "")]
     {
         let query = Case::dependents_query(Dialect::Postgres, table);
         assert_eq!(server.run("previews", &[&query], "").trim(), expected, "{table}");
