@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use sqlparser::ast::{
-    Assignment, AssignmentTarget, CascadeOption, Cte, Delete, Expr, Insert, ObjectName, ObjectNamePart, Query,
+    Assignment, AssignmentTarget, CascadeOption, Cte, Delete, Expr, Ident, Insert, ObjectName, ObjectNamePart, Query,
     SelectItem, SetExpr, Statement, TableFactor, TableWithJoins, Truncate, Update, UpdateTableFromKind, Values,
 };
 
@@ -17,6 +17,8 @@ use crate::{
 
 /// The maximum number of definitions in a preview. A statement about more objects has no preview.
 const MAX_DEFINITIONS: usize = 10;
+/// The number of bytes that PostgreSQL keeps of any name. It cuts off longer ones between two characters.
+const SURE_NAME_BYTES: usize = 60;
 
 /// Describes a statement that is not a read for this reason.
 pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, max_rows: usize) -> Write {
@@ -63,8 +65,10 @@ impl PreviewBuilder {
     fn preview(&self, statement: &Statement, write_reason: &str) -> Preview {
         let (statement, query) = writes::inner_statement(statement);
         let with = query.and_then(|query| query.with.as_ref());
-        if let Some(table) = writes::changed_table(statement)
-            && with.is_some_and(|with| with.cte_tables.iter().any(|cte| hides_table(cte, table)))
+        // A query of an insertion reads the CTE in the statement as well.
+        if !matches!(statement, Statement::Insert(_))
+            && let Some(table) = writes::changed_table(statement)
+            && with.is_some_and(|with| with.cte_tables.iter().any(|cte| self.hides_table(cte, table)))
         {
             return Err(format!("it changes {table}, but a query for its rows would read the CTE of this name"));
         }
@@ -83,6 +87,22 @@ impl PreviewBuilder {
             _ => Err(format!(
                 "there is no preview for statements of this kind; this one counts as a write because {write_reason}"
             )),
+        }
+    }
+
+    /// Returns `true` if the table may have the name of the CTE. Statements change the table nevertheless, but queries read the CTE.
+    fn hides_table(&self, cte: &Cte, table: &ObjectName) -> bool {
+        // How PostgreSQL folds the case of letters beyond ASCII depends on the encoding, and it cuts off long names.
+        let name = |name: &Ident| {
+            let name = match self.dialect {
+                Dialect::Postgres if name.value.is_ascii() => definitions::postgres_name(name),
+                _ => unquote(name).to_lowercase(),
+            };
+            name.into_bytes().into_iter().take(SURE_NAME_BYTES).collect::<Vec<u8>>()
+        };
+        match table.0.as_slice() {
+            [ObjectNamePart::Identifier(table)] => name(table) == name(&cte.alias.name),
+            _ => false,
         }
     }
 
@@ -442,14 +462,6 @@ fn assigned_columns(assignment: &Assignment) -> Vec<(&ObjectName, Option<&Expr>)
             columns.iter().zip(expressions.iter().map(Some)).collect()
         }
         (AssignmentTarget::Tuple(columns), _) => columns.iter().map(|column| (column, None)).collect(),
-    }
-}
-
-/// Returns `true` if the table has the name of the CTE. Statements change the table nevertheless, but queries read the CTE.
-fn hides_table(cte: &Cte, table: &ObjectName) -> bool {
-    match table.0.as_slice() {
-        [ObjectNamePart::Identifier(name)] => unquote(name).to_lowercase() == unquote(&cte.alias.name).to_lowercase(),
-        _ => false,
     }
 }
 

@@ -157,7 +157,7 @@ fn statements_that_may_change_what_they_find_have_no_preview() {
 }
 
 #[test]
-fn tables_with_the_name_of_a_cte_have_no_preview() {
+fn changed_tables_with_the_name_of_a_cte_have_no_preview() {
     for dialect in [Dialect::Postgres, Dialect::Sqlite] {
         for statement in ["DELETE FROM T", "UPDATE t SET a = 1"] {
             let sql = format!("WITH t AS (SELECT 1 AS id) {statement}");
@@ -165,5 +165,17 @@ fn tables_with_the_name_of_a_cte_have_no_preview() {
             let PreviewSource::None { reason } = write.preview else { panic!("{sql}: {:?}", write.preview) };
             assert!(reason.contains("CTE"), "{reason}");
         }
+    }
+    for (dialect, sql, has_preview) in [
+        (Dialect::Postgres, r#"WITH "T" AS (SELECT 1 AS id) DELETE FROM t"#.to_owned(), true),
+        (Dialect::Postgres, r#"WITH "t" AS (SELECT 1 AS id) DELETE FROM T"#.to_owned(), false),
+        (Dialect::Postgres, r#"WITH "ärzte" AS (SELECT 1 AS id) DELETE FROM ÄRZTE"#.to_owned(), false),
+        (Dialect::Postgres, format!("WITH {0}a AS (SELECT 1 AS id) DELETE FROM {0}b", "t".repeat(63)), false),
+        (Dialect::Sqlite, r#"WITH "T" AS (SELECT 1 AS id) DELETE FROM t"#.to_owned(), false),
+        (Dialect::Postgres, "WITH t AS (SELECT 1 AS id) INSERT INTO t SELECT id FROM t".to_owned(), true),
+        (Dialect::Sqlite, "WITH t AS (SELECT 1 AS id) INSERT INTO t SELECT id FROM t".to_owned(), true),
+    ] {
+        let Effect::Write(write) = classify(dialect, &sql, 50).remove(0).effect else { panic!("{sql}") };
+        assert_eq!(matches!(write.preview, PreviewSource::Rows(_)), has_preview, "{sql}: {:?}", write.preview);
     }
 }
