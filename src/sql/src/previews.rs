@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use sqlparser::ast::{
-    Assignment, AssignmentTarget, CascadeOption, Cte, Delete, Expr, Ident, Insert, ObjectName, ObjectNamePart, Query,
-    SelectItem, SetExpr, Statement, TableFactor, TableWithJoins, Truncate, Update, UpdateTableFromKind, Values,
+    Assignment, AssignmentTarget, CascadeOption, Cte, Delete, Expr, Ident, Insert, ObjectName, ObjectNamePart,
+    OrderByExpr, Query, SelectItem, SetExpr, Statement, TableFactor, TableWithJoins, Truncate, Update,
+    UpdateTableFromKind, Values,
 };
 
 use crate::{
@@ -444,14 +445,20 @@ impl Selection {
     }
 }
 
-fn limit_clause(order_by: &[sqlparser::ast::OrderByExpr], limit: Option<&Expr>) -> Result<Option<String>, Reason> {
+fn limit_clause(order_by: &[OrderByExpr], limit: Option<&Expr>) -> Result<Option<String>, Reason> {
     let Some(limit) = limit else { return Ok(None) };
     if !matches!(limit, Expr::Value(_)) {
         return Err("its limit is not a number".to_owned());
     }
+    // A number is the position of a column in a query, and a constant elsewhere.
+    let is_column = |key: &OrderByExpr| matches!(key.expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
+    if order_by.is_empty() || !order_by.iter().all(is_column) {
+        return Err(
+            "its limit may pick other rows when it runs, because no ORDER BY of columns decides which".to_owned()
+        );
+    }
     let keys: Vec<String> = order_by.iter().map(ToString::to_string).collect();
-    let order = if keys.is_empty() { String::new() } else { format!(" ORDER BY {}", keys.join(", ")) };
-    Ok(Some(format!("{order} LIMIT {limit}")))
+    Ok(Some(format!(" ORDER BY {} LIMIT {limit}", keys.join(", "))))
 }
 
 /// Returns the columns of an assignment, each with its own expression, or `None` if the column gets an element of a row.

@@ -157,6 +157,23 @@ fn statements_that_may_change_what_they_find_have_no_preview() {
 }
 
 #[test]
+fn statements_with_a_limit_need_an_order() {
+    for (dialect, statement) in [
+        (Dialect::Sqlite, "DELETE FROM t WHERE a > 0"),
+        (Dialect::Mysql, "DELETE FROM t WHERE a > 0"),
+        (Dialect::Mysql, "UPDATE t SET a = 1"),
+    ] {
+        for (clauses, has_preview) in
+            [("LIMIT 1", false), ("ORDER BY (+1) LIMIT 1", false), ("ORDER BY name DESC, id LIMIT 1", true)]
+        {
+            let sql = format!("{statement} {clauses}");
+            let Effect::Write(write) = classify(dialect, &sql, 50).remove(0).effect else { panic!("{sql}") };
+            assert_eq!(matches!(write.preview, PreviewSource::Rows(_)), has_preview, "{sql}: {:?}", write.preview);
+        }
+    }
+}
+
+#[test]
 fn changed_tables_with_the_name_of_a_cte_have_no_preview() {
     for dialect in [Dialect::Postgres, Dialect::Sqlite] {
         for statement in ["DELETE FROM T", "UPDATE t SET a = 1"] {
