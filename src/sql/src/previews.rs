@@ -50,6 +50,8 @@ struct PreviewBuilder {
 struct Selection {
     /// CTEs that the statement begins with.
     with: String,
+    /// The name of the table without its schema and quotes, in lower case.
+    name: String,
     table: String,
     /// The name by which the statement calls the table.
     alias: String,
@@ -129,6 +131,7 @@ impl PreviewBuilder {
     fn preview_whole_table(&self, table: &ObjectName) -> Preview {
         let selection = Selection {
             with: String::new(),
+            name: own_name(table),
             table: table.to_string(),
             alias: table.to_string(),
             other_tables: Vec::new(),
@@ -183,7 +186,7 @@ impl PreviewBuilder {
             }
             for (column, own_expression) in assigned_columns(assignment) {
                 let mut value = self.build_assignment(column, own_expression, &assignment.value);
-                let is_changed_before = self.uses_changed_value(&value.expression, &assigned);
+                let is_changed_before = self.uses_changed_value(&selection, &value.expression, &assigned);
                 if !assigned.insert(value.column.to_lowercase()) {
                     return Err(format!("it assigns {} twice", value.column));
                 }
@@ -217,11 +220,19 @@ impl PreviewBuilder {
         ColumnAssignment { column, expression, alias: None }
     }
 
-    /// Returns `true` if the expression may use one of the columns that earlier assignments of the statement change, whose names
-    /// are in lower case. MySQL makes the assignments one after the other, and the other databases make them at once.
-    fn uses_changed_value(&self, expression: &str, changed: &BTreeSet<String>) -> bool {
-        let expression = expression.to_lowercase();
-        self.dialect == Dialect::Mysql && changed.iter().any(|name| words::contains_name(&expression, name))
+    /// Returns `true` if the expression may use what the statement has changed before. Only PostgreSQL computes all values from the
+    /// data before the statement: subqueries in the others see the rows that are changed already, and MySQL makes the assignments of
+    /// a row one after the other. The names of the columns that earlier ones change are in lower case.
+    fn uses_changed_value(&self, selection: &Selection, expression: &str, changed: &BTreeSet<String>) -> bool {
+        let lower_case = expression.to_lowercase();
+        let uses_column = || changed.iter().any(|name| words::contains_name(&lower_case, name));
+        let reads_table =
+            || words::reads_table(self.dialect, &format!("{}{expression}", selection.with), &selection.name);
+        match self.dialect {
+            Dialect::Postgres => false,
+            Dialect::Sqlite => reads_table(),
+            Dialect::Mysql => uses_column() || reads_table(),
+        }
     }
 
     /// Returns `true` if an assignment to the name changes only a field of a column.
@@ -272,10 +283,11 @@ impl PreviewBuilder {
     ) -> Result<Selection, Reason> {
         let name = writes::table_name(table).ok_or("it changes several tables")?;
         let TableFactor::Table { alias, .. } = &table.relation else { return Err("it changes no table".to_owned()) };
-        let own_name = name.0.last().ok_or("it changes no table")?.to_string();
-        let alias = alias.as_ref().map_or(own_name, |alias| alias.name.to_string());
+        let last_part = name.0.last().ok_or("it changes no table")?.to_string();
+        let alias = alias.as_ref().map_or(last_part, |alias| alias.name.to_string());
         Ok(Selection {
             with,
+            name: own_name(name),
             table: table.to_string(),
             alias,
             other_tables: other_tables.iter().map(ToString::to_string).collect(),
@@ -470,6 +482,11 @@ fn assigned_columns(assignment: &Assignment) -> Vec<(&ObjectName, Option<&Expr>)
         }
         (AssignmentTarget::Tuple(columns), _) => columns.iter().map(|column| (column, None)).collect(),
     }
+}
+
+/// Returns the name of a table without its schema and quotes, in lower case.
+fn own_name(table: &ObjectName) -> String {
+    table.0.last().and_then(ObjectNamePart::as_ident).map_or(String::new(), |name| unquote(name).to_lowercase())
 }
 
 /// Returns `true` for the default of a column, which only the database knows.

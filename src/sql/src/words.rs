@@ -2,15 +2,21 @@
 
 use sqlparser::{
     keywords::Keyword,
-    tokenizer::{Token, Tokenizer},
+    tokenizer::{Span, Token, Tokenizer},
 };
 
-use crate::Dialect;
+use crate::{Dialect, names::unquote};
 
 /// Returns `true` if the text has a subquery.
 pub fn has_subquery(dialect: Dialect, text: &str) -> bool {
     let is_select = |token: &Token| matches!(token, Token::Word(word) if word.keyword == Keyword::SELECT);
     tokens(dialect, text).iter().any(is_select)
+}
+
+/// Returns `true` if a subquery of the text may read the table, whose own name is in lower case and without quotes. Before the name of
+/// a column, the name of its table has a dot after it.
+pub fn reads_table(dialect: Dialect, text: &str, table: &str) -> bool {
+    has_subquery(dialect, text) && names_not_before(dialect, text, &Token::Period).iter().any(|name| name == table)
 }
 
 /// Returns `true` if the text contains the name, and not only as a part of another name.
@@ -20,6 +26,26 @@ pub fn contains_name(text: &str, name: &str) -> bool {
     found.any(|(start, _)| {
         !text[..start].ends_with(is_name_part) && !text[start + name.len()..].starts_with(is_name_part)
     })
+}
+
+/// Returns the names of the text that no such token follows, in lower case and without quotes.
+fn names_not_before(dialect: Dialect, text: &str, following: &Token) -> Vec<String> {
+    let tokens = tokens(dialect, text);
+    let next_tokens = tokens.iter().skip(1).map(Some).chain([None]);
+    let names = tokens.iter().zip(next_tokens).filter(|(_, next)| *next != Some(following));
+    names.filter_map(|(token, _)| name(dialect, token)).collect()
+}
+
+fn name(dialect: Dialect, token: &Token) -> Option<String> {
+    let name = match token {
+        Token::Word(word) => unquote(&word.to_ident(Span::empty())),
+        // SQLite takes a text for a name where it expects one.
+        Token::SingleQuotedString(text) if dialect == Dialect::Sqlite => text.replace("''", "'"),
+        // A setting of MySQL makes it a name.
+        Token::DoubleQuotedString(text) => text.replace("\"\"", "\""),
+        _ => return None,
+    };
+    Some(name.to_lowercase())
 }
 
 /// Returns the tokens of the text without whitespace.
@@ -40,6 +66,18 @@ mod tests {
         }
         for text in ["status = 'select'", "\"select\" = 1", "selected", "data ->> 'selected_at' = 'x'"] {
             assert!(!has_subquery(Dialect::Postgres, text), "{text}");
+        }
+    }
+
+    #[test]
+    fn name_of_a_table_has_no_dot_after_it() {
+        for text in
+            ["(SELECT max(a) FROM q)", "(SELECT 1 FROM main.\"Q\" x)", "(SELECT 1 FROM 'q')", "(SELECT 1 FROM [q])"]
+        {
+            assert!(reads_table(Dialect::Sqlite, text, "q"), "{text}");
+        }
+        for text in ["(SELECT a FROM r WHERE r.id = q.id)", "(SELECT a FROM r WHERE id = \"q\" . id)", "q + 1"] {
+            assert!(!reads_table(Dialect::Sqlite, text, "q"), "{text}");
         }
     }
 }

@@ -309,6 +309,14 @@ fn values_after_an_update_respect_the_order_of_assignments() {
         let are_known: Vec<bool> = queries.assignments.iter().map(|value| value.alias.is_some()).collect();
         assert_eq!(are_known, expected, "{dialect:?}");
     }
+    let sql = "UPDATE Q SET a = (SELECT sum(x.a) FROM q AS x WHERE x.id <> Q.id), b = (SELECT max(a) FROM r WHERE r.id = Q.id)";
+    for (dialect, expected) in
+        [(Dialect::Mysql, [false, false]), (Dialect::Postgres, [true; 2]), (Dialect::Sqlite, [false, true])]
+    {
+        let PreviewSource::Rows(queries) = preview(dialect, sql) else { panic!("{dialect:?}") };
+        let are_known: Vec<bool> = queries.assignments.iter().map(|value| value.alias.is_some()).collect();
+        assert_eq!(are_known, expected, "{dialect:?}");
+    }
     // The last assignment counts.
     for dialect in [Dialect::Mysql, Dialect::Sqlite] {
         let preview = preview(dialect, "UPDATE t SET a = 1, b = 2, A = 1000 WHERE id = 7");
