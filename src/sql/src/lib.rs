@@ -13,6 +13,7 @@ mod lookup;
 mod names;
 mod previews;
 mod reads;
+mod selection;
 mod statement;
 mod text;
 mod words;

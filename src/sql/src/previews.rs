@@ -13,6 +13,7 @@ use crate::{
     lookup::{self, DefinitionChange, ReadBack, TableRows},
     names::unquote,
     reads::{self, Reason},
+    selection::Selection,
     words, writes,
 };
 
@@ -44,22 +45,6 @@ struct PreviewBuilder {
     /// The statement contains [`ALIAS_PREFIX`], so that a name may mean something else in a query for its rows.
     uses_aliases: bool,
     conflict_rule: ConflictRule,
-}
-
-/// The rows that a statement changes.
-struct Selection {
-    /// CTEs that the statement begins with.
-    with: String,
-    /// The name of the table without its schema and quotes, in lower case.
-    name: String,
-    table: String,
-    /// The name by which the statement calls the table.
-    alias: String,
-    /// Further tables that the condition uses.
-    other_tables: Vec<String>,
-    condition: Option<String>,
-    /// The ORDER BY and LIMIT clauses of the statement itself, if it has a limit.
-    limit_clause: Option<String>,
 }
 
 type Preview = Result<PreviewSource, Reason>;
@@ -397,63 +382,6 @@ impl PreviewBuilder {
         reads::check_repeatable(self.dialect, &queries.count)
             .map_err(|reason| format!("it may find other rows when it runs: {reason}"))?;
         Ok(PreviewSource::Rows(queries))
-    }
-}
-
-impl Selection {
-    /// Returns the query for the rows, with these expressions and their aliases.
-    fn rows_query(&self, max_rows: usize, values: &[(&str, &str)]) -> String {
-        let Self { with, table, alias, other_tables, limit_clause, .. } = self;
-        let values: String = values.iter().map(|(expression, name)| format!(", {expression} AS {name}")).collect();
-        // The values may use the other tables, which must then be in the FROM clause.
-        let tables = if values.is_empty() {
-            table.clone()
-        } else {
-            [std::slice::from_ref(table), other_tables].concat().join(", ")
-        };
-        let condition = if values.is_empty() { self.where_clause_on_table() } else { self.where_clause() };
-        let limit = max_rows + 1;
-        match limit_clause {
-            Some(limit_clause) => format!(
-                "{with}SELECT * FROM (SELECT {alias}.*{values} FROM {tables}{condition}{limit_clause}) AS {ALIAS_PREFIX}rows LIMIT {limit}"
-            ),
-            None => format!("{with}SELECT {alias}.*{values} FROM {tables}{condition} ORDER BY 1 LIMIT {limit}"),
-        }
-    }
-
-    /// Returns a query for these values of all rows.
-    fn values_query(&self, values: &str) -> String {
-        let tables = [std::slice::from_ref(&self.table), &self.other_tables].concat().join(", ");
-        format!("{}SELECT {values} FROM {tables}", self.with)
-    }
-
-    /// Returns `true` if the condition may depend on more than the row that it is evaluated for.
-    fn reads_other_rows(&self, dialect: Dialect) -> bool {
-        let has_subquery = |condition: &String| words::has_subquery(dialect, condition);
-        !self.other_tables.is_empty() || self.condition.as_ref().is_some_and(has_subquery)
-    }
-
-    fn count_query(&self) -> String {
-        let Self { with, table, limit_clause, .. } = self;
-        let condition = self.where_clause_on_table();
-        match limit_clause {
-            Some(limit_clause) => format!(
-                "{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM (SELECT 1 FROM {table}{condition}{limit_clause}) AS {ALIAS_PREFIX}rows"
-            ),
-            None => format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM {table}{condition}"),
-        }
-    }
-
-    fn where_clause(&self) -> String {
-        self.condition.as_ref().map_or(String::new(), |condition| format!(" WHERE {condition}"))
-    }
-
-    /// Returns the WHERE clause for the table alone, so that a row which several rows of the other tables match counts once.
-    fn where_clause_on_table(&self) -> String {
-        if self.other_tables.is_empty() {
-            return self.where_clause();
-        }
-        format!(" WHERE EXISTS (SELECT 1 FROM {}{})", self.other_tables.join(", "), self.where_clause())
     }
 }
 
