@@ -350,12 +350,17 @@ impl PreviewBuilder {
         let rows = format!("{ALIAS_PREFIX}rows");
         let selected = format!("{with}SELECT * FROM ({source}) AS {rows} ORDER BY 1 LIMIT {}", self.max_rows + 1);
         let counted = format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM ({source}) AS {rows}");
-        self.check_queries(RowQueries {
+        let preview = self.check_queries(RowQueries {
             rows: self.wrap_ctes_for_sqlite(with, selected),
             count: self.wrap_ctes_for_sqlite(with, counted),
             dependents: None,
             assignments: Vec::new(),
-        })
+        })?;
+        // The default of a column may advance the sequence after each row.
+        if self.dialect == Dialect::Postgres && words::reads_sequence(&format!("{with}{source}")) {
+            return Err("it may find other rows when it runs: a sequence may change with each of them".to_owned());
+        }
+        Ok(preview)
     }
 
     /// Returns the query that counts the rows with the values of one of the given rows.

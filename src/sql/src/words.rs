@@ -7,6 +7,9 @@ use sqlparser::{
 
 use crate::{Dialect, names::unquote};
 
+/// Columns that only sequences of PostgreSQL have.
+const SEQUENCE_COLUMNS: &[&str] = &["is_called", "last_value"];
+
 /// Returns `true` if the text has a subquery.
 pub fn has_subquery(dialect: Dialect, text: &str) -> bool {
     let is_select = |token: &Token| matches!(token, Token::Word(word) if word.keyword == Keyword::SELECT);
@@ -17,6 +20,12 @@ pub fn has_subquery(dialect: Dialect, text: &str) -> bool {
 /// a column, the name of its table has a dot after it.
 pub fn reads_table(dialect: Dialect, text: &str, table: &str) -> bool {
     has_subquery(dialect, text) && names_not_before(dialect, text, &Token::Period).iter().any(|name| name == table)
+}
+
+/// Returns `true` if a query of PostgreSQL may read the state of a sequence. A function of such a name has a parenthesis after it.
+pub fn reads_sequence(text: &str) -> bool {
+    let names = names_not_before(Dialect::Postgres, text, &Token::LParen);
+    names.iter().any(|name| SEQUENCE_COLUMNS.contains(&name.as_str()))
 }
 
 /// Returns `true` if the text contains the name, and not only as a part of another name.
@@ -79,5 +88,12 @@ mod tests {
         for text in ["(SELECT a FROM r WHERE r.id = q.id)", "(SELECT a FROM r WHERE id = \"q\" . id)", "q + 1"] {
             assert!(!reads_table(Dialect::Sqlite, text, "q"), "{text}");
         }
+    }
+
+    #[test]
+    fn column_of_a_sequence_is_no_function() {
+        assert!(reads_sequence("SELECT 1 FROM s WHERE id < (SELECT x.Last_Value FROM ticket_no x)"));
+        assert!(reads_sequence("SELECT \"is_called\" FROM ticket_no"));
+        assert!(!reads_sequence("SELECT last_value(id) OVER (ORDER BY id), 'last_value' FROM t"));
     }
 }

@@ -141,6 +141,11 @@ fn statements_that_may_change_what_they_find_have_no_preview() {
         ("UPDATE t SET a = DEFAULT FROM x WHERE t.id = x.id", "may then find other rows"),
         ("UPDATE t SET a = 1 WHERE id = 1 RETURNING nextval('s')", "what it returns"),
         ("DELETE FROM t WHERE id = 1 RETURNING note('x')", "what it returns"),
+        (
+            "INSERT INTO t (a) SELECT x.id FROM x WHERE x.id = (SELECT LAST_VALUE + 0 * x.id FROM ticket_no)",
+            "a sequence may change",
+        ),
+        ("WITH s AS (SELECT * FROM ticket_no) INSERT INTO t (a) SELECT id FROM x, s WHERE s.is_called", "a sequence"),
     ] {
         let PreviewSource::None { reason: shown } = preview(Dialect::Postgres, sql) else { panic!("{sql}") };
         assert!(shown.contains(reason), "{sql}: {shown}");
@@ -150,6 +155,8 @@ fn statements_that_may_change_what_they_find_have_no_preview() {
         "UPDATE t SET a = DEFAULT, selected_at = nextval('s') WHERE status = 'selected' AND \"select\" = 1",
         "UPDATE t SET (a, b) = (SELECT 1, 2) WHERE id IN (SELECT id FROM x)",
         "DELETE FROM t AS o USING x WHERE o.id = x.id RETURNING o.id, x.n",
+        "INSERT INTO t (a) SELECT id FROM x WHERE EXISTS (SELECT 1 FROM y WHERE y.id = x.id)",
+        "INSERT INTO t (a) SELECT last_value(id) OVER (ORDER BY id) FROM x",
     ] {
         let shown = preview(Dialect::Postgres, sql);
         assert!(matches!(shown, PreviewSource::Rows(_)), "{sql}: {shown:?}");
