@@ -145,11 +145,22 @@ pub fn dependents_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
     let (schema, table) = split_table_name(name)?;
     let literal = |name: &Ident| dialect.literal(&unquote(name));
     Some(match dialect {
+        // A deletion also reaches the partitions and the heirs of a table, and the tables under a view. A table is reached with the
+        // columns that a key sets, or with none if its rows are deleted.
         Dialect::Postgres => format!(
-            "WITH RECURSIVE reached AS (SELECT conrelid FROM pg_constraint WHERE contype = 'f' \
-             AND confdeltype IN ('c', 'n', 'd') AND confrelid = {} UNION SELECT k.conrelid FROM pg_constraint AS k \
-             JOIN reached AS r ON k.confrelid = r.conrelid WHERE k.contype = 'f' AND k.confdeltype IN ('c', 'n', 'd')) \
-             SELECT conrelid::regclass::text AS name FROM reached ORDER BY 1",
+            "WITH RECURSIVE links AS (SELECT confrelid AS parent, conrelid AS child, confdeltype AS on_delete, \
+             confupdtype AS on_update, confkey AS parent_columns, conkey AS child_columns, true AS is_key \
+             FROM pg_constraint WHERE contype = 'f' \
+             UNION ALL SELECT inhparent, inhrelid, 'c', 'a', NULL, NULL, false FROM pg_inherits \
+             UNION ALL SELECT ev_class, refobjid, 'c', 'a', NULL, NULL, false FROM pg_rewrite \
+             JOIN pg_depend ON objid = pg_rewrite.oid WHERE classid = 'pg_rewrite'::regclass \
+             AND refclassid = 'pg_class'::regclass AND ev_type = '1'), \
+             reached AS (SELECT {}::oid AS table_id, NULL::int2[] AS set_columns, false AS is_dependent \
+             UNION SELECT child, CASE WHEN set_columns IS NULL AND on_delete = 'c' THEN NULL ELSE child_columns END, \
+             is_key OR is_dependent FROM reached JOIN links ON parent = table_id \
+             WHERE (set_columns IS NULL AND on_delete IN ('c', 'n', 'd')) \
+             OR (set_columns && parent_columns AND on_update IN ('c', 'n', 'd'))) \
+             SELECT DISTINCT table_id::regclass::text AS name FROM reached WHERE is_dependent ORDER BY 1",
             postgres_table(schema, table)
         ),
         Dialect::Sqlite => {

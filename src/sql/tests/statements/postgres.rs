@@ -44,6 +44,22 @@ const GRAMMAR_FUNCTIONS: &[&str] = &[
     "user",
 ];
 
+/// Creates tables to which others refer by partitions, inheriting tables and columns that a key sets.
+const INHERITING_TABLES: &str = "CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id); \
+    CREATE TABLE part PARTITION OF parted FOR VALUES FROM (0) TO (9); \
+    CREATE TABLE part_ref (id int REFERENCES part ON DELETE CASCADE); \
+    CREATE TABLE parted_ref (id int REFERENCES parted ON DELETE CASCADE); \
+    CREATE TABLE base (id int PRIMARY KEY); \
+    CREATE TABLE heir (PRIMARY KEY (id)) INHERITS (base); \
+    CREATE TABLE base_ref (id int REFERENCES base ON DELETE CASCADE); \
+    CREATE TABLE heir_ref (id int REFERENCES heir ON DELETE CASCADE); \
+    CREATE VIEW some_bases AS SELECT * FROM base WHERE id > 0; \
+    CREATE VIEW bases AS SELECT * FROM some_bases; \
+    CREATE TABLE code (id int PRIMARY KEY); \
+    CREATE TABLE coded (id int PRIMARY KEY, code int UNIQUE REFERENCES code ON DELETE SET NULL); \
+    CREATE TABLE coded_ref (code int REFERENCES coded (code) ON UPDATE CASCADE); \
+    CREATE TABLE unchanged (coded_id int REFERENCES coded ON UPDATE CASCADE);";
+
 /// A digest of everything that a statement may change: rows, sequences, large objects, definitions, settings, locks.
 const DIGEST: &str = "SELECT 'digest:' || md5(concat_ws('|', \
     (SELECT string_agg(query_to_xml(format('SELECT * FROM %I.%I t ORDER BY t::text', nspname, relname), true, false, '')::text, '' \
@@ -226,10 +242,18 @@ fn previews_select_what_postgresql_changes() {
         .flat_map(|case| case.read_back_queries())
         .find(|query| query.contains("'\"accounts\"'"));
     assert_eq!(server.run("previews", &[&keys.unwrap()], "").trim(), "id");
-    server.run("previews", &[DEPENDENT_TABLES], "");
-    for (table, expected) in
-        [("parent", "\"Child\"\ngrandchild"), ("previews.public.PARENT", "\"Child\"\ngrandchild"), ("other", "")]
-    {
+    server.run("previews", &[DEPENDENT_TABLES, INHERITING_TABLES], "");
+    for (table, expected) in [
+        ("parent", "\"Child\"\ngrandchild"),
+        ("previews.public.PARENT", "\"Child\"\ngrandchild"),
+        ("other", ""),
+        ("parted", "part_ref\nparted_ref"),
+        ("part", "part_ref\nparted_ref"),
+        ("base", "base_ref\nheir_ref"),
+        ("heir", "heir_ref"),
+        ("bases", "base_ref\nheir_ref"),
+        ("code", "coded\ncoded_ref"),
+    ] {
         let query = Case::dependents_query(Dialect::Postgres, table);
         assert_eq!(server.run("previews", &[&query], "").trim(), expected, "{table}");
     }
