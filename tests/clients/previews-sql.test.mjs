@@ -221,7 +221,7 @@ test('statements of DBHub on PostgreSQL are classified and previewed', async t =
 
 test('statements of DBHub on SQLite are previewed and read back', async t => {
     const { file, sql } = await createSqlite(t);
-    const { propose, read, apply } = await startBehind(t, ['dbhub'], dbhubOnSqlite(file));
+    const { gateway, propose, read, apply } = await startBehind(t, ['dbhub'], dbhubOnSqlite(file));
     assert.match(await read('execute_sql', { sql: 'SELECT owner FROM accounts' }), /ann/);
     const update = await propose('execute_sql', { sql: 'UPDATE accounts SET balance = balance / 3 WHERE id = 1' });
     assert.match(String(rows(update, 'accounts')[1][0].balance), /^16\.6/);
@@ -229,6 +229,12 @@ test('statements of DBHub on SQLite are previewed and read back', async t => {
     await apply(await propose('execute_sql', { sql: "INSERT INTO accounts (id, owner) VALUES (4, 'dan')" }));
     await apply(await propose('execute_sql', { sql: 'WITH poor AS (SELECT id FROM accounts WHERE balance = 0) DELETE FROM accounts WHERE id IN (SELECT id FROM poor)' }));
     assert.equal(await sql('SELECT count(*) FROM accounts'), '[(3,)]');
+    await sql('CREATE TABLE replacing (id INTEGER PRIMARY KEY ON CONFLICT REPLACE, owner TEXT)');
+    for (const statement of ["INSERT INTO replacing VALUES (1, 'eve')", 'UPDATE replacing SET id = 2 WHERE id = 1']) {
+        const change = await propose('execute_sql', { sql: statement });
+        assert.match(change.preview.failed, /ON CONFLICT REPLACE/, statement);
+        await gateway.reject(change.id, 'no');
+    }
 });
 
 test('SQL is reviewed, and queried only by accepted tools, before consent', async t => {

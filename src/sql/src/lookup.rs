@@ -187,6 +187,19 @@ pub fn dependents_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
     })
 }
 
+/// Returns the query for the name of this table if its definition in SQLite contains `ON CONFLICT REPLACE`.
+pub fn replacement_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
+    let (schema, table) = split_table_name(name).filter(|_| dialect == Dialect::Sqlite)?;
+    let schema = schema.map_or(String::new(), |schema| format!("{}.", dialect.quote_name(&unquote(schema))));
+    let table = dialect.literal(&unquote(table).to_ascii_lowercase());
+    // Spaces and comments may be between the words.
+    let query = format!(
+        "SELECT name FROM {schema}sqlite_master WHERE type = 'table' AND lower(name) = {table} \
+         AND lower(sql) LIKE '%conflict%replace%'"
+    );
+    reads::is_single_read(dialect, &query).then_some(query)
+}
+
 fn quoted_name(name: &Ident) -> String {
     Dialect::Postgres.quote_name(&postgres_name(name))
 }

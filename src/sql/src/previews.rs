@@ -31,12 +31,18 @@ pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, m
         let read_back = ReadBack::Definitions(DefinitionChange::for_statement(statement));
         let preview = builder.preview_definitions(&objects);
         let targets = objects.into_iter().map(|object| object.name).collect();
-        return Write { kind: WriteKind::Ddl, conflict_rule, targets, reason, preview, read_back };
+        let kind = WriteKind::Ddl;
+        return Write { kind, conflict_rule, targets, reason, preview, replacement_query: None, read_back };
     }
     let (kind, targets) = writes::kind_and_tables(statement);
     let preview = builder.preview(statement, &reason).unwrap_or_else(|reason| PreviewSource::None { reason });
-    let table = writes::changed_table(statement).and_then(|table| TableRows::new(dialect, table));
-    Write { kind, conflict_rule, targets, reason, preview, read_back: table.map_or(ReadBack::Nothing, ReadBack::Rows) }
+    let table = writes::changed_table(statement);
+    let replacement_query = table
+        .filter(|_| matches!(kind, WriteKind::Insert | WriteKind::Update))
+        .and_then(|table| lookup::replacement_query(dialect, table));
+    let rows = table.and_then(|table| TableRows::new(dialect, table));
+    let read_back = rows.map_or(ReadBack::Nothing, ReadBack::Rows);
+    Write { kind, conflict_rule, targets, reason, preview, replacement_query, read_back }
 }
 
 struct PreviewBuilder {

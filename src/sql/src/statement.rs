@@ -14,6 +14,7 @@ pub struct Statement {
 
 /// The effect of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a call has few statements, and patterns look into the variant")]
 pub enum Effect {
     /// The statement changes nothing, unless it does so through a view, a computed column, or a user-defined operator or
     /// overload.
@@ -35,6 +36,9 @@ pub struct Write {
     /// The reason why it is not a read.
     pub reason: String,
     pub preview: PreviewSource,
+    /// Finds the table if its definition in SQLite may make the statement remove rows with the same key (`ON CONFLICT REPLACE`),
+    /// which the preview does not show.
+    pub replacement_query: Option<String>,
     pub read_back: ReadBack,
 }
 

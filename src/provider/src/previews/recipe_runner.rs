@@ -169,20 +169,31 @@ impl<'a> RecipeRunner<'a> {
     ) -> Result<Vec<ObservedStatement>, Fault> {
         let mut observed = Vec::with_capacity(statements.len());
         for statement in statements {
-            let (mut answers, mut failure) = (Vec::new(), None);
-            for query in sql::queries(&statement) {
-                match self.query(sql, query, arguments).await {
-                    Ok(answer) => answers.push(answer),
-                    Err(fault) if fault.transient_error.is_some() => return Err(fault),
-                    Err(fault) => {
-                        failure = Some(fault);
-                        break;
-                    }
-                }
+            match self.query_statement(sql, &statement, arguments).await {
+                Err(fault) if fault.transient_error.is_some() => return Err(fault),
+                answers => observed.push(ObservedStatement { statement, answers }),
             }
-            observed.push(ObservedStatement { statement, answers: failure.map_or(Ok(answers), Err) });
         }
         Ok(observed)
+    }
+
+    /// Makes the queries of a statement.
+    async fn query_statement(
+        &self,
+        sql: &SqlRecipe,
+        statement: &Statement,
+        arguments: &cel::Value,
+    ) -> Result<Vec<QueryAnswer>, Fault> {
+        if let Some(query) = sql::replacement_query(statement)
+            && !self.query(sql, query, arguments).await?.rows.is_empty()
+        {
+            return Err(sql::replacement_fault());
+        }
+        let mut answers = Vec::new();
+        for query in sql::queries(statement) {
+            answers.push(self.query(sql, query, arguments).await?);
+        }
+        Ok(answers)
     }
 
     /// Makes one query, which only reads, by the tool of the recipe.

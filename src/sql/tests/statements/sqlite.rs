@@ -1,6 +1,6 @@
 //! Runs the statements in a real SQLite.
 
-use countersign_sql::{Dialect, WriteKind};
+use countersign_sql::{Dialect, Effect, WriteKind, classify};
 use rusqlite::{Batch, Connection, fallible_iterator::FallibleIterator as _, types::Value};
 
 use crate::corpus::{Case, DEPENDENT_TABLES, cases_in};
@@ -110,6 +110,24 @@ fn previews_select_what_sqlite_changes() {
     let keys =
         cases_in(Dialect::Sqlite).iter().flat_map(Case::read_back_queries).find(|query| query.contains("('accounts')"));
     assert_eq!(rows(&connection, &keys.unwrap()), [[Value::Text("id".to_owned())]]);
+}
+
+#[test]
+fn tables_that_replace_rows_are_found_in_sqlite() {
+    let connection = Connection::open_in_memory().unwrap();
+    let tables = "CREATE TABLE Replacing (id INTEGER PRIMARY KEY on /* a */ conflict\nReplace, a TEXT); \
+        CREATE TABLE plain (id INTEGER PRIMARY KEY ON CONFLICT FAIL, a TEXT)";
+    connection.execute_batch(tables).unwrap();
+    for (sql, expected) in [
+        ("INSERT INTO replacing VALUES (1, 'new')", Some(1)),
+        ("UPDATE main.\"REPLACING\" SET id = 2 WHERE id = 1", Some(1)),
+        ("INSERT INTO plain SELECT * FROM replacing", Some(0)),
+        ("DELETE FROM replacing WHERE id = 1", None),
+    ] {
+        let Effect::Write(write) = classify(Dialect::Sqlite, sql, 50).remove(0).effect else { panic!("{sql}") };
+        let found = write.replacement_query.map(|query| rows(&connection, &query).len());
+        assert_eq!(found, expected, "{sql}");
+    }
 }
 
 #[test]

@@ -104,7 +104,7 @@ impl Composer {
     }
 
     fn add_effect(&mut self, index: usize, observed: &ObservedStatement, hasher: &mut PartHasher) -> Result<(), Fault> {
-        let ObservedStatement { statement: Statement { text, effect }, answers } = observed;
+        let Statement { text, effect } = &observed.statement;
         let label = self.label(index, "Statement");
         let fields = self.builder.len();
         self.builder.add_lines(&format!("$statement{index}"), &label, equal_lines(text));
@@ -119,12 +119,7 @@ impl Composer {
             }
             Effect::Write(write) => write,
         };
-        let answers = match (answers, &write.preview) {
-            (Ok(answers), _) => answers.as_slice(),
-            // The given rows are known without the query, which only counts equal rows.
-            (Err(_), PreviewSource::GivenRows { .. }) => &[],
-            (Err(fault), _) => return Err(fault.clone()),
-        };
+        let answers = observed.shown_answers(write)?;
         for answer in answers {
             hasher.add_part(b"rows");
             answer.rows.iter().for_each(|row| hash_row(hasher, row));

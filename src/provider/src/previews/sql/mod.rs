@@ -24,6 +24,9 @@ const MAX_STATEMENTS: usize = 20;
 /// Maximum tables that the target of a change names.
 const MAX_TARGETS: usize = 5;
 
+/// The kind of [`replacement_fault`].
+const REPLACEMENT_FAULT: &str = "replacement";
+
 /// A row with the names of its columns.
 pub(super) type Row = Map<String, Value>;
 
@@ -53,6 +56,16 @@ impl ObservedStatement {
             _ => usize::MAX,
         };
         self.answers.iter().flatten().take(count).map(|answer| answer.state_key.clone())
+    }
+
+    /// Returns the answers that the preview of this write shows. Rows that are given are known without the query, which only counts
+    /// equal rows.
+    fn shown_answers(&self, write: &Write) -> Result<&[QueryAnswer], Fault> {
+        match (&self.answers, &write.preview) {
+            (Ok(answers), _) => Ok(answers.as_slice()),
+            (Err(fault), PreviewSource::GivenRows { .. }) if fault.kind != REPLACEMENT_FAULT => Ok(&[]),
+            (Err(fault), _) => Err(fault.clone()),
+        }
     }
 }
 
@@ -90,6 +103,22 @@ pub(super) fn queries(statement: &Statement) -> Vec<&str> {
         },
         Effect::Read | Effect::Unparsed { .. } => Vec::new(),
     }
+}
+
+/// Returns the query that finds the table of a statement if it may replace rows.
+pub(super) fn replacement_query(statement: &Statement) -> Option<&str> {
+    match &statement.effect {
+        Effect::Write(Write { preview: PreviewSource::None { .. }, .. }) | Effect::Read | Effect::Unparsed { .. } => {
+            None
+        }
+        Effect::Write(write) => write.replacement_query.as_deref(),
+    }
+}
+
+/// Returns the fault of a statement whose table may replace rows.
+pub(super) fn replacement_fault() -> Fault {
+    let reason = "its table may replace rows with the same key, which are not shown (ON CONFLICT REPLACE)";
+    Fault::new(REPLACEMENT_FAULT, reason)
 }
 
 /// Sets the target and the operation of the change by its statements, unless the recipe names them. They depend on the
@@ -176,6 +205,17 @@ mod tests {
         let keys: Vec<String> = ObservedStatement { statement, answers }.state_keys().collect();
         assert_eq!(keys.len(), 2, "{keys:?}");
         assert!(keys.iter().all(|key| key.contains("x = 1")), "{keys:?}");
+    }
+
+    #[test]
+    fn insertions_that_replace_rows_are_not_shown() {
+        let statement = countersign_sql::classify(Dialect::Sqlite, "INSERT INTO a VALUES (1)", 10).remove(0);
+        assert!(replacement_query(&statement).is_some());
+        let Effect::Write(write) = statement.effect.clone() else { panic!("{statement:?}") };
+        for (fault, is_shown) in [(Fault::new("answer", "no rows"), true), (replacement_fault(), false)] {
+            let observed = ObservedStatement { statement: statement.clone(), answers: Err(fault) };
+            assert_eq!(observed.shown_answers(&write).is_ok(), is_shown);
+        }
     }
 
     #[test]
