@@ -22,6 +22,7 @@ static POSTGRES_TYPES: Names = LazyLock::new(|| parse_names(include_str!("functi
 static SQLITE_FUNCTIONS: Names = LazyLock::new(|| parse_names(include_str!("functions/sqlite.txt")));
 static MYSQL_FUNCTIONS: Names = LazyLock::new(|| parse_names(include_str!("functions/mysql.txt")));
 static REPEATABLE_FUNCTIONS: Names = LazyLock::new(|| parse_names(include_str!("functions/repeatable.txt")));
+static POSTGRES_TIME_WORDS: Names = LazyLock::new(|| parse_names(include_str!("functions/postgres_time_words.txt")));
 
 fn parse_names(text: &'static str) -> BTreeSet<&'static str> {
     text.lines().filter(|line| !line.starts_with('#')).flat_map(str::split_whitespace).collect()
@@ -76,6 +77,11 @@ impl Dialect {
 /// Returns `true` if a function that only reads gives the same result for the same arguments. `name` is in lower case.
 pub(crate) fn is_repeatable_function(name: &str) -> bool {
     REPEATABLE_FUNCTIONS.contains(name)
+}
+
+/// Returns `true` for a word that a time may contain in PostgreSQL. `word` is in lower case.
+pub(crate) fn is_time_word(word: &str) -> bool {
+    POSTGRES_TIME_WORDS.contains(word)
 }
 
 fn is_builtin_postgres_type(name: &str) -> bool {

@@ -8,7 +8,10 @@ use sqlparser::ast::{
     WindowFrameBound, WindowSpec, WindowType,
 };
 
-use super::{Check, QueryChecker};
+use super::{
+    Check, QueryChecker,
+    repeatability::{is_computed_alias, is_literal},
+};
 use crate::Dialect;
 
 impl QueryChecker {
@@ -100,6 +103,10 @@ impl QueryChecker {
             Expr::Cast { kind: _, expr, data_type, format: None } => {
                 self.check_data_type(data_type)?;
                 self.check_cast(expr, data_type)?;
+                // A literal that stays a text is no time.
+                if is_literal(expr) && matches!(data_type, DataType::Text | DataType::Varchar(_)) {
+                    return Ok(());
+                }
                 self.check_expression(expr)
             }
             Expr::Convert { is_try: false, expr, data_type, charset: _, target_before_value: false, styles } => {
@@ -312,8 +319,10 @@ impl QueryChecker {
 
     pub(super) fn check_select_item(&mut self, item: &SelectItem) -> Check {
         match item {
-            SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, alias: _ } => {
-                self.check_expression(expression)
+            SelectItem::UnnamedExpr(expression) => self.check_expression(expression),
+            SelectItem::ExprWithAlias { expr, alias } => {
+                self.has_computed_columns |= is_computed_alias(self.dialect, alias, expr);
+                self.check_expression(expr)
             }
             SelectItem::QualifiedWildcard(kind, options) => {
                 check_wildcard(options)?;

@@ -214,16 +214,28 @@ struct QueryChecker {
     qualified_names: Vec<(String, String)>,
     /// Refuses what does not depend on the data alone.
     must_repeat: bool,
+    /// Texts in columns may be taken for times.
+    takes_columns_for_times: bool,
+    /// A column may be a text that the query computes.
+    has_computed_columns: bool,
 }
 
 impl QueryChecker {
     fn new(dialect: Dialect) -> Self {
-        Self { dialect, row_sources: Vec::new(), qualified_names: Vec::new(), must_repeat: false }
+        Self {
+            dialect,
+            row_sources: Vec::new(),
+            qualified_names: Vec::new(),
+            must_repeat: false,
+            takes_columns_for_times: false,
+            has_computed_columns: false,
+        }
     }
 
     fn check_whole_query(mut self, query: &Query, keywords: &[Keyword]) -> Check {
         refuse_writing_keywords(keywords)?;
         self.check_query(query)?;
+        self.check_time_columns()?;
         self.check_qualified_names()
     }
 
@@ -251,6 +263,7 @@ impl QueryChecker {
                 return Err("it has unknown clauses".to_owned());
             }
             self.check_alias(Some(&cte.alias))?;
+            self.has_computed_columns |= repeatability::has_computed_columns(self.dialect, &cte.query.body);
             self.check_query(&cte.query)?;
         }
         self.check_set_expression(body)?;

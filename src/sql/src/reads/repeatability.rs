@@ -5,11 +5,15 @@
 
 use sqlparser::ast::{
     BinaryOperator, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName,
-    ObjectNamePart, Query, SetExpr, TableFactor, TableWithJoins, Value,
+    ObjectNamePart, Query, SelectItem, SetExpr, TableFactor, TableWithJoins, UnaryOperator, Value,
 };
 
 use super::{Check, QueryChecker, last_part, tables::KEYWORD_FUNCTIONS};
-use crate::{Dialect, dialect::is_repeatable_function, names::unquote};
+use crate::{
+    Dialect,
+    dialect::{is_repeatable_function, is_time_word},
+    names::unquote,
+};
 
 /// Words that MySQL takes for functions without parentheses, unless they are in quotes.
 const MYSQL_KEYWORD_FUNCTIONS: &[&str] = &["current_role", "current_user", "utc_date", "utc_time", "utc_timestamp"];
@@ -19,12 +23,6 @@ const LOCK_COLUMNS: &[&str] = &["cmax", "cmin", "xmax"];
 
 /// Words that mean a time relative to the present one in a literal of PostgreSQL.
 const TIME_WORDS: &[&str] = &["now", "today", "tomorrow", "yesterday"];
-
-/// Words that a time in PostgreSQL may have in addition. It ignores `at` and `on`, however often they occur.
-const TIME_FILLERS: &[&str] = &["ad", "am", "at", "bc", "on", "pm"];
-
-/// A literal of more words is no time.
-const MAX_TIME_WORDS: usize = 3;
 
 /// Texts that functions of SQLite take for the present time.
 const SQLITE_PRESENT_TIMES: &[&str] = &["now", "subsec", "subsecond"];
@@ -57,45 +55,54 @@ impl QueryChecker {
         self.refuse_if(is_state, column)
     }
 
-    /// Checks that a literal is not the present time. MySQL has no such literals.
+    /// Checks that a literal is not the present time. Only PostgreSQL has such literals.
     pub(super) fn check_literal(&self, value: &Value) -> Check {
-        if !self.must_repeat {
-            return Ok(());
-        }
-        let text = value.clone().into_string().unwrap_or_default();
-        let is_time = match self.dialect {
-            Dialect::Postgres => may_be_present_time(&text),
-            Dialect::Sqlite => SQLITE_PRESENT_TIMES.iter().any(|time| text.eq_ignore_ascii_case(time)),
-            Dialect::Mysql => false,
-        };
+        let is_time = self.must_repeat
+            && self.dialect == Dialect::Postgres
+            && value.clone().into_string().is_some_and(|text| may_be_present_time(&text));
         self.refuse_if(is_time, value)
     }
 
     /// Checks a cast: the text of a computed value may be the present time.
-    pub(super) fn check_cast(&self, expression: &Expr, data_type: &DataType) -> Check {
+    pub(super) fn check_cast(&mut self, expression: &Expr, data_type: &DataType) -> Check {
         let name = data_type.to_string().to_ascii_lowercase();
-        let may_be_time = name.contains("time")
-            || name.contains("range")
-            || name.contains("date") && !is_column(self.dialect, expression);
-        let is_state = self.dialect == Dialect::Postgres && may_be_time && !is_literal(expression);
-        self.refuse_if(is_state, &format_args!("a cast to {name}"))
+        let is_time = self.dialect == Dialect::Postgres
+            && ["date", "range", "time"].iter().any(|part| name.contains(part))
+            && !is_literal(expression);
+        self.takes_columns_for_times |= is_time;
+        self.refuse_if(is_time && !is_known(self.dialect, expression), &format_args!("a cast to {name}"))
     }
 
     /// Checks that the result of a function that only reads depends on its arguments.
-    pub(super) fn check_repeatable_call(&self, name: &ObjectName, arguments: &[FunctionArg]) -> Check {
-        let is_state = match last_part(name).as_deref() {
-            // In SQLite and PostgreSQL, the text of a computed value may be the present time.
-            Some("date") if self.dialect != Dialect::Mysql => !self.is_known_value(arguments.first()),
-            Some("strftime") => !has_day_format(arguments.first()) || !self.is_known_value(arguments.get(1)),
-            Some(function) => !is_repeatable_function(function),
-            None => true,
+    pub(super) fn check_repeatable_call(&mut self, name: &ObjectName, arguments: &[FunctionArg]) -> Check {
+        let is_repeatable = match (self.dialect, last_part(name).as_deref()) {
+            (Dialect::Postgres, Some("date"))
+            | (Dialect::Sqlite, Some("date" | "datetime" | "julianday" | "time" | "unixepoch")) => {
+                self.is_known_time(arguments)
+            }
+            (Dialect::Sqlite, Some("strftime")) => arguments.split_first().is_some_and(|(format, time)| {
+                argument_value(format).is_some_and(is_literal) && self.is_known_time(time)
+            }),
+            // With one argument, it is the distance from the present day.
+            (_, Some("age")) => arguments.len() == 2,
+            (_, Some(function)) => is_repeatable_function(function),
+            (_, None) => false,
         };
-        self.refuse_if(is_state, &format_args!("the function {name}"))
+        self.refuse_if(!is_repeatable, &format_args!("the function {name}"))
     }
 
-    /// Returns `true` if an argument is a literal or the value of a column.
-    fn is_known_value(&self, argument: Option<&FunctionArg>) -> bool {
-        argument.and_then(argument_value).is_some_and(|value| is_literal(value) || is_column(self.dialect, value))
+    /// Returns `true` if the arguments are a time that does not depend on the present one, and literals.
+    fn is_known_time(&mut self, arguments: &[FunctionArg]) -> bool {
+        let values: Option<Vec<&Expr>> = arguments.iter().map(argument_value).collect();
+        let Some([time, modifiers @ ..]) = values.as_deref() else { return false };
+        self.takes_columns_for_times |= !is_literal(time);
+        is_known(self.dialect, time) && modifiers.iter().all(|modifier| is_literal(modifier))
+    }
+
+    /// Checks that no column that is taken for a time may be a text that the query computes.
+    pub(super) fn check_time_columns(&self) -> Check {
+        let is_state = self.takes_columns_for_times && self.has_computed_columns;
+        self.refuse_if(is_state, &"a time in a column that it computes")
     }
 
     /// Checks that a table holds data and not the state of the server.
@@ -121,7 +128,7 @@ impl QueryChecker {
     }
 }
 
-fn is_literal(expression: &Expr) -> bool {
+pub(super) fn is_literal(expression: &Expr) -> bool {
     match expression {
         Expr::Nested(inner) => is_literal(inner),
         // SQLite takes the bytes of such a literal for a text.
@@ -131,12 +138,106 @@ fn is_literal(expression: &Expr) -> bool {
 }
 
 /// Returns `true` for the name of a column. SQLite takes a name in double quotes for a text if there is no such column.
-fn is_column(dialect: Dialect, expression: &Expr) -> bool {
+pub(super) fn is_column(dialect: Dialect, expression: &Expr) -> bool {
     match expression {
-        Expr::Identifier(name) => dialect != Dialect::Sqlite || name.quote_style != Some('"'),
-        Expr::CompoundIdentifier(_) => true,
+        Expr::Identifier(name) if name.quote_style == Some('"') => {
+            dialect != Dialect::Sqlite || is_plain_text(&name.value)
+        }
+        Expr::Identifier(_) | Expr::CompoundIdentifier(_) => true,
         _ => false,
     }
+}
+
+/// Returns `true` for a text that is not the present time in SQLite, and no JSON that contains it.
+fn is_plain_text(text: &str) -> bool {
+    let is_present_time = |word: &str| SQLITE_PRESENT_TIMES.iter().any(|time| word.eq_ignore_ascii_case(time));
+    let mut words = text.split(|c: char| c != '_' && !c.is_alphanumeric());
+    // JSON does not begin with a parenthesis. A backslash may hide the time in it.
+    text.starts_with('(') || !text.contains('\\') && !words.any(is_present_time)
+}
+
+/// Returns `true` if the value is a literal or that of a column, or no text. A text that a query computes may be the present
+/// time.
+fn is_known(dialect: Dialect, expression: &Expr) -> bool {
+    match expression {
+        Expr::Nested(inner) => is_known(dialect, inner),
+        Expr::Value(value) => {
+            is_literal(expression) && value.value.clone().into_string().is_none_or(|text| is_plain_text(&text))
+        }
+        Expr::AtTimeZone { .. } => true,
+        Expr::Cast { data_type, .. } => is_time(data_type),
+        Expr::TypedString(literal) => is_time(&literal.data_type),
+        Expr::BinaryOp {
+            left,
+            op: BinaryOperator::Plus | BinaryOperator::Minus | BinaryOperator::Multiply | BinaryOperator::Divide,
+            right: _,
+        } => is_known(dialect, left),
+        Expr::Function(function) => {
+            let are_known = || arguments(function).is_some_and(|values| values.iter().all(|v| is_known(dialect, v)));
+            match last_part(&function.name).as_deref() {
+                Some(
+                    "avg" | "count" | "date_trunc" | "make_date" | "make_timestamp" | "sum" | "to_date"
+                    | "to_timestamp",
+                ) => true,
+                Some("coalesce" | "greatest" | "ifnull" | "least" | "max" | "min" | "nullif") => are_known(),
+                _ => false,
+            }
+        }
+        _ => is_field(dialect, expression),
+    }
+}
+
+/// Returns `true` for a column, and for a field of its JSON.
+fn is_field(dialect: Dialect, expression: &Expr) -> bool {
+    match expression {
+        Expr::Nested(inner) => is_field(dialect, inner),
+        Expr::BinaryOp {
+            left,
+            op:
+                BinaryOperator::Arrow
+                | BinaryOperator::LongArrow
+                | BinaryOperator::HashArrow
+                | BinaryOperator::HashLongArrow,
+            right,
+        } => is_field(dialect, left) && is_literal(right),
+        _ => is_column(dialect, expression),
+    }
+}
+
+/// Returns `true` if a column of these rows may be a text that the query computes.
+pub(super) fn has_computed_columns(dialect: Dialect, rows: &SetExpr) -> bool {
+    match rows {
+        SetExpr::Select(select) => select.projection.iter().any(|item| match item {
+            SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, alias: _ } => {
+                !is_known(dialect, value)
+            }
+            SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..) => false,
+            SelectItem::ExprWithAliases { .. } => true,
+        }),
+        SetExpr::Query(query) => has_computed_columns(dialect, &query.body),
+        SetExpr::SetOperation { left, right, .. } => {
+            has_computed_columns(dialect, left) || has_computed_columns(dialect, right)
+        }
+        SetExpr::Values(values) => {
+            values.rows.iter().flat_map(|row| &row.content).any(|value| !is_known(dialect, value))
+        }
+        _ => true,
+    }
+}
+
+/// Returns `true` if an item of a query has an alias that its condition may use, as SQLite allows, and its value is a text
+/// that the query computes.
+pub(super) fn is_computed_alias(dialect: Dialect, alias: &Ident, value: &Expr) -> bool {
+    dialect == Dialect::Sqlite && !alias.value.starts_with(crate::ALIAS_PREFIX) && !is_known(dialect, value)
+}
+
+/// Returns `true` if the columns of a function in FROM may be texts that the query computes from its arguments.
+pub(super) fn has_computed_arguments(dialect: Dialect, arguments: &[FunctionArg]) -> bool {
+    !arguments.iter().all(|argument| argument_value(argument).is_some_and(|value| is_column(dialect, value)))
+}
+
+fn is_time(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Date | DataType::Timestamp(..))
 }
 
 fn argument_value(argument: &FunctionArg) -> Option<&Expr> {
@@ -146,27 +247,42 @@ fn argument_value(argument: &FunctionArg) -> Option<&Expr> {
     }
 }
 
-/// Returns `true` if an argument is a format of `strftime` whose result has no time of day.
-fn has_day_format(argument: Option<&FunctionArg>) -> bool {
-    let Some(Expr::Value(format)) = argument.and_then(argument_value) else { return false };
-    let format = format.value.clone().into_string();
-    format.is_some_and(|format| format.split('%').skip(1).all(|part| part.starts_with(['Y', 'm', 'd', 'j', 'w'])))
+/// Returns the arguments of a call if all are plain expressions.
+fn arguments(function: &Function) -> Option<Vec<&Expr>> {
+    match &function.args {
+        FunctionArguments::None => Some(Vec::new()),
+        FunctionArguments::List(list) => list.args.iter().map(argument_value).collect(),
+        FunctionArguments::Subquery(_) => None,
+    }
 }
 
-/// Returns `true` if PostgreSQL may take a text for the present time, or for a time relative to it.
+/// Returns the function in lower case and the arguments of a call, if the name has no schema and no quotes.
+fn plain_call(expression: &Expr) -> Option<(String, Vec<&Expr>)> {
+    let Expr::Function(function) = expression else { return None };
+    let [ObjectNamePart::Identifier(name)] = function.name.0.as_slice() else { return None };
+    name.quote_style.is_none().then_some((name.value.to_ascii_lowercase(), arguments(function)?))
+}
+
+/// Returns `true` if PostgreSQL may take a text for the present time, or for a time relative to it. All its words must then
+/// belong to a time; the name of a time zone may have any, but has a slash or a number.
 fn may_be_present_time(text: &str) -> bool {
     // An array or a range has several values, in which quotes and backslashes may be anywhere.
     let is_list = text.trim_start().starts_with(['{', '[', '(']);
-    let text = if is_list { text.replace(['"', '\\'], "") } else { text.to_owned() };
-    let is_one_of = |words: &[&str], word: &str| words.iter().any(|known| word.eq_ignore_ascii_case(known));
-    let mut words: Vec<&str> = text.split(|c: char| !c.is_alphabetic()).collect();
-    words.retain(|word| !word.is_empty() && !is_one_of(TIME_FILLERS, word));
-    (is_list || words.len() <= MAX_TIME_WORDS) && words.iter().any(|word| is_one_of(TIME_WORDS, word))
+    let text = if is_list { text.replace(['"', '\\'], "") } else { text.to_owned() }.to_ascii_lowercase();
+    let is_part = |c: char| c.is_alphanumeric() || "+-/_.:".contains(c);
+    let may_belong_to_time =
+        |part: &str| part.contains(|c: char| c == '/' || c.is_ascii_digit()) || words(part).all(is_time_word);
+    words(&text).any(|word| TIME_WORDS.contains(&word))
+        && (is_list || text.split(|c: char| !is_part(c)).all(may_belong_to_time))
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty())
 }
 
 /// Replaces the present time in the condition of a query from one table, if a column is compared with it, so that the rest can
 /// be checked. A row then begins or ceases to match at one time. With a second comparison, a row could match in turns, so that
-/// rows could differ by chance.
+/// rows could differ by chance. SQLite may compare a text in place of a missing column, as if every row had this text.
 pub(super) fn replace_compared_time(dialect: Dialect, query: &mut Query) {
     if let SetExpr::Select(select) = query.body.as_mut()
         && let [TableWithJoins { relation: TableFactor::Table { args: None, .. }, joins }] = select.from.as_slice()
@@ -180,7 +296,9 @@ pub(super) fn replace_compared_time(dialect: Dialect, query: &mut Query) {
 
 fn find_compared_time(dialect: Dialect, condition: &mut Expr) -> Option<&mut Expr> {
     match condition {
-        Expr::Nested(inner) => find_compared_time(dialect, inner),
+        Expr::Nested(inner) | Expr::UnaryOp { op: UnaryOperator::Not, expr: inner } => {
+            find_compared_time(dialect, inner)
+        }
         Expr::BinaryOp { left, op: BinaryOperator::And | BinaryOperator::Or, right } => {
             match find_compared_time(dialect, left) {
                 None => find_compared_time(dialect, right),
@@ -192,9 +310,9 @@ fn find_compared_time(dialect: Dialect, condition: &mut Expr) -> Option<&mut Exp
             op: BinaryOperator::Lt | BinaryOperator::LtEq | BinaryOperator::Gt | BinaryOperator::GtEq,
             right,
         } => {
-            if is_column(dialect, left) && is_present_time(dialect, right) {
+            if is_time_of_row(dialect, left) && is_present_time(dialect, right) {
                 Some(right.as_mut())
-            } else if is_column(dialect, right) && is_present_time(dialect, left) {
+            } else if is_time_of_row(dialect, right) && is_present_time(dialect, left) {
                 Some(left.as_mut())
             } else {
                 None
@@ -204,45 +322,80 @@ fn find_compared_time(dialect: Dialect, condition: &mut Expr) -> Option<&mut Exp
     }
 }
 
-/// Returns `true` for the present time, and for a time at a fixed distance from it.
+/// Returns `true` for a column, for its value as a time, and for a time at a fixed distance from it.
+fn is_time_of_row(dialect: Dialect, expression: &Expr) -> bool {
+    match expression {
+        Expr::Nested(inner) => is_time_of_row(dialect, inner),
+        Expr::BinaryOp { left, op: BinaryOperator::Plus | BinaryOperator::Minus, right } => {
+            is_time_of_row(dialect, left) && is_duration(dialect, right)
+        }
+        Expr::Cast { expr, data_type, .. } => {
+            dialect == Dialect::Postgres && is_time(data_type) && is_time_of_row(dialect, expr)
+        }
+        Expr::Function(_) => plain_call(expression).is_some_and(|(name, arguments)| {
+            match (dialect, name.as_str(), arguments.as_slice()) {
+                (Dialect::Sqlite, "date" | "datetime" | "julianday" | "unixepoch", [column, modifiers @ ..]) => {
+                    is_column(dialect, column) && modifiers.iter().all(|modifier| is_literal(modifier))
+                }
+                (Dialect::Mysql, "date", [column]) => is_column(dialect, column),
+                _ => false,
+            }
+        }),
+        _ => is_column(dialect, expression),
+    }
+}
+
+/// Returns `true` for the present time, and for a time at a fixed distance from it, which only grows.
 fn is_present_time(dialect: Dialect, expression: &Expr) -> bool {
     match expression {
         Expr::Nested(inner) => is_present_time(dialect, inner),
         Expr::BinaryOp { left, op: BinaryOperator::Plus | BinaryOperator::Minus, right } => {
-            is_present_time(dialect, left) && is_duration(right)
+            is_present_time(dialect, left) && is_duration(dialect, right)
         }
-        Expr::Function(Function { name, args, .. }) => {
-            let [ObjectNamePart::Identifier(name)] = name.0.as_slice() else { return false };
-            let arguments: Option<Vec<&Expr>> = match args {
-                FunctionArguments::None => Some(Vec::new()),
-                FunctionArguments::List(list) => list.args.iter().map(argument_value).collect(),
-                FunctionArguments::Subquery(_) => None,
-            };
-            let Some(arguments) = arguments else { return false };
-            match (dialect, name.value.to_ascii_lowercase().as_str(), arguments.as_slice()) {
+        Expr::AtTimeZone { timestamp, time_zone } => is_present_time(dialect, timestamp) && is_literal(time_zone),
+        Expr::Cast { expr, data_type, .. } => {
+            dialect == Dialect::Postgres && is_time(data_type) && is_present_time(dialect, expr)
+        }
+        _ => plain_call(expression).is_some_and(|(name, arguments)| {
+            match (dialect, name.as_str(), arguments.as_slice()) {
                 (_, "current_date" | "current_timestamp", [])
                 | (Dialect::Postgres | Dialect::Mysql, "localtimestamp" | "now", [])
-                | (Dialect::Mysql, "curdate", []) => name.quote_style.is_none(),
+                | (Dialect::Mysql, "curdate", []) => true,
+                (Dialect::Postgres | Dialect::Mysql, "current_timestamp" | "localtimestamp" | "now", [precision]) => {
+                    is_literal(precision)
+                }
                 (Dialect::Mysql, "date_add" | "date_sub", [time, duration]) => {
-                    is_present_time(dialect, time) && is_duration(duration)
+                    is_present_time(dialect, time) && is_duration(dialect, duration)
                 }
-                (Dialect::Sqlite, "date" | "datetime", [Expr::Value(first), modifiers @ ..]) => {
-                    let first = first.value.clone().into_string();
-                    first.is_some_and(|first| first.eq_ignore_ascii_case("now"))
-                        && modifiers.iter().all(|m| is_literal(m))
-                }
+                (Dialect::Sqlite, "date" | "datetime" | "julianday" | "unixepoch", time) => is_now(time),
+                (Dialect::Sqlite, "strftime", [format, time @ ..]) => has_growing_format(format) && is_now(time),
                 _ => false,
             }
-        }
-        _ => false,
+        }),
     }
 }
 
+/// Returns `true` if the arguments of a function of SQLite are the present time and modifiers that are literals.
+fn is_now(arguments: &[&Expr]) -> bool {
+    let [Expr::Value(first), modifiers @ ..] = arguments else { return false };
+    let first = first.value.clone().into_string();
+    first.is_some_and(|first| first.eq_ignore_ascii_case("now")) && modifiers.iter().all(|m| is_literal(m))
+}
+
+/// Returns `true` for a format of `strftime` of which a later time has no smaller text, such as `%Y-%m-%d`.
+fn has_growing_format(format: &Expr) -> bool {
+    let Expr::Value(format) = format else { return false };
+    let Some(format) = format.value.clone().into_string() else { return false };
+    // A part without a letter is `%%`.
+    let fields: Option<String> = format.split('%').skip(1).map(|part| part.chars().next()).collect();
+    fields.is_some_and(|fields| fields == "s" || !fields.is_empty() && "YmdHMS".starts_with(&fields))
+}
+
 /// Returns `true` for an interval that is a literal.
-fn is_duration(expression: &Expr) -> bool {
+fn is_duration(dialect: Dialect, expression: &Expr) -> bool {
     match expression {
         Expr::Interval(interval) => is_literal(&interval.value),
         Expr::Cast { expr, data_type: DataType::Interval { .. }, .. } => is_literal(expr),
-        other => is_literal(other),
+        other => is_literal(other) && is_known(dialect, other),
     }
 }

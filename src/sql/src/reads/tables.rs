@@ -5,7 +5,10 @@ use sqlparser::ast::{
     TableWithJoins,
 };
 
-use super::{Check, QueryChecker, is_read_without_value, last_part, pragma_reason};
+use super::{
+    Check, QueryChecker, is_read_without_value, last_part, pragma_reason,
+    repeatability::{has_computed_arguments, has_computed_columns, is_column},
+};
 use crate::Dialect;
 
 /// Words that PostgreSQL takes for functions in a FROM clause, unless they are in quotes.
@@ -95,12 +98,16 @@ impl QueryChecker {
                         self.check_function_name(name)?;
                         self.check_repeatable_call(name, args)?;
                         self.check_function_arguments(args)?;
+                        self.has_computed_columns |= has_computed_arguments(self.dialect, args);
                         self.add_table_function(name, alias.as_ref())
                     }
                     Some(_) => Err("it has unknown clauses".to_owned()),
                     None => {
                         let own_name = name.0.last().and_then(ObjectNamePart::as_ident);
                         self.add_row_source(alias.as_ref().map(|alias| &alias.name).or(own_name));
+                        // In SQLite, a condition may give the arguments of `json_each`.
+                        self.has_computed_columns |= self.dialect == Dialect::Sqlite
+                            && last_part(name).is_some_and(|table| self.dialect.is_harmless_function(&table));
                         self.check_table_name(name)
                     }
                 }
@@ -108,6 +115,8 @@ impl QueryChecker {
             TableFactor::Derived { lateral: _, subquery, alias, sample: None } => {
                 self.check_alias(alias.as_ref())?;
                 self.add_row_source(alias.as_ref().map(|alias| &alias.name));
+                let is_own = alias.as_ref().is_some_and(|alias| alias.name.value.starts_with(crate::ALIAS_PREFIX));
+                self.has_computed_columns |= !is_own && has_computed_columns(self.dialect, &subquery.body);
                 self.check_query(subquery)
             }
             TableFactor::Function { lateral: _, name, args, with_ordinality: _, alias } => {
@@ -115,6 +124,7 @@ impl QueryChecker {
                 self.check_function_name(name)?;
                 self.check_repeatable_call(name, args)?;
                 self.check_function_arguments(args)?;
+                self.has_computed_columns |= has_computed_arguments(self.dialect, args);
                 self.add_table_function(name, alias.as_ref())
             }
             TableFactor::UNNEST {
@@ -126,6 +136,7 @@ impl QueryChecker {
             } => {
                 self.check_alias(alias.as_ref())?;
                 self.check_expressions(array_exprs)?;
+                self.has_computed_columns |= !array_exprs.iter().all(|array| is_column(self.dialect, array));
                 self.add_table_function(&ObjectName::from(vec!["unnest".into()]), alias.as_ref())
             }
             TableFactor::NestedJoin { table_with_joins, alias } => {
