@@ -26,7 +26,9 @@ const SURE_NAME_BYTES: usize = 60;
 pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, max_rows: usize) -> Write {
     let uses_aliases = statement.to_string().to_ascii_lowercase().contains(ALIAS_PREFIX);
     let conflict_rule = writes::conflict_rule(statement);
-    let builder = PreviewBuilder { dialect, max_rows, uses_aliases, conflict_rule };
+    let table = writes::changed_table(statement);
+    let changed_table = table.map(ToString::to_string);
+    let builder = PreviewBuilder { dialect, max_rows, uses_aliases, conflict_rule, changed_table };
     if let Some(objects) = definitions::defined_objects(statement) {
         let read_back = ReadBack::Definitions(DefinitionChange::for_statement(statement));
         let preview = builder.preview_definitions(&objects);
@@ -36,7 +38,6 @@ pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, m
     }
     let (kind, targets) = writes::kind_and_tables(statement);
     let preview = builder.preview(statement, &reason).unwrap_or_else(|reason| PreviewSource::None { reason });
-    let table = writes::changed_table(statement);
     let replacement_query = table
         .filter(|_| matches!(kind, WriteKind::Insert | WriteKind::Update))
         .and_then(|table| lookup::replacement_query(dialect, table));
@@ -51,6 +52,7 @@ struct PreviewBuilder {
     /// The statement contains [`ALIAS_PREFIX`], so that a name may mean something else in a query for its rows.
     uses_aliases: bool,
     conflict_rule: ConflictRule,
+    changed_table: Option<String>,
 }
 
 type Preview = Result<PreviewSource, Reason>;
@@ -115,8 +117,12 @@ impl PreviewBuilder {
         reads::is_single_read(self.dialect, query)
     }
 
+    fn check_repeatable(&self, query: &str) -> Result<(), Reason> {
+        reads::check_repeatable(self.dialect, self.changed_table.as_deref(), query)
+    }
+
     fn is_repeatable(&self, query: &str) -> bool {
-        reads::check_repeatable(self.dialect, query).is_ok()
+        self.check_repeatable(query).is_ok()
     }
 
     fn preview_whole_table(&self, table: &ObjectName) -> Preview {
@@ -390,7 +396,7 @@ impl PreviewBuilder {
             return Err("the query for its rows is not known to only read".to_owned());
         }
         // Apart from values, which are selected only if they are repeatable, both queries are the same.
-        reads::check_repeatable(self.dialect, &queries.count)
+        self.check_repeatable(&queries.count)
             .map_err(|reason| format!("it may find other rows when it runs: {reason}"))?;
         Ok(PreviewSource::Rows(queries))
     }

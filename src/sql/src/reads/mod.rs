@@ -113,11 +113,12 @@ pub fn is_single_read(dialect: Dialect, text: &str) -> bool {
 }
 
 /// Returns `Ok` if the text is one query that only reads, and whose result depends on the data alone, apart from one comparison
-/// of a column with the present time. It needs a thread with a large stack ([`crate::classify`]).
+/// of a column with the present time. A table with the name `changed_table` is no sequence. It needs a thread with a large stack
+/// ([`crate::classify`]).
 ///
 /// # Errors
 /// Returns the reason why the result may be another one when the query runs again, or when a statement contains it.
-pub fn check_repeatable(dialect: Dialect, text: &str) -> Check {
+pub fn check_repeatable(dialect: Dialect, changed_table: Option<&str>, text: &str) -> Check {
     let pieces = text::split(dialect, text)?;
     let [piece] = pieces.as_slice() else { return Err("it is not one statement".to_owned()) };
     let parsed = piece.parse(dialect)?;
@@ -125,7 +126,8 @@ pub fn check_repeatable(dialect: Dialect, text: &str) -> Check {
         return Err("it is not a query".to_owned());
     };
     repeatability::replace_compared_time(dialect, &mut query);
-    QueryChecker { must_repeat: true, ..QueryChecker::new(dialect) }.check_whole_query(&query, &keywords)
+    let changed_table = changed_table.map(str::to_owned);
+    QueryChecker { must_repeat: true, changed_table, ..QueryChecker::new(dialect) }.check_whole_query(&query, &keywords)
 }
 
 /// Checks the statements that show settings and definitions. They change nothing in PostgreSQL and MySQL.
@@ -214,6 +216,8 @@ struct QueryChecker {
     qualified_names: Vec<(String, String)>,
     /// Refuses what does not depend on the data alone.
     must_repeat: bool,
+    /// The table that the statement changes.
+    changed_table: Option<String>,
     /// Texts in columns may be taken for times.
     takes_columns_for_times: bool,
     /// A column may be a text that the query computes.
@@ -227,6 +231,7 @@ impl QueryChecker {
             row_sources: Vec::new(),
             qualified_names: Vec::new(),
             must_repeat: false,
+            changed_table: None,
             takes_columns_for_times: false,
             has_computed_columns: false,
         }

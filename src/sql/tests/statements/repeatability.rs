@@ -270,3 +270,15 @@ fn changed_tables_with_the_name_of_a_cte_have_no_preview() {
         assert_eq!(matches!(write.preview, PreviewSource::Rows(_)), has_preview, "{sql}: {:?}", write.preview);
     }
 }
+
+#[test]
+fn changed_table_with_the_name_of_a_sequence_is_previewed() {
+    for (sql, is_previewed) in [
+        ("DELETE FROM dna_seq WHERE id = 1", true),
+        ("UPDATE public.dna_seq SET a = 1 WHERE id IN (SELECT id FROM public.dna_seq)", true),
+        ("UPDATE dna_seq SET a = 1 WHERE id IN (SELECT last_value FROM other.dna_seq)", false),
+    ] {
+        let Effect::Write(write) = classify(Dialect::Postgres, sql, 50).remove(0).effect else { panic!("{sql}") };
+        assert_eq!(matches!(write.preview, PreviewSource::Rows(_)), is_previewed, "{sql}: {:?}", write.preview);
+    }
+}
