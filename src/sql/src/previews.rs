@@ -359,6 +359,7 @@ impl PreviewBuilder {
                 rows,
             });
         }
+        let source = reads::write_out_passing_values(self.dialect, source);
         let rows = format!("{ALIAS_PREFIX}rows");
         let selected = format!("{with}SELECT * FROM ({source}) AS {rows} ORDER BY 1 LIMIT {}", self.max_rows + 1);
         let counted = format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM ({source}) AS {rows}");

@@ -12,6 +12,7 @@ use sqlparser::{
     keywords::Keyword,
 };
 
+pub use self::repeatability::write_out_passing_values;
 use self::tables::RowSource;
 use crate::{
     Dialect,

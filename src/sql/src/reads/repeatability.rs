@@ -4,8 +4,8 @@
 //! other rows than it changes.
 
 use sqlparser::ast::{
-    BinaryOperator, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName,
-    ObjectNamePart, Query, SelectItem, SetExpr, TableFactor, TableWithJoins, UnaryOperator, Value,
+    BinaryOperator, CastKind, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, GroupByExpr,
+    Ident, ObjectName, ObjectNamePart, Query, SelectItem, SetExpr, TableFactor, TableWithJoins, UnaryOperator, Value,
 };
 
 use super::{Check, QueryChecker, last_part, tables::KEYWORD_FUNCTIONS};
@@ -399,5 +399,59 @@ fn is_duration(dialect: Dialect, expression: &Expr) -> bool {
         Expr::Interval(interval) => is_literal(&interval.value),
         Expr::Cast { expr, data_type: DataType::Interval { .. }, .. } => is_literal(expr),
         other => is_literal(other) && is_known(dialect, other),
+    }
+}
+
+/// Writes selected values that are the time or chance as texts of their expressions, if they do not decide which rows the source
+/// of an insertion selects.
+pub fn write_out_passing_values(dialect: Dialect, source: &Query) -> Query {
+    let mut source = source.clone();
+    if source.order_by.is_none()
+        && let SetExpr::Select(select) = source.body.as_mut()
+        && select.distinct.is_none()
+        && select.having.is_none()
+        && matches!(&select.group_by, GroupByExpr::Expressions(keys, _) if keys.is_empty())
+    {
+        for item in &mut select.projection {
+            // A condition in SQLite may use the alias.
+            let (value, alias) = match item {
+                SelectItem::UnnamedExpr(value) => (value, None),
+                SelectItem::ExprWithAlias { expr, alias } => (expr, Some(alias).filter(|_| dialect != Dialect::Sqlite)),
+                _ => continue,
+            };
+            let text = value.to_string();
+            if is_passing_value(dialect, value) && !text.contains('\\') {
+                let alias = alias.cloned().unwrap_or_else(|| Ident::new(dialect.quote_name(&text)));
+                *item = SelectItem::ExprWithAlias { expr: expression_text(dialect, &text), alias };
+            }
+        }
+    }
+    source
+}
+
+/// Returns the text of an expression as a literal. PostgreSQL could take it for a time.
+fn expression_text(dialect: Dialect, text: &str) -> Expr {
+    let literal = Expr::value(Value::SingleQuotedString(format!("({})", text.replace('\'', "''"))));
+    match dialect {
+        Dialect::Postgres => {
+            Expr::Cast { kind: CastKind::Cast, expr: Box::new(literal), data_type: DataType::Text, format: None }
+        }
+        Dialect::Sqlite | Dialect::Mysql => literal,
+    }
+}
+
+/// Returns `true` for one value that is another one at another time, or at each call.
+fn is_passing_value(dialect: Dialect, expression: &Expr) -> bool {
+    match expression {
+        Expr::Nested(inner) | Expr::Cast { expr: inner, .. } => is_passing_value(dialect, inner),
+        _ if is_present_time(dialect, expression) => true,
+        _ => plain_call(expression).is_some_and(|(name, arguments)| match (name.as_str(), arguments.as_slice()) {
+            ("clock_timestamp" | "gen_random_uuid" | "rand" | "random" | "randomblob" | "uuid", literals) => {
+                dialect.is_harmless_function(&name) && literals.iter().all(|literal| is_literal(literal))
+            }
+            ("hex" | "lower" | "upper", [inner]) => is_passing_value(dialect, inner),
+            ("strftime", [format, time @ ..]) => dialect == Dialect::Sqlite && is_literal(format) && is_now(time),
+            _ => false,
+        }),
     }
 }

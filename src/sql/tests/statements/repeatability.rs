@@ -282,3 +282,46 @@ fn changed_table_with_the_name_of_a_sequence_is_previewed() {
         assert_eq!(matches!(write.preview, PreviewSource::Rows(_)), is_previewed, "{sql}: {:?}", write.preview);
     }
 }
+
+#[test]
+fn inserted_time_or_chance_is_shown_as_its_expression() {
+    let preview = |dialect, sql: &str| {
+        let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
+        write.preview
+    };
+    for (dialect, source, shown) in [
+        (
+            Dialect::Postgres,
+            "SELECT id, now() FROM ev WHERE placed::date = '2026-01-02'",
+            "SELECT id, CAST('(now())' AS TEXT) AS \"now()\" FROM ev WHERE placed::DATE = '2026-01-02'",
+        ),
+        (
+            Dialect::Postgres,
+            "SELECT gen_random_uuid() AS key, id FROM ev",
+            "SELECT CAST('(gen_random_uuid())' AS TEXT) AS key, id FROM ev",
+        ),
+        (
+            Dialect::Sqlite,
+            "SELECT id, datetime('now') AS d FROM ev WHERE date(placed) = '2026-01-02'",
+            "SELECT id, '(datetime(''now''))' AS \"datetime('now')\" FROM ev WHERE date(placed) = '2026-01-02'",
+        ),
+        (Dialect::Mysql, "SELECT UUID(), id FROM ev", "SELECT '(UUID())' AS `UUID()`, id FROM ev"),
+    ] {
+        let PreviewSource::Rows(queries) = preview(dialect, &format!("INSERT INTO arch {source}")) else {
+            panic!("{source}")
+        };
+        let rows = format!("SELECT * FROM ({shown}) AS countersign_rows ORDER BY 1 LIMIT 51");
+        assert_eq!(queries.rows, rows);
+    }
+    for source in [
+        "SELECT DISTINCT owner, random() FROM ev",
+        "SELECT owner, random() FROM ev GROUP BY 1, 2",
+        "SELECT id, random() FROM ev ORDER BY 2 LIMIT 1",
+        "SELECT id, random() FROM ev UNION SELECT 1, 2",
+        "SELECT id, nextval('s') FROM ev",
+        "SELECT id, row_number() OVER (ORDER BY random()) FROM ev",
+    ] {
+        let shown = preview(Dialect::Postgres, &format!("INSERT INTO arch {source}"));
+        assert!(matches!(shown, PreviewSource::None { .. }), "{source}: {shown:?}");
+    }
+}
