@@ -121,8 +121,8 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("robustness/half-open", "half a request ends the server"),
 ];
 
-/// Returns the target on which a check is tried. It is HTTP where the fault breaks no other check there, because over stdio each
-/// check starts two processes.
+/// Returns the target on which a check is tried. It is HTTP, which is faster, unless the fault would break other checks there:
+/// over stdio, each check starts two processes.
 pub fn target_of(check: &Check) -> CheckTarget {
     let transport = match check.id {
         "handshake/version-format"

@@ -150,7 +150,7 @@ pub struct NodeSync {
     pub changes: Changes,
     pub reloader: Arc<Reloader>,
     pub url: String,
-    /// The TLS certificate that this node presents at `url`, if any.
+    /// The TLS certificate that this node presents at `url`; `None` without TLS.
     pub certificate: Option<Arc<ServerCertificate>>,
     /// The number of the last audit entry that was read and applied. It begins with the last one when this node read the
     /// policies of the store, because earlier decisions are part of the configuration that it started with.

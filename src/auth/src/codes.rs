@@ -89,9 +89,9 @@ fn stored_hash(code: &str, browser_secret: Option<&str>) -> SecretHash {
     secret::hash([code, browser_secret.unwrap_or_default()].concat().as_bytes())
 }
 
-/// Returns the principal of a code that can still be used, without using it up. This costs only reads, so that wrong codes cause no
-/// durable writes. The timing reveals nothing about a guess, because hashes are looked up. `browser_secret` is the value of the
-/// cookie [`cookie_name`].
+/// Returns the principal of a code that can still be used, without using it up. This costs only reads, so that wrong codes
+/// cause no durable writes. The timing reveals nothing about a guess, because hashes are looked up. `browser_secret` is the
+/// value of the cookie [`cookie_name`].
 ///
 /// # Errors
 /// The same as [`redeem`].

@@ -140,7 +140,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Returns `true` if the lease of the other node has expired or its URL has changed. Its certificate may have been renewed.
+    /// Returns `true` if the lease of the other node has expired or its URL has changed. A renewed certificate does not matter.
     /// Returns `false` while this node does not hold its own lease, because it then cannot know.
     #[must_use]
     pub fn is_gone(&self) -> bool {
@@ -402,7 +402,8 @@ mod tests {
         nodes::{Introduction, Node, ServerStates, StoreUpdates},
     };
 
-    /// The address of the only other node. Without one, this node has no lease and considers no other node gone.
+    /// The nodes as this one sees them: the address of the only other node. Without it, this node has no lease, so nobody is
+    /// gone.
     struct FakeNodes(Option<PeerAddress>);
 
     impl Nodes for FakeNodes {
@@ -466,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn node_is_gone_with_another_url_but_not_certificate() {
+    fn peer_is_gone_if_its_url_changes_but_not_its_certificate() {
         let address = |url: &str, certificate: &str| PeerAddress { url: url.into(), certificate: certificate.into() };
         let is_gone = |listed| {
             let (nodes, address) = (Arc::new(FakeNodes(Some(listed))), address("https://a", "old"));

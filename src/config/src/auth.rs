@@ -124,7 +124,7 @@ pub(super) fn read(r: &mut Reader) -> AuthConfig {
     AuthConfig { mode, oidc, tokens }
 }
 
-/// Reads only the issuers of people and of access tokens. A variable of another key, such as `client_secret`, may be unset.
+/// Reads only the issuers of people and of access tokens. Variables of other keys, such as `client_secret`, may be unset.
 pub(super) fn read_issuers(r: &mut Reader) -> Vec<String> {
     let provider = oidc::read_issuer(r);
     let list = r.read_list(&LIST, |_, fields| {
@@ -180,7 +180,7 @@ fn read_issuer(f: &mut Fields<'_>, oidc: Option<&OidcConfig>) -> Option<TokenIss
     })
 }
 
-/// Reads the issuer identifier, and reports if there is none.
+/// Reads the issuer identifier, and reports a missing one.
 fn read_required_issuer(f: &mut Fields<'_>) -> Option<String> {
     if !f.has("issuer") {
         f.report("", "the issuer is missing", "Write issuer: https://id.example.com.");

@@ -1,4 +1,4 @@
-//! The HTTP methods of paths outside the MCP endpoints.
+//! Guards paths outside the MCP endpoints by HTTP method.
 
 use actix_web::{
     HttpRequest, HttpResponse, Route,
@@ -11,13 +11,13 @@ use crate::problem::Problem;
 /// The `Allow` header of a path that can only be read.
 pub const READ: &str = "GET, HEAD";
 
-/// Returns the guard of a handler that answers GET. It answers HEAD, too (RFC 9110, section 9.1).
+/// Returns the guard of a handler that answers GET, and so HEAD, too (RFC 9110, section 9.1).
 #[must_use]
 pub fn get_or_head() -> impl Guard {
     guard::Any(guard::Get()).or(guard::Head())
 }
 
-/// Returns the default service of a path, which refuses all other methods. `allow` is the `Allow` header.
+/// Returns the default service of a path, which refuses the methods that it does not take. `allow` is the `Allow` header.
 #[must_use]
 pub fn refuse_others(allow: &'static str) -> Route {
     web::to(move |request: HttpRequest| {

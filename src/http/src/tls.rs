@@ -22,7 +22,7 @@ pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
     hasher.finish()
 }
 
-/// The certificate of the server with its key, as they were read last. New connections use them.
+/// The certificate of the server and its key, as last read. New connections use them.
 #[derive(Debug)]
 pub struct ServerCertificate {
     files: TlsConfig,
@@ -73,7 +73,7 @@ impl ServerCertificate {
     /// Creates the TLS configuration of a server that uses the certificate.
     ///
     /// # Errors
-    /// Returns the reason why there is none.
+    /// Returns the reason why it cannot be created.
     pub fn server_config(self: &Arc<Self>) -> Result<ServerConfig, String> {
         let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()

@@ -135,8 +135,8 @@ impl InitialConfig {
     }
 }
 
-/// Returns the configuration file if it has lost all its keys since this gateway ran last, because a program may be about to write
-/// them. A reload refuses such a file too.
+/// Returns the configuration file if it has lost all its keys since this gateway ran last. A program may be about to write
+/// them, so a start and a reload refuse such a file.
 #[must_use]
 pub fn find_emptied_file<'a>(loaded: &'a LoadedConfig, snapshots: &PolicySnapshots) -> Option<&'a Path> {
     let had_keys = snapshots.own.as_ref().is_some_and(|own| snapshot::had_file_keys(&own.body));

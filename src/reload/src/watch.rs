@@ -20,7 +20,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Identifies a version of a file: device, inode, size, and times of modification and status change.
 type FileStamp = (u64, u64, u64, i64, i64, i64, i64);
 
-/// The stamp of no file, so that a change since a file was read is noticed.
+/// A stamp that no file has. A watch begins with it, so that the file counts as changed even if it changed before the watch.
 const NO_STAMP: FileStamp = (0, 0, 0, 0, 0, 0, 0);
 
 async fn read_stamp(path: &Path) -> Option<FileStamp> {
@@ -119,7 +119,7 @@ async fn watch(
     }
 }
 
-/// Calls `on_change` once at the beginning and when one of these files has changed, until the future is dropped.
+/// Calls `on_change` once at the beginning, and whenever one of these files has changed, until the future is dropped.
 pub async fn watch_files([first, second]: [&Path; 2], on_change: impl AsyncFn()) {
     let mut ticks = tokio::time::interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -302,8 +302,8 @@ async fn refuse_unknown_query(
     next.call(request).await
 }
 
-/// Returns the maximum time from the head of a request to the head of its response: `transports.http.request_timeout`. A test of
-/// a webhook may take as long as its receiver, plus a second for the gateway.
+/// Returns the maximum time from the head of a request to the head of its response: `transports.http.request_timeout`. A test
+/// of a webhook may take as long as its receiver, plus a second for the gateway.
 fn max_request_time(route: &Route, request: &HttpRequest) -> Result<Duration, Problem> {
     let limit = caller::access_data(request)?.http.request_timeout;
     if route.path != "/api/webhooks/{name}/test" {
@@ -345,7 +345,7 @@ pub async fn not_found(request: HttpRequest) -> Result<HttpResponse, Problem> {
 
 /// Returns the `{name}` of the path, without percent-encodings.
 fn path_name(request: &HttpRequest) -> String {
-    // Actix has decoded everything except `%25`, `%2F` and `%2B`.
+    // Actix has decoded everything except `%25`, `%2F` and `%2B`, so nothing is decoded twice.
     percent_decode_str(request.match_info().query("name")).decode_utf8_lossy().into_owned()
 }
 

@@ -190,16 +190,16 @@ impl Changes {
     }
 }
 
-/// The warning about rights that a restored backup contains although they have ended. The store cannot know which ones.
-const RESTORED_RIGHTS: &str = "keys, people, sign-ins and acceptances of tools that were revoked or ended after the backup was made \
-     are valid again; revoke them again";
+/// The warning that a restored backup contains rights that have ended since. The store cannot know which ones these are.
+const RESTORED_RIGHTS_WARNING: &str = "keys, people, sign-ins and acceptances of tools that were revoked or ended after the \
+     backup was made are valid again; revoke them again";
 
 /// Handles the first start on a restored backup. Changes that had not run when the backup was made may have been approved
 /// and run since, so they become stale and wait for a person. The audit trail records the restoration.
 async fn handle_restored_backup(changes: &StoredChanges, live: &[LiveChange]) -> Result<(), StartError> {
     let Some(backup_time) = changes.store.backup_time().await? else { return Ok(()) };
     tracing::warn!(taken = %backup_time, "this store was restored from a backup; changes that had not run when it was made may have run since, and need a new approval");
-    tracing::warn!("{RESTORED_RIGHTS}");
+    tracing::warn!("{RESTORED_RIGHTS_WARNING}");
     let message = format!(
         "Restored from a backup of {backup_time}: the change may have run since; look at its target before you approve it"
     );
@@ -207,7 +207,8 @@ async fn handle_restored_backup(changes: &StoredChanges, live: &[LiveChange]) ->
     let may_have_run = |state: ChangeState| state.awaits_decision() || state == ChangeState::Approved;
     for live_change in live.iter().filter(|change| may_have_run(change.state)) {
         let Some(change) = changes.store.get(&live_change.id).await? else { continue };
-        // An interrupted start or another node has marked it already, and it may even have been decided or expired since.
+        // An interrupted start or another node may have marked it already, and it may even have been decided or have expired
+        // since.
         let is_marked = change.state == ChangeState::Stale && change.fault.as_ref() == Some(&fault);
         if is_marked || !may_have_run(change.state) {
             continue;
@@ -220,7 +221,7 @@ async fn handle_restored_backup(changes: &StoredChanges, live: &[LiveChange]) ->
         }
     }
     // Recorded last, so that a crash before this point starts over.
-    let details = serde_json::json!({ "backupOf": backup_time, "comment": RESTORED_RIGHTS }).to_string();
+    let details = serde_json::json!({ "backupOf": backup_time, "comment": RESTORED_RIGHTS_WARNING }).to_string();
     let record = AuditRecord::new("restored", changes.config.now(), SYSTEM, details);
     match write(&*changes.store, WriteRequest::Restored(record)).await {
         Ok(()) => Ok(()),

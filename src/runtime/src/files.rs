@@ -17,7 +17,7 @@ pub fn ensure_private_file(path: &Path) -> io::Result<()> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let found = match fs::metadata(path) {
-                // A symbolic link to a file that does not exist yet, so nobody has it open.
+                // The path is a symbolic link to a file that does not exist yet, so nobody has it open.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     return OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(drop);
                 }

@@ -1,4 +1,5 @@
-//! Queries that read back the effect of a statement after it ran, such as its changed rows by their primary key.
+//! Queries about the tables and objects of a statement: those that read back its effect after it ran, such as its changed rows
+//! by their primary key, and those that find what it reaches besides the rows that it names.
 
 use sqlparser::ast::{Expr, Ident, ObjectName, ObjectNamePart, Statement, UnaryOperator, Value};
 
@@ -98,8 +99,8 @@ fn literal_text(dialect: Dialect, value: Literal<'_>) -> String {
     }
 }
 
-/// Returns the schema of a table, if it is named, and its own name. A name before that of the schema can only be the database: no
-/// statement reaches another one.
+/// Returns the schema of a table, if it is named, and the table's own name. A name before the schema can only be that of the
+/// current database, because no statement reaches another one.
 fn split_table_name(name: &ObjectName) -> Option<(Option<&Ident>, &Ident)> {
     let parts: Option<Vec<&Ident>> = name.0.iter().map(ObjectNamePart::as_ident).collect();
     match parts?.as_slice() {
@@ -109,8 +110,8 @@ fn split_table_name(name: &ObjectName) -> Option<(Option<&Ident>, &Ident)> {
     }
 }
 
-/// Returns the expression for a table in PostgreSQL.
-fn postgres_table(schema: Option<&Ident>, table: &Ident) -> String {
+/// Returns the expression that finds a table in PostgreSQL, with `NULL` as its value if there is none.
+fn postgres_table_expression(schema: Option<&Ident>, table: &Ident) -> String {
     let names: Vec<String> = schema.into_iter().chain([table]).map(quoted_name).collect();
     format!("to_regclass({})", Dialect::Postgres.literal(&names.join(".")))
 }
@@ -122,7 +123,7 @@ fn key_columns_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
         Dialect::Postgres => format!(
             "SELECT attname AS name FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey) \
              WHERE indrelid = {} AND indisprimary ORDER BY attnum",
-            postgres_table(schema, table)
+            postgres_table_expression(schema, table)
         ),
         Dialect::Sqlite => {
             let schema = schema.map_or(String::new(), |schema| format!(", {}", literal(schema)));
@@ -139,14 +140,15 @@ fn key_columns_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
     })
 }
 
-/// Returns the query for the tables whose rows the foreign keys delete or change when rows of this table are deleted. Its only
-/// column has their names. In MySQL, which may know no recursive queries, it finds only the tables that refer to this one.
+/// Returns the query for the tables whose rows foreign keys delete or change when rows of this table are deleted. Its only
+/// column has their names. In MySQL, whose older versions have no recursive queries, it finds only the tables that refer to
+/// this one.
 pub fn dependents_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
     let (schema, table) = split_table_name(name)?;
     let literal = |name: &Ident| dialect.literal(&unquote(name));
     Some(match dialect {
-        // A deletion also reaches the partitions and the heirs of a table, and the tables under a view. A table is reached with the
-        // columns that a key sets, or with none if its rows are deleted.
+        // A deletion also reaches the partitions of a table, the tables that inherit from it, and the tables under a view.
+        // `set_columns` has the columns that a key changes, or is NULL if rows are deleted.
         Dialect::Postgres => format!(
             "WITH RECURSIVE links AS (SELECT confrelid AS parent, conrelid AS child, confdeltype AS on_delete, \
              confupdtype AS on_update, confkey AS parent_columns, conkey AS child_columns, true AS is_key \
@@ -161,7 +163,7 @@ pub fn dependents_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
              WHERE (set_columns IS NULL AND on_delete IN ('c', 'n', 'd')) \
              OR (set_columns && parent_columns AND on_update IN ('c', 'n', 'd'))) \
              SELECT DISTINCT table_id::regclass::text AS name FROM reached WHERE is_dependent ORDER BY 1",
-            postgres_table(schema, table)
+            postgres_table_expression(schema, table)
         ),
         Dialect::Sqlite => {
             let argument = schema.map_or(String::new(), |schema| format!(", {}", literal(schema)));
@@ -187,7 +189,7 @@ pub fn dependents_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
     })
 }
 
-/// Returns the query for the name of this table if its definition in SQLite contains `ON CONFLICT REPLACE`.
+/// Returns the query that finds this table if its definition in SQLite contains `ON CONFLICT REPLACE`.
 pub fn replacement_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
     let (schema, table) = split_table_name(name).filter(|_| dialect == Dialect::Sqlite)?;
     let schema = schema.map_or(String::new(), |schema| format!("{}.", dialect.quote_name(&unquote(schema))));

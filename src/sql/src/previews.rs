@@ -19,8 +19,8 @@ use crate::{
 
 /// The maximum number of definitions in a preview. A statement about more objects has no preview.
 const MAX_DEFINITIONS: usize = 10;
-/// The number of bytes that PostgreSQL keeps of any name. It cuts off longer ones between two characters.
-const SURE_NAME_BYTES: usize = 60;
+/// The number of bytes that PostgreSQL keeps of a name in any case: it cuts longer names to at most 63, between two characters.
+const COMPARED_NAME_BYTES: usize = 60;
 
 /// Describes a statement that is not a read for this reason.
 pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, max_rows: usize) -> Write {
@@ -61,7 +61,7 @@ impl PreviewBuilder {
     fn preview(&self, statement: &Statement, write_reason: &str) -> Preview {
         let (statement, query) = writes::inner_statement(statement);
         let with = query.and_then(|query| query.with.as_ref());
-        // A query of an insertion reads the CTE in the statement as well.
+        // An insertion is allowed, because its query reads the CTE in the statement itself, too.
         if !matches!(statement, Statement::Insert(_))
             && let Some(table) = writes::changed_table(statement)
             && with.is_some_and(|with| with.cte_tables.iter().any(|cte| self.hides_table(cte, table)))
@@ -86,15 +86,16 @@ impl PreviewBuilder {
         }
     }
 
-    /// Returns `true` if the table may have the name of the CTE. Statements change the table nevertheless, but queries read the CTE.
+    /// Returns `true` if the table may have the name of the CTE. A statement then changes the table, while a query reads the
+    /// CTE.
     fn hides_table(&self, cte: &Cte, table: &ObjectName) -> bool {
-        // How PostgreSQL folds the case of letters beyond ASCII depends on the encoding, and it cuts off long names.
+        // PostgreSQL folds the case of letters beyond ASCII by the encoding of the database, and cuts long names.
         let name = |name: &Ident| {
             let name = match self.dialect {
                 Dialect::Postgres if name.value.is_ascii() => definitions::postgres_name(name),
                 _ => unquote(name).to_lowercase(),
             };
-            name.into_bytes().into_iter().take(SURE_NAME_BYTES).collect::<Vec<u8>>()
+            name.into_bytes().into_iter().take(COMPARED_NAME_BYTES).collect::<Vec<u8>>()
         };
         match table.0.as_slice() {
             [ObjectNamePart::Identifier(table)] => name(table) == name(&cte.alias.name),
@@ -179,7 +180,8 @@ impl PreviewBuilder {
             if selection.reads_other_rows(self.dialect)
                 && (is_default(&value) || !self.is_read(&selection.values_query(&value)))
             {
-                return Err("a part of it may change something, and its condition may then find other rows".to_owned());
+                return Err("a value that it assigns may change something, and its condition may then find other rows"
+                    .to_owned());
             }
             for (column, own_expression) in assigned_columns(assignment) {
                 let mut value = self.build_assignment(column, own_expression, &assignment.value);
@@ -217,9 +219,10 @@ impl PreviewBuilder {
         ColumnAssignment { column, expression, alias: None }
     }
 
-    /// Returns `true` if the expression may use what the statement has changed before. Only PostgreSQL computes all values from the
-    /// data before the statement: subqueries in the others see the rows that are changed already, and MySQL makes the assignments of
-    /// a row one after the other. The names of the columns that earlier ones change are in lower case.
+    /// Returns `true` if the expression may read what the statement itself has changed by then. Only PostgreSQL computes all
+    /// values from the data before the statement. In the other databases, subqueries see the rows that are changed already, and
+    /// MySQL makes the assignments of a row one after the other. `changed` has the names of the columns assigned so far, in
+    /// lower case.
     fn uses_changed_value(&self, selection: &Selection, expression: &str, changed: &BTreeSet<String>) -> bool {
         let lower_case = expression.to_lowercase();
         let uses_column = || changed.iter().any(|name| words::contains_name(&lower_case, name));
@@ -293,13 +296,13 @@ impl PreviewBuilder {
         })
     }
 
-    /// Checks that what a statement returns about its rows changes nothing: it is not shown.
+    /// Checks that the RETURNING clause of a statement changes nothing, because previews do not show it.
     fn check_returning(&self, selection: &Selection, items: Option<&[SelectItem]>) -> Result<(), Reason> {
         let items: Vec<String> = items.unwrap_or_default().iter().map(ToString::to_string).collect();
         if items.is_empty() || self.is_read(&selection.values_query(&items.join(", "))) {
             return Ok(());
         }
-        Err("what it returns is not known to only read".to_owned())
+        Err("its RETURNING clause may change something".to_owned())
     }
 
     fn preview_rows(
@@ -359,7 +362,7 @@ impl PreviewBuilder {
                 rows,
             });
         }
-        let source = reads::write_out_passing_values(self.dialect, source);
+        let source = reads::replace_times_and_random_values(self.dialect, source);
         let rows = format!("{ALIAS_PREFIX}rows");
         let selected = format!("{with}SELECT * FROM ({source}) AS {rows} ORDER BY 1 LIMIT {}", self.max_rows + 1);
         let counted = format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM ({source}) AS {rows}");
@@ -371,7 +374,10 @@ impl PreviewBuilder {
         })?;
         // The default of a column may advance the sequence after each row.
         if self.dialect == Dialect::Postgres && words::reads_sequence(&format!("{with}{source}")) {
-            return Err("it may find other rows when it runs: a sequence may change with each of them".to_owned());
+            return Err(
+                "it may find other rows when it runs, because it reads a sequence, which each inserted row may advance"
+                    .to_owned(),
+            );
         }
         Ok(preview)
     }
@@ -408,7 +414,8 @@ fn limit_clause(order_by: &[OrderByExpr], limit: Option<&Expr>) -> Result<Option
     if !matches!(limit, Expr::Value(_)) {
         return Err("its limit is not a number".to_owned());
     }
-    // A number is the position of a column in a query, and a constant elsewhere.
+    // A number is the position of a column in the ORDER BY clause of a query, and a constant in that of a deletion or an
+    // update.
     let is_column = |key: &OrderByExpr| matches!(key.expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
     if order_by.is_empty() || !order_by.iter().all(is_column) {
         return Err(

@@ -8,6 +8,7 @@ pub struct Selection {
     pub with: String,
     /// The name of the table without its schema and quotes, in lower case.
     pub name: String,
+    /// The table as the statement names it, with its alias if it has one.
     pub table: String,
     /// The name by which the statement calls the table.
     pub alias: String,
@@ -39,7 +40,7 @@ impl Selection {
         }
     }
 
-    /// Returns a query for these values of all rows.
+    /// Returns a query that computes these values for all rows of the tables.
     pub fn values_query(&self, values: &str) -> String {
         let tables = [std::slice::from_ref(&self.table), &self.other_tables].concat().join(", ");
         format!("{}SELECT {values} FROM {tables}", self.with)

@@ -36,8 +36,8 @@ pub struct Write {
     /// The reason why it is not a read.
     pub reason: String,
     pub preview: PreviewSource,
-    /// Finds the table if its definition in SQLite may make the statement remove rows with the same key (`ON CONFLICT REPLACE`),
-    /// which the preview does not show.
+    /// Finds the table if its definition in SQLite may make the statement remove rows with the same key
+    /// (`ON CONFLICT REPLACE`). A preview would not show them.
     pub replacement_query: Option<String>,
     pub read_back: ReadBack,
 }
@@ -55,7 +55,7 @@ pub enum WriteKind {
     Other,
 }
 
-/// The behavior of an insertion if the database has a row with the key of an inserted one.
+/// The behavior of an insertion if the database already has a row with the key of an inserted one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConflictRule {
     /// The statement fails, or it is no insertion.

@@ -1,4 +1,4 @@
-//! Words in a part of a statement that the parser has accepted.
+//! Finds words in a part of a statement that the parser has accepted.
 
 use sqlparser::{
     keywords::Keyword,
@@ -16,13 +16,14 @@ pub fn has_subquery(dialect: Dialect, text: &str) -> bool {
     tokens(dialect, text).iter().any(is_select)
 }
 
-/// Returns `true` if a subquery of the text may read the table, whose own name is in lower case and without quotes. Before the name of
-/// a column, the name of its table has a dot after it.
+/// Returns `true` if a subquery of the text may read the table, whose own name is in lower case and without quotes. A name
+/// before a dot does not count, because it only qualifies a column.
 pub fn reads_table(dialect: Dialect, text: &str, table: &str) -> bool {
     has_subquery(dialect, text) && names_not_before(dialect, text, &Token::Period).iter().any(|name| name == table)
 }
 
-/// Returns `true` if a query of PostgreSQL may read the state of a sequence. A function of such a name has a parenthesis after it.
+/// Returns `true` if a query of PostgreSQL may read the state of a sequence. A name before a parenthesis does not count,
+/// because it is that of a function.
 pub fn reads_sequence(text: &str) -> bool {
     let names = names_not_before(Dialect::Postgres, text, &Token::LParen);
     names.iter().any(|name| SEQUENCE_COLUMNS.contains(&name.as_str()))
@@ -37,7 +38,7 @@ pub fn contains_name(text: &str, name: &str) -> bool {
     })
 }
 
-/// Returns the names of the text that no such token follows, in lower case and without quotes.
+/// Returns the names in the text that are not followed by this token, in lower case and without quotes.
 fn names_not_before(dialect: Dialect, text: &str, following: &Token) -> Vec<String> {
     let tokens = tokens(dialect, text);
     let next_tokens = tokens.iter().skip(1).map(Some).chain([None]);
@@ -50,7 +51,7 @@ fn name(dialect: Dialect, token: &Token) -> Option<String> {
         Token::Word(word) => unquote(&word.to_ident(Span::empty())),
         // SQLite takes a text for a name where it expects one.
         Token::SingleQuotedString(text) if dialect == Dialect::Sqlite => text.replace("''", "'"),
-        // A setting of MySQL makes it a name.
+        // MySQL takes it for a name if `sql_mode` has `ANSI_QUOTES`.
         Token::DoubleQuotedString(text) => text.replace("\"\"", "\""),
         _ => return None,
     };
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn subquery_has_the_keyword_itself() {
+    fn subquery_is_found_by_its_keyword() {
         for text in ["id IN (select id FROM t)", "EXISTS (SELECT 1)"] {
             assert!(has_subquery(Dialect::Postgres, text), "{text}");
         }
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn name_of_a_table_has_no_dot_after_it() {
+    fn qualifier_of_a_column_is_not_taken_for_a_table() {
         for text in
             ["(SELECT max(a) FROM q)", "(SELECT 1 FROM main.\"Q\" x)", "(SELECT 1 FROM 'q')", "(SELECT 1 FROM [q])"]
         {
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn column_of_a_sequence_is_no_function() {
+    fn function_is_not_taken_for_a_column_of_a_sequence() {
         assert!(reads_sequence("SELECT 1 FROM s WHERE id < (SELECT x.Last_Value FROM ticket_no x)"));
         assert!(reads_sequence("SELECT \"is_called\" FROM ticket_no"));
         assert!(!reads_sequence("SELECT last_value(id) OVER (ORDER BY id), 'last_value' FROM t"));

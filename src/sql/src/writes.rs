@@ -42,7 +42,7 @@ pub fn kind_and_tables(statement: &Statement) -> (WriteKind, Vec<String>) {
     }
 }
 
-/// Returns what the statement does with rows whose key is there already.
+/// Returns what the statement does with rows whose key already exists.
 pub fn conflict_rule(statement: &Statement) -> ConflictRule {
     let Statement::Insert(insert) = inner_statement(statement).0 else { return ConflictRule::Refuse };
     match insert {

@@ -214,8 +214,8 @@ impl StoreLocation {
     /// embedded store, so that keys made before the first start are not lost.
     ///
     /// # Errors
-    /// As [`Self::open`]. [`StoreError::OlderFile`] and [`StoreError::OlderDatabase`] if no gateway of this version has migrated
-    /// the store yet.
+    /// As [`Self::open`]. [`StoreError::OlderFile`] and [`StoreError::OlderDatabase`] if no gateway of this version has
+    /// migrated the store yet.
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
         match self.checked_kind()? {
             Kind::Directory(dir) => {
@@ -290,7 +290,7 @@ impl StoreLocation {
     }
 
     /// Passes every entry of the trail to `each`, oldest first and in bounded memory, even beside a running gateway. Leaves out
-    /// entries that are written meanwhile.
+    /// entries that are written after the call.
     ///
     /// # Errors
     /// Those of the database, and those of `each`.

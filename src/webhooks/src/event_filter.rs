@@ -9,8 +9,8 @@ use countersign_domain::{
 };
 use countersign_feed::FeedEvent;
 
-/// Returns the facts of an event, with all its tools. If these are too many to keep, there are none, and filters by tool do not
-/// apply.
+/// Returns the facts of an event, with all its tools. If these were too many to keep, the facts name none, and filters by tool
+/// do not apply.
 #[must_use]
 pub fn event_facts(event: &FeedEvent) -> EventFacts {
     let facts = EventFacts::from_json(&event.json);

@@ -129,7 +129,7 @@ pub struct RunningGateway {
     pub standing_rules: Arc<StandingRuleService>,
     pub rule_counts: Arc<RuleCounts>,
     pub reloader: Arc<Reloader>,
-    /// The TLS certificate, if the gateway serves TLS.
+    /// The TLS certificate; `None` without TLS.
     pub certificate: Option<Arc<ServerCertificate>>,
     pub users: Users,
     pub options: Options,
@@ -239,7 +239,7 @@ impl RunningGateway {
     }
 }
 
-/// Reads the files of the certificate again. A blocking thread does it, since they may have been replaced by something that blocks.
+/// Reads the files of the certificate again, on a blocking thread, because reading them may block.
 async fn renew_certificate(certificate: &Arc<ServerCertificate>) {
     let certificate = Arc::clone(certificate);
     let _ = background::spawn_blocking(move || certificate.renew()).await;

@@ -32,8 +32,8 @@ pub(super) struct Storage {
 }
 
 impl Storage {
-    /// Reads the key of stored tokens, locks the data directory, opens the store, and creates the sealers. Refuses a configuration
-    /// file that has lost all its keys, unless the operator accepts it.
+    /// Reads the key of stored tokens, locks the data directory, opens the store, and creates the sealers. Refuses a
+    /// configuration file that has lost all its keys, unless the operator accepts it.
     ///
     /// # Errors
     /// [`ServeError::KeyFile`]; [`ServeError::EmptiedFile`]; the errors of the lock, of the store and of [`Sealers::open`].

@@ -47,7 +47,7 @@ fn join_path(base: &str, path: &[&str]) -> String {
     let mut url = base.to_owned();
     for part in path {
         url.push('/');
-        // A lone `.` or `..` would be resolved to another path, and nothing has a space as its name.
+        // An empty part, `.` or `..` would lead to another path. The space leads to none, because nothing has this name.
         let part = if matches!(*part, "" | "." | "..") { " " } else { *part };
         url.extend(utf8_percent_encode(part, PATH_SEGMENT_ESCAPES));
     }

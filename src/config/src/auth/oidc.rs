@@ -49,7 +49,7 @@ pub struct OidcConfig {
 
 pub(super) fn read(r: &mut Reader) -> Option<OidcConfig> {
     let layer_value = r.layer_value(KEY)?;
-    let config = read_map(r, &layer_value, read_provider);
+    let config = read_provider_map(r, &layer_value, read_provider);
     match &config {
         Some(config) => r.add_setting(KEY, config.show(), &layer_value),
         None if layer_value.node == Node::Null => r.add_setting(KEY, "null".to_owned(), &layer_value),
@@ -61,10 +61,15 @@ pub(super) fn read(r: &mut Reader) -> Option<OidcConfig> {
 /// Reads only the issuer.
 pub(super) fn read_issuer(r: &mut Reader) -> Option<String> {
     let layer_value = r.layer_value(KEY)?;
-    read_map(r, &layer_value, read_required_issuer)
+    read_provider_map(r, &layer_value, read_required_issuer)
 }
 
-fn read_map<T>(r: &mut Reader, layer_value: &LayerValue, read: impl FnOnce(&mut Fields<'_>) -> Option<T>) -> Option<T> {
+/// Reads the map of the provider with `read`. Reports a value of another kind, except `null`.
+fn read_provider_map<T>(
+    r: &mut Reader,
+    layer_value: &LayerValue,
+    read: impl FnOnce(&mut Fields<'_>) -> Option<T>,
+) -> Option<T> {
     let origin = layer_value.origin.clone();
     match &layer_value.node {
         Node::Map(entries) => read(&mut Fields::new(r, layer_value, KEY.to_owned(), origin, entries)),

@@ -112,7 +112,7 @@ fn is_secret_value(name: &str, text: &str) -> bool {
     is_named || has_credential(&text) || is_address && redact_url(&text) != text || has_named_secret(&text)
 }
 
-/// Returns `true` if the text has a word that looks like a credential beside its references.
+/// Returns `true` if the text, apart from its references, has a word that looks like a credential.
 fn has_credential(text: &str) -> bool {
     let literals = variables::remove_variables(text);
     redact_credentials(&literals) != literals
@@ -121,7 +121,7 @@ fn has_credential(text: &str) -> bool {
 /// Returns `true` if a pair such as `a=b` has a secret value, or a credential in place of its name.
 fn is_secret_pair(pair: &str) -> bool {
     let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-    // A route may stand before the name, as in `#/route?token=a`.
+    // A route may precede the name, as in `#/route?token=a`.
     let plain_name = name.rsplit(['#', '/', '?']).next().unwrap_or_default();
     has_credential(name) || !value.is_empty() && is_secret_value(plain_name, value)
 }
@@ -287,7 +287,7 @@ impl Replacer<'_> {
         let pairs: Vec<String> = pairs
             .split('&')
             .map(|pair| {
-                // After a `#` stands the end of the value, or a pair of its own.
+                // What follows a `#` is the end of the value, or a pair of its own.
                 if !is_secret_pair(pair) && !pair.split('#').any(is_secret_pair) {
                     return pair.to_owned();
                 }

@@ -45,8 +45,8 @@ pub enum ChangeEvent {
     Withdraw { proposer: Principal, reason: Option<String> },
     /// The change expired.
     Expire { reason: String },
-    /// The target or the tool differs from what was shown or cannot be checked, policy now denies the call, or the change may have
-    /// run after the backup that the store was restored from. A stale change gets a new reason.
+    /// The target or the tool differs from what was shown or cannot be checked, policy now denies the call, or the change may
+    /// have run after the backup that the store was restored from. A stale change gets a new reason.
     MarkStale { fault: ChangeFault },
     /// A new preview of a stale change. Earlier votes become void.
     Refresh { preview: Preview, served_by: ServerIdentity },

@@ -128,8 +128,8 @@ pub fn compose(
     let kind = if dry_run.is_some() { PreviewKind::DryRun } else { PreviewKind::BeforeAfter };
     let creates = !before.is_empty() && before.iter().all(|observation| observation.value.is_none());
     let asks_for_dry_run = recipe.dry_run.as_ref().is_some_and(|dry_run| is_dry_run(dry_run, call.text));
-    let only_dry_runs = dry_run.is_some() && asks_for_dry_run;
-    let default_operation = match (only_dry_runs, creates) {
+    let is_only_dry_run = dry_run.is_some() && asks_for_dry_run;
+    let default_operation = match (is_only_dry_run, creates) {
         (true, _) => Operation::Call,
         (false, true) => Operation::Create,
         (false, false) => Operation::Update,
@@ -146,7 +146,7 @@ pub fn compose(
         // The result cannot be computed, so the preview shows the requested values beside the current state.
         add_unnamed_arguments(&mut builder, &NamedArguments::default(), call);
     }
-    if only_dry_runs {
+    if is_only_dry_run {
         let note = "The call itself asks for a dry run, so nothing is written.";
         builder.add_lines("$effect", "Effect", [(LineOp::Note, note.into())]);
     }

@@ -17,7 +17,7 @@ const MAX_NAME_CHARS: usize = 100;
 ///
 /// # Errors
 /// `VALIDATION_FAILED` naming the argument, if it is given twice, differs from one of the recipe's only in case, width,
-/// hyphens or underscores, or is a flag without a clear value.
+/// hyphens or underscores, or is not `true`, `false` or `null` where the recipe has a boolean.
 pub(super) fn check_arguments(dry_run: &DryRun, arguments: &RawValue) -> Result<(), McpError> {
     for (name, value) in &dry_run.arguments {
         let normalized = normalized_name(name);
@@ -48,7 +48,7 @@ pub(super) fn check_arguments(dry_run: &DryRun, arguments: &RawValue) -> Result<
     Ok(())
 }
 
-/// Returns `true` if the call has the arguments of the dry run itself, so that it writes nothing.
+/// Returns `true` if the call itself has all arguments of the dry run, so that it writes nothing.
 pub(super) fn is_dry_run(dry_run: &DryRun, arguments: &str) -> bool {
     dry_run.arguments.iter().all(|(name, expected)| {
         let given: Option<Value> = json::member(arguments, name).and_then(|value| value.parse().ok());

@@ -177,7 +177,7 @@ impl<'a> RecipeRunner<'a> {
         Ok(observed)
     }
 
-    /// Makes the queries of a statement.
+    /// Makes the queries of a statement, unless its table may replace rows.
     async fn query_statement(
         &self,
         sql: &SqlRecipe,

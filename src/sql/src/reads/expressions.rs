@@ -82,7 +82,7 @@ impl QueryChecker {
             | Expr::ILike { negated: _, any: false, expr, pattern, escape_char }
             | Expr::SimilarTo { negated: _, expr, pattern, escape_char } => {
                 self.check_expression(expr)?;
-                // A pattern is no time.
+                // The text of a pattern is never taken for a time.
                 if !matches!(pattern.as_ref(), Expr::Value(_)) {
                     self.check_expression(pattern)?;
                 }
@@ -103,7 +103,7 @@ impl QueryChecker {
             Expr::Cast { kind: _, expr, data_type, format: None } => {
                 self.check_data_type(data_type)?;
                 self.check_cast(expr, data_type)?;
-                // A literal that stays a text is no time.
+                // A literal that is cast to text is not taken for a time.
                 if is_literal(expr) && matches!(data_type, DataType::Text | DataType::Varchar(_)) {
                     return Ok(());
                 }

@@ -12,7 +12,7 @@ use sqlparser::{
     keywords::Keyword,
 };
 
-pub use self::repeatability::write_out_passing_values;
+pub use self::repeatability::replace_times_and_random_values;
 use self::tables::RowSource;
 use crate::{
     Dialect,
@@ -113,9 +113,9 @@ pub fn is_single_read(dialect: Dialect, text: &str) -> bool {
     piece.parse(dialect).is_ok_and(|parsed| check(dialect, &parsed).is_ok())
 }
 
-/// Returns `Ok` if the text is one query that only reads, and whose result depends on the data alone, apart from one comparison
-/// of a column with the present time. A table with the name `changed_table` is no sequence. It needs a thread with a large stack
-/// ([`crate::classify`]).
+/// Checks that the text is one query that only reads, and whose result depends on the data alone, apart from one comparison of
+/// a column with the present time. The table `changed_table` counts as an ordinary one, whatever its name. The check needs a
+/// thread with a large stack ([`crate::classify`]).
 ///
 /// # Errors
 /// Returns the reason why the result may be another one when the query runs again, or when a statement contains it.
@@ -219,7 +219,7 @@ struct QueryChecker {
     must_repeat: bool,
     /// The table that the statement changes.
     changed_table: Option<String>,
-    /// Texts in columns may be taken for times.
+    /// The query may take texts in columns for times.
     takes_columns_for_times: bool,
     /// A column may be a text that the query computes.
     has_computed_columns: bool,

@@ -1,7 +1,7 @@
 //! Refuses queries that may find other rows in a preview than when the statement runs.
 //!
-//! The data alone may decide. A statement that could read the time, its session, its own text or its locks could show a reviewer
-//! other rows than it changes.
+//! The data alone may decide which rows a query finds. A statement that could read the time, its session, its own text or its
+//! locks could show a reviewer other rows than it changes.
 
 use sqlparser::ast::{
     BinaryOperator, CastKind, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, GroupByExpr,
@@ -22,7 +22,7 @@ const MYSQL_KEYWORD_FUNCTIONS: &[&str] = &["current_role", "current_user", "utc_
 const LOCK_COLUMNS: &[&str] = &["cmax", "cmin", "xmax"];
 
 /// Words that mean a time relative to the present one in a literal of PostgreSQL.
-const TIME_WORDS: &[&str] = &["now", "today", "tomorrow", "yesterday"];
+const PRESENT_TIME_WORDS: &[&str] = &["now", "today", "tomorrow", "yesterday"];
 
 /// Texts that functions of SQLite take for the present time.
 const SQLITE_PRESENT_TIMES: &[&str] = &["now", "subsec", "subsecond"];
@@ -31,8 +31,9 @@ const SQLITE_PRESENT_TIMES: &[&str] = &["now", "subsec", "subsecond"];
 const MYSQL_SYSTEM_SCHEMAS: &[&str] = &["information_schema", "mysql", "performance_schema", "sys"];
 
 impl QueryChecker {
-    fn refuse_if(&self, is_state: bool, what: &dyn std::fmt::Display) -> Check {
-        if self.must_repeat && is_state {
+    /// Refuses `what` if the query must be repeatable and `what` is not.
+    fn refuse_unrepeatable(&self, is_unrepeatable: bool, what: &dyn std::fmt::Display) -> Check {
+        if self.must_repeat && is_unrepeatable {
             return Err(format!("{what} is not known to depend on the data alone"));
         }
         Ok(())
@@ -45,14 +46,14 @@ impl QueryChecker {
             let is_unquoted_word = parts.len() == 1 && first.quote_style.is_none();
             is_unquoted_word && functions.contains(&first.value.to_ascii_lowercase().as_str())
         };
-        let is_state = match self.dialect {
+        let is_unrepeatable = match self.dialect {
             Dialect::Postgres => {
                 is_keyword(KEYWORD_FUNCTIONS) || LOCK_COLUMNS.contains(&self.exact_name(column).as_str())
             }
             Dialect::Mysql => first.value.starts_with('@') || is_keyword(MYSQL_KEYWORD_FUNCTIONS),
             Dialect::Sqlite => false,
         };
-        self.refuse_if(is_state, column)
+        self.refuse_unrepeatable(is_unrepeatable, column)
     }
 
     /// Checks that a literal is not the present time. Only PostgreSQL has such literals.
@@ -60,7 +61,7 @@ impl QueryChecker {
         let is_time = self.must_repeat
             && self.dialect == Dialect::Postgres
             && value.clone().into_string().is_some_and(|text| may_be_present_time(&text));
-        self.refuse_if(is_time, value)
+        self.refuse_unrepeatable(is_time, value)
     }
 
     /// Checks a cast: the text of a computed value may be the present time.
@@ -70,7 +71,10 @@ impl QueryChecker {
             && ["date", "range", "time"].iter().any(|part| name.contains(part))
             && !is_literal(expression);
         self.takes_columns_for_times |= is_time;
-        self.refuse_if(is_time && !is_known(self.dialect, expression), &format_args!("a cast to {name}"))
+        self.refuse_unrepeatable(
+            is_time && !is_safe_as_time(self.dialect, expression),
+            &format_args!("a cast to {name}"),
+        )
     }
 
     /// Checks that the result of a function that only reads depends on its arguments.
@@ -78,31 +82,31 @@ impl QueryChecker {
         let is_repeatable = match (self.dialect, last_part(name).as_deref()) {
             (Dialect::Postgres, Some("date"))
             | (Dialect::Sqlite, Some("date" | "datetime" | "julianday" | "time" | "unixepoch")) => {
-                self.is_known_time(arguments)
+                self.has_safe_time(arguments)
             }
             (Dialect::Sqlite, Some("strftime")) => arguments.split_first().is_some_and(|(format, time)| {
-                argument_value(format).is_some_and(is_literal) && self.is_known_time(time)
+                argument_value(format).is_some_and(is_literal) && self.has_safe_time(time)
             }),
             // With one argument, it is the distance from the present day.
             (_, Some("age")) => arguments.len() == 2,
             (_, Some(function)) => is_repeatable_function(function),
             (_, None) => false,
         };
-        self.refuse_if(!is_repeatable, &format_args!("the function {name}"))
+        self.refuse_unrepeatable(!is_repeatable, &format_args!("the function {name}"))
     }
 
     /// Returns `true` if the arguments are a time that does not depend on the present one, and literals.
-    fn is_known_time(&mut self, arguments: &[FunctionArg]) -> bool {
+    fn has_safe_time(&mut self, arguments: &[FunctionArg]) -> bool {
         let values: Option<Vec<&Expr>> = arguments.iter().map(argument_value).collect();
         let Some([time, modifiers @ ..]) = values.as_deref() else { return false };
         self.takes_columns_for_times |= !is_literal(time);
-        is_known(self.dialect, time) && modifiers.iter().all(|modifier| is_literal(modifier))
+        is_safe_as_time(self.dialect, time) && modifiers.iter().all(|modifier| is_literal(modifier))
     }
 
     /// Checks that no column that is taken for a time may be a text that the query computes.
     pub(super) fn check_time_columns(&self) -> Check {
-        let is_state = self.takes_columns_for_times && self.has_computed_columns;
-        self.refuse_if(is_state, &"a time in a column that it computes")
+        let is_unrepeatable = self.takes_columns_for_times && self.has_computed_columns;
+        self.refuse_unrepeatable(is_unrepeatable, &"a time in a column that it computes")
     }
 
     /// Checks that a table holds data and not the state of the server.
@@ -114,9 +118,9 @@ impl QueryChecker {
             .map(|part| part.as_ident().map_or_else(|| part.to_string(), unquote).to_ascii_lowercase())
             .collect();
         let Some((table, schemas)) = parts.split_last() else { return Ok(()) };
-        let is_state = match self.dialect {
-            // A statement may advance a sequence while it runs, but not change its row. PostgreSQL gives those of columns such
-            // names.
+        let is_unrepeatable = match self.dialect {
+            // PostgreSQL gives the sequences of columns such names, and a statement may advance them while it runs. The table
+            // that it changes is none, because no statement can change the row of a sequence.
             Dialect::Postgres => {
                 table.ends_with("_seq") && !is_changed()
                     || parts.iter().any(|part| part.starts_with("pg_") || part == "information_schema")
@@ -126,7 +130,7 @@ impl QueryChecker {
             }
             Dialect::Mysql => schemas.iter().any(|schema| MYSQL_SYSTEM_SCHEMAS.contains(&schema.as_str())),
         };
-        self.refuse_if(is_state, name)
+        self.refuse_unrepeatable(is_unrepeatable, name)
     }
 }
 
@@ -150,7 +154,7 @@ pub(super) fn is_column(dialect: Dialect, expression: &Expr) -> bool {
     }
 }
 
-/// Returns `true` for a text that is not the present time in SQLite, and no JSON that contains it.
+/// Returns `true` for a text that SQLite takes neither for the present time nor for JSON that contains it.
 fn is_plain_text(text: &str) -> bool {
     let is_present_time = |word: &str| SQLITE_PRESENT_TIMES.iter().any(|time| word.eq_ignore_ascii_case(time));
     let mut words = text.split(|c: char| c != '_' && !c.is_alphanumeric());
@@ -158,11 +162,11 @@ fn is_plain_text(text: &str) -> bool {
     text.starts_with('(') || !text.contains('\\') && !words.any(is_present_time)
 }
 
-/// Returns `true` if the value is a literal or that of a column, or no text. A text that a query computes may be the present
-/// time.
-fn is_known(dialect: Dialect, expression: &Expr) -> bool {
+/// Returns `true` if the value can be taken for a time without becoming the present one: a literal, the value of a column, or
+/// no text. A text that a query computes may be the present time.
+fn is_safe_as_time(dialect: Dialect, expression: &Expr) -> bool {
     match expression {
-        Expr::Nested(inner) => is_known(dialect, inner),
+        Expr::Nested(inner) => is_safe_as_time(dialect, inner),
         Expr::Value(value) => {
             is_literal(expression) && value.value.clone().into_string().is_none_or(|text| is_plain_text(&text))
         }
@@ -173,15 +177,16 @@ fn is_known(dialect: Dialect, expression: &Expr) -> bool {
             left,
             op: BinaryOperator::Plus | BinaryOperator::Minus | BinaryOperator::Multiply | BinaryOperator::Divide,
             right: _,
-        } => is_known(dialect, left),
+        } => is_safe_as_time(dialect, left),
         Expr::Function(function) => {
-            let are_known = || arguments(function).is_some_and(|values| values.iter().all(|v| is_known(dialect, v)));
+            let are_safe =
+                || arguments(function).is_some_and(|values| values.iter().all(|v| is_safe_as_time(dialect, v)));
             match last_part(&function.name).as_deref() {
                 Some(
                     "avg" | "count" | "date_trunc" | "make_date" | "make_timestamp" | "sum" | "to_date"
                     | "to_timestamp",
                 ) => true,
-                Some("coalesce" | "greatest" | "ifnull" | "least" | "max" | "min" | "nullif") => are_known(),
+                Some("coalesce" | "greatest" | "ifnull" | "least" | "max" | "min" | "nullif") => are_safe(),
                 _ => false,
             }
         }
@@ -211,7 +216,7 @@ pub(super) fn has_computed_columns(dialect: Dialect, rows: &SetExpr) -> bool {
     match rows {
         SetExpr::Select(select) => select.projection.iter().any(|item| match item {
             SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, alias: _ } => {
-                !is_known(dialect, value)
+                !is_safe_as_time(dialect, value)
             }
             SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..) => false,
             SelectItem::ExprWithAliases { .. } => true,
@@ -221,7 +226,7 @@ pub(super) fn has_computed_columns(dialect: Dialect, rows: &SetExpr) -> bool {
             has_computed_columns(dialect, left) || has_computed_columns(dialect, right)
         }
         SetExpr::Values(values) => {
-            values.rows.iter().flat_map(|row| &row.content).any(|value| !is_known(dialect, value))
+            values.rows.iter().flat_map(|row| &row.content).any(|value| !is_safe_as_time(dialect, value))
         }
         _ => true,
     }
@@ -230,7 +235,7 @@ pub(super) fn has_computed_columns(dialect: Dialect, rows: &SetExpr) -> bool {
 /// Returns `true` if an item of a query has an alias that its condition may use, as SQLite allows, and its value is a text
 /// that the query computes.
 pub(super) fn is_computed_alias(dialect: Dialect, alias: &Ident, value: &Expr) -> bool {
-    dialect == Dialect::Sqlite && !alias.value.starts_with(crate::ALIAS_PREFIX) && !is_known(dialect, value)
+    dialect == Dialect::Sqlite && !alias.value.starts_with(crate::ALIAS_PREFIX) && !is_safe_as_time(dialect, value)
 }
 
 /// Returns `true` if the columns of a function in FROM may be texts that the query computes from its arguments.
@@ -258,15 +263,15 @@ fn arguments(function: &Function) -> Option<Vec<&Expr>> {
     }
 }
 
-/// Returns the function in lower case and the arguments of a call, if the name has no schema and no quotes.
+/// Returns the name of the function in lower case and the arguments of a call, if the name has no schema and no quotes.
 fn plain_call(expression: &Expr) -> Option<(String, Vec<&Expr>)> {
     let Expr::Function(function) = expression else { return None };
     let [ObjectNamePart::Identifier(name)] = function.name.0.as_slice() else { return None };
     name.quote_style.is_none().then_some((name.value.to_ascii_lowercase(), arguments(function)?))
 }
 
-/// Returns `true` if PostgreSQL may take a text for the present time, or for a time relative to it. All its words must then
-/// belong to a time; the name of a time zone may have any, but has a slash or a number.
+/// Returns `true` if PostgreSQL may take a text for the present time, or for a time relative to it. It does so only if every
+/// word may belong to a time. The name of a time zone may contain any word, but also contains a slash or a digit.
 fn may_be_present_time(text: &str) -> bool {
     // An array or a range has several values, in which quotes and backslashes may be anywhere.
     let is_list = text.trim_start().starts_with(['{', '[', '(']);
@@ -274,7 +279,7 @@ fn may_be_present_time(text: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || "+-/_.:".contains(c);
     let may_belong_to_time =
         |part: &str| part.contains(|c: char| c == '/' || c.is_ascii_digit()) || words(part).all(is_time_word);
-    words(&text).any(|word| TIME_WORDS.contains(&word))
+    words(&text).any(|word| PRESENT_TIME_WORDS.contains(&word))
         && (is_list || text.split(|c: char| !is_part(c)).all(may_belong_to_time))
 }
 
@@ -283,8 +288,9 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Replaces the present time in the condition of a query from one table, if a column is compared with it, so that the rest can
-/// be checked. A row then begins or ceases to match at one time. With a second comparison, a row could match in turns, so that
-/// rows could differ by chance. SQLite may compare a text in place of a missing column, as if every row had this text.
+/// be checked. With one such comparison, each row begins or ceases to match once. With two, it could match only for a while,
+/// and chance would decide which rows a statement changes. SQLite may compare a text in place of a missing column, as if every
+/// row had this text.
 pub(super) fn replace_compared_time(dialect: Dialect, query: &mut Query) {
     if let SetExpr::Select(select) = query.body.as_mut()
         && let [TableWithJoins { relation: TableFactor::Table { args: None, .. }, joins }] = select.from.as_slice()
@@ -347,7 +353,7 @@ fn is_time_of_row(dialect: Dialect, expression: &Expr) -> bool {
     }
 }
 
-/// Returns `true` for the present time, and for a time at a fixed distance from it, which only grows.
+/// Returns `true` for the present time, and for a time at a fixed distance from it. Both only grow.
 fn is_present_time(dialect: Dialect, expression: &Expr) -> bool {
     match expression {
         Expr::Nested(inner) => is_present_time(dialect, inner),
@@ -370,7 +376,7 @@ fn is_present_time(dialect: Dialect, expression: &Expr) -> bool {
                     is_present_time(dialect, time) && is_duration(dialect, duration)
                 }
                 (Dialect::Sqlite, "date" | "datetime" | "julianday" | "unixepoch", time) => is_now(time),
-                (Dialect::Sqlite, "strftime", [format, time @ ..]) => has_growing_format(format) && is_now(time),
+                (Dialect::Sqlite, "strftime", [format, time @ ..]) => has_growing_text(format) && is_now(time),
                 _ => false,
             }
         }),
@@ -384,27 +390,27 @@ fn is_now(arguments: &[&Expr]) -> bool {
     first.is_some_and(|first| first.eq_ignore_ascii_case("now")) && modifiers.iter().all(|m| is_literal(m))
 }
 
-/// Returns `true` for a format of `strftime` of which a later time has no smaller text, such as `%Y-%m-%d`.
-fn has_growing_format(format: &Expr) -> bool {
+/// Returns `true` for a format of `strftime` whose text never becomes smaller as time passes, such as `%Y-%m-%d`.
+fn has_growing_text(format: &Expr) -> bool {
     let Expr::Value(format) = format else { return false };
     let Some(format) = format.value.clone().into_string() else { return false };
-    // A part without a letter is `%%`.
+    // `%%` leaves a part without a letter, and no such format is known to grow.
     let fields: Option<String> = format.split('%').skip(1).map(|part| part.chars().next()).collect();
     fields.is_some_and(|fields| fields == "s" || !fields.is_empty() && "YmdHMS".starts_with(&fields))
 }
 
-/// Returns `true` for an interval that is a literal.
+/// Returns `true` for an interval that is a literal, and for a number or a text in place of one.
 fn is_duration(dialect: Dialect, expression: &Expr) -> bool {
     match expression {
         Expr::Interval(interval) => is_literal(&interval.value),
         Expr::Cast { expr, data_type: DataType::Interval { .. }, .. } => is_literal(expr),
-        other => is_literal(other) && is_known(dialect, other),
+        other => is_literal(other) && is_safe_as_time(dialect, other),
     }
 }
 
-/// Writes selected values that are the time or chance as texts of their expressions, if they do not decide which rows the source
-/// of an insertion selects.
-pub fn write_out_passing_values(dialect: Dialect, source: &Query) -> Query {
+/// Replaces selected times and random values by the texts of their expressions, if they do not decide which rows the source of
+/// an insertion selects.
+pub fn replace_times_and_random_values(dialect: Dialect, source: &Query) -> Query {
     let mut source = source.clone();
     if source.order_by.is_none()
         && let SetExpr::Select(select) = source.body.as_mut()
@@ -413,14 +419,14 @@ pub fn write_out_passing_values(dialect: Dialect, source: &Query) -> Query {
         && matches!(&select.group_by, GroupByExpr::Expressions(keys, _) if keys.is_empty())
     {
         for item in &mut select.projection {
-            // A condition in SQLite may use the alias.
+            // A condition in SQLite could use the alias, and would then read the text. So the item gets another alias there.
             let (value, alias) = match item {
                 SelectItem::UnnamedExpr(value) => (value, None),
                 SelectItem::ExprWithAlias { expr, alias } => (expr, Some(alias).filter(|_| dialect != Dialect::Sqlite)),
                 _ => continue,
             };
             let text = value.to_string();
-            if is_passing_value(dialect, value) && !text.contains('\\') {
+            if is_time_or_random(dialect, value) && !text.contains('\\') {
                 let alias = alias.cloned().unwrap_or_else(|| Ident::new(dialect.quote_name(&text)));
                 *item = SelectItem::ExprWithAlias { expr: expression_text(dialect, &text), alias };
             }
@@ -429,7 +435,8 @@ pub fn write_out_passing_values(dialect: Dialect, source: &Query) -> Query {
     source
 }
 
-/// Returns the text of an expression as a literal. PostgreSQL could take it for a time.
+/// Returns the text of an expression as a literal. In PostgreSQL it is cast to text, because it could otherwise count as a
+/// time.
 fn expression_text(dialect: Dialect, text: &str) -> Expr {
     let literal = Expr::value(Value::SingleQuotedString(format!("({})", text.replace('\'', "''"))));
     match dialect {
@@ -440,16 +447,16 @@ fn expression_text(dialect: Dialect, text: &str) -> Expr {
     }
 }
 
-/// Returns `true` for one value that is another one at another time, or at each call.
-fn is_passing_value(dialect: Dialect, expression: &Expr) -> bool {
+/// Returns `true` for a value that depends on the present time, or that is random.
+fn is_time_or_random(dialect: Dialect, expression: &Expr) -> bool {
     match expression {
-        Expr::Nested(inner) | Expr::Cast { expr: inner, .. } => is_passing_value(dialect, inner),
+        Expr::Nested(inner) | Expr::Cast { expr: inner, .. } => is_time_or_random(dialect, inner),
         _ if is_present_time(dialect, expression) => true,
         _ => plain_call(expression).is_some_and(|(name, arguments)| match (name.as_str(), arguments.as_slice()) {
             ("clock_timestamp" | "gen_random_uuid" | "rand" | "random" | "randomblob" | "uuid", literals) => {
                 dialect.is_harmless_function(&name) && literals.iter().all(|literal| is_literal(literal))
             }
-            ("hex" | "lower" | "upper", [inner]) => is_passing_value(dialect, inner),
+            ("hex" | "lower" | "upper", [inner]) => is_time_or_random(dialect, inner),
             ("strftime", [format, time @ ..]) => dialect == Dialect::Sqlite && is_literal(format) && is_now(time),
             _ => false,
         }),

@@ -44,7 +44,7 @@ const GRAMMAR_FUNCTIONS: &[&str] = &[
     "user",
 ];
 
-/// Creates tables to which others refer by partitions, inheriting tables and columns that a key sets.
+/// Creates tables to which others refer through partitions, through inheriting tables, and through columns that a key sets.
 const INHERITING_TABLES: &str = "CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id); \
     CREATE TABLE part PARTITION OF parted FOR VALUES FROM (0) TO (9); \
     CREATE TABLE part_ref (id int REFERENCES part ON DELETE CASCADE); \

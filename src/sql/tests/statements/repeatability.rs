@@ -3,7 +3,7 @@
 use countersign_sql::{Dialect, Effect, PreviewSource, classify};
 
 #[test]
-fn values_beyond_the_data_are_not_evaluated() {
+fn values_that_depend_on_more_than_data_are_not_evaluated() {
     for expression in [
         "total_changes()",
         "pg_backend_pid()",
@@ -25,7 +25,7 @@ fn values_beyond_the_data_are_not_evaluated() {
 }
 
 #[test]
-fn conditions_beyond_the_data_have_no_preview() {
+fn conditions_that_depend_on_more_than_data_have_no_preview() {
     for (dialect, condition, reason) in [
         (
             Dialect::Postgres,
@@ -125,7 +125,7 @@ fn conditions_beyond_the_data_have_no_preview() {
 }
 
 #[test]
-fn conditions_on_the_data_keep_their_preview() {
+fn conditions_that_depend_on_the_data_alone_are_previewed() {
     for (dialect, condition) in [
         (Dialect::Postgres, "age > 30 AND date < '2026-01-01' AND status = 'please call me now'"),
         (Dialect::Postgres, "placed::date = '2026-01-01' AND placed < '2026-01-01'::timestamp - interval '1 day'"),
@@ -231,7 +231,7 @@ fn statements_that_may_change_what_they_find_have_no_preview() {
 }
 
 #[test]
-fn statements_with_a_limit_need_an_order() {
+fn statements_with_a_limit_need_an_order_to_be_previewed() {
     for (dialect, statement) in [
         (Dialect::Sqlite, "DELETE FROM t WHERE a > 0"),
         (Dialect::Mysql, "DELETE FROM t WHERE a > 0"),
@@ -284,7 +284,7 @@ fn changed_table_with_the_name_of_a_sequence_is_previewed() {
 }
 
 #[test]
-fn inserted_time_or_chance_is_shown_as_its_expression() {
+fn inserted_time_or_random_value_is_shown_as_its_expression() {
     let preview = |dialect, sql: &str| {
         let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
         write.preview

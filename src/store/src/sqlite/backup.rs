@@ -133,7 +133,7 @@ fn mark_as_backup(conn: &Connection, now: Timestamp) -> Result<(), BackupError> 
     Ok(())
 }
 
-/// Gives the file a new name, unless a file of that name was created meanwhile. The old name may remain.
+/// Gives the file a new name, unless a file of that name was created meanwhile. Its old name may remain, too.
 fn move_to_new_file(path: &Path, to: &Path) -> io::Result<()> {
     // Unlike a plain rename, a link never replaces a file.
     match fs::hard_link(path, to) {
@@ -142,7 +142,8 @@ fn move_to_new_file(path: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Renames the file, unless a file of the new name exists, on a file system without links, such as FAT, exFAT or a share.
+/// Renames the file, unless a file of the new name exists. Unlike a link, this also works on FAT, exFAT and some network
+/// shares.
 fn rename_to_new_file(path: &Path, to: &Path) -> io::Result<()> {
     renameat_with(CWD, path, CWD, to, RenameFlags::NOREPLACE).map_err(|error| match error {
         Errno::INVAL | Errno::NOSYS | Errno::NOTSUP | Errno::PERM => io::Error::other(format!(

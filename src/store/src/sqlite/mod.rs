@@ -70,7 +70,7 @@ pub(crate) fn read_reviewer_records(dir: &Path) -> Result<Option<ReviewerRecords
     }
     let conn = open::open_reader(dir)?;
     let snapshot = conn.unchecked_transaction()?;
-    if open::current_version(&snapshot, &path)? == 0 {
+    if open::read_current_version(&snapshot, &path)? == 0 {
         return Ok(None);
     }
     run(ReviewerRecords::read(&*snapshot)).map(Some)

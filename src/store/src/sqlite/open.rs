@@ -147,7 +147,7 @@ fn configure(conn: &mut Connection, path: &Path, may_migrate: bool) -> Result<()
     if may_migrate {
         check_identity(conn, path)?;
     } else {
-        current_version(conn, path)?;
+        read_current_version(conn, path)?;
     }
     configure_file_size(conn)?;
     conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0))?;
@@ -188,8 +188,8 @@ fn check_identity(conn: &Connection, path: &Path) -> Result<i64, StoreError> {
     Ok(version)
 }
 
-/// Returns the schema version after refusing a database of another version. That of a new database is 0.
-pub(super) fn current_version(conn: &Connection, path: &Path) -> Result<i64, StoreError> {
+/// Returns the version of the schema after refusing another version than that of this program; 0 for a new database.
+pub(super) fn read_current_version(conn: &Connection, path: &Path) -> Result<i64, StoreError> {
     let (version, known) = (check_identity(conn, path)?, known_version());
     if (1..known).contains(&version) {
         return Err(StoreError::OlderFile { path: path.to_owned(), found: version, known });

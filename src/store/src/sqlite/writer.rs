@@ -198,7 +198,7 @@ impl Writer {
     }
 
     /// Fails if the database file, its log or the lock file was deleted or replaced. Writes to the open database would then be
-    /// lost, or another gateway may use the directory. Records the failure, which ends when the file is back.
+    /// lost, or another gateway may use the directory. Records the failure, which ends when the original file is back.
     fn check_files(&self) -> Result<(), StoreError> {
         let (database, lock) = (database_path(&self.dir), lock_path(&self.dir));
         let error = if !has_id(&database, self.file_id) {

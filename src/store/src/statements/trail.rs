@@ -46,8 +46,9 @@ pub async fn entries_after<S: Sql>(db: &S, after: u64, limit: usize) -> Result<V
     db.rows(&sql, values![after, limit]).await?.iter().map(parse_entry).collect()
 }
 
-/// Passes all entries to `each`, oldest first, in pages and in bounded memory, up to the entry that is the last one now. The
-/// trail only grows, so this needs no snapshot, which would keep the database from reusing space while `each` waits.
+/// Passes all entries to `each`, oldest first, up to the one that is the last at the call. Reads them in pages, so that memory
+/// is bounded. The trail only grows, so this needs no snapshot, which would keep the database from reusing space while `each`
+/// waits.
 ///
 /// # Errors
 /// Those of the database and of `each`. [`StoreError::Database`] if the last entries disappear meanwhile.
@@ -60,11 +61,11 @@ pub async fn for_each_entry<S: Sql>(
     let mut after = 0;
     while after < last {
         let page = entries_after(db, after, ENTRIES_PER_PAGE as usize).await?;
-        let Some(newest) = page.last() else {
+        let Some(last_of_page) = page.last() else {
             let text = format!("the audit trail lost its entry {last} while it was read");
             return Err(StoreError::Database(text.into()).into());
         };
-        after = newest.seq;
+        after = last_of_page.seq;
         for entry in page.iter().filter(|entry| entry.seq <= last) {
             each(entry)?;
         }

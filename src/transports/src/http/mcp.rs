@@ -137,7 +137,8 @@ async fn answer_large(post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> Re
     Ok(handle(post, table, &message.as_message(), large).await)
 }
 
-/// Refuses a body that is not a message. Other bodies are not checked for a `Content-Encoding`, because an encoded one is not JSON.
+/// Refuses a body that is not a message. Only such a body is checked for a `Content-Encoding`, because an encoded one is never
+/// JSON.
 fn refuse_body(post: &Post<'_>, fault: &EnvelopeError) -> HttpResponse {
     let revision = assumed_revision(post.request);
     if fault.error.kind == ErrorKind::Parse && answer::is_encoded(post.request) {

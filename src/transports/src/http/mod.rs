@@ -60,26 +60,29 @@ pub fn routes(cfg: &mut web::ServiceConfig) {
     )
     .service(web::resource("/sse").route(web::get().to(legacy_pair::stream)))
     .service(web::resource("/messages").route(web::post().to(legacy_pair::message)))
-    .service(read_only("/health", read().to(plain::health)))
-    .service(read_only("/info", read().to(plain::info)))
-    .service(read_only("/metrics", read().to(plain::metrics)))
-    .service(read_only("/tools", read().to(plain::tools)))
+    .service(read_only_resource("/health", read_route().to(plain::health)))
+    .service(read_only_resource("/info", read_route().to(plain::info)))
+    .service(read_only_resource("/metrics", read_route().to(plain::metrics)))
+    .service(read_only_resource("/tools", read_route().to(plain::tools)))
     .service(
         web::resource("/tools/{name}")
             .route(web::post().to(plain::call))
             .default_service(methods::refuse_others("POST")),
     )
-    .service(read_only(METADATA_PATH, read().to(plain::resource_metadata)));
+    .service(read_only_resource(METADATA_PATH, read_route().to(plain::resource_metadata)));
     for endpoint in protected_resource::ENDPOINTS {
-        cfg.service(read_only(&format!("{METADATA_PATH}{endpoint}"), read().to(plain::resource_metadata)));
+        cfg.service(read_only_resource(
+            &format!("{METADATA_PATH}{endpoint}"),
+            read_route().to(plain::resource_metadata),
+        ));
     }
 }
 
-fn read() -> Route {
+fn read_route() -> Route {
     web::route().guard(methods::get_or_head())
 }
 
-fn read_only(path: &str, route: Route) -> Resource {
+fn read_only_resource(path: &str, route: Route) -> Resource {
     web::resource(path).route(route).default_service(methods::refuse_others(methods::READ))
 }
 

@@ -233,7 +233,7 @@ fn tool_failure(kind: ErrorKind, result: &ToolResult) -> Problem {
     }
 }
 
-/// Parses JSON. One with numbers out of range, or nested too deeply, stays text.
+/// Parses JSON. Returns it as a text if it has numbers out of range, or is nested too deeply.
 fn value_or_text(json: &str) -> Value {
     json.parse().unwrap_or_else(|_| json.into())
 }

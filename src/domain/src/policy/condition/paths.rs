@@ -51,7 +51,7 @@ pub(super) fn path_within<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b
     let (path, folder) =
         (path_components(&path).ok_or_else(unsafe_path)?, path_components(&folder).ok_or_else(unsafe_path)?);
     let is_within = path.starts_with(&folder);
-    // Some servers and file systems take the Unicode forms of a name for one name, others for several.
+    // Some servers and file systems treat the Unicode forms of a name as one name, others as several.
     if !is_within && is_equivalent_within(&path, &folder) {
         return Err(unsafe_path());
     }

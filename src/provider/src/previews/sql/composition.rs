@@ -23,8 +23,8 @@ use countersign_sql::{
     ALIAS_PREFIX, ColumnAssignment, ConflictRule, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind,
 };
 
-/// Follows the number of inserted rows if the statement skips those that conflict with others.
-const SKIPPED_ROWS_NOTE: &str = "; without those whose key is there already";
+/// Follows the number of inserted rows if the statement skips those whose key already exists.
+const SKIPPED_ROWS_NOTE: &str = "; rows whose key already exists are skipped";
 
 /// Builds the preview.
 ///
@@ -194,7 +194,7 @@ impl Composer {
         Ok(())
     }
 
-    /// Names the tables whose rows the database deletes or changes with the shown ones.
+    /// Adds a note with the tables whose rows foreign keys may delete or change with the shown ones.
     fn add_dependents(&mut self, index: usize, answer: &QueryAnswer) -> Result<(), Fault> {
         let names = answer.rows.iter().map(|row| row.values().next().and_then(Value::as_str));
         let names: Option<Vec<&str>> = names.collect();
@@ -463,7 +463,7 @@ mod tests {
     fn skipped_rows_of_an_insertion_are_noted() {
         for (text, note) in [
             ("INSERT INTO t VALUES (1)", "\"1 row\""),
-            ("INSERT OR IGNORE INTO t VALUES (1)", "\"1 row; without those whose key is there already\""),
+            ("INSERT OR IGNORE INTO t VALUES (1)", "\"1 row; rows whose key already exists are skipped\""),
         ] {
             let statement = countersign_sql::classify(countersign_sql::Dialect::Sqlite, text, 10).remove(0);
             let observed = ObservedStatement { statement, answers: Ok(Vec::new()) };

@@ -48,8 +48,8 @@ pub(super) struct ObservedStatement {
 }
 
 impl ObservedStatement {
-    /// Returns the keys of the states by which another statement for the same rows is recognized. Foreign keys are none: they are
-    /// the same for all deletions from a table.
+    /// Returns the state keys by which another statement about the same rows is recognized. Leaves out that of the query for
+    /// foreign keys, which is the same for all deletions from a table.
     fn state_keys(&self) -> impl Iterator<Item = String> {
         let count = match &self.statement.effect {
             Effect::Write(Write { preview: PreviewSource::Rows(_), .. }) => 2,
@@ -58,8 +58,8 @@ impl ObservedStatement {
         self.answers.iter().flatten().take(count).map(|answer| answer.state_key.clone())
     }
 
-    /// Returns the answers that the preview of this write shows. Rows that are given are known without the query, which only counts
-    /// equal rows.
+    /// Returns the answers that the preview of this write shows. If the query of given rows fails, there are none: it only
+    /// counts equal rows.
     fn shown_answers(&self, write: &Write) -> Result<&[QueryAnswer], Fault> {
         match (&self.answers, &write.preview) {
             (Ok(answers), _) => Ok(answers.as_slice()),
@@ -149,7 +149,7 @@ fn operation_of(statement: &Statement) -> Operation {
     let Effect::Write(write) = &statement.effect else { return Operation::Call };
     let first_word = || statement.text.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
     match write.kind {
-        // It may also change rows that are there.
+        // It may also change existing rows.
         WriteKind::Insert if matches!(write.conflict_rule, ConflictRule::Replace | ConflictRule::Update) => {
             Operation::Call
         }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_keys_are_no_sign_of_the_same_rows() {
+    fn state_keys_leave_out_foreign_keys() {
         let statement = countersign_sql::classify(Dialect::Sqlite, "DELETE FROM a WHERE x = 1", 10).remove(0);
         let answers = queries(&statement).into_iter().map(|query| QueryAnswer {
             rows: Vec::new(),
