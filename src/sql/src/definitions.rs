@@ -1,6 +1,6 @@
 //! Objects that a statement creates, alters or drops, and the queries that show their definitions.
 
-use sqlparser::ast::{Ident, ObjectName, ObjectNamePart, ObjectType, SchemaName, Statement};
+use sqlparser::ast::{Ident, ObjectName, ObjectNamePart, ObjectType, Query, SchemaName, Statement};
 
 use crate::{Dialect, names::unquote};
 
@@ -123,6 +123,15 @@ fn postgres_schema(schema: Option<&Ident>) -> String {
     match schema {
         Some(schema) => format!("nspname = {}", Dialect::Postgres.literal(&postgres_name(schema))),
         None => "nspname = ANY (current_schemas(false))".to_owned(),
+    }
+}
+
+/// Returns the query whose rows the statement stores in the object that it creates.
+pub fn stored_query(statement: &Statement) -> Option<&Query> {
+    match statement {
+        Statement::CreateTable(table) => table.query.as_deref(),
+        Statement::CreateView(view) => Some(&*view.query).filter(|_| view.materialized),
+        _ => None,
     }
 }
 

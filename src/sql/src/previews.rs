@@ -31,7 +31,12 @@ pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, m
     let builder = PreviewBuilder { dialect, max_rows, uses_aliases, conflict_rule, changed_table };
     if let Some(objects) = definitions::defined_objects(statement) {
         let read_back = ReadBack::Definitions(DefinitionChange::for_statement(statement));
-        let preview = builder.preview_definitions(&objects);
+        let preview = match definitions::stored_query(statement) {
+            Some(query) if !builder.is_read(&query.to_string()) => {
+                PreviewSource::None { reason: "its query is not known to only read".to_owned() }
+            }
+            _ => builder.preview_definitions(&objects),
+        };
         let targets = objects.into_iter().map(|object| object.name).collect();
         let kind = WriteKind::Ddl;
         return Write { kind, conflict_rule, targets, reason, preview, replacement_query: None, read_back };
@@ -171,9 +176,9 @@ impl PreviewBuilder {
             table,
             other_tables,
             selection.as_ref(),
-            limit_clause(order_by, limit.as_ref())?,
+            limit_clause(self.dialect, order_by, limit.as_ref())?,
         )?;
-        self.check_returning(&selection, returning.as_deref())?;
+        self.check_returning(returning.as_deref(), |items| selection.values_query(items))?;
         let (mut values, mut assigned) = (Vec::new(), BTreeSet::new());
         for assignment in assignments {
             let value = assignment.value.to_string();
@@ -263,9 +268,14 @@ impl PreviewBuilder {
             return Err("it deletes from several tables".to_owned());
         };
         let using = using.as_deref().unwrap_or_default();
-        let selection =
-            self.build_selection(with, table, using, selection.as_ref(), limit_clause(order_by, limit.as_ref())?)?;
-        self.check_returning(&selection, returning.as_deref())?;
+        let selection = self.build_selection(
+            with,
+            table,
+            using,
+            selection.as_ref(),
+            limit_clause(self.dialect, order_by, limit.as_ref())?,
+        )?;
+        self.check_returning(returning.as_deref(), |items| selection.values_query(items))?;
         let dependents = writes::table_name(table).and_then(|name| lookup::dependents_query(self.dialect, name));
         match dependents.filter(|query| self.is_read(query)) {
             Some(dependents) => self.preview_rows(&selection, Vec::new(), Some(dependents)),
@@ -297,9 +307,14 @@ impl PreviewBuilder {
     }
 
     /// Checks that the RETURNING clause of a statement changes nothing, because previews do not show it.
-    fn check_returning(&self, selection: &Selection, items: Option<&[SelectItem]>) -> Result<(), Reason> {
+    /// `build_query` builds a query that selects its items.
+    fn check_returning(
+        &self,
+        items: Option<&[SelectItem]>,
+        build_query: impl FnOnce(&str) -> String,
+    ) -> Result<(), Reason> {
         let items: Vec<String> = items.unwrap_or_default().iter().map(ToString::to_string).collect();
-        if items.is_empty() || self.is_read(&selection.values_query(&items.join(", "))) {
+        if items.is_empty() || self.is_read(&build_query(&items.join(", "))) {
             return Ok(());
         }
         Err("its RETURNING clause may change something".to_owned())
@@ -339,6 +354,12 @@ impl PreviewBuilder {
         if insert.multi_table_insert_type.is_some() || insert.overwrite || insert.partitioned.is_some() {
             return Err("the statement has unknown clauses".to_owned());
         }
+        if !self.is_read(&format!("{with}SELECT 1")) {
+            return Err("a CTE with which it begins is not known to only read".to_owned());
+        }
+        self.check_returning(insert.returning.as_deref(), |items| {
+            format!("{with}SELECT {items} FROM {}", insert.table)
+        })?;
         let columns: Vec<String> = insert.columns.iter().map(ToString::to_string).collect();
         let Some(source) = &insert.source else {
             let columns_and_values = insert.assignments.iter().flat_map(assigned_columns);
@@ -363,9 +384,9 @@ impl PreviewBuilder {
             });
         }
         let source = reads::replace_times_and_random_values(self.dialect, source);
-        let rows = format!("{ALIAS_PREFIX}rows");
-        let selected = format!("{with}SELECT * FROM ({source}) AS {rows} ORDER BY 1 LIMIT {}", self.max_rows + 1);
-        let counted = format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM ({source}) AS {rows}");
+        let rows = self.inserted_rows(&columns, &source);
+        let selected = format!("{with}SELECT * FROM {rows} ORDER BY 1 LIMIT {}", self.max_rows + 1);
+        let counted = format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM {rows}");
         let preview = self.check_queries(RowQueries {
             rows: self.wrap_ctes_for_sqlite(with, selected),
             count: self.wrap_ctes_for_sqlite(with, counted),
@@ -380,6 +401,28 @@ impl PreviewBuilder {
             );
         }
         Ok(preview)
+    }
+
+    /// Returns the rows of an insertion's query as a table whose columns have the names of those that they are inserted into, or
+    /// numbers. MySQL keeps the names of the query, because older versions cannot rename them; it refuses two of the same name.
+    fn inserted_rows(&self, columns: &[String], source: &Query) -> String {
+        let rows = format!("{ALIAS_PREFIX}rows");
+        let names = if columns.is_empty() { self.numbered_names(source) } else { columns.to_vec() }.join(", ");
+        match self.dialect {
+            Dialect::Postgres if !names.is_empty() => format!("({source}) AS {rows} ({names})"),
+            Dialect::Sqlite if !names.is_empty() => {
+                format!("(WITH {rows} ({names}) AS ({source}) SELECT * FROM {rows}) AS {rows}")
+            }
+            _ => format!("({source}) AS {rows}"),
+        }
+    }
+
+    /// Returns `value 1` and so on for the columns of a query, or nothing if their number is not known.
+    fn numbered_names(&self, query: &Query) -> Vec<String> {
+        let SetExpr::Select(select) = query.body.as_ref() else { return Vec::new() };
+        let is_one = |item: &SelectItem| matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. });
+        let count = if select.projection.iter().all(is_one) { select.projection.len() } else { 0 };
+        (1..=count).map(|number| self.dialect.quote_name(&format!("value {number}"))).collect()
     }
 
     /// Returns the query that counts the rows with the values of one of the given rows.
@@ -409,14 +452,17 @@ impl PreviewBuilder {
     }
 }
 
-fn limit_clause(order_by: &[OrderByExpr], limit: Option<&Expr>) -> Result<Option<String>, Reason> {
+fn limit_clause(dialect: Dialect, order_by: &[OrderByExpr], limit: Option<&Expr>) -> Result<Option<String>, Reason> {
     let Some(limit) = limit else { return Ok(None) };
     if !matches!(limit, Expr::Value(_)) {
         return Err("its limit is not a number".to_owned());
     }
     // A number is the position of a column in the ORDER BY clause of a query, and a constant in that of a deletion or an
-    // update.
-    let is_column = |key: &OrderByExpr| matches!(key.expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
+    // update. SQLite takes a name in double quotes for a text if there is no such column.
+    let is_column = |key: &OrderByExpr| match &key.expr {
+        Expr::Identifier(name) => dialect != Dialect::Sqlite || name.quote_style != Some('"'),
+        expression => matches!(expression, Expr::CompoundIdentifier(_)),
+    };
     if order_by.is_empty() || !order_by.iter().all(is_column) {
         return Err(
             "its limit may pick other rows when it runs, because no ORDER BY of columns decides which".to_owned()
