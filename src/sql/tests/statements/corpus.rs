@@ -1,5 +1,6 @@
 //! The statements, with the effects that they are classified as.
 
+use crate::classify_write;
 use countersign_sql::{
     Dialect, Effect, Literal, PreviewSource, ReadBack, RowQueries, Statement, Write, WriteKind, classify,
 };
@@ -163,7 +164,7 @@ fn derived_queries_are_reads() {
 #[test]
 fn values_after_an_update_are_selected_if_they_are_reads() {
     let sql = "UPDATE t SET a = a + 1, b = nextval('s'), c = DEFAULT WHERE id = 7";
-    let Effect::Write(write) = classify(Dialect::Postgres, sql, 50).remove(0).effect else { panic!("it is a write") };
+    let write = classify_write(Dialect::Postgres, sql);
     let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
     assert_eq!(queries.rows, "SELECT t.*, a + 1 AS countersign_after_0 FROM t WHERE id = 7 ORDER BY 1 LIMIT 51");
     assert_eq!(queries.count, "SELECT count(*) AS countersign_count FROM t WHERE id = 7");
@@ -181,7 +182,7 @@ fn values_after_an_update_are_selected_if_they_are_reads() {
 #[test]
 fn given_rows_are_shown_as_they_are_written() {
     let sql = "INSERT INTO t (a, b) VALUES (1, note('x')), (2, DEFAULT)";
-    let Effect::Write(write) = classify(Dialect::Postgres, sql, 50).remove(0).effect else { panic!("it is a write") };
+    let write = classify_write(Dialect::Postgres, sql);
     let PreviewSource::GivenRows { columns, rows, equal_count_query } = write.preview else {
         panic!("{:?}", write.preview)
     };
@@ -200,7 +201,7 @@ fn given_rows_are_shown_as_they_are_written() {
         "INSERT INTO t (a) VALUES (1) ON CONFLICT DO NOTHING",
         "INSERT INTO t (a) VALUES (1.5)",
     ] {
-        let Effect::Write(write) = classify(Dialect::Postgres, sql, 50).remove(0).effect else { panic!("{sql}") };
+        let write = classify_write(Dialect::Postgres, sql);
         assert!(matches!(write.preview, PreviewSource::GivenRows { equal_count_query: None, .. }), "{sql}");
     }
 }
@@ -217,7 +218,7 @@ fn statements_that_reach_other_rows_have_no_preview() {
         (Dialect::Mysql, "REPLACE INTO t (id) VALUES (1)"),
         (Dialect::Mysql, "INSERT IGNORE INTO t (id) VALUES (1) ON DUPLICATE KEY UPDATE a = 2"),
     ] {
-        let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
+        let write = classify_write(dialect, sql);
         assert!(matches!(write.preview, PreviewSource::None { .. }), "{sql}: {:?}", write.preview);
     }
 }
@@ -225,7 +226,7 @@ fn statements_that_reach_other_rows_have_no_preview() {
 #[test]
 fn rows_are_found_again_by_their_primary_key() {
     let table = |dialect, sql: &str| {
-        let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
+        let write = classify_write(dialect, sql);
         let ReadBack::Rows(table) = write.read_back else { panic!("{:?}", write.read_back) };
         table
     };
@@ -259,18 +260,18 @@ fn rows_are_found_again_by_their_primary_key() {
 fn literals_and_names_stay_as_they_are_written() {
     let condition = "`c````d` = 'a''''b' OR a = 'C:\\\\new' OR a = \"a\"\"\"\"b\"";
     let sql = format!("DELETE FROM `a````b` WHERE {condition}");
-    let Effect::Write(write) = classify(Dialect::Mysql, &sql, 50).remove(0).effect else { panic!("it is a write") };
+    let write = classify_write(Dialect::Mysql, &sql);
     let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
     assert_eq!(queries.count, format!("SELECT count(*) AS countersign_count FROM `a````b` WHERE {condition}"));
     let ReadBack::Rows(table) = write.read_back else { panic!("{:?}", write.read_back) };
     assert!(table.key_columns_query().contains("table_name = 'a``b'"), "{}", table.key_columns_query());
     let sql = "INSERT INTO t (a) VALUES ('C:\\\\new''''')";
-    let Effect::Write(write) = classify(Dialect::Mysql, sql, 50).remove(0).effect else { panic!("it is a write") };
+    let write = classify_write(Dialect::Mysql, sql);
     let PreviewSource::GivenRows { equal_count_query, .. } = write.preview else { panic!("{:?}", write.preview) };
     let counted = "SELECT count(*) AS countersign_count FROM t WHERE (a = 'C:\\\\new''''')";
     assert_eq!(equal_count_query.as_deref(), Some(counted));
     let sql = "DROP TABLE \"a\"\"b\"";
-    let Effect::Write(write) = classify(Dialect::Sqlite, sql, 50).remove(0).effect else { panic!("it is a write") };
+    let write = classify_write(Dialect::Sqlite, sql);
     let PreviewSource::Definitions(queries) = write.preview else { panic!("{:?}", write.preview) };
     assert!(queries[0].contains("lower(name) = 'a\"b'"), "{queries:?}");
 }
@@ -278,7 +279,7 @@ fn literals_and_names_stay_as_they_are_written() {
 #[test]
 fn columns_that_get_the_elements_of_a_row_have_unknown_values() {
     let assigned = |sql: &str| {
-        let Effect::Write(write) = classify(Dialect::Postgres, sql, 50).remove(0).effect else { panic!("{sql}") };
+        let write = classify_write(Dialect::Postgres, sql);
         let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
         let values = queries.assignments.into_iter();
         values.map(|value| (value.column, value.expression, value.alias.is_some())).collect::<Vec<_>>()
@@ -296,7 +297,7 @@ fn columns_that_get_the_elements_of_a_row_have_unknown_values() {
 #[test]
 fn values_after_an_update_respect_the_order_of_assignments() {
     let preview = |dialect, sql: &str| {
-        let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
+        let write = classify_write(dialect, sql);
         write.preview
     };
     let sql = "UPDATE t SET a = a + 1, b_c = 2, d = A, e = b_c + 1, f = ab + b";
@@ -332,7 +333,7 @@ fn refusals_say_what_a_query_may_do() {
         (Dialect::Postgres, "SELECT * FROM pg_ls_dir('/')", "the function pg_ls_dir may do more than read the data"),
         (Dialect::Postgres, "SELECT * FROM current_user", "current_user is a function, not a table"),
     ] {
-        let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
+        let write = classify_write(dialect, sql);
         assert_eq!(write.reason, reason, "{sql}");
         let PreviewSource::None { reason: shown } = write.preview else { panic!("{:?}", write.preview) };
         assert!(shown.contains(reason), "{shown}");
@@ -345,7 +346,7 @@ fn queries_of_sqlite_begin_with_select() {
         assert!(queries.rows.starts_with("SELECT ") && queries.count.starts_with("SELECT "), "{}", queries.rows);
     }
     let sql = "WITH x AS (SELECT 1 AS id) DELETE FROM t WHERE id IN (SELECT id FROM x)";
-    let Effect::Write(write) = classify(Dialect::Sqlite, sql, 50).remove(0).effect else { panic!("it is a write") };
+    let write = classify_write(Dialect::Sqlite, sql);
     let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
     assert!(
         queries.rows.starts_with("SELECT * FROM (WITH x AS (SELECT 1 AS id) SELECT t.* FROM t"),

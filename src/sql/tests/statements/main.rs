@@ -6,3 +6,11 @@ mod corpus;
 mod postgres;
 mod repeatability;
 mod sqlite;
+
+use countersign_sql::{Dialect, Effect, Write, classify};
+
+/// Classifies a text of one statement, which writes.
+fn classify_write(dialect: Dialect, sql: &str) -> Write {
+    let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql} is no write") };
+    write
+}

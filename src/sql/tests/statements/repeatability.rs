@@ -1,6 +1,7 @@
 //! Statements whose rows depend on more than the data, which have no preview.
 
-use countersign_sql::{Dialect, Effect, PreviewSource, classify};
+use crate::classify_write;
+use countersign_sql::{Dialect, PreviewSource};
 
 #[test]
 fn values_that_depend_on_more_than_data_are_not_evaluated() {
@@ -17,7 +18,7 @@ fn values_that_depend_on_more_than_data_are_not_evaluated() {
         "CASE WHEN EXISTS (SELECT 1 FROM pg_locks WHERE mode = 'RowExclusiveLock') THEN 0 ELSE 1 END",
     ] {
         let sql = format!("UPDATE t SET a = {expression}, b = 1");
-        let Effect::Write(write) = classify(Dialect::Postgres, &sql, 50).remove(0).effect else { panic!("{sql}") };
+        let write = classify_write(Dialect::Postgres, &sql);
         let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
         let are_evaluated: Vec<bool> = queries.assignments.iter().map(|value| value.alias.is_some()).collect();
         assert_eq!(are_evaluated, [false, true], "{sql}");
@@ -117,7 +118,7 @@ fn conditions_that_depend_on_more_than_data_have_no_preview() {
     ] {
         for statement in ["UPDATE t SET owner = 'x'", "DELETE FROM t", "INSERT INTO u SELECT * FROM t"] {
             let sql = format!("{statement} WHERE {condition}");
-            let Effect::Write(write) = classify(dialect, &sql, 50).remove(0).effect else { panic!("{sql}") };
+            let write = classify_write(dialect, &sql);
             let PreviewSource::None { reason: shown } = write.preview else { panic!("{sql}: {:?}", write.preview) };
             assert!(shown.contains(reason), "{sql}: {shown}");
         }
@@ -160,7 +161,7 @@ fn conditions_that_depend_on_the_data_alone_are_previewed() {
         (Dialect::Mysql, "email = 'ann@example.com' AND placed < DATE_SUB('2026-01-01', INTERVAL 1 DAY)"),
     ] {
         let sql = format!("UPDATE t AS x SET owner = upper(owner) WHERE {condition}");
-        let Effect::Write(write) = classify(dialect, &sql, 50).remove(0).effect else { panic!("{sql}") };
+        let write = classify_write(dialect, &sql);
         let PreviewSource::Rows(queries) = write.preview else { panic!("{sql}: {:?}", write.preview) };
         assert!(queries.assignments[0].alias.is_some(), "{sql}");
     }
@@ -191,7 +192,7 @@ fn one_comparison_with_the_present_time_is_previewed() {
     ] {
         for statement in ["UPDATE t SET owner = 'x'", "DELETE FROM t"] {
             let sql = format!("{statement} WHERE {condition}");
-            let Effect::Write(write) = classify(dialect, &sql, 50).remove(0).effect else { panic!("{sql}") };
+            let write = classify_write(dialect, &sql);
             assert!(matches!(write.preview, PreviewSource::Rows(_)), "{sql}: {:?}", write.preview);
         }
     }
@@ -200,7 +201,7 @@ fn one_comparison_with_the_present_time_is_previewed() {
 #[test]
 fn statements_that_may_change_what_they_find_have_no_preview() {
     let preview = |dialect, sql: &str| {
-        let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
+        let write = classify_write(dialect, sql);
         write.preview
     };
     for (sql, reason) in [
@@ -254,7 +255,7 @@ fn statements_with_a_limit_need_an_order_to_be_previewed() {
             ("ORDER BY name DESC, id LIMIT 1", true),
         ] {
             let sql = format!("{statement} {clauses}");
-            let Effect::Write(write) = classify(dialect, &sql, 50).remove(0).effect else { panic!("{sql}") };
+            let write = classify_write(dialect, &sql);
             assert_eq!(matches!(write.preview, PreviewSource::Rows(_)), has_preview, "{sql}: {:?}", write.preview);
         }
     }
@@ -265,7 +266,7 @@ fn changed_tables_with_the_name_of_a_cte_have_no_preview() {
     for dialect in [Dialect::Postgres, Dialect::Sqlite] {
         for statement in ["DELETE FROM T", "UPDATE t SET a = 1"] {
             let sql = format!("WITH t AS (SELECT 1 AS id) {statement}");
-            let Effect::Write(write) = classify(dialect, &sql, 50).remove(0).effect else { panic!("{sql}") };
+            let write = classify_write(dialect, &sql);
             let PreviewSource::None { reason } = write.preview else { panic!("{sql}: {:?}", write.preview) };
             assert!(reason.contains("CTE"), "{reason}");
         }
@@ -279,7 +280,7 @@ fn changed_tables_with_the_name_of_a_cte_have_no_preview() {
         (Dialect::Postgres, "WITH t AS (SELECT 1 AS id) INSERT INTO t SELECT id FROM t".to_owned(), true),
         (Dialect::Sqlite, "WITH t AS (SELECT 1 AS id) INSERT INTO t SELECT id FROM t".to_owned(), true),
     ] {
-        let Effect::Write(write) = classify(dialect, &sql, 50).remove(0).effect else { panic!("{sql}") };
+        let write = classify_write(dialect, &sql);
         assert_eq!(matches!(write.preview, PreviewSource::Rows(_)), has_preview, "{sql}: {:?}", write.preview);
     }
 }
@@ -291,7 +292,7 @@ fn changed_table_with_the_name_of_a_sequence_is_previewed() {
         ("UPDATE public.dna_seq SET a = 1 WHERE id IN (SELECT id FROM public.dna_seq)", true),
         ("UPDATE dna_seq SET a = 1 WHERE id IN (SELECT last_value FROM other.dna_seq)", false),
     ] {
-        let Effect::Write(write) = classify(Dialect::Postgres, sql, 50).remove(0).effect else { panic!("{sql}") };
+        let write = classify_write(Dialect::Postgres, sql);
         assert_eq!(matches!(write.preview, PreviewSource::Rows(_)), is_previewed, "{sql}: {:?}", write.preview);
     }
 }
@@ -317,7 +318,7 @@ fn inserted_rows_have_the_names_of_their_columns() {
         ),
         (Dialect::Mysql, "INSERT INTO pay (payer) SELECT owner FROM ev", "(SELECT owner FROM ev) AS countersign_rows"),
     ] {
-        let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
+        let write = classify_write(dialect, sql);
         let PreviewSource::Rows(queries) = write.preview else { panic!("{sql}: {:?}", write.preview) };
         assert_eq!(queries.rows, format!("SELECT * FROM {table} ORDER BY 1 LIMIT 51"));
     }
@@ -326,7 +327,7 @@ fn inserted_rows_have_the_names_of_their_columns() {
 #[test]
 fn inserted_time_or_random_value_is_shown_as_its_expression() {
     let preview = |dialect, sql: &str| {
-        let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
+        let write = classify_write(dialect, sql);
         write.preview
     };
     for (dialect, source, shown) in [
