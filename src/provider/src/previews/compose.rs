@@ -127,8 +127,7 @@ pub fn compose(
     let mut builder = DiffBuilder::new();
     let kind = if dry_run.is_some() { PreviewKind::DryRun } else { PreviewKind::BeforeAfter };
     let creates = !before.is_empty() && before.iter().all(|observation| observation.value.is_none());
-    let asks_for_dry_run = recipe.dry_run.as_ref().is_some_and(|dry_run| is_dry_run(dry_run, call.text));
-    let is_only_dry_run = dry_run.is_some() && asks_for_dry_run;
+    let is_only_dry_run = dry_run.is_some() && is_dry_run(recipe, call.text);
     let default_operation = match (is_only_dry_run, creates) {
         (true, _) => Operation::Call,
         (false, true) => Operation::Create,

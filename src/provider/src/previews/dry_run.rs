@@ -7,7 +7,10 @@
 use serde_json::{Value, value::RawValue};
 
 use crate::{schema::push_to_pointer, text::invalid_argument};
-use countersign_domain::{changes::person::fold_name, recipes::DryRun};
+use countersign_domain::{
+    changes::person::fold_name,
+    recipes::{DryRun, Recipe},
+};
 use countersign_protocol::{McpError, json};
 
 /// Maximum characters of an argument's name in an error.
@@ -48,8 +51,9 @@ pub(super) fn check_arguments(dry_run: &DryRun, arguments: &RawValue) -> Result<
     Ok(())
 }
 
-/// Returns `true` if the call itself has all arguments of the dry run, so that it writes nothing.
-pub(super) fn is_dry_run(dry_run: &DryRun, arguments: &str) -> bool {
+/// Returns `true` if the recipe has a dry run and the call itself has all its arguments, so that the call writes nothing.
+pub(super) fn is_dry_run(recipe: &Recipe, arguments: &str) -> bool {
+    let Some(dry_run) = &recipe.dry_run else { return false };
     dry_run.arguments.iter().all(|(name, expected)| {
         let given: Option<Value> = json::member(arguments, name).and_then(|value| value.parse().ok());
         given.as_ref() == Some(expected)
@@ -92,6 +96,7 @@ mod tests {
 
     #[test]
     fn call_with_the_arguments_of_a_dry_run_is_one() {
+        let recipe = |dry_run: &DryRun| Recipe { dry_run: Some(dry_run.clone()), ..Recipe::default() };
         for (arguments, expected) in [
             (r#"{"path":"p","dryRun":true}"#, true),
             (r#"{"dry\u0052un" : true }"#, true),
@@ -100,12 +105,12 @@ mod tests {
             (r#"{"options":{"dryRun":true}}"#, false),
             ("{}", false),
         ] {
-            assert_eq!(is_dry_run(&dry_run("dryRun"), arguments), expected, "{arguments}");
+            assert_eq!(is_dry_run(&recipe(&dry_run("dryRun")), arguments), expected, "{arguments}");
         }
         let mut with_mode = dry_run("dryRun");
         with_mode.arguments.push(("mode".into(), json!("plan")));
-        assert!(is_dry_run(&with_mode, r#"{"dryRun":true,"mode":"plan"}"#));
-        assert!(!is_dry_run(&with_mode, r#"{"dryRun":true,"mode":"run"}"#));
+        assert!(is_dry_run(&recipe(&with_mode), r#"{"dryRun":true,"mode":"plan"}"#));
+        assert!(!is_dry_run(&recipe(&with_mode), r#"{"dryRun":true,"mode":"run"}"#));
     }
 
     #[test]

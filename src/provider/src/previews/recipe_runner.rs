@@ -251,7 +251,7 @@ impl<'a> RecipeRunner<'a> {
                     if recipe.before.is_none()
                         || fault.transient_error.is_some()
                         || fault.must_fail.is_some()
-                        || is_dry_run(dry_run, raw_arguments.get()) =>
+                        || is_dry_run(recipe, raw_arguments.get()) =>
                 {
                     return Err(fault);
                 }

@@ -60,8 +60,7 @@ pub fn read_back<'a>(
             })
         });
     }
-    let shows_dry_run = change.preview.kind == PreviewKind::DryRun;
-    if shows_dry_run && recipe.dry_run.as_ref().is_some_and(|dry_run| is_dry_run(dry_run, change.arguments.get())) {
+    if change.preview.kind == PreviewKind::DryRun && is_dry_run(recipe, change.arguments.get()) {
         return None;
     }
     let expectation = Expectation::from_recipe(recipe, before)?;
