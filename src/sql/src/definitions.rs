@@ -106,12 +106,17 @@ impl<'a> SchemaObject<'a> {
 
 /// Returns a query for the statements that created the object and what belongs to it.
 fn sqlite_query(schema: Option<&Ident>, object: &Ident) -> String {
-    let schema = schema.map_or(String::new(), |schema| format!("{}.", Dialect::Sqlite.quote_name(&unquote(schema))));
+    let schema = sqlite_schema_prefix(schema);
     let name = Dialect::Sqlite.literal(&unquote(object).to_ascii_lowercase());
     format!(
         "SELECT type, name, sql FROM {schema}sqlite_master WHERE lower(name) = {name} OR lower(tbl_name) = {name} \
          ORDER BY type DESC, name"
     )
+}
+
+/// Returns the schema before the name of a table in SQLite: its quoted name and a dot, or nothing if it is not named.
+pub fn sqlite_schema_prefix(schema: Option<&Ident>) -> String {
+    schema.map_or(String::new(), |schema| format!("{}.", Dialect::Sqlite.quote_name(&unquote(schema))))
 }
 
 /// Returns the name as PostgreSQL stores it in encodings such as UTF-8, where it folds the case of ASCII letters only.

@@ -3,7 +3,12 @@
 
 use sqlparser::ast::{Expr, Ident, ObjectName, ObjectNamePart, Statement, UnaryOperator, Value};
 
-use crate::{Dialect, definitions::postgres_name, names::unquote, reads};
+use crate::{
+    Dialect,
+    definitions::{postgres_name, sqlite_schema_prefix},
+    names::unquote,
+    reads,
+};
 
 /// The method that reads back the effect of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,7 +172,7 @@ pub fn dependents_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
         ),
         Dialect::Sqlite => {
             let argument = schema.map_or(String::new(), |schema| format!(", {}", literal(schema)));
-            let schema = schema.map_or(String::new(), |schema| format!("{}.", dialect.quote_name(&unquote(schema))));
+            let schema = sqlite_schema_prefix(schema);
             format!(
                 "SELECT name FROM (WITH RECURSIVE links AS (SELECT m.name AS child, lower(f.\"table\") AS parent \
                  FROM {schema}sqlite_master AS m, pragma_foreign_key_list(m.name{argument}) AS f WHERE type = 'table' \
@@ -192,7 +197,7 @@ pub fn dependents_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
 /// Returns the query that finds this table if its definition in SQLite contains `ON CONFLICT REPLACE`.
 pub fn replacement_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
     let (schema, table) = split_table_name(name).filter(|_| dialect == Dialect::Sqlite)?;
-    let schema = schema.map_or(String::new(), |schema| format!("{}.", dialect.quote_name(&unquote(schema))));
+    let schema = sqlite_schema_prefix(schema);
     let table = dialect.literal(&unquote(table).to_ascii_lowercase());
     // Spaces and comments may be between the words.
     let query = format!(
