@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::{sync::Notify, time::Interval};
 
 use super::{
-    identify,
+    body_error_status, identify,
     mcp::{owner_of_session, unread_body},
     read_body,
 };
@@ -147,10 +147,9 @@ pub async fn message(
     endpoint: web::Data<McpEndpoint>,
 ) -> HttpResponse {
     let session = query.as_ref().map(|query| query.session.as_str());
-    try_message(&request, session, payload.into_inner(), &endpoint).await.unwrap_or_else(|error| {
-        let status = if error.kind == ErrorKind::Timeout { 408 } else { error.kind.status() };
-        answer::error_with_status(status, None, &error, REVISION)
-    })
+    try_message(&request, session, payload.into_inner(), &endpoint)
+        .await
+        .unwrap_or_else(|error| answer::error_with_status(body_error_status(&error), None, &error, REVISION))
 }
 
 async fn try_message(

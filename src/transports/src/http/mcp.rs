@@ -19,7 +19,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 
 use super::{
-    HeaderView, identify, modern, names,
+    HeaderView, body_error_status, identify, modern, names,
     post::{LargeRequest, MirrorCheck, Post, handshake_session_id, request_id, session_id},
     read_body, refuse, refuse_message, session,
 };
@@ -48,8 +48,7 @@ pub async fn post(request: HttpRequest, payload: web::Payload, endpoint: web::Da
         Err((status, error)) => return answer::error_with_status(status, None, &error, assumed_revision(&request)),
     };
     answer_post(post, payload).await.unwrap_or_else(|error| {
-        let status = if error.kind == ErrorKind::Timeout { 408 } else { error.kind.status() };
-        let mut response = refuse_message(status, None, &error, assumed_revision(&request));
+        let mut response = refuse_message(body_error_status(&error), None, &error, assumed_revision(&request));
         // The rest of the body is not read.
         response.head_mut().set_connection_type(ConnectionType::Close);
         response
