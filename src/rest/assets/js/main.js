@@ -19,7 +19,7 @@ const root = document.getElementById('app');
 const keys = new Keys();
 let app = null;
 // The dialog that asks whether a link may sign in somebody else.
-let question = null;
+let replaceDialog = null;
 
 const session = new Session((signedIn) => {
   if (signedIn) resume('');
@@ -37,7 +37,7 @@ function closeApp() {
   app?.stop();
   app = null;
   clearNotices();
-  question?.close();
+  replaceDialog?.close();
 }
 
 function showSignIn(message, busy = false) {
@@ -108,7 +108,7 @@ async function signInByCode() {
     await resume(problem);
     if (!app) return;
     const people = otherPerson(error);
-    if (people) question = askToReplace(people, () => signIn({ code: oneTimeCode }, { withSecret: false }));
+    if (people) replaceDialog = askToReplace(people, () => signIn({ code: oneTimeCode }, { withSecret: false }));
     else notice(problem, { tone: 'amber', iconName: 'alert' });
   }
 }
