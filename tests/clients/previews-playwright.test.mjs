@@ -9,8 +9,7 @@ import { VENDORS } from './vendors.mjs';
 
 // One browser, because it starts slowly.
 test('every recipe for the browser shows where its tool acts', async t => {
-    // An agent that answers questions would have a browser of its own, which no approved change sees.
-    const behind = await startBehind(t, 'playwright', { capabilities: {} });
+    const behind = await startBehind(t, 'playwright');
     /** Finds the reference to an element in a snapshot, as an agent does. */
     const ref = async name => {
         const snapshot = (await behind.call('browser_snapshot', {})).content[0].text;

@@ -26,19 +26,20 @@ export function assertShows(change, shows) {
 
 /**
  * Starts a gateway in front of the vendor's server, whose tools keep their names, and of fakes, the first of which is `fake`.
- * `propose` and `apply` make a change and run it, and `call` calls a tool as an agent. `capabilities` are those of the agent, which
- * decide which process of the server it shares; `reviewed` are tools that say that they only read. `settings` are further settings of
- * the gateway, and `entrySettings` of the server. `listen` is the gateway's address.
+ * `propose` and `apply` make a change and run it, and `call` calls a tool as an agent. `reviewed` are tools that say that they only
+ * read. `settings` are further settings of the gateway, and `entrySettings` of the server. `listen` is the gateway's address.
  */
-export async function startBehind(t, vendor, { capabilities, reviewed = [], settings = {}, entrySettings = {}, listen } = {}) {
+export async function startBehind(t, vendor, { reviewed = [], settings = {}, entrySettings = {}, listen } = {}) {
     const { set, start } = VENDORS[vendor];
     const { fakes, entry, stop } = await start();
     t.after(stop);
-    const server = { ...entry, prefix: '', required: true, trust_annotations: true, previews: set, ...entrySettings };
+    // Without questions, the slow server is not started once more to see whether it lists other tools then.
+    const server = { ...entry, prefix: '', required: true, trust_annotations: true, elicitation: 'deny', sampling: 'deny', previews: set, ...entrySettings };
     const policy = { rules: reviewed.map(tools => ({ tools, then: 'review' })) };
     const gateway = await startGatewayWith({ modules: { tracker: { enabled: false } }, policy, mcpServers: { [set]: server }, ...settings }, { listen });
     t.after(() => gateway.stop());
-    const peer = await connectPeer('modern', { http: gateway.mcp }, { capabilities });
+    // An agent that answers questions would have a process of its own, which starts slowly, and whose browser no approved change sees.
+    const peer = await connectPeer('modern', { http: gateway.mcp }, { capabilities: {} });
     t.after(() => peer.close());
     await eventually('the tools are listed', async () => ((await gateway.api('GET', `/servers/${set}`)).body.tools?.length ?? 0) > 0);
     const definitions = (await gateway.api('GET', `/servers/${set}`)).body.tools;
