@@ -7,7 +7,7 @@
 //! [`StoreLocation`] is the only way to open a store, and [`ModuleStorage`] is the storage of a module. The traits
 //! [`Store`], [`keys::Credentials`], [`people::People`], [`accounts::AccountStore`], [`rule_counts::RuleCountStore`] and
 //! [`webhooks::Deliveries`] are the interfaces. Each backend, `sqlite` or `postgres`, writes transitions in its own way;
-//! everything else is implemented once, with the `statements` over the trait `sql::Sql`.
+//! everything else is implemented once, over the trait `sql::Sql`.
 
 pub mod accounts;
 mod coverage;

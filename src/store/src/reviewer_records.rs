@@ -5,7 +5,8 @@ use crate::{
     people::Holders,
     policy_snapshots::NEWEST_POLICY_FACT,
     sql::Sql,
-    statements::{facts, keys, pins, standing_rules},
+    statements::{facts, pins, standing_rules},
+    stored_keys::list_holders,
 };
 use countersign_domain::policy::{Pins, StandingRule};
 
@@ -26,6 +27,6 @@ impl ReviewerRecords {
         let (pins, rules) = (pins::load(db).await?, standing_rules::load(db).await?);
         let policy = facts::get(db, NEWEST_POLICY_FACT).await?;
         let policy = PolicySnapshots::read(None, policy.as_deref()).newest;
-        Ok(Self { pins, rules, holders: keys::holders(db).await?, policy })
+        Ok(Self { pins, rules, holders: list_holders(db).await?, policy })
     }
 }

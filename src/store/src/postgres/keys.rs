@@ -21,8 +21,8 @@ use crate::{
     keys::{ApiKey, CodeOutcome, Credentials, SignIn, StoredCode, is_touch_due},
     people::{Holders, People, ProviderSession, StoredPerson},
     sql::{BACKGROUND_TIMEOUT, Database as _, REQUEST_TIMEOUT, Sql as _},
-    statements::{facts, keys, people},
-    stored_keys::StoredKeys,
+    statements::facts,
+    stored_keys::{StoredKeys, list_keys, list_people, touch_key},
 };
 use countersign_domain::{changes::Absence, principal::SecretHash};
 
@@ -190,8 +190,8 @@ impl Keys {
 }
 
 async fn read_records(client: &ClientWrapper) -> Result<Records, StoreError> {
-    let keys = keys::list(client).await?.into_iter().map(|(key, hash)| (hash, key)).collect();
-    let people = people::list(client).await?.into_iter().map(|person| (person.name.clone(), person)).collect();
+    let keys = list_keys(client).await?.into_iter().map(|(key, hash)| (hash, key)).collect();
+    let people = list_people(client).await?.into_iter().map(|person| (person.name.clone(), person)).collect();
     let rows = client.rows(SELECT_SIGN_IN_VERSIONS, &[]).await?;
     let sign_in_versions: HashMap<SecretHash, String> =
         rows.iter().map(|row| Ok((row.get(0)?, row.get(1)?))).collect::<Result<_, StoreError>>()?;
@@ -262,7 +262,7 @@ impl Credentials for Keys {
         drop(copy);
         let (id, connector) = (key.id.clone(), &self.stored.0);
         let recording =
-            connector.run_async(error::unknown_outcome, async move |client| keys::touch(client, &id, now).await);
+            connector.run_async(error::unknown_outcome, async move |client| touch_key(client, &id, now).await);
         // The use is recorded in the background, so that no request waits.
         connector.spawn(async move {
             if let Err(error) = recording.await {

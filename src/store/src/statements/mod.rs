@@ -1,19 +1,14 @@
 //! Statements that both backends share: all statements except those that write changes and the audit trail.
 
-pub mod absences;
-pub mod accounts;
 pub mod bundles;
 pub mod changes;
 pub mod claims;
 pub mod facts;
-pub mod keys;
 pub mod overview;
-pub mod people;
 pub mod pins;
 pub mod plans;
 pub mod records;
 pub mod retention;
-pub mod rule_counts;
 pub mod standing_rules;
 pub mod trail;
 pub mod webhooks;

@@ -14,7 +14,6 @@ use crate::{
     rows::parse_state,
     search::{AuditSearch, ENTRIES_PER_PAGE, FoundEntries, FoundEntry, MAX_SEARCHED_ENTRIES},
     sql::{Parameters, Row, Sql},
-    statements::keys::EndedRights,
     values,
 };
 use countersign_domain::changes::{audit::AuditEntry, digest::PartHasher};
@@ -165,6 +164,15 @@ fn key_hash(row: &Row) -> Result<String, StoreError> {
         hasher.add_part(creators.as_bytes());
     }
     Ok(hasher.finish())
+}
+
+/// The accounts and absences that ended with a key.
+#[derive(Debug, Default)]
+pub struct EndedRights {
+    /// The servers of the removed accounts.
+    pub accounts: Vec<String>,
+    /// The people whose absences ended.
+    pub absences: Vec<String>,
 }
 
 /// Returns the details of an entry about a key, from the key's current row, with what ended with it.
