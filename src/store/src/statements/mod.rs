@@ -11,4 +11,3 @@ pub mod records;
 pub mod retention;
 pub mod standing_rules;
 pub mod trail;
-pub mod webhooks;
