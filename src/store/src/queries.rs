@@ -63,13 +63,13 @@ impl<B: Queries> Store for B {
 
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
         let id = id.to_owned();
-        self.read_and_parse(async move |db| changes::get(db, &id).await, changes::Body::parse)
+        self.read_and_parse(async move |db| changes::get(db, &id).await, changes::parse_body)
     }
 
     fn find_by_idempotency_key(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
         let (principal, key) = (principal.to_owned(), key.to_owned());
         let query = async move |db: &B::Connection| changes::find_by_idempotency_key(db, &principal, &key).await;
-        self.read_and_parse(query, changes::Body::parse)
+        self.read_and_parse(query, changes::parse_body)
     }
 
     fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
@@ -94,7 +94,7 @@ impl<B: Queries> Store for B {
 
     fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>> {
         let plan = plan.to_owned();
-        self.read_and_parse(async move |db| plans::steps(db, &plan).await, plans::Bodies::parse)
+        self.read_and_parse(async move |db| plans::steps(db, &plan).await, plans::parse_bodies)
     }
 
     fn plan_states(&self, plan: &str) -> StoreFuture<Vec<StepState>> {

@@ -16,26 +16,19 @@ use countersign_domain::changes::{Change, ChangeState};
 /// The maximum subqueries in one statement.
 const MAX_QUERIES_PER_STATEMENT: usize = 100;
 
-/// The stored JSON of a change, which the caller parses, possibly on another thread.
-pub struct Body(String);
-
-impl Body {
-    pub fn parse(found: Option<Self>) -> Result<Option<Arc<Change>>, StoreError> {
-        found.map(|body| parse_change(&body.0)).transpose()
-    }
-
-    fn read(row: Option<Row>) -> Result<Option<Self>, StoreError> {
-        row.map(|row| row.get(0).map(Self)).transpose()
-    }
+/// Reads the body of a change. The caller parses it with [`parse_body`], possibly on another thread.
+pub async fn get<S: Sql>(db: &S, id: &str) -> Result<Option<Row>, StoreError> {
+    db.first("SELECT body FROM changes WHERE id = ?1", values![id]).await
 }
 
-pub async fn get<S: Sql>(db: &S, id: &str) -> Result<Option<Body>, StoreError> {
-    Body::read(db.first("SELECT body FROM changes WHERE id = ?1", values![id]).await?)
-}
-
-pub async fn find_by_idempotency_key<S: Sql>(db: &S, principal: &str, key: &str) -> Result<Option<Body>, StoreError> {
+/// Reads the body of a change, like [`get`].
+pub async fn find_by_idempotency_key<S: Sql>(db: &S, principal: &str, key: &str) -> Result<Option<Row>, StoreError> {
     let sql = "SELECT body FROM changes WHERE idempotency_key IS NOT NULL AND principal = ?1 AND idempotency_key = ?2";
-    Body::read(db.first(sql, values![principal, key]).await?)
+    db.first(sql, values![principal, key]).await
+}
+
+pub fn parse_body(row: Option<Row>) -> Result<Option<Arc<Change>>, StoreError> {
+    row.map(|row| parse_change(row.get(0)?)).transpose()
 }
 
 pub async fn list_live<S: Sql>(db: &S) -> Result<Vec<LiveChange>, StoreError> {
@@ -75,10 +68,11 @@ pub async fn count_by_state<S: Sql>(db: &S) -> Result<Vec<(ChangeState, u64)>, S
 
 pub async fn events_after<S: Sql>(db: &S, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
     let sql = "SELECT seq, kind, data FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2";
-    let read = |row: &Row| -> Result<StoredEvent, StoreError> {
-        Ok(StoredEvent { seq: row.get(0)?, kind: row.get(1)?, data: row.get(2)? })
-    };
-    db.rows(sql, values![after, limit]).await?.iter().map(read).collect()
+    db.rows(sql, values![after, limit]).await?.iter().map(read_event).collect()
+}
+
+fn read_event(row: &Row) -> Result<StoredEvent, StoreError> {
+    Ok(StoredEvent { seq: row.get(0)?, kind: row.get(1)?, data: row.get(2)? })
 }
 
 /// Reads events. Those of created changes come with the size and the call hash of the change.
@@ -88,8 +82,11 @@ pub async fn remote_events_after<S: Sql>(db: &S, after: u64, limit: usize) -> Re
                LEFT JOIN change_search s ON s.no = c.no
                WHERE e.seq > ?1 ORDER BY e.seq LIMIT ?2";
     let read = |row: &Row| -> Result<RemoteEvent, StoreError> {
-        let event = StoredEvent { seq: row.get(0)?, kind: row.get(1)?, data: row.get(2)? };
-        Ok(RemoteEvent { event, bytes: row.get::<Option<u64>>(3)?.unwrap_or(0), call_hash: row.get(4)? })
+        Ok(RemoteEvent {
+            event: read_event(row)?,
+            bytes: row.get::<Option<u64>>(3)?.unwrap_or(0),
+            call_hash: row.get(4)?,
+        })
     };
     db.rows(sql, values![after, limit]).await?.iter().map(read).collect()
 }

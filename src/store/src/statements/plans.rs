@@ -10,17 +10,13 @@ use crate::{
 };
 use countersign_domain::changes::{Change, plan::StepState};
 
-/// The stored JSON of changes, which the caller parses, possibly on another thread.
-pub struct Bodies(Vec<Row>);
-
-impl Bodies {
-    pub fn parse(self) -> Result<Vec<Arc<Change>>, StoreError> {
-        self.0.iter().map(|row| parse_change(row.get(0)?)).collect()
-    }
+/// Reads the bodies of the steps. The caller parses them with [`parse_bodies`], possibly on another thread.
+pub async fn steps<S: Sql>(db: &S, plan: &str) -> Result<Vec<Row>, StoreError> {
+    db.rows("SELECT body FROM changes WHERE plan_id = ?1 ORDER BY plan_index", values![plan]).await
 }
 
-pub async fn steps<S: Sql>(db: &S, plan: &str) -> Result<Bodies, StoreError> {
-    db.rows("SELECT body FROM changes WHERE plan_id = ?1 ORDER BY plan_index", values![plan]).await.map(Bodies)
+pub fn parse_bodies(rows: Vec<Row>) -> Result<Vec<Arc<Change>>, StoreError> {
+    rows.iter().map(|row| parse_change(row.get(0)?)).collect()
 }
 
 pub async fn step_states<S: Sql>(db: &S, plan: &str) -> Result<Vec<StepState>, StoreError> {
