@@ -13,7 +13,6 @@ use crate::{
     values,
 };
 use countersign_domain::changes::{
-    ChangeState,
     audit::{AuditHead, EntryContent, TrailError, Verifier},
     digest::body_hash,
 };
@@ -131,7 +130,7 @@ fn check_change(row: &Row, has_lifecycle_columns: bool) -> Result<(), VerifyErro
     // The hash covers the body, but queries use the columns beside it.
     let body: Value = body.parse().unwrap_or_default();
     if !columns_match(&body, row.get(5)?, row.get(6)?, row.get(7)?)
-        || (has_lifecycle_columns && !LifecycleColumns::read(row)?.matches(&body))
+        || (has_lifecycle_columns && !lifecycle_columns_match(row, &body)?)
     {
         return Err(TrailError::ColumnAltered { id: id()?, seq }.into());
     }
@@ -155,43 +154,20 @@ fn columns_match(body: &Value, principal: &str, idempotency_key: Option<&str>, e
         && body["expiresAt"].as_str().is_some_and(|at| same_time(at, expires_at))
 }
 
-/// The values of [`LIFECYCLE_COLUMNS`], with what they depend on.
-struct LifecycleColumns<'a> {
-    state: ChangeState,
-    finished_at: Option<i64>,
-    redacted: bool,
-    plan_id: Option<&'a str>,
-    plan_index: Option<i64>,
-    plan_last: Option<bool>,
-    run_after_ms: Option<i64>,
-}
-
-impl<'a> LifecycleColumns<'a> {
-    fn read(row: &'a Row) -> Result<Self, StoreError> {
-        Ok(Self {
-            state: parse_state(row.get(2)?)?,
-            finished_at: row.get(11)?,
-            redacted: row.get(12)?,
-            plan_id: row.get(13)?,
-            plan_index: row.get(14)?,
-            plan_last: row.get(15)?,
-            run_after_ms: row.get(16)?,
-        })
-    }
-
-    /// Returns `true` if the columns match the body of the change.
-    fn matches(&self, body: &Value) -> bool {
-        let time = |name: &str| body[name].as_str().and_then(|at| at.parse::<Timestamp>().ok());
-        let finished = time("updatedAt").and_then(|at| finished_second(self.state, at));
-        // The migration that added the column rounded the last half millisecond of a second up.
-        let same_end = self.finished_at == finished || self.finished_at == finished.map(|second| second + 1);
-        let same_contents = self.redacted == body["redacted"].is_object();
-        let plan = &body["plan"];
-        let same_plan = self.plan_id == plan["id"].as_str()
-            && self.plan_index == plan["index"].as_i64()
-            && self.plan_last == plan["last"].as_bool();
-        // Only steps of plans use the column, and nodes of versions without plans leave it as it is.
-        let same_delay = self.plan_id.is_none() || self.run_after_ms == time("runAfter").map(Timestamp::as_millisecond);
-        same_end && same_contents && same_plan && same_delay
-    }
+/// Returns `true` if the [`LIFECYCLE_COLUMNS`] match the body of the change.
+fn lifecycle_columns_match(row: &Row, body: &Value) -> Result<bool, StoreError> {
+    let time = |name: &str| body[name].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+    let (state, finished_at): (_, Option<i64>) = (parse_state(row.get(2)?)?, row.get(11)?);
+    let finished = time("updatedAt").and_then(|at| finished_second(state, at));
+    // The migration that added the column rounded the last half millisecond of a second up.
+    let same_end = finished_at == finished || finished_at == finished.map(|second| second + 1);
+    let same_contents = row.get::<bool>(12)? == body["redacted"].is_object();
+    let (plan, plan_id) = (&body["plan"], row.get::<Option<&str>>(13)?);
+    let same_plan = plan_id == plan["id"].as_str()
+        && row.get::<Option<i64>>(14)? == plan["index"].as_i64()
+        && row.get::<Option<bool>>(15)? == plan["last"].as_bool();
+    // Only steps of plans use the column, and nodes of versions without plans leave it as it is.
+    let run_after_ms: Option<i64> = row.get(16)?;
+    let same_delay = plan_id.is_none() || run_after_ms == time("runAfter").map(Timestamp::as_millisecond);
+    Ok(same_end && same_contents && same_plan && same_delay)
 }
