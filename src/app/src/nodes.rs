@@ -324,7 +324,7 @@ mod tests {
 
     use super::*;
     use countersign_config::{Environment, Flags, load};
-    use countersign_domain::policy::pins::Definition;
+    use countersign_domain::policy::pins::{Definition, PinSource as _};
     use countersign_reload::{ConfigSource, InitialConfig, testing::UnchangingGateway};
     use countersign_rulings::standing_rules::{StandingRuleCache, StandingRuleServiceDeps};
     use countersign_session::testing::Gateway;
@@ -366,7 +366,7 @@ mod tests {
         // Another node accepts a tool before this node follows the others.
         let tool = Definition { name: "read".into(), hash: "h".into(), text: "{}".into() };
         let other = PinStore::open(Arc::clone(&store)).await.unwrap();
-        other.accept(("fs", "target"), &[tool], "alice").await.unwrap();
+        other.accept(("fs", "target"), &[tool], None, "alice").await.unwrap();
         let flags = Flags { data: Some(data.clone()), ..Flags::default() };
         let loaded = load(&flags, &Environment::new(data, &[])).unwrap();
         let initial = InitialConfig::for_empty_store(loaded, [0; 16]);
@@ -387,7 +387,7 @@ mod tests {
             end_lapsed_sessions: Box::new(|| ()),
         };
         let applied = async {
-            while !pins.snapshot().has_server("fs") {
+            while !pins.pins().has_server("fs") {
                 sleep(Duration::from_millis(10)).await;
             }
         };

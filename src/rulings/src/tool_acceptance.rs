@@ -14,7 +14,7 @@ pub use self::counts::ToolVerdictCounts;
 use crate::completion::run_to_completion;
 use countersign_domain::{
     policy::{
-        AcceptanceMark, DefinitionStatus, Verdict,
+        AcceptanceMark, DefinitionStatus, PinSource as _, Verdict,
         known_reads::{KnownReads, KnownTool},
         pins::{AcceptedReads, Definition},
     },
@@ -262,12 +262,11 @@ impl ToolAcceptances {
         let (server, by) = ((provider, target.as_str()), reviewer.name.as_str());
         let (action, result) = match decision {
             DefinitionDecision::Accept => {
-                (AcceptanceAction::Accepted, self.pins.accept(server, &definitions, by).await)
+                (AcceptanceAction::Accepted, self.pins.accept(server, &definitions, None, by).await)
             }
             DefinitionDecision::AcceptKnownReads => {
                 let reads = self.known_reads_among(provider, &definitions)?;
-                let reads = |tool: &Definition| reads.get(&tool.name).copied().unwrap_or_default();
-                (AcceptanceAction::Accepted, self.pins.accept_reads(server, &definitions, reads, by).await)
+                (AcceptanceAction::Accepted, self.pins.accept(server, &definitions, Some(&reads), by).await)
             }
             DefinitionDecision::Revoke => {
                 (AcceptanceAction::Revoked, self.pins.revoke(provider, &definitions, by).await)
@@ -353,7 +352,7 @@ impl ToolAcceptances {
     }
 
     fn describe_tool(&self, route: &ToolRoute) -> ToolInfo {
-        let pins = self.pins.snapshot();
+        let pins = self.pins.pins();
         let pin = pins.pin(route.provider.name(), &route.name);
         let accepted =
             pin.and_then(|pin| pin.accepted.as_ref()).filter(|_| route.definition_status == DefinitionStatus::Accepted);

@@ -1,8 +1,12 @@
 //! Pins of tool definitions. The audit trail has an entry for each change of a pin.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
@@ -26,6 +30,21 @@ const READS_ACCEPTED: &str = "definitions_accepted_as_reads";
 pub struct PinWrite {
     pub tool: String,
     pub pin: ToolPin,
+}
+
+impl PinWrite {
+    /// Returns the columns of the pin's row after `server` and `tool`, in their order.
+    pub(crate) fn columns(&self) -> [Option<Cow<'_, str>>; 6] {
+        let accepted = self.pin.accepted.as_ref();
+        [
+            self.pin.seen.as_deref().map(Cow::from),
+            accepted.map(|accepted| accepted.stored_hash().into()),
+            accepted.map(|accepted| accepted.by.as_str().into()),
+            accepted.map(|accepted| accepted.at.to_string().into()),
+            self.pin.text.as_deref().map(Cow::from),
+            accepted.and_then(|accepted| accepted.server_fingerprint.as_deref()).map(Cow::from),
+        ]
+    }
 }
 
 /// The pins of a running gateway. Reads get a snapshot, and changes are made one at a time.
@@ -65,44 +84,20 @@ impl PinStore {
         self.behind.load(Ordering::Acquire)
     }
 
-    /// Returns the current pins.
-    #[must_use]
-    pub fn snapshot(&self) -> Arc<Pins> {
-        self.pins.load_full()
-    }
-
     /// Accepts the given definitions of a server. `server` is its name, with the fingerprint of the server that has this name
-    /// now.
-    ///
-    /// # Errors
-    /// Those of the store. No definition is accepted then, unless the outcome is unknown.
-    pub async fn accept(&self, server: (&str, &str), tools: &[Definition], by: &str) -> Result<(), WriteError> {
-        self.accept_with(server, tools, |_| AcceptedReads::None, "definitions_accepted", by).await
-    }
-
-    /// Accepts definitions like [`Self::accept`]. Calls that `reads` names count as read-only from now on, whatever the
+    /// now. If a reviewer vouches for `reads` by the names of tools, these calls count as read-only from now on, whatever the
     /// tools declare, so the audit trail gets an event of its own.
     ///
     /// # Errors
-    /// The same as [`Self::accept`].
-    pub async fn accept_reads(
-        &self,
-        server: (&str, &str),
-        tools: &[Definition],
-        reads: impl Fn(&Definition) -> AcceptedReads,
-        by: &str,
-    ) -> Result<(), WriteError> {
-        self.accept_with(server, tools, reads, READS_ACCEPTED, by).await
-    }
-
-    async fn accept_with(
+    /// Those of the store. No definition is accepted then, unless the outcome is unknown.
+    pub async fn accept(
         &self,
         (server, server_fingerprint): (&str, &str),
         tools: &[Definition],
-        reads: impl Fn(&Definition) -> AcceptedReads,
-        event: &'static str,
+        reads: Option<&HashMap<String, AcceptedReads>>,
         by: &str,
     ) -> Result<(), WriteError> {
+        let event = if reads.is_some() { READS_ACCEPTED } else { "definitions_accepted" };
         let _one_at_a_time = self.changing.lock().await;
         let at = Timestamp::now();
         let current = self.pins.load_full();
@@ -115,7 +110,7 @@ impl PinStore {
                     by: by.to_owned(),
                     at,
                     server_fingerprint: Some(server_fingerprint.to_owned()),
-                    reads: reads(tool),
+                    reads: reads.and_then(|reads| reads.get(&tool.name).copied()).unwrap_or_default(),
                 }),
                 text: Some(Arc::clone(&tool.text)),
             },
@@ -252,18 +247,7 @@ fn pin_record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &st
 
 /// Returns the hash of a pin's row, which the audit entry contains.
 pub(crate) fn row_hash(server: &str, write: &PinWrite) -> String {
-    let accepted = write.pin.accepted.as_ref();
-    let hash = accepted.map(Acceptance::stored_hash);
-    let at = accepted.map(|accepted| accepted.at.to_string());
-    let columns = [
-        write.pin.seen.as_deref(),
-        hash.as_deref(),
-        accepted.map(|accepted| accepted.by.as_str()),
-        at.as_deref(),
-        write.pin.text.as_deref(),
-        accepted.and_then(|accepted| accepted.server_fingerprint.as_deref()),
-    ];
-    pin_hash(server, &write.tool, columns)
+    pin_hash(server, &write.tool, write.columns().each_ref().map(|column| column.as_deref()))
 }
 
 #[cfg(test)]
@@ -296,7 +280,7 @@ mod tests {
         assert_eq!(status(&pins, "read", "h1"), DefinitionStatus::FirstSeen);
         assert_eq!(status(&pins, "read", "h9"), DefinitionStatus::Changed);
         assert_eq!(status(&pins, "new", "h3"), DefinitionStatus::New);
-        pins.accept(("fs", "t"), &[tool("read", "h1"), tool("new", "h3")], "alice").await.unwrap();
+        pins.accept(("fs", "t"), &[tool("read", "h1"), tool("new", "h3")], None, "alice").await.unwrap();
         assert_eq!(status(&pins, "read", "h1"), DefinitionStatus::Accepted);
         assert_eq!(status(&pins, "read", "h9"), DefinitionStatus::Changed);
         assert_eq!(status(&pins, "new", "h3"), DefinitionStatus::Accepted);
@@ -339,12 +323,9 @@ mod tests {
         let pins = open_pins(dir.path()).await;
         let tools = [tool("read", "h1"), tool("edit", "h2"), tool("execute_sql", "h3")];
         pins.observe("fs", &tools);
-        let reads = |tool: &Definition| match tool.name.as_str() {
-            "read" => AcceptedReads::All,
-            "execute_sql" => AcceptedReads::Sql,
-            _ => AcceptedReads::None,
-        };
-        pins.accept_reads(("fs", "t"), &tools, reads, "alice").await.unwrap();
+        let reads = [("read", AcceptedReads::All), ("execute_sql", AcceptedReads::Sql)];
+        let reads = reads.map(|(tool, reads)| (tool.to_owned(), reads)).into();
+        pins.accept(("fs", "t"), &tools, Some(&reads), "alice").await.unwrap();
         pins.store.close();
         drop(pins);
 
@@ -363,7 +344,7 @@ mod tests {
         assert_eq!(recorded(1), (&json!("h2"), &json!(null)));
         assert_eq!(recorded(2), (&json!("h3"), &json!("sql_read")));
         // An acceptance of the definition alone no longer vouches for the tool.
-        pins.accept(("fs", "t"), &tools[..1], "bob").await.unwrap();
+        pins.accept(("fs", "t"), &tools[..1], None, "bob").await.unwrap();
         assert_eq!(pins.pins().pin("fs", "read").unwrap().accepted_reads("t", "h1"), AcceptedReads::None);
         pins.store.close();
         StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
@@ -374,7 +355,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pins = open_pins(dir.path()).await;
         pins.observe("fs", &[tool("read", "h1"), tool("write", "h2")]);
-        pins.accept(("fs", "a"), &[tool("read", "h1")], "alice").await.unwrap();
+        pins.accept(("fs", "a"), &[tool("read", "h1")], None, "alice").await.unwrap();
         let status = |pins: &PinStore, server_fingerprint, tool, hash| {
             pins.pins().status(("fs", server_fingerprint), tool, hash)
         };
@@ -389,7 +370,7 @@ mod tests {
         assert_eq!(status(&pins, "a", "read", "h1"), DefinitionStatus::Accepted);
         assert_eq!(status(&pins, "b", "read", "h1"), DefinitionStatus::Changed);
         assert_eq!(status(&pins, "b", "write", "h2"), DefinitionStatus::FirstSeen, "this tool had no acceptance");
-        pins.accept(("fs", "b"), &[tool("read", "h1")], "alice").await.unwrap();
+        pins.accept(("fs", "b"), &[tool("read", "h1")], None, "alice").await.unwrap();
         assert_eq!(status(&pins, "b", "read", "h1"), DefinitionStatus::Accepted);
         assert_eq!(status(&pins, "a", "read", "h1"), DefinitionStatus::Changed);
         pins.revoke("fs", &[tool("read", "h1")], "alice").await.unwrap();
@@ -434,7 +415,7 @@ mod tests {
         let pins = open_pins(dir.path()).await;
         pins.observe("fs", &[tool("read", "h1")]);
         pins.store.close();
-        assert!(pins.accept(("fs", "t"), &[tool("read", "h1")], "alice").await.is_err());
+        assert!(pins.accept(("fs", "t"), &[tool("read", "h1")], None, "alice").await.is_err());
         assert_eq!(pins.pins().status(("fs", "t"), "read", "h1"), DefinitionStatus::FirstSeen);
     }
 }

@@ -74,7 +74,7 @@ async fn second_observer_adopts_pins_of_first() {
     let stored = Arc::clone(&a);
     let (a, b) = (PinStore::open(a).await.unwrap(), PinStore::open(b).await.unwrap());
     let tool = |hash: &str| Definition { name: "read".into(), hash: hash.into(), text: "{}".into() };
-    let seen = |pins: &PinStore| pins.snapshot().pin("files", "read").and_then(|pin| pin.seen.clone());
+    let seen = |pins: &PinStore| pins.pins().pin("files", "read").and_then(|pin| pin.seen.clone());
     a.observe("files", &[tool("first")]);
     wait_until("the first pins are stored", async || !stored.pins().await.unwrap().servers.is_empty()).await;
     b.observe("files", &[tool("second")]);

@@ -18,20 +18,10 @@ pub async fn store<S: Sql>(db: &S, server: &str, writes: &[PinWrite], is_first: 
                ON CONFLICT (server, tool) DO UPDATE SET seen = excluded.seen, accepted = excluded.accepted,
                    accepted_by = excluded.accepted_by, accepted_at = excluded.accepted_at,
                    definition = excluded.definition, accepted_target = excluded.accepted_target";
-    for PinWrite { tool, pin } in writes {
-        let accepted = pin.accepted.as_ref();
-        let hash = accepted.map(Acceptance::stored_hash);
-        let at = accepted.map(|accepted| accepted.at.to_string());
-        let values = values![
-            server,
-            tool,
-            pin.seen.as_ref(),
-            hash.as_ref(),
-            accepted.map(|accepted| &accepted.by),
-            at.as_ref(),
-            pin.text.as_deref(),
-            accepted.and_then(|accepted| accepted.server_fingerprint.as_ref()),
-        ];
+    for write in writes {
+        let columns = write.columns();
+        let [seen, accepted, accepted_by, accepted_at, text, fingerprint] = columns.each_ref().map(Option::as_deref);
+        let values = values![server, &write.tool, seen, accepted, accepted_by, accepted_at, text, fingerprint];
         db.execute(sql, values).await?;
     }
     Ok(true)

@@ -27,7 +27,7 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     store.save_policy(policy_snapshot("in force"), false).await.unwrap();
     let pins = PinStore::open(Arc::clone(&store)).await.unwrap();
     let tool = countersign_domain::policy::pins::Definition { name: "t".into(), hash: "h".into(), text: "{}".into() };
-    pins.accept(("fs", "behind"), std::slice::from_ref(&tool), "alice").await.unwrap();
+    pins.accept(("fs", "behind"), std::slice::from_ref(&tool), None, "alice").await.unwrap();
     keys.put_absence(&absence("alice", "k1", "bob")).unwrap();
     keys.ensure_token_key("first").unwrap();
     let accounts = from.accounts().unwrap();

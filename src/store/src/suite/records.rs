@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::standing_rules::RULE_USED;
-use countersign_domain::policy::standing_rules::UseCounter;
+use countersign_domain::policy::{PinSource as _, standing_rules::UseCounter};
 
 pub(super) fn finished_draft(id: &str, second: i64, state: ChangeState) -> TransitionDraft {
     let mut change = change(id, "agent", 2, state);
@@ -203,9 +203,9 @@ pub(super) async fn pins_and_rules_are_kept_with_entries(location_of: LocationOf
         hash: "h1".into(),
         text: r#"{"a":"\u0000"}"#.into(),
     };
-    pins.accept(("fs", "behind"), std::slice::from_ref(&tool), "alice").await.unwrap();
+    pins.accept(("fs", "behind"), std::slice::from_ref(&tool), None, "alice").await.unwrap();
     pins.revoke("fs", &[tool], "bob").await.unwrap();
-    assert_eq!(store.pins().await.unwrap().servers, pins.snapshot().servers);
+    assert_eq!(store.pins().await.unwrap().servers, pins.pins().servers);
     write_record(
         &*store,
         rule_record("standing_rule_created", vec![standing_rule("srl_1", "allow"), standing_rule("srl_2", "deny")]),
