@@ -46,7 +46,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::table::PublishedTable;
 use countersign_runtime::crash::crash_point;
 use countersign_store::{
-    AuditRecord, Nodes, Store, StoreError, WriteError, WriteRequest, standing_rules::RULE_USED, write,
+    AuditRecord, MAX_ENDED_RULES, Nodes, RULE_USED, Store, StoreError, WriteError, WriteRequest, write,
 };
 
 /// The maximum number of active rules of one owner.
@@ -124,8 +124,7 @@ impl StandingRuleCache {
                 None => rules.push(Arc::new(rule.clone())),
             }
             let ended_count = rules.iter().filter(|rule| rule.has_ended()).count();
-            let mut excess = ended_count
-                .saturating_sub(usize::try_from(countersign_store::standing_rules::MAX_ENDED_RULES).unwrap_or(0));
+            let mut excess = ended_count.saturating_sub(usize::try_from(MAX_ENDED_RULES).unwrap_or(0));
             rules.retain(|rule| {
                 if excess == 0 || !rule.has_ended() {
                     return true;

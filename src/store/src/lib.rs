@@ -35,7 +35,6 @@ mod schema_versions;
 mod search;
 pub mod sql;
 pub mod sqlite;
-pub mod standing_rules;
 mod statements;
 mod stored_keys;
 #[cfg(test)]
@@ -73,6 +72,7 @@ pub use retention::{Deletion, PrunableRecords, Pruning, PruningCutoffs, Redactio
 pub use reviewer_records::ReviewerRecords;
 pub use schema_versions::SchemaVersions;
 pub use search::{AuditSearch, ChangeCriteria, FoundEntries, FoundEntry, find_newest_entry};
+pub use statements::standing_rules::{MAX_ENDED_RULES, RULE_USED};
 pub use verify::{VerifiedTrail, VerifyError};
 
 /// A transition that is ready to be written. The caller serializes the JSON, which keeps that work off the store's

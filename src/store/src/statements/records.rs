@@ -3,10 +3,7 @@
 use std::borrow::Cow;
 
 use super::{facts, pins, retention, standing_rules};
-use crate::{
-    AuditRecord, Pruning, StoreError, WriteRequest, coverage::with_rows, pins::FIRST_SEEN, sql::Sql,
-    standing_rules::RULE_USED, values,
-};
+use crate::{AuditRecord, Pruning, StoreError, WriteRequest, coverage::with_rows, pins::FIRST_SEEN, sql::Sql, values};
 use countersign_domain::changes::{ChangeState, audit::EntryContent, machine::SYSTEM};
 
 /// An audit entry without its number.
@@ -62,7 +59,7 @@ async fn write_record<'a, S: Sql>(db: &S, record: &'a AuditRecord) -> Result<Vec
     if !record.server.is_empty() && !pins::store(db, &record.server, &record.pins, is_first).await? {
         return Ok(Vec::new());
     }
-    let Some(rows) = standing_rules::store(db, &record.rules, record.event == RULE_USED).await? else {
+    let Some(rows) = standing_rules::store(db, &record.rules, record.event == standing_rules::RULE_USED).await? else {
         return Ok(Vec::new());
     };
     Ok(vec![NewEntry {

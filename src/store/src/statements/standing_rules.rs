@@ -4,13 +4,20 @@ use serde_json::Value;
 
 use crate::{
     StoreError,
+    coverage::{RowState, rule_details, rule_hash},
     sql::{Row, Sql},
-    standing_rules, values,
+    values,
 };
 use countersign_domain::{
     changes::machine::SYSTEM,
     policy::{StandingRule, StandingVerdict, standing_rules::UseCounter},
 };
+
+/// The maximum ended rules that are kept for display. The audit trail keeps all rules.
+pub const MAX_ENDED_RULES: i64 = 1000;
+
+/// The event of recording a rule's use count.
+pub const RULE_USED: &str = "standing_rule_used";
 
 /// Writes rules, within the writer's transaction. Returns the description of each row for the audit entry, or `None`
 /// if another node has ended one of the rules, or marked it as orphaned, meanwhile. The uses of each rule are added to
@@ -31,15 +38,15 @@ pub async fn store<S: Sql>(db: &S, rules: &[StandingRule], uses_only: bool) -> R
             uses: UseCounter::new(stored_uses.saturating_add(rule.uses.get())),
             ..stored_rule.filter(|_| uses_only).unwrap_or_else(|| rule.clone())
         };
-        let (body, row) = standing_rules::to_row(&rule)?;
-        let allows = rule.verdict == StandingVerdict::Allow;
-        db.execute(S::DIALECT.store_rule, values![&rule.id, rule.has_ended(), &body, allows]).await?;
-        descriptions.push(row);
+        let body = serde_json::to_string(&rule).map_err(|e| StoreError::BadRecord(format!("{}: {e}", rule.id)))?;
+        let (allows, has_ended) = (rule.verdict == StandingVerdict::Allow, rule.has_ended());
+        db.execute(S::DIALECT.store_rule, values![&rule.id, has_ended, &body, allows]).await?;
+        descriptions.push(rule_details(&rule.id, &RowState { hash: rule_hash(&body), allows, has_ended }));
     }
     if !rules.is_empty() {
         let sql = "DELETE FROM standing_rules WHERE \"over\" = ?1 AND no <=
                    (SELECT no FROM standing_rules WHERE \"over\" = ?1 ORDER BY no DESC LIMIT 1 OFFSET ?2)";
-        db.execute(sql, values![true, standing_rules::MAX_ENDED_RULES]).await?;
+        db.execute(sql, values![true, MAX_ENDED_RULES]).await?;
     }
     Ok(Some(descriptions))
 }

@@ -1,7 +1,6 @@
 //! Pruning, pins, standing rules and policies.
 
 use super::*;
-use crate::standing_rules::RULE_USED;
 use countersign_domain::policy::{PinSource as _, standing_rules::UseCounter};
 
 pub(super) fn finished_draft(id: &str, second: i64, state: ChangeState) -> TransitionDraft {
