@@ -124,7 +124,7 @@ impl StandingRuleCache {
                 None => rules.push(Arc::new(rule.clone())),
             }
             let ended_count = rules.iter().filter(|rule| rule.has_ended()).count();
-            let mut excess = ended_count.saturating_sub(usize::try_from(MAX_ENDED_RULES).unwrap_or(0));
+            let mut excess = ended_count.saturating_sub(MAX_ENDED_RULES);
             rules.retain(|rule| {
                 if excess == 0 || !rule.has_ended() {
                     return true;

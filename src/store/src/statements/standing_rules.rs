@@ -14,7 +14,7 @@ use countersign_domain::{
 };
 
 /// The maximum ended rules that are kept for display. The audit trail keeps all rules.
-pub const MAX_ENDED_RULES: i64 = 1000;
+pub const MAX_ENDED_RULES: usize = 1000;
 
 /// The event of recording a rule's use count.
 pub const RULE_USED: &str = "standing_rule_used";
