@@ -162,23 +162,21 @@ impl StoreError {
     /// Returns the error for a client, without the text of the database.
     #[must_use]
     pub fn to_mcp(&self) -> McpError {
+        let unavailable = |message: &'static str| McpError::new(ErrorKind::StoreUnavailable, message);
         match self {
             Self::QueueFull => McpError::new(ErrorKind::Overloaded, "Too many changes are being written; try again"),
             Self::Closed => McpError::shutting_down(),
             Self::OutcomeUnknown => {
-                McpError::new(ErrorKind::StoreUnavailable, "The store failed while writing; check whether it was done")
-                    .with("outcome", "unknown")
+                unavailable("The store failed while writing; check whether it was done").with("outcome", "unknown")
             }
-            Self::DiskFull => {
-                McpError::new(ErrorKind::StoreUnavailable, "The store's disk is full; nothing was changed")
-            }
+            Self::DiskFull => unavailable("The store's disk is full; nothing was changed"),
             Self::Locked | Self::LockReplaced(_) | Self::AlreadyServed | Self::Superseded => {
-                McpError::new(ErrorKind::StoreUnavailable, "Another process holds the store; nothing was changed")
+                unavailable("Another process holds the store; nothing was changed")
             }
             Self::Damaged(_) | Self::BadRecord(_) => {
-                McpError::new(ErrorKind::StoreUnavailable, "The store is damaged; its operator must restore a backup")
+                unavailable("The store is damaged; its operator must restore a backup")
             }
-            _ => McpError::new(ErrorKind::StoreUnavailable, "The store is not available; nothing was changed"),
+            _ => unavailable("The store is not available; nothing was changed"),
         }
     }
 }
