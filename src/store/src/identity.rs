@@ -25,16 +25,10 @@ pub const IDENTITY_FILE: &str = "identity.json";
 /// The version of the file's format. It increases when an older program must not use the directory any more.
 const FORMAT: u32 = 1;
 
-/// Returns the format of a file that was written before the format was recorded.
-const fn first_format() -> u32 {
-    1
-}
-
-/// The only member that every format has.
+/// The only member that every format has, except the first one.
 #[derive(Deserialize)]
 struct Format {
-    #[serde(default = "first_format")]
-    format: u32,
+    format: Option<u32>,
 }
 
 /// Returns a new random id.
@@ -72,8 +66,8 @@ impl StoreIdentity {
         match fs::read(&path) {
             Ok(text) => {
                 let Format { format } = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
-                if format > FORMAT {
-                    return Err(StoreError::NewerIdentity { path, found: format, known: FORMAT });
+                if let Some(found) = format.filter(|format| *format > FORMAT) {
+                    return Err(StoreError::NewerIdentity { path, found, known: FORMAT });
                 }
                 serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into()))
             }
