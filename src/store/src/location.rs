@@ -13,7 +13,7 @@ use super::{
     identity::{self, Backend, StoreIdentity},
     keys::Credentials,
     moving::{self, MoveError, MoveModules, OfflineStore, Progress},
-    nodes,
+    nodes::NodeIdSource,
     postgres::{PostgresDatabase, tables::Tables},
     rule_counts::RuleCountStore,
     sqlite,
@@ -68,7 +68,11 @@ impl StoreLocation {
     /// # Errors
     /// [`StoreError::Unreachable`] if the address is invalid.
     pub fn server(url: &str, authorities: Option<PathBuf>) -> Result<Self, StoreError> {
-        Ok(Self(Kind::Postgres(Arc::new(PostgresDatabase::new(url, authorities, nodes::NodeIdSource::generate())?))))
+        Self::postgres(url, authorities, NodeIdSource::generate())
+    }
+
+    fn postgres(url: &str, authorities: Option<PathBuf>, node: NodeIdSource) -> Result<Self, StoreError> {
+        Ok(Self(Kind::Postgres(Arc::new(PostgresDatabase::new(url, authorities, node)?))))
     }
 
     /// Returns the configured location: the database of a server, or else of the data directory. The node's id is kept
@@ -80,9 +84,7 @@ impl StoreLocation {
     pub fn configured(dir: &Path, server: Option<(&str, Option<&Path>)>) -> Result<Self, StoreError> {
         match server {
             Some((url, authorities)) => {
-                let node = nodes::NodeIdSource::DataDir(dir.to_owned());
-                let server = PostgresDatabase::new(url, authorities.map(Path::to_owned), node)?;
-                Ok(Self(Kind::Postgres(Arc::new(server))))
+                Self::postgres(url, authorities.map(Path::to_owned), NodeIdSource::DataDir(dir.to_owned()))
             }
             None => Ok(Self::directory(dir)),
         }
@@ -236,7 +238,7 @@ impl StoreLocation {
     pub fn accounts(&self) -> Result<Arc<dyn AccountStore>, StoreError> {
         match self.checked_kind()? {
             Kind::Directory(dir) => Ok(Arc::new(sqlite::keys::open(dir)?)),
-            Kind::Postgres(server) => server.accounts(),
+            Kind::Postgres(server) => Ok(Arc::new(server.stored_keys()?)),
         }
     }
 
@@ -247,7 +249,7 @@ impl StoreLocation {
     pub fn rule_counts(&self) -> Result<Arc<dyn RuleCountStore>, StoreError> {
         match self.checked_kind()? {
             Kind::Directory(dir) => Ok(Arc::new(sqlite::keys::open(dir)?)),
-            Kind::Postgres(server) => server.rule_counts(),
+            Kind::Postgres(server) => Ok(Arc::new(server.stored_keys()?)),
         }
     }
 

@@ -4,7 +4,7 @@
 use super::*;
 use crate::{
     TransitionDraft, WriteError,
-    accounts::{AccountKey, StoredAccount},
+    accounts::{AccountKey, AccountStore as _, StoredAccount},
     drafts::{created_draft, updated_draft, write},
     keys::{ApiKey, CodeOutcome, SignIn},
     webhooks::{AttemptResult, DeliveryState, PendingDelivery},
@@ -182,7 +182,7 @@ fn unanswered_sign_in_is_repeated_and_code_is_not() {
 fn unanswered_refresh_of_tokens_is_repeated() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, server) = proxied_server(dir.path());
-    let accounts = server.accounts().unwrap();
+    let accounts = server.stored_keys().unwrap();
     let account = StoredAccount {
         key: AccountKey { server: "crm".into(), holder: "alice".into() },
         target: "https://mcp.example".into(),

@@ -55,14 +55,12 @@ use self::{nodes::Membership, writer::Writer};
 use crate::{
     Nodes, PolicySnapshot, PolicySnapshots, ReadAuditError, RemoteEvent, ReviewerRecords, Store, StoreBackend,
     StoreError, StoreFuture, VerifiedTrail, VerifyError,
-    accounts::AccountStore,
     delivery_store::DeliveryStore,
     identity::{self, Backend, FoundStore, IDENTITY_FILE, STORE_ID, StoreIdentity},
     keys::Credentials,
     nodes::NodeIdSource,
     queries::Queries,
     queue::{MAX_QUEUED_WRITES, WriteQueue},
-    rule_counts::RuleCountStore,
     sql::{BACKGROUND_TIMEOUT, Database as _},
     statements::{changes, facts},
     stored_keys::StoredKeys,
@@ -165,12 +163,9 @@ impl PostgresDatabase {
         Ok(keys)
     }
 
-    pub fn accounts(&self) -> Result<Arc<dyn AccountStore>, StoreError> {
-        Ok(Arc::new(StoredKeys(self.migrated_connector()?)))
-    }
-
-    pub fn rule_counts(&self) -> Result<Arc<dyn RuleCountStore>, StoreError> {
-        Ok(Arc::new(StoredKeys(self.migrated_connector()?)))
+    /// Returns the accounts and the counts of rules. [`Self::credentials`] keeps a copy of the keys.
+    pub fn stored_keys(&self) -> Result<StoredKeys<Arc<PgConnector>>, StoreError> {
+        Ok(StoredKeys(self.migrated_connector()?))
     }
 
     pub fn deliveries(&self) -> Result<Arc<dyn Deliveries>, StoreError> {
