@@ -70,6 +70,10 @@ async fn roll_back(client: &ClientWrapper) {
     }
 }
 
+pub(super) fn no_heads_error() -> StoreError {
+    StoreError::BadRecord("the table `heads` has no row; restore the database from a backup".into())
+}
+
 pub(super) async fn heads(client: &ClientWrapper) -> Result<Heads, StoreError> {
     heads_with_entry(client, 0, false).await.map(|(heads, _)| heads)
 }
@@ -88,9 +92,7 @@ pub(super) async fn heads_with_entry(
     let sql = "SELECT event, audit, hash, (SELECT hash FROM audit WHERE seq = $1) FROM heads";
     let sql = if lock { format!("{sql} FOR UPDATE") } else { sql.to_owned() };
     let row = query_opt(client, &sql, &[&signed(entry)]).await?;
-    let row = row.ok_or_else(|| {
-        StoreError::BadRecord("the table `heads` has no row; restore the database from a backup".into())
-    })?;
+    let row = row.ok_or_else(no_heads_error)?;
     let audit = AuditHead { seq: unsigned(row.get(1))?, hash: parse_hash(row.get(2))? };
     let entry = row.get::<_, Option<&[u8]>>(3).map(parse_hash).transpose()?;
     Ok((Heads { event: unsigned(row.get(0))?, audit }, entry))

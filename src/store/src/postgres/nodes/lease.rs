@@ -15,7 +15,7 @@ use super::{
         clock::time_since_boot,
         error,
         node_rows::CHANNEL,
-        rows::{Value, execute, query_opt},
+        rows::{Value, execute, no_heads_error, query_opt},
         schema::{self, JOINING_LOCK},
     },
     Membership, NodeEpoch, PeerRow, SERVERS_CHANGED, is_continuation, raise_counters,
@@ -24,6 +24,7 @@ use crate::{
     Heads, StoreError,
     nodes::{Introduction, PeerAddress},
     rows::{parse_hash, signed, unsigned},
+    statements::facts,
 };
 use countersign_domain::changes::{audit::AuditHead, digest::PartHasher};
 
@@ -220,9 +221,9 @@ impl Membership {
         let new = nanoid::nanoid!(64, &alphabet);
         let sql = "INSERT INTO facts (name, value) VALUES ('cluster_secret', $1) ON CONFLICT (name) DO NOTHING";
         execute(client, sql, &[&new]).await?;
-        let secret = query_opt(client, "SELECT value FROM facts WHERE name = 'cluster_secret'", &[]).await?;
+        let secret = facts::get(client, "cluster_secret").await?.unwrap_or_default();
         let mut hasher = PartHasher::new("countersign.cluster.1");
-        hasher.add_part(secret.as_ref().map_or("", |row| row.get::<_, &str>(0)).as_bytes());
+        hasher.add_part(secret.as_bytes());
         self.secret.get_or_init(|| hasher.finish_bytes());
         Ok(())
     }
@@ -254,11 +255,7 @@ impl Membership {
         ];
         let row = query_opt(client, RENEWAL, &values).await?;
         let received_at = time_since_boot();
-        let Some(row) = row else {
-            return Err(StoreError::BadRecord(
-                "the table `heads` has no row; restore the database from a backup".into(),
-            ));
-        };
+        let row = row.ok_or_else(no_heads_error)?;
         self.clock.adjust(row.get("time"), sent_at, received_at);
         if let Some(states) = new_states {
             {
