@@ -12,7 +12,7 @@ use super::{
     identity::{Backend, STORE_ID, new_id},
     policy_snapshots::NEWEST_POLICY_FACT,
     sql::{Cell, Row, Sql, Value},
-    statements::facts::{self, INCOMPLETE_FACT, MOVED_FACT, TOKEN_KEY_FACT},
+    statements::facts::{self, BACKUP_FACT, INCOMPLETE_FACT, MOVED_FACT, TOKEN_KEY_FACT},
     values,
 };
 use countersign_domain::policy::StandingVerdict;
@@ -101,7 +101,7 @@ impl Table {
 
 /// The facts that are copied: the time of the restored backup, the newest policy, the store's id, and the fingerprint of the
 /// key with which the moved tokens are encrypted.
-const COPIED_FACTS: [&str; 4] = ["backup_of", NEWEST_POLICY_FACT, STORE_ID, TOKEN_KEY_FACT];
+const COPIED_FACTS: [&str; 4] = [BACKUP_FACT, NEWEST_POLICY_FACT, STORE_ID, TOKEN_KEY_FACT];
 
 /// The source or the destination of a move, which no gateway serves meanwhile.
 pub(crate) trait OfflineStore {

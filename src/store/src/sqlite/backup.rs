@@ -16,9 +16,13 @@ use rustix::{
 
 use super::{
     open::{database_path, open_reader},
+    sql::{has_table, run},
     verify::verify_connection,
 };
-use crate::{StoreError, VerifiedTrail, VerifyError};
+use crate::{
+    StoreError, VerifiedTrail, VerifyError,
+    statements::facts::{self, BACKUP_FACT},
+};
 
 /// The file name of the built-in tracker's database, and the suffix of its copy.
 const TRACKER_FILE: &str = "tracker.db";
@@ -97,15 +101,14 @@ pub fn backup(dir: &Path, to: &Path, replace: bool, now: Timestamp) -> Result<Ba
     };
     mark_as_backup(&conn, now)?;
     drop(conn);
-    let tracker_draft = if has_tracker {
+    let mut tracker_draft = None;
+    if has_tracker {
         let draft = TemporaryCopy::new(&copy)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let source = Connection::open_with_flags(&tracker, flags).map_err(StoreError::from)?;
         drop(draft.copy_from(&source)?);
-        Some(draft)
-    } else {
-        None
-    };
+        tracker_draft = Some(draft);
+    }
     let bytes = store.move_into_place(replace)?;
     let tracker = tracker_draft.map(|draft| draft.move_into_place(replace).map(|_| copy)).transpose()?;
     Ok(BackupReport { trail, bytes, tracker })
@@ -123,12 +126,9 @@ fn check_destination(dir: &Path, to: &Path) -> Result<(), BackupError> {
 }
 
 /// Marks the copy as a backup, so that a gateway knows that approved changes may have been run since.
-fn mark_as_backup(conn: &Connection, now: Timestamp) -> Result<(), BackupError> {
-    let sql = "SELECT count(*) FROM sqlite_schema WHERE name = 'facts'";
-    let facts_tables: i64 = conn.query_row(sql, [], |row| row.get(0)).map_err(StoreError::from)?;
-    if facts_tables > 0 {
-        conn.execute("INSERT OR REPLACE INTO facts (name, value) VALUES ('backup_of', ?1)", [now.to_string()])
-            .map_err(StoreError::from)?;
+fn mark_as_backup(conn: &Connection, now: Timestamp) -> Result<(), StoreError> {
+    if has_table(conn, "facts")? {
+        run(facts::set(conn, BACKUP_FACT, Some(&now.to_string())))?;
     }
     Ok(())
 }
@@ -172,16 +172,13 @@ impl TemporaryCopy {
 
     /// Copies one snapshot of the source, and checks the copy.
     fn copy_from(&self, source: &Connection) -> Result<Connection, BackupError> {
-        let failed = |error: rusqlite::Error| match StoreError::from(error) {
-            StoreError::Database(error) => {
-                let source = io::Error::other(error.to_string());
-                BackupError::Write { path: self.path.clone(), source }
-            }
-            StoreError::DiskFull => {
-                let source = io::Error::from(io::ErrorKind::StorageFull);
-                BackupError::Write { path: self.path.clone(), source }
-            }
-            other => other.into(),
+        let failed = |error: rusqlite::Error| {
+            let source = match StoreError::from(error) {
+                StoreError::Database(error) => io::Error::other(error.to_string()),
+                StoreError::DiskFull => io::ErrorKind::StorageFull.into(),
+                other => return other.into(),
+            };
+            BackupError::Write { path: self.path.clone(), source }
         };
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut conn = Connection::open_with_flags(&self.path, flags).map_err(failed)?;

@@ -50,6 +50,7 @@ use crate::{
     queue::{MAX_QUEUED_WRITES, WriteQueue},
     statements::{changes, facts},
 };
+use countersign_runtime::background;
 
 /// Returns the id of the store in the directory. A store without an id gets a new one.
 ///
@@ -191,7 +192,9 @@ impl StoreBackend for SqliteStore {
         if self.closing.load(Ordering::Acquire) {
             return Box::pin(std::future::ready(Err(StoreError::Closed)));
         }
-        policies::save_in_background(&self.dir, snapshot)
+        let dir = Arc::clone(&self.dir);
+        let saving = background::spawn_blocking(move || policies::save(&dir, &snapshot));
+        Box::pin(async move { saving.await.unwrap_or(Err(StoreError::Closed)) })
     }
 
     fn remote_events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<RemoteEvent>> {

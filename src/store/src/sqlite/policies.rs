@@ -1,14 +1,18 @@
 //! The recorded policy in SQLite. There is a single gateway, so its policy is also the newest one.
 
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::Connection;
 
-use super::{open::open_writer, sql::run, trail};
+use super::{
+    open::open_writer,
+    sql::{SharedConnection, run},
+};
 use crate::{
     PolicySnapshot, PolicySnapshots, StoreError,
     coverage::{POLICY_RECORDED, policy_details},
     policy_snapshots::{NEWEST_POLICY_FACT, to_stored},
+    sql::{Database as _, Sql as _},
     statements::facts,
 };
 use countersign_domain::changes::machine::SYSTEM;
@@ -21,25 +25,8 @@ pub(super) fn load(conn: &Connection) -> Result<PolicySnapshots, StoreError> {
 /// Saves the policy on a separate connection. Blocks until the write is durable.
 pub(super) fn save(dir: &Path, snapshot: &PolicySnapshot) -> Result<(), StoreError> {
     let text = to_stored(snapshot)?;
-    let mut conn = open_writer(dir)?;
-    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    run(facts::set(&*tx, NEWEST_POLICY_FACT, Some(&text)))?;
-    trail::append_entry(&tx, POLICY_RECORDED, SYSTEM, &policy_details(&text, None, true))?;
-    Ok(tx.commit()?)
-}
-
-/// Saves the policy on a separate thread.
-pub(super) fn save_in_background(dir: &Arc<Path>, snapshot: PolicySnapshot) -> crate::StoreFuture<()> {
-    let dir = Arc::clone(dir);
-    let (reply, answer) = tokio::sync::oneshot::channel();
-    let spawned = std::thread::Builder::new().name("store-policy".into()).spawn({
-        let dir = Arc::clone(&dir);
-        move || drop(reply.send(save(&dir, &snapshot)))
-    });
-    Box::pin(async move {
-        if let Err(error) = spawned {
-            return Err(StoreError::data_dir(&dir, error));
-        }
-        answer.await.unwrap_or(Err(StoreError::Closed))
+    SharedConnection::new(open_writer(dir)?).transaction(async |db| {
+        facts::set(db, NEWEST_POLICY_FACT, Some(&text)).await?;
+        db.append_entry(POLICY_RECORDED, SYSTEM, &policy_details(&text, None, true)).await
     })
 }

@@ -2,6 +2,7 @@
 
 use rusqlite::Connection;
 
+use super::sql::rows;
 use crate::{
     Heads, StoreError,
     rows::{parse_hash, unsigned},
@@ -10,9 +11,8 @@ use countersign_domain::changes::audit::{AuditHead, GENESIS};
 
 /// Returns the ids of executing changes, oldest first.
 pub(super) fn executing_changes(conn: &Connection) -> Result<Vec<String>, StoreError> {
-    let mut statement = conn.prepare_cached("SELECT id FROM changes WHERE state = 'executing' ORDER BY no")?;
-    let ids = statement.query_map([], |row| row.get(0))?;
-    Ok(ids.collect::<Result<_, _>>()?)
+    let executing = rows(conn, "SELECT id FROM changes WHERE state = 'executing' ORDER BY no", &[])?;
+    executing.iter().map(|row| row.get(0)).collect()
 }
 
 pub(super) fn heads(conn: &Connection) -> Result<Heads, StoreError> {

@@ -10,6 +10,7 @@ use super::{rows::heads, trail};
 use crate::{
     Heads, StoreError,
     sql::{Database, Dialect, Row, Sql, Value},
+    values,
 };
 
 impl Sql for Connection {
@@ -73,6 +74,11 @@ pub fn rows(conn: &Connection, sql: &str, values: &[Value<'_>]) -> Result<Vec<Ro
 /// Those of the database.
 pub fn execute(conn: &Connection, sql: &str, values: &[Value<'_>]) -> Result<u64, StoreError> {
     Ok(conn.prepare_cached(sql)?.execute(params_from_iter(values))? as u64)
+}
+
+/// Returns `true` if the schema has the table.
+pub(super) fn has_table(conn: &Connection, name: &str) -> Result<bool, StoreError> {
+    Ok(!rows(conn, Connection::DIALECT.find_table, values![name])?.is_empty())
 }
 
 /// Runs an asynchronous statement. SQLite blocks until the answer, so the future is always ready.

@@ -4,7 +4,11 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::{open::open_reader, sql::run, witness::HeadWitness};
+use super::{
+    open::open_reader,
+    sql::{has_table, run},
+    witness::HeadWitness,
+};
 use crate::{
     StoreError, VerifiedTrail, VerifyError,
     coverage::{COVERAGE_FACT, CoveredRows},
@@ -52,12 +56,7 @@ fn read_covered_rows(conn: &Connection) -> Result<CoveredRows, StoreError> {
 }
 
 fn read_coverage_fact(conn: &Connection) -> Result<Option<String>, StoreError> {
-    let table_count: i64 =
-        conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'facts'", [], |row| row.get(0))?;
-    if table_count == 0 {
-        return Ok(None);
-    }
-    run(facts::get(conn, COVERAGE_FACT))
+    if has_table(conn, "facts")? { run(facts::get(conn, COVERAGE_FACT)) } else { Ok(None) }
 }
 
 #[cfg(test)]

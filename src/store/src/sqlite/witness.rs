@@ -14,12 +14,8 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::sql::run;
-use crate::{
-    StoreError,
-    rows::{parse_hash, signed},
-    statements::facts::backup_time,
-};
+use super::sql::{rows, run};
+use crate::{StoreError, statements::facts::backup_time, values};
 use countersign_domain::changes::audit::AuditHead;
 
 const WITNESS_FILE: &str = "audit.head";
@@ -76,14 +72,9 @@ impl HeadWitness {
                 return Ok(false);
             }
         };
-        let is_present = match expected.seq {
-            0 => true,
-            seq => {
-                use rusqlite::OptionalExtension as _;
-                let mut statement = conn.prepare("SELECT hash FROM audit WHERE seq = ?1")?;
-                let hash: Option<Vec<u8>> = statement.query_row([signed(seq)], |row| row.get(0)).optional()?;
-                hash.as_deref().map(parse_hash).transpose()? == Some(expected.hash)
-            }
+        let is_present = expected.seq == 0 || {
+            let found = rows(conn, "SELECT hash FROM audit WHERE seq = ?1", values![expected.seq])?;
+            found.first().map(|row| row.get(0)).transpose()? == Some(expected.hash)
         };
         // A restored backup may be older than the file. Its mark is read last, because old schemas have no table of facts.
         if is_present || run(backup_time(conn))?.is_some() {

@@ -4,6 +4,8 @@ use jiff::Timestamp;
 
 use crate::{StoreError, sql::Sql, values};
 
+/// The fact with the time of the backup that this store was restored from.
+pub(crate) const BACKUP_FACT: &str = "backup_of";
 /// The fact that marks an incomplete copy. Its value is the audit head that the complete copy will have.
 pub(crate) const INCOMPLETE_FACT: &str = "moving_from";
 /// The fact that marks a store that was moved. Its value is the audit head at the time of the move.
@@ -31,7 +33,7 @@ pub async fn set<S: Sql>(db: &S, name: &str, value: Option<&str>) -> Result<(), 
 
 /// Returns the time of the backup that this store was restored from, until a gateway has started on it.
 pub async fn backup_time<S: Sql>(db: &S) -> Result<Option<Timestamp>, StoreError> {
-    let text = get(db, "backup_of").await?;
+    let text = get(db, BACKUP_FACT).await?;
     text.map(|text| text.parse::<Timestamp>().map_err(|_| StoreError::BackupTime(text))).transpose()
 }
 

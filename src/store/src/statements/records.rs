@@ -40,7 +40,7 @@ pub async fn write<'a, S: Sql>(db: &S, request: &'a WriteRequest) -> Result<Vec<
         WriteRequest::Transition(_) => Ok(Vec::new()),
         WriteRequest::Record(record) => write_record(db, record).await,
         WriteRequest::Restored(record) => {
-            facts::set(db, "backup_of", None).await?;
+            facts::set(db, facts::BACKUP_FACT, None).await?;
             standing_rules::end_allowances(db, record.at).await?;
             // Nobody knows which absences were ended since the backup.
             db.execute("DELETE FROM absences", &[]).await?;
