@@ -6,15 +6,13 @@ use crate::StoreError;
 
 impl From<tokio_postgres::Error> for StoreError {
     fn from(error: tokio_postgres::Error) -> Self {
-        let code = error.code();
-        if code == Some(&SqlState::DISK_FULL) {
+        let is_one_of = |codes: &[SqlState]| error.code().is_some_and(|code| codes.contains(code));
+        if is_one_of(&[SqlState::DISK_FULL]) {
             Self::DiskFull
-        } else if [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED, SqlState::T_R_DEADLOCK_DETECTED]
-            .iter()
-            .any(|busy| code == Some(busy))
+        } else if is_one_of(&[SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED, SqlState::T_R_DEADLOCK_DETECTED])
         {
             Self::Locked
-        } else if [SqlState::DATA_CORRUPTED, SqlState::INDEX_CORRUPTED].iter().any(|bad| code == Some(bad)) {
+        } else if is_one_of(&[SqlState::DATA_CORRUPTED, SqlState::INDEX_CORRUPTED]) {
             Self::Damaged(describe(&error))
         } else if ends_connection(&error) {
             Self::Unreachable(describe(&error))

@@ -235,9 +235,14 @@ impl PostgresStore {
         });
         let closing = Arc::new(AtomicBool::new(false));
         let membership = Membership::new(Arc::clone(&connector), node);
-        let writer_membership = Arc::clone(&membership);
-        let writer =
-            Writer::new(Arc::clone(&connector), writer_membership, received, queue.metrics(), Arc::clone(&closing));
+        let writer = Writer {
+            connector: Arc::clone(&connector),
+            membership: Arc::clone(&membership),
+            client: None,
+            queue: received,
+            metrics: queue.metrics(),
+            closing: Arc::clone(&closing),
+        };
         let thread = connect::spawn_runtime("store-write", move |ready| writer.run(patience, ready))?;
         let writer = Mutex::new(Some(thread));
         let store = Self {

@@ -66,19 +66,19 @@ const LONG_BATCH_BYTES: usize = 1 << 20;
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct Writer {
-    connector: Arc<PgConnector>,
-    membership: Arc<Membership>,
+    pub connector: Arc<PgConnector>,
+    pub membership: Arc<Membership>,
     /// The connection that marks the database as served.
-    client: Option<ClientWrapper>,
-    queue: Receiver<Command>,
-    metrics: QueueMetrics,
-    closing: Arc<AtomicBool>,
+    pub client: Option<ClientWrapper>,
+    pub queue: Receiver<Command>,
+    pub metrics: QueueMetrics,
+    pub closing: Arc<AtomicBool>,
 }
 
 /// The effect of a request so far, before the heads are locked.
 enum WriteEffect<'a> {
-    /// The number of the change.
-    Transition(i64),
+    /// A transition, with the number of its change.
+    Transition(&'a TransitionDraft, i64),
     /// The audit entries of another request.
     Entries(Vec<NewEntry<'a>>),
 }
@@ -97,16 +97,6 @@ impl From<StoreError> for BatchError {
 }
 
 impl Writer {
-    pub fn new(
-        connector: Arc<PgConnector>,
-        membership: Arc<Membership>,
-        queue: Receiver<Command>,
-        metrics: QueueMetrics,
-        closing: Arc<AtomicBool>,
-    ) -> Self {
-        Self { connector, membership, client: None, queue, metrics, closing }
-    }
-
     /// Runs until the queue is closed. Reports through `ready` whether the writer could start.
     pub async fn run(mut self, patience: Duration, ready: SyncSender<Result<(), StoreError>>) {
         let start_result = self.begin(patience).await;
@@ -289,13 +279,9 @@ async fn write(
     let long = batch.iter().map(|command| command.request.len()).sum::<usize>() >= LONG_BATCH_BYTES;
     client.batch_execute(if long { BEGIN_WITH_LONG_IDLE_LIMIT } else { "BEGIN" }).await?;
     let mut effects: Vec<Result<WriteEffect<'_>, WriteError>> = Vec::with_capacity(batch.len());
-    let mut rest = batch;
-    while let Some(first) = rest.first() {
-        let pipelined = rest.iter().take_while(|command| command.request.is_pipelined()).count();
-        let (commands, remaining) = rest.split_at(pipelined.max(1));
-        rest = remaining;
-        match &first.request {
-            WriteRequest::Transition(draft) if !first.request.is_pipelined() => {
+    for commands in batch.chunk_by(|one, next| one.request.is_pipelined() && next.request.is_pipelined()) {
+        match &commands[0].request {
+            request @ WriteRequest::Transition(draft) if !request.is_pipelined() => {
                 effects.push(write_claim_end(client, draft, commands).await?)
             }
             WriteRequest::Transition(_) => effects.extend(write_transitions(client, commands).await?),
@@ -335,10 +321,10 @@ impl WriteRequest {
 }
 
 /// Writes transitions with pipelined statements.
-async fn write_transitions(
+async fn write_transitions<'a>(
     client: &ClientWrapper,
-    commands: &[Command],
-) -> Result<Vec<Result<WriteEffect<'static>, WriteError>>, StoreError> {
+    commands: &'a [Command],
+) -> Result<Vec<Result<WriteEffect<'a>, WriteError>>, StoreError> {
     let update = format!("{UPDATE_CHANGE} RETURNING no");
     let (insert, update) = (client.prepare_cached(INSERT_CHANGE).await?, client.prepare_cached(&update).await?);
     let (insert, update) = (&insert, &update);
@@ -351,7 +337,7 @@ async fn write_transitions(
         let (version, votes) = (signed(change.version), i32::try_from(change.decisions.len()).unwrap_or(i32::MAX));
         let (state, expires_at) = (change.state.as_str(), change.expires_at.to_string());
         let title = to_postgres_text(&change.summary);
-        let row = match draft.expected {
+        let no: Result<i64, WriteError> = match draft.expected {
             None => {
                 let (bytes, principal) =
                     (signed(draft.body.len() as u64), to_postgres_text(&change.proposer.principal));
@@ -361,7 +347,7 @@ async fn write_transitions(
                 let last = plan.map(|plan| plan.last);
                 let mut values = vec![&change.id as rows::Value<'_>, &version, &state, &principal, &key, &bytes];
                 values.extend([&expires_at as rows::Value<'_>, &draft.body, &votes, &title, &plan_id, &index, &last]);
-                client.query_opt(insert, &values).await
+                client.query_opt(insert, &values).await?.map(|row| row.get(0)).ok_or(WriteError::Duplicate)
             }
             Some(expected) => {
                 let finished = finished_second(change.state, change.updated_at);
@@ -370,24 +356,16 @@ async fn write_transitions(
                 let values: [rows::Value<'_>; 10] =
                     [id, &expected, &version, &state, &expires_at, body, &finished, &votes, &title, &run_after];
                 let effect = ClaimEffect::for_draft(draft);
-                let claim_result = match effect {
+                match effect {
                     ClaimEffect::Makes(by) | ClaimEffect::Needs(by) => {
-                        Some(claims::write_with_claim(client, values, &effect, draft, by).await)
+                        claims::write_with_claim(client, values, &effect, draft, by).await?
                     }
-                    ClaimEffect::Undoes(plan) => Some(claims::write_undo(client, values, plan).await),
-                    _ => None,
-                };
-                if let Some(claim_result) = claim_result {
-                    return claim_result.map(|no| no.map(WriteEffect::Transition));
+                    ClaimEffect::Undoes(plan) => claims::write_undo(client, values, plan).await?,
+                    _ => client.query_opt(update, &values).await?.map(|row| row.get(0)).ok_or(WriteError::Conflict),
                 }
-                client.query_opt(update, &values).await
             }
         };
-        Ok(match row? {
-            Some(row) => Ok(WriteEffect::Transition(row.get(0))),
-            None if draft.expected.is_none() => Err(WriteError::Duplicate),
-            None => Err(WriteError::Conflict),
-        })
+        Ok(no.map(|no| WriteEffect::Transition(draft, no)))
     });
     let answers: Vec<Result<_, StoreError>> = join_all(pending_writes).await;
     crash_point("within_transaction");
@@ -396,11 +374,11 @@ async fn write_transitions(
 
 /// Writes a transition that ends the claim of a node that is gone, or settles an unknown outcome. Such a transition is
 /// not pipelined.
-async fn write_claim_end(
+async fn write_claim_end<'a>(
     client: &ClientWrapper,
     draft: &TransitionDraft,
-    commands: &[Command],
-) -> Result<Result<WriteEffect<'static>, WriteError>, StoreError> {
+    commands: &'a [Command],
+) -> Result<Result<WriteEffect<'a>, WriteError>, StoreError> {
     let id = &draft.change.id;
     let sql = "SELECT 1 FROM changes WHERE id = $1 AND version = $2 FOR UPDATE";
     if query_opt(client, sql, &[id, &signed(draft.expected.unwrap_or(0))]).await?.is_none() {
@@ -435,16 +413,10 @@ async fn write_entries_and_events(
     );
     let mut edited: Vec<(i64, &TransitionDraft)> = Vec::new();
     let mut outcomes = Vec::with_capacity(batch.len());
-    for (command, effect) in batch.iter().zip(effects) {
-        let effect = match effect {
-            Ok(effect) => effect,
-            Err(refused) => {
-                outcomes.push(Err(refused));
-                continue;
-            }
-        };
-        outcomes.push(Ok(match (&command.request, effect) {
-            (WriteRequest::Transition(draft), WriteEffect::Transition(no)) => {
+    for effect in effects {
+        outcomes.push(match effect {
+            Err(refused) => Err(refused),
+            Ok(WriteEffect::Transition(draft, no)) => {
                 let change = &draft.change;
                 heads.audit = entries.push_entry(heads.audit, &audit_entry(draft, 0, &draft.at.to_string()));
                 match draft.kind {
@@ -461,16 +433,15 @@ async fn write_entries_and_events(
                 let event = feed_event(draft, heads.event);
                 let at = draft.at.as_millisecond();
                 events.push(values![heads.event, draft.kind.feed_type(), &change.id, at, &event]);
-                CommittedWrite { seq: heads.event, event: Bytes::from(event) }
+                Ok(CommittedWrite { seq: heads.event, event: Bytes::from(event) })
             }
-            (_, WriteEffect::Entries(new)) => {
+            Ok(WriteEffect::Entries(new)) => {
                 for entry in &new {
                     heads.audit = entries.push_entry(heads.audit, &entry.content(0));
                 }
-                CommittedWrite::default()
+                Ok(CommittedWrite::default())
             }
-            _ => return Err(StoreError::BadRecord("the outcome of a write has the wrong kind".into())),
-        }));
+        });
     }
     entries.write(client).await?;
     events.write(client).await?;
