@@ -1,4 +1,4 @@
-//! Implements the store's reads for both backends with the same statements.
+//! Implements the reads of the store for both backends with the same statements, of which each uses an index.
 
 use std::sync::Arc;
 
@@ -9,8 +9,14 @@ use crate::{
     PrunableRecords, PruningCutoffs, Store, StoreBackend, StoreError, StoreFuture, StoredEvent, StoredProposal,
     WriteCallback, WriteRequest,
     queue::WriteQueue,
-    sql::Sql,
-    statements::{bundles, changes, claims, facts, overview, pins, plans, retention, standing_rules, trail},
+    rows::{parse_change, parse_state},
+    sql::{Row, Sql},
+    statements::{
+        bundles,
+        changes::{self, read_event},
+        claims, facts, overview, pins, retention, standing_rules, trail,
+    },
+    values,
 };
 use countersign_domain::{
     changes::{Change, ChangeState, audit::AuditEntry, plan::StepState},
@@ -40,6 +46,11 @@ pub(crate) trait Queries: StoreBackend {
     }
 }
 
+/// Parses a row with the body of a change.
+fn parse_body(row: Option<Row>) -> Result<Option<Arc<Change>>, StoreError> {
+    row.map(|row| parse_change(row.get(0)?)).transpose()
+}
+
 impl<B: Queries> Store for B {
     fn submit(&self, request: WriteRequest, callback: WriteCallback) {
         self.write_queue().send(request, callback);
@@ -62,14 +73,15 @@ impl<B: Queries> Store for B {
     }
 
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
-        let id = id.to_owned();
-        self.read_and_parse(async move |db| changes::get(db, &id).await, changes::parse_body)
+        let (sql, id) = ("SELECT body FROM changes WHERE id = ?1", id.to_owned());
+        self.read_and_parse(async move |db| db.first(sql, values![&id]).await, parse_body)
     }
 
     fn find_by_idempotency_key(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
+        let sql =
+            "SELECT body FROM changes WHERE idempotency_key IS NOT NULL AND principal = ?1 AND idempotency_key = ?2";
         let (principal, key) = (principal.to_owned(), key.to_owned());
-        let query = async move |db: &B::Connection| changes::find_by_idempotency_key(db, &principal, &key).await;
-        self.read_and_parse(query, changes::parse_body)
+        self.read_and_parse(async move |db| db.first(sql, values![&principal, &key]).await, parse_body)
     }
 
     fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
@@ -81,7 +93,13 @@ impl<B: Queries> Store for B {
     }
 
     fn proposals_since(&self, since: Timestamp) -> StoreFuture<Vec<ProposalRecord>> {
-        self.read(async move |db| changes::proposals_since(db, since).await)
+        let sql = format!(
+            "SELECT s.created_ms, c.principal, c.bytes FROM change_search s JOIN changes c ON c.no = s.no
+             WHERE {} ORDER BY s.no",
+            B::Connection::DIALECT.created_since
+        );
+        let read = |row: &Row| Ok(ProposalRecord { at: row.get(0)?, principal: row.get(1)?, bytes: row.get(2)? });
+        self.read(async move |db| db.rows(&sql, values![since.as_millisecond()]).await?.iter().map(read).collect())
     }
 
     fn overview(&self, since: Timestamp) -> StoreFuture<OverviewRecords> {
@@ -93,29 +111,49 @@ impl<B: Queries> Store for B {
     }
 
     fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>> {
-        let plan = plan.to_owned();
-        self.read_and_parse(async move |db| plans::steps(db, &plan).await, plans::parse_bodies)
+        let (sql, plan) = ("SELECT body FROM changes WHERE plan_id = ?1 ORDER BY plan_index", plan.to_owned());
+        let parse = |rows: Vec<Row>| rows.iter().map(|row| parse_change(row.get(0)?)).collect();
+        self.read_and_parse(async move |db| db.rows(sql, values![&plan]).await, parse)
     }
 
     fn plan_states(&self, plan: &str) -> StoreFuture<Vec<StepState>> {
+        let sql = "SELECT id, version, state, plan_index, plan_last, run_after_ms FROM changes
+                   WHERE plan_id = ?1 ORDER BY plan_index";
+        let read = |row: &Row| {
+            Ok(StepState {
+                change: row.get(0)?,
+                version: row.get(1)?,
+                state: parse_state(row.get(2)?)?,
+                index: row.get(3)?,
+                last: row.get(4)?,
+                run_after: row.get(5)?,
+            })
+        };
         let plan = plan.to_owned();
-        self.read(async move |db| plans::step_states(db, &plan).await)
+        self.read(async move |db| db.rows(sql, values![&plan]).await?.iter().map(read).collect())
     }
 
     fn open_plans(&self) -> StoreFuture<Vec<String>> {
-        self.read(async |db| plans::list_open(db).await)
+        let sql = "SELECT DISTINCT plan_id FROM changes
+                   WHERE state IN ('pending', 'stale', 'approved') AND plan_id IS NOT NULL ORDER BY plan_id";
+        self.read(async move |db| db.rows(sql, &[]).await?.iter().map(|row| row.get(0)).collect())
     }
 
     fn changes_with_votes(&self) -> StoreFuture<Vec<String>> {
-        self.read(async |db| changes::list_voted(db).await)
+        let has_votes = B::Connection::DIALECT.has_votes;
+        let sql = format!("SELECT id FROM changes WHERE {has_votes} AND state IN ('pending', 'approved') ORDER BY no");
+        self.read(async move |db| db.rows(&sql, &[]).await?.iter().map(|row| row.get(0)).collect())
     }
 
     fn count_by_state(&self) -> StoreFuture<Vec<(ChangeState, u64)>> {
-        self.read(async |db| changes::count_by_state(db).await)
+        let sql = "SELECT state, count(*) FROM changes GROUP BY state";
+        let read = |row: &Row| Ok((parse_state(row.get(0)?)?, row.get(1)?));
+        self.read(async move |db| db.rows(sql, &[]).await?.iter().map(read).collect())
     }
 
     fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {
-        self.read(async move |db| changes::events_after(db, after, limit).await)
+        let sql = "SELECT seq, kind, data FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+        self.read(async move |db| db.rows(sql, values![after, limit]).await?.iter().map(read_event).collect())
     }
 
     fn occupants(&self, targets: Vec<String>, now: Timestamp) -> StoreFuture<Vec<Occupant>> {

@@ -1,35 +1,17 @@
-//! Reads changes and their events. Every statement uses an index.
+//! Reads lists of changes and the events of other nodes. Every statement uses an index.
 
-use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
-
-use jiff::Timestamp;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use crate::{
-    ChangeCriteria, ListQuery, Listing, LiveChange, MAX_PAGE_BYTES, ProposalRecord, RemoteEvent, StoreError,
-    StoredEvent,
+    ChangeCriteria, ListQuery, Listing, LiveChange, MAX_PAGE_BYTES, RemoteEvent, StoreError, StoredEvent,
     rows::{parse_change, parse_state},
     sql::{Parameters, Row, Sql},
     values,
 };
-use countersign_domain::changes::{Change, ChangeState};
+use countersign_domain::changes::ChangeState;
 
 /// The maximum subqueries in one statement.
 const MAX_QUERIES_PER_STATEMENT: usize = 100;
-
-/// Reads the body of a change. The caller parses it with [`parse_body`], possibly on another thread.
-pub async fn get<S: Sql>(db: &S, id: &str) -> Result<Option<Row>, StoreError> {
-    db.first("SELECT body FROM changes WHERE id = ?1", values![id]).await
-}
-
-/// Reads the body of a change, like [`get`].
-pub async fn find_by_idempotency_key<S: Sql>(db: &S, principal: &str, key: &str) -> Result<Option<Row>, StoreError> {
-    let sql = "SELECT body FROM changes WHERE idempotency_key IS NOT NULL AND principal = ?1 AND idempotency_key = ?2";
-    db.first(sql, values![principal, key]).await
-}
-
-pub fn parse_body(row: Option<Row>) -> Result<Option<Arc<Change>>, StoreError> {
-    row.map(|row| parse_change(row.get(0)?)).transpose()
-}
 
 pub async fn list_live<S: Sql>(db: &S) -> Result<Vec<LiveChange>, StoreError> {
     let mut parameters = Parameters::default();
@@ -53,25 +35,8 @@ pub async fn list_live<S: Sql>(db: &S) -> Result<Vec<LiveChange>, StoreError> {
     db.rows(&sql, &parameters.values()).await?.iter().map(read).collect()
 }
 
-pub async fn list_voted<S: Sql>(db: &S) -> Result<Vec<String>, StoreError> {
-    let sql = format!(
-        "SELECT id FROM changes WHERE {} AND state IN ('pending', 'approved') ORDER BY no",
-        S::DIALECT.has_votes
-    );
-    db.rows(&sql, &[]).await?.iter().map(|row| row.get(0)).collect()
-}
-
-pub async fn count_by_state<S: Sql>(db: &S) -> Result<Vec<(ChangeState, u64)>, StoreError> {
-    let rows = db.rows("SELECT state, count(*) FROM changes GROUP BY state", &[]).await?;
-    rows.iter().map(|row| Ok((parse_state(row.get(0)?)?, row.get(1)?))).collect()
-}
-
-pub async fn events_after<S: Sql>(db: &S, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
-    let sql = "SELECT seq, kind, data FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2";
-    db.rows(sql, values![after, limit]).await?.iter().map(read_event).collect()
-}
-
-fn read_event(row: &Row) -> Result<StoredEvent, StoreError> {
+/// Reads an event from a row of its number, kind and data.
+pub fn read_event(row: &Row) -> Result<StoredEvent, StoreError> {
     Ok(StoredEvent { seq: row.get(0)?, kind: row.get(1)?, data: row.get(2)? })
 }
 
@@ -89,16 +54,6 @@ pub async fn remote_events_after<S: Sql>(db: &S, after: u64, limit: usize) -> Re
         })
     };
     db.rows(sql, values![after, limit]).await?.iter().map(read).collect()
-}
-
-pub async fn proposals_since<S: Sql>(db: &S, since: Timestamp) -> Result<Vec<ProposalRecord>, StoreError> {
-    let sql = format!(
-        "SELECT s.created_ms, c.principal, c.bytes FROM change_search s JOIN changes c ON c.no = s.no
-         WHERE {} ORDER BY s.no",
-        S::DIALECT.created_since
-    );
-    let read = |row: &Row| Ok(ProposalRecord { at: row.get(0)?, principal: row.get(1)?, bytes: row.get(2)? });
-    db.rows(&sql, values![since.as_millisecond()]).await?.iter().map(read).collect()
 }
 
 /// A page of stored changes.

@@ -6,7 +6,6 @@ pub mod claims;
 pub mod facts;
 pub mod overview;
 pub mod pins;
-pub mod plans;
 pub mod records;
 pub mod retention;
 pub mod standing_rules;
