@@ -116,7 +116,6 @@ impl SqliteStore {
         let heads = rows::heads(&conn)?;
         let orphaned_at_open = rows::executing_changes(&conn)?.into();
         HeadWitness::check(dir, &conn, heads.audit)?;
-        space::enable_incremental_vacuum(&conn, dir)?;
         let health = Arc::new(Health::default());
         let readers = Readers::start(dir, READER_THREADS, &health)?;
         let (commands, received) = sync_channel(MAX_QUEUED_WRITES);

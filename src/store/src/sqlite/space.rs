@@ -1,42 +1,11 @@
 //! Returns the space of pruned records to the file system, because SQLite keeps free pages by default.
 
-use std::path::Path;
-
 use rusqlite::Connection;
-
-use super::open::database_path;
-use crate::StoreError;
 
 /// The number of free pages that are kept for future writes.
 const SPARE_PAGES: i64 = 1024;
 /// The maximum pages that one step releases. A concurrent write waits for at most one step.
 const PAGES_PER_STEP: i64 = 2048;
-
-/// Rewrites a database of an older version, so that it can release free pages. This takes a while for a large
-/// database. If the disk has no space for the temporary copy, the next start tries again.
-pub(super) fn enable_incremental_vacuum(conn: &Connection, dir: &Path) -> Result<(), StoreError> {
-    let mode: i64 = conn.query_row("PRAGMA auto_vacuum", [], |row| row.get(0))?;
-    if mode != 0 {
-        return Ok(());
-    }
-    let path = database_path(dir);
-    let size = std::fs::metadata(&path).map_or(0, |file| file.len());
-    let free = rustix::fs::statvfs(dir).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
-    if free / 3 < size {
-        tracing::warn!(
-            size,
-            free,
-            "the disk has too little free space to rewrite the database, so the file cannot shrink; free some space and restart"
-        );
-        return Ok(());
-    }
-    tracing::info!(size, path = %path.display(), "rewriting the database, so that its file can shrink");
-    let rewritten = conn.pragma_update(None, "auto_vacuum", "INCREMENTAL").and_then(|()| conn.execute_batch("VACUUM"));
-    if let Err(error) = rewritten {
-        tracing::warn!(%error, "the database could not be rewritten, so its file cannot shrink; the next start tries again");
-    }
-    Ok(())
-}
 
 /// Releases one step of free pages, if there are many. Must run outside a transaction.
 pub(super) fn release_pages(conn: &Connection) -> rusqlite::Result<()> {
@@ -65,8 +34,10 @@ fn shorten_file(conn: &Connection) -> rusqlite::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
-    use crate::sqlite::open::open_writer;
+    use crate::sqlite::open::{database_path, open_writer};
 
     fn create_free_pages(conn: &Connection) {
         conn.execute_batch("CREATE TABLE big (x BLOB)").unwrap();
@@ -82,7 +53,6 @@ mod tests {
     fn free_pages_are_released_in_steps() {
         let dir = tempfile::tempdir().unwrap();
         let conn = open_writer(dir.path()).unwrap();
-        enable_incremental_vacuum(&conn, dir.path()).unwrap();
         create_free_pages(&conn);
         assert!(size(dir.path()) > 32 << 20);
         release_pages(&conn).unwrap();
@@ -95,22 +65,5 @@ mod tests {
         conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
         let left = size(dir.path());
         assert!((4 << 20..6 << 20).contains(&left), "{left}");
-    }
-
-    #[test]
-    fn older_database_is_rewritten_to_shrink() {
-        let dir = tempfile::tempdir().unwrap();
-        let old = crate::sqlite::open::create_with_migrations(dir.path(), 8);
-        assert_eq!(old.query_row("PRAGMA auto_vacuum", [], |row| row.get::<_, i64>(0)).unwrap(), 0);
-        drop(old);
-        let conn = open_writer(dir.path()).unwrap();
-        enable_incremental_vacuum(&conn, dir.path()).unwrap();
-        assert_eq!(conn.query_row("PRAGMA auto_vacuum", [], |row| row.get::<_, i64>(0)).unwrap(), 2);
-        create_free_pages(&conn);
-        for _ in 0..10 {
-            release_pages(&conn).unwrap();
-        }
-        conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
-        assert!(size(dir.path()) < 6 << 20);
     }
 }
