@@ -221,7 +221,7 @@ impl StoreLocation {
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
         match self.checked_kind()? {
             Kind::Directory(dir) => {
-                let keys = sqlite::keys::open(dir)?;
+                let keys = sqlite::open_keys(dir)?;
                 if StoreIdentity::read(dir)?.is_none() {
                     self.claim_directory(None)?;
                 }
@@ -237,7 +237,7 @@ impl StoreLocation {
     /// As [`Self::open`].
     pub fn accounts(&self) -> Result<Arc<dyn AccountStore>, StoreError> {
         match self.checked_kind()? {
-            Kind::Directory(dir) => Ok(Arc::new(sqlite::keys::open(dir)?)),
+            Kind::Directory(dir) => Ok(Arc::new(sqlite::open_keys(dir)?)),
             Kind::Postgres(server) => Ok(Arc::new(server.stored_keys()?)),
         }
     }
@@ -248,7 +248,7 @@ impl StoreLocation {
     /// As [`Self::open`].
     pub fn rule_counts(&self) -> Result<Arc<dyn RuleCountStore>, StoreError> {
         match self.checked_kind()? {
-            Kind::Directory(dir) => Ok(Arc::new(sqlite::keys::open(dir)?)),
+            Kind::Directory(dir) => Ok(Arc::new(sqlite::open_keys(dir)?)),
             Kind::Postgres(server) => Ok(Arc::new(server.stored_keys()?)),
         }
     }
@@ -259,7 +259,7 @@ impl StoreLocation {
     /// As [`Self::open`].
     pub fn deliveries(&self) -> Result<Arc<dyn Deliveries>, StoreError> {
         match self.checked_kind()? {
-            Kind::Directory(dir) => Ok(Arc::new(sqlite::webhooks::open(dir)?)),
+            Kind::Directory(dir) => Ok(Arc::new(sqlite::open_deliveries(dir)?)),
             Kind::Postgres(server) => server.deliveries(),
         }
     }

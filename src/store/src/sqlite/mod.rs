@@ -6,7 +6,6 @@ mod claims;
 mod error;
 #[cfg(test)]
 mod fault_tests;
-pub(crate) mod keys;
 pub(crate) mod moving;
 pub mod open;
 mod policies;
@@ -17,7 +16,6 @@ mod space;
 pub mod sql;
 pub(crate) mod trail;
 pub(crate) mod verify;
-pub(crate) mod webhooks;
 mod witness;
 mod writer;
 
@@ -35,22 +33,46 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 
 use self::{
-    open::open_writer,
+    open::{open_current, open_writer},
     reader::Readers,
-    sql::run,
+    sql::{SharedConnection, run},
     witness::HeadWitness,
     writer::{CommitFn, Writer, plain_commit},
 };
 use crate::{
     Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, ReviewerRecords, StoreBackend, StoreError, StoreFuture,
+    delivery_store::DeliveryStore,
     health::Health,
     identity::{STORE_ID, new_id},
     nodes::SingleNode,
     queries::Queries,
     queue::{MAX_QUEUED_WRITES, WriteQueue},
     statements::{changes, facts},
+    stored_keys::StoredKeys,
 };
 use countersign_runtime::background;
+
+/// Opens the keys and accounts of a data directory, and creates the database if there is none. Each call blocks for one read
+/// (microseconds) or one durable write (milliseconds).
+///
+/// # Errors
+/// See [`open_current`].
+pub(crate) fn open_keys(dir: &Path) -> Result<StoredKeys<SharedConnection>, StoreError> {
+    let conn = open_current(dir)?;
+    run(facts::check_moved(&conn))?;
+    Ok(StoredKeys(SharedConnection::new(conn)))
+}
+
+/// Opens the deliveries of a data directory on a connection of their own.
+///
+/// # Errors
+/// See [`open_writer`].
+pub(crate) fn open_deliveries(dir: &Path) -> Result<DeliveryStore<SharedConnection>, StoreError> {
+    let conn = open_writer(dir)?;
+    // A crash of the machine may undo the last writes. Some deliveries are then sent again, but none are lost.
+    conn.pragma_update(None, "synchronous", "NORMAL")?;
+    Ok(DeliveryStore::new(SharedConnection::new(conn)))
+}
 
 /// Returns the id of the store in the directory. A store without an id gets a new one.
 ///

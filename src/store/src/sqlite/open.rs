@@ -248,8 +248,14 @@ pub(super) fn add_path(path: &Path, error: StoreError) -> StoreError {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use jiff::Timestamp;
+
     use super::*;
-    use crate::moving::MoveError;
+    use crate::{
+        moving::MoveError,
+        sqlite::open_deliveries,
+        webhooks::{Deliveries as _, PendingDelivery},
+    };
 
     #[test]
     fn new_database_is_private_and_reopens() {
@@ -305,7 +311,7 @@ mod tests {
         drop(create_with_migrations(dir.path(), 8));
         let old = fs::read(database_path(dir.path())).unwrap();
         for refused in
-            [crate::sqlite::keys::open(dir.path()).err(), crate::sqlite::read_reviewer_records(dir.path()).err()]
+            [crate::sqlite::open_keys(dir.path()).err(), crate::sqlite::read_reviewer_records(dir.path()).err()]
         {
             assert!(matches!(refused, Some(StoreError::OlderFile { found: 8, .. })), "{refused:?}");
         }
@@ -313,7 +319,7 @@ mod tests {
         assert!(matches!(refused, Some(MoveError::Store(StoreError::OlderFile { found: 8, .. }))), "{refused:?}");
         assert_eq!(fs::read(database_path(dir.path())).unwrap(), old);
         drop(open_writer(dir.path()).unwrap());
-        crate::sqlite::keys::open(dir.path()).unwrap();
+        crate::sqlite::open_keys(dir.path()).unwrap();
     }
 
     #[test]
@@ -325,5 +331,37 @@ mod tests {
                 thread.join().unwrap().unwrap();
             }
         });
+    }
+
+    #[test]
+    fn deliveries_of_older_schema_are_migrated() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = create_with_migrations(dir.path(), 7);
+        old.execute_batch(
+            "INSERT INTO webhooks VALUES ('a', 12);
+             INSERT INTO webhook_deliveries VALUES
+                 ('a', 12, 'change.created', 'chg_0', 'waiting', 2, 500, 'no', 1800000000000, 1800000001000, '{}'),
+                 ('a', 9, 'change.created', 'chg_1', 'delivered', 1, 200, NULL, 1800000000000, 1800000001000, NULL);",
+        )
+        .unwrap();
+        drop(old);
+        let store = open_deliveries(dir.path()).unwrap();
+        assert_eq!(store.position("a", 99).unwrap(), 12);
+        assert_eq!(store.pending("a").unwrap(), [pending_delivery(2)]);
+        assert_eq!(store.enqueue("a", 12, &[pending_delivery(0)]).unwrap(), [2]);
+        assert_eq!(store.deliveries("a", None, 9).unwrap().len(), 2);
+    }
+
+    fn pending_delivery(id: u64) -> PendingDelivery {
+        PendingDelivery {
+            id,
+            key: "12".into(),
+            seq: Some(12),
+            kind: "change.created".into(),
+            subject: "chg_0".into(),
+            event: "{}".into(),
+            attempts: if id == 0 { 0 } else { 2 },
+            since: Timestamp::from_second(1_800_000_000).unwrap(),
+        }
     }
 }

@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn tampered_keys_are_detected_and_named() {
         let dir = tempfile::tempdir().unwrap();
-        let keys = crate::sqlite::keys::open(dir.path()).unwrap();
+        let keys = crate::sqlite::open_keys(dir.path()).unwrap();
         keys.insert(&key("k1"), &[1; 32]).unwrap();
         keys.insert(&key("k2"), &[2; 32]).unwrap();
         keys.revoke("k2", Timestamp::now()).unwrap();
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn tampered_absences_are_detected_and_named() {
         let dir = tempfile::tempdir().unwrap();
-        let keys = crate::sqlite::keys::open(dir.path()).unwrap();
+        let keys = crate::sqlite::open_keys(dir.path()).unwrap();
         let person = AbsentPerson::from_principal(&Principal::new("Alice", Role::Reviewer));
         let (since, until) = (Timestamp::UNIX_EPOCH, Timestamp::MAX);
         keys.put_absence(&Absence { person, deputy: "bob".into(), since, until }).unwrap();
