@@ -54,7 +54,6 @@ fn forward_token(nodes: &dyn Nodes, target: &str) -> Option<HeaderValue> {
 /// Sends requests to one other node.
 pub struct Forwarder {
     pub peer: Peer,
-    url: Uri,
     /// The value of [`FORWARDED_HEADER`].
     pub token: HeaderValue,
 }
@@ -64,9 +63,9 @@ impl Forwarder {
     /// cluster secret.
     pub fn new(nodes: &Arc<dyn Nodes>, max_streams: u32, target: ForwardTarget) -> Option<Self> {
         let ForwardTarget { node: node_id, url, certificate_fingerprint } = target;
-        let (parsed, token) = (url.parse().ok()?, forward_token(&**nodes, &node_id)?);
-        let address = PeerAddress { url, certificate: certificate_fingerprint };
-        Some(Self { peer: Peer { nodes: Arc::clone(nodes), node_id, address, max_streams }, url: parsed, token })
+        let token = forward_token(&**nodes, &node_id)?;
+        let (parsed, address) = (url.parse().ok()?, PeerAddress { url, certificate: certificate_fingerprint });
+        Some(Self { peer: Peer { nodes: Arc::clone(nodes), node_id, address, url: parsed, max_streams }, token })
     }
 
     /// Adds the token that proves that a peer forwards the request.
@@ -102,7 +101,7 @@ impl Forwarder {
 
     /// Returns the URI of a path at the other node.
     pub fn uri(&self, path: PathAndQuery) -> Option<Uri> {
-        let (scheme, authority) = (self.url.scheme_str()?, self.url.authority()?.clone());
+        let (scheme, authority) = (self.peer.url.scheme_str()?, self.peer.url.authority()?.clone());
         Uri::builder().scheme(scheme).authority(authority).path_and_query(path).build().ok()
     }
 }

@@ -135,6 +135,8 @@ pub struct Peer {
     pub nodes: Arc<dyn Nodes>,
     pub node_id: String,
     pub address: PeerAddress,
+    /// The URL of the address.
+    pub url: Uri,
     /// Maximum number of streams on one connection, by the setting of this node.
     pub max_streams: u32,
 }
@@ -268,17 +270,11 @@ fn remove_connection(connection: &Rc<PeerConnection>) {
 }
 
 async fn connect(peer: &Peer) -> Result<Rc<PeerConnection>, PeerError> {
-    let url: Uri = peer
-        .address
-        .url
-        .parse()
-        .map_err(|error| io::Error::other(format!("the address of the node is invalid: {error}")))?;
-    let tcp = connect_tcp(&url).await?;
-    if url.scheme_str() != Some("https") {
+    let tcp = connect_tcp(&peer.url).await?;
+    if peer.url.scheme_str() != Some("https") {
         return handshake(peer, tcp).await;
     }
-    let name = host(&url)?;
-    let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+    let name = ServerName::try_from(host(&peer.url)?.to_owned()).map_err(io::Error::other)?;
     let tls = TlsConnector::from(tls_config(&peer.address, &[ALPN])?).connect(name, tcp).await?;
     if tls.get_ref().1.alpn_protocol() != Some(ALPN) {
         return Err(PeerError::NoHttp2);
@@ -429,7 +425,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         let address = PeerAddress { url, certificate: "sha256:00".into() };
-        let peer = Peer { nodes: Arc::new(FakeNodes(None)), node_id: "silent".into(), address, max_streams: 1 };
+        let (nodes, url) = (Arc::new(FakeNodes(None)), address.url.parse().unwrap());
+        let peer = Peer { nodes, node_id: "silent".into(), address, url, max_streams: 1 };
         let send = || send_request(&peer, http::Request::new(()), None);
         tokio::time::pause();
         let began = tokio::time::Instant::now();
@@ -454,7 +451,8 @@ mod tests {
             }
         });
         let address = PeerAddress { url: url.clone(), certificate: String::new() };
-        let peer = Peer { nodes: Arc::new(FakeNodes(None)), node_id: "full".into(), address, max_streams: 2 };
+        let (nodes, parsed_url) = (Arc::new(FakeNodes(None)), url.parse().unwrap());
+        let peer = Peer { nodes, node_id: "full".into(), address, url: parsed_url, max_streams: 2 };
         let request = || http::Request::post(&url).body(()).unwrap();
         let endless = stream::iter([Ok(Bytes::from_static(b"part"))]).chain(stream::pending()).boxed_local();
         let (_, body) = send_request(&peer, request(), Some(endless)).await.unwrap();
@@ -471,7 +469,7 @@ mod tests {
         let address = |url: &str, certificate: &str| PeerAddress { url: url.into(), certificate: certificate.into() };
         let is_gone = |listed| {
             let (nodes, address) = (Arc::new(FakeNodes(Some(listed))), address("https://a", "old"));
-            Peer { nodes, node_id: "a".into(), address, max_streams: 1 }.is_gone()
+            Peer { nodes, node_id: "a".into(), address, url: Uri::from_static("https://a"), max_streams: 1 }.is_gone()
         };
         assert!(!is_gone(address("https://a", "renewed")));
         assert!(is_gone(address("https://b", "old")));
