@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use crate::files::none_if_missing;
+
 /// The name of the lock file in the data directory.
 pub const LOCK_FILE: &str = "lock";
 
@@ -93,11 +95,7 @@ pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
 pub fn is_locked(dir: &Path) -> Result<bool, DataDirError> {
     let path = dir.join(LOCK_FILE);
     let to_error = |source| DataDirError { path: path.clone(), source: Arc::new(source) };
-    let file = match File::open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(to_error(error)),
-    };
+    let Some(file) = none_if_missing(File::open(&path)).map_err(to_error)? else { return Ok(false) };
     match file.try_lock_shared() {
         Ok(()) => file.unlock().map(|()| false).map_err(to_error),
         Err(TryLockError::WouldBlock) => Ok(true),

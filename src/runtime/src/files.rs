@@ -32,6 +32,17 @@ pub fn ensure_private_file(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Returns `None` in place of the error that a file does not exist.
+///
+/// # Errors
+/// All other errors of the result.
+pub fn none_if_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 /// Writes a file durably, in place of an existing one. Its mode is `mode` without the bits of the umask.
 ///
 /// # Errors

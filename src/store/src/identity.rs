@@ -7,14 +7,13 @@
 
 use std::{
     fs,
-    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 
 use super::StoreError;
-use countersign_runtime::files::replace_file;
+use countersign_runtime::files::{none_if_missing, replace_file};
 
 /// The name of the fact that holds the store's id.
 pub(crate) const STORE_ID: &str = "store_id";
@@ -63,17 +62,12 @@ impl StoreIdentity {
     pub fn read(dir: &Path) -> Result<Option<Self>, StoreError> {
         let path = dir.join(IDENTITY_FILE);
         let failed = |source: std::io::Error| StoreError::data_dir(&path, source);
-        match fs::read(&path) {
-            Ok(text) => {
-                let Format { format } = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
-                if let Some(found) = format.filter(|format| *format > FORMAT) {
-                    return Err(StoreError::NewerIdentity { path, found, known: FORMAT });
-                }
-                serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into()))
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed(error)),
+        let Some(text) = none_if_missing(fs::read(&path)).map_err(failed)? else { return Ok(None) };
+        let Format { format } = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+        if let Some(found) = format.filter(|format| *format > FORMAT) {
+            return Err(StoreError::NewerIdentity { path, found, known: FORMAT });
         }
+        serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into()))
     }
 
     /// Writes the file, unless it already has the same content.

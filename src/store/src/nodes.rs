@@ -15,7 +15,10 @@ use tokio::sync::watch;
 
 use super::{StoreError, StoreFuture};
 use countersign_domain::changes::Claimant;
-use countersign_runtime::{data_dir::ensure_data_dir, files::replace_file};
+use countersign_runtime::{
+    data_dir::ensure_data_dir,
+    files::{none_if_missing, replace_file},
+};
 
 /// The name of the file in the data directory that holds the node's id.
 const NODE_ID_FILE: &str = "node";
@@ -30,7 +33,7 @@ pub(crate) enum NodeIdSource {
 impl NodeIdSource {
     /// Returns a source with a new random id.
     pub fn generate() -> Self {
-        Self::Generated(nanoid::nanoid!(10, &nanoid::alphabet::SAFE[2..]))
+        Self::Generated(new_id())
     }
 
     /// # Errors
@@ -48,15 +51,18 @@ fn load_or_create_id(dir: &Path) -> Result<String, StoreError> {
     ensure_data_dir(dir)?;
     let path = dir.join(NODE_ID_FILE);
     let failed = |source: std::io::Error| StoreError::data_dir(&path, source);
-    match std::fs::read_to_string(&path) {
-        Ok(text) if is_id(text.trim()) => return Ok(text.trim().to_owned()),
-        Ok(_) => return Err(failed(std::io::Error::other("the content is not the id of a node; remove the file"))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed(error)),
+    match none_if_missing(std::fs::read_to_string(&path)).map_err(failed)? {
+        Some(text) if is_id(text.trim()) => return Ok(text.trim().to_owned()),
+        Some(_) => return Err(failed(std::io::Error::other("the content is not the id of a node; remove the file"))),
+        None => {}
     }
-    let id = nanoid::nanoid!(10, &nanoid::alphabet::SAFE[2..]);
+    let id = new_id();
     replace_file(&path, id.as_bytes(), 0o600).map_err(failed)?;
     Ok(id)
+}
+
+fn new_id() -> String {
+    nanoid::nanoid!(10, &nanoid::alphabet::SAFE[2..])
 }
 
 fn is_id(text: &str) -> bool {

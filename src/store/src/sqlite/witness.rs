@@ -17,6 +17,7 @@ use rusqlite::Connection;
 use super::sql::{rows, run};
 use crate::{StoreError, statements::facts::backup_time, values};
 use countersign_domain::changes::audit::AuditHead;
+use countersign_runtime::files::none_if_missing;
 
 const WITNESS_FILE: &str = "audit.head";
 
@@ -87,11 +88,8 @@ impl HeadWitness {
 
 /// Reads the head in the file. Returns `None` if there is no file.
 fn read_head(path: &Path) -> io::Result<Option<AuditHead>> {
-    match fs::read_to_string(path) {
-        Ok(text) => AuditHead::parse(&text).map(Some).ok_or_else(|| io::Error::other("the content is not a head")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    let Some(text) = none_if_missing(fs::read_to_string(path))? else { return Ok(None) };
+    AuditHead::parse(&text).map(Some).ok_or_else(|| io::Error::other("the content is not a head"))
 }
 
 #[cfg(test)]
