@@ -52,12 +52,6 @@ struct NodeEpoch {
     sessions_since: u64,
 }
 
-/// The numbers of the last renewal that began, and of the last renewal that succeeded.
-struct Renewals {
-    started: AtomicU64,
-    completed: watch::Sender<u64>,
-}
-
 /// The membership of this gateway among the nodes.
 pub(super) struct Membership {
     connector: Arc<PgConnector>,
@@ -72,7 +66,10 @@ pub(super) struct Membership {
     differing_nodes: AtomicUsize,
     /// The addresses of the other live nodes, and the ends of their leases by [`time_since_boot`].
     peers: Mutex<HashMap<String, (PeerAddress, Duration)>>,
-    renewals: Renewals,
+    /// The number of the last renewal that began.
+    started_renewals: AtomicU64,
+    /// The number of the last renewal that succeeded.
+    completed_renewals: watch::Sender<u64>,
     secret: OnceLock<[u8; 32]>,
     updates: watch::Sender<StoreUpdates>,
     introduction: Mutex<Introduction>,
@@ -110,7 +107,8 @@ impl Membership {
             live_nodes: AtomicUsize::new(1),
             differing_nodes: AtomicUsize::new(0),
             peers: Mutex::default(),
-            renewals: Renewals { started: AtomicU64::new(0), completed: watch::channel(0).0 },
+            started_renewals: AtomicU64::new(0),
+            completed_renewals: watch::channel(0).0,
             secret: OnceLock::new(),
             updates: watch::channel(StoreUpdates::default()).0,
             introduction: Mutex::default(),
@@ -276,8 +274,8 @@ impl Nodes for Membership {
     }
 
     fn refresh(&self) -> StoreFuture<()> {
-        let after = self.renewals.started.load(Ordering::Acquire);
-        let mut completed = self.renewals.completed.subscribe();
+        let after = self.started_renewals.load(Ordering::Acquire);
+        let mut completed = self.completed_renewals.subscribe();
         self.wake.notify_one();
         Box::pin(async move {
             match timeout(lease::ANSWER_TIMEOUT, completed.wait_for(|number| *number > after)).await {

@@ -230,7 +230,7 @@ impl Membership {
 
     /// Renews the lease, and reads in the same statement what other nodes have written.
     async fn renew(&self, client: &ClientWrapper) -> Result<RenewalOutcome, StoreError> {
-        let number = self.renewals.started.fetch_add(1, Ordering::AcqRel) + 1;
+        let number = self.started_renewals.fetch_add(1, Ordering::AcqRel) + 1;
         let Introduction { url, version, configuration, certificate } = self.introduction.lock().clone();
         let epoch = signed(self.current_epoch.lock().epoch);
         let new_states = {
@@ -271,7 +271,7 @@ impl Membership {
             return Ok(if is_replaced { RenewalOutcome::Replaced } else { RenewalOutcome::Lapsed });
         };
         self.current_epoch.lock().lease_end = local_lease_end(sent_at);
-        self.renewals.completed.send_replace(number);
+        self.completed_renewals.send_replace(number);
         let must_wait = row.get::<_, bool>("has_senior") || self.resigned.load(Ordering::Acquire);
         if !self.is_leader.load(Ordering::Acquire) && !must_wait && may_lead(client, joined).await? {
             tracing::info!(node = self.id, "this node has become the leader");
