@@ -35,7 +35,7 @@ enum Kind {
 }
 
 /// The storage of a module, beside the store's data.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum ModuleStorage {
     /// Files in the data directory.
     Directory(PathBuf),

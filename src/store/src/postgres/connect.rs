@@ -172,12 +172,6 @@ pub(crate) struct PgConnector {
     jobs: UnboundedSender<Job>,
 }
 
-impl fmt::Debug for PgConnector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PgConnector").finish_non_exhaustive()
-    }
-}
-
 impl PgConnector {
     /// Returns the address from which this machine reaches the server, determined by a socket that sends nothing.
     pub fn outward_address(&self) -> Option<IpAddr> {

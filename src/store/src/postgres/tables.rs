@@ -1,11 +1,8 @@
 //! Connections for the tables of a module, separate from the connections of the store.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use deadpool_postgres::{ClientWrapper, Object, Pool};
@@ -29,12 +26,6 @@ const POOL_CONNECTIONS: usize = 6;
 pub struct Tables {
     connector: Arc<PgConnector>,
     pool: Pool,
-}
-
-impl fmt::Debug for Tables {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tables").finish_non_exhaustive()
-    }
 }
 
 impl Tables {
@@ -72,12 +63,6 @@ pub struct ModuleConnection {
     in_transaction: bool,
     /// An answer did not arrive in time, and may still arrive.
     answer_pending: AtomicBool,
-}
-
-impl fmt::Debug for ModuleConnection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ModuleConnection").field("in_transaction", &self.in_transaction).finish_non_exhaustive()
-    }
 }
 
 impl ModuleConnection {
