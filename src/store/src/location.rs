@@ -2,7 +2,7 @@
 //! own tables ([`ModuleStorage`]).
 
 use std::{
-    fmt, fs, io,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -24,7 +24,7 @@ use super::{
 use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 use jiff::Timestamp;
 
-/// The location of a store. Cheap to clone.
+/// The location of a store. Cheap to clone. It cannot be printed, because the address may hold a password.
 #[derive(Clone)]
 pub struct StoreLocation(Kind);
 
@@ -41,16 +41,6 @@ pub enum ModuleStorage {
     Directory(PathBuf),
     /// Tables in the store's database, and the data directory of the gateway, if it has one.
     Postgres { tables: Arc<Tables>, dir: Option<PathBuf> },
-}
-
-impl fmt::Debug for StoreLocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Kind::Directory(dir) => f.debug_tuple("StoreLocation").field(dir).finish(),
-            // The address may hold a password.
-            Kind::Postgres(_) => f.write_str("StoreLocation(postgres)"),
-        }
-    }
 }
 
 impl StoreLocation {
