@@ -59,6 +59,5 @@ fn parse_stored(text: Option<&str>) -> Option<StoredSnapshot<PolicySnapshot>> {
 
 /// Returns the stored form of a snapshot. The caller writes the audit entry in the same transaction.
 pub(crate) fn to_stored(snapshot: &PolicySnapshot) -> Result<String, crate::StoreError> {
-    serde_json::to_string(&StoredSnapshot { snapshot, has_audit_entry: true })
-        .map_err(|error| crate::StoreError::BadRecord(error.to_string()))
+    Ok(serde_json::to_string(&StoredSnapshot { snapshot, has_audit_entry: true })?)
 }

@@ -101,13 +101,8 @@ pub async fn find_newest_entry(
 
 impl AuditSearch {
     /// Returns `true` if the search may read many entries that do not match, so that the pages must be bounded.
-    pub(crate) const fn is_scan(&self) -> bool {
-        self.change.is_none()
-            && (self.text.is_some()
-                || self.since.is_some()
-                || self.until.is_some()
-                || !self.events.is_empty()
-                || !self.actors.is_empty())
+    pub(crate) fn is_scan(&self) -> bool {
+        self.change.is_none() && *self != Self::default()
     }
 
     pub(crate) fn matches(&self, entry: &AuditEntry, change_text: Option<&str>, needle: Option<&str>) -> bool {

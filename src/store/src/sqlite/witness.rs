@@ -47,8 +47,8 @@ impl HeadWitness {
             return;
         }
         let draft = self.path.with_extension("head.part");
-        let options = || fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft);
-        let result = options()
+        let opened = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft);
+        let result = opened
             .and_then(|mut file| writeln!(file, "{}", head.export()))
             .and_then(|()| fs::rename(&draft, &self.path));
         if let Err(error) = result {

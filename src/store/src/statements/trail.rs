@@ -86,7 +86,7 @@ pub async fn search<S: Sql>(
     let needle = search.text.as_ref().map(|text| text.to_lowercase());
     let mut entries: Vec<AuditEntry> = Vec::new();
     let mut below = top;
-    loop {
+    let next = 'pages: loop {
         // Reading in pages lets the search stop early.
         let (sql, parameters) = search_statement(search, bottom, below);
         let page = db.rows(&sql, &parameters.values()).await?;
@@ -97,16 +97,15 @@ pub async fn search<S: Sql>(
                 continue;
             }
             if entries.len() == limit {
-                let next = entries.last().map(|last| last.seq);
-                return Ok(FoundEntries { entries: add_titles(db, entries).await?, next });
+                break 'pages entries.last().map(|last| last.seq);
             }
             entries.push(entry);
         }
         if page.len() < ENTRIES_PER_PAGE as usize {
-            let next = (bottom > 1).then_some(bottom);
-            return Ok(FoundEntries { entries: add_titles(db, entries).await?, next });
+            break (bottom > 1).then_some(bottom);
         }
-    }
+    };
+    Ok(FoundEntries { entries: add_titles(db, entries).await?, next })
 }
 
 fn search_statement(search: &AuditSearch, bottom: u64, below: u64) -> (String, Parameters) {
