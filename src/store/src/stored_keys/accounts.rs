@@ -12,7 +12,7 @@ use crate::{
 };
 use countersign_domain::changes::person::names_match;
 
-const SELECT: &str =
+const SELECT_ACCOUNTS: &str =
     "SELECT server, holder, target, issuer, sealed, version, refreshing_ms, connected_ms FROM accounts";
 
 fn read_account(row: &Row) -> Result<StoredAccount, StoreError> {
@@ -29,14 +29,14 @@ fn read_account(row: &Row) -> Result<StoredAccount, StoreError> {
 
 impl<D: Database> AccountStore for StoredKeys<D> {
     fn account(&self, key: &AccountKey) -> Result<Option<StoredAccount>, StoreError> {
-        let sql = format!("{SELECT} WHERE server = ?1 AND holder = ?2");
+        let sql = format!("{SELECT_ACCOUNTS} WHERE server = ?1 AND holder = ?2");
         self.0.read(REQUEST_TIMEOUT, async |db| {
             db.first(&sql, values![&key.server, &key.holder]).await?.as_ref().map(read_account).transpose()
         })
     }
 
     fn accounts(&self) -> Result<Vec<StoredAccount>, StoreError> {
-        let sql = format!("{SELECT} ORDER BY connected_ms, server, holder");
+        let sql = format!("{SELECT_ACCOUNTS} ORDER BY connected_ms, server, holder");
         self.0.read(BACKGROUND_TIMEOUT, async |db| db.rows(&sql, &[]).await?.iter().map(read_account).collect())
     }
 

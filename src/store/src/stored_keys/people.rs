@@ -23,7 +23,7 @@ use countersign_domain::{
     principal::{Claims, SecretHash},
 };
 
-const SELECT: &str = "SELECT name, role, claims, updated_ms, revoked_ms FROM people";
+const SELECT_PEOPLE: &str = "SELECT name, role, claims, updated_ms, revoked_ms FROM people";
 
 fn read_person(row: &Row) -> Result<StoredPerson, StoreError> {
     Ok(StoredPerson {
@@ -42,12 +42,12 @@ pub(super) fn parse_claims(json: &str) -> Result<Arc<Claims>, StoreError> {
 
 /// Reads all people by name.
 pub(crate) async fn list_people<S: Sql>(db: &S) -> Result<Vec<StoredPerson>, StoreError> {
-    db.rows(&format!("{SELECT} ORDER BY name"), &[]).await?.iter().map(read_person).collect()
+    db.rows(&format!("{SELECT_PEOPLE} ORDER BY name"), &[]).await?.iter().map(read_person).collect()
 }
 
 impl<D: Database> People for StoredKeys<D> {
     fn person(&self, name: &str) -> Result<Option<StoredPerson>, StoreError> {
-        let sql = format!("{SELECT} WHERE name = ?1");
+        let sql = format!("{SELECT_PEOPLE} WHERE name = ?1");
         self.0.read(REQUEST_TIMEOUT, async |db| {
             db.first(&sql, values![name]).await?.as_ref().map(read_person).transpose()
         })
