@@ -29,9 +29,8 @@ use tokio::{
     time::Instant,
 };
 use tokio_postgres::{
-    AsyncMessage, Client, Config, Connection, Socket,
+    AsyncMessage, Config,
     config::{Host, SslMode, TargetSessionAttrs},
-    tls::MakeTlsConnect,
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -117,8 +116,6 @@ impl Drop for PooledConnection {
         }
     }
 }
-
-type TlsStream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
 fn unreachable(error: impl fmt::Display) -> StoreError {
     StoreError::Unreachable(error.to_string())
@@ -310,23 +307,12 @@ impl PgConnector {
         }
     }
 
-    async fn open_connection(&self) -> Result<(Client, Connection<Socket, TlsStream>), StoreError> {
-        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, self.config.connect(self.tls.clone()));
-        Ok(connecting.await.map_err(|_| error::no_answer())??)
-    }
-
     /// Opens a connection outside the pool, in the caller's runtime.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`]
     pub async fn connect(&self) -> Result<ClientWrapper, StoreError> {
-        let (client, connection) = self.open_connection().await?;
-        let task = tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::warn!(%error, "a connection to PostgreSQL ended");
-            }
-        });
-        Ok(ClientWrapper::new(client, task))
+        self.listen(|_| ()).await
     }
 
     /// Opens a connection like [`Self::connect`], and passes the payload of each notification to the callback.
@@ -334,11 +320,15 @@ impl PgConnector {
     /// # Errors
     /// [`StoreError::Unreachable`]
     pub async fn listen(&self, on_notification: impl Fn(&str) + Send + 'static) -> Result<ClientWrapper, StoreError> {
-        let (client, mut connection) = self.open_connection().await?;
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, self.config.connect(self.tls.clone()));
+        let (client, mut connection) = connecting.await.map_err(|_| error::no_answer())??;
         let task = tokio::spawn(async move {
-            while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-                if let AsyncMessage::Notification(notification) = message {
-                    on_notification(notification.payload());
+            while let Some(received) = poll_fn(|cx| connection.poll_message(cx)).await {
+                match received {
+                    Ok(AsyncMessage::Notification(notification)) => on_notification(notification.payload()),
+                    Ok(AsyncMessage::Notice(notice)) => tracing::info!("{}: {}", notice.severity(), notice.message()),
+                    Ok(_) => {}
+                    Err(error) => return tracing::warn!(%error, "a connection to PostgreSQL ended"),
                 }
             }
         });
