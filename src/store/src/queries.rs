@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::{
     AuditSearch, FoundEntries, Heads, ListQuery, Listing, LiveChange, Occupant, OverviewRecords, ProposalRecord,
     PrunableRecords, PruningCutoffs, Store, StoreBackend, StoreError, StoreFuture, StoredEvent, StoredProposal,
-    WriteCallback, WriteRequest,
+    TransitionRecord, WriteCallback, WriteRequest,
     queue::WriteQueue,
     rows::{parse_change, parse_state},
     sql::{Row, Sql},
     statements::{
-        bundles,
         changes::{self, read_event},
-        claims, facts, overview, pins, retention, standing_rules, trail,
+        claims, facts, pins, retention, standing_rules, trail,
     },
     values,
 };
@@ -44,6 +43,29 @@ pub(crate) trait Queries: StoreBackend {
         let read = self.read(query);
         Box::pin(async move { parse(read.await?) })
     }
+}
+
+/// The maximum number of audit entries and of waiting changes that the overview reads.
+const MAX_OVERVIEW_ENTRIES: usize = 20_000;
+const MAX_OVERVIEW_WAITING: usize = 5_000;
+
+/// The maximum number of proposals that are read for bundles, the newest ones.
+const MAX_BUNDLE_CANDIDATES: usize = 20_000;
+/// The time before the oldest waiting proposal from which proposals are read, so that a bundle keeps its first change
+/// after that was decided.
+const BUNDLE_LOOK_BACK: SignedDuration = SignedDuration::from_hours(24);
+
+fn read_transition(row: &Row) -> Result<TransitionRecord, StoreError> {
+    Ok(TransitionRecord {
+        at: row.get(0)?,
+        change_id: row.get(1)?,
+        from: row.get::<Option<&str>>(2)?.map(parse_state).transpose()?,
+        to: parse_state(row.get(3)?)?,
+        principal: row.get(4)?,
+        provider: row.get(5)?,
+        tool: row.get(6)?,
+        created_at: row.get(7)?,
+    })
 }
 
 /// Parses a row with the body of a change.
@@ -103,11 +125,59 @@ impl<B: Queries> Store for B {
     }
 
     fn overview(&self, since: Timestamp) -> StoreFuture<OverviewRecords> {
-        self.read(async move |db| overview::overview(db, since).await)
+        let entries =
+            "SELECT a.at, a.change_id, a.from_state, a.to_state, c.principal, s.provider, s.tool, s.created_ms
+                       FROM (SELECT seq, at, change_id, from_state, to_state FROM audit ORDER BY seq DESC LIMIT ?1) a
+                       LEFT JOIN changes c ON c.id = a.change_id LEFT JOIN change_search s ON s.no = c.no
+                       ORDER BY a.seq DESC";
+        let waiting = "SELECT s.created_ms FROM changes c JOIN change_search s ON s.no = c.no
+                       WHERE c.state IN ('pending', 'stale') ORDER BY c.no LIMIT ?1";
+        self.read(async move |db| {
+            let rows = db.rows(entries, values![MAX_OVERVIEW_ENTRIES]).await?;
+            let mut transitions = Vec::new();
+            let mut is_complete = rows.len() < MAX_OVERVIEW_ENTRIES;
+            for row in &rows {
+                if row.get::<Timestamp>(0)? < since {
+                    is_complete = true;
+                    break;
+                }
+                // Entries about keys, definitions and rules have no state, and those about pruned changes have no change.
+                if row.get::<Option<&str>>(4)?.is_some() && !row.get::<&str>(3)?.is_empty() {
+                    transitions.push(read_transition(row)?);
+                }
+            }
+            let waiting = db.rows(waiting, values![MAX_OVERVIEW_WAITING]).await?;
+            is_complete &= waiting.len() < MAX_OVERVIEW_WAITING;
+            let waiting_since = waiting.iter().map(|row| row.get(0)).collect::<Result<_, StoreError>>()?;
+            Ok(OverviewRecords { transitions, waiting_since, is_complete })
+        })
     }
 
     fn bundle_candidates(&self) -> StoreFuture<Vec<StoredProposal>> {
-        self.read(async |db| bundles::proposals(db).await)
+        let oldest = "SELECT s.created_ms FROM changes c JOIN change_search s ON s.no = c.no
+                      WHERE c.state IN ('pending', 'stale') AND c.plan_id IS NULL ORDER BY c.no LIMIT 1";
+        let proposals = format!(
+            "SELECT c.id, c.state, c.principal, s.provider, s.tool, s.created_ms
+             FROM change_search s JOIN changes c ON c.no = s.no
+             WHERE {} AND c.plan_id IS NULL ORDER BY s.no DESC LIMIT ?2",
+            B::Connection::DIALECT.created_since
+        );
+        let read = |row: &Row| {
+            Ok(StoredProposal {
+                id: row.get(0)?,
+                state: parse_state(row.get(1)?)?,
+                principal: row.get(2)?,
+                provider: row.get(3)?,
+                tool: row.get(4)?,
+                at: row.get(5)?,
+            })
+        };
+        self.read(async move |db| {
+            let Some(oldest) = db.first(oldest, &[]).await? else { return Ok(Vec::new()) };
+            let since = oldest.get::<Timestamp>(0)? - BUNDLE_LOOK_BACK;
+            let rows = db.rows(&proposals, values![since.as_millisecond(), MAX_BUNDLE_CANDIDATES]).await?;
+            rows.iter().rev().map(read).collect()
+        })
     }
 
     fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>> {

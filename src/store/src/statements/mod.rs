@@ -1,10 +1,8 @@
 //! Statements that both backends share: all statements except those that write changes and the audit trail.
 
-pub mod bundles;
 pub mod changes;
 pub mod claims;
 pub mod facts;
-pub mod overview;
 pub mod pins;
 pub mod records;
 pub mod retention;
