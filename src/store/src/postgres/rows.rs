@@ -52,22 +52,11 @@ pub(super) async fn transaction<T>(
     client.batch_execute("BEGIN").await?;
     let result = work.await;
     if result.is_ok() {
-        commit(client).await?
-    } else {
-        roll_back(client).await
-    }
-    result
-}
-
-async fn commit(client: &ClientWrapper) -> Result<(), StoreError> {
-    client.batch_execute("COMMIT").await.map_err(error::write_error)
-}
-
-async fn roll_back(client: &ClientWrapper) {
-    if let Err(error) = client.batch_execute("ROLLBACK").await {
-        // The transaction ends with the connection.
+        client.batch_execute("COMMIT").await.map_err(error::write_error)?;
+    } else if let Err(error) = client.batch_execute("ROLLBACK").await {
         tracing::debug!(%error, "a transaction could not be rolled back; it ends with its connection");
     }
+    result
 }
 
 pub(super) fn no_heads_error() -> StoreError {

@@ -103,7 +103,9 @@ async fn prune<'a, S: Sql>(db: &S, pruning: &'a Pruning) -> Result<Vec<NewEntry<
             entries.push(entry(&deletion.id, "deleted", Some(deletion.state), &deletion.details));
         }
     }
-    if pruning.events_to > 0 && retention::delete_events(db, pruning.events_to).await? > 0 {
+    // The newest event of all stays.
+    let sql = "DELETE FROM events WHERE seq <= ?1 AND seq < (SELECT max(seq) FROM events)";
+    if pruning.events_to > 0 && db.execute(sql, values![pruning.events_to]).await? > 0 {
         entries.push(entry("", "events_pruned", None, &pruning.events_details));
     }
     Ok(entries)

@@ -133,8 +133,3 @@ pub async fn delete<S: Sql>(db: &S, deletion: &Deletion) -> Result<bool, StoreEr
     let sql = "DELETE FROM changes WHERE id = ?1 AND version = ?2 AND state = ?3 AND finished_at IS NOT NULL";
     Ok(db.execute(sql, values![id, *version, state.as_str()]).await? == 1)
 }
-
-/// Deletes the events up to number `to`, except the newest event of all. Returns the number of deleted events.
-pub async fn delete_events<S: Sql>(db: &S, to: u64) -> Result<u64, StoreError> {
-    db.execute("DELETE FROM events WHERE seq <= ?1 AND seq < (SELECT max(seq) FROM events)", values![to]).await
-}
