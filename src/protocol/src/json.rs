@@ -8,7 +8,10 @@ use std::{borrow::Cow, fmt::Write};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{self, DeserializeSeed, MapAccess, Visitor, value::BorrowedStrDeserializer},
+    de::{
+        self, Visitor,
+        value::{BorrowedStrDeserializer, MapDeserializer},
+    },
     forward_to_deserialize_any,
 };
 use serde_json::value::RawValue;
@@ -364,29 +367,13 @@ impl<'de> Deserializer<'de> for TrustedText<'de> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, Self::Error> {
-        visitor.visit_map(SingleEntry { name: Some(name), text: self.0 })
+        let entry = (BorrowedStrDeserializer::new(name), BorrowedStrDeserializer::new(self.0));
+        visitor.visit_map(MapDeserializer::new(std::iter::once(entry)))
     }
 
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct seq
         tuple tuple_struct map struct enum identifier ignored_any
-    }
-}
-
-struct SingleEntry<'de> {
-    name: Option<&'static str>,
-    text: &'de str,
-}
-
-impl<'de> MapAccess<'de> for SingleEntry<'de> {
-    type Error = de::value::Error;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Self::Error> {
-        self.name.take().map(|name| seed.deserialize(BorrowedStrDeserializer::new(name))).transpose()
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Self::Error> {
-        seed.deserialize(BorrowedStrDeserializer::new(self.text))
     }
 }
 
