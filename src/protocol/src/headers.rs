@@ -15,7 +15,7 @@ use super::{
     ErrorKind, McpError, Revision,
     envelope::{Message, Notification, Request},
     json, negotiate,
-    params::{Meta, keys},
+    params::{Meta, invalid_member, keys},
 };
 
 // The names of the headers in lower case. They are compared without regard to case.
@@ -182,8 +182,7 @@ fn is_envelope_error(error: &McpError) -> bool {
 
 /// Returns the protocol version, after checking that `_meta` has all required members.
 fn required_version<'m>(meta: &'m Meta<'_>) -> Result<&'m str, McpError> {
-    let missing =
-        |key: &str| McpError::invalid_param(&format!("_meta.{key}"), format!("`params._meta.{key}` is missing"));
+    let missing = |key| invalid_member(key, "is missing");
     let version = meta.protocol_version.as_deref().ok_or_else(|| missing(keys::PROTOCOL_VERSION))?;
     if meta.client_capabilities.is_none() {
         return Err(missing(keys::CLIENT_CAPABILITIES));
@@ -221,16 +220,11 @@ fn single_value<'h>(headers: &'h (impl Headers + ?Sized), name: &str) -> Result<
 }
 
 fn check_equal(name: &str, header: &[u8], body: &str) -> Result<(), McpError> {
-    let header = visible_bytes(header).ok_or_else(|| invalid_characters(name))?;
-    if header == body.as_bytes() { Ok(()) } else { Err(mismatch(name, "differs from the body")) }
+    if visible_text(name, header)? == body { Ok(()) } else { Err(mismatch(name, "differs from the body")) }
 }
 
 fn visible_text<'h>(name: &str, header: &'h [u8]) -> Result<&'h str, McpError> {
-    visible_ascii(header).ok_or_else(|| invalid_characters(name))
-}
-
-pub(super) fn invalid_characters(name: &str) -> McpError {
-    mismatch(name, "has characters that a header must not have")
+    visible_ascii(header).ok_or_else(|| mismatch(name, "has characters that a header must not have"))
 }
 
 /// Creates the `-32020` error. The values are not echoed: either side may be hostile, and each knows its own value.
@@ -251,26 +245,22 @@ fn canonical_name(name: &str) -> Cow<'_, str> {
 
 /// Returns the header value without surrounding whitespace, or `None` if it has other characters than visible ASCII, spaces
 /// and tabs.
-pub(crate) fn visible_ascii(value: &[u8]) -> Option<&str> {
-    std::str::from_utf8(visible_bytes(value)?).ok()
-}
-
-/// Like [`visible_ascii`], but returns bytes, which skips the UTF-8 check.
-fn visible_bytes(value: &[u8]) -> Option<&[u8]> {
-    let value = value.trim_ascii();
-    value.iter().all(|b| matches!(b, b'\t' | b' '..=b'~')).then_some(value)
+fn visible_ascii(value: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(value.trim_ascii()).ok()?;
+    text.bytes().all(|b| matches!(b, b'\t' | b' '..=b'~')).then_some(text)
 }
 
 /// Encodes a value for a header: unchanged if possible, else in the Base64 form
 /// (2026-07-28/basic/transports/streamable-http, "Value Encoding").
 #[must_use]
 pub fn encode_value(value: &str) -> Cow<'_, str> {
-    let bytes = value.as_bytes();
-    let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    let is_plain = bytes.iter().all(|b| matches!(b, b'\t' | b' '..=b'~'));
     let is_marked = value.starts_with("=?base64?") && value.ends_with("?=");
-    let is_safe = is_plain && !is_marked && !is_space(bytes.first()) && !is_space(bytes.last());
-    if is_safe { Cow::Borrowed(value) } else { Cow::Owned(format!("=?base64?{}?=", STANDARD.encode(bytes))) }
+    // Whitespace around a value is not part of it.
+    let is_plain = visible_ascii(value.as_bytes()) == Some(value);
+    if is_plain && !is_marked {
+        return Cow::Borrowed(value);
+    }
+    Cow::Owned(format!("=?base64?{}?=", STANDARD.encode(value)))
 }
 
 /// Decodes the Base64 form of a value. The markers are case-sensitive; other values are returned unchanged.

@@ -447,7 +447,8 @@ fn read_members<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Re
     Ok(meta)
 }
 
-fn invalid_member(key: &str, problem: &str) -> McpError {
+/// Returns the error about a member of `_meta`.
+pub(crate) fn invalid_member(key: &str, problem: &str) -> McpError {
     McpError::invalid_param(&format!("_meta.{key}"), format!("`params._meta.{key}` {problem}"))
 }
 
