@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use super::{
     ErrorKind, McpError, RequestId,
     json::{self, scanner::Scanner},
-    outline::{Outline, OutlineBuilder, OutlinedParams},
+    outline::{MemberSpans, Outline, OutlinedParams},
     params::{self, CallToolParams, Meta},
 };
 
@@ -386,7 +386,7 @@ impl<'a> EnvelopeMembers<'a> {
 /// Scans `params`, whose values may have `levels` levels of nesting, and outlines it.
 fn outline_params(scanner: &mut Scanner<'_>, levels: u32) -> Option<Outline> {
     let params_start = scanner.position();
-    let mut outline = OutlineBuilder::default();
+    let mut outline = MemberSpans::default();
     scanner.check_object(|scanner, key, key_start| {
         let value_start = scanner.position();
         if key == "_meta" {

@@ -52,8 +52,9 @@ impl MemberSpan {
 #[derive(Clone, Debug, Default)]
 pub struct Outline(Arc<MemberSpans>);
 
+/// The members that a parser finds in `params`.
 #[derive(Debug, Default)]
-struct MemberSpans {
+pub(super) struct MemberSpans {
     params: Vec<MemberSpan>,
     /// The members of the last `_meta` in `params`.
     meta: Vec<MemberSpan>,
@@ -74,7 +75,7 @@ impl Outline {
             }
             spans.params.push(span);
         }
-        Self(Arc::new(spans))
+        spans.finish()
     }
 
     /// Combines the outline with the `params` that it was built from.
@@ -89,32 +90,28 @@ impl Outline {
     }
 }
 
-/// Builds an outline from the members that a parser finds in `params`.
-#[derive(Default)]
-pub(super) struct OutlineBuilder(MemberSpans);
-
-impl OutlineBuilder {
+impl MemberSpans {
     /// Adds a member of `params`, whose key has no escapes and begins at `start` with its quote. Offsets are relative
     /// to the text of `params`.
     pub(super) fn add_member(&mut self, key: &str, start: usize, value: Range<usize>) {
         if key == "_meta" {
-            self.0.meta_range = Some(value.clone());
+            self.meta_range = Some(value.clone());
         }
-        self.0.params.push(MemberSpan { start, key_len: key.len(), decoded_key: None, value });
+        self.params.push(MemberSpan { start, key_len: key.len(), decoded_key: None, value });
     }
 
     /// Starts a `_meta` and drops the members of an earlier one, because the last one counts.
     pub(super) fn begin_meta(&mut self) {
-        self.0.meta.clear();
+        self.meta.clear();
     }
 
     /// Adds a member of `_meta`, whose key has `key_len` bytes. Offsets are relative to the text of `_meta`.
     pub(super) fn add_meta_member(&mut self, start: usize, key_len: usize, value: Range<usize>) {
-        self.0.meta.push(MemberSpan { start, key_len, decoded_key: None, value });
+        self.meta.push(MemberSpan { start, key_len, decoded_key: None, value });
     }
 
     pub(super) fn finish(self) -> Outline {
-        Outline(Arc::new(self.0))
+        Outline(Arc::new(self))
     }
 }
 
