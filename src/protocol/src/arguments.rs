@@ -1,4 +1,4 @@
-//! Checks tool arguments that go to review, and hashes what was reviewed.
+//! Checks tool arguments that go to review, and hashes texts that were reviewed.
 //!
 //! Two parsers of `{"a":1,"a":2}` may see two different values: the reviewer could approve one value and the provider use the
 //! other. Duplicate keys are therefore refused at any depth, in one pass over the text without recursion.
@@ -63,7 +63,9 @@ pub fn canonical_text_hash(text: &str) -> String {
     text_hash(canonical.as_deref().unwrap_or(text))
 }
 
-fn text_hash(text: &str) -> String {
+/// Returns `sha256:<hex>` of a text with plain SHA-256, so that standard tools can verify it.
+#[must_use]
+pub fn text_hash(text: &str) -> String {
     // `Bytes` formats itself as hexadecimal, unlike the digest.
     format!("sha256:{:x}", Bytes::copy_from_slice(&Sha256::digest(text)))
 }

@@ -1,10 +1,12 @@
 //! Hashes of a change: of the content shown to a reviewer (`digest`) and of the state that it was computed against
 //! (`fingerprint`). Every part is hashed with its length, so that different inputs never hash the same bytes.
 
+use bytes::Bytes;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use super::{Change, PreviewNote, ServerIdentity, Target};
+pub use countersign_protocol::arguments::text_hash;
 
 /// SHA-256 over parts that are each preceded by their length.
 #[derive(Clone)]
@@ -53,13 +55,8 @@ impl PartHasher {
 /// Formats bytes as lower-case hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut out = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        out.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        out.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    out
+    // `Bytes` formats itself as hexadecimal, unlike a slice.
+    format!("{:x}", Bytes::copy_from_slice(bytes))
 }
 
 /// Hashes the live state that a preview was computed against: names and values, in the order given.
@@ -75,7 +72,7 @@ pub fn fingerprint(parts: &[(&str, &str)]) -> String {
 /// Hashes the bytes of a call's arguments for the audit trail and [`super::Edit`]; equals the output of `sha256sum`.
 #[must_use]
 pub fn arguments_hash(arguments: &RawValue) -> String {
-    bytes_hash(arguments.get())
+    text_hash(arguments.get())
 }
 
 /// Hashes the stored JSON of a change for the audit trail.
@@ -84,12 +81,6 @@ pub fn body_hash(text: &str) -> String {
     let mut hasher = PartHasher::new("countersign.change.1");
     hasher.add_part(text.as_bytes());
     hasher.finish()
-}
-
-/// Hashes the bytes of a text with plain SHA-256, so that standard tools can verify the hash.
-#[must_use]
-pub fn bytes_hash(text: &str) -> String {
-    format!("sha256:{}", hex(&Sha256::digest(text.as_bytes())))
 }
 
 impl Change {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::{Change, Diff, PlanStep, Verification, digest::bytes_hash};
+use super::{Change, Diff, PlanStep, Verification, digest::text_hash};
 
 /// The smallest size, in bytes, of a change that may count as large. The index of large changes uses the same limit.
 pub const LARGE_CHANGE_MIN_BYTES: u64 = 64 << 10;
@@ -31,14 +31,14 @@ impl Redaction {
     /// Returns `true` if the agent proposed exactly these arguments.
     #[must_use]
     pub fn was_proposed_with(&self, arguments: &RawValue) -> bool {
-        *self.proposed_arguments.as_ref().unwrap_or(&self.arguments) == bytes_hash(arguments.get())
+        *self.proposed_arguments.as_ref().unwrap_or(&self.arguments) == text_hash(arguments.get())
     }
 }
 
 /// Returns the change without its contents. The version stays, because this is not a transition.
 #[must_use]
 pub fn redact(change: &Change, at: Timestamp) -> Change {
-    let hash = |raw: &Arc<RawValue>| bytes_hash(raw.get());
+    let hash = |raw: &Arc<RawValue>| text_hash(raw.get());
     let redacted = Redaction {
         at,
         arguments: hash(&change.arguments),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{testing::*, upkeep::prune};
 use countersign_config::RetentionConfig;
-use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, digest::bytes_hash};
+use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, digest::text_hash};
 use countersign_store::StoreLocation;
 
 const DAY: u64 = 86_400;
@@ -66,8 +66,8 @@ async fn contents_are_pruned_first_then_the_change() {
     assert_eq!((&pruned.summary, &pruned.digest, &pruned.decisions), (&old.summary, &old.digest, &old.decisions));
     assert!(pruned.result.is_none() && pruned.diff.fields.is_empty());
     let redacted = pruned.redacted.clone().unwrap();
-    assert_eq!(redacted.arguments, bytes_hash(secret));
-    assert_eq!(redacted.result, Some(bytes_hash(old.result.as_ref().unwrap().get())));
+    assert_eq!(redacted.arguments, text_hash(secret));
+    assert_eq!(redacted.result, Some(text_hash(old.result.as_ref().unwrap().get())));
     assert_eq!(bench.get(&open.id).await.arguments.get(), r#"{"open":"kept"}"#, "open changes are never pruned");
     assert_eq!(bench.get(&young.id).await.arguments.get(), r#"{"young":1}"#);
     assert_eq!(trail(&bench, &old.id).await.last().unwrap(), "redacted");
@@ -284,7 +284,7 @@ async fn large_failed_changes_lose_their_contents_after_a_day() {
     for id in [&withdrawn.id, &rejected.id] {
         let pruned = bench.get(id).await;
         let redacted = pruned.redacted.as_ref().unwrap();
-        assert_eq!(redacted.arguments, bytes_hash(&large));
+        assert_eq!(redacted.arguments, text_hash(&large));
         assert!(pruned.arguments.get() == "{}" && pruned.diff.fields.is_empty());
     }
     for id in [&small_rejected.id, &ran.id, &open.id] {
