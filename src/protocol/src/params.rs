@@ -11,6 +11,7 @@ use serde::{
     de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 use serde_json::{Map, Value, value::RawValue};
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use super::{
     McpError, RequestId,
@@ -272,8 +273,11 @@ pub struct Implementation {
 }
 
 /// Syslog severities, least severe first (2026-07-28/server/utilities/logging, "Log Levels").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, EnumString, IntoStaticStr, VariantArray,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum LoggingLevel {
     Debug,
     Info,
@@ -287,35 +291,17 @@ pub enum LoggingLevel {
 
 impl LoggingLevel {
     /// All levels, least severe first.
-    pub const ALL: [Self; 8] = [
-        Self::Debug,
-        Self::Info,
-        Self::Notice,
-        Self::Warning,
-        Self::Error,
-        Self::Critical,
-        Self::Alert,
-        Self::Emergency,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Parses the name of a level, which is lower case.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|level| level.as_str() == text)
+        text.parse().ok()
     }
 
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Debug => "debug",
-            Self::Info => "info",
-            Self::Notice => "notice",
-            Self::Warning => "warning",
-            Self::Error => "error",
-            Self::Critical => "critical",
-            Self::Alert => "alert",
-            Self::Emergency => "emergency",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

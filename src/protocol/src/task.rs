@@ -3,6 +3,8 @@
 
 use std::{borrow::Cow, time::Duration};
 
+use strum::{EnumString, IntoStaticStr};
+
 use crate::{
     ErrorKind, McpError,
     json::{member, string},
@@ -31,7 +33,8 @@ pub fn task_support(definition: &str) -> Option<Cow<'_, str>> {
 }
 
 /// The status of a task. Both eras have the same values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Status {
     Working,
     InputRequired,
@@ -44,14 +47,7 @@ impl Status {
     /// Returns the `status` of a task, or `None` if it is missing or unknown.
     #[must_use]
     pub fn parse(task: &str) -> Option<Self> {
-        Some(match member(task, "status").and_then(string)?.as_ref() {
-            "working" => Self::Working,
-            "input_required" => Self::InputRequired,
-            "completed" => Self::Completed,
-            "failed" => Self::Failed,
-            "cancelled" => Self::Cancelled,
-            _ => return None,
-        })
+        member(task, "status").and_then(string)?.parse().ok()
     }
 
     /// Returns the `status` of a task as its upstream described it.
@@ -64,14 +60,8 @@ impl Status {
     }
 
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Working => "working",
-            Self::InputRequired => "input_required",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     #[must_use]

@@ -86,7 +86,7 @@ impl UpstreamConnection {
         let level = level.filter(|_| self.features.logging && self.era == Era::Legacy)?;
         let mut levels = self.log_levels.lock();
         levels.counts[level as usize] += 1;
-        let most_verbose = LoggingLevel::ALL.into_iter().find(|level| levels.counts[*level as usize] > 0);
+        let most_verbose = LoggingLevel::ALL.iter().copied().find(|level| levels.counts[*level as usize] > 0);
         let to_send = most_verbose.filter(|_| levels.sent_level != most_verbose);
         levels.sent_level = most_verbose;
         Some(LogLevelRequest { log_levels: &self.log_levels, level, to_send })
