@@ -307,6 +307,17 @@ pub(crate) fn max_growth(edits: &[(&str, MemberEdit<'_>)]) -> usize {
     edits.iter().map(added_len).sum()
 }
 
+/// Writes an object with these members, whose values are JSON text.
+#[must_use]
+pub fn object<'a>(members: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    let mut out = String::from("{");
+    for (index, (key, value)) in members.into_iter().enumerate() {
+        push_member(&mut out, index == 0, key, value);
+    }
+    out.push('}');
+    out
+}
+
 fn push_member(out: &mut String, is_first: bool, key: &str, value: &str) {
     if !is_first {
         out.push(',');

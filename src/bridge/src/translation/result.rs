@@ -9,7 +9,7 @@ use super::request::RequestKind;
 use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
-    json::{MemberEdit, add_members, edit, elements, map_elements, member, members, push_quoted, quoted, string},
+    json::{MemberEdit, edit, elements, map_elements, member, members, object, quoted, string},
     params::keys,
 };
 use countersign_upstream::NegotiatedSession;
@@ -213,7 +213,7 @@ impl<'a> ResultAdapter<'a> {
     fn meta_with_server_info(&self, parsed: &ResultMembers<'_>) -> Option<String> {
         let meta = parsed.meta.filter(|meta| meta.starts_with('{'));
         match (&self.upstream.server_info, meta) {
-            (Some(info), None) => Some(add_members("{}", &[(keys::SERVER_INFO, info.get())])),
+            (Some(info), None) => Some(object([(keys::SERVER_INFO, info.get())])),
             (Some(info), Some(meta)) => Some(edit(meta, &[(keys::SERVER_INFO, MemberEdit::SetIfMissing(info.get()))])),
             (None, None) => Some(SERVER_META.to_owned()),
             (None, Some(_)) => None,
@@ -244,29 +244,20 @@ pub fn input_required_result<'q>(
     state: Option<&str>,
     meta: &str,
 ) -> String {
-    let mut out = String::from(r#"{"resultType":"input_required","inputRequests":{"#);
-    for (index, (key, method, params)) in requests.enumerate() {
-        if index > 0 {
-            out.push(',');
-        }
-        push_quoted(&mut out, key);
-        out.push_str(r#":{"method":"#);
-        push_quoted(&mut out, method);
-        if let Some(params) = params {
-            out.push_str(r#","params":"#);
-            out.push_str(params);
-        }
-        out.push('}');
-    }
-    out.push('}');
-    if let Some(state) = state {
-        out.push_str(r#","requestState":"#);
-        push_quoted(&mut out, state);
-    }
-    out.push_str(r#","_meta":"#);
-    out.push_str(meta);
-    out.push('}');
-    out
+    let requests: Vec<(&str, String)> =
+        requests.map(|(key, method, params)| (key, input_request(method, params))).collect();
+    let requests = object(requests.iter().map(|(key, request)| (*key, request.as_str())));
+    let state = state.map(quoted);
+    let type_and_requests = [("resultType", r#""input_required""#), ("inputRequests", requests.as_str())];
+    let state = state.iter().map(|state| ("requestState", state.as_str()));
+    object(type_and_requests.into_iter().chain(state).chain([("_meta", meta)]))
+}
+
+/// Returns a question as `inputRequests` contain it, as JSON text.
+#[must_use]
+pub fn input_request(method: &str, params: Option<&str>) -> String {
+    let method = quoted(method);
+    object([("method", method.as_str())].into_iter().chain(params.map(|params| ("params", params))))
 }
 
 /// Adapts content for one client: exposes URIs, and removes or replaces what the client's revision lacks. Its methods
