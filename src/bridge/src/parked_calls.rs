@@ -20,13 +20,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    questions::{self, DeclinedQuestions, MessageRecipient, Relay},
+    questions::{AcceptedQuestion, MessageRecipient, Relay, StatelessClient},
     request_state::{Binding, StateKind, StateSealer, invalid_state},
 };
 use countersign_protocol::{
     ErrorKind, McpError, RequestId,
     json::{members, string},
-    negotiate::ClientCapabilities,
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
 use countersign_upstream::Response;
@@ -119,12 +118,7 @@ struct OpenQuestion {
 pub struct RunningCall {
     work: LocalBoxFuture<'static, Result<Response, McpError>>,
     requests: mpsc::Receiver<UpstreamRequest>,
-    capabilities: ClientCapabilities,
-    /// The client's own declaration as JSON text. `capabilities` may be only a part of it.
-    declared_capabilities: Arc<str>,
-    /// The name of the upstream.
-    upstream: String,
-    declined: DeclinedQuestions,
+    client: StatelessClient,
     open_questions: Vec<OpenQuestion>,
     outcome: Option<Result<Response, McpError>>,
     is_finished: bool,
@@ -138,23 +132,10 @@ impl RunningCall {
     pub fn new(
         work: LocalBoxFuture<'static, Result<Response, McpError>>,
         requests: mpsc::Receiver<UpstreamRequest>,
-        capabilities: ClientCapabilities,
-        declared_capabilities: Arc<str>,
-        upstream: String,
+        client: StatelessClient,
         early_answers: Answers,
     ) -> Self {
-        Self {
-            work,
-            requests,
-            capabilities,
-            declared_capabilities,
-            upstream,
-            declined: DeclinedQuestions::default(),
-            open_questions: Vec::new(),
-            outcome: None,
-            is_finished: false,
-            early_answers,
-        }
+        Self { work, requests, client, open_questions: Vec::new(), outcome: None, is_finished: false, early_answers }
     }
 
     /// Runs the call until it ends or has questions for the client.
@@ -201,11 +182,9 @@ impl RunningCall {
                 while let Ok(request) = self.requests.try_recv() {
                     self.take_question(request);
                 }
-                self.outcome = Some(outcome.and_then(|response| {
-                    match self.declined.capability_error(&response, &self.declared_capabilities, &self.upstream) {
-                        Some(error) => Err(error),
-                        None => Ok(response),
-                    }
+                self.outcome = Some(outcome.and_then(|response| match self.client.capability_error(&response) {
+                    Some(error) => Err(error),
+                    None => Ok(response),
                 }));
             }
             Some(request) = self.requests.recv() => self.take_question(request),
@@ -215,21 +194,13 @@ impl RunningCall {
 
     /// Adds a question of the upstream to the open ones, or answers it at once if it can.
     fn take_question(&mut self, request: UpstreamRequest) {
-        let UpstreamRequest { id, method, params, reply, cancelled } = request;
-        if let Err(refused) =
-            questions::check_capabilities(&self.capabilities, &method, params.as_deref().map(RawValue::get))
-        {
-            self.declined.record(&method, params);
-            return reply.answer(Err(refused));
-        }
+        let Some(accepted) = self.client.accept(request) else { return };
+        let AcceptedQuestion { id, method, params, reply, cancelled } = accepted;
         let (key, is_string) = self.question_key(&id);
         // A numeric id does not identify a question, but the client may know a string id from an earlier call.
         if let Some(answer) = is_string.then(|| self.early_answers.remove(&key)).flatten() {
             return reply.answer(Ok(answer));
         }
-        let params = params.as_deref().map(RawValue::get);
-        let params =
-            questions::params_for_client(&self.upstream, &method, params, countersign_protocol::Revision::MODERN, None);
         self.open_questions.push(OpenQuestion { content: ClientQuestion { key, method, params }, reply, cancelled });
     }
 

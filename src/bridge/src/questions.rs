@@ -2,17 +2,16 @@
 //! accepts and adapts them to it (2025-11-25/client/*, 2026-07-28/client/*). [`Relay`] carries questions and
 //! notifications to the client of a call, and [`ClientAsker`] asks a handshake-era client.
 
-use std::{
-    future::Future,
-    sync::{Arc, OnceLock},
-};
+mod stateless_client;
+
+use std::{future::Future, sync::Arc};
 
 use futures_util::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::mpsc;
 
-use crate::translation::{result::ResultMembers, task_shape};
+use crate::translation::task_shape;
 use countersign_config::UpstreamConfig;
 use countersign_exchange::{
     ask::{AskError, ask},
@@ -20,7 +19,7 @@ use countersign_exchange::{
     reply::RelatedChannel,
 };
 use countersign_protocol::{
-    ErrorKind, McpError, Method, Revision, encode,
+    Era, ErrorKind, McpError, Method, Revision, encode,
     json::{MemberEdit, edit, member, members, string},
     negotiate::ClientCapabilities,
     params::LoggingLevel,
@@ -34,6 +33,8 @@ pub use countersign_domain::questions::{
     elicitation::{attribute_params, attribute_requests, params_for_client},
     is_url_elicitation, missing_capability,
 };
+
+pub use stateless_client::{AcceptedQuestion, DeclinedQuestions, StatelessClient};
 
 const INTERNAL: i64 = ErrorKind::Internal.number();
 
@@ -121,28 +122,39 @@ impl ClientAsker<'_> {
             tokio::select! {
                 biased;
                 response = &mut work => return response,
-                Some(request) = requests.recv() => open_questions.push(Box::pin(self.ask_client(request))),
+                Some(request) = requests.recv() => open_questions.push(Box::pin(self.answer(request))),
                 Some(()) = open_questions.next(), if !open_questions.is_empty() => {}
             }
         }
     }
 
-    /// Asks the client one question and passes its answer to the upstream.
-    async fn ask_client(&self, request: UpstreamRequest) {
+    /// Asks the client one question. See [`adapt_params`] for `elicitation_id`.
+    ///
+    /// # Errors
+    /// The errors of [`ask`].
+    pub async fn ask(
+        &self,
+        method: &str,
+        params: Option<&str>,
+        elicitation_id: Option<&str>,
+    ) -> Result<Box<RawValue>, AskError> {
+        let exchange = self.exchange;
+        let mut params = params_for_client(self.upstream, method, params, exchange.revision(), elicitation_id);
+        if let Some(task) = self.task {
+            params = Some(task_shape::with_related_task(params.as_deref().unwrap_or("{}"), task));
+        }
+        ask(&exchange.session, &exchange.related, method, params.as_deref()).await
+    }
+
+    /// Asks the client the question of a request and passes its answer to the upstream.
+    async fn answer(&self, request: UpstreamRequest) {
         let UpstreamRequest { method, params, reply, cancelled, .. } = request;
         let params = params.as_deref().map(RawValue::get);
         if let Err(refused) = check_capabilities(self.capabilities, &method, params) {
             return reply.answer(Err(refused));
         }
-        let exchange = self.exchange;
-        let mut params = params_for_client(self.upstream, &method, params, exchange.revision(), None);
-        if let Some(task) = self.task {
-            params = Some(task_shape::with_related_task(params.as_deref().unwrap_or("{}"), task));
-        }
         tokio::select! {
-            answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()) => {
-                reply.answer(answer.map_err(|error| refusal_error(&error)));
-            }
+            answer = self.ask(&method, params, None) => reply.answer(answer.map_err(|error| refusal_error(&error))),
             () = cancelled.cancelled() => {}
         }
     }
@@ -160,37 +172,28 @@ pub struct MessageRecipient {
     /// The least severe level of log messages that the client wants.
     log_level: Option<LoggingLevel>,
     revision: Revision,
-    /// `true` if the client understands `notifications/elicitation/complete` (2025-11-25/client/elicitation).
-    understands_url_completion: bool,
 }
 
 impl MessageRecipient {
     /// Returns the client of an exchange.
     #[must_use]
     pub fn for_exchange(exchange: &Exchange, progress_token: Option<&str>, log_level: Option<LoggingLevel>) -> Self {
-        let revision = exchange.revision();
-        Self {
-            related: exchange.related.clone(),
-            progress_token: progress_token.map(Into::into),
-            log_level,
-            revision,
-            // Icons and this notification came with the same revision.
-            understands_url_completion: !exchange.is_modern() && revision.rules().icons,
-        }
+        let progress_token = progress_token.map(Into::into);
+        Self { related: exchange.related.clone(), progress_token, log_level, revision: exchange.revision() }
+    }
+
+    /// Returns `true` if the client understands `notifications/elicitation/complete` (2025-11-25/client/elicitation).
+    fn understands_url_completion(&self) -> bool {
+        // Icons and this notification came with the same revision.
+        self.revision.era() == Era::Legacy && self.revision.rules().icons
     }
 }
 
 #[cfg(test)]
 impl MessageRecipient {
     pub(crate) fn none() -> Self {
-        let revision = Revision::MODERN;
-        Self {
-            related: RelatedChannel::None,
-            progress_token: None,
-            log_level: None,
-            revision,
-            understands_url_completion: false,
-        }
+        let related = RelatedChannel::None;
+        Self { related, progress_token: None, log_level: None, revision: Revision::MODERN }
     }
 }
 
@@ -200,53 +203,6 @@ struct Destination {
     recipient: Option<MessageRecipient>,
     /// The last progress that the client got.
     last_progress: f64,
-}
-
-/// The questions of an upstream that were declined because their client cannot be asked.
-#[derive(Default)]
-pub struct DeclinedQuestions(OnceLock<Mutex<Vec<DeclinedQuestion>>>);
-
-/// The method and the parameters of a declined question.
-type DeclinedQuestion = (String, Option<Box<RawValue>>);
-
-/// The maximum number of declined questions that are remembered. There are only three methods, one of them with two
-/// modes.
-const MAX_DECLINED: usize = 8;
-
-impl DeclinedQuestions {
-    /// Remembers a declined question.
-    pub fn record(&self, method: &str, params: Option<Box<RawValue>>) {
-        let mut all = self.0.get_or_init(Mutex::default).lock();
-        if all.len() < MAX_DECLINED {
-            all.push((method.chars().take(64).collect(), params));
-        }
-    }
-
-    /// Returns the capabilities that the client would have needed for the declined questions, in the form of
-    /// `requiredCapabilities`. `declared` are the capabilities that it has.
-    #[must_use]
-    pub fn missing_capabilities(&self, declared: &ClientCapabilities) -> Option<Value> {
-        let all = self.0.get()?.lock();
-        let questions = all.iter().map(|(method, params)| (method.as_str(), params.as_deref().map(RawValue::get)));
-        missing_capabilities(declared, questions)
-    }
-
-    /// Returns the error for a call that failed after its upstream had asked for something that the client did not
-    /// declare: `-32021` with the capability (2026-07-28/basic/index, "Capabilities"). Returns `None` if the call
-    /// succeeded without an answer. `declared` is the complete declaration of the client as JSON text, including
-    /// capabilities that the configuration withholds.
-    #[must_use]
-    pub fn capability_error(&self, response: &Response, declared: &str, upstream: &str) -> Option<McpError> {
-        // Nearly always nothing was declined, so nothing has to be parsed.
-        self.0.get()?;
-        let missing = self.missing_capabilities(&ClientCapabilities::from_declaration(declared))?;
-        if let Response::Result(result) = response
-            && !ResultMembers::parse(result.get()).is_error
-        {
-            return None;
-        }
-        Some(missing_capability_error(upstream, missing))
-    }
 }
 
 /// Returns the error for a stateless client that did not declare what a server needs (2026-07-28/basic/index,
@@ -358,8 +314,7 @@ impl Relay {
     /// gateway does not know are passed on.
     #[must_use]
     pub fn new(recipient: MessageRecipient, forwards_unknown: bool) -> Arc<Self> {
-        let (destination, declined) = (Mutex::new(Destination::new(recipient)), DeclinedQuestions::default());
-        Arc::new(Self { destination, questions: None, declined, forwards_unknown })
+        Self::with_channel(recipient, None, forwards_unknown)
     }
 
     /// Creates a relay that passes the upstream's questions to the returned receiver.
@@ -369,9 +324,16 @@ impl Relay {
         forwards_unknown: bool,
     ) -> (Arc<Self>, mpsc::Receiver<UpstreamRequest>) {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_QUESTIONS);
-        let (destination, declined) = (Mutex::new(Destination::new(recipient)), DeclinedQuestions::default());
-        let relay = Self { destination, questions: Some(sender), declined, forwards_unknown };
-        (Arc::new(relay), receiver)
+        (Self::with_channel(recipient, Some(sender), forwards_unknown), receiver)
+    }
+
+    fn with_channel(
+        recipient: MessageRecipient,
+        questions: Option<mpsc::Sender<UpstreamRequest>>,
+        forwards_unknown: bool,
+    ) -> Arc<Self> {
+        let destination = Mutex::new(Destination::new(Some(recipient)));
+        Arc::new(Self { destination, questions, declined: DeclinedQuestions::default(), forwards_unknown })
     }
 
     /// Returns the questions that were declined.
@@ -382,13 +344,13 @@ impl Relay {
 
     /// Redirects further messages to another request of the client, or discards them if there is none.
     pub fn redirect_to(&self, recipient: Option<MessageRecipient>) {
-        *self.destination.lock() = Destination { recipient, last_progress: f64::NEG_INFINITY };
+        *self.destination.lock() = Destination::new(recipient);
     }
 }
 
 impl Destination {
-    fn new(recipient: MessageRecipient) -> Self {
-        Self { recipient: Some(recipient), last_progress: f64::NEG_INFINITY }
+    fn new(recipient: Option<MessageRecipient>) -> Self {
+        Self { recipient, last_progress: f64::NEG_INFINITY }
     }
 }
 
@@ -417,7 +379,7 @@ impl Listener for Relay {
                     recipient.related.send(encode::notification(&notification.method, params));
                 }
             }
-            "notifications/elicitation/complete" if recipient.understands_url_completion => {
+            "notifications/elicitation/complete" if recipient.understands_url_completion() => {
                 recipient.related.send(encode::notification(&notification.method, params));
             }
             // An unknown notification may belong to an extension that both sides declare; other clients ignore it.

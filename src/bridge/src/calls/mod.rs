@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::{
     parked_calls::ParkedCalls,
-    questions::{self, ClientAsker, MessageRecipient, Relay},
+    questions::{self, MessageRecipient, Relay},
     request_state::StateSealer,
     tasks::{self, Tasks},
     translation::request::{RequestKind, RequestedItem},
@@ -242,12 +242,6 @@ async fn call_in_handshake_era(prepared: &PreparedCall<'_>) -> Result<Response, 
         return upstream.call(&prepared.caller, &outgoing, Relay::new(prepared.recipient(), true)).await;
     }
     let (relay, requests) = Relay::with_questions(prepared.recipient(), true);
-    let asker = ClientAsker {
-        exchange: prepared.call.exchange,
-        upstream: &upstream.config.name,
-        capabilities: &prepared.caller.capabilities,
-        task: None,
-    };
     // Boxed, because the future would otherwise be stored twice.
-    asker.run(Box::pin(upstream.call(&prepared.caller, &outgoing, relay)), requests).await
+    prepared.client_asker().run(Box::pin(upstream.call(&prepared.caller, &outgoing, relay)), requests).await
 }

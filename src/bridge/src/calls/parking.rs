@@ -57,9 +57,7 @@ pub async fn call_or_resume(prepared: &PreparedCall<'_>) -> Result<Reply, McpErr
     let mut running_call = RunningCall::new(
         Box::pin(async move { upstream.call(&caller, &outgoing, listener).await }),
         requests,
-        prepared.caller.capabilities.clone(),
-        Arc::clone(&prepared.call.exchange.facts.capabilities),
-        prepared.call.upstream.config.name.clone(),
+        prepared.stateless_client(),
         retry_params.answers,
     );
     match running_call.advance().await {

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{Call, build_caller};
 use crate::{
-    questions::MessageRecipient,
+    questions::{ClientAsker, MessageRecipient, StatelessClient},
     tasks,
     translation::{
         request::{self, DeclaredClient, RequestDraft, RequestKind, client_info},
@@ -202,6 +202,18 @@ impl<'a> PreparedCall<'a> {
         MessageRecipient::for_exchange(self.call.exchange, token, self.caller.log_level)
     }
 
+    /// Returns the asker of a client of the handshake era.
+    pub(super) fn client_asker(&self) -> ClientAsker<'_> {
+        let (exchange, upstream) = (self.call.exchange, &self.call.upstream.config.name);
+        ClientAsker { exchange, upstream, capabilities: &self.caller.capabilities, task: None }
+    }
+
+    /// Returns the client of the call, which is stateless.
+    pub(super) fn stateless_client(&self) -> StatelessClient {
+        let declared = Arc::clone(&self.call.exchange.facts.capabilities);
+        StatelessClient::new(self.caller.capabilities.clone(), declared, self.call.upstream.config.name.clone())
+    }
+
     /// Returns the adapter for results of this call.
     pub(super) fn result_adapter(&self) -> result::ResultAdapter<'_> {
         result::ResultAdapter {
@@ -215,7 +227,7 @@ impl<'a> PreparedCall<'a> {
     /// Returns `_meta` of a result that the gateway creates on the upstream's behalf.
     pub(super) fn server_meta(&self) -> Cow<'_, str> {
         match &self.negotiated.server_info {
-            Some(info) => json::add_members("{}", &[(keys::SERVER_INFO, info.get())]).into(),
+            Some(info) => json::object([(keys::SERVER_INFO, info.get())]).into(),
             None => SERVER_META.into(),
         }
     }

@@ -176,13 +176,9 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
             if !prepared.requests_client_task() {
                 return Ok(None);
             }
-            let declared = Arc::clone(&prepared.call.exchange.facts.capabilities);
-            let upstream = prepared.call.upstream;
-            let capabilities = prepared.caller.capabilities.clone();
-            let name = upstream.config.name.clone();
-            let awaited = AwaitedTask::new(created, capabilities, declared, name, memory_share(prepared));
+            let awaited = AwaitedTask::new(created, prepared.stateless_client(), memory_share(prepared));
             let task = register(prepared, created, TaskKind::LegacyUpstream(awaited.clone()))?;
-            awaited.wait_in_background(&task, upstream);
+            awaited.wait_in_background(&task, prepared.call.upstream);
             let described = task_shape::to_modern(created, &task.alias, Status::Working, None);
             let json = task_shape::with_result_type(&described, "task");
             let meta = ("_meta", MemberEdit::Set(SERVER_META));

@@ -14,7 +14,7 @@ use crate::{
         result::{ResultMembers, ResultType},
     },
 };
-use countersign_exchange::{ask::ask, reply::Reply};
+use countersign_exchange::reply::Reply;
 use countersign_protocol::{
     ErrorKind, McpError,
     json::{Member, MemberEdit, edit, member, members, quoted, string},
@@ -135,19 +135,14 @@ async fn ask_client(
     requests: &[Member<'_>],
     elicitation_ids: &mut Vec<String>,
 ) -> Result<Vec<Box<RawValue>>, McpError> {
-    let exchange = prepared.call.exchange;
+    let asker = &prepared.client_asker();
     let questions = requests.iter().map(|request| {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
         let elicitation_id = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
-        if let Some(elicitation_id) = &elicitation_id {
-            elicitation_ids.push(elicitation_id.clone());
-        }
-        let upstream = &prepared.call.upstream.config.name;
-        let params =
-            questions::params_for_client(upstream, &method, params, exchange.revision(), elicitation_id.as_deref());
+        elicitation_ids.extend(elicitation_id.clone());
         async move {
-            let answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()).await;
+            let answer = asker.ask(&method, params, elicitation_id.as_deref()).await;
             (method, answer)
         }
     });

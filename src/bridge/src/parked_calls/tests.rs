@@ -1,5 +1,5 @@
 use super::*;
-use countersign_protocol::rpc_error::RpcError;
+use countersign_protocol::{negotiate::ClientCapabilities, rpc_error::RpcError};
 
 const ALL_EXCEPT_ROOTS: ClientCapabilities = ClientCapabilities {
     elicitation_form: true,
@@ -35,19 +35,10 @@ fn question(id: &str, method: &str, params: Option<&str>) -> (UpstreamRequest, A
 fn running_call() -> (RunningCall, mpsc::Sender<UpstreamRequest>, oneshot::Sender<Result<Response, McpError>>) {
     let (questions, requests) = mpsc::channel(64);
     let (end, ended) = oneshot::channel();
-    let running_call = RunningCall {
-        work: Box::pin(async move { ended.await.unwrap() }),
-        requests,
-        capabilities: ALL_EXCEPT_ROOTS,
-        declared_capabilities: r#"{"elicitation":{"form":{},"url":{}},"sampling":{}}"#.into(),
-        upstream: "s".to_owned(),
-        declined: DeclinedQuestions::default(),
-        open_questions: Vec::new(),
-        outcome: None,
-        is_finished: false,
-        early_answers: Answers::new(),
-    };
-    (running_call, questions, end)
+    let work = Box::pin(async move { ended.await.unwrap() });
+    let declared = r#"{"elicitation":{"form":{},"url":{}},"sampling":{}}"#;
+    let client = StatelessClient::new(ALL_EXCEPT_ROOTS, declared.into(), "s".to_owned());
+    (RunningCall::new(work, requests, client, Answers::new()), questions, end)
 }
 
 #[actix::test]

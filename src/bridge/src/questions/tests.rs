@@ -47,7 +47,6 @@ fn relay(token: Option<&str>, level: Option<LoggingLevel>, revision: Revision) -
         progress_token: token.map(Into::into),
         log_level: level,
         revision,
-        understands_url_completion: revision == Revision::V2025_11_25,
     };
     (Relay::new(recipient, true), queue)
 }

@@ -18,15 +18,14 @@ use super::{
     table::{Task, unknown_task_error},
 };
 use crate::{
-    questions::{self, DeclinedQuestions},
-    translation::task_shape,
+    questions::{AcceptedQuestion, StatelessClient},
+    translation::{result::input_request, task_shape},
 };
 use countersign_exchange::{ask::ANSWER_TIMEOUT, memory::MemoryShare};
 use countersign_protocol::{
     ErrorKind, McpError, Revision, encode,
     error::code_for_client,
-    json::{MemberEdit, edit, members, merge_meta, push_quoted, quoted},
-    negotiate::ClientCapabilities,
+    json::{MemberEdit, edit, members, merge_meta, object},
     params::keys,
     rpc_error::RpcError,
     task::{self, Status},
@@ -45,7 +44,7 @@ struct OpenQuestion {
     /// The key of the answer: the number of the question in its task. A key must never be used again for the same task
     /// (ext-tasks).
     key: String,
-    /// `{"method": …, "params": …}`
+    /// The question as `inputRequests` contain it, as JSON text.
     json: String,
     reply: Replier,
     cancelled: CancellationToken,
@@ -63,12 +62,7 @@ pub struct AwaitedTask {
     /// The number of questions that the upstream has asked.
     question_count: AtomicU64,
     pub outcome: Arc<KeptOutcome>,
-    capabilities: ClientCapabilities,
-    /// The client's own declaration as JSON text. `capabilities` may be only a part of it.
-    declared_capabilities: Arc<str>,
-    /// The name of the upstream.
-    upstream: String,
-    declined: DeclinedQuestions,
+    client: StatelessClient,
     /// Ends the wait for the result.
     cancelled: CancellationToken,
 }
@@ -76,23 +70,14 @@ pub struct AwaitedTask {
 impl AwaitedTask {
     /// Creates the state of a task from its description. `share` is an empty share of the task's principal.
     #[must_use]
-    pub fn new(
-        task: &str,
-        capabilities: ClientCapabilities,
-        declared_capabilities: Arc<str>,
-        upstream: String,
-        share: MemoryShare,
-    ) -> Arc<Self> {
+    pub fn new(task: &str, client: StatelessClient, share: MemoryShare) -> Arc<Self> {
         Arc::new(Self {
             upstream_id: task::task_id(task),
             task: Mutex::new(task.into()),
             open_questions: Mutex::default(),
             question_count: AtomicU64::new(0),
             outcome: KeptOutcome::new(share),
-            capabilities,
-            declared_capabilities,
-            upstream,
-            declined: DeclinedQuestions::default(),
+            client,
             cancelled: CancellationToken::new(),
         })
     }
@@ -173,7 +158,7 @@ impl AwaitedTask {
     /// declare. Otherwise its error gets a code that the client's era knows.
     fn with_capability_error(&self, response: Result<Response, McpError>) -> Result<Response, McpError> {
         let response = response?;
-        if let Some(error) = self.declined.capability_error(&response, &self.declared_capabilities, &self.upstream) {
+        if let Some(error) = self.client.capability_error(&response) {
             let data = RawValue::from_string(error.data().to_string()).ok();
             let code = error.kind.number();
             return Ok(Response::Error(RpcError { code, message: error.message.to_string(), data, status: None }));
@@ -220,14 +205,7 @@ impl AwaitedTask {
         if open_questions.is_empty() {
             return Ok(task_shape::to_modern(&task, alias, Status::Working, None));
         }
-        let mut requests = String::new();
-        for question in open_questions.iter() {
-            requests.push(if requests.is_empty() { '{' } else { ',' });
-            push_quoted(&mut requests, &question.key);
-            requests.push(':');
-            requests.push_str(&question.json);
-        }
-        requests.push('}');
+        let requests = object(open_questions.iter().map(|question| (&*question.key, &*question.json)));
         Ok(task_shape::to_modern(&task, alias, Status::InputRequired, Some(("inputRequests", &requests))))
     }
 
@@ -261,22 +239,12 @@ impl Listener for AwaitedTask {
     }
 
     fn handle_request(&self, request: UpstreamRequest) {
-        let UpstreamRequest { method, params, reply, cancelled, .. } = request;
-        if let Err(refused) =
-            questions::check_capabilities(&self.capabilities, &method, params.as_deref().map(RawValue::get))
-        {
-            self.declined.record(&method, params);
-            return reply.answer(Err(refused));
-        }
-        let params = params.as_deref().map(RawValue::get);
-        let key = self.question_count.fetch_add(1, Ordering::Relaxed).to_string();
-        let quoted_method = quoted(&method);
-        let json = match questions::params_for_client(&self.upstream, &method, params, Revision::MODERN, None) {
-            Some(params) => {
-                format!(r#"{{"method":{quoted_method},"params":{}}}"#, task_shape::without_related_task(&params))
-            }
-            None => format!(r#"{{"method":{quoted_method}}}"#),
+        let Some(AcceptedQuestion { method, params, reply, cancelled, .. }) = self.client.accept(request) else {
+            return;
         };
+        let key = self.question_count.fetch_add(1, Ordering::Relaxed).to_string();
+        let params = params.map(|params| task_shape::without_related_task(&params));
+        let json = input_request(&method, params.as_deref());
         let mut open_questions = self.open_questions.lock();
         if open_questions.len() < MAX_OPEN_QUESTIONS {
             let deadline = Instant::now() + ANSWER_TIMEOUT;
@@ -305,14 +273,15 @@ pub fn task_notification(task: &str, subscription: &str) -> bytes::Bytes {
 mod tests {
     use super::*;
     use countersign_exchange::memory::MemoryBudget;
-    use countersign_protocol::{RequestId, json::member};
+    use countersign_protocol::{RequestId, json::member, negotiate::ClientCapabilities};
     use countersign_upstream::testing::fake::question;
 
     #[test]
     fn answer_reaches_its_question_whatever_the_request_ids() {
         let capabilities = ClientCapabilities { elicitation_form: true, ..ClientCapabilities::default() };
+        let client = StatelessClient::new(capabilities, "{}".into(), "s".into());
         let share = MemoryBudget::new(1000, 1000).share("ann");
-        let task = AwaitedTask::new(r#"{"taskId":"own"}"#, capabilities, "{}".into(), "s".into(), share);
+        let task = AwaitedTask::new(r#"{"taskId":"own"}"#, client, share);
         let ask = |id: &str| {
             let (request, answer) = question();
             task.handle_request(UpstreamRequest { id: RequestId::from_raw(id), ..request });

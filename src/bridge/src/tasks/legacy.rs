@@ -17,13 +17,13 @@ use super::{
     table::{Task, TaskKind, unknown_task_error},
 };
 use crate::{
-    questions::{self, ClientAsker, Relay},
+    questions::{self, Relay},
     translation::{result::is_error_result, task_shape},
 };
-use countersign_exchange::{ask::ask, context::Exchange, reply::Reply};
+use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
-    json::{MemberEdit, edit, member, members, push_quoted, string},
+    json::{MemberEdit, edit, member, members, object, string},
     rpc_error::RpcError,
     task::{self, Status},
 };
@@ -104,13 +104,8 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, params: &str) -> Resul
 /// # Errors
 /// The errors of [`get`]; `-32602` for a task that has expired.
 async fn await_handshake_task(task_request: &TaskRequest<'_>, params: &str) -> Result<Response, McpError> {
-    let TaskRequest { exchange, task, upstream, .. } = task_request;
-    let asker = ClientAsker {
-        exchange,
-        upstream: &upstream.config.name,
-        capabilities: &task.caller.capabilities,
-        task: Some(&task.alias),
-    };
+    let task = &task_request.task;
+    let asker = task_request.client_asker(Some(&task.alias));
     loop {
         let outgoing = task_request.build_request("tasks/result", params);
         let (relay, requests) = Relay::with_questions(task_request.recipient(task.caller.log_level), true);
@@ -229,33 +224,23 @@ async fn ask_client(
     requests: &str,
     asked_keys: &mut HashSet<String>,
 ) -> Result<Option<String>, McpError> {
-    let mut responses = String::new();
+    let asker = task_request.client_asker(requested_task);
+    let mut responses = Vec::new();
     for request in members(requests).take(MAX_OPEN_QUESTIONS) {
         if !asked_keys.insert(request.key.clone().into_owned()) {
             continue;
         }
-        let exchange = task_request.exchange;
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
-        if let Err(refused) = questions::check_capabilities(&task_request.task.caller.capabilities, &method, params) {
+        if let Err(refused) = questions::check_capabilities(asker.capabilities, &method, params) {
             let message = format!("the upstream needs what this client cannot give: {}", refused.message);
             return Err(McpError::new(ErrorKind::NotBridgeable, message));
         }
         let elicitation_id = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
-        let upstream = &task_request.upstream.config.name;
-        let mut params =
-            questions::params_for_client(upstream, &method, params, exchange.revision(), elicitation_id.as_deref());
-        if let Some(task) = requested_task {
-            params = Some(task_shape::with_related_task(params.as_deref().unwrap_or("{}"), task));
-        }
-        let answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()).await;
-        let answer = questions::answer_or_error(&method, answer)?;
-        responses.push(if responses.is_empty() { '{' } else { ',' });
-        push_quoted(&mut responses, &request.key);
-        responses.push(':');
-        responses.push_str(answer.get());
+        let answer = asker.ask(&method, params, elicitation_id.as_deref()).await;
+        responses.push((request.key, questions::answer_or_error(&method, answer)?));
     }
-    Ok((!responses.is_empty()).then(|| responses + "}"))
+    Ok((!responses.is_empty()).then(|| object(responses.iter().map(|(key, answer)| (&**key, answer.get())))))
 }
 
 /// Returns the JSON-RPC error of a failed task of the extension.

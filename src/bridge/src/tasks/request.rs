@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::table::Task;
 use crate::{
-    questions::{MessageRecipient, Relay, allowed_capabilities, explain_withheld_capability},
+    questions::{ClientAsker, MessageRecipient, Relay, allowed_capabilities, explain_withheld_capability},
     translation::{
         error,
         request::{self, DeclaredClient, RequestDraft, RequestKind, RequestedItem, client_info},
@@ -65,6 +65,12 @@ impl<'a> TaskRequest<'a> {
     /// Returns the recipient of messages that the upstream sends meanwhile.
     pub fn recipient(&self, level: Option<LoggingLevel>) -> MessageRecipient {
         MessageRecipient::for_exchange(self.exchange, None, level)
+    }
+
+    /// Returns the asker of a client of the handshake era. Its questions name `task`, if there is one.
+    pub fn client_asker<'t>(&'t self, task: Option<&'t str>) -> ClientAsker<'t> {
+        let (upstream, capabilities) = (&self.upstream.config.name, &self.task.caller.capabilities);
+        ClientAsker { exchange: self.exchange, upstream, capabilities, task }
     }
 
     /// Sends a request to the upstream on behalf of the task's caller.

@@ -1,0 +1,108 @@
+//! Stateless clients of handshake-era upstreams, and the questions that a client could not be asked.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, value::RawValue};
+use tokio_util::sync::CancellationToken;
+
+use super::{check_capabilities, missing_capabilities, missing_capability_error, params_for_client};
+use crate::translation::result::is_error_result;
+use countersign_protocol::{McpError, RequestId, Revision, negotiate::ClientCapabilities};
+use countersign_provider::request::{Replier, UpstreamRequest};
+use countersign_upstream::Response;
+
+/// A stateless client of a handshake-era upstream. It gets questions in a result, and answers them with a later request.
+pub struct StatelessClient {
+    /// The capabilities that the upstream may use.
+    capabilities: ClientCapabilities,
+    /// The client's own declaration as JSON text. `capabilities` may be only a part of it.
+    declared_capabilities: Arc<str>,
+    /// The name of the upstream.
+    upstream: String,
+    declined: DeclinedQuestions,
+}
+
+/// A question that its client can be asked, in the form that the client gets.
+pub struct AcceptedQuestion {
+    pub id: RequestId,
+    pub method: String,
+    pub params: Option<String>,
+    pub reply: Replier,
+    pub cancelled: CancellationToken,
+}
+
+impl StatelessClient {
+    #[must_use]
+    pub fn new(capabilities: ClientCapabilities, declared_capabilities: Arc<str>, upstream: String) -> Self {
+        Self { capabilities, declared_capabilities, upstream, declined: DeclinedQuestions::default() }
+    }
+
+    /// Accepts a question of the upstream, or declines it if the client cannot be asked.
+    #[must_use]
+    pub fn accept(&self, request: UpstreamRequest) -> Option<AcceptedQuestion> {
+        let UpstreamRequest { id, method, params, reply, cancelled } = request;
+        let text = params.as_deref().map(RawValue::get);
+        if let Err(refused) = check_capabilities(&self.capabilities, &method, text) {
+            self.declined.record(&method, params);
+            reply.answer(Err(refused));
+            return None;
+        }
+        let params = params_for_client(&self.upstream, &method, text, Revision::MODERN, None);
+        Some(AcceptedQuestion { id, method, params, reply, cancelled })
+    }
+
+    /// Returns the error for a call that failed after one of its questions was declined; see
+    /// [`DeclinedQuestions::capability_error`].
+    #[must_use]
+    pub fn capability_error(&self, response: &Response) -> Option<McpError> {
+        self.declined.capability_error(response, &self.declared_capabilities, &self.upstream)
+    }
+}
+
+/// The questions of an upstream that were declined because their client cannot be asked.
+#[derive(Default)]
+pub struct DeclinedQuestions(Mutex<Vec<DeclinedQuestion>>);
+
+/// The method and the parameters of a declined question.
+type DeclinedQuestion = (String, Option<Box<RawValue>>);
+
+/// The maximum number of declined questions that are remembered. There are only three methods, one of them with two
+/// modes.
+const MAX_DECLINED: usize = 8;
+
+impl DeclinedQuestions {
+    /// Remembers a declined question.
+    pub fn record(&self, method: &str, params: Option<Box<RawValue>>) {
+        let mut all = self.0.lock();
+        if all.len() < MAX_DECLINED {
+            all.push((method.chars().take(64).collect(), params));
+        }
+    }
+
+    /// Returns the capabilities that the client would have needed for the declined questions, in the form of
+    /// `requiredCapabilities`. `declared` are the capabilities that it has.
+    #[must_use]
+    pub fn missing_capabilities(&self, declared: &ClientCapabilities) -> Option<Value> {
+        let all = self.0.lock();
+        let questions = all.iter().map(|(method, params)| (method.as_str(), params.as_deref().map(RawValue::get)));
+        missing_capabilities(declared, questions)
+    }
+
+    /// Returns the error for a call that failed after its upstream had asked for something that the client did not
+    /// declare: `-32021` with the capability (2026-07-28/basic/index, "Capabilities"). Returns `None` if the call
+    /// succeeded without an answer. `declared` is the complete declaration of the client as JSON text, including
+    /// capabilities that the configuration withholds.
+    #[must_use]
+    pub fn capability_error(&self, response: &Response, declared: &str, upstream: &str) -> Option<McpError> {
+        // Nearly always nothing was declined, so nothing has to be parsed.
+        if self.0.lock().is_empty() {
+            return None;
+        }
+        let missing = self.missing_capabilities(&ClientCapabilities::from_declaration(declared))?;
+        match response {
+            Response::Result(result) if !is_error_result(result.get()) => None,
+            _ => Some(missing_capability_error(upstream, missing)),
+        }
+    }
+}
