@@ -297,7 +297,8 @@ pub fn edit(object: &str, edits: &[(&str, MemberEdit<'_>)]) -> String {
 }
 
 /// Returns the maximum number of bytes that the edits add to an object, if the new keys need no escapes.
-pub(crate) fn max_growth(edits: &[(&str, MemberEdit<'_>)]) -> usize {
+#[must_use]
+pub fn max_growth(edits: &[(&str, MemberEdit<'_>)]) -> usize {
     let added_len = |(key, edit): &(&str, MemberEdit<'_>)| match edit {
         MemberEdit::Set(value) | MemberEdit::Replace(value) | MemberEdit::SetIfMissing(value) => {
             key.len() + value.len() + 4
@@ -333,6 +334,16 @@ pub fn merge_meta(object: &str, entries: &[(&str, MemberEdit<'_>)]) -> String {
     // Most parsers use the last of several duplicates, and all duplicates get the new value.
     let meta = member(object, "_meta").filter(|meta| meta.starts_with('{')).unwrap_or("{}");
     edit(object, &[("_meta", MemberEdit::Set(&edit(meta, entries)))])
+}
+
+/// Drops an entry of the top-level `_meta` of an object, and `_meta` itself if no entry remains. Returns `None` if there is
+/// no such entry.
+#[must_use]
+pub fn drop_meta_entry(object: &str, key: &str) -> Option<String> {
+    let meta = member(object, "_meta").filter(|meta| member(meta, key).is_some())?;
+    let meta = edit(meta, &[(key, MemberEdit::Drop)]);
+    let meta_edit = if members(&meta).next().is_none() { MemberEdit::Drop } else { MemberEdit::Set(&meta) };
+    Some(edit(object, &[("_meta", meta_edit)]))
 }
 
 /// Appends members to an object without checking for duplicates, in one copy of the text. Values are JSON text. Text

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::result::is_error_result;
 use countersign_protocol::{
-    json::{MemberEdit, edit, member, members, quoted},
+    json::{MemberEdit, drop_meta_entry, edit, member, merge_meta, quoted},
     task::Status,
 };
 
@@ -103,20 +103,13 @@ pub fn local_task(alias: &str, status: Status, times: &Times) -> String {
 #[must_use]
 pub fn with_related_task(object: &str, alias: &str) -> String {
     let task = json!({ "taskId": alias }).to_string();
-    let meta = member(object, "_meta").filter(|meta| meta.starts_with('{')).unwrap_or("{}");
-    let meta = edit(meta, &[(RELATED_TASK_KEY, MemberEdit::Set(&task))]);
-    edit(object, &[("_meta", MemberEdit::Set(&meta))])
+    merge_meta(object, &[(RELATED_TASK_KEY, MemberEdit::Set(&task))])
 }
 
 /// Returns the object without the task in its `_meta`, which the other era does not know.
 #[must_use]
 pub fn without_related_task(object: &str) -> String {
-    let Some(meta) = member(object, "_meta").filter(|meta| member(meta, RELATED_TASK_KEY).is_some()) else {
-        return object.to_owned();
-    };
-    let meta = edit(meta, &[(RELATED_TASK_KEY, MemberEdit::Drop)]);
-    let meta_edit = if members(&meta).next().is_none() { MemberEdit::Drop } else { MemberEdit::Set(&meta) };
-    edit(object, &[("_meta", meta_edit)])
+    drop_meta_entry(object, RELATED_TASK_KEY).unwrap_or_else(|| object.to_owned())
 }
 
 /// Returns the result with a `resultType`.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use countersign_protocol::{
     Era, Revision,
-    json::{MemberEdit, edit, member, members, string},
+    json::{MemberEdit, drop_meta_entry, edit, member, string},
     negotiate::ClientCapabilities,
     rpc_error::RpcError,
 };
@@ -97,13 +97,8 @@ pub fn adapt_params(
 ) -> Option<String> {
     let params = params?;
     let id = elicitation_id.map(|id| Value::from(id).to_string());
-    let meta = member(params, "_meta").filter(|meta| member(meta, "progressToken").is_some());
-    let meta = meta.map(|meta| edit(meta, &[("progressToken", MemberEdit::Drop)]));
+    let without_token = drop_meta_entry(params, "progressToken");
     let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
-    if let Some(meta) = &meta {
-        let is_empty = members(meta).next().is_none();
-        edits.push(("_meta", if is_empty { MemberEdit::Drop } else { MemberEdit::Set(meta) }));
-    }
     if client.era() == Era::Modern {
         // Tasks and URL ids exist only in the handshake era.
         edits.push(("task", MemberEdit::Drop));
@@ -119,7 +114,7 @@ pub fn adapt_params(
             edits.push(("elicitationId", MemberEdit::SetIfMissing(id)));
         }
     }
-    Some(edit(params, &edits))
+    Some(edit(without_token.as_deref().unwrap_or(params), &edits))
 }
 
 #[cfg(test)]
