@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use countersign_protocol::{
     Era, Revision,
-    json::{MemberEdit, push_quoted, replace_line_breaks},
+    json::{MemberAction, MemberEdit, max_growth, members, push_quoted, replace_line_breaks},
     outline::{OutlinedObject, OutlinedParams},
     params::{LoggingLevel, keys},
 };
@@ -114,9 +114,9 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &RequestDraft<'_>) -> Ou
     };
     let mut edits: Edits<'_> = item_member.iter().map(|(key, value)| (*key, MemberEdit::Set(value))).collect();
     match &meta {
-        MetaChange::None => {}
-        MetaChange::Remove => edits.push(("_meta", MemberEdit::Drop)),
-        MetaChange::Replace(text) => edits.push(("_meta", MemberEdit::Set(text))),
+        MemberAction::Keep => {}
+        MemberAction::Drop => edits.push(("_meta", MemberEdit::Drop)),
+        MemberAction::Set(text) => edits.push(("_meta", MemberEdit::Set(text))),
     }
     for (key, value) in draft.extra {
         edits.push((key, MemberEdit::Set(value)));
@@ -138,11 +138,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &RequestDraft<'_>) -> Ou
     if !draft.keeps_task && revision.era() == Era::Legacy {
         edits.push(("task", MemberEdit::Drop));
     }
-    let capacity = draft.params.object.text().len()
-        + item_member.as_ref().map_or(0, |(_, value)| value.len())
-        + 96
-        + draft.extra.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-    let mut body = String::with_capacity(capacity + if let MetaChange::Replace(text) = &meta { text.len() } else { 0 });
+    let mut body = String::with_capacity(96 + draft.params.object.text().len() + max_growth(&edits));
     body.push_str(r#"{"jsonrpc":"2.0","id":"#);
     body.push_str(&id_text);
     body.push_str(r#","method":"#);
@@ -167,35 +163,19 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &RequestDraft<'_>) -> Ou
     }
 }
 
-/// The change of the client's `_meta`.
-enum MetaChange {
-    None,
-    Remove,
-    Replace(String),
-}
-
 /// Adapts the client's `_meta` to an upstream of `revision`. `id` is the progress token of the request.
-fn adapt_meta(id: &str, revision: Revision, draft: &RequestDraft<'_>) -> MetaChange {
+fn adapt_meta(id: &str, revision: Revision, draft: &RequestDraft<'_>) -> MemberAction {
     let declared_client = &draft.declared_client;
     let (version, level);
     let mut edits: Edits<'_> = SmallVec::new();
     edits.push((keys::PROGRESS_TOKEN, MemberEdit::Replace(id)));
-    match revision.era() {
+    let meta = match revision.era() {
         Era::Legacy => {
-            let Some(meta) = draft.params.meta else { return MetaChange::None };
+            let Some(meta) = draft.params.meta else { return MemberAction::Keep };
             for key in [keys::PROTOCOL_VERSION, keys::CLIENT_INFO, keys::CLIENT_CAPABILITIES, keys::LOG_LEVEL] {
                 edits.push((key, MemberEdit::Drop));
             }
-            let edited = meta.edit(&edits);
-            if edited == meta.text() {
-                return MetaChange::None;
-            }
-            // All members concerned the other era.
-            if countersign_protocol::json::members(&edited).next().is_none() {
-                MetaChange::Remove
-            } else {
-                MetaChange::Replace(edited)
-            }
+            meta
         }
         Era::Modern => {
             version = quoted(revision.as_str());
@@ -222,11 +202,18 @@ fn adapt_meta(id: &str, revision: Revision, draft: &RequestDraft<'_>) -> MetaCha
                     },
                 ));
             }
-            let meta = draft.params.meta.unwrap_or(OutlinedObject::EMPTY);
-            let edited = meta.edit(&edits);
-            // Nothing changes if a stateless client states exactly the facts that its upstream should get.
-            if edited == meta.text() { MetaChange::None } else { MetaChange::Replace(edited) }
+            draft.params.meta.unwrap_or(OutlinedObject::EMPTY)
         }
+    };
+    let edited = meta.edit(&edits);
+    if edited == meta.text() {
+        // A stateless client states exactly the facts that its upstream should get.
+        MemberAction::Keep
+    } else if members(&edited).next().is_none() {
+        // All members concerned the other era.
+        MemberAction::Drop
+    } else {
+        MemberAction::Set(edited)
     }
 }
 
