@@ -243,6 +243,12 @@ pub enum MemberEdit<'a> {
     Drop,
 }
 
+/// Returns edits that set each of these members that has a new value.
+#[must_use]
+pub fn set_members<'a, const N: usize>(values: [(&'a str, &'a Option<String>); N]) -> Vec<(&'a str, MemberEdit<'a>)> {
+    values.into_iter().filter_map(|(key, value)| Some((key, MemberEdit::Set(value.as_deref()?)))).collect()
+}
+
 /// Writes an object, and applies each edit to the members with its name. At most 64 edits are allowed. Text that is not an
 /// object is written unchanged.
 pub fn edit_into(out: &mut String, object: &str, edits: &[(&str, MemberEdit<'_>)]) {

@@ -4,7 +4,7 @@
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
 
-use super::{parking::binding, prepared_call::PreparedCall, reply::reply_for_legacy_client};
+use super::{Call, parking::binding, prepared_call::PreparedCall, reply::reply_for_legacy_client};
 use crate::{
     questions::{self, Relay, notify_url_completed},
     request_state::{StateKind, invalid_state},
@@ -17,7 +17,7 @@ use crate::{
 use countersign_exchange::reply::Reply;
 use countersign_protocol::{
     ErrorKind, McpError,
-    json::{Member, MemberEdit, edit, member, members, quoted, string},
+    json::{Member, edit, member, members, quoted, set_members, string},
 };
 use countersign_upstream::{
     Response,
@@ -68,17 +68,12 @@ fn unseal_state(prepared: &PreparedCall<'_>) -> Result<Option<String>, McpError>
 
 /// Seals the state of an upstream's result that needs input, and names the upstream in its questions.
 fn seal_input_result(prepared: &PreparedCall<'_>, result: &str) -> Result<Box<RawValue>, McpError> {
-    let (mut requests, mut state) = (None, None);
-    if let Some(input_requests) = member(result, "inputRequests") {
-        requests = questions::attribute_requests(&prepared.call.upstream.config.name, input_requests);
-    }
-    if let Some(own_state) = member(result, "requestState") {
-        state = Some(quoted(&prepared.call.bridge.sealer.seal(StateKind::Upstream, own_state, &binding(prepared))?));
-    }
-    let values = [("inputRequests", &requests), ("requestState", &state)];
-    let edits: Vec<_> =
-        values.iter().filter_map(|(key, text)| Some((*key, MemberEdit::Set(text.as_deref()?)))).collect();
-    RawValue::from_string(edit(result, &edits))
+    let Call { upstream, bridge, .. } = prepared.call;
+    let requests = member(result, "inputRequests");
+    let requests = requests.and_then(|requests| questions::attribute_requests(&upstream.config.name, requests));
+    let seal = |state: &str| bridge.sealer.seal(StateKind::Upstream, state, &binding(prepared));
+    let state = member(result, "requestState").map(seal).transpose()?.map(|state| quoted(&state));
+    RawValue::from_string(edit(result, &set_members([("inputRequests", &requests), ("requestState", &state)])))
         .map_err(|_| McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not JSON"))
 }
 

@@ -15,7 +15,7 @@ use crate::{questions, translation::task_shape};
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
-    json::{MemberEdit, edit, member},
+    json::{MemberEdit, edit, member, set_members},
     task::{self, Status},
 };
 
@@ -51,13 +51,8 @@ pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<St
         }
         None => None,
     };
-    let mut edits = vec![("resultType", MemberEdit::Drop)];
-    if let Some(requests) = &input_requests {
-        edits.push(("inputRequests", MemberEdit::Set(requests)));
-    }
-    if let Some(result) = &result {
-        edits.push(("result", MemberEdit::Set(result)));
-    }
+    let mut edits = set_members([("inputRequests", &input_requests), ("result", &result)]);
+    edits.push(("resultType", MemberEdit::Drop));
     Ok(edit(&task_shape::with_task_id(task.get(), alias), &edits))
 }
 

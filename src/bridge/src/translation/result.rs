@@ -9,7 +9,7 @@ use super::request::RequestKind;
 use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
-    json::{MemberEdit, edit, elements, map_elements, member, members, object, quoted, string},
+    json::{MemberEdit, edit, elements, map_elements, member, members, object, quoted, set_members, string},
     params::keys,
 };
 use countersign_upstream::NegotiatedSession;
@@ -145,25 +145,15 @@ impl<'a> ResultAdapter<'a> {
         let messages = parsed.messages.and_then(|messages| adapter.adapt_messages(messages));
         let contents = parsed.contents.and_then(|contents| adapter.adapt_contents(contents));
         let meta = if (from, to) == (Era::Legacy, Era::Modern) { self.meta_with_server_info(parsed) } else { None };
-        let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
-        for (key, value) in [("content", &content), ("messages", &messages), ("contents", &contents), ("_meta", &meta)]
-        {
-            if let Some(value) = value {
-                edits.push((key, MemberEdit::Set(value)));
-            }
-        }
+        let mut edits =
+            set_members([("content", &content), ("messages", &messages), ("contents", &contents), ("_meta", &meta)]);
         if drops_structured {
             edits.push(("structuredContent", MemberEdit::Drop));
         }
         match (from, to) {
-            (_, Era::Legacy) => {
-                if parsed.result_type.is_some() && from == Era::Modern {
-                    edits.push(("resultType", MemberEdit::Drop));
-                }
-                if (parsed.ttl_ms.is_some() || parsed.cache_scope.is_some()) && from == Era::Modern {
-                    edits.push(("ttlMs", MemberEdit::Drop));
-                    edits.push(("cacheScope", MemberEdit::Drop));
-                }
+            (Era::Legacy, Era::Legacy) => {}
+            (Era::Modern, Era::Legacy) => {
+                edits.extend(["resultType", "ttlMs", "cacheScope"].map(|key| (key, MemberEdit::Drop)));
             }
             (Era::Legacy, Era::Modern) => {
                 edits.push(("resultType", MemberEdit::Set(r#""complete""#)));
@@ -271,22 +261,20 @@ struct ContentAdapter<'a> {
 }
 
 impl ContentAdapter<'_> {
-    /// Returns `true` if no content has to be changed.
-    fn changes_nothing(&self) -> bool {
-        self.uri_prefix.is_empty() && self.older_revision.is_none()
+    /// Adapts the elements of an array, which is not read if no content has to be changed.
+    fn adapt_elements<'t>(&self, array: &'t str, adapt: impl Fn(&'t str) -> Option<String>) -> Option<String> {
+        let changes_nothing = self.uri_prefix.is_empty() && self.older_revision.is_none();
+        if changes_nothing { None } else { map_elements(array, adapt) }
     }
 
     /// Adapts the `content` of a tool result.
     fn adapt_blocks(&self, array: &str) -> Option<String> {
-        if self.changes_nothing() { None } else { map_elements(array, |block| self.adapt_block(block)) }
+        self.adapt_elements(array, |block| self.adapt_block(block))
     }
 
     /// Adapts the `messages` of a prompt.
     fn adapt_messages(&self, array: &str) -> Option<String> {
-        if self.changes_nothing() {
-            return None;
-        }
-        map_elements(array, |message| {
+        self.adapt_elements(array, |message| {
             let content = self.adapt_block(member(message, "content")?)?;
             Some(edit(message, &[("content", MemberEdit::Replace(&content))]))
         })
@@ -294,7 +282,7 @@ impl ContentAdapter<'_> {
 
     /// Adapts the `contents` of a resource.
     fn adapt_contents(&self, array: &str) -> Option<String> {
-        if self.changes_nothing() { None } else { map_elements(array, |contents| self.adapt_resource(contents)) }
+        self.adapt_elements(array, |contents| self.adapt_resource(contents))
     }
 
     /// Adapts one block of content.
@@ -317,16 +305,7 @@ impl ContentAdapter<'_> {
             _ => None,
         };
         let uri = if kind == "resource_link" { self.exposed_uri(block) } else { None };
-        let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
-        if let Some(annotations) = &annotations {
-            edits.push(("annotations", MemberEdit::Replace(annotations)));
-        }
-        if let Some(resource) = &resource {
-            edits.push(("resource", MemberEdit::Replace(resource)));
-        }
-        if let Some(uri) = &uri {
-            edits.push(("uri", MemberEdit::Replace(uri)));
-        }
+        let mut edits = set_members([("annotations", &annotations), ("resource", &resource), ("uri", &uri)]);
         if let Some(rules) = rules {
             if !rules.structured_content && member(block, "_meta").is_some() {
                 edits.push(("_meta", MemberEdit::Drop));
@@ -341,10 +320,7 @@ impl ContentAdapter<'_> {
     /// Adapts the contents of an embedded or read resource.
     fn adapt_resource(&self, resource: &str) -> Option<String> {
         let uri = self.exposed_uri(resource);
-        let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
-        if let Some(uri) = &uri {
-            edits.push(("uri", MemberEdit::Replace(uri)));
-        }
+        let mut edits = set_members([("uri", &uri)]);
         if self.older_revision.is_some_and(|r| !r.rules().structured_content) && member(resource, "_meta").is_some() {
             edits.push(("_meta", MemberEdit::Drop));
         }

@@ -42,7 +42,6 @@ pub fn to_legacy(task: &str, alias: &str, status: Status) -> String {
     let status = if has_failed { Status::Failed } else { status };
     let (id, status) = (quoted(alias), quoted(status.as_str()));
     let ttl = member(task, "ttlMs").unwrap_or("null");
-    let poll = member(task, "pollIntervalMs");
     let mut edits = vec![
         ("taskId", MemberEdit::Set(id.as_str())),
         ("status", MemberEdit::Set(status.as_str())),
@@ -55,9 +54,7 @@ pub fn to_legacy(task: &str, alias: &str, status: Status) -> String {
         ("inputRequests", MemberEdit::Drop),
         ("_meta", MemberEdit::Drop),
     ];
-    if let Some(poll) = poll {
-        edits.push(("pollInterval", MemberEdit::Set(poll)));
-    }
+    edits.extend(member(task, "pollIntervalMs").map(|poll| ("pollInterval", MemberEdit::Set(poll))));
     edit(task, &edits)
 }
 
@@ -75,12 +72,8 @@ pub fn to_modern(task: &str, alias: &str, status: Status, detail: Option<(&'stat
         ("pollInterval", MemberEdit::Drop),
         ("_meta", MemberEdit::Drop),
     ];
-    if let Some(poll) = member(task, "pollInterval") {
-        edits.push(("pollIntervalMs", MemberEdit::Set(poll)));
-    }
-    if let Some((key, value)) = detail {
-        edits.push((key, MemberEdit::Set(value)));
-    }
+    edits.extend(member(task, "pollInterval").map(|poll| ("pollIntervalMs", MemberEdit::Set(poll))));
+    edits.extend(detail.map(|(key, value)| (key, MemberEdit::Set(value))));
     edit(task, &edits)
 }
 
