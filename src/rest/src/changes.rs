@@ -15,7 +15,7 @@ use super::{
     path_id,
 };
 use countersign_config::HttpConfig;
-use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, digest::hex, export::ExportLine};
+use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, audit::AuditEntry, digest::hex};
 use countersign_protocol::ErrorKind;
 use countersign_review::{ChangeDecision, ChangeEdit, ChangeFilter, ChangeRequestError, Changes};
 use countersign_store::{AuditSearch, ChangeCriteria};
@@ -259,7 +259,8 @@ struct AuditHead {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct AuditPage<'a> {
-    entries: Vec<ExportLine<'a>>,
+    #[schema(value_type = Vec<AuditEntry>)]
+    entries: Vec<&'a AuditEntry>,
     /// The current titles of the changes of these entries by id, without those of deleted changes.
     titles: BTreeMap<&'a str, &'a str>,
     #[schema(required)]
@@ -295,7 +296,7 @@ pub async fn audit(_: Caller, request: HttpRequest, changes: web::Data<Changes>)
     let page = changes.search_audit(search, query.limit()?, query.get("cursor")).await?;
     let head = changes.audit_head().await?;
     Ok(json_ok(&AuditPage {
-        entries: page.items.iter().map(|found| ExportLine::from(&found.entry)).collect(),
+        entries: page.items.iter().map(|found| &found.entry).collect(),
         titles: page
             .items
             .iter()

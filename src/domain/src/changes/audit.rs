@@ -2,7 +2,9 @@
 //! moved is detected; an exported head also reveals a truncated trail.
 
 use jiff::Timestamp;
+use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use super::{
     ChangeState,
@@ -15,37 +17,53 @@ pub type EntryHash = [u8; 32];
 /// The previous hash of the first entry.
 pub const GENESIS: EntryHash = [0; 32];
 
-/// A stored entry.
-#[derive(Clone, Debug)]
+/// A stored entry. Its JSON is a line of an export, and an item on the REST endpoint.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct AuditEntry {
-    /// The sequence number. It starts at 1 and has no gaps.
+    /// The number of the entry: from 1, without gaps.
     pub seq: u64,
     pub at: Timestamp,
-    /// Empty if the entry is not about a change.
+    /// `null` if the entry is not about a change, such as an accepted tool definition.
+    // The text is empty then.
+    #[serde(serialize_with = "serialize_change_id")]
+    #[schema(required, value_type = Option<String>)]
     pub change_id: String,
     pub event: String,
+    #[schema(required)]
     pub from: Option<ChangeState>,
-    /// `None` if the entry is not about a change.
+    // `None` if the entry is not about a change.
+    #[schema(required)]
     pub to: Option<ChangeState>,
     pub actor: String,
-    /// A JSON object with the version, digest, comment and the hash of the whole change.
+    /// The details. Those of a change have its `version`, the `digest` that was shown, the `argumentsHash` of the arguments that
+    /// were proposed, approved or run (`sha256:` of the bytes), after an edit the `previousArgumentsHash`, and the `changeHash` of
+    /// the whole change afterwards. Those of a standing rule have the `rule`.
+    #[schema(value_type = Object)]
     pub details: Box<RawValue>,
+    /// The hash of the previous entry.
+    #[serde(serialize_with = "serialize_hash")]
+    #[schema(value_type = String, pattern = "^[0-9a-f]{64}$")]
     pub prev_hash: EntryHash,
+    #[serde(serialize_with = "serialize_hash")]
+    #[schema(value_type = String, pattern = "^[0-9a-f]{64}$")]
     pub hash: EntryHash,
 }
 
+fn serialize_change_id<S: Serializer>(id: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    Some(id).filter(|id| !id.is_empty()).serialize(serializer)
+}
+
+fn serialize_hash<S: Serializer>(hash: &EntryHash, serializer: S) -> Result<S::Ok, S::Error> {
+    hex(hash).serialize(serializer)
+}
+
 /// The last entry of the trail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AuditHead {
     /// 0 if the trail is empty.
     pub seq: u64,
     pub hash: EntryHash,
-}
-
-impl Default for AuditHead {
-    fn default() -> Self {
-        Self { seq: 0, hash: GENESIS }
-    }
 }
 
 impl AuditHead {

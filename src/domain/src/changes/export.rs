@@ -3,15 +3,16 @@
 //! JSON lines contain all hashed data, so that the trail can be verified from them. In CSV, a cell that a spreadsheet
 //! would treat as a formula is prefixed with an apostrophe, so CSV is only for reading.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
-use serde::Serialize;
-use serde_json::value::RawValue;
-use utoipa::ToSchema;
+use strum::{EnumString, IntoStaticStr};
 
 use super::{ChangeState, audit::AuditEntry, digest::hex};
 
 /// The file format of an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum ExportFormat {
     Jsonl,
     Csv,
@@ -35,70 +36,17 @@ impl TimeRange {
 
 const COLUMNS: [&str; 10] = ["seq", "at", "changeId", "event", "from", "to", "actor", "details", "prevHash", "hash"];
 
-/// An entry as JSON: a line of an export, and an item on the REST endpoint.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-#[schema(as = AuditEntry)]
-pub struct ExportLine<'a> {
-    /// The number of the entry: from 1, without gaps.
-    seq: u64,
-    at: Timestamp,
-    /// `None` if the entry is not about a change, such as an accepted tool definition.
-    #[schema(required)]
-    change_id: Option<&'a str>,
-    event: &'a str,
-    #[schema(required)]
-    from: Option<ChangeState>,
-    #[schema(required)]
-    to: Option<ChangeState>,
-    actor: &'a str,
-    /// The details. Those of a change have its `version`, the `digest` that was shown, the `argumentsHash` of the arguments that
-    /// were proposed, approved or run (`sha256:` of the bytes), after an edit the `previousArgumentsHash`, and the `changeHash` of
-    /// the whole change afterwards. Those of a standing rule have the `rule`.
-    #[schema(value_type = Object)]
-    details: &'a RawValue,
-    /// The hash of the previous entry.
-    #[schema(pattern = "^[0-9a-f]{64}$")]
-    prev_hash: String,
-    #[schema(pattern = "^[0-9a-f]{64}$")]
-    hash: String,
-}
-
-impl<'a> From<&'a AuditEntry> for ExportLine<'a> {
-    fn from(entry: &'a AuditEntry) -> Self {
-        Self {
-            seq: entry.seq,
-            at: entry.at,
-            change_id: Some(entry.change_id.as_str()).filter(|id| !id.is_empty()),
-            event: &entry.event,
-            from: entry.from,
-            to: entry.to,
-            actor: &entry.actor,
-            details: &entry.details,
-            prev_hash: hex(&entry.prev_hash),
-            hash: hex(&entry.hash),
-        }
-    }
-}
-
 impl ExportFormat {
     /// Parses the name of a format: `jsonl` or `csv`.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        match name {
-            "jsonl" => Some(Self::Jsonl),
-            "csv" => Some(Self::Csv),
-            _ => None,
-        }
+        name.parse().ok()
     }
 
     /// Returns the file name extension.
     #[must_use]
-    pub const fn extension(self) -> &'static str {
-        match self {
-            Self::Jsonl => "jsonl",
-            Self::Csv => "csv",
-        }
+    pub fn extension(self) -> &'static str {
+        self.into()
     }
 
     #[must_use]
@@ -123,7 +71,7 @@ impl ExportFormat {
         match self {
             Self::Jsonl => {
                 // Texts and numbers can always be serialized.
-                out.push_str(&serde_json::to_string(&ExportLine::from(entry)).unwrap_or_default());
+                out.push_str(&serde_json::to_string(entry).unwrap_or_default());
                 out.push('\n');
             }
             Self::Csv => {
@@ -140,40 +88,27 @@ impl ExportFormat {
                     &hex(&entry.prev_hash),
                     &hex(&entry.hash),
                 ];
-                for (index, cell) in cells.into_iter().enumerate() {
-                    if index > 0 {
-                        out.push(',');
-                    }
-                    csv_cell(cell, out);
-                }
+                out.push_str(&cells.map(csv_cell).join(","));
                 out.push_str("\r\n");
             }
         }
     }
 }
 
-/// Appends a cell as in RFC 4180, and disarms formulas.
-fn csv_cell(text: &str, out: &mut String) {
-    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
-    if !formula && !text.contains([',', '"', '\r', '\n', ';']) && text.trim() == text {
-        out.push_str(text);
-        return;
+/// Writes a cell as in RFC 4180, and disarms formulas.
+fn csv_cell(text: &str) -> Cow<'_, str> {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
+    if !is_formula && !text.contains([',', '"', '\r', '\n', ';']) && text.trim() == text {
+        return text.into();
     }
-    out.push('"');
-    if formula {
-        out.push('\'');
-    }
-    for c in text.chars() {
-        if c == '"' {
-            out.push('"');
-        }
-        out.push(c);
-    }
-    out.push('"');
+    let apostrophe = if is_formula { "'" } else { "" };
+    format!("\"{apostrophe}{}\"", text.replace('"', "\"\"")).into()
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::value::RawValue;
+
     use super::*;
     use crate::changes::audit::GENESIS;
 
