@@ -186,13 +186,13 @@ impl DiffBuilder {
     /// Returns the text within the limits, and marks the diff if it was truncated.
     fn truncate(&mut self, text: &str) -> String {
         let available = self.limits.value_bytes.min(self.limits.total_bytes.saturating_sub(self.bytes));
-        let prefix_text = prefix(text, available);
-        self.bytes += prefix_text.len();
-        if prefix_text.len() == text.len() {
-            return prefix_text.to_owned();
+        let prefix = &text[..text.floor_char_boundary(available)];
+        self.bytes += prefix.len();
+        if prefix.len() == text.len() {
+            return prefix.to_owned();
         }
         self.diff.truncated = true;
-        format!("{prefix_text}…")
+        format!("{prefix}…")
     }
 
     /// Compares two texts line by line. A final line break starts no further line. If only one text ends with a line
@@ -308,18 +308,6 @@ fn split_lines(text: Option<&str>, max: usize, with_breaks: bool) -> Option<Vec<
     let lines: Vec<&str> =
         lines.map(|line| if with_breaks { line } else { line.strip_suffix('\n').unwrap_or(line) }).collect();
     (lines.len() <= max).then_some(lines)
-}
-
-/// Returns the longest prefix of at most `max` bytes that ends at a character boundary.
-fn prefix(text: &str, max: usize) -> &str {
-    if text.len() <= max {
-        return text;
-    }
-    let mut end = max;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 #[cfg(test)]

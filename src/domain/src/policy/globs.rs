@@ -5,7 +5,7 @@ use std::fmt;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 /// A list of patterns. A name matches if one pattern matches it as a whole; matching is case-sensitive.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Globs {
     patterns: Vec<String>,
     set: GlobSet,
@@ -24,12 +24,6 @@ impl PartialEq for Globs {
 }
 
 impl Eq for Globs {}
-
-impl Default for Globs {
-    fn default() -> Self {
-        Self { patterns: Vec::new(), set: GlobSet::empty() }
-    }
-}
 
 impl Globs {
     /// Compiles the patterns.

@@ -68,10 +68,8 @@ impl FieldFilter {
     /// Returns the value with the fields that are shown.
     #[must_use]
     pub fn apply(&self, mut value: Value) -> Value {
-        let steps = |paths: &[FieldPath]| paths.iter().map(|path| path.0.clone()).collect::<Vec<_>>();
         if !self.keep.is_empty() {
-            let keep = steps(&self.keep);
-            retain(&mut value, &keep.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            retain(&mut value, &self.keep.iter().map(|path| path.0.as_slice()).collect::<Vec<_>>());
         }
         for path in &self.ignore {
             remove(&mut value, &path.0);
