@@ -139,17 +139,18 @@ impl Decision {
             Verdict::Review => format!("{} requires it", rule.label).into(),
             verdict => format!("{} says {}", rule.label, verdict.as_str()).into(),
         });
-        let decision = Self::new(rule.then, reason, Arc::clone(&rule.terms));
+        Self::new_for_rule(rule, rule.then, reason)
+    }
+
+    fn new_for_rule(rule: &Rule, verdict: Verdict, reason: Arc<str>) -> Self {
+        let decision = Self::new(verdict, reason, Arc::clone(&rule.terms));
         Self { rule: Some(rule.label.clone()), counts: Some(rule.counts.clone()), ..decision }
     }
 
     /// Creates the decision for a rule that may or may not match. The decision counts only if it is stricter
     /// than the decision of the remaining rules.
     fn from_fault(rule: &Rule, fault: &ConditionFault) -> Self {
-        let reason = format!("{}: {fault}", rule.label);
-        let verdict = rule.then.max(Verdict::Review);
-        let decision = Self::new(verdict, reason, Arc::clone(&rule.terms));
-        Self { rule: Some(rule.label.clone()), counts: Some(rule.counts.clone()), ..decision }
+        Self::new_for_rule(rule, rule.then.max(Verdict::Review), format!("{}: {fault}", rule.label).into())
     }
 
     /// Returns the stricter decision. If both are equally strict, returns `self` with the stricter terms of

@@ -44,26 +44,29 @@ struct ConditionalRules {
 #[derive(Debug)]
 struct CandidateRule {
     rule: Arc<Rule>,
-    static_match: StaticMatch,
+    static_match: RuleMatch,
 }
 
-/// The part of a rule's match that does not depend on the call.
+/// The match of a rule. That of a candidate is the part which does not depend on the call.
 #[derive(Clone, Debug)]
-enum StaticMatch {
-    /// The tool matches.
-    Matches,
+enum RuleMatch {
+    Certain,
     /// The match depends on whether the tool's untrusted annotations are true, or on the operation that the arguments do
     /// not tell.
     Uncertain,
-    /// The condition reads only the tool, and cannot be evaluated.
+    /// The condition cannot be evaluated.
     Fault(ConditionFault),
 }
 
-enum CallMatch {
-    No,
-    Yes,
-    Uncertain,
-    Fault(ConditionFault),
+impl RuleMatch {
+    /// Returns the match of a rule with a condition, or `None` if the condition does not hold.
+    fn if_holds(self, holds: Result<bool, ConditionFault>) -> Option<Self> {
+        match holds {
+            Ok(true) => Some(self),
+            Ok(false) => None,
+            Err(fault) => Some(Self::Fault(fault)),
+        }
+    }
 }
 
 impl Ruling {
@@ -194,7 +197,7 @@ impl Ruling {
                 let matches_all = |candidate: &CandidateRule| {
                     !candidate.rule.restricts_callers()
                         && !depends_on_call(&candidate.rule)
-                        && matches!(candidate.static_match, StaticMatch::Matches)
+                        && matches!(candidate.static_match, RuleMatch::Certain)
                 };
                 (!conditional.candidates.last().is_some_and(matches_all)).then_some(&conditional.otherwise)
             }
@@ -237,7 +240,7 @@ impl ConfigRuling {
         for rule in rules {
             let Some(static_match) = match_statically(rule, tool, &value) else { continue };
             let depends = rule.restricts_callers() || depends_on_call(rule);
-            let matches_all = !depends && matches!(static_match, StaticMatch::Matches);
+            let matches_all = !depends && matches!(static_match, RuleMatch::Certain);
             is_fixed &= !depends;
             candidates.push(CandidateRule { rule: Arc::clone(rule), static_match });
             if matches_all {
@@ -247,14 +250,14 @@ impl ConfigRuling {
         let conditional = ConditionalRules { candidates, otherwise, mark: tool.mark(), tool: value };
         if is_fixed {
             // No candidate depends on the call, so none is evaluated with one.
-            return Self::Fixed(conditional.decide(|candidate| candidate.static_match.as_match()));
+            return Self::Fixed(conditional.decide(|candidate| Some(candidate.static_match.clone())));
         }
         Self::Conditional(Arc::new(conditional))
     }
 }
 
 /// Evaluates the part of a rule that does not depend on the call; `None` if it does not cover the tool.
-fn match_statically(rule: &Rule, tool: &ToolFacts, value: &cel::Value) -> Option<StaticMatch> {
+fn match_statically(rule: &Rule, tool: &ToolFacts, value: &cel::Value) -> Option<RuleMatch> {
     let coverage = rule.coverage(tool);
     if coverage == Coverage::None || !rule.servers.admits(&tool.server) {
         return None;
@@ -264,17 +267,11 @@ fn match_statically(rule: &Rule, tool: &ToolFacts, value: &cel::Value) -> Option
         if tool.has_trusted_annotations() { as_declared } else { rule.annotations.matches(&DEFAULT_ANNOTATIONS) };
     let static_match = match (as_declared, by_default) {
         (false, false) => return None,
-        (true, true) if coverage == Coverage::Certain => StaticMatch::Matches,
-        _ => StaticMatch::Uncertain,
+        (true, true) if coverage == Coverage::Certain => RuleMatch::Certain,
+        _ => RuleMatch::Uncertain,
     };
-    match &rule.when {
-        Some(when) if !depends_on_call(rule) => match when.holds(&[("tool", value)]) {
-            Ok(true) => Some(static_match),
-            Ok(false) => None,
-            Err(fault) => Some(StaticMatch::Fault(fault)),
-        },
-        _ => Some(static_match),
-    }
+    let when = rule.when.as_ref().filter(|_| !depends_on_call(rule));
+    static_match.if_holds(when.map_or(Ok(true), |when| when.holds(&[("tool", value)])))
 }
 
 fn depends_on_call(rule: &Rule) -> bool {
@@ -283,45 +280,31 @@ fn depends_on_call(rule: &Rule) -> bool {
     rule.when.as_ref().is_some_and(reads_call)
 }
 
-impl StaticMatch {
-    fn as_match(&self) -> CallMatch {
-        match self {
-            Self::Matches => CallMatch::Yes,
-            Self::Uncertain => CallMatch::Uncertain,
-            Self::Fault(fault) => CallMatch::Fault(fault.clone()),
-        }
-    }
-}
-
 impl ConditionalRules {
     /// Decides by the first rule that matches, together with the uncertain rules before it.
-    fn decide(&self, matches: impl Fn(&CandidateRule) -> CallMatch) -> Decision {
-        let mut uncertain: Option<Decision> = None;
-        let mut add_uncertain = |decision: Decision| {
-            uncertain = Some(match uncertain.take() {
-                Some(before) => before.or_stricter(decision),
-                None => decision,
-            });
+    fn decide(&self, matches: impl Fn(&CandidateRule) -> Option<RuleMatch>) -> Decision {
+        // An uncertain rule counts if it is stricter than those after it, and is reported if it is equally strict.
+        let or_stricter = |before: Option<Decision>, next: Decision| match before {
+            Some(before) => before.or_stricter(next),
+            None => next,
         };
-        let mut matched = None;
+        let (mut uncertain, mut matched) = (None, None);
         for candidate in &self.candidates {
             match matches(candidate) {
-                CallMatch::No => {}
-                CallMatch::Yes => {
+                None => {}
+                Some(RuleMatch::Certain) => {
                     matched = Some(Decision::from_rule(&candidate.rule));
                     break;
                 }
-                CallMatch::Uncertain => add_uncertain(Decision::from_rule(&candidate.rule)),
-                CallMatch::Fault(fault) => add_uncertain(Decision::from_fault(&candidate.rule, &fault)),
+                Some(RuleMatch::Uncertain) => {
+                    uncertain = Some(or_stricter(uncertain, Decision::from_rule(&candidate.rule)));
+                }
+                Some(RuleMatch::Fault(fault)) => {
+                    uncertain = Some(or_stricter(uncertain, Decision::from_fault(&candidate.rule, &fault)));
+                }
             }
         }
-        let certain = matched.unwrap_or_else(|| self.otherwise.clone());
-        let decision = match uncertain {
-            // An uncertain rule counts if it is stricter, and is reported if it is equally strict.
-            Some(uncertain) => uncertain.or_stricter(certain),
-            None => certain,
-        };
-        decision.with_mark(self.mark)
+        or_stricter(uncertain, matched.unwrap_or_else(|| self.otherwise.clone())).with_mark(self.mark)
     }
 
     fn may_block(&self, principal: &Principal) -> bool {
@@ -333,10 +316,10 @@ impl ConditionalRules {
                 continue;
             }
             // A rule whose condition cannot be evaluated leads to a review.
-            if rule.then != Verdict::Allow || depends_on_call(rule) || matches!(static_match, StaticMatch::Fault(_)) {
+            if rule.then != Verdict::Allow || depends_on_call(rule) || matches!(static_match, RuleMatch::Fault(_)) {
                 return true;
             }
-            if matches!(static_match, StaticMatch::Matches) {
+            if matches!(static_match, RuleMatch::Certain) {
                 return false;
             }
         }
@@ -369,9 +352,9 @@ impl ConditionalRules {
                 _ => {}
             }
             match static_match {
-                StaticMatch::Matches => return !denies,
-                StaticMatch::Uncertain | StaticMatch::Fault(_) if denies => return false,
-                StaticMatch::Uncertain | StaticMatch::Fault(_) => {}
+                RuleMatch::Certain => return !denies,
+                RuleMatch::Uncertain | RuleMatch::Fault(_) if denies => return false,
+                RuleMatch::Uncertain | RuleMatch::Fault(_) => {}
             }
         }
         self.otherwise.verdict != Verdict::Deny
@@ -387,21 +370,14 @@ struct CallContext<'a> {
 }
 
 impl CallContext<'_> {
-    fn matches(&self, CandidateRule { rule, static_match }: &CandidateRule) -> CallMatch {
+    /// Returns the match of the rule, or `None` if it does not cover the call.
+    fn matches(&self, CandidateRule { rule, static_match }: &CandidateRule) -> Option<RuleMatch> {
         let principal = self.requester.principal;
         if !rule.applies_to(principal.role, &principal.name) {
-            return CallMatch::No;
+            return None;
         }
-        match &rule.when {
-            Some(when) if depends_on_call(rule) && !matches!(static_match, StaticMatch::Fault(_)) => {
-                match self.holds(when) {
-                    Ok(true) => static_match.as_match(),
-                    Ok(false) => CallMatch::No,
-                    Err(fault) => CallMatch::Fault(fault),
-                }
-            }
-            _ => static_match.as_match(),
-        }
+        let when = rule.when.as_ref().filter(|_| depends_on_call(rule));
+        static_match.clone().if_holds(when.map_or(Ok(true), |when| self.holds(when)))
     }
 
     fn holds(&self, when: &Condition) -> Result<bool, ConditionFault> {
