@@ -1,6 +1,7 @@
 //! The status of a tool's definition.
 
 use serde::Serialize;
+use strum::IntoStaticStr;
 use utoipa::ToSchema;
 
 /// The status of a tool's definition, which determines whether its annotations are trusted.
@@ -36,48 +37,43 @@ impl DefinitionStatus {
     #[must_use]
     pub const fn mark(self) -> Option<AcceptanceMark> {
         match self {
-            Self::New => Some(AcceptanceMark::New),
-            Self::Changed => Some(AcceptanceMark::Changed),
+            Self::New => Some(AcceptanceMark::ToolNew),
+            Self::Changed => Some(AcceptanceMark::ToolChanged),
             Self::Module | Self::Accepted | Self::FirstSeen => None,
         }
     }
 }
 
 /// The reason why a tool is reviewed regardless of the rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
 pub enum AcceptanceMark {
-    #[serde(rename = "TOOL_NEW")]
-    New,
-    #[serde(rename = "TOOL_CHANGED")]
-    Changed,
-    #[serde(rename = "OPERATION_UNKNOWN")]
-    UnknownOperation,
+    ToolNew,
+    ToolChanged,
+    OperationUnknown,
 }
 
 impl AcceptanceMark {
     /// Returns `true` if no call of the tool runs without review until its definition is accepted.
     #[must_use]
     pub const fn concerns_definition(self) -> bool {
-        matches!(self, Self::New | Self::Changed)
+        matches!(self, Self::ToolNew | Self::ToolChanged)
     }
 
     #[must_use]
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::New => "TOOL_NEW",
-            Self::Changed => "TOOL_CHANGED",
-            Self::UnknownOperation => "OPERATION_UNKNOWN",
-        }
+    pub fn code(self) -> &'static str {
+        self.into()
     }
 
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
-            Self::New => "the tool is new and nobody has accepted it yet",
-            Self::Changed => {
+            Self::ToolNew => "the tool is new and nobody has accepted it yet",
+            Self::ToolChanged => {
                 "the tool's definition or the server behind its name has changed, and nobody has accepted the change yet"
             }
-            Self::UnknownOperation => "the tool's recipe does not know the operation that the call names",
+            Self::OperationUnknown => "the tool's recipe does not know the operation that the call names",
         }
     }
 }

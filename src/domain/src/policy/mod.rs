@@ -243,7 +243,7 @@ impl ToolFacts {
     #[must_use]
     pub fn mark(&self) -> Option<AcceptanceMark> {
         let is_unknown = self.operation.as_ref().is_some_and(|operation| operation.status != OperationStatus::Known);
-        self.definition_status.mark().or(is_unknown.then_some(AcceptanceMark::UnknownOperation))
+        self.definition_status.mark().or(is_unknown.then_some(AcceptanceMark::OperationUnknown))
     }
 
     /// Returns `true` if its annotations are trusted.

@@ -373,7 +373,7 @@ fn rules_name_operations_like_tools() {
     let allowing = policy(PolicyDefault::Allow, Vec::new());
     assert_eq!(verdict(&allowing, "Post", true), V::Allow);
     let unknown = decide(&allowing, &operation("Post", false), "{}");
-    assert_eq!((unknown.verdict, unknown.mark), (V::Review, Some(AcceptanceMark::UnknownOperation)));
+    assert_eq!((unknown.verdict, unknown.mark), (V::Review, Some(AcceptanceMark::OperationUnknown)));
     let condition = Rule { when: compiled("tool.operation == 'Post'"), ..Rule::new("r", V::Deny) };
     assert_eq!(verdict(&policy(PolicyDefault::Allow, vec![condition]), "Post", true), V::Deny);
 }
@@ -406,7 +406,7 @@ fn stricter_rules_for_any_operation_cover_an_unclear_one() {
     };
     let decide = |rule: Rule| {
         let decision = decide(&policy(PolicyDefault::Allow, vec![rule, Rule::new("rest", V::Allow)]), &unclear, "{}");
-        assert_eq!(decision.mark, Some(AcceptanceMark::UnknownOperation));
+        assert_eq!(decision.mark, Some(AcceptanceMark::OperationUnknown));
         decision.verdict
     };
     for pattern in ["fs__write/Delete*", "fs__write/Get", "*Delete*", "fs__write"] {

@@ -171,7 +171,7 @@ impl StandingRuleService {
     /// Checks that the current policy lets the reviewer alone approve the call.
     async fn check_policy(&self, route: &Arc<ToolRoute>, change: &Arc<Change>, by: &Principal) -> Result<(), McpError> {
         let decision = current_decision(route, change).await?;
-        if decision.mark == Some(AcceptanceMark::UnknownOperation) {
+        if decision.mark == Some(AcceptanceMark::OperationUnknown) {
             return Err(forbidden("the tool's recipe does not know the operation; name it in `operations` first"));
         }
         if decision.mark.is_some() {
