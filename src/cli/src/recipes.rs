@@ -131,7 +131,7 @@ impl RecipeChecker<'_> {
 
     /// Checks the proposed arguments that an expression reads.
     fn check_condition(&mut self, tool: &str, condition: &Condition) {
-        for name in condition.arguments() {
+        for name in &condition.facts().arguments {
             self.check_argument(tool, tool, name);
         }
     }

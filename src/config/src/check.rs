@@ -319,7 +319,7 @@ pub(super) fn find_warnings(config: &Config, r: &Reader) -> Vec<String> {
         }
     }
     for rule in &config.policy.rules {
-        for path in rule.when.iter().flat_map(|when| when.paths_compared_as_text()) {
+        for path in rule.when.iter().flat_map(|when| &when.facts().paths_compared_as_text) {
             warnings.push(format!(
                 "policy.rules ({}): `{}` applies startsWith to {path}, which lets /notes/../etc pass for /notes/; write \
                  path_within({path}, \"/notes\"), which has no answer for a path with `..`, and so is stricter",

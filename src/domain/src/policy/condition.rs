@@ -102,19 +102,27 @@ pub enum ConditionFault {
 pub struct Condition {
     source: Arc<str>,
     expression: Arc<IdedExpr>,
+    facts: Arc<ConditionFacts>,
+}
+
+/// The facts that the compiler finds in an expression.
+#[derive(Debug, Default)]
+pub struct ConditionFacts {
     /// The variables that the expression reads.
-    used_names: Arc<[&'static str]>,
-    has_loops: bool,
-    /// The result of [`Condition::paths_compared_as_text`].
-    paths_as_text: Arc<[String]>,
-    /// The result of [`Condition::arguments`].
-    arguments: Arc<[String]>,
-    /// The result of [`Condition::value_paths`].
-    value_paths: Arc<[ValuePath]>,
-    /// The result of [`Condition::merged_paths`].
-    merged_paths: Arc<[MergedPath]>,
-    /// The result of [`Condition::fixed_paths`].
-    fixed_paths: Arc<[ValuePath]>,
+    pub used_names: Vec<&'static str>,
+    /// `true` if the expression has loops, so that its cost depends on the input.
+    pub has_loops: bool,
+    /// The names of the arguments that the expression reads.
+    pub arguments: Vec<String>,
+    /// Arguments that are named like paths, but whose prefix is compared as plain text. A `..` in such a path can lead outside of
+    /// the apparent folder.
+    pub paths_compared_as_text: Vec<String>,
+    /// The parts of the arguments, and of the element of a list, whose values the expression uses.
+    pub value_paths: Vec<ValuePath>,
+    /// The parts whose fields become fields of the result, because the expression returns or merges them.
+    pub merged_paths: Vec<MergedPath>,
+    /// The paths whose value is fixed to one or a few literals whenever the condition is true.
+    pub fixed_paths: Vec<ValuePath>,
 }
 
 impl fmt::Debug for Condition {
@@ -163,55 +171,18 @@ impl Condition {
             Ok(Err(parse_errors)) => return Err(errors::from_parser(source, &parse_errors.errors)),
             Err(_) => return Err(errors::without_position("it is not an expression")),
         };
-        let merged_paths = value_paths::merged_paths(&expression);
-        let fixed_paths = value_paths::fixed_paths(&expression);
         let mut compiler = Compiler::new(variables);
+        compiler.facts.merged_paths = value_paths::merged_paths(&expression);
+        compiler.facts.fixed_paths = value_paths::fixed_paths(&expression);
         if let Err(message) = compiler.visit(&mut expression) {
             return Err(errors::at_node(message, compiler.failed_node, &info));
         }
-        let Compiler { used_names, has_loops, paths_as_text, arguments, value_paths, .. } = compiler;
-        Ok(Self {
-            source: source.into(),
-            expression: Arc::new(expression),
-            used_names: used_names.into(),
-            has_loops,
-            paths_as_text: paths_as_text.into(),
-            arguments: arguments.into(),
-            value_paths: value_paths.into(),
-            merged_paths: merged_paths.into(),
-            fixed_paths: fixed_paths.into(),
-        })
+        Ok(Self { source: source.into(), expression: Arc::new(expression), facts: Arc::new(compiler.facts) })
     }
 
-    /// Returns the names of the arguments that the expression reads.
     #[must_use]
-    pub fn arguments(&self) -> &[String] {
-        &self.arguments
-    }
-
-    /// Returns the parts of the arguments, and of the element of a list, whose values the expression uses.
-    #[must_use]
-    pub fn value_paths(&self) -> &[ValuePath] {
-        &self.value_paths
-    }
-
-    /// Returns the parts whose fields become fields of the result, because the expression returns or merges them.
-    #[must_use]
-    pub fn merged_paths(&self) -> &[MergedPath] {
-        &self.merged_paths
-    }
-
-    /// Returns the paths whose value is fixed to one or a few literals whenever the condition is true.
-    #[must_use]
-    pub fn fixed_paths(&self) -> &[ValuePath] {
-        &self.fixed_paths
-    }
-
-    /// Returns arguments that are named like paths, but whose prefix is compared as plain text. A `..` in such a path
-    /// can lead outside of the apparent folder.
-    #[must_use]
-    pub fn paths_compared_as_text(&self) -> &[String] {
-        &self.paths_as_text
+    pub fn facts(&self) -> &ConditionFacts {
+        &self.facts
     }
 
     #[must_use]
@@ -222,13 +193,7 @@ impl Condition {
     /// Returns `true` if the expression reads that variable.
     #[must_use]
     pub fn uses(&self, variable: &str) -> bool {
-        self.used_names.contains(&variable)
-    }
-
-    /// Returns `true` if the expression has loops, so that its cost depends on the input.
-    #[must_use]
-    pub fn has_loops(&self) -> bool {
-        self.has_loops
+        self.facts.used_names.contains(&variable)
     }
 
     /// Evaluates the condition. Variables that it does not read may be absent.

@@ -135,7 +135,8 @@ impl Ruling {
                 && candidate.rule.when.as_ref().is_some_and(|when| when.uses("arguments"))
         });
         readers_of_arguments.any(|candidate| {
-            arguments.get().len() > MAX_FAST_BYTES || candidate.rule.when.as_ref().is_some_and(Condition::has_loops)
+            arguments.get().len() > MAX_FAST_BYTES
+                || candidate.rule.when.as_ref().is_some_and(|when| when.facts().has_loops)
         })
     }
 

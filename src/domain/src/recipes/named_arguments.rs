@@ -57,7 +57,7 @@ impl<'r> NamedArguments<'r> {
         let Recipe { operation, target, summary, label, before, after, reads, sql, confirm, .. } = recipe;
         let mut named_arguments = Self::default();
         let list_path = before.as_ref().and_then(list_path_of);
-        let fixed = conditions.iter().flat_map(|condition| condition.fixed_paths());
+        let fixed = conditions.iter().flat_map(|condition| &condition.facts().fixed_paths);
         fixed.for_each(|path| named_arguments.add_path(path, None, None));
         named_arguments.add_texts([operation, target], None);
         named_arguments.add_texts(Some(summary).filter(|_| is_summary_whole), None);
@@ -138,9 +138,9 @@ impl<'r> NamedArguments<'r> {
         let filter = filter.filter(|filter| !filter.is_empty());
         match after {
             StateAfter::Expression(expression) => {
-                let merged = expression.merged_paths();
+                let merged = &expression.facts().merged_paths;
                 let is_merged = |path: &&ValuePath| merged.iter().any(|other| other.path == **path);
-                let others = expression.value_paths().iter().filter(|path| !is_merged(path));
+                let others = expression.facts().value_paths.iter().filter(|path| !is_merged(path));
                 others.for_each(|path| self.add_path(path, list_path, None));
                 for MergedPath { path, replaced } in merged {
                     let members = MergedMembers { filter, replaced };
@@ -157,7 +157,7 @@ impl<'r> NamedArguments<'r> {
     }
 
     fn add(&mut self, expression: &Condition, list_path: Option<&ValuePath>) {
-        expression.value_paths().iter().for_each(|path| self.add_path(path, list_path, None));
+        expression.facts().value_paths.iter().for_each(|path| self.add_path(path, list_path, None));
     }
 
     /// Adds a part of the arguments, or of the elements of the list.
@@ -214,7 +214,7 @@ impl NamedPart<'_> {
 
 /// Returns the path of the list for each element of which the read is made, if that list is a part of the arguments.
 fn list_path_of(read: &PreviewRead) -> Option<&ValuePath> {
-    match read.for_each.as_ref()?.merged_paths() {
+    match read.for_each.as_ref()?.facts().merged_paths.as_slice() {
         [MergedPath { path, .. }] if path.variable == "arguments" && !path.steps.is_empty() => Some(path),
         _ => None,
     }

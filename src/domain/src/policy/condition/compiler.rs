@@ -6,7 +6,7 @@ use cel::{
 };
 
 use super::{
-    Variables,
+    ConditionFacts, Variables,
     budget::{CHARGE, CHARGE_ELEMENTS, CHARGE_REGEX, charge},
     compare, functions, paths, text_functions,
     value_paths::{ValuePath, ValueStep, path_of},
@@ -49,16 +49,11 @@ pub(super) struct LoopVariable {
 #[derive(Default)]
 pub(super) struct Compiler {
     variables: &'static Variables,
-    pub(super) used_names: Vec<&'static str>,
-    pub(super) has_loops: bool,
+    pub(super) facts: ConditionFacts,
     /// The variables of the enclosing loops.
     loop_variables: Vec<LoopVariable>,
     /// The loop variables that hold paths.
     path_variables: Vec<String>,
-    pub(super) paths_as_text: Vec<String>,
-    pub(super) arguments: Vec<String>,
-    /// The parts of the arguments whose values are used.
-    pub(super) value_paths: Vec<ValuePath>,
     /// The number of enclosing nodes that do not use the values in them.
     unused_depth: usize,
     /// The innermost node with an error.
@@ -107,7 +102,7 @@ impl Compiler {
             }),
             Expr::Struct(_) => Err("an expression cannot create structures".to_owned()),
             Expr::Comprehension(comprehension) => {
-                self.has_loops = true;
+                self.facts.has_loops = true;
                 let range = path_of(&comprehension.iter_range, &self.loop_variables);
                 self.visit_operand(&mut comprehension.iter_range, range.is_none())?;
                 charge(&mut comprehension.iter_range, CHARGE_ELEMENTS);
@@ -150,8 +145,8 @@ impl Compiler {
         let is_part =
             |path: &ValuePath| path.variable != "arguments" || matches!(path.steps.first(), Some(ValueStep::Member(_)));
         let path = path_of(node, &self.loop_variables).filter(|path| self.unused_depth == 0 && is_part(path));
-        if let Some(path) = path.filter(|path| !self.value_paths.contains(path)) {
-            self.value_paths.push(path);
+        if let Some(path) = path.filter(|path| !self.facts.value_paths.contains(path)) {
+            self.facts.value_paths.push(path);
         }
     }
 
@@ -164,8 +159,8 @@ impl Compiler {
             let hint = did_you_mean(name, &names);
             return Err(format!("there is no `{name}`{hint}; a condition may look at {}", names.join(", ")));
         };
-        if !self.used_names.contains(declared_name) {
-            self.used_names.push(declared_name);
+        if !self.facts.used_names.contains(declared_name) {
+            self.facts.used_names.push(declared_name);
         }
         Ok(())
     }
@@ -174,9 +169,9 @@ impl Compiler {
     fn record_argument(&mut self, holder: &IdedExpr, name: &str) {
         if matches!(&holder.expr, Expr::Ident(holder) if holder == "arguments")
             && !self.is_loop_variable("arguments")
-            && !self.arguments.iter().any(|known| known == name)
+            && !self.facts.arguments.iter().any(|known| known == name)
         {
-            self.arguments.push(name.to_owned());
+            self.facts.arguments.push(name.to_owned());
         }
     }
 
@@ -199,9 +194,9 @@ impl Compiler {
             self.record_argument(holder, key.inner());
         }
         if let Some(path) = paths::path_compared_as_text(call, &self.path_variables)
-            && !self.paths_as_text.contains(&path)
+            && !self.facts.paths_compared_as_text.contains(&path)
         {
-            self.paths_as_text.push(path);
+            self.facts.paths_compared_as_text.push(path);
         }
         let is_index = call.func_name == operators::INDEX;
         let part = call.args.first().filter(|_| is_index).and_then(|holder| path_of(holder, &self.loop_variables));

@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn paths_compared_as_text_are_reported() {
-        let compared_paths = |source: &str| Condition::compile(source).unwrap().paths_compared_as_text().to_vec();
+        let compared_paths = |source: &str| Condition::compile(source).unwrap().facts().paths_compared_as_text.clone();
         for (source, expected) in [
             (r#"arguments.path.startsWith("/notes/")"#, "arguments.path"),
             (r#"has(arguments.path) && arguments.path.startsWith("/notes/")"#, "arguments.path"),

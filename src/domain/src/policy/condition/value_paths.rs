@@ -176,7 +176,7 @@ mod tests {
             ("[arguments].map(s, s.content)", &[]),
             ("merge(before, arguments)", &[]),
         ] {
-            let paths: Vec<String> = compiled(source).value_paths().iter().map(text).collect();
+            let paths: Vec<String> = compiled(source).facts().value_paths.iter().map(text).collect();
             assert_eq!(paths, expected, "{source}");
         }
     }
@@ -193,7 +193,7 @@ mod tests {
             ("arguments.flag && !arguments.other", &["arguments.flag", "arguments.other"]),
             ("true", &[]),
         ] {
-            let paths: Vec<String> = compiled(source).fixed_paths().iter().map(text).collect();
+            let paths: Vec<String> = compiled(source).facts().fixed_paths.iter().map(text).collect();
             assert_eq!(paths, expected, "{source}");
         }
     }
@@ -209,7 +209,7 @@ mod tests {
             (r#"{"a": arguments}"#, &[]),
         ] {
             let compiled = compiled(source);
-            let merged = compiled.merged_paths();
+            let merged = &compiled.facts().merged_paths;
             let found: Vec<_> = merged.iter().map(|merged| (text(&merged.path), merged.replaced.clone())).collect();
             let expected: Vec<_> = expected
                 .iter()
