@@ -25,12 +25,12 @@ use std::{
 
 use cel::{
     Context, Env, ExecutionError, IdedExpr, Value,
-    common::{types::DYN_TYPE, value::CowVal},
+    common::{functions::Function, types::DYN_TYPE, value::CowVal},
     parser::Parser,
 };
 
 use self::{
-    budget::{CHARGE, CHARGE_ELEMENTS, CHARGE_REGEX, MAX_STEPS, run_within_budget},
+    budget::{MAX_STEPS, run_within_budget},
     compiler::Compiler,
 };
 
@@ -240,10 +240,18 @@ fn type_name(value: &Value) -> &'static str {
 fn fault_from_error(error: &ExecutionError) -> ConditionFault {
     use ExecutionError as E;
     match error {
-        E::FunctionError { function, .. } if function == paths::PATH_WITHIN => ConditionFault::Path,
-        E::FunctionError { function, message } => functions::fault_of(function, message)
-            .or_else(|| text_functions::fault_of(function))
-            .unwrap_or(ConditionFault::Other),
+        E::FunctionError { message, .. } if message == functions::AMBIGUOUS_MARK => {
+            ConditionFault::Arguments("a text holds numbers or keys that its condition cannot represent")
+        }
+        E::FunctionError { function, .. } => match function.as_str() {
+            paths::PATH_WITHIN => ConditionFault::Path,
+            functions::JSON => ConditionFault::Document("JSON"),
+            functions::YAML => ConditionFault::Document("one YAML document"),
+            functions::YAML_DOCUMENTS => ConditionFault::Document("YAML"),
+            text_functions::REPLACE_IN => ConditionFault::Document("what the edits expect"),
+            document_update::APPLY_UPDATE => ConditionFault::Document("what the update expects"),
+            _ => ConditionFault::Other,
+        },
         E::NoSuchKey(key) => ConditionFault::Missing(key.chars().take(64).flat_map(char::escape_debug).collect()),
         E::IndexOutOfBounds(_) => ConditionFault::Missing("an element of a list".to_owned()),
         E::NoSuchOverload(_)
@@ -258,36 +266,49 @@ fn fault_from_error(error: &ExecutionError) -> ConditionFault {
     }
 }
 
+/// The functions besides those of CEL, each with the number of its arguments. An expression cannot call those whose name begins
+/// with `@`.
+const OWN_FUNCTIONS: [(&str, Function, usize); 20] = [
+    (paths::PATH_WITHIN, paths::path_within, 2),
+    (functions::JSON, functions::json, 1),
+    (functions::YAML, functions::yaml, 1),
+    (functions::YAML_DOCUMENTS, functions::yaml_documents, 1),
+    (functions::MERGE, functions::merge, 2),
+    (functions::MERGE_DEEP, functions::merge_deep, 2),
+    (text_functions::SORT, text_functions::sort, 1),
+    (text_functions::JOIN, text_functions::join, 2),
+    (text_functions::SPLIT, text_functions::split, 2),
+    (text_functions::REPLACE_IN, text_functions::replace_in, 2),
+    (text_functions::ATX_HEADINGS, text_functions::atx_headings, 1),
+    (text_functions::MERGE_PATCH, text_functions::merge_patch, 2),
+    (text_functions::INCLUDES, text_functions::includes, 2),
+    (document_update::APPLY_UPDATE, document_update::apply_update, 2),
+    (budget::CHARGE, budget::charge_value, 1),
+    (budget::CHARGE_ELEMENTS, budget::charge_elements, 1),
+    (budget::CHARGE_REGEX, budget::charge_regex, 1),
+    (compare::EQUALS, compare::equals, 2),
+    (compare::NOT_EQUALS, compare::not_equals, 2),
+    (compare::IS_IN, compare::is_in, 2),
+];
+
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
-    // This can only fail for a name that the standard library has, and it has none of these.
-    for (name, function) in [
-        (CHARGE, budget::charge_value as _),
-        (CHARGE_ELEMENTS, budget::charge_elements as _),
-        (CHARGE_REGEX, budget::charge_regex as _),
-        (functions::JSON, functions::json as _),
-        (functions::YAML, functions::yaml as _),
-        (functions::YAML_DOCUMENTS, functions::yaml_documents as _),
-    ] {
-        let added = env.add_overload(name, name, vec![DYN_TYPE], function);
+    for (name, function, arity) in OWN_FUNCTIONS {
+        let added = env.add_overload(name, name, (0..arity).map(|_| DYN_TYPE).collect(), function);
+        // This can only fail for a name that the standard library has, and it has none of these.
         debug_assert!(added.is_ok());
     }
-    for (name, function) in [
-        (compare::EQUALS, compare::equals as _),
-        (compare::NOT_EQUALS, compare::not_equals as _),
-        (compare::IS_IN, compare::is_in as _),
-        (paths::PATH_WITHIN, paths::path_within as _),
-        (functions::MERGE, functions::merge as _),
-        (functions::MERGE_DEEP, functions::merge_deep as _),
-    ] {
-        let added = env.add_overload(name, name, vec![DYN_TYPE, DYN_TYPE], function);
-        debug_assert!(added.is_ok());
-    }
-    text_functions::add_to(&mut env);
     Arc::new(env)
 });
 
-fn two_arguments<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<(CowVal<'b, 'v>, CowVal<'b, 'v>), ExecutionError> {
+type Arguments<'b, 'v> = Vec<CowVal<'b, 'v>>;
+type Answer<'b, 'v> = Result<CowVal<'b, 'v>, ExecutionError>;
+
+fn one_argument<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    args.into_iter().next().ok_or(ExecutionError::MissingArgumentOrTarget)
+}
+
+fn two_arguments<'b, 'v>(args: Arguments<'b, 'v>) -> Result<(CowVal<'b, 'v>, CowVal<'b, 'v>), ExecutionError> {
     let mut args = args.into_iter();
     args.next().zip(args.next()).ok_or(ExecutionError::MissingArgumentOrTarget)
 }

@@ -7,10 +7,12 @@ use cel::{
     common::{
         ast::{CallExpr, Expr},
         types::{CelList, CelMap, CelString},
-        value::{CowVal, Val},
+        value::Val,
     },
 };
 use rustix::time::{ClockId, clock_gettime};
+
+use super::{Answer, Arguments, one_argument};
 
 /// The maximum number of steps of one evaluation. One element of a loop or comparison costs one step, and so do 256 bytes of text.
 pub(super) const MAX_STEPS: u64 = 50_000;
@@ -65,18 +67,14 @@ pub(super) fn spend(steps: u64) -> Result<(), ExecutionError> {
     if budget.steps > 0 { Ok(()) } else { Err(ExecutionError::InternalError("budget".to_owned())) }
 }
 
-fn single_argument<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    args.into_iter().next().ok_or(ExecutionError::MissingArgumentOrTarget)
-}
-
-pub(super) fn charge_value<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let value = single_argument(args)?;
+pub(super) fn charge_value<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let value = one_argument(args)?;
     spend(cost_of(&*value, MAX_STEPS))?;
     Ok(value)
 }
 
-pub(super) fn charge_elements<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let value = single_argument(args)?;
+pub(super) fn charge_elements<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let value = one_argument(args)?;
     let elements = value
         .downcast_ref::<CelList>()
         .map(|list| list.inner().len())
@@ -85,8 +83,8 @@ pub(super) fn charge_elements<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVa
     Ok(value)
 }
 
-pub(super) fn charge_regex<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let value = single_argument(args)?;
+pub(super) fn charge_regex<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let value = one_argument(args)?;
     spend(REGEX_STEPS + cost_of(&*value, MAX_STEPS))?;
     Ok(value)
 }

@@ -12,6 +12,8 @@ use cel::{
     },
 };
 
+use super::{Answer, Arguments, two_arguments};
+
 /// Expressions cannot contain these names, because no name begins with `@`.
 pub(super) const EQUALS: &str = "@equals";
 pub(super) const NOT_EQUALS: &str = "@differs";
@@ -27,18 +29,18 @@ pub(super) fn replacement_for(operator: &str) -> Option<&'static str> {
     }
 }
 
-pub(super) fn equals<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let (left, right) = super::two_arguments(args)?;
+pub(super) fn equals<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let (left, right) = two_arguments(args)?;
     compare_values(&*left, &*right).map(cel_bool)
 }
 
-pub(super) fn not_equals<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let (left, right) = super::two_arguments(args)?;
+pub(super) fn not_equals<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let (left, right) = two_arguments(args)?;
     compare_values(&*left, &*right).map(|same| cel_bool(!same))
 }
 
-pub(super) fn is_in<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let (needle, holder) = super::two_arguments(args)?;
+pub(super) fn is_in<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let (needle, holder) = two_arguments(args)?;
     if let Some(list) = holder.downcast_ref::<CelList<'_>>() {
         let mut has_mismatch = false;
         for element in list.inner() {

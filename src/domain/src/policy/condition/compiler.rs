@@ -6,14 +6,15 @@ use cel::{
 };
 
 use super::{
-    ConditionFacts, Variables,
+    ConditionFacts, OWN_FUNCTIONS, Variables,
     budget::{CHARGE, CHARGE_ELEMENTS, CHARGE_REGEX, charge},
-    compare, functions, paths, text_functions,
+    compare, paths,
     value_paths::{ValuePath, ValueStep, path_of},
 };
 use countersign_protocol::suggest;
 
-const FUNCTIONS: [&str; 19] = [
+/// The functions of CEL that an expression can call.
+const STANDARD_FUNCTIONS: [&str; 13] = [
     "size",
     "contains",
     "startsWith",
@@ -27,12 +28,6 @@ const FUNCTIONS: [&str; 19] = [
     "bool",
     "dyn",
     "type",
-    paths::PATH_WITHIN,
-    functions::JSON,
-    functions::YAML,
-    functions::YAML_DOCUMENTS,
-    functions::MERGE,
-    functions::MERGE_DEEP,
 ];
 
 const TYPES: [&str; 11] =
@@ -177,7 +172,8 @@ impl Compiler {
 
     fn visit_call(&mut self, call: &mut CallExpr) -> Result<(), String> {
         let is_operator = call.func_name.starts_with(['_', '@', '!', '-']);
-        let functions = [&FUNCTIONS[..], &text_functions::NAMES[..]].concat();
+        let own_functions = OWN_FUNCTIONS.iter().map(|(name, ..)| *name).filter(|name| !name.starts_with('@'));
+        let functions: Vec<&str> = STANDARD_FUNCTIONS.into_iter().chain(own_functions).collect();
         if !is_operator && !functions.contains(&call.func_name.as_str()) {
             let hint = did_you_mean(&call.func_name, &functions);
             return Err(format!("there is no function `{}`{hint}; there are {}", call.func_name, functions.join(", ")));

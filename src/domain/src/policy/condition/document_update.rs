@@ -5,9 +5,9 @@ use jiff::Timestamp;
 use serde_json::{Map, Number, Value as Json};
 
 use super::{
-    budget,
+    Answer, Arguments, budget,
     compare::type_mismatch,
-    functions::{Answer, Arguments, to_answer, two_values},
+    functions::{to_answer, two_values},
 };
 use crate::policy::values;
 
@@ -26,7 +26,7 @@ pub(super) fn apply_update<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     };
     budget::spend_for_text(document.to_string().len() + update.to_string().len())?;
     let Json::Object(update) = update else { return Err(type_mismatch()) };
-    let unsupported = || ExecutionError::FunctionError { function: APPLY_UPDATE.to_owned(), message: String::new() };
+    let unsupported = || ExecutionError::function_error(APPLY_UPDATE, "");
     for (operator, changes) in update {
         let Json::Object(changes) = changes else { return Err(unsupported()) };
         for (path, value) in changes {

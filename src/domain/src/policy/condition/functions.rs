@@ -11,7 +11,7 @@ use cel::{
     objects::{Key, Map},
 };
 
-use super::{ConditionFault, compare::type_mismatch};
+use super::{Answer, Arguments, ConditionFault, compare::type_mismatch, one_argument, two_arguments};
 use crate::policy::{documents, values};
 
 pub(super) const JSON: &str = "json";
@@ -22,9 +22,6 @@ pub(super) const MERGE_DEEP: &str = "merge_deep";
 
 /// The nesting below which `merge_deep` replaces values.
 const MAX_MERGE_DEPTH: usize = 64;
-
-pub(super) type Arguments<'b, 'v> = Vec<CowVal<'b, 'v>>;
-pub(super) type Answer<'b, 'v> = Result<CowVal<'b, 'v>, ExecutionError>;
 
 /// Parses a JSON text. Anything but a text is returned as it is, because some arguments may be either.
 pub(super) fn json<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
@@ -46,32 +43,18 @@ fn parse<'b, 'v>(
     function: &str,
     parse: impl Fn(&str) -> Result<serde_json::Value, ConditionFault>,
 ) -> Answer<'b, 'v> {
-    let value = args.into_iter().next().ok_or(ExecutionError::MissingArgumentOrTarget)?;
+    let value = one_argument(args)?;
     let Some(text) = value.downcast_ref::<CelString<'_>>() else { return Ok(value) };
     super::budget::spend_for_text(text.inner().len())?;
     let parsed = parse(text.inner()).and_then(values::to_cel);
     to_answer(parsed.map_err(|fault| {
         let is_ambiguous = matches!(fault, ConditionFault::Arguments(_));
-        let message = if is_ambiguous { AMBIGUOUS_MARK.to_owned() } else { String::new() };
-        ExecutionError::FunctionError { function: function.to_owned(), message }
+        ExecutionError::function_error(function, if is_ambiguous { AMBIGUOUS_MARK } else { "" })
     })?)
 }
 
 /// The message of the error for a document whose numbers or keys are ambiguous.
-const AMBIGUOUS_MARK: &str = "ambiguous";
-
-/// Returns the fault for an error of one of the parsing functions.
-pub(super) fn fault_of(function: &str, message: &str) -> Option<ConditionFault> {
-    if message == AMBIGUOUS_MARK {
-        return Some(ConditionFault::Arguments("a text holds numbers or keys that its condition cannot represent"));
-    }
-    match function {
-        JSON => Some(ConditionFault::Document("JSON")),
-        YAML => Some(ConditionFault::Document("one YAML document")),
-        YAML_DOCUMENTS => Some(ConditionFault::Document("YAML")),
-        _ => None,
-    }
-}
+pub(super) const AMBIGUOUS_MARK: &str = "ambiguous";
 
 /// Returns the first map with the fields of the second, which take precedence.
 pub(super) fn merge<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
@@ -137,7 +120,7 @@ fn name_of(value: &Value) -> Option<&str> {
 
 /// Converts the two arguments of a function.
 pub(super) fn two_values(args: Arguments<'_, '_>) -> Result<(Value, Value), ExecutionError> {
-    let (first, second) = super::two_arguments(args)?;
+    let (first, second) = two_arguments(args)?;
     let (first, second): (&dyn Val, &dyn Val) = (&*first, &*second);
     Ok((Value::try_from(first)?, Value::try_from(second)?))
 }

@@ -10,7 +10,11 @@ use cel::{
 };
 use unicode_normalization::UnicodeNormalization;
 
-use super::compare::{cel_bool, type_mismatch};
+use super::{
+    Answer, Arguments,
+    compare::{cel_bool, type_mismatch},
+    two_arguments,
+};
 
 pub(super) const PATH_WITHIN: &str = "path_within";
 
@@ -41,13 +45,13 @@ const PATH_WORDS: [&str; 22] = [
 ];
 
 /// Returns `true` if the path is the folder or below it. Only names are compared; links are not followed.
-pub(super) fn path_within<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
-    let (path, folder) = super::two_arguments(args)?;
+pub(super) fn path_within<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let (path, folder) = two_arguments(args)?;
     let text = |value: &CowVal<'b, 'v>| -> Result<String, ExecutionError> {
         value.downcast_ref::<CelString<'_>>().map(|text| text.inner().to_owned()).ok_or_else(type_mismatch)
     };
     let (path, folder) = (text(&path)?, text(&folder)?);
-    let unsafe_path = || ExecutionError::FunctionError { function: PATH_WITHIN.to_owned(), message: String::new() };
+    let unsafe_path = || ExecutionError::function_error(PATH_WITHIN, "");
     let (path, folder) =
         (path_components(&path).ok_or_else(unsafe_path)?, path_components(&folder).ok_or_else(unsafe_path)?);
     let is_within = path.starts_with(&folder);

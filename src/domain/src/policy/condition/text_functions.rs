@@ -1,31 +1,28 @@
 //! Functions with which recipes build and compare texts, lists and patches: `sort`, `join`, `split`, `replace_in`,
-//! `atx_headings`, `merge_patch`, `includes`, and `apply_update` of `document_update.rs`.
+//! `atx_headings`, `merge_patch` and `includes`.
 
 use std::{cmp::Ordering, collections::HashMap, sync::Arc};
 
 use cel::{
-    Env, ExecutionError, Value,
-    common::{types::DYN_TYPE, value::Val},
+    ExecutionError, Value,
+    common::value::Val,
     objects::{Key, Map},
 };
 
 use super::{
-    ConditionFault, budget,
+    Answer, Arguments, budget,
     compare::type_mismatch,
-    document_update::{APPLY_UPDATE, apply_update},
-    functions::{Answer, Arguments, to_answer, two_values},
+    functions::{to_answer, two_values},
+    one_argument,
 };
 
-const SORT: &str = "sort";
-const JOIN: &str = "join";
-const SPLIT: &str = "split";
-const REPLACE_IN: &str = "replace_in";
-const ATX_HEADINGS: &str = "atx_headings";
+pub(super) const SORT: &str = "sort";
+pub(super) const JOIN: &str = "join";
+pub(super) const SPLIT: &str = "split";
+pub(super) const REPLACE_IN: &str = "replace_in";
+pub(super) const ATX_HEADINGS: &str = "atx_headings";
 pub(super) const MERGE_PATCH: &str = "merge_patch";
-const INCLUDES: &str = "includes";
-
-/// The names of all these functions.
-pub(super) const NAMES: [&str; 8] = [SORT, JOIN, SPLIT, REPLACE_IN, ATX_HEADINGS, MERGE_PATCH, INCLUDES, APPLY_UPDATE];
+pub(super) const INCLUDES: &str = "includes";
 
 /// The nesting below which values are replaced or compared as a whole.
 const MAX_DEPTH: usize = 64;
@@ -34,36 +31,8 @@ const ELEMENT_STEPS: u64 = 4;
 /// The steps for a part of a split text, which takes about as much memory as 128 bytes of text.
 const PART_STEPS: u64 = 2;
 
-/// Adds the functions to an environment that has none of these names.
-pub(super) fn add_to(env: &mut Env) {
-    for (name, function) in [(SORT, sort as _), (ATX_HEADINGS, atx_headings as _)] {
-        let added = env.add_overload(name, name, vec![DYN_TYPE], function);
-        debug_assert!(added.is_ok());
-    }
-    for (name, function) in [
-        (JOIN, join as _),
-        (SPLIT, split as _),
-        (REPLACE_IN, replace_in as _),
-        (MERGE_PATCH, merge_patch as _),
-        (INCLUDES, includes as _),
-        (APPLY_UPDATE, apply_update as _),
-    ] {
-        let added = env.add_overload(name, name, vec![DYN_TYPE, DYN_TYPE], function);
-        debug_assert!(added.is_ok());
-    }
-}
-
-/// Returns the fault for an error of one of these functions.
-pub(super) fn fault_of(function: &str) -> Option<ConditionFault> {
-    match function {
-        REPLACE_IN => Some(ConditionFault::Document("what the edits expect")),
-        APPLY_UPDATE => Some(ConditionFault::Document("what the update expects")),
-        _ => None,
-    }
-}
-
 /// Sorts a list of texts or of numbers.
-fn sort<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+pub(super) fn sort<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let Value::List(list) = one_value(args)? else { return Err(type_mismatch()) };
     budget::spend(1 + ELEMENT_STEPS * list.len() as u64)?;
     let mut sorted = Arc::unwrap_or_clone(list);
@@ -85,7 +54,7 @@ fn compare(a: &Value, b: &Value) -> Option<Ordering> {
 }
 
 /// Joins a list of texts with a text between them.
-fn join<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+pub(super) fn join<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let (Value::List(list), Value::String(separator)) = two_values(args)? else { return Err(type_mismatch()) };
     let texts: Option<Vec<&str>> = list.iter().map(text_of).collect();
     let texts = texts.ok_or_else(type_mismatch)?;
@@ -95,7 +64,7 @@ fn join<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
 }
 
 /// Splits a text at a separator, and leaves out the spaces around the parts and parts without content.
-fn split<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+pub(super) fn split<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let (Value::String(text), Value::String(separator)) = two_values(args)? else { return Err(type_mismatch()) };
     if separator.is_empty() {
         return Err(type_mismatch());
@@ -108,7 +77,7 @@ fn split<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
 
 /// Replaces texts in a text, one after another. Each edit is a map with `old`, `new` and `all`. Without `all`, the old text must
 /// occur exactly once; with it, at least once.
-fn replace_in<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+pub(super) fn replace_in<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let (Value::String(text), Value::List(edits)) = two_values(args)? else { return Err(type_mismatch()) };
     let mut edited = Arc::unwrap_or_clone(text);
     for edit in edits.iter() {
@@ -121,7 +90,7 @@ fn replace_in<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
         let count = if old.is_empty() { 0 } else { edited.matches(old).count() };
         let replaces_all = matches!(part("all"), Some(Value::Bool(true)));
         if count == 0 || count > 1 && !replaces_all {
-            return Err(ExecutionError::FunctionError { function: REPLACE_IN.to_owned(), message: String::new() });
+            return Err(ExecutionError::function_error(REPLACE_IN, ""));
         }
         // The new text may be many times as long.
         budget::spend_for_text(count.saturating_mul(new.len()))?;
@@ -131,7 +100,7 @@ fn replace_in<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
 }
 
 /// Replaces the setext headings of a Markdown text, which are underlined, by ATX headings, which begin with number signs.
-fn atx_headings<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+pub(super) fn atx_headings<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let Value::String(text) = one_value(args)? else { return Err(type_mismatch()) };
     budget::spend_for_text(text.len())?;
     let mut lines: Vec<String> = Vec::new();
@@ -153,7 +122,7 @@ fn atx_headings<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
 }
 
 /// Applies a merge patch (RFC 7386): a null removes a field, and lists are replaced.
-fn merge_patch<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+pub(super) fn merge_patch<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let (base, patch) = two_values(args)?;
     to_answer(apply_patch(base, patch, MAX_DEPTH))
 }
@@ -175,7 +144,7 @@ fn apply_patch(base: Value, patch: Value, depth: usize) -> Value {
 
 /// Returns `true` if the first value has everything that the second has: the fields of maps at any depth, and the elements of
 /// lists in their order. A list may have more elements at its end.
-fn includes<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+pub(super) fn includes<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let (found, expected) = two_values(args)?;
     to_answer(Value::Bool(has_all(&found, &expected, MAX_DEPTH)?))
 }
@@ -219,7 +188,7 @@ fn text_of(value: &Value) -> Option<&str> {
 }
 
 fn one_value(args: Arguments<'_, '_>) -> Result<Value, ExecutionError> {
-    let value = args.into_iter().next().ok_or(ExecutionError::MissingArgumentOrTarget)?;
+    let value = one_argument(args)?;
     let value: &dyn Val = &*value;
     Value::try_from(value)
 }
