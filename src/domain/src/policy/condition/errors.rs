@@ -42,21 +42,21 @@ pub(super) fn from_parser(source: &str, errors: &[ParseError]) -> ConditionError
     ConditionError { message: explain(source, rest, before, &error.msg), line, column }
 }
 
+/// Parts of the parser's messages, and the sentences that explain them.
+const EXPLANATIONS: [(&str, &str); 5] = [
+    ("has() macro", "`has` asks for one member: has(arguments.path)"),
+    ("must be a simple name", "a loop needs a name for its element first: arguments.list.all(x, x > 1)"),
+    ("invalid int literal", "this whole number does not fit into 64 bits"),
+    ("invalid uint literal", "this whole number does not fit into 64 bits"),
+    ("invalid double literal", "this number cannot be read"),
+];
+
 fn explain(source: &str, rest: &str, before: &str, parser_message: &str) -> String {
     if parser_message.contains("Recursion limit") {
         return format!("it nests deeper than {MAX_DEPTH} levels");
     }
-    if parser_message.contains("has() macro") {
-        return "`has` asks for one member: has(arguments.path)".to_owned();
-    }
-    if parser_message.contains("must be a simple name") {
-        return "a loop needs a name for its element first: arguments.list.all(x, x > 1)".to_owned();
-    }
-    if parser_message.contains("invalid int literal") || parser_message.contains("invalid uint literal") {
-        return "this whole number does not fit into 64 bits".to_owned();
-    }
-    if parser_message.contains("invalid double literal") {
-        return "this number cannot be read".to_owned();
+    if let Some((_, explanation)) = EXPLANATIONS.iter().find(|(part, _)| parser_message.contains(part)) {
+        return (*explanation).to_owned();
     }
     if let Some(identifier) = parser_message.strip_prefix("reserved identifier: ") {
         return format!("{} is a reserved identifier", quote_token(identifier));
