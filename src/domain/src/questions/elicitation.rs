@@ -11,7 +11,7 @@ use super::{ELICITATION, adapt_params, is_url_elicitation};
 use crate::changes::visible::{escape_hidden, is_hidden};
 use countersign_protocol::{
     Revision,
-    json::{MemberEdit, edit, member, members, string},
+    json::{MemberAction, MemberEdit, edit, edit_members, member, string},
 };
 
 /// Substrings that indicate a credential in any text, after removing blanks and punctuation.
@@ -120,19 +120,15 @@ pub fn attribute_params<'a>(server: &str, method: &str, params: Option<&'a str>)
 /// person.
 #[must_use]
 pub fn attribute_requests(server: &str, requests: &str) -> Option<String> {
-    let mut changed_requests: Vec<(Cow<'_, str>, String)> = Vec::new();
-    for request in members(requests) {
-        let method = member(request.value, "method").and_then(string).unwrap_or_default();
-        let params = member(request.value, "params");
+    edit_members(requests, |_, request| {
+        let method = member(request, "method").and_then(string).unwrap_or_default();
         if method != ELICITATION {
-            continue;
+            return MemberAction::Keep;
         }
-        let params = attribute_params(server, &method, Some(params.unwrap_or("{}"))).unwrap_or_default();
-        changed_requests.push((request.key, edit(request.value, &[("params", MemberEdit::Set(&params))])));
-    }
-    let edits: Vec<_> =
-        changed_requests.iter().map(|(key, request)| (key.as_ref(), MemberEdit::Set(request.as_str()))).collect();
-    (!edits.is_empty()).then(|| edit(requests, &edits))
+        let params = member(request, "params").unwrap_or("{}");
+        let params = attribute_params(server, &method, Some(params)).unwrap_or_default();
+        MemberAction::Set(edit(request, &[("params", MemberEdit::Set(&params))]))
+    })
 }
 
 /// Returns the URL that a question would open, in ASCII.
@@ -170,26 +166,20 @@ fn mark_credentials(schema: &str) -> (Option<String>, Vec<String>) {
     let text = escaped.as_deref().unwrap_or(schema);
     let Some(properties) = member(text, "properties") else { return (escaped, Vec::new()) };
     let mut fields = Vec::new();
-    let mut changed_properties: Vec<(Cow<'_, str>, String)> = Vec::new();
-    for property in members(properties) {
-        let member_text = |key: &str| member(property.value, key).and_then(string).unwrap_or_default();
+    let marked_properties = edit_members(properties, |key, property| {
+        let member_text = |name: &str| member(property, name).and_then(string).unwrap_or_default();
         let (title, format) = (member_text("title"), member_text("format"));
-        let suspicious = [&*property.key, &*title, &*format].iter().any(|name| is_credential(name))
-            || mentions_credential(&member_text("description"));
-        if suspicious {
-            let name = if title.is_empty() { property.key.as_ref() } else { &title };
-            let title = Value::from(format!("{name} (looks like a credential)")).to_string();
-            fields.push(name.to_owned());
-            changed_properties
-                .push((property.key.clone(), edit(property.value, &[("title", MemberEdit::Set(&title))])));
+        let is_suspicious =
+            [key, &*title, &*format].into_iter().any(is_credential) || mentions_credential(&member_text("description"));
+        if !is_suspicious {
+            return MemberAction::Keep;
         }
-    }
-    if changed_properties.is_empty() {
-        return (escaped, fields);
-    }
-    let edits: Vec<_> =
-        changed_properties.iter().map(|(key, value)| (key.as_ref(), MemberEdit::Set(value.as_str()))).collect();
-    let properties = edit(properties, &edits);
+        let name = if title.is_empty() { key } else { &title };
+        fields.push(name.to_owned());
+        let title = Value::from(format!("{name} (looks like a credential)")).to_string();
+        MemberAction::Set(edit(property, &[("title", MemberEdit::Set(&title))]))
+    });
+    let Some(properties) = marked_properties else { return (escaped, fields) };
     (Some(edit(text, &[("properties", MemberEdit::Set(&properties))])), fields)
 }
 
