@@ -34,36 +34,33 @@ pub fn check_capabilities(
     method: &str,
     params: Option<&str>,
 ) -> Result<(), RpcError> {
-    let has = |key: &str| params.is_some_and(|params| member(params, key).is_some());
-    let undeclared =
-        |feature: &str| Err(RpcError::new(METHOD_NOT_FOUND, format!("the client does not offer {feature}")));
-    match method {
-        ELICITATION if !capabilities.elicitation_form && !capabilities.elicitation_url => undeclared("elicitation"),
+    let is_url = is_url_elicitation(method, params);
+    let (feature, is_offered, required_feature) = match method {
         ELICITATION => {
-            let url = is_url_elicitation(method, params);
-            if if url { capabilities.elicitation_url } else { capabilities.elicitation_form } {
-                // Only web pages may be opened.
-                return match url.then(|| elicitation::checked_url(params.unwrap_or("{}"))) {
-                    Some(Err(problem)) => {
-                        Err(RpcError::new(INVALID_PARAMS, format!("the request was not sent to the client: {problem}")))
-                    }
-                    _ => Ok(()),
-                };
-            }
-            let mode = if url { "url" } else { "form" };
-            Err(RpcError::new(INVALID_PARAMS, format!("the client does not offer elicitation in {mode} mode")))
+            let is_offered = capabilities.elicitation_form || capabilities.elicitation_url;
+            let mode = if is_url { "elicitation in url mode" } else { "elicitation in form mode" };
+            ("elicitation", is_offered, mode)
         }
-        SAMPLING if !capabilities.sampling => undeclared("sampling"),
-        SAMPLING if !capabilities.sampling_tools && (has("tools") || has("toolChoice")) => {
-            Err(RpcError::new(INVALID_PARAMS, "the client does not offer sampling with tools"))
-        }
-        ROOTS if !capabilities.roots => undeclared("roots"),
-        SAMPLING | ROOTS => Ok(()),
+        SAMPLING => ("sampling", capabilities.sampling, "sampling with tools"),
+        ROOTS => ("roots", capabilities.roots, "roots"),
         other => {
             let shortened: String = other.chars().take(128).collect();
-            Err(RpcError::new(METHOD_NOT_FOUND, format!("no client can be asked {shortened}")))
+            return Err(RpcError::new(METHOD_NOT_FOUND, format!("no client can be asked {shortened}")));
         }
+    };
+    if !is_offered {
+        return Err(RpcError::new(METHOD_NOT_FOUND, format!("the client does not offer {feature}")));
     }
+    if missing_capability(capabilities, method, params).is_some() {
+        return Err(RpcError::new(INVALID_PARAMS, format!("the client does not offer {required_feature}")));
+    }
+    if is_url {
+        // Only web pages may be opened.
+        elicitation::checked_url(params.unwrap_or("{}")).map_err(|problem| {
+            RpcError::new(INVALID_PARAMS, format!("the request was not sent to the client: {problem}"))
+        })?;
+    }
+    Ok(())
 }
 
 /// Returns the capability that the client lacks for a request, in the form of `requiredCapabilities`. Returns `None` if
