@@ -135,11 +135,7 @@ impl Decision {
     }
 
     fn from_rule(rule: &Rule) -> Self {
-        let reason = rule.reason.clone().unwrap_or_else(|| match rule.then {
-            Verdict::Review => format!("{} requires it", rule.label).into(),
-            verdict => format!("{} says {}", rule.label, verdict.as_str()).into(),
-        });
-        Self::new_for_rule(rule, rule.then, reason)
+        Self::new_for_rule(rule, rule.then, rule.shown_reason())
     }
 
     fn new_for_rule(rule: &Rule, verdict: Verdict, reason: Arc<str>) -> Self {

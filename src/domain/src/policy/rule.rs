@@ -94,6 +94,14 @@ impl Rule {
         }
     }
 
+    /// Returns the reason of the rule's verdict for people.
+    pub(super) fn shown_reason(&self) -> Arc<str> {
+        self.reason.clone().unwrap_or_else(|| match self.then {
+            Verdict::Review => format!("{} requires it", self.label).into(),
+            verdict => format!("{} says {}", self.label, verdict.as_str()).into(),
+        })
+    }
+
     /// Returns `true` if the rules match the same calls, regardless of their verdicts.
     #[must_use]
     pub fn matches_same_calls(&self, other: &Self) -> bool {

@@ -144,8 +144,8 @@ impl Policy {
             match (rule.then, requester.holds(rule)) {
                 // The condition may hold or not, so the stricter verdict counts.
                 (Verdict::Deny, None | Some(true)) => {
-                    let reason = rule.reason.clone().unwrap_or_else(|| format!("{} says deny", rule.label).into());
-                    return AccessDecision::Refused(Refusal { rule: Some(rule.label.clone()), reason });
+                    let refusal = Refusal { rule: Some(rule.label.clone()), reason: rule.shown_reason() };
+                    return AccessDecision::Refused(refusal);
                 }
                 (Verdict::Allow, Some(true)) => return AccessDecision::Allowed,
                 _ => {}
