@@ -125,10 +125,9 @@ impl DiffBuilder {
         if self.is_full() {
             return;
         }
-        let mut out = LineWriter { lines: Vec::new(), full: false, builder: self };
+        let mut out = LineWriter { lines: Vec::new(), builder: self };
         for (op, line) in lines {
-            out.push(op, &line);
-            if out.full {
+            if !out.push(op, &line) {
                 break;
             }
         }
@@ -207,7 +206,7 @@ impl DiffBuilder {
             return Vec::new();
         };
         let operations = diff_ops(Algorithm::Patience, &old, &new, Some(self.deadline));
-        let mut out = LineWriter { lines: Vec::new(), full: false, builder: self };
+        let mut out = LineWriter { lines: Vec::new(), builder: self };
         let mut compared_lines = 0;
         for group in group_diff_ops(operations, out.builder.limits.context) {
             let start = group.first().map_or(compared_lines, |op| op.old_range().start);
@@ -231,7 +230,6 @@ impl DiffBuilder {
 /// Appends lines until the limits are reached.
 struct LineWriter<'a> {
     lines: Vec<DiffLine>,
-    full: bool,
     builder: &'a mut DiffBuilder,
 }
 
@@ -242,15 +240,16 @@ impl LineWriter<'_> {
         }
     }
 
-    fn push(&mut self, op: LineOp, line: &str) {
+    /// Appends a line. Returns `false`, and marks the diff as truncated, if the limits are reached.
+    fn push(&mut self, op: LineOp, line: &str) -> bool {
         let limits = self.builder.limits;
-        if self.full || self.lines.len() >= limits.lines || self.builder.bytes >= limits.total_bytes {
-            self.full = true;
-            self.builder.diff.truncated = true;
-            return;
+        let has_room = self.lines.len() < limits.lines && self.builder.bytes < limits.total_bytes;
+        if has_room {
+            let text = self.builder.truncate(line);
+            self.lines.push(DiffLine { op, text });
         }
-        let text = self.builder.truncate(line);
-        self.lines.push(DiffLine { op, text });
+        self.builder.diff.truncated |= !has_room;
+        has_room
     }
 }
 

@@ -37,14 +37,12 @@ pub const AFTER_VARIABLES: &Variables = &[("arguments", &[]), ("before", &[])];
 /// Variables of [`Recipe::after`] if the present state is read for each element of a list.
 pub const ELEMENT_AFTER_VARIABLES: &Variables = &[("arguments", &[]), ("before", &[]), ("element", &[])];
 
-/// Variables of the read of [`Recipe::verify`], including the tool's result: `content`, and `structuredContent` if there is
-/// one.
+/// Variables of the read of [`Recipe::verify`] and of [`RecipeVerification::after`], including the tool's result: `content`, and
+/// `structuredContent` if there is one.
 pub const RESULT_VARIABLES: &Variables = &[("arguments", &[]), ("before", &[]), ("result", &[])];
 /// Variables of a [`ResultSelector::keep`] of [`Recipe::verify`].
 pub const RESULT_SELECTOR_VARIABLES: &Variables =
     &[("arguments", &[]), ("before", &[]), ("found", &[]), ("result", &[])];
-/// Variables of [`RecipeVerification::after`].
-pub const RESULT_AFTER_VARIABLES: &Variables = &[("arguments", &[]), ("before", &[]), ("result", &[])];
 
 /// JSON pointer to the text of a tool result, used if a recipe names no other.
 pub const FIRST_TEXT: &str = "/content/0/text";

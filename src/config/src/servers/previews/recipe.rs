@@ -17,8 +17,8 @@ use countersign_domain::{
     recipes::{
         AFTER_VARIABLES, ARGUMENT_VARIABLES, Confirmation, Dialect, DisplayFormat, DryRun, ELEMENT_AFTER_VARIABLES,
         ELEMENT_SELECTOR_VARIABLES, ELEMENT_VARIABLES, FieldFilter, FieldPath, Pattern, PreviewRead,
-        RESULT_AFTER_VARIABLES, RESULT_SELECTOR_VARIABLES, RESULT_VARIABLES, Recipe, RecipeVerification, RecordField,
-        ResultSelector, SELECTOR_VARIABLES, SqlDialect, SqlQuery, SqlRecipe, StateAfter, TextTemplate,
+        RESULT_SELECTOR_VARIABLES, RESULT_VARIABLES, Recipe, RecipeVerification, RecordField, ResultSelector,
+        SELECTOR_VARIABLES, SqlDialect, SqlQuery, SqlRecipe, StateAfter, TextTemplate,
     },
 };
 
@@ -228,7 +228,7 @@ enum ReadPhase {
 }
 
 fn read_verification(f: &mut Fields<'_>) -> Option<RecipeVerification> {
-    let after = read_state_after(f, RESULT_AFTER_VARIABLES);
+    let after = read_state_after(f, RESULT_VARIABLES);
     let read = read_preview_read(f, ReadPhase::Verification)?;
     Some(RecipeVerification { read, after })
 }

@@ -103,7 +103,8 @@ fn literal_keys(node: &IdedExpr) -> Vec<String> {
 
 /// Returns the paths whose value is fixed to one or a few literals whenever the condition is true.
 pub(super) fn fixed_paths(condition: &IdedExpr) -> Vec<ValuePath> {
-    let Expr::Call(call) = &condition.expr else { return path_of(condition, &[]).into_iter().collect() };
+    let single = |node: &IdedExpr| -> Vec<ValuePath> { path_of(node, &[]).into_iter().collect() };
+    let Expr::Call(call) = &condition.expr else { return single(condition) };
     match (call.func_name.as_str(), call.args.as_slice()) {
         (operators::LOGICAL_AND, [first, second]) => [fixed_paths(first), fixed_paths(second)].concat(),
         (operators::LOGICAL_OR, [first, second]) => {
@@ -114,16 +115,14 @@ pub(super) fn fixed_paths(condition: &IdedExpr) -> Vec<ValuePath> {
             };
             in_first.iter().chain(&in_second).filter(|path| is_in_both(path)).cloned().collect()
         }
-        (operators::LOGICAL_NOT, [negated]) => path_of(negated, &[]).into_iter().collect(),
+        (operators::LOGICAL_NOT, [negated]) => single(negated),
         (operators::EQUALS, [first, second]) => match (&first.expr, &second.expr) {
-            (_, Expr::Literal(_)) => path_of(first, &[]).into_iter().collect(),
-            (Expr::Literal(_), _) => path_of(second, &[]).into_iter().collect(),
+            (_, Expr::Literal(_)) => single(first),
+            (Expr::Literal(_), _) => single(second),
             _ => Vec::new(),
         },
-        (operators::IN, [element, list]) if matches!(list.expr, Expr::List(_)) => {
-            path_of(element, &[]).into_iter().collect()
-        }
-        _ => path_of(condition, &[]).into_iter().collect(),
+        (operators::IN, [element, list]) if matches!(list.expr, Expr::List(_)) => single(element),
+        _ => single(condition),
     }
 }
 
