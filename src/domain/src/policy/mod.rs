@@ -57,8 +57,8 @@ pub use settings::{PolicyConfig, PolicyDefault, PolicyMode};
 pub use standing_rules::{StandingRule, StandingRuleSource, StandingVerdict};
 pub use subjects::{AccessDecision, OwnedRequester, Requester, Subject};
 
-use pins::{Definition, NoPins};
-use standing_rules::{NoStandingRules, ToolStandingRules};
+use pins::Definition;
+use standing_rules::ToolStandingRules;
 use verdict_counts::VerdictCounts;
 
 use crate::changes::{ReviewNote, Terms};
@@ -267,8 +267,9 @@ pub struct Policy {
     rules: Arc<[Arc<Rule>]>,
     /// The terms of a review if no rule sets others.
     review: Arc<Terms>,
-    pins: Arc<dyn PinSource>,
-    standing_rules: Arc<dyn StandingRuleSource>,
+    /// The source of pins. Without one, every definition counts as first seen.
+    pins: Option<Arc<dyn PinSource>>,
+    standing_rules: Option<Arc<dyn StandingRuleSource>>,
     reviewers: Arc<Reviewers>,
 }
 
@@ -282,8 +283,8 @@ impl Policy {
             default_counts: VerdictCounts::default(),
             rules,
             review: Arc::clone(&config.review),
-            pins: Arc::new(NoPins),
-            standing_rules: Arc::new(NoStandingRules),
+            pins: None,
+            standing_rules: None,
             reviewers: Arc::<Reviewers>::default(),
         }
     }
@@ -291,21 +292,21 @@ impl Policy {
     /// Adds the pinned definitions of upstream tools.
     #[must_use]
     pub fn with_pins(self, pins: Arc<dyn PinSource>) -> Self {
-        Self { pins, ..self }
+        Self { pins: Some(pins), ..self }
     }
 
     /// Adds standing rules, each of which counts as long as its creator may decide.
     #[must_use]
     pub fn with_standing_rules(self, standing_rules: Arc<dyn StandingRuleSource>, reviewers: Arc<Reviewers>) -> Self {
-        Self { standing_rules, reviewers, ..self }
+        Self { standing_rules: Some(standing_rules), reviewers, ..self }
     }
 
     /// Takes the pins, standing rules, reviewers and counts of the default from the previous policy.
     #[must_use]
     pub fn with_sources_of(self, previous: &Self) -> Self {
         Self {
-            pins: Arc::clone(&previous.pins),
-            standing_rules: Arc::clone(&previous.standing_rules),
+            pins: previous.pins.clone(),
+            standing_rules: previous.standing_rules.clone(),
             reviewers: Arc::clone(&previous.reviewers),
             default_counts: previous.default_counts.clone(),
             ..self
@@ -339,12 +340,14 @@ impl Policy {
     /// Returns the current pins.
     #[must_use]
     pub fn pins(&self) -> Arc<Pins> {
-        self.pins.pins()
+        self.pins.as_ref().map(|source| source.pins()).unwrap_or_default()
     }
 
     /// Records the definitions that a server offers, see [`PinSource::observe`].
     pub fn observe(&self, server: &str, tools: &[Definition]) {
-        self.pins.observe(server, tools);
+        if let Some(source) = &self.pins {
+            source.observe(server, tools);
+        }
     }
 
     /// Evaluates the policy for a tool as far as possible without a call.
@@ -354,7 +357,8 @@ impl Policy {
             let reason = "callers may manage their own changes";
             return Ruling::new(&[], tool, Decision::new(Verdict::Allow, reason, Arc::default()), None, false);
         }
-        let standing_rules = ToolStandingRules::new(&self.standing_rules, tool, &self.reviewers);
+        let source = self.standing_rules.as_ref();
+        let standing_rules = source.and_then(|source| ToolStandingRules::new(source, tool, &self.reviewers));
         Ruling::new(&self.rules, tool, self.default_decision(tool), standing_rules, self.mode == PolicyMode::Simulate)
     }
 

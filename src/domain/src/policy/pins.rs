@@ -138,17 +138,6 @@ pub trait PinSource: Send + Sync + 'static {
     fn observe(&self, server: &str, tools: &[Definition]);
 }
 
-/// Stores no pins: every definition counts as first seen.
-#[derive(Debug, Default)]
-pub struct NoPins;
-
-impl PinSource for NoPins {
-    fn pins(&self) -> Arc<Pins> {
-        Arc::default()
-    }
-    fn observe(&self, _: &str, _: &[Definition]) {}
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -272,16 +272,6 @@ pub trait StandingRuleSource: Send + Sync + 'static {
     }
 }
 
-/// A source without rules.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoStandingRules;
-
-impl StandingRuleSource for NoStandingRules {
-    fn find_rules(&self, _: &str, _: &dyn Fn(&str) -> bool) -> Vec<Arc<StandingRule>> {
-        Vec::new()
-    }
-}
-
 /// Returns `true` if this reviewer alone may approve a call under these terms.
 #[must_use]
 pub fn can_approve_alone(reviewers: &Reviewers, terms: &Terms, reviewer: &Principal) -> bool {
