@@ -1,6 +1,9 @@
 //! Evaluates the rules for one tool: once if possible, and otherwise for each call.
 
-use std::{cell::OnceCell, sync::Arc};
+use std::{
+    cell::{LazyCell, OnceCell},
+    sync::Arc,
+};
 
 use serde_json::value::RawValue;
 
@@ -13,7 +16,7 @@ use crate::principal::Principal;
 /// The evaluated policy of one tool.
 #[derive(Clone, Debug)]
 pub struct Ruling {
-    config_ruling: ConfigRuling,
+    config_ruling: Arc<ConfigRuling>,
     /// The decision, if it is the same for every call.
     fixed: Option<Arc<Decision>>,
     /// The standing rules for the tool.
@@ -25,18 +28,12 @@ pub struct Ruling {
 }
 
 /// The ruling of the configuration alone.
-#[derive(Clone, Debug)]
-enum ConfigRuling {
-    /// The decision is the same for every call.
-    Fixed(Decision),
-    Conditional(Arc<ConditionalRules>),
-}
-
-/// Rules that may match, in order, and the default decision.
 #[derive(Debug)]
-struct ConditionalRules {
+struct ConfigRuling {
+    /// The rules that may match, in order. There is none if the decision is the same for every call.
     candidates: Vec<CandidateRule>,
     otherwise: Decision,
+    /// The mark of each decision, unless that is the same for every call and already has it.
     mark: Option<AcceptanceMark>,
     tool: cel::Value,
 }
@@ -77,13 +74,12 @@ impl Ruling {
         standing_rules: Option<Arc<ToolStandingRules>>,
         simulates: bool,
     ) -> Self {
-        let config_ruling = ConfigRuling::new(rules, tool, otherwise);
-        let fixed = match &config_ruling {
-            ConfigRuling::Fixed(decision) if standing_rules.is_none() => {
-                Some(Arc::new(if simulates { decision.clone().allow_simulated() } else { decision.clone() }))
-            }
-            _ => None,
-        };
+        let config_ruling = Arc::new(ConfigRuling::new(rules, tool, otherwise));
+        let is_fixed = config_ruling.is_fixed() && standing_rules.is_none();
+        let fixed = is_fixed.then(|| {
+            let decision = config_ruling.otherwise.clone();
+            Arc::new(if simulates { decision.allow_simulated() } else { decision })
+        });
         Self { config_ruling, fixed, standing_rules, simulates, alternatives: Vec::new() }
     }
 
@@ -105,14 +101,9 @@ impl Ruling {
     }
 
     fn decide_enforced(&self, requester: &Requester<'_>, arguments: &RawValue) -> Decision {
-        let mut decision = match &self.config_ruling {
-            ConfigRuling::Fixed(decision) => decision.clone(),
-            ConfigRuling::Conditional(conditional) => {
-                let call =
-                    CallContext { requester, arguments, parsed_arguments: OnceCell::new(), tool: &conditional.tool };
-                conditional.decide(|candidate| call.matches(candidate))
-            }
-        };
+        let tool = &self.config_ruling.tool;
+        let call = CallContext { requester, arguments, parsed_arguments: OnceCell::new(), tool };
+        let mut decision = self.config_ruling.decide(|candidate| call.matches(candidate));
         if let Some(standing_rules) = &self.standing_rules {
             decision = standing_rules.apply(decision, requester.principal, arguments);
         }
@@ -129,8 +120,7 @@ impl Ruling {
         {
             return true;
         }
-        let ConfigRuling::Conditional(conditional) = &self.config_ruling else { return false };
-        let mut readers_of_arguments = conditional.candidates.iter().filter(|candidate| {
+        let mut readers_of_arguments = self.config_ruling.candidates.iter().filter(|candidate| {
             candidate.rule.applies_to(principal.role, &principal.name)
                 && candidate.rule.when.as_ref().is_some_and(|when| when.uses("arguments"))
         });
@@ -143,21 +133,14 @@ impl Ruling {
     /// Returns `true` if the tool is listed for this principal. A tool is hidden if every call would be denied.
     #[must_use]
     pub fn is_listed_to(&self, principal: &Principal) -> bool {
-        let listed = || match &self.config_ruling {
-            ConfigRuling::Fixed(decision) => decision.verdict != Verdict::Deny,
-            ConfigRuling::Conditional(conditional) => conditional.is_listed_to(principal),
-        };
-        self.simulates || (!self.standing_rules.as_ref().is_some_and(|rules| rules.denies_all(principal)) && listed())
+        let is_denied = || self.standing_rules.as_ref().is_some_and(|rules| rules.denies_all(principal));
+        self.simulates || (!is_denied() && self.config_ruling.is_listed_to(principal))
     }
 
     /// Returns `true` if a call of this principal could be reviewed or denied.
     #[must_use]
     pub fn may_block(&self, principal: &Principal) -> bool {
-        let blocks = || match &self.config_ruling {
-            ConfigRuling::Fixed(decision) => decision.verdict != Verdict::Allow,
-            ConfigRuling::Conditional(conditional) => conditional.may_block(principal),
-        };
-        !self.simulates && (self.standing_rules.is_some() || blocks())
+        !self.simulates && (self.standing_rules.is_some() || self.config_ruling.may_block(principal))
     }
 
     /// Returns the ruling without its fixed decision, so that it is evaluated for each call. A tool needs this if its operations
@@ -176,11 +159,8 @@ impl Ruling {
     /// Returns `true` if a call may become a change.
     #[must_use]
     pub fn may_review(&self) -> bool {
-        match &self.config_ruling {
-            _ if self.simulates => false,
-            ConfigRuling::Fixed(decision) => decision.verdict == Verdict::Review,
-            ConfigRuling::Conditional(_) => true,
-        }
+        let ruling = &self.config_ruling;
+        !self.simulates && (!ruling.is_fixed() || ruling.otherwise.verdict == Verdict::Review)
     }
 
     /// Returns the decision, if it is the same for every call.
@@ -192,44 +172,30 @@ impl Ruling {
     /// Returns the default decision, or `None` if a rule decides on every call.
     #[must_use]
     pub fn default_decision(&self) -> Option<&Decision> {
-        match &self.config_ruling {
-            ConfigRuling::Fixed(decision) => Some(decision).filter(|decision| decision.rule.is_none()),
-            ConfigRuling::Conditional(conditional) => {
-                let matches_all = |candidate: &CandidateRule| {
-                    !candidate.rule.restricts_callers()
-                        && !depends_on_call(&candidate.rule)
-                        && matches!(candidate.static_match, RuleMatch::Certain)
-                };
-                (!conditional.candidates.last().is_some_and(matches_all)).then_some(&conditional.otherwise)
-            }
-        }
+        let ConfigRuling { candidates, otherwise, .. } = &*self.config_ruling;
+        let matches_all = |candidate: &CandidateRule| {
+            !candidate.rule.restricts_callers()
+                && !depends_on_call(&candidate.rule)
+                && matches!(candidate.static_match, RuleMatch::Certain)
+        };
+        Some(otherwise).filter(|decision| decision.rule.is_none() && !candidates.last().is_some_and(matches_all))
     }
 
     /// Returns the standing rule that lets the tool run without review, if it applies to every caller but its creator.
     #[must_use]
     pub fn tool_allow_rule(&self) -> Option<&Arc<StandingRule>> {
-        let decision = match &self.config_ruling {
-            ConfigRuling::Fixed(decision)
-                if decision.rule.is_none() && !decision.mark.is_some_and(AcceptanceMark::concerns_definition) =>
-            {
-                decision
-            }
-            _ => return None,
-        };
-        self.standing_rules.as_ref()?.allow_rule(&decision.terms)
+        let Decision { rule, mark, terms, .. } = &self.config_ruling.otherwise;
+        let applies =
+            self.config_ruling.is_fixed() && rule.is_none() && !mark.is_some_and(AcceptanceMark::concerns_definition);
+        self.standing_rules.as_ref().filter(|_| applies)?.allow_rule(terms)
     }
 
     /// Iterates over the labels of the rules that may decide: standing rules, then rules of the configuration, in
     /// order.
     pub fn rules(&self) -> impl Iterator<Item = &str> {
-        let (fixed, conditional) = match &self.config_ruling {
-            ConfigRuling::Fixed(decision) => (decision.rule.as_deref(), None),
-            ConfigRuling::Conditional(conditional) => (None, Some(conditional)),
-        };
+        let ConfigRuling { candidates, otherwise, .. } = &*self.config_ruling;
         let standing_rules = self.standing_rules.iter().flat_map(|rules| rules.ids());
-        let conditional =
-            conditional.into_iter().flat_map(|conditional| conditional.candidates.iter().map(|c| &*c.rule.label));
-        standing_rules.chain(fixed).chain(conditional)
+        standing_rules.chain(otherwise.rule.as_deref()).chain(candidates.iter().map(|candidate| &*candidate.rule.label))
     }
 }
 
@@ -248,40 +214,20 @@ impl ConfigRuling {
                 break;
             }
         }
-        let conditional = ConditionalRules { candidates, otherwise, mark: tool.mark(), tool: value };
-        if is_fixed {
-            // No candidate depends on the call, so none is evaluated with one.
-            return Self::Fixed(conditional.decide(|candidate| Some(candidate.static_match.clone())));
+        let ruling = Self { candidates, otherwise, mark: tool.mark(), tool: value };
+        if !is_fixed {
+            return ruling;
         }
-        Self::Conditional(Arc::new(conditional))
+        // No candidate depends on the call, so none is evaluated with one.
+        let decision = ruling.decide(|candidate| Some(candidate.static_match.clone()));
+        Self { candidates: Vec::new(), otherwise: decision, mark: None, tool: cel::Value::Null }
     }
-}
 
-/// Evaluates the part of a rule that does not depend on the call; `None` if it does not cover the tool.
-fn match_statically(rule: &Rule, tool: &ToolFacts, value: &cel::Value) -> Option<RuleMatch> {
-    let coverage = rule.coverage(tool);
-    if coverage == Coverage::None || !rule.servers.admits(&tool.server) {
-        return None;
+    /// Returns `true` if the decision is the same for every call.
+    fn is_fixed(&self) -> bool {
+        self.candidates.is_empty()
     }
-    let as_declared = rule.annotations.matches(&tool.annotations);
-    let by_default =
-        if tool.has_trusted_annotations() { as_declared } else { rule.annotations.matches(&DEFAULT_ANNOTATIONS) };
-    let static_match = match (as_declared, by_default) {
-        (false, false) => return None,
-        (true, true) if coverage == Coverage::Certain => RuleMatch::Certain,
-        _ => RuleMatch::Uncertain,
-    };
-    let when = rule.when.as_ref().filter(|_| !depends_on_call(rule));
-    static_match.if_holds(when.map_or(Ok(true), |when| when.holds(&[("tool", value)])))
-}
 
-fn depends_on_call(rule: &Rule) -> bool {
-    let reads_call =
-        |when: &Condition| ["arguments", "principal", "session"].iter().any(|variable| when.uses(variable));
-    rule.when.as_ref().is_some_and(reads_call)
-}
-
-impl ConditionalRules {
     /// Decides by the first rule that matches, together with the uncertain rules before it.
     fn decide(&self, matches: impl Fn(&CandidateRule) -> Option<RuleMatch>) -> Decision {
         // An uncertain rule counts if it is stricter than those after it, and is reported if it is equally strict.
@@ -328,7 +274,7 @@ impl ConditionalRules {
     }
 
     fn is_listed_to(&self, principal: &Principal) -> bool {
-        let caller = principal_value(principal);
+        let caller = LazyCell::new(|| principal_value(principal));
         for CandidateRule { rule, static_match } in &self.candidates {
             if !rule.applies_to(principal.role, &principal.name) {
                 continue;
@@ -343,7 +289,7 @@ impl ConditionalRules {
                     continue;
                 }
                 Some(when) if depends_on_call(rule) => {
-                    match when.holds(&[("principal", &caller), ("tool", &self.tool)]) {
+                    match when.holds(&[("principal", &*caller), ("tool", &self.tool)]) {
                         Ok(true) => {}
                         Ok(false) => continue,
                         Err(_) if denies => return false,
@@ -360,6 +306,30 @@ impl ConditionalRules {
         }
         self.otherwise.verdict != Verdict::Deny
     }
+}
+
+/// Evaluates the part of a rule that does not depend on the call; `None` if it does not cover the tool.
+fn match_statically(rule: &Rule, tool: &ToolFacts, value: &cel::Value) -> Option<RuleMatch> {
+    let coverage = rule.coverage(tool);
+    if coverage == Coverage::None || !rule.servers.admits(&tool.server) {
+        return None;
+    }
+    let as_declared = rule.annotations.matches(&tool.annotations);
+    let by_default =
+        if tool.has_trusted_annotations() { as_declared } else { rule.annotations.matches(&DEFAULT_ANNOTATIONS) };
+    let static_match = match (as_declared, by_default) {
+        (false, false) => return None,
+        (true, true) if coverage == Coverage::Certain => RuleMatch::Certain,
+        _ => RuleMatch::Uncertain,
+    };
+    let when = rule.when.as_ref().filter(|_| !depends_on_call(rule));
+    static_match.if_holds(when.map_or(Ok(true), |when| when.holds(&[("tool", value)])))
+}
+
+fn depends_on_call(rule: &Rule) -> bool {
+    let reads_call =
+        |when: &Condition| ["arguments", "principal", "session"].iter().any(|variable| when.uses(variable));
+    rule.when.as_ref().is_some_and(reads_call)
 }
 
 /// A call whose arguments are parsed when the first condition reads them.
