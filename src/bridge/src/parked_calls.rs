@@ -141,28 +141,24 @@ impl RunningCall {
     /// Runs the call until it ends or has questions for the client.
     pub async fn advance(&mut self) -> CallEvent {
         loop {
+            while self.outcome.is_none() && self.list_open_questions().is_empty() {
+                self.step().await;
+            }
+            let end = async {
+                while self.outcome.is_none() {
+                    self.step().await;
+                }
+            };
+            // Waits for further questions, unless the call ends.
+            _ = tokio::time::timeout(QUESTION_GATHER_TIME, end).await;
             if let Some(outcome) = self.outcome.take() {
                 return CallEvent::Done(outcome);
             }
-            if !self.list_open_questions().is_empty() {
-                break;
+            // All questions may have been cancelled in the meantime.
+            let questions = self.list_open_questions();
+            if !questions.is_empty() {
+                return CallEvent::InputRequired(questions);
             }
-            self.step().await;
-        }
-        let mut gathered = std::pin::pin!(tokio::time::sleep(QUESTION_GATHER_TIME));
-        loop {
-            tokio::select! {
-                () = &mut gathered => break,
-                () = self.step() => {}
-            }
-            if let Some(outcome) = self.outcome.take() {
-                return CallEvent::Done(outcome);
-            }
-        }
-        match self.list_open_questions() {
-            // All questions were cancelled in the meantime.
-            questions if questions.is_empty() => Box::pin(self.advance()).await,
-            questions => CallEvent::InputRequired(questions),
         }
     }
 
@@ -328,14 +324,9 @@ impl ParkedCalls {
     }
 
     /// Returns the number of parked calls.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
         self.calls.lock().len()
-    }
-
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Returns the `requestState` that resumes a call once, together with the same request. If several gateways may

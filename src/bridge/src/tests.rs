@@ -114,7 +114,7 @@ async fn parked_call_is_resumed_once_and_only_by_its_client() {
     let client = modern_client(&fixture, ELICITATION_CAPABILITIES);
     let params = json!({ "name": "s__echo", "arguments": { "n": 1 } });
     let input_required = fixture.call_result(&client, &params).await;
-    assert_eq!((&input_required["resultType"], fixture.bridge.parked_calls.len()), (&json!("input_required"), 1));
+    assert_eq!((&input_required["resultType"], fixture.bridge.parked_calls.count()), (&json!("input_required"), 1));
     assert_eq!(input_required["inputRequests"]["q"]["method"], "elicitation/create");
     let retry = |params: &Value| {
         let mut retry = params.clone();
