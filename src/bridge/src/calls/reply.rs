@@ -147,10 +147,10 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
         return Ok(None);
     }
     let text = result.get();
-    let is_modern = prepared.call.exchange.is_modern();
+    let wants_task = prepared.call.plan.wants_task;
     match prepared.negotiated.revision.era() {
         Era::Modern if is_task(text) => {
-            if is_modern {
+            if prepared.call.exchange.is_modern() {
                 let task = register(prepared, text, TaskKind::SameEra)?;
                 let renamed = task_shape::with_task_id(text, &task.alias);
                 // `tasks/get` contains the questions and the name of the server that asks them.
@@ -160,14 +160,13 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
             let status = Status::parse(text).unwrap_or(Status::Working);
             Ok(Some(create_task_reply(&task_shape::to_legacy(text, &task.alias, status))))
         }
-        Era::Modern if !is_modern && prepared.call.plan.wants_task => Ok(Some(finished_task_reply(prepared, result))),
+        Era::Modern if wants_task => Ok(Some(finished_task_reply(prepared, result))),
         Era::Modern => Ok(None),
         Era::Legacy => {
             let Some(created) = member(text, "task").filter(|task| task::task_id(task).is_some()) else {
-                let wants_task = !is_modern && prepared.call.plan.wants_task;
                 return Ok(wants_task.then(|| finished_task_reply(prepared, result)));
             };
-            if !is_modern && prepared.call.plan.wants_task {
+            if wants_task {
                 let task = register(prepared, created, TaskKind::SameEra)?;
                 let renamed = task_shape::with_task_id(created, &task.alias);
                 let json = edit(text, &[("task", MemberEdit::Set(&renamed))]);
