@@ -117,7 +117,7 @@ impl Change {
 
     /// Returns `true` if a deputy may approve in the place of this absent person, who may then not approve any more.
     #[must_use]
-    pub fn has_place_for_deputy_of(&self, absent: &AbsentPerson) -> bool {
+    pub fn may_be_approved_by_deputy_of(&self, absent: &AbsentPerson) -> bool {
         let person = Person::from_absent(absent);
         let may_not_approve = !self.terms.editors_may_approve() && self.editors_could_include(person);
         !self.proposer_could_be(person) && !self.approvers_could_include(person) && !may_not_approve

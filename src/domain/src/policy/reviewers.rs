@@ -234,12 +234,12 @@ impl Reviewers {
     /// # Errors
     /// The errors of [`Reviewers::current_principal`].
     pub fn may_still_call(&self, proposer: &Principal) -> Result<bool, McpError> {
-        self.holds_now(|| Ok(self.current_principal(proposer)?.is_some_and(|now| now.role.may_call())))
+        self.check_with_refresh(|| Ok(self.current_principal(proposer)?.is_some_and(|now| now.role.may_call())))
     }
 
     /// Returns `true` if a check of rights succeeds. One that fails is repeated with the rights that the store has now: another
     /// node may have stored a key, a sign-in or a role a moment ago.
-    fn holds_now(&self, check: impl Fn() -> Result<bool, McpError>) -> Result<bool, McpError> {
+    fn check_with_refresh(&self, check: impl Fn() -> Result<bool, McpError>) -> Result<bool, McpError> {
         if check()? {
             return Ok(true);
         }
@@ -270,10 +270,10 @@ impl Reviewers {
     /// # Errors
     /// The errors of [`Reviewers::current_principal`].
     pub fn is_vote_valid<N: AsRef<str>>(&self, reviewers: &[N], vote: &ReviewDecision) -> Result<bool, McpError> {
-        self.holds_now(|| self.could_give_again(reviewers, vote))
+        self.check_with_refresh(|| self.could_vote_again(reviewers, vote))
     }
 
-    fn could_give_again<N: AsRef<str>>(&self, reviewers: &[N], vote: &ReviewDecision) -> Result<bool, McpError> {
+    fn could_vote_again<N: AsRef<str>>(&self, reviewers: &[N], vote: &ReviewDecision) -> Result<bool, McpError> {
         let ReviewDecision { reviewer, owner, key_id, token, .. } = vote;
         let Some(now) = self.current_reviewer(reviewer, owner.as_ref(), key_id.as_ref(), token.as_ref())? else {
             return Ok(false);

@@ -84,7 +84,7 @@ pub(crate) fn find_right(
         .filter(|person| !change.proposer_could_be(Person::from_absent(person)))
         .collect();
     // A deputy of several people approves in place of one whose vote is still open.
-    absent.sort_by_key(|person| !change.has_place_for_deputy_of(person));
+    absent.sort_by_key(|person| !change.may_be_approved_by_deputy_of(person));
     Ok(absent.into_iter().next().map(|person| ReviewerRight::Deputy(Box::new(person))))
 }
 

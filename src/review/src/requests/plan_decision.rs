@@ -202,6 +202,6 @@ fn awaits_reviewer(state: &ReviewState, step: &Change, reviewer: &Principal, app
     Ok(match find_right(state, reviewer, step)? {
         None => false,
         Some(ReviewerRight::Own) => true,
-        Some(ReviewerRight::Deputy(absent)) => !approves || step.has_place_for_deputy_of(&absent),
+        Some(ReviewerRight::Deputy(absent)) => !approves || step.may_be_approved_by_deputy_of(&absent),
     })
 }
