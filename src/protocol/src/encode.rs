@@ -1,11 +1,14 @@
 //! Writes messages: an envelope around payloads that stay text.
 //!
-//! Each message is one line, and each except an error is one allocation. Line breaks between the tokens of a payload
-//! become spaces, because a line is a frame on stdio and a field on SSE (2026-07-28/basic/transports/stdio).
+//! Each message is one line. Line breaks between the tokens of a payload become spaces, because a line is a frame on stdio
+//! and a field on SSE (2026-07-28/basic/transports/stdio).
 
 use bytes::Bytes;
 
-use super::{McpError, Method, PassthroughError, RequestId, Revision, json::replace_line_breaks};
+use super::{
+    McpError, Method, PassthroughError, RequestId, Revision,
+    json::{quoted, replace_line_breaks},
+};
 
 /// The beginning of a notification, up to its method.
 const NOTIFICATION_HEAD: &str = r#"{"jsonrpc":"2.0","method":"#;
@@ -75,17 +78,9 @@ pub fn request(id: &RequestId, method: &str, params: Option<&str>) -> Bytes {
 }
 
 fn message(head: &[&str], method: &str, params: Option<&str>) -> Bytes {
-    // The gateway's own method names need no escaping, but names from a peer may need it.
-    let (open, quoted, close);
-    let method: [&str; 3] = if method.bytes().all(|b| matches!(b, b' '..=b'~') && b != b'"' && b != b'\\') {
-        (open, close) = ("\"", "\"");
-        [open, method, close]
-    } else {
-        quoted = serde_json::Value::from(method).to_string();
-        [quoted.as_str(), "", ""]
-    };
+    let method = quoted(method);
     let tail: [&str; 3] = params.map_or(["}", "", ""], |params| [r#","params":"#, params, "}"]);
-    concat(&[head, &method, &tail].concat())
+    concat(&[head, &[method.as_str()], &tail].concat())
 }
 
 /// Joins the responses to a batch (2025-03-26/basic/index, "Batching"). Without parts the result is an empty array,
