@@ -53,13 +53,8 @@ pub struct Reference {
 /// Returns `true` if the arguments contain a reference, valid or not.
 #[must_use]
 pub fn has_references(arguments: &RawValue) -> bool {
-    let mut has_reference = false;
-    visit(arguments.get(), 0, 0, &mut |_, _| {
-        has_reference = true;
-        Ok(())
-    })
-    .is_err()
-        || has_reference
+    // The visit fails at the first reference, and if the arguments are nested too deeply to be searched.
+    visit(arguments.get(), 0, 0, &mut |_, _| Err(ReferenceError::Malformed)).is_err()
 }
 
 /// Returns the references in the arguments of the step at this position.
