@@ -82,7 +82,8 @@ impl<'r> NamedArguments<'r> {
     pub fn unnamed<'a>(&self, arguments: &'a str) -> Vec<UnnamedArgument<'a>> {
         let mut unnamed = Vec::new();
         for member in json::members(arguments) {
-            self.collect_unnamed(&[Position::Member(&member.key)], member.key.to_string(), member.value, &mut unnamed);
+            let name = member.key.into_owned();
+            self.collect_unnamed(&[ValueStep::Member(name.clone())], name, member.value, &mut unnamed);
         }
         unnamed
     }
@@ -90,7 +91,7 @@ impl<'r> NamedArguments<'r> {
     /// Adds the parts of the value at this path that the recipe does not name.
     fn collect_unnamed<'a>(
         &self,
-        path: &[Position<'_>],
+        path: &[ValueStep],
         name: String,
         value: &'a str,
         unnamed: &mut Vec<UnnamedArgument<'a>>,
@@ -104,11 +105,12 @@ impl<'r> NamedArguments<'r> {
             return;
         }
         for member in json::members(value) {
-            let path = [path, &[Position::Member(&member.key)]].concat();
-            self.collect_unnamed(&path, format!("{name}.{}", member.key), member.value, unnamed);
+            let name = format!("{name}.{}", member.key);
+            let path = [path, &[ValueStep::Member(member.key.into_owned())]].concat();
+            self.collect_unnamed(&path, name, member.value, unnamed);
         }
         for (n, (_, element)) in json::elements(value).enumerate() {
-            self.collect_unnamed(&[path, &[Position::Element]].concat(), format!("{name}[{n}]"), element, unnamed);
+            self.collect_unnamed(&[path, &[ValueStep::Element]].concat(), format!("{name}[{n}]"), element, unnamed);
         }
     }
 
@@ -171,44 +173,32 @@ impl<'r> NamedArguments<'r> {
     }
 }
 
-/// The position of a value in the value that it is in.
-#[derive(Clone, Copy)]
-enum Position<'a> {
-    Member(&'a str),
-    Element,
-}
-
 impl NamedPart<'_> {
     /// Returns `true` if the value at the path is shown as a part of this one. `is_container` tells whether it has parts itself.
-    fn covers(&self, path: &[Position<'_>], is_container: bool) -> bool {
+    fn covers(&self, path: &[ValueStep], is_container: bool) -> bool {
         if path.len() < self.path.len() || !self.agrees_with(path) {
             return false;
         }
         let Some(members) = self.merged else { return true };
-        let member = path.iter().skip(self.path.len()).find_map(|position| match position {
-            Position::Member(name) => Some(*name),
-            Position::Element => None,
+        let member = path.iter().skip(self.path.len()).find_map(|step| match step {
+            ValueStep::Member(name) => Some(name),
+            ValueStep::Element => None,
         });
         // A merged object, or each one in a merged list, shows only the members that are kept.
         member.map_or(!is_container, |name| members.keeps_member(name))
     }
 
     /// Returns `true` if the value at the path can have parts that are shown.
-    fn is_within(&self, path: &[Position<'_>]) -> bool {
-        let is_element = |position: &Position<'_>| matches!(position, Position::Element);
+    fn is_within(&self, path: &[ValueStep]) -> bool {
         let may_continue = match self.merged {
-            Some(_) => path.iter().skip(self.path.len()).all(is_element),
+            Some(_) => path.iter().skip(self.path.len()).all(|step| *step == ValueStep::Element),
             None => path.len() < self.path.len(),
         };
         may_continue && self.agrees_with(path)
     }
 
-    fn agrees_with(&self, path: &[Position<'_>]) -> bool {
-        self.path.iter().zip(path).all(|(step, position)| match (step, position) {
-            (ValueStep::Member(name), Position::Member(key)) => name == key,
-            (ValueStep::Element, Position::Element) => true,
-            _ => false,
-        })
+    fn agrees_with(&self, path: &[ValueStep]) -> bool {
+        self.path.iter().zip(path).all(|(own, other)| own == other)
     }
 }
 
