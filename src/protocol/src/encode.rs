@@ -3,10 +3,12 @@
 //! Each message is one line. Line breaks between the tokens of a payload become spaces, because a line is a frame on stdio
 //! and a field on SSE (2026-07-28/basic/transports/stdio).
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use super::{
-    McpError, Method, PassthroughError, RequestId, Revision,
+    McpError, Method, RequestId, Revision,
     json::{quoted, replace_line_breaks},
 };
 
@@ -28,33 +30,14 @@ pub fn error(id: Option<&RequestId>, error: &McpError, revision: Revision) -> By
         None if revision.rules().null_id_on_unreadable => Some("null"),
         None => None,
     };
-    let mut out = Vec::with_capacity(160 + id.map_or(0, str::len) + error.message.len());
-    out.extend_from_slice(br#"{"jsonrpc":"2.0""#);
-    if let Some(id) = id {
-        out.extend_from_slice(br#","id":"#);
-        out.extend_from_slice(id.as_bytes());
-    }
-    out.extend_from_slice(br#","error":"#);
-    write_error_object(&mut out, error, revision);
-    out.push(b'}');
-    Bytes::from(out)
-}
-
-fn write_error_object(out: &mut Vec<u8>, error: &McpError, revision: Revision) {
-    out.extend_from_slice(format!(r#"{{"code":{},"message":"#, error.number(revision)).as_bytes());
-    write_json(out, &*error.message);
-    match &error.passthrough {
-        Some(PassthroughError { data: None, .. }) => {}
-        Some(PassthroughError { data: Some(data), .. }) => {
-            out.extend_from_slice(br#","data":"#);
-            out.extend_from_slice(data.as_bytes());
-        }
-        None => {
-            out.extend_from_slice(br#","data":"#);
-            write_json(out, &error.data());
-        }
-    }
-    out.push(b'}');
+    let id = id.map_or_else(String::new, |id| format!(r#","id":{id}"#));
+    let data = match &error.passthrough {
+        Some(foreign) => foreign.data.as_deref().map(Cow::Borrowed),
+        None => Some(Cow::Owned(error.data().to_string())),
+    };
+    let data = data.map_or_else(String::new, |data| format!(r#","data":{data}"#));
+    let (code, message) = (error.number(revision), quoted(&error.message));
+    Bytes::from(format!(r#"{{"jsonrpc":"2.0"{id},"error":{{"code":{code},"message":{message}{data}}}}}"#))
 }
 
 /// Returns a notification, which is never answered. `params` is the JSON text of an object.
@@ -87,35 +70,14 @@ fn message(head: &[&str], method: &str, params: Option<&str>) -> Bytes {
 /// which must not be sent.
 #[must_use]
 pub fn batch(parts: &[Bytes]) -> Bytes {
-    let mut out = Vec::with_capacity(parts.iter().map(|part| part.len() + 1).sum::<usize>() + 1);
-    out.push(b'[');
-    for (i, part) in parts.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        out.extend_from_slice(part);
-    }
-    out.push(b']');
-    Bytes::from(out)
+    [b"[".as_slice(), &parts.join(b",".as_slice()), b"]"].concat().into()
 }
 
 /// Concatenates the parts in one allocation of the exact size, and replaces line breaks by spaces.
 fn concat(parts: &[&str]) -> Bytes {
-    let mut out = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
-    for part in parts {
-        out.extend_from_slice(part.as_bytes());
-    }
+    let mut out = parts.concat().into_bytes();
     replace_line_breaks(&mut out);
     Bytes::from(out)
-}
-
-fn write_json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
-    let start = out.len();
-    // Serializing strings and JSON trees into memory cannot fail. If it ever did, the message would still be JSON.
-    if serde_json::to_writer(&mut *out, value).is_err() {
-        out.truncate(start);
-        out.extend_from_slice(b"null");
-    }
 }
 
 #[cfg(test)]
