@@ -178,10 +178,7 @@ impl RunningCall {
                 while let Ok(request) = self.requests.try_recv() {
                     self.take_question(request);
                 }
-                self.outcome = Some(outcome.and_then(|response| match self.client.capability_error(&response) {
-                    Some(error) => Err(error),
-                    None => Ok(response),
-                }));
+                self.outcome = Some(outcome.and_then(|response| self.client.check_response(response)));
             }
             Some(request) = self.requests.recv() => self.take_question(request),
             else => std::future::pending().await,

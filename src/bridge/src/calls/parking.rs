@@ -47,10 +47,7 @@ pub async fn call_or_resume(prepared: &PreparedCall<'_>) -> Result<Reply, McpErr
         let relay = Relay::new(prepared.recipient(), false);
         let response = upstream.call(&prepared.caller, &outgoing, Arc::clone(&relay) as _).await?;
         let declared = &prepared.call.exchange.facts.capabilities;
-        return match relay.declined().capability_error(&response, declared, &upstream.config.name) {
-            Some(error) => Err(error),
-            None => prepared.reply(response),
-        };
+        return prepared.reply(relay.declined().check_response(response, declared, &upstream.config.name)?);
     }
     let (relay, requests) = Relay::with_questions(prepared.recipient(), false);
     let (caller, listener) = (prepared.caller.clone(), Arc::clone(&relay));

@@ -52,11 +52,12 @@ impl StatelessClient {
         Some(AcceptedQuestion { id, method, params, reply, cancelled })
     }
 
-    /// Returns the error for a call that failed after one of its questions was declined; see
-    /// [`DeclinedQuestions::capability_error`].
-    #[must_use]
-    pub fn capability_error(&self, response: &Response) -> Option<McpError> {
-        self.declined.capability_error(response, &self.declared_capabilities, &self.upstream)
+    /// Returns the response, unless the call failed after one of its questions was declined.
+    ///
+    /// # Errors
+    /// The errors of [`DeclinedQuestions::check_response`].
+    pub fn check_response(&self, response: Response) -> Result<Response, McpError> {
+        self.declined.check_response(response, &self.declared_capabilities, &self.upstream)
     }
 }
 
@@ -89,20 +90,20 @@ impl DeclinedQuestions {
         missing_capabilities(declared, questions)
     }
 
-    /// Returns the error for a call that failed after its upstream had asked for something that the client did not
-    /// declare: `-32021` with the capability (2026-07-28/basic/index, "Capabilities"). Returns `None` if the call
-    /// succeeded without an answer. `declared` is the complete declaration of the client as JSON text, including
-    /// capabilities that the configuration withholds.
-    #[must_use]
-    pub fn capability_error(&self, response: &Response, declared: &str, upstream: &str) -> Option<McpError> {
+    /// Returns the response, unless the call failed after its upstream had asked for something that the client did not
+    /// declare. `declared` is the complete declaration of the client as JSON text, including capabilities that the
+    /// configuration withholds.
+    ///
+    /// # Errors
+    /// `-32021` with the capability (2026-07-28/basic/index, "Capabilities").
+    pub fn check_response(&self, response: Response, declared: &str, upstream: &str) -> Result<Response, McpError> {
         // Nearly always nothing was declined, so nothing has to be parsed.
-        if self.0.lock().is_empty() {
-            return None;
+        if self.0.lock().is_empty() || matches!(&response, Response::Result(result) if !is_error_result(result.get())) {
+            return Ok(response);
         }
-        let missing = self.missing_capabilities(&ClientCapabilities::from_declaration(declared))?;
-        match response {
-            Response::Result(result) if !is_error_result(result.get()) => None,
-            _ => Some(missing_capability_error(upstream, missing)),
+        match self.missing_capabilities(&ClientCapabilities::from_declaration(declared)) {
+            Some(missing) => Err(missing_capability_error(upstream, missing)),
+            None => Ok(response),
         }
     }
 }

@@ -157,17 +157,16 @@ impl AwaitedTask {
     /// Replaces the response of a failed task with `-32021` if its upstream asked for something that the client did not
     /// declare. Otherwise its error gets a code that the client's era knows.
     fn with_capability_error(&self, response: Result<Response, McpError>) -> Result<Response, McpError> {
-        let response = response?;
-        if let Some(error) = self.client.capability_error(&response) {
-            let data = RawValue::from_string(error.data().to_string()).ok();
-            let code = error.kind.number();
-            return Ok(Response::Error(RpcError { code, message: error.message.to_string(), data, status: None }));
-        }
-        Ok(match response {
-            Response::Error(error) => {
+        Ok(match self.client.check_response(response?) {
+            Ok(Response::Error(error)) => {
                 Response::Error(RpcError { code: code_for_client(error.code, Revision::MODERN), ..error })
             }
-            result => result,
+            Ok(result) => result,
+            Err(error) => {
+                let data = RawValue::from_string(error.data().to_string()).ok();
+                let message = error.message.to_string();
+                Response::Error(RpcError { data, ..RpcError::new(error.kind.number(), message) })
+            }
         })
     }
 
