@@ -33,13 +33,8 @@ pub fn check(arguments: &RawValue) -> Result<(), ArgumentsError> {
 /// Returns `true` if two argument objects are equal, regardless of spacing and key order.
 #[must_use]
 pub fn are_equal(a: &RawValue, b: &RawValue) -> bool {
-    if a.get() == b.get() {
-        return true;
-    }
-    match (a.get().parse::<Value>(), b.get().parse::<Value>()) {
-        (Ok(a), Ok(b)) => a == b,
-        _ => false,
-    }
+    let parse = |raw: &RawValue| raw.get().parse::<Value>().ok();
+    a.get() == b.get() || parse(a).zip(parse(b)).is_some_and(|(a, b)| a == b)
 }
 
 #[cfg(test)]

@@ -156,14 +156,9 @@ fn teams(values: &TemplateValues<'_>, template: Option<&MessageTemplate>) -> Val
 
 /// Escapes all markdown characters of Discord in text written by others.
 fn escape_discord(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 16);
-    for c in defang_urls(text).chars() {
-        if matches!(c, '\\' | '*' | '_' | '~' | '`' | '|' | '>' | '<' | '#' | '-' | '[' | ']' | '(' | ')' | '@' | ':') {
-            out.push('\\');
-        }
-        out.push(c);
-    }
-    out
+    const MARKUP: &str = r"\*_~`|><#-[]()@:";
+    let escape = |c: char| MARKUP.contains(c).then_some('\\').into_iter().chain([c]);
+    defang_urls(text).chars().flat_map(escape).collect()
 }
 
 /// Renders a message with empty `allowed_mentions`, so that it never notifies anyone. At most 2000 characters
