@@ -11,6 +11,8 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use percent_encoding::percent_decode_str;
+
 use super::{Policy, Rule, Verdict, condition, ruling::principal_value};
 use crate::{
     changes::Proposer,
@@ -268,21 +270,7 @@ fn lower_scheme(uri: &str) -> Cow<'_, str> {
 
 /// Resolves escapes, backslashes, `.` and `..` in a URI (RFC 3986 section 6.2.2), as a server may do.
 fn resolve_uri(uri: &str) -> String {
-    let bytes = uri.as_bytes();
-    let mut plain = Vec::with_capacity(bytes.len());
-    let mut position = 0;
-    while let Some(&byte) = bytes.get(position) {
-        let escape = uri
-            .get(position + 1..position + 3)
-            .filter(|_| byte == b'%')
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        position += if escape.is_some() { 3 } else { 1 };
-        plain.push(match escape.unwrap_or(byte) {
-            b'\\' => b'/',
-            byte => byte,
-        });
-    }
-    let plain = String::from_utf8_lossy(&plain);
+    let plain = percent_decode_str(uri).decode_utf8_lossy().replace('\\', "/");
     let (start, path) = match plain.find("//") {
         Some(at) => plain.split_at(at + 2),
         None => plain.split_at(plain.find(':').map_or(0, |at| at + 1)),
@@ -290,13 +278,9 @@ fn resolve_uri(uri: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
         match part {
-            "." => {}
-            ".." => {
-                // The root and the authority stay.
-                if parts.len() > 1 {
-                    parts.pop();
-                }
-            }
+            // The root and the authority stay.
+            ".." if parts.len() > 1 => _ = parts.pop(),
+            "." | ".." => {}
             part => parts.push(part),
         }
     }
