@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::principal::{Claims, Principal, Role};
 
 /// The proposer of a change and its client.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Proposer {
     /// The principal's name.
@@ -45,22 +45,10 @@ pub struct Proposer {
 }
 
 impl Proposer {
-    /// Creates a proposer without a key, a client and a session.
+    /// Creates an agent without a key, a client and a session.
     #[must_use]
     pub fn new(principal: &str, transport: &str) -> Self {
-        Self {
-            principal: principal.to_owned(),
-            role: Role::Agent,
-            owner: None,
-            key_id: None,
-            claims: None,
-            key_creators: Vec::new(),
-            client_name: None,
-            client_version: None,
-            session: None,
-            transport: transport.to_owned(),
-            revision: None,
-        }
+        Self { principal: principal.to_owned(), transport: transport.to_owned(), ..Self::default() }
     }
 
     /// Returns the name for people: that of the identity provider if it gave one.
