@@ -192,26 +192,23 @@ pub fn result_of_ended_task(task_request: &TaskRequest<'_>, task: &str) -> Resul
 }
 
 /// Cancels a task when the request that waits for it is dropped, or gives up, before the task has ended.
-pub struct TaskCancelGuard<'a> {
-    task_request: &'a TaskRequest<'a>,
-    has_ended: bool,
-}
+pub struct TaskCancelGuard<'a>(Option<&'a TaskRequest<'a>>);
 
 impl<'a> TaskCancelGuard<'a> {
     pub const fn new(task_request: &'a TaskRequest<'a>) -> Self {
-        Self { task_request, has_ended: false }
+        Self(Some(task_request))
     }
 
     /// Drops the guard of a task that has ended, without cancelling it.
     pub fn disarm(mut self) {
-        self.has_ended = true;
+        self.0 = None;
     }
 }
 
 impl Drop for TaskCancelGuard<'_> {
     fn drop(&mut self) {
-        if !self.has_ended {
-            cancel_in_background(&self.task_request.upstream, &self.task_request.task);
+        if let Some(task_request) = self.0 {
+            cancel_in_background(&task_request.upstream, &task_request.task);
         }
     }
 }
