@@ -35,9 +35,18 @@ pub struct Member<'a> {
 }
 
 /// Iterates over the members of an object in order, including duplicates. Yields nothing for other values.
-#[must_use]
-pub fn members(object: &str) -> Members<'_> {
-    Members(Scanner::inside_container(object, b'{'))
+pub fn members(object: &str) -> impl Iterator<Item = Member<'_>> {
+    let mut scanner = Scanner::inside_container(object, b'{');
+    std::iter::from_fn(move || {
+        let (start, key) = scanner.next_value()?;
+        // A key that is not valid Unicode (`"\ud800"`) must not hide the members after it.
+        let key = string(key).or_else(|| Some(inside_quotes(key)?.into()))?;
+        scanner.skip_space();
+        scanner.consume(b':')?;
+        let (offset, value) = scanner.next_value()?;
+        scanner.skip_comma();
+        Some(Member { key, value, start, end: offset + value.len() })
+    })
 }
 
 /// Returns the value of a member. The last of several duplicates counts, as in most parsers.
@@ -47,40 +56,9 @@ pub fn member<'a>(object: &'a str, key: &str) -> Option<&'a str> {
 }
 
 /// Iterates over the elements of an array, each with its byte offset. Yields nothing for other values.
-#[must_use]
-pub fn elements(array: &str) -> Elements<'_> {
-    Elements(Scanner::inside_container(array, b'['))
-}
-
-/// The iterator of [`members`].
-pub struct Members<'a>(Scanner<'a>);
-
-impl<'a> Iterator for Members<'a> {
-    type Item = Member<'a>;
-
-    fn next(&mut self) -> Option<Member<'a>> {
-        let (start, key) = self.0.next_value()?;
-        // A key that is not valid Unicode (`"\ud800"`) must not hide the members after it.
-        let key = string(key).or_else(|| Some(inside_quotes(key)?.into()))?;
-        self.0.skip_space();
-        self.0.consume(b':')?;
-        let (offset, value) = self.0.next_value()?;
-        self.0.skip_comma();
-        Some(Member { key, value, start, end: offset + value.len() })
-    }
-}
-
-/// The iterator of [`elements`].
-pub struct Elements<'a>(Scanner<'a>);
-
-impl<'a> Iterator for Elements<'a> {
-    type Item = (usize, &'a str);
-
-    fn next(&mut self) -> Option<(usize, &'a str)> {
-        let element = self.0.next_value()?;
-        self.0.skip_comma();
-        Some(element)
-    }
+pub fn elements(array: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut scanner = Scanner::inside_container(array, b'[');
+    std::iter::from_fn(move || scanner.next_value().inspect(|_| scanner.skip_comma()))
 }
 
 /// Decodes a JSON string. The result is borrowed if the string has no escapes.
