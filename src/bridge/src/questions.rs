@@ -303,7 +303,7 @@ pub struct Relay {
     /// The channel for questions. Without it, all questions are declined.
     questions: Option<mpsc::Sender<UpstreamRequest>>,
     /// The questions that were declined because the client cannot be asked.
-    declined: DeclinedQuestions,
+    pub declined: DeclinedQuestions,
     /// `true` if notifications that the gateway does not know are passed on. The client can understand them only if it
     /// belongs to the upstream's era.
     forwards_unknown: bool,
@@ -334,12 +334,6 @@ impl Relay {
     ) -> Arc<Self> {
         let destination = Mutex::new(Destination::new(Some(recipient)));
         Arc::new(Self { destination, questions, declined: DeclinedQuestions::default(), forwards_unknown })
-    }
-
-    /// Returns the questions that were declined.
-    #[must_use]
-    pub fn declined(&self) -> &DeclinedQuestions {
-        &self.declined
     }
 
     /// Redirects further messages to another request of the client, or discards them if there is none.

@@ -47,7 +47,7 @@ pub async fn call_or_resume(prepared: &PreparedCall<'_>) -> Result<Reply, McpErr
         let relay = Relay::new(prepared.recipient(), false);
         let response = upstream.call(&prepared.caller, &outgoing, Arc::clone(&relay) as _).await?;
         let declared = &prepared.call.exchange.facts.capabilities;
-        return prepared.reply(relay.declined().check_response(response, declared, &upstream.config.name)?);
+        return prepared.reply(relay.declined.check_response(response, declared, &upstream.config.name)?);
     }
     let (relay, requests) = Relay::with_questions(prepared.recipient(), false);
     let (caller, listener) = (prepared.caller.clone(), Arc::clone(&relay));

@@ -121,7 +121,13 @@ impl TextTemplate {
         match self {
             Self::Literal(_) => Vec::new(),
             Self::Expression(expression) => vec![expression],
-            Self::Text(parts) => parts.iter().filter_map(TextPart::expression).collect(),
+            Self::Text(parts) => parts
+                .iter()
+                .filter_map(|part| match part {
+                    TextPart::Literal(_) => None,
+                    TextPart::Expression(expression) => Some(expression),
+                })
+                .collect(),
             Self::List(items) => items.iter().flat_map(Self::expressions).collect(),
             Self::Record(fields) => fields.iter().flat_map(|field| field.value.expressions()).collect(),
         }
@@ -131,15 +137,6 @@ impl TextTemplate {
     #[must_use]
     pub fn uses(&self, variable: &str) -> bool {
         self.expressions().iter().any(|expression| expression.uses(variable))
-    }
-}
-
-impl TextPart {
-    fn expression(&self) -> Option<&Condition> {
-        match self {
-            Self::Literal(_) => None,
-            Self::Expression(expression) => Some(expression),
-        }
     }
 }
 
