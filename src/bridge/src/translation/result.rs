@@ -153,7 +153,10 @@ impl<'a> ResultAdapter<'a> {
         match (from, to) {
             (Era::Legacy, Era::Legacy) => {}
             (Era::Modern, Era::Legacy) => {
-                edits.extend(["resultType", "ttlMs", "cacheScope"].map(|key| (key, MemberEdit::Drop)));
+                // A result without these members is not copied.
+                let members =
+                    [("resultType", parsed.result_type), ("ttlMs", parsed.ttl_ms), ("cacheScope", parsed.cache_scope)];
+                edits.extend(members.into_iter().filter_map(|(key, value)| value.map(|_| (key, MemberEdit::Drop))));
             }
             (Era::Legacy, Era::Modern) => {
                 edits.push(("resultType", MemberEdit::Set(r#""complete""#)));
