@@ -1,7 +1,7 @@
 //! Writes messages: an envelope around payloads that stay text.
 //!
-//! Each message is one line. Line breaks between the tokens of a payload become spaces, because a line is a frame on stdio
-//! and a field on SSE (2026-07-28/basic/transports/stdio).
+//! Each message is one line, and each except an error is one allocation. Line breaks between the tokens of a payload
+//! become spaces, because a line is a frame on stdio and a field on SSE (2026-07-28/basic/transports/stdio).
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::{
     McpError, Method, RequestId, Revision,
-    json::{quoted, replace_line_breaks},
+    json::{push_quoted, quoted, replace_line_breaks},
 };
 
 /// The beginning of a notification, up to its method.
@@ -18,7 +18,7 @@ const NOTIFICATION_HEAD: &str = r#"{"jsonrpc":"2.0","method":"#;
 /// Returns the response to a request that succeeded. `result` is JSON text. Only its line breaks are changed.
 #[must_use]
 pub fn result(id: &RequestId, result: &str) -> Bytes {
-    concat(&[r#"{"jsonrpc":"2.0","id":"#, id.as_json(), r#","result":"#, result, "}"])
+    without_line_breaks([r#"{"jsonrpc":"2.0","id":"#, id.as_json(), r#","result":"#, result, "}"].concat())
 }
 
 /// Returns the response to a request that failed. Without an id, the revision decides whether the member is `null` or
@@ -61,21 +61,40 @@ pub fn request(id: &RequestId, method: &str, params: Option<&str>) -> Bytes {
 }
 
 fn message(head: &[&str], method: &str, params: Option<&str>) -> Bytes {
-    let method = quoted(method);
-    let tail: [&str; 3] = params.map_or(["}", "", ""], |params| [r#","params":"#, params, "}"]);
-    concat(&[head, &[method.as_str()], &tail].concat())
+    let head_len: usize = head.iter().map(|part| part.len()).sum();
+    // The method gets quotes. The gateway's own names need no escapes, but those of a peer may need them.
+    let tail_len = params.map_or(0, |params| r#","params":"#.len() + params.len()) + 1;
+    let mut out = String::with_capacity(head_len + method.len() + 2 + tail_len);
+    out.extend(head.iter().copied());
+    push_quoted(&mut out, method);
+    if let Some(params) = params {
+        out.push_str(r#","params":"#);
+        out.push_str(params);
+    }
+    out.push('}');
+    without_line_breaks(out)
 }
 
 /// Joins the responses to a batch (2025-03-26/basic/index, "Batching"). Without parts the result is an empty array,
 /// which must not be sent.
 #[must_use]
 pub fn batch(parts: &[Bytes]) -> Bytes {
-    [b"[".as_slice(), &parts.join(b",".as_slice()), b"]"].concat().into()
+    // The responses may be large, so they are copied once.
+    let mut out = Vec::with_capacity(parts.iter().map(|part| part.len() + 1).sum::<usize>() + 1);
+    out.push(b'[');
+    for (index, part) in parts.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(part);
+    }
+    out.push(b']');
+    Bytes::from(out)
 }
 
-/// Concatenates the parts in one allocation of the exact size, and replaces line breaks by spaces.
-fn concat(parts: &[&str]) -> Bytes {
-    let mut out = parts.concat().into_bytes();
+/// Replaces the line breaks of a message by spaces.
+fn without_line_breaks(message: String) -> Bytes {
+    let mut out = message.into_bytes();
     replace_line_breaks(&mut out);
     Bytes::from(out)
 }
