@@ -292,6 +292,17 @@ mod tests {
     }
 
     #[test]
+    fn each_repeated_question_names_the_server() {
+        let question = |n: i32| format!(r#""q":{{"method":"elicitation/create","params":{{"message":"m{n}"}}}}"#);
+        let requests = format!("{{{}}}", (0..70).map(question).collect::<Vec<_>>().join(","));
+        let attributed_requests = attribute_requests("notes", &requests).unwrap();
+        for n in 0..70 {
+            assert!(attributed_requests.contains(&format!(r#"asks, not Countersign: m{n}""#)), "{attributed_requests}");
+        }
+        assert_eq!(attribute_requests("notes", r#"{"q":{"method":"roots/list"}}"#), None);
+    }
+
+    #[test]
     fn only_plain_web_urls_are_accepted() {
         for (url, is_valid) in [
             ("https://a.example/x?y#z", true),
