@@ -207,7 +207,7 @@ fn adapt_meta(id: &str, revision: Revision, draft: &RequestDraft<'_>) -> MemberA
     };
     let edited = meta.edit(&edits);
     if edited == meta.text() {
-        // A stateless client states exactly the facts that its upstream should get.
+        // For example, a stateless client states exactly the facts that its upstream should get.
         MemberAction::Keep
     } else if members(&edited).next().is_none() {
         // All members concerned the other era.

@@ -45,7 +45,7 @@ pub struct Proposer {
 }
 
 impl Proposer {
-    /// Creates an agent without a key, a client and a session.
+    /// Creates a proposer with the role of an agent, without a key, a client and a session.
     #[must_use]
     pub fn new(principal: &str, transport: &str) -> Self {
         Self { principal: principal.to_owned(), transport: transport.to_owned(), ..Self::default() }

@@ -180,6 +180,7 @@ impl Condition {
         Ok(Self { source: source.into(), expression: Arc::new(expression), facts: Arc::new(compiler.facts) })
     }
 
+    /// Returns what the compiler found in the expression.
     #[must_use]
     pub fn facts(&self) -> &ConditionFacts {
         &self.facts
