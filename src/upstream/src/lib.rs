@@ -28,7 +28,7 @@ pub use calls::{FailedRequests, rounds};
 pub use catalog::{Catalog, ListKinds, Names, is_tool_allowed, names};
 pub use link::{
     Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, OutgoingRequest, Response, UpstreamNotification,
-    child, detect, handshake, http,
+    child, connectors::UrlConnector, detect, handshake,
 };
 pub use registry::Upstreams;
 pub use server::{CONNECT_TOOL, Caller, LinkChoice, Upstream, UpstreamStatus, cache, containing_uris};

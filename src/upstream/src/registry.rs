@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 
 use crate::{
     credentials::{AccountHolder, CredentialSource},
-    link::{child::ChildConnector, http},
+    link::connectors::create_connectors,
     server::{
         Phase, Upstream, UpstreamActor, UpstreamStatus,
         accounts::{ConnectorFactory, PersonalUpstreams, UpstreamAccounts},
     },
 };
-use countersign_config::{OAuthGrant, UpstreamConfig, UpstreamTarget};
+use countersign_config::{OAuthGrant, UpstreamConfig};
 
 /// The running upstreams.
 pub struct Upstreams {
@@ -35,16 +35,10 @@ impl Upstreams {
     #[must_use]
     pub fn new(data: &Path, max_message: usize, credentials: Option<Arc<dyn CredentialSource>>) -> Self {
         let data: PathBuf = data.to_owned();
-        let connectors: ConnectorFactory = Arc::new(move |config, account| match &config.target {
-            UpstreamTarget::Command { .. } => {
-                vec![Arc::new(ChildConnector::new(config, &data, max_message))]
-            }
-            UpstreamTarget::Url { urls, .. } => {
-                let credentials = || account.map(|account| Arc::clone(&account.credentials));
-                urls.iter().map(|url| http::connector(url, config, credentials())).collect()
-            }
+        let factory: ConnectorFactory = Arc::new(move |config, account| {
+            create_connectors(config, &data, max_message, account.map(|account| &account.credentials))
         });
-        Self::with_connectors(connectors, credentials)
+        Self::with_connectors(factory, credentials)
     }
 
     /// Creates an empty registry whose upstreams use the connectors of this factory.
@@ -87,12 +81,12 @@ impl Upstreams {
                 continue;
             }
             let config = Arc::new(config.clone());
-            if !config.previews.is_empty() {
-                let previews = &config.previews;
-                let (recipe_sets, configured_tools) =
-                    (previews.sets.join(", "), previews.tools_with_own_recipe.join(", "));
-                let text = "previews are made from recipes";
-                tracing::info!(upstream = %config.name, recipe_sets, configured_tools, "{text}");
+            let previews = &config.previews;
+            if !previews.is_empty() {
+                tracing::info!(
+                    upstream = %config.name, recipe_sets = previews.sets.join(", "),
+                    configured_tools = previews.tools_with_own_recipe.join(", "), "previews are made from recipes"
+                );
             }
             let upstream = self.create(config);
             // The same server with other settings keeps its lists until it reports new ones.

@@ -11,12 +11,12 @@ use crate::{
     catalog::{Names, is_tool_allowed},
     link::{
         Connector, Link, LinkError, Listener, NegotiatedSession, OutgoingRequest, Response, SilentListener,
-        child::ChildConnector, detect, handshake::refusal_error, http,
+        connectors::create_connectors, detect, handshake::refusal_error,
     },
     server::gateway_requests::{GatewayRequestError, add_gateway_meta},
     upkeep::lists::{ListEntries, TOOLS, read_pages},
 };
-use countersign_config::{ListsConfig, UpstreamConfig, UpstreamTarget};
+use countersign_config::{ListsConfig, UpstreamConfig};
 use countersign_protocol::{
     Era, ErrorKind,
     json::{member, string},
@@ -79,14 +79,10 @@ pub fn try_server<'a>(
     limit: Duration,
 ) -> LocalBoxFuture<'a, TrialReport> {
     Box::pin(async move {
-        let connector: Arc<dyn Connector> = match &config.target {
-            UpstreamTarget::Command { .. } => Arc::new(ChildConnector::new(config, data, max_message)),
-            UpstreamTarget::Url { urls, .. } => match urls.first() {
-                Some(url) => http::connector(url, config, None),
-                None => return failure("has no address".to_owned()),
-            },
-        };
-        try_connector(config, connector, limit).await
+        match create_connectors(config, data, max_message, None).into_iter().next() {
+            Some(connector) => try_connector(config, connector, limit).await,
+            None => failure("has no address".to_owned()),
+        }
     })
 }
 

@@ -7,7 +7,7 @@ use countersign_protocol::{Revision, negotiate::ClientCapabilities};
 use countersign_provider::request::UpstreamRequest;
 use countersign_upstream::{
     Connector, Link, LinkError, Listener, NegotiatedSession, OutgoingRequest, Response, UpstreamNotification,
-    handshake, http,
+    UrlConnector, handshake,
 };
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
@@ -265,7 +265,7 @@ pub async fn legacy(
 pub fn connector(url: &Url, headers: &[(&str, &str)], transport: UrlTransport) -> Arc<dyn Connector> {
     let headers = headers.iter().map(|(n, v)| ((*n).to_owned(), Secret((*v).to_owned()))).collect();
     let target = UpstreamTarget::Url { urls: vec![url.clone()], headers, transport };
-    http::connector(url, &Arc::new(UpstreamConfig::new("s", target)), None)
+    Arc::new(UrlConnector::new(url, &UpstreamConfig::new("s", target), None))
 }
 
 pub fn negotiated(revision: Revision) -> NegotiatedSession {

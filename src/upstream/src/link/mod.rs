@@ -1,15 +1,16 @@
 //! Connections to upstreams over each transport: requests, answers and messages outside of requests.
 
 pub mod child;
+pub mod connectors;
 pub mod detect;
 pub mod handshake;
-pub mod http;
+pub(crate) mod http;
 mod mux;
 mod queue;
 pub(crate) mod server_requests;
-pub mod sse;
+mod sse;
 mod wire;
-pub mod ws;
+mod ws;
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -125,6 +126,14 @@ impl LinkError {
         match self {
             Self::Status { status, .. } => detect::is_client_error(*status),
             error => matches!(error, Self::Protocol(_)),
+        }
+    }
+
+    /// Converts the error of opening a connection, on which no request was sent yet.
+    fn into_unsent(self) -> Self {
+        match self {
+            Self::Lost(reason) => Self::Unreachable(reason),
+            error => error,
         }
     }
 }

@@ -8,12 +8,12 @@ use std::{sync::Arc, time::Duration};
 
 use actix_http::{StatusCode, header};
 use awc::http::{Method, Uri, header::HeaderValue};
-use futures_util::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use super::{
-    Connector, Link, LinkError, LinkKind, Listener, MAX_MESSAGE_BYTES, escape_beginning,
+    LinkError, Listener, MAX_MESSAGE_BYTES, escape_beginning,
     handshake::HANDSHAKE_ID,
     http::{
         HttpTarget,
@@ -23,7 +23,7 @@ use super::{
     mux::{Mux, SingleStreamLink},
     queue::QueuedMessage,
 };
-use countersign_protocol::{Era, event_stream::EventReader};
+use countersign_protocol::event_stream::EventReader;
 use countersign_runtime::background;
 
 /// The time limit for a server to open the stream and to name its endpoint.
@@ -32,42 +32,18 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum number of messages that are posted at the same time.
 const MAX_CONCURRENT_POSTS: usize = 64;
 
-pub(crate) struct SseConnector {
-    pub target: HttpTarget,
-}
-
-impl Connector for SseConnector {
-    fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
-        Box::pin(async move {
-            let timeout_error = |_| LinkError::Unreachable(format!("no endpoint within {} s", OPEN_TIMEOUT.as_secs()));
-            let opening = tokio::time::timeout(OPEN_TIMEOUT, open(&self.target)).await;
-            let (response, events, endpoint) = opening.map_err(timeout_error)?.map_err(|error| match error {
-                // No request was sent yet, whatever the cause of the error is.
-                LinkError::Lost(reason) => LinkError::Unreachable(reason),
-                error => error,
-            })?;
-            let link = SingleStreamLink::new(&self.target.server, unsolicited);
-            let post = RequestHead::for_messages(endpoint, self.target.headers.clone(), &self.target.access);
-            background::spawn(run(Arc::clone(&link.mux), link.stop.clone(), response, events, post));
-            Ok(Arc::new(link) as Arc<dyn Link>)
-        })
-    }
-
-    fn kind(&self) -> LinkKind {
-        LinkKind::SingleStream
-    }
-
-    fn server_name(&self) -> &str {
-        &self.target.server
-    }
-
-    fn era(&self) -> Option<Era> {
-        Some(Era::Legacy)
-    }
-
-    fn describe(&self) -> String {
-        self.target.label.clone()
-    }
+/// Opens a link, whose tasks run on the thread of this call.
+pub(super) async fn open_link(
+    target: &HttpTarget,
+    unsolicited: Arc<dyn Listener>,
+) -> Result<SingleStreamLink, LinkError> {
+    let timeout_error = |_| LinkError::Unreachable(format!("no endpoint within {} s", OPEN_TIMEOUT.as_secs()));
+    let opening = tokio::time::timeout(OPEN_TIMEOUT, open(target)).await;
+    let (response, events, endpoint) = opening.map_err(timeout_error)?.map_err(LinkError::into_unsent)?;
+    let link = SingleStreamLink::new(&target.server, unsolicited);
+    let post = RequestHead::for_messages(endpoint, target.headers.clone(), &target.access);
+    background::spawn(run(Arc::clone(&link.mux), link.stop.clone(), response, events, post));
+    Ok(link)
 }
 
 /// Opens the stream and reads it up to the endpoint.

@@ -17,7 +17,6 @@ use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use futures_util::{
     SinkExt, StreamExt,
-    future::LocalBoxFuture,
     stream::{SplitSink, SplitStream},
 };
 use tokio::{
@@ -27,7 +26,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Connector, Link, LinkError, LinkKind, Listener, MAX_MESSAGE_BYTES,
+    LinkError, Listener, MAX_MESSAGE_BYTES,
     http::{HttpTarget, authorization, client},
     mux::{Mux, SingleStreamLink},
 };
@@ -45,36 +44,20 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The maximum number of waiting pongs. A server that pings faster gets fewer pongs.
 const MAX_PONGS: usize = 16;
 
-pub(crate) struct WsConnector {
-    pub target: HttpTarget,
-}
-
-impl Connector for WsConnector {
-    fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
-        Box::pin(async move {
-            let timeout_error =
-                |_| LinkError::Unreachable(format!("it opened no WebSocket within {} s", OPEN_TIMEOUT.as_secs()));
-            let socket = tokio::time::timeout(OPEN_TIMEOUT, open(&self.target)).await.map_err(timeout_error)??;
-            let link = SingleStreamLink::new(&self.target.server, unsolicited);
-            background::spawn(run(Arc::clone(&link.mux), link.stop.clone(), socket));
-            Ok(Arc::new(link) as Arc<dyn Link>)
-        })
-    }
-
-    fn kind(&self) -> LinkKind {
-        LinkKind::SingleStream
-    }
-
-    fn server_name(&self) -> &str {
-        &self.target.server
-    }
-
-    fn describe(&self) -> String {
-        self.target.label.clone()
-    }
-}
-
 type Socket = Framed<BoxedSocket, Codec>;
+
+/// Opens a link, whose tasks run on the thread of this call.
+pub(super) async fn open_link(
+    target: &HttpTarget,
+    unsolicited: Arc<dyn Listener>,
+) -> Result<SingleStreamLink, LinkError> {
+    let timeout_error =
+        |_| LinkError::Unreachable(format!("it opened no WebSocket within {} s", OPEN_TIMEOUT.as_secs()));
+    let socket = tokio::time::timeout(OPEN_TIMEOUT, open(target)).await.map_err(timeout_error)??;
+    let link = SingleStreamLink::new(&target.server, unsolicited);
+    background::spawn(run(Arc::clone(&link.mux), link.stop.clone(), socket));
+    Ok(link)
+}
 
 /// Opens the WebSocket, with the token of the account if there is one.
 async fn open(target: &HttpTarget) -> Result<Socket, LinkError> {
@@ -100,11 +83,7 @@ async fn open_with(target: &HttpTarget, authorization: &AuthorizationHeaders) ->
         WsClientError::InvalidResponseStatus(status) => {
             LinkError::Status { status: status.as_u16(), body: String::new() }
         }
-        // No request was sent yet, whatever the cause of the error is.
-        WsClientError::SendRequest(error) => match client::classify_send_error(&error) {
-            LinkError::Lost(reason) => LinkError::Unreachable(reason),
-            error => error,
-        },
+        WsClientError::SendRequest(error) => client::classify_send_error(&error).into_unsent(),
         error => LinkError::Protocol(format!("its answer to the WebSocket upgrade: {error}")),
     })?;
     match response.headers().get(SEC_WEBSOCKET_PROTOCOL) {

@@ -101,7 +101,7 @@ impl HttpLink {
         id: u64,
         listener: &Arc<dyn Listener>,
     ) -> Result<Option<Response>, LinkError> {
-        let upstream = &*self.state.server;
+        let upstream = &*self.state.target.server;
         let (mut answer, mut error, mut has_message, mut is_cancelled) = (None, None, false, false);
         parse_messages(text, |message| {
             has_message |= message.is_ok();
@@ -195,7 +195,7 @@ impl HttpLink {
                     Ok(Some(http)) => break http,
                     Ok(None) => return Err(end),
                     Err(error) => {
-                        let upstream = &*self.state.server;
+                        let upstream = &*self.state.target.server;
                         tracing::debug!(upstream, %error, "an interrupted stream could not be resumed");
                     }
                 }

@@ -37,7 +37,7 @@ async fn open_stream(state: &HttpLinkState, last_event_id: Option<&str>) -> Resu
     if let Some(value) = last_event_id.and_then(|id| HeaderValue::from_str(id).ok()) {
         headers.insert(header::HeaderName::from_static("last-event-id"), value);
     }
-    let response = client::request(Method::GET, state.uri.clone(), headers, &state.access).await?;
+    let response = client::request(Method::GET, state.uri.clone(), headers, &state.target.access).await?;
     match response.status() {
         StatusCode::NOT_FOUND if mode.session_id.is_some() => Err(state.end_session()),
         StatusCode::OK if is_stream(&response) => Ok(Some(response)),
@@ -146,7 +146,7 @@ async fn listen(state: &HttpLinkState, replies: &ReplySender) {
                         }
                         Ok(None) => break,
                         Err(error) => {
-                            tracing::info!(upstream = %state.server, %error, "the stream for unsolicited messages was interrupted");
+                            tracing::info!(upstream = %state.target.server, %error, "the stream for unsolicited messages was interrupted");
                             break;
                         }
                     }
@@ -166,7 +166,7 @@ async fn listen(state: &HttpLinkState, replies: &ReplySender) {
             Ok(None) | Err(LinkError::SessionGone) => return,
             Err(error) => {
                 has_gap = true;
-                tracing::debug!(upstream = %state.server, %error, failures, "cannot open the stream for unsolicited messages");
+                tracing::debug!(upstream = %state.target.server, %error, failures, "cannot open the stream for unsolicited messages");
             }
         }
         tokio::time::sleep(pause(&events, failures)).await;
@@ -187,7 +187,7 @@ fn forward(state: &HttpLinkState, replies: &ReplySender, text: &[u8]) {
         // Only a resumed stream may contain answers.
         Ok(Message::Response(response)) => {
             tracing::debug!(
-                upstream = %state.server, id = ?response.id,
+                upstream = %state.target.server, id = ?response.id,
                 "an answer on the stream for unsolicited messages is ignored"
             );
         }
@@ -201,7 +201,7 @@ fn forward(state: &HttpLinkState, replies: &ReplySender, text: &[u8]) {
             }
         }
         Err(malformed) => {
-            tracing::debug!(upstream = %state.server, "a message of the server is ignored: {}", malformed.reason);
+            tracing::debug!(upstream = %state.target.server, "a message of the server is ignored: {}", malformed.reason);
             state.open_requests.refuse_malformed(&malformed, replies);
         }
     });

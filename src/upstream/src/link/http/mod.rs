@@ -25,7 +25,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use awc::http::{
-    Method as HttpMethod, Uri,
+    Uri,
     header::{self, HeaderMap, HeaderName, HeaderValue},
 };
 use futures_util::future::LocalBoxFuture;
@@ -41,14 +41,11 @@ use self::{
     trust::TlsTrust,
 };
 use super::{
-    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, OutgoingRequest, Response,
+    Link, LinkError, Listener, NegotiatedSession, OutgoingRequest, Response,
     server_requests::{OpenRequests, ReplySender},
-    sse::SseConnector,
     wire,
-    ws::WsConnector,
 };
-use crate::credentials::Credentials;
-use countersign_config::{Authorities, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
+use countersign_config::{Authorities, Secret};
 use countersign_protocol::{Era, Method, Revision, encode, headers::encode_value};
 
 static VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -59,29 +56,6 @@ static SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 /// The time limit for the answer to the first GET of a session. The opening waits for it, because some servers send
 /// their first message there.
 const LISTEN_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Creates the connector for one URL of a server, by the configured transport or else by the URL's scheme. Requests
-/// carry the token of the credentials.
-#[must_use]
-pub fn connector(
-    url: &Url,
-    config: &Arc<UpstreamConfig>,
-    credentials: Option<Arc<dyn Credentials>>,
-) -> Arc<dyn Connector> {
-    let (headers, transport) = match &config.target {
-        UpstreamTarget::Url { headers, transport, .. } => (&headers[..], *transport),
-        UpstreamTarget::Command { .. } => (&[][..], UrlTransport::Auto),
-    };
-    let target = HttpTarget::new(&config.name, url, headers, config.authorities.as_ref());
-    let target = target.with_credentials(credentials);
-    match transport {
-        UrlTransport::WebSocket => Arc::new(WsConnector { target }),
-        UrlTransport::Auto if matches!(url.scheme(), "ws" | "wss") => Arc::new(WsConnector { target }),
-        UrlTransport::Sse => Arc::new(SseConnector { target }),
-        UrlTransport::Auto => HttpConnector::new(target, true),
-        UrlTransport::StreamableHttp => HttpConnector::new(target, false),
-    }
-}
 
 /// The URI of requests, and the headers that all of them have.
 #[derive(Clone)]
@@ -123,61 +97,16 @@ impl HttpTarget {
         Self { server: server.into(), uri, headers, label: label.to_string(), access }
     }
 
-    /// Adds the credentials of an account. A target that has a configured `Authorization` header keeps it and uses no
-    /// account.
-    #[must_use]
-    pub fn with_credentials(mut self, credentials: Option<Arc<dyn Credentials>>) -> Self {
-        self.access.credentials = credentials.filter(|_| !self.headers.contains_key(header::AUTHORIZATION));
-        self
-    }
-
     pub fn uri(&self) -> Result<Uri, LinkError> {
         self.uri.clone().map_err(LinkError::Unreachable)
     }
 }
 
-struct HttpConnector {
-    target: HttpTarget,
-    /// `true` if the server may speak the transport of 2024-11-05 at the same URL instead.
-    has_fallback: bool,
-    /// `true` if the last link that was opened is of the stateless era.
-    last_link_is_modern: Arc<AtomicBool>,
-}
-
-impl HttpConnector {
-    fn new(target: HttpTarget, has_fallback: bool) -> Arc<Self> {
-        Arc::new(Self { target, has_fallback, last_link_is_modern: Arc::default() })
-    }
-}
-
-impl Connector for HttpConnector {
-    fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
-        let link = HttpLink::new(&self.target, unsolicited, &self.last_link_is_modern);
-        Box::pin(std::future::ready(link.map(|link| Arc::new(link) as Arc<dyn Link>)))
-    }
-
-    fn kind(&self) -> LinkKind {
-        if self.last_link_is_modern.load(Ordering::Relaxed) { LinkKind::Stateless } else { LinkKind::Streams }
-    }
-
-    fn server_name(&self) -> &str {
-        &self.target.server
-    }
-
-    fn fallback(&self) -> Option<Arc<dyn Connector>> {
-        self.has_fallback.then(|| Arc::new(SseConnector { target: self.target.clone() }) as Arc<dyn Connector>)
-    }
-
-    fn describe(&self) -> String {
-        self.target.label.clone()
-    }
-}
-
 /// A link over Streamable HTTP. In the stateless era, a link is only a set of headers. In the handshake era, it is a
 /// session.
-struct HttpLink {
+pub(super) struct HttpLink {
     state: Arc<HttpLinkState>,
-    /// See [`HttpConnector::last_link_is_modern`].
+    /// See [`UrlConnector`](super::connectors::UrlConnector).
     last_link_is_modern: Arc<AtomicBool>,
     /// The queue of background work of a handshake-era session.
     tasks: OnceLock<Sender<SessionTask>>,
@@ -185,12 +114,8 @@ struct HttpLink {
 
 /// The part of a link that its background tasks use too.
 struct HttpLinkState {
-    /// The configured name of the server, for logs.
-    server: Arc<str>,
+    target: HttpTarget,
     uri: Uri,
-    access: Access,
-    /// The configured headers.
-    configured_headers: HeaderMap,
     mode: ArcSwap<LinkMode>,
     unsolicited: Arc<dyn Listener>,
     open_requests: OpenRequests,
@@ -208,22 +133,35 @@ struct LinkMode {
     post: RequestHead,
 }
 
-impl HttpLinkState {
-    fn mode(&self) -> Arc<LinkMode> {
-        self.mode.load_full()
-    }
-
-    /// Sets the mode. `revision` is `None` before the handshake.
-    fn set_mode(&self, is_modern: bool, revision: Option<Revision>, session_id: Option<HeaderValue>) {
-        let mut headers = self.configured_headers.clone();
+impl LinkMode {
+    /// Creates the mode of a link to a URI. `revision` is `None` before the handshake.
+    fn new(
+        target: &HttpTarget,
+        uri: &Uri,
+        is_modern: bool,
+        revision: Option<Revision>,
+        session_id: Option<HeaderValue>,
+    ) -> Self {
+        let mut headers = target.headers.clone();
         if let Some(revision) = revision.filter(|revision| revision.rules().version_header) {
             headers.insert(VERSION_HEADER.clone(), HeaderValue::from_static(revision.as_str()));
         }
         if let Some(session_id) = &session_id {
             headers.insert(SESSION_HEADER.clone(), session_id.clone());
         }
-        let post = RequestHead::for_messages(self.uri.clone(), headers.clone(), &self.access);
-        self.mode.store(Arc::new(LinkMode { is_modern, session_id, headers, post }));
+        let post = RequestHead::for_messages(uri.clone(), headers.clone(), &target.access);
+        Self { is_modern, session_id, headers, post }
+    }
+}
+
+impl HttpLinkState {
+    fn mode(&self) -> Arc<LinkMode> {
+        self.mode.load_full()
+    }
+
+    /// Sets the mode (see [`LinkMode::new`]).
+    fn set_mode(&self, is_modern: bool, revision: Option<Revision>, session_id: Option<HeaderValue>) {
+        self.mode.store(Arc::new(LinkMode::new(&self.target, &self.uri, is_modern, revision, session_id)));
     }
 
     /// Ends the session. Returns [`LinkError::SessionGone`] for the request that found out.
@@ -235,31 +173,22 @@ impl HttpLinkState {
 }
 
 impl HttpLink {
-    fn new(
+    pub(super) fn new(
         target: &HttpTarget,
         unsolicited: Arc<dyn Listener>,
         last_link_is_modern: &Arc<AtomicBool>,
     ) -> Result<Self, LinkError> {
-        let (uri, access) = (target.uri()?, target.access.clone());
-        let post = RequestHead::new(HttpMethod::POST, uri.clone(), HeaderMap::new(), &access);
+        let uri = target.uri()?;
         let state = HttpLinkState {
-            server: Arc::clone(&target.server),
+            target: target.clone(),
+            // Discovery belongs to the stateless era; a handshake changes the mode.
+            mode: ArcSwap::from_pointee(LinkMode::new(target, &uri, true, Some(Revision::MODERN), None)),
             uri,
-            access,
-            configured_headers: target.headers.clone(),
-            mode: ArcSwap::from_pointee(LinkMode {
-                is_modern: true,
-                session_id: None,
-                headers: HeaderMap::new(),
-                post,
-            }),
             unsolicited,
             open_requests: OpenRequests::new(&target.server),
             listen_answered: CancellationToken::new(),
             closed: CancellationToken::new(),
         };
-        // Discovery belongs to the stateless era; a handshake changes the mode.
-        state.set_mode(true, Some(Revision::MODERN), None);
         Ok(Self {
             state: Arc::new(state),
             last_link_is_modern: Arc::clone(last_link_is_modern),
@@ -284,7 +213,7 @@ impl HttpLink {
                 && let Some(state) = state.upgrade().filter(|state| !state.closed.is_cancelled())
             {
                 tracing::warn!(
-                    upstream = %state.server,
+                    upstream = %state.target.server,
                     "the gateway ends the session, because the server sends requests but does not accept the answers"
                 );
                 state.end_session();

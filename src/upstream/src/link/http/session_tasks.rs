@@ -53,7 +53,7 @@ async fn run(state: Arc<HttpLinkState>, mut tasks: Receiver<SessionTask>) {
         match task {
             Some(SessionTask::Post(message)) => posts.push(async move {
                 if let Err(error) = post(&state, &state.mode(), message, "").await {
-                    tracing::debug!(upstream = %state.server, %error, "the server did not accept a message");
+                    tracing::debug!(upstream = %state.target.server, %error, "the server did not accept a message");
                 }
             }),
             Some(SessionTask::Listen(replies)) => {
@@ -92,8 +92,8 @@ pub(super) async fn post(
 /// Sends DELETE (2025-11-25/basic/transports, "Session Management"). If the server refuses it, the session ends by
 /// itself.
 async fn end(state: &HttpLinkState, mode: &LinkMode) {
-    let sending = client::request(Method::DELETE, state.uri.clone(), mode.headers.clone(), &state.access);
-    let upstream = &*state.server;
+    let sending = client::request(Method::DELETE, state.uri.clone(), mode.headers.clone(), &state.target.access);
+    let upstream = &*state.target.server;
     match tokio::time::timeout(ACCEPT_TIMEOUT, sending).await {
         Ok(Ok(response)) => tracing::debug!(upstream, status = response.status().as_u16(), "a session was ended"),
         Ok(Err(error)) => tracing::debug!(upstream, %error, "a session could not be ended"),

@@ -10,10 +10,10 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::*;
 use crate::{
-    link::{OutgoingRequest, Response},
+    link::{Connector, OutgoingRequest, Response, connectors::UrlConnector},
     testing::{RecordingListener, negotiated},
 };
-use countersign_config::Authorities;
+use countersign_config::{Authorities, UpstreamConfig, UpstreamTarget, UrlTransport};
 use countersign_protocol::Revision;
 use countersign_provider::Permit;
 
@@ -104,7 +104,9 @@ async fn tls_is_verified_and_http2_used_if_offered() {
 
         let open = async |trust: &Arc<trust::TlsTrust>| {
             let access = Access { trust: Arc::clone(trust), credentials: None };
-            let connector = HttpConnector::new(HttpTarget { access, ..HttpTarget::new("s", &url, &[], None) }, true);
+            let target = HttpTarget { access, ..HttpTarget::new("s", &url, &[], None) };
+            let transport = UrlTransport::Auto;
+            let connector = UrlConnector { target, transport, last_link_is_modern: Arc::default() };
             let link = connector.connect(Arc::new(RecordingListener::default())).await.unwrap();
             link.complete_handshake(&negotiated(Revision::MODERN));
             link
@@ -165,10 +167,8 @@ async fn expired_permit_stops_call_when_connection_is_ready() {
     server.set_nonblocking(true).unwrap();
     let url = Url::parse(&format!("http://{}/mcp", server.local_addr().unwrap())).unwrap();
     let target = UpstreamTarget::Url { urls: vec![url.clone()], headers: Vec::new(), transport: UrlTransport::Auto };
-    let link = connector(&url, &Arc::new(UpstreamConfig::new("s", target)), None)
-        .connect(Arc::new(RecordingListener::default()))
-        .await;
-    let link = link.unwrap();
+    let connector = UrlConnector::new(&url, &UpstreamConfig::new("s", target), None);
+    let link = connector.connect(Arc::new(RecordingListener::default())).await.unwrap();
     link.complete_handshake(&negotiated(Revision::MODERN));
     // The permit is valid until the server accepts the connection.
     let connection = Arc::new(std::sync::Mutex::new(None));
@@ -211,7 +211,7 @@ async fn own_authorities_apply_to_one_server_over_each_transport() {
         let target = UpstreamTarget::Url { urls: vec![url.clone()], headers: Vec::new(), transport };
         let mut config = UpstreamConfig::new("s", target);
         config.authorities = trusted.then(|| Authorities { file: "ca.pem".into(), certificates: vec![cert.clone()] });
-        connector(&url, &Arc::new(config), None)
+        UrlConnector::new(&url, &config, None)
     };
     let post = |trusted: bool| {
         let connector = connector_for("https", "mcp", UrlTransport::StreamableHttp, trusted);

@@ -17,7 +17,7 @@ use url::Url;
 use super::*;
 use crate::{
     credentials::AuthorizationHeaders,
-    link::{Connector, Link, OutgoingRequest, Response, handshake, http},
+    link::{Connector, Link, OutgoingRequest, Response, connectors::UrlConnector, handshake},
     testing::{RecordingListener, accounts::FakeAccount, negotiated},
     tests::wait_until,
 };
@@ -104,10 +104,10 @@ fn connector(
     transport: UrlTransport,
     headers: Vec<(String, Secret)>,
     account: &Arc<FakeAccount>,
-) -> Arc<dyn Connector> {
+) -> UrlConnector {
     let url: Url = url.parse().unwrap();
     let target = UpstreamTarget::Url { urls: vec![url.clone()], headers, transport };
-    http::connector(&url, &Arc::new(UpstreamConfig::new("s", target)), Some(Arc::clone(account) as _))
+    UrlConnector::new(&url, &UpstreamConfig::new("s", target), Some(Arc::clone(account) as _))
 }
 
 /// Opens a stateless link.
@@ -130,7 +130,7 @@ async fn each_request_of_a_session_carries_the_token() {
     let url = format!("http://127.0.0.1:{port}/mcp");
     let connector = connector(&url, UrlTransport::StreamableHttp, Vec::new(), &account);
     let listener = Arc::new(RecordingListener::default());
-    let (link, _) = handshake::open(&*connector, None, &ClientCapabilities::default(), listener).await.unwrap();
+    let (link, _) = handshake::open(&connector, None, &ClientCapabilities::default(), listener).await.unwrap();
     assert!(call(&*link, &OutgoingRequest::new(4, "tools/list", None)).await.is_ok());
     assert!(call(&*link, &OutgoingRequest::new(5, "resumed", None)).await.is_ok());
     // A request whose future is dropped is cancelled by a message of its own.
@@ -282,7 +282,7 @@ async fn nonce_of_an_answer_is_learned() {
     let url: Url = format!("http://127.0.0.1:{port}/mcp").parse().unwrap();
     let target = UpstreamTarget::Url { urls: vec![url.clone()], headers: Vec::new(), transport: UrlTransport::Auto };
     let bound = Arc::new(BoundAccount(Arc::clone(&account)));
-    let connector = http::connector(&url, &Arc::new(UpstreamConfig::new("s", target)), Some(bound));
+    let connector = UrlConnector::new(&url, &UpstreamConfig::new("s", target), Some(bound));
     let link = connector.connect(Arc::new(RecordingListener::default())).await.unwrap();
     link.complete_handshake(&negotiated(Revision::MODERN));
     assert!(call(&*link, &OutgoingRequest::new(1, "tools/call", None)).await.is_ok());
