@@ -22,15 +22,7 @@ use countersign_runtime::background;
 
 impl Upstream {
     /// Requests a new link for the pool of an endpoint.
-    pub(crate) fn request_link(
-        &self,
-        endpoint: &Arc<Endpoint>,
-        key: PoolKey,
-        capabilities: ClientCapabilities,
-        id: u64,
-        result_sender: OpeningSender,
-    ) {
-        let open = OpenLink { endpoint: Arc::clone(endpoint), key, capabilities, id, result_sender };
+    pub(super) fn request_link(&self, open: OpenLink) {
         match self.actor.get() {
             // The send is unbounded, because the pool limits the number of openings. A bounded send could be dropped
             // together with its caller, which would leave an entry in the pool.
@@ -43,12 +35,14 @@ impl Upstream {
 /// Opens a link. A call that needs a link of its own sends this message, and the pool receives the result.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct OpenLink {
-    endpoint: Arc<Endpoint>,
-    key: PoolKey,
-    capabilities: ClientCapabilities,
-    id: u64,
-    result_sender: OpeningSender,
+pub(super) struct OpenLink {
+    pub endpoint: Arc<Endpoint>,
+    pub key: PoolKey,
+    /// The capabilities of the caller.
+    pub capabilities: ClientCapabilities,
+    /// The id of the opening ([`LeaseOutcome::MustOpen`](crate::server::pool::LeaseOutcome)).
+    pub id: u64,
+    pub result_sender: OpeningSender,
 }
 
 impl OpenLink {

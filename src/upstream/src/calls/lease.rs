@@ -2,13 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use super::actor::OpenLink;
 use crate::{
     credentials::AuthorizationError,
     link::{LinkError, LinkKind},
     server::{
         Caller, Phase, Upstream,
         endpoint::Endpoint,
-        pool::{Lease, LeaseOutcome, PoolKey, RetakeOutcome},
+        pool::{Lease, LeaseOutcome, OpeningReceiver, PoolKey, RetakeOutcome},
     },
 };
 
@@ -158,9 +159,7 @@ impl Upstream {
                 }
                 Phase::Connecting => {}
             }
-            if phase.changed().await.is_err() {
-                return Err(AttemptError::Link(LinkError::Unreachable("the gateway is shutting down".into())));
-            }
+            phase.changed().await.map_err(|_| shutdown_error())?;
         }
     }
 
@@ -190,37 +189,41 @@ impl Upstream {
     ) -> Result<Lease<'a>, AttemptError> {
         let (mut waiting, mut opened_id) = (None, None);
         loop {
-            let mut opening = match outcome {
+            match outcome {
                 LeaseOutcome::Leased(lease) => return Ok(lease),
-                LeaseOutcome::AlreadyOpening(opening) => opening,
+                LeaseOutcome::AlreadyOpening(opening) => wait_until_open(opening).await?,
                 LeaseOutcome::MustOpen { id, result_sender, result_receiver } => {
                     opened_id = Some(id);
-                    self.request_link(endpoint, key.clone(), caller.capabilities.clone(), id, result_sender);
-                    result_receiver
+                    self.request_link(OpenLink {
+                        endpoint: Arc::clone(endpoint),
+                        key: key.clone(),
+                        capabilities: caller.capabilities.clone(),
+                        id,
+                        result_sender,
+                    });
+                    wait_until_open(result_receiver).await?;
                 }
                 LeaseOutcome::Full(changed) => {
                     if waiting.is_none() {
-                        let place_in_queue = self.call_slots.enqueue().map_err(|_| {
-                            AttemptError::NoLink("too many calls wait for a connection of their own (max_queue)")
-                        })?;
-                        waiting = Some(place_in_queue);
+                        let queue_full = "too many calls wait for a connection of their own (max_queue)";
+                        waiting = Some(self.call_slots.enqueue().ok_or(AttemptError::NoLink(queue_full))?);
                     }
                     changed.await;
-                    outcome = endpoint.pool.lease(key, caller, kind, opened_id);
-                    continue;
-                }
-            };
-            let open_result = opening.wait_for(Option::is_some).await.map(|result| result.clone());
-            match open_result {
-                Ok(Some(Err(error))) => return Err(AttemptError::Link(into_unreachable(error))),
-                Ok(_) => {}
-                Err(_) => {
-                    return Err(AttemptError::Link(LinkError::Unreachable("the gateway is shutting down".into())));
                 }
             }
             outcome = endpoint.pool.lease(key, caller, kind, opened_id);
         }
     }
+}
+
+/// Waits until the link was opened, or could not be opened.
+async fn wait_until_open(mut opening: OpeningReceiver) -> Result<(), AttemptError> {
+    let result = opening.wait_for(Option::is_some).await.map_err(|_| shutdown_error())?.clone();
+    result.unwrap_or(Ok(())).map_err(|error| AttemptError::Link(into_unreachable(error)))
+}
+
+fn shutdown_error() -> AttemptError {
+    AttemptError::Link(LinkError::Unreachable("the gateway is shutting down".into()))
 }
 
 /// Converts the error of opening a link, before which nothing of the call was sent.

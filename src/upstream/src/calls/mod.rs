@@ -27,7 +27,7 @@ use crate::{
         connection::{LogLevelRequest, UpstreamConnection},
         endpoint::{CallPass, Endpoint, choose_endpoint},
         gateway_requests::GatewayRequestError,
-        limits::{CallClock, SlotError},
+        limits::CallClock,
         pool::PoolKey,
     },
 };
@@ -131,13 +131,10 @@ impl Upstream {
         self.refresh_if_stale();
         let tools_version = self.tools_version.load(Ordering::Acquire);
         let timeout = self.timeouts.for_call(&outgoing.method, outgoing.name.as_deref());
-        let _slot = self.call_slots.acquire(timeout).await.map_err(|reason| {
-            let message = match reason {
-                SlotError::QueueFull => "too many calls wait for this server (max_queue)",
-                SlotError::Timeout => "no call slot became free in time (max_in_flight)",
-            };
-            (CallOutcome::Refused, self.overload_error(message))
-        })?;
+        let overload_error = |reason: &'static str| {
+            (CallOutcome::Refused, self.call_error(ErrorKind::Overloaded, reason, "not_applied"))
+        };
+        let _slot = self.call_slots.acquire(timeout).await.map_err(overload_error)?;
         let clock = CallClock::new(self.weak_self.clone(), listener, timeout);
         let (mut retries, mut tried_endpoints) = (0, 0);
         loop {
@@ -215,13 +212,8 @@ impl Upstream {
             refused |= endpoint.index_bit();
         }
         let seconds = wait.as_secs().saturating_add(1);
-        Err(McpError::new(
-            ErrorKind::CircuitOpen,
-            format!("the server {} has failed too often; it is not tried for a while", self.config.name),
-        )
-        .with("upstream", self.config.name.as_str())
-        .with("retryAfter", seconds)
-        .with("outcome", "not_applied"))
+        let message = format!("the server {} has failed too often; it is not tried for a while", self.config.name);
+        Err(self.call_error(ErrorKind::CircuitOpen, message, "not_applied").with("retryAfter", seconds))
     }
 
     /// Returns the configured answer for an open circuit, if there is one.
@@ -266,9 +258,7 @@ impl Upstream {
                 }
                 _ => format!("the tools of the server {name} have changed, or cannot be read in a new session"),
             };
-            return Err(McpError::new(ErrorKind::UpstreamUnavailable, message)
-                .with("upstream", name)
-                .with("outcome", "not_applied"));
+            return Err(self.call_error(ErrorKind::UpstreamUnavailable, message, "not_applied"));
         }
         Ok(preferred)
     }
@@ -385,13 +375,13 @@ impl Upstream {
     fn to_call_error(&self, error: AttemptError, clock: &CallClock, origin: CallOrigin<'_>) -> (CallOutcome, McpError) {
         let name = self.config.name.as_str();
         let error = match error {
-            AttemptError::NoLink(message) => return (CallOutcome::Refused, self.overload_error(message)),
+            AttemptError::NoLink(message) => {
+                return (CallOutcome::Refused, self.call_error(ErrorKind::Overloaded, message, "not_applied"));
+            }
             AttemptError::TimedOut => {
                 let limit = u64::try_from(clock.timeout().as_millis()).unwrap_or(u64::MAX);
-                let error = McpError::new(ErrorKind::Timeout, format!("the server {name} did not answer in time"))
-                    .with("upstream", name)
-                    .with("timeoutMs", limit)
-                    .with("outcome", "unknown");
+                let message = format!("the server {name} did not answer in time");
+                let error = self.call_error(ErrorKind::Timeout, message, "unknown").with("timeoutMs", limit);
                 return (CallOutcome::Timeout, error);
             }
             AttemptError::Link(error) => error,
@@ -408,16 +398,8 @@ impl Upstream {
         };
         let is_approved = matches!(origin, CallOrigin::ApprovedChange { .. });
         tracing::info!(upstream = name, %error, approved = is_approved, "a call to the upstream has failed");
-        let error = McpError::new(ErrorKind::UpstreamUnavailable, format!("the server {name} {error}"))
-            .with("upstream", name)
-            .with("outcome", if was_sent { "unknown" } else { "not_applied" });
-        (outcome, error)
-    }
-
-    fn overload_error(&self, message: &'static str) -> McpError {
-        McpError::new(ErrorKind::Overloaded, message)
-            .with("upstream", self.config.name.as_str())
-            .with("outcome", "not_applied")
+        let certainty = if was_sent { "unknown" } else { "not_applied" };
+        (outcome, self.call_error(ErrorKind::UpstreamUnavailable, format!("the server {name} {error}"), certainty))
     }
 }
 

@@ -306,9 +306,7 @@ impl Upstream {
             AuthorizationError::ConsentNeeded(_) | AuthorizationError::Refused(_) => ErrorKind::Authorization,
             AuthorizationError::Unavailable(_) => ErrorKind::UpstreamUnavailable,
         };
-        let error = McpError::new(kind, format!("the server {name} {failure}"))
-            .with("upstream", name)
-            .with("outcome", "not_applied");
+        let error = self.call_error(kind, format!("the server {name} {failure}"), "not_applied");
         match (&self.accounts, failure) {
             (Some(accounts), AuthorizationError::ConsentNeeded(_)) => {
                 self.require_personal_accounts();

@@ -41,15 +41,6 @@ pub struct CallSlots {
     waiting: AtomicUsize,
 }
 
-/// The reason why a call gets no slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlotError {
-    /// The queue is full.
-    QueueFull,
-    /// No slot became free in time.
-    Timeout,
-}
-
 impl CallSlots {
     #[must_use]
     pub fn new(max: usize, max_queue: usize) -> Self {
@@ -60,25 +51,22 @@ impl CallSlots {
     /// Acquires a slot. Waits for at most `max_wait`, in order of arrival.
     ///
     /// # Errors
-    /// See [`SlotError`].
-    pub async fn acquire(&self, max_wait: Duration) -> Result<SemaphorePermit<'_>, SlotError> {
+    /// Returns the reason why the call gets no slot.
+    pub async fn acquire(&self, max_wait: Duration) -> Result<SemaphorePermit<'_>, &'static str> {
         if let Ok(slot) = self.permits.try_acquire() {
             return Ok(slot);
         }
-        let _waiting = self.enqueue()?;
+        let _waiting = self.enqueue().ok_or("too many calls wait for this server (max_queue)")?;
         match tokio::time::timeout(max_wait, self.permits.acquire()).await {
             Ok(Ok(slot)) => Ok(slot),
-            _ => Err(SlotError::Timeout),
+            _ => Err("no call slot became free in time (max_in_flight)"),
         }
     }
 
-    /// Joins the queue of calls that wait for a slot here or for a link of their own.
-    ///
-    /// # Errors
-    /// [`SlotError::QueueFull`]
-    pub fn enqueue(&self) -> Result<CounterGuard<'_>, SlotError> {
+    /// Joins the queue of calls that wait for a slot here or for a link of their own. Returns `None` if it is full.
+    pub fn enqueue(&self) -> Option<CounterGuard<'_>> {
         let waiting = CounterGuard::new(&self.waiting);
-        if self.queued() > self.max_queue { Err(SlotError::QueueFull) } else { Ok(waiting) }
+        (self.queued() <= self.max_queue).then_some(waiting)
     }
 
     /// Returns the number of calls in flight.

@@ -12,6 +12,7 @@ pub(crate) mod resource_watches;
 pub mod status;
 
 use std::{
+    borrow::Cow,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
@@ -39,7 +40,7 @@ use crate::{
     link::{Connector, LinkError, LinkKind, NegotiatedSession, UpstreamNotification},
 };
 use countersign_config::UpstreamConfig;
-use countersign_protocol::Era;
+use countersign_protocol::{Era, ErrorKind, McpError};
 use countersign_provider::ProviderEvent;
 
 pub use connection::{Caller, LinkChoice};
@@ -419,6 +420,16 @@ impl Upstream {
 
     fn emit_resource_updated(&self, uri: &str) {
         self.emit(ProviderEvent::ResourcesUpdated(vec![self.names.expose_uri(uri).into_owned()]));
+    }
+
+    /// Creates the error of a call to this server. `outcome` says whether the server may have executed the call.
+    pub(crate) fn call_error(
+        &self,
+        kind: ErrorKind,
+        message: impl Into<Cow<'static, str>>,
+        outcome: &'static str,
+    ) -> McpError {
+        McpError::new(kind, message).with("upstream", self.config.name.as_str()).with("outcome", outcome)
     }
 
     /// Counts a message that cannot be attributed to a call.

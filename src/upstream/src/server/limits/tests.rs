@@ -11,8 +11,8 @@ async fn queue_is_bounded_and_times_out() {
     let first = call_slots.acquire(Duration::ZERO).await.unwrap();
     let (second, third) =
         tokio::join!(call_slots.acquire(Duration::from_secs(5)), call_slots.acquire(Duration::from_secs(5)));
-    assert_eq!(second.unwrap_err(), SlotError::Timeout);
-    assert_eq!(third.unwrap_err(), SlotError::QueueFull);
+    assert_eq!(second.unwrap_err(), "no call slot became free in time (max_in_flight)");
+    assert_eq!(third.unwrap_err(), "too many calls wait for this server (max_queue)");
     assert_eq!((call_slots.in_use(), call_slots.queued()), (1, 0));
     let (next, ()) = tokio::join!(call_slots.acquire(Duration::from_secs(5)), async {
         tokio::time::sleep(Duration::from_secs(1)).await;
