@@ -10,10 +10,10 @@ use utoipa::ToSchema;
 use crate::{
     catalog::{Names, is_tool_allowed},
     link::{
-        Connector, Link, LinkError, Listener, NegotiatedSession, OutgoingRequest, Response, SilentListener,
-        connectors::create_connectors, detect, handshake::refusal_error,
+        Connector, Link, LinkError, Listener, NegotiatedSession, SilentListener, connectors::create_connectors, detect,
+        handshake::refusal_error,
     },
-    server::gateway_requests::{GatewayRequestError, add_gateway_meta},
+    server::gateway_requests::{self, GatewayRequestError},
     upkeep::lists::{ListEntries, TOOLS, read_pages},
 };
 use countersign_config::{ListsConfig, UpstreamConfig};
@@ -156,17 +156,9 @@ async fn list_tools(
     let limits = ListsConfig { entries: config.lists.entries.min(MAX_TOOLS), ..config.lists };
     let mut last_id = 0;
     let listed = read_pages(&TOOLS, limits, 0, async |params: &str| {
-        let params = match negotiated.revision.era() {
-            Era::Modern => add_gateway_meta(params),
-            Era::Legacy => params.to_owned(),
-        };
         last_id += 1;
-        let outgoing =
-            OutgoingRequest { is_repeatable: true, ..OutgoingRequest::new(last_id, "tools/list", Some(&params)) };
-        match link.request(&outgoing, Arc::new(SilentListener)).await? {
-            Response::Result(result) => Ok(result),
-            Response::Error(error) => Err(GatewayRequestError::Rpc(error)),
-        }
+        let (era, listener) = (negotiated.revision.era(), Arc::new(SilentListener));
+        gateway_requests::request(link, era, last_id, "tools/list", params, listener).await
     });
     let listed = match listed.await {
         Ok(listed) => listed,

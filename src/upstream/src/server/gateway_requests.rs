@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{Upstream, connection::UpstreamConnection};
 use crate::link::{
-    LinkError, Listener, OutgoingRequest, Response,
+    Link, LinkError, Listener, OutgoingRequest, Response,
     detect::{may_be_other_era, may_lack_meta},
     handshake::add_meta_for,
 };
@@ -61,25 +61,27 @@ impl Upstream {
         params: &str,
         limit: Duration,
     ) -> Result<Box<RawValue>, GatewayRequestError> {
-        let params = match connection.era {
-            Era::Modern => add_gateway_meta(params),
-            Era::Legacy => params.to_owned(),
-        };
-        let outgoing = OutgoingRequest {
-            is_repeatable: true,
-            ..OutgoingRequest::new(self.next_request_id(), method, Some(&params))
-        };
-        let listener: Arc<dyn Listener> = Arc::clone(&connection.calls) as _;
-        match tokio::time::timeout(limit, connection.link.request(&outgoing, listener)).await {
-            Err(_) => Err(GatewayRequestError::Timeout),
-            Ok(Err(error)) => Err(error.into()),
-            Ok(Ok(Response::Error(error))) => Err(GatewayRequestError::Rpc(error)),
-            Ok(Ok(Response::Result(result))) => Ok(result),
-        }
+        let (link, listener) = (&*connection.link, Arc::clone(&connection.calls));
+        let answer = request(link, connection.era, self.next_request_id(), method, params, listener);
+        tokio::time::timeout(limit, answer).await.unwrap_or(Err(GatewayRequestError::Timeout))
     }
 }
 
-/// Adds `_meta` for a request of the gateway itself, which has no client that could be asked.
-pub(crate) fn add_gateway_meta(params: &str) -> String {
-    add_meta_for(params, &ClientCapabilities::default())
+/// Sends a request of the gateway itself, which has no client that could be asked, without a time limit.
+pub(crate) async fn request(
+    link: &dyn Link,
+    era: Era,
+    id: u64,
+    method: &str,
+    params: &str,
+    listener: Arc<dyn Listener>,
+) -> Result<Box<RawValue>, GatewayRequestError> {
+    let params = match era {
+        Era::Modern => add_meta_for(params, &ClientCapabilities::default()),
+        Era::Legacy => params.to_owned(),
+    };
+    match link.request(&OutgoingRequest::new(id, method, Some(&params)), listener).await? {
+        Response::Result(result) => Ok(result),
+        Response::Error(error) => Err(GatewayRequestError::Rpc(error)),
+    }
 }

@@ -15,11 +15,11 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     catalog::{ListKinds, ServerFeatures},
     credentials::AuthorizationError,
-    link::{LinkError, Listener, MIN_STREAM_TIME, OutgoingRequest, Response, UpstreamNotification},
+    link::{LinkError, Listener, MIN_STREAM_TIME, UpstreamNotification},
     server::{
         Upstream,
         connection::UpstreamConnection,
-        gateway_requests::{GatewayRequestError, add_gateway_meta},
+        gateway_requests::{self, GatewayRequestError},
         resource_watches::ResourceWatches,
     },
 };
@@ -248,15 +248,12 @@ async fn listen_once(
     filter: Value,
     acknowledgement: Arc<Acknowledgement>,
 ) -> StreamEnd {
-    let params = add_gateway_meta(&json!({ "notifications": filter }).to_string());
-    let outgoing = OutgoingRequest::new(upstream.next_request_id(), "subscriptions/listen", Some(&params));
+    let params = json!({ "notifications": filter }).to_string();
     let is_acknowledged = acknowledgement.received.clone();
-    let listener = SubscriptionListener { upstream: Arc::downgrade(&upstream), acknowledgement };
-    let error = match connection.link.request(&outgoing, Arc::new(listener)).await {
-        Ok(Response::Result(_)) => return StreamEnd::Closed,
-        Ok(Response::Error(error)) => GatewayRequestError::Rpc(error),
-        Err(error) => GatewayRequestError::Link(error),
-    };
+    let listener = Arc::new(SubscriptionListener { upstream: Arc::downgrade(&upstream), acknowledgement });
+    let (link, era, id) = (&*connection.link, connection.era, upstream.next_request_id());
+    let answer = gateway_requests::request(link, era, id, "subscriptions/listen", &params, listener).await;
+    let Err(error) = answer else { return StreamEnd::Closed };
     if may_succeed_later(&error) || is_acknowledged.is_cancelled() {
         return StreamEnd::Closed;
     }
