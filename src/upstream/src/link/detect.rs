@@ -7,10 +7,10 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, OutgoingRequest, Response, escape_excerpt,
+    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, OutgoingRequest, Response, SilentListener,
+    escape_excerpt,
     handshake::{
-        self, HANDSHAKE_ID, HandshakeListener, add_meta_for, newest_revision, parse_discover_result, refusal_error,
-        supported_versions,
+        self, HANDSHAKE_ID, add_meta_for, newest_revision, parse_discover_result, refusal_error, supported_versions,
     },
 };
 use countersign_protocol::{Era, Revision, negotiate::ClientCapabilities};
@@ -107,9 +107,8 @@ enum ProbeOutcome {
 /// exit because of an unknown request, so the end of a link with one stream counts as an answer too.
 async fn probe(link: &dyn Link, connector: &dyn Connector) -> Result<ProbeOutcome, LinkError> {
     let (upstream, has_single_stream) = (connector.server_name(), connector.kind() == LinkKind::SingleStream);
-    let listener = HandshakeListener::new(connector);
     let limit = if has_single_stream { PROBE_TIMEOUT } else { HTTP_PROBE_TIMEOUT };
-    let mut discovery = std::pin::pin!(discover(link, &listener));
+    let mut discovery = std::pin::pin!(discover(link));
     let outcome = match tokio::time::timeout(limit, &mut discovery).await {
         Ok(outcome) => outcome,
         Err(_) if has_single_stream => {
@@ -122,7 +121,7 @@ async fn probe(link: &dyn Link, connector: &dyn Connector) -> Result<ProbeOutcom
                 biased;
                 outcome = &mut discovery => outcome,
                 // A server that reads both at once may answer them in any order.
-                _ = link.request(&fallback, Arc::clone(&listener) as _) => {
+                _ = link.request(&fallback, Arc::new(SilentListener)) => {
                     match tokio::time::timeout(LATE_ANSWER_TIME, &mut discovery).await {
                         Ok(outcome) => outcome,
                         Err(_) => return Ok(ProbeOutcome::Legacy),
@@ -190,17 +189,14 @@ enum DiscoverOutcome {
 }
 
 /// Sends `server/discover`, and once more after an error that names what the request lacks.
-async fn discover(link: &dyn Link, listener: &Arc<HandshakeListener>) -> Result<DiscoverOutcome, LinkError> {
+async fn discover(link: &dyn Link) -> Result<DiscoverOutcome, LinkError> {
     let mut capabilities = ClientCapabilities::default();
     let mut earlier = None;
     // Some servers refuse the first request while they restart.
     for _ in 0..2 {
         let params = add_meta_for("{}", &capabilities);
-        let outgoing = OutgoingRequest {
-            is_repeatable: true,
-            ..OutgoingRequest::new(HANDSHAKE_ID, "server/discover", Some(&params))
-        };
-        let error = match link.request(&outgoing, Arc::clone(listener) as _).await? {
+        let outgoing = OutgoingRequest::new(HANDSHAKE_ID, "server/discover", Some(&params));
+        let error = match link.request(&outgoing, Arc::new(SilentListener)).await? {
             Response::Result(result) => {
                 return Ok(match (parse_discover_result(&result), earlier) {
                     (Some(negotiated), _) => DiscoverOutcome::Modern(negotiated),

@@ -6,8 +6,7 @@ use serde::Deserialize;
 use serde_json::{Number, value::RawValue};
 
 use super::{
-    Connector, Link, LinkError, Listener, NegotiatedSession, OutgoingRequest, Response, UpstreamNotification,
-    escape_excerpt,
+    Connector, Link, LinkError, Listener, NegotiatedSession, OutgoingRequest, Response, SilentListener, escape_excerpt,
 };
 use countersign_protocol::{
     Era, Revision,
@@ -16,7 +15,6 @@ use countersign_protocol::{
     params::keys,
     rpc_error::RpcError,
 };
-use countersign_provider::request::UpstreamRequest;
 
 /// The id of `initialize` and of `server/discover`. [`crate::server::Upstream::next_request_id`] begins with 1.
 pub(super) const HANDSHAKE_ID: u64 = 0;
@@ -66,7 +64,7 @@ pub async fn open(
     let mut revision = Revision::NEWEST_LEGACY;
     loop {
         let link = connector.connect(Arc::clone(&unsolicited)).await?;
-        let outcome = initialize(&*link, HandshakeListener::new(connector), revision, capabilities).await;
+        let outcome = initialize(&*link, revision, capabilities).await;
         if let Ok(HandshakeOutcome::Done(negotiated)) = outcome {
             return Ok((link, negotiated));
         }
@@ -102,7 +100,6 @@ fn initialize_request(id: u64, revision: Revision, capabilities: &ClientCapabili
 /// Sends `initialize`, and `notifications/initialized` after a result.
 async fn initialize(
     link: &dyn Link,
-    listener: Arc<HandshakeListener>,
     revision: Revision,
     capabilities: &ClientCapabilities,
 ) -> Result<HandshakeOutcome, LinkError> {
@@ -111,7 +108,8 @@ async fn initialize(
         let seconds = HANDSHAKE_TIMEOUT.as_secs();
         LinkError::Lost(format!("no answer to `initialize` within {seconds} seconds"))
     };
-    let answer = tokio::time::timeout(HANDSHAKE_TIMEOUT, link.request(&outgoing, listener)).await;
+    // A server must not send anything but logs and pings before the answer (2025-11-25/basic/lifecycle, "Initialization").
+    let answer = tokio::time::timeout(HANDSHAKE_TIMEOUT, link.request(&outgoing, Arc::new(SilentListener))).await;
     let error = match answer.map_err(timeout_error)?? {
         Response::Result(result) => {
             let negotiated = parse_initialize_result(&result)?;
@@ -207,31 +205,6 @@ pub(super) fn parse_discover_result(result: &RawValue) -> Option<NegotiatedSessi
     let description: ServerDescription<'_> = serde_json::from_str(result.get()).ok()?;
     let revision = newest_revision(description.supported_versions.as_ref()?, Era::Modern)?;
     Some(description.into_negotiated(revision))
-}
-
-/// Ignores messages before the end of the handshake. A server must not send anything but logs and pings until then
-/// (2025-11-25/basic/lifecycle, "Initialization").
-pub(super) struct HandshakeListener {
-    /// The configured name of the server, for logs.
-    server: String,
-}
-
-impl HandshakeListener {
-    pub(super) fn new(connector: &dyn Connector) -> Arc<Self> {
-        Arc::new(Self { server: connector.server_name().to_owned() })
-    }
-}
-
-impl Listener for HandshakeListener {
-    fn handle_notification(&self, notification: UpstreamNotification) {
-        let method = notification.method;
-        tracing::debug!(upstream = self.server, method, "a notification before the end of the handshake is ignored");
-    }
-
-    fn handle_request(&self, request: UpstreamRequest) {
-        let method = request.method;
-        tracing::debug!(upstream = self.server, method, "a request before the end of the handshake is declined");
-    }
 }
 
 #[cfg(test)]
