@@ -185,6 +185,8 @@ pub enum List {
 }
 
 impl List {
+    pub const ALL: [Self; 3] = [Self::Tools, Self::Prompts, Self::Resources];
+
     /// Returns the method of the notification that announces changes of the list.
     #[must_use]
     pub const fn notification(self) -> &'static str {
@@ -203,27 +205,10 @@ pub enum ProviderEvent {
     ResourcesUpdated(Vec<String>),
     /// Restricted resources have new contents. Only subscribers within the [`Audience`] are notified.
     PrivateResourcesUpdated(Vec<(String, Audience)>),
-    /// The result of `resources/list` or `resources/templates/list` has changed.
-    ResourceListChanged,
-    /// Tools or their definitions have changed, so the router reads them again.
-    ToolListChanged,
-    /// Prompts have changed, so the router reads them again.
-    PromptListChanged,
+    /// A list has changed for everybody. Changed definitions of tools count, too, and resource templates as resources.
+    ListChanged(List),
     /// A list has changed that is seen only by the principals who use the account of this holder at the provider.
     AccountListChanged { list: List, holder: Arc<str> },
-}
-
-impl ProviderEvent {
-    /// Returns the list that has changed for everybody.
-    #[must_use]
-    pub const fn changed_list(&self) -> Option<List> {
-        match self {
-            Self::ToolListChanged => Some(List::Tools),
-            Self::PromptListChanged => Some(List::Prompts),
-            Self::ResourceListChanged => Some(List::Resources),
-            Self::ResourcesUpdated(_) | Self::PrivateResourcesUpdated(_) | Self::AccountListChanged { .. } => None,
-        }
-    }
 }
 
 /// The principals that may read a restricted resource.

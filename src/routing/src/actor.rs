@@ -233,9 +233,6 @@ fn forward_events(provider: &RouteTarget, mut events: Receiver<ProviderEvent>, r
     actix::spawn(cancelled.run_until_cancelled_owned(async move {
         loop {
             let forwarded = match events.recv().await {
-                // The table contains the lists of upstreams and detects their changes. The lists of modules are read for each
-                // request.
-                Ok(ProviderEvent::ResourceListChanged) if upstream.is_none() => ForwardedEvent::ModuleResourcesChanged,
                 Ok(event) => ForwardedEvent::Event(event, upstream.clone()),
                 Err(RecvError::Lagged(missed)) => {
                     tracing::warn!(provider = %name, missed, "events of a provider were lost; clients are notified to read the lists again");
@@ -257,8 +254,6 @@ fn forward_events(provider: &RouteTarget, mut events: Receiver<ProviderEvent>, r
 enum ForwardedEvent {
     /// An event of a provider, with the provider if it is an upstream.
     Event(ProviderEvent, Option<Arc<Upstream>>),
-    /// The resources of a module have changed.
-    ModuleResourcesChanged,
     /// Events were missed, so anything may have changed.
     EventsLost,
 }
@@ -280,15 +275,14 @@ impl Handler<ForwardedEvent> for Router {
                 };
                 return self.notify_list_changed(list, &is_concerned);
             }
-            ForwardedEvent::ModuleResourcesChanged => return self.notify_list_changed(List::Resources, &|_| true),
-            ForwardedEvent::Event(
-                ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged | ProviderEvent::ResourceListChanged,
-                _,
-            ) => {}
+            // The table contains the lists of upstreams and detects their changes. The resources of modules are read for each
+            // request.
+            ForwardedEvent::Event(ProviderEvent::ListChanged(List::Resources), None) => {
+                return self.notify_list_changed(List::Resources, &|_| true);
+            }
+            ForwardedEvent::Event(ProviderEvent::ListChanged(_), _) => {}
             ForwardedEvent::EventsLost => {
-                for list in [List::Tools, List::Prompts, List::Resources] {
-                    self.notify_list_changed(list, &|_| true);
-                }
+                List::ALL.into_iter().for_each(|list| self.notify_list_changed(list, &|_| true))
             }
         }
         // Several servers often change at once; one rebuild covers them all.

@@ -61,7 +61,7 @@ use countersign_config::TrackerConfig;
 use countersign_domain::changes::Preview;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
-    CallContext, Module, Permit, PresentValues, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef,
+    CallContext, List, Module, Permit, PresentValues, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef,
     ResourceText, ToolDef, ToolResult, schema::parse_arguments,
 };
 use countersign_store::ModuleStorage;
@@ -106,7 +106,7 @@ impl Tracker {
                 let _ = sender.send(ProviderEvent::ResourcesUpdated(changed_resources.into_uris()));
             }
             if list_changed {
-                let _ = sender.send(ProviderEvent::ResourceListChanged);
+                let _ = sender.send(ProviderEvent::ListChanged(List::Resources));
             }
         };
         let storage = Storage::open(location, Box::new(announce), |db, is_new| {

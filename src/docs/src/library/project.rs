@@ -29,7 +29,7 @@ use crate::{
 use countersign_config::DocsProject;
 use countersign_domain::changes::digest::hex;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{ProgressSink, ProviderEvent, Report, text::one_line};
+use countersign_provider::{List, ProgressSink, ProviderEvent, Report, text::one_line};
 
 /// The maximum number of faulty documents that are named in a report.
 const MAX_NAMED_FAULTS: usize = 20;
@@ -478,7 +478,7 @@ impl Project {
         // Sending fails only if there is no receiver.
         let _ = self.events.send(ProviderEvent::ResourcesUpdated(uris));
         if !(added.is_empty() && removed.is_empty()) {
-            let _ = self.events.send(ProviderEvent::ResourceListChanged);
+            let _ = self.events.send(ProviderEvent::ListChanged(List::Resources));
         }
     }
 }

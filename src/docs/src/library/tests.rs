@@ -14,7 +14,7 @@ use crate::{
 };
 use countersign_config::DocsProject;
 use countersign_protocol::ErrorKind;
-use countersign_provider::{NoProgress, ProgressSink};
+use countersign_provider::{List, NoProgress, ProgressSink};
 
 mod branches;
 mod types;
@@ -309,7 +309,7 @@ async fn folder_changes_reach_the_index() {
     while let Ok(event) = events.try_recv() {
         match event {
             ProviderEvent::ResourcesUpdated(uris) => reported.extend(uris),
-            ProviderEvent::ResourceListChanged => reported.push("list".to_owned()),
+            ProviderEvent::ListChanged(List::Resources) => reported.push("list".to_owned()),
             other => panic!("{other:?}"),
         }
     }

@@ -27,7 +27,7 @@ use countersign_domain::{
 };
 use countersign_postgres::url_of;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{CallContext, Module as _, PresentValues, Provider, ProviderEvent};
+use countersign_provider::{CallContext, List, Module as _, PresentValues, Provider, ProviderEvent};
 use countersign_store::StoreLocation;
 
 /// A tracker on a database of its own.
@@ -208,13 +208,11 @@ pub(super) fn drain_events(receiver: &mut tokio::sync::broadcast::Receiver<Provi
     while let Ok(event) = receiver.try_recv() {
         match event {
             ProviderEvent::ResourcesUpdated(more) => uris.extend(more),
-            ProviderEvent::ResourceListChanged => list_changed = true,
+            ProviderEvent::ListChanged(list) => list_changed |= list == List::Resources,
             ProviderEvent::PrivateResourcesUpdated(private) => {
                 panic!("the tracker has no private resources: {private:?}")
             }
-            ProviderEvent::ToolListChanged
-            | ProviderEvent::PromptListChanged
-            | ProviderEvent::AccountListChanged { .. } => {}
+            ProviderEvent::AccountListChanged { .. } => {}
         }
     }
     (uris, list_changed)

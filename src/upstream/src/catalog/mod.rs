@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::link::NegotiatedSession;
+use countersign_provider::List;
 
 pub use names::Names;
 pub use usable_definitions::is_tool_allowed;
@@ -41,11 +42,16 @@ impl ListKinds {
     /// Returns the list whose change a notification announces.
     #[must_use]
     pub fn from_notification(method: &str) -> Option<Self> {
-        match method {
-            "notifications/tools/list_changed" => Some(Self::TOOLS),
-            "notifications/prompts/list_changed" => Some(Self::PROMPTS),
-            "notifications/resources/list_changed" => Some(Self::RESOURCES),
-            _ => None,
+        List::ALL.into_iter().find(|list| list.notification() == method).map(Self::from)
+    }
+}
+
+impl From<List> for ListKinds {
+    fn from(list: List) -> Self {
+        match list {
+            List::Tools => Self::TOOLS,
+            List::Prompts => Self::PROMPTS,
+            List::Resources => Self::RESOURCES,
         }
     }
 }

@@ -41,7 +41,7 @@ use crate::{
 };
 use countersign_config::UpstreamConfig;
 use countersign_protocol::{Era, ErrorKind, McpError};
-use countersign_provider::ProviderEvent;
+use countersign_provider::{List, ProviderEvent};
 
 pub use connection::{Caller, LinkChoice};
 pub use metrics::{CallOutcome, UpstreamMetrics};
@@ -281,7 +281,7 @@ impl Upstream {
     pub(super) fn set_consent_needed(&self, reason: String) {
         if self.change_phase(Phase::ConsentNeeded(reason)) && !self.was_reached() {
             // The only tool of the server is listed now.
-            self.emit(ProviderEvent::ToolListChanged);
+            self.emit(ProviderEvent::ListChanged(List::Tools));
         }
     }
 
@@ -351,7 +351,8 @@ impl Upstream {
     }
 
     pub(super) fn emit(&self, event: ProviderEvent) {
-        if let Some((accounts, list)) = self.accounts.as_ref().zip(event.changed_list())
+        if let ProviderEvent::ListChanged(list) = event
+            && let Some(accounts) = &self.accounts
             && let Some(configured) = accounts.configured_upstream.upgrade()
         {
             // This includes the account whose lists are offered to everybody, because its resources are its holder's only.

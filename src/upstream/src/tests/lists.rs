@@ -37,7 +37,7 @@ async fn all_pages_are_read_despite_missing_lists() {
     let mut receiver = upstream.events.subscribe();
     upstream.wait_until_settled().await;
     assert_eq!(names(&upstream), ["fake__a", "fake__b", "fake__c"]);
-    assert_eq!(events(&mut receiver), ["ToolListChanged", "ResourceListChanged"]);
+    assert_eq!(events(&mut receiver), ["ListChanged(Tools)", "ListChanged(Resources)"]);
     assert_eq!(fake.request_count("prompts/list"), 0);
     // The list is requested, but the server does not have it.
     assert_eq!(fake.request_count("resources/templates/list"), 1);
@@ -78,7 +78,7 @@ async fn burst_of_changes_is_read_once() {
     fake.lists.lock().insert("tools/list", fake::tools(&["echo", "more"]));
     link.send_notification("notifications/tools/list_changed", json!({}));
     seconds(2).await;
-    assert_eq!(events(&mut receiver), ["ToolListChanged"]);
+    assert_eq!(events(&mut receiver), ["ListChanged(Tools)"]);
     assert_eq!(names(&upstream), ["fake__echo", "fake__more"]);
 }
 

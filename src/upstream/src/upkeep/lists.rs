@@ -21,7 +21,7 @@ use crate::{
 };
 use countersign_config::ListsConfig;
 use countersign_protocol::{Era, ErrorKind, json::string};
-use countersign_provider::ProviderEvent;
+use countersign_provider::{List, ProviderEvent};
 
 /// The minimum time to live of lists, even if the server declares less.
 const MIN_TTL: Duration = Duration::from_secs(5);
@@ -118,7 +118,7 @@ pub(super) async fn refresh(
         }
     }
     publish(upstream, fresh.catalog, omitted);
-    if kinds.contains(ListKinds::TOOLS) && !fresh.failed.iter().any(|(method, _)| *method == TOOLS.method) {
+    if kinds.contains(ListKinds::TOOLS) && !fresh.failed.iter().any(|(method, _)| *method == TOOLS.name) {
         upstream.set_tools_connection(connection);
         for reader in readers {
             let _ = reader.send(());
@@ -169,14 +169,8 @@ pub(super) fn publish(upstream: &Upstream, new: Catalog, mut omitted: Vec<String
     if upstream.mark_reached() && changed_lists.is_empty() {
         changed_lists = ListKinds::TOOLS;
     }
-    for (list, event) in [
-        (ListKinds::TOOLS, ProviderEvent::ToolListChanged),
-        (ListKinds::PROMPTS, ProviderEvent::PromptListChanged),
-        (ListKinds::RESOURCES, ProviderEvent::ResourceListChanged),
-    ] {
-        if changed_lists.contains(list) {
-            upstream.emit(event);
-        }
+    for list in List::ALL.into_iter().filter(|list| changed_lists.contains((*list).into())) {
+        upstream.emit(ProviderEvent::ListChanged(list));
     }
 }
 
@@ -188,29 +182,30 @@ pub(super) struct ReadLists {
     pub failed: Vec<(&'static str, GatewayRequestError)>,
 }
 
-/// One list of the protocol.
-pub(crate) struct List {
+/// A method that returns the pages of a list.
+pub(crate) struct ListMethod {
     kind: ListKinds,
-    method: &'static str,
+    name: &'static str,
+    /// The member of a page that holds the entries.
     member: &'static str,
     entries: fn(&mut Catalog) -> &mut Vec<Arc<RawValue>>,
 }
 
-pub(crate) const TOOLS: List =
-    List { kind: ListKinds::TOOLS, method: "tools/list", member: "tools", entries: |all| &mut all.tools };
+pub(crate) const TOOLS: ListMethod =
+    ListMethod { kind: ListKinds::TOOLS, name: "tools/list", member: "tools", entries: |all| &mut all.tools };
 
-const LISTS: [List; 4] = [
+const LIST_METHODS: [ListMethod; 4] = [
     TOOLS,
-    List { kind: ListKinds::PROMPTS, method: "prompts/list", member: "prompts", entries: |all| &mut all.prompts },
-    List {
+    ListMethod { kind: ListKinds::PROMPTS, name: "prompts/list", member: "prompts", entries: |all| &mut all.prompts },
+    ListMethod {
         kind: ListKinds::RESOURCES,
-        method: "resources/list",
+        name: "resources/list",
         member: "resources",
         entries: |all| &mut all.resources,
     },
-    List {
+    ListMethod {
         kind: ListKinds::RESOURCES,
-        method: "resources/templates/list",
+        name: "resources/templates/list",
         member: "resourceTemplates",
         entries: |all| &mut all.templates,
     },
@@ -230,7 +225,7 @@ pub(super) async fn read(
     let features = connection.features;
     let mut fresh = ReadLists { catalog: old.clone(), ttl: Duration::MAX, failed: Vec::new() };
     fresh.catalog.private_lists.remove(kinds);
-    for list in LISTS.iter().filter(|list| kinds.contains(list.kind)) {
+    for list in LIST_METHODS.iter().filter(|list| kinds.contains(list.kind)) {
         let is_offered = features.lists.is_empty() || features.lists.contains(list.kind);
         let before = std::mem::take((list.entries)(&mut fresh.catalog));
         let used_bytes = fresh.catalog.bytes();
@@ -254,7 +249,7 @@ pub(super) async fn read(
                 return Err(error);
             }
             Err(error) => {
-                fresh.failed.push((list.method, error));
+                fresh.failed.push((list.name, error));
                 fresh.catalog.private_lists |= old.private_lists & list.kind;
                 *(list.entries)(&mut fresh.catalog) = before;
                 continue;
@@ -264,8 +259,8 @@ pub(super) async fn read(
         if connection.era == Era::Modern && !is_public {
             fresh.catalog.private_lists |= list.kind;
         }
-        fresh.catalog.truncated.retain(|(method, _)| *method != list.method);
-        fresh.catalog.truncated.extend(truncation.map(|reason| (list.method, reason)));
+        fresh.catalog.truncated.retain(|(method, _)| *method != list.name);
+        fresh.catalog.truncated.extend(truncation.map(|reason| (list.name, reason)));
         *(list.entries)(&mut fresh.catalog) = entries;
     }
     Ok(fresh)
@@ -291,16 +286,16 @@ impl ListEntries {
 async fn read_list(
     upstream: &Upstream,
     connection: &UpstreamConnection,
-    list: &List,
+    list: &ListMethod,
     used_bytes: usize,
 ) -> Result<ListEntries, GatewayRequestError> {
     let entries = read_pages(list, upstream.config.lists, used_bytes, async |params: &str| {
-        upstream.send_gateway_request(connection, list.method, params).await
+        upstream.send_gateway_request(connection, list.name, params).await
     })
     .await?;
     if let Some(reason) = &entries.truncation {
         tracing::warn!(
-            upstream = %upstream.config.name, list = list.method, entries = entries.all.len(),
+            upstream = %upstream.config.name, list = list.name, entries = entries.all.len(),
             "only a part of a list of the upstream is read: {reason}"
         );
     }
@@ -312,12 +307,12 @@ async fn read_list(
 /// # Errors
 /// The errors of `request`, and [`GatewayRequestError::Malformed`].
 pub(crate) async fn read_pages(
-    list: &List,
+    list: &ListMethod,
     limits: ListsConfig,
     used_bytes: usize,
     mut request: impl AsyncFnMut(&str) -> Result<Box<RawValue>, GatewayRequestError>,
 ) -> Result<ListEntries, GatewayRequestError> {
-    let mut budget = ListBudget { entries: limits.entries, bytes: limits.bytes.saturating_sub(used_bytes) };
+    let mut budget = ListBudget { limits, entries: limits.entries, bytes: limits.bytes.saturating_sub(used_bytes) };
     let mut collected = ListEntries::empty();
     let mut cursor: Option<String> = None;
     // Only the hashes of the followed cursors are kept, because a server decides how long its cursors are.
@@ -328,19 +323,12 @@ pub(crate) async fn read_pages(
             |cursor| format!(r#"{{"cursor":{}}}"#, serde_json::Value::from(cursor.as_str())),
         );
         let result = request(&params).await?;
-        let malformed = || GatewayRequestError::Malformed(format!("its answer to {} is not a list", list.method));
+        let malformed = || GatewayRequestError::Malformed(format!("its answer to {} is not a list", list.name));
         let page_read = Page::read(&result, list.member, &mut budget, &mut collected.all).ok_or_else(malformed)?;
         collected.ttl = collected.ttl.min(page_read.ttl);
         collected.is_public &= page_read.is_public;
-        let Some(next) = page_read.next_cursor.filter(|_| page_read.exceeded.is_none()) else {
-            collected.truncation = page_read.exceeded.map(|exceeded| match exceeded {
-                BudgetExceeded::Entries => format!("it has more than {} entries (lists.entries)", limits.entries),
-                BudgetExceeded::Bytes => {
-                    format!("all lists together have more than {} bytes (lists.bytes)", limits.bytes)
-                }
-            });
-            break;
-        };
+        collected.truncation = page_read.truncation;
+        let Some(next) = page_read.next_cursor.filter(|_| collected.truncation.is_none()) else { break };
         collected.truncation = if page >= limits.pages {
             Some(format!("it has more than {} pages (lists.pages)", limits.pages))
         } else if next.len() > MAX_CURSOR_BYTES {
@@ -360,15 +348,27 @@ pub(crate) async fn read_pages(
 
 /// The remaining budget for a list.
 struct ListBudget {
+    limits: ListsConfig,
     entries: usize,
     bytes: usize,
 }
 
-/// The limit that was exceeded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BudgetExceeded {
-    Entries,
-    Bytes,
+impl ListBudget {
+    /// Takes an entry of this many bytes.
+    ///
+    /// # Errors
+    /// Returns the limit that has no room for the entry.
+    fn take_entry(&mut self, bytes: usize) -> Result<(), String> {
+        if self.entries == 0 {
+            return Err(format!("it has more than {} entries (lists.entries)", self.limits.entries));
+        }
+        if bytes > self.bytes {
+            return Err(format!("all lists together have more than {} bytes (lists.bytes)", self.limits.bytes));
+        }
+        self.entries -= 1;
+        self.bytes -= bytes;
+        Ok(())
+    }
 }
 
 /// A page of a list without its entries.
@@ -376,8 +376,8 @@ struct Page {
     next_cursor: Option<String>,
     ttl: Duration,
     is_public: bool,
-    /// Set if not all entries of the page fit into the budget.
-    exceeded: Option<BudgetExceeded>,
+    /// The reason why not all entries of the page were read.
+    truncation: Option<String>,
 }
 
 impl Page {
@@ -391,19 +391,12 @@ impl Page {
         };
         let ttl = members.get("ttlMs").and_then(|ttl| serde_json::from_str::<f64>(ttl.get()).ok());
         let scope = members.get("cacheScope").and_then(|scope| string(scope.get()));
-        let mut exceeded = None;
+        let mut truncation = None;
         for entry in entries {
-            let bytes = entry.get().len();
-            if budget.entries == 0 {
-                exceeded = Some(BudgetExceeded::Entries);
-            } else if bytes > budget.bytes {
-                exceeded = Some(BudgetExceeded::Bytes);
-            }
-            if exceeded.is_some() {
+            if let Err(reason) = budget.take_entry(entry.get().len()) {
+                truncation = Some(reason);
                 break;
             }
-            budget.entries -= 1;
-            budget.bytes -= bytes;
             all.push(Arc::from(entry.to_owned()));
         }
         Some(Self {
@@ -412,7 +405,7 @@ impl Page {
             // (2026-07-28/server/utilities/caching).
             ttl: ttl.map_or(Duration::ZERO, |ms| Duration::try_from_secs_f64(ms / 1000.0).unwrap_or_default()),
             is_public: scope.is_some_and(|scope| scope == "public"),
-            exceeded,
+            truncation,
         })
     }
 }
@@ -421,6 +414,10 @@ impl Page {
 mod tests {
     use super::*;
 
+    fn budget(entries: usize, bytes: usize) -> ListBudget {
+        ListBudget { limits: ListsConfig { pages: 1, entries, bytes }, entries, bytes }
+    }
+
     fn read_within(text: &str, mut budget: ListBudget) -> Option<(Page, Vec<Arc<RawValue>>)> {
         let mut entries = Vec::new();
         let raw = RawValue::from_string(text.to_owned()).unwrap();
@@ -428,7 +425,7 @@ mod tests {
     }
 
     fn page(text: &str) -> Option<(Page, Vec<Arc<RawValue>>)> {
-        read_within(text, ListBudget { entries: 100, bytes: 1000 })
+        read_within(text, budget(100, 1000))
     }
 
     #[test]
@@ -436,7 +433,7 @@ mod tests {
         let read = page(r#"{"tools":[{ "name":"a", "x":12345678901234567890123 },7],"nextCursor":"","ttlMs":1500}"#);
         let (read, entries) = read.unwrap();
         assert_eq!(entries[0].get(), r#"{ "name":"a", "x":12345678901234567890123 }"#);
-        assert_eq!((entries.len(), read.exceeded), (2, None));
+        assert_eq!((entries.len(), read.truncation), (2, None));
         assert_eq!(read.next_cursor.as_deref(), Some(""), "an empty cursor is valid");
         assert_eq!(read.ttl, Duration::from_millis(1500));
         let (last, _) = page(r#"{"tools":[],"nextCursor":null,"ttlMs":-5,"cacheScope":"private"}"#).unwrap();
@@ -450,14 +447,16 @@ mod tests {
 
     #[test]
     fn page_is_truncated_at_budget() {
-        for (entries, bytes, read, exceeded) in [
+        for (entries, bytes, read, limit) in [
             (3, 6, 3, None),
-            (2, 6, 2, Some(BudgetExceeded::Entries)),
-            (3, 5, 2, Some(BudgetExceeded::Bytes)),
-            (0, 0, 0, Some(BudgetExceeded::Entries)),
+            (2, 6, 2, Some("2 entries (lists.entries)")),
+            (3, 5, 2, Some("5 bytes (lists.bytes)")),
+            (0, 0, 0, Some("0 entries (lists.entries)")),
         ] {
-            let (page, all) = read_within(r#"{"tools":[12, 34 ,56]}"#, ListBudget { entries, bytes }).unwrap();
-            assert_eq!((all.len(), page.exceeded), (read, exceeded), "{entries} {bytes}");
+            let (page, all) = read_within(r#"{"tools":[12, 34 ,56]}"#, budget(entries, bytes)).unwrap();
+            assert_eq!(all.len(), read, "{entries} {bytes}");
+            let truncation = page.truncation.as_deref().map(|reason| reason.rsplit("more than ").next().unwrap());
+            assert_eq!(truncation, limit, "{entries} {bytes}");
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::{
 use countersign_config::UpstreamTarget;
 use countersign_net::Backoff;
 use countersign_protocol::{Era, negotiate::ClientCapabilities};
-use countersign_provider::ProviderEvent;
+use countersign_provider::{List, ProviderEvent};
 use countersign_runtime::background;
 
 /// A connection that lasted this long counts as stable, so that the next attempt follows at once.
@@ -238,7 +238,7 @@ async fn open(
     let before = upstream.negotiated.swap(Some(Arc::new(negotiated)));
     if before.and_then(|before| before.instructions.clone()) != instructions {
         // The instructions are part of the route table, which is rebuilt although no list has changed.
-        upstream.emit(ProviderEvent::ToolListChanged);
+        upstream.emit(ProviderEvent::ListChanged(List::Tools));
     }
     upstream.invalidate_cache();
     if let Some(old) = endpoint.common_connection.swap(Some(Arc::clone(&connection))) {

@@ -11,7 +11,7 @@ use crate::{
     credentials::CredentialSource,
     server::{Phase, Upstream, accounts::PersonalUpstreams},
 };
-use countersign_provider::ProviderEvent;
+use countersign_provider::{List, ProviderEvent};
 
 /// Runs until the upstream is closed. Must run only while persons use accounts of their own.
 pub(super) async fn run(configured: &Arc<Upstream>) {
@@ -68,13 +68,10 @@ async fn follow_account(
             () = configured.account_changed.notified() => return,
             changed = phases.changed() => if changed.is_err() { return },
             event = events.recv() => match event {
-                Ok(
-                    ProviderEvent::ToolListChanged
-                    | ProviderEvent::PromptListChanged
-                    | ProviderEvent::ResourceListChanged,
-                )
-                | Err(RecvError::Lagged(_)) => if personal.was_reached() { offer_lists(configured, personal) },
-                Ok(_) => {}
+                Ok(ProviderEvent::ListChanged(_)) | Err(RecvError::Lagged(_)) if personal.was_reached() => {
+                    offer_lists(configured, personal);
+                }
+                Ok(_) | Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             },
             _ = idle_check.tick() => personal_upstreams.close_idle(),
@@ -87,7 +84,7 @@ fn offer_lists(configured: &Upstream, personal: &Upstream) {
     let before = configured.negotiated.swap(personal.negotiated());
     let instructions = |session: Option<Arc<crate::link::NegotiatedSession>>| session?.instructions.clone();
     if instructions(before) != instructions(personal.negotiated()) {
-        configured.emit(ProviderEvent::ToolListChanged);
+        configured.emit(ProviderEvent::ListChanged(List::Tools));
     }
     lists::publish(configured, Catalog { resources: Vec::new(), ..Catalog::clone(&personal.catalog()) }, Vec::new());
 }

@@ -175,7 +175,7 @@ async fn listen(state: &HttpLinkState, replies: &ReplySender) {
 
 /// Has all lists read again, because changes of them may have been missed.
 fn assume_changed_lists(state: &HttpLinkState) {
-    for list in [List::Tools, List::Prompts, List::Resources] {
+    for list in List::ALL {
         let method = list.notification().to_owned();
         state.unsolicited.handle_notification(UpstreamNotification { method, params: None });
     }
