@@ -58,10 +58,8 @@ impl Handler<OpenLink> for UpstreamActor {
     fn handle(&mut self, open: OpenLink, _: &mut Self::Context) {
         let upstream = Arc::clone(&self.0);
         background::spawn(async move {
-            let result = tokio::select! {
-                result = open_link(&upstream, &open) => result,
-                () = upstream.stop.cancelled() => Err(LinkError::Unreachable("it is being closed".into())),
-            };
+            let opening = upstream.stop.run_until_cancelled(open_link(&upstream, &open));
+            let result = opening.await.unwrap_or_else(|| Err(LinkError::Unreachable("it is being closed".into())));
             if let Err(error) = &result {
                 tracing::info!(upstream = %upstream.config.name, %error, "cannot open another link to the upstream");
                 // A server that refuses the handshake may be of the stateless era now. A program may refuse a second process.

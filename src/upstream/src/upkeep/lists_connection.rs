@@ -177,10 +177,7 @@ pub(crate) async fn run(
             losses += 1;
         }
     };
-    tokio::select! {
-        () = work => {}
-        () = cancelled.cancelled() => {}
-    }
+    cancelled.run_until_cancelled(work).await;
     if let Some(connection) = lists_connection.connection.swap(None) {
         connection.close();
     }

@@ -84,10 +84,8 @@ async fn run(upstream: Arc<Upstream>) {
         }
         upstream.set_phase(Phase::Connecting);
         let started_at = Instant::now();
-        let connected = tokio::select! {
-            connected = connect(&upstream, &mut era) => connected,
-            () = upstream.stop.cancelled() => break,
-        };
+        let connecting = upstream.stop.run_until_cancelled(connect(&upstream, &mut era));
+        let Some(connected) = connecting.await else { break };
         let was_connected = connected.is_ok();
         let error = match connected {
             Ok((connection, lists_connection)) => {

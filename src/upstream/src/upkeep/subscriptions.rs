@@ -94,10 +94,8 @@ pub(crate) async fn run(upstream: Arc<Upstream>, connection: Arc<UpstreamConnect
             Era::Modern => listen(&upstream, &connection).await,
         }
     };
-    tokio::select! {
-        () = work => cancelled.cancelled().await,
-        () = cancelled.cancelled() => {}
-    }
+    cancelled.run_until_cancelled(work).await;
+    cancelled.cancelled().await;
     upstream.resource_watches.publish_answers(&BTreeSet::new(), &BTreeSet::new());
 }
 

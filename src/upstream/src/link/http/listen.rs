@@ -104,10 +104,7 @@ pub(super) async fn resume(
 
 /// Forwards messages outside of requests, until the session ends or the server has no such stream.
 pub(super) async fn run(state: Arc<HttpLinkState>, replies: ReplySender) {
-    tokio::select! {
-        () = state.closed.cancelled() => {}
-        () = listen(&state, &replies) => {}
-    }
+    state.closed.run_until_cancelled(listen(&state, &replies)).await;
 }
 
 /// Keeps the GET stream open, and forwards its messages.
