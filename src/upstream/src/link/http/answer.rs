@@ -245,31 +245,29 @@ pub(crate) fn is_stream(response: &HttpResponse) -> bool {
 
 /// Returns `true` if the body says that the server does not know the method of the request.
 fn is_method_not_found(body: &[u8], id: u64) -> bool {
-    let mut is_not_found = false;
-    parse_messages(body, |message| {
-        if let Ok(Message::Response(response)) = message
-            && let Response::Error(error) = parse_response(response.outcome)
-        {
-            is_not_found |= error.code == ErrorKind::MethodNotFound.number() && is_same_id(response.id.as_ref(), id);
-        }
-    });
-    is_not_found
+    has_error(body, |other, error| error.code == ErrorKind::MethodNotFound.number() && is_same_id(other, id))
 }
 
 /// Returns `true` if the body with the status 400 is an error without an id that names the session. Servers must answer 404 then
 /// (2025-11-25/basic/transports, "Session Management"), but many copy examples of official SDKs that answer 400.
 fn is_session_refused(body: &[u8]) -> bool {
-    let mut is_refused = false;
+    has_error(body, |id, error| {
+        let text = error.message.to_ascii_lowercase();
+        id.is_none() && (text.contains("session") || text.contains("not initialized"))
+    })
+}
+
+/// Returns `true` if the body has an error that meets the condition, which gets the id of the request and the error.
+fn has_error(body: &[u8], meets: impl Fn(Option<&RequestId>, &RpcError) -> bool) -> bool {
+    let mut has_error = false;
     parse_messages(body, |message| {
         if let Ok(Message::Response(response)) = message
-            && response.id.is_none()
             && let Response::Error(error) = parse_response(response.outcome)
         {
-            let text = error.message.to_ascii_lowercase();
-            is_refused |= text.contains("session") || text.contains("not initialized");
+            has_error |= meets(response.id.as_ref(), &error);
         }
     });
-    is_refused
+    has_error
 }
 
 /// Sends a message that has no answer, and waits until the server has accepted it with any success.
