@@ -89,18 +89,14 @@ pub(super) async fn send_again(
     let RefusedRequest { head, body, permit, .. } = refused;
     let mut attempt = 1;
     loop {
-        let handled = credentials.handle_refusal(&refused.refusal, &refused.headers, attempt).await;
-        let failure = match handled {
-            Ok(()) if permit.is_none() && attempt < MAX_REFUSALS => None,
-            Ok(()) => Some(authorization_failure(&refused.refusal)),
+        match credentials.handle_refusal(&refused.refusal, &refused.headers, attempt).await {
+            Ok(()) if permit.is_none() && attempt < MAX_REFUSALS => {}
+            Ok(()) => return Err(refusal_error(&refused.refusal)),
             // The server has refused an approved change, whatever its authorization server does.
             Err(AuthorizationError::Unavailable(_)) if permit.is_some() => {
-                Some(authorization_failure(&refused.refusal))
+                return Err(refusal_error(&refused.refusal));
             }
-            Err(failure) => Some(failure),
-        };
-        if let Some(failure) = failure {
-            return Err(LinkError::Unauthorized(failure));
+            Err(failure) => return Err(LinkError::Unauthorized(failure)),
         }
         refused.headers = add_token(credentials, head, &mut refused.extra).await?;
         let answer = client::send_once(head, &refused.extra, body, permit).await?;
@@ -143,14 +139,15 @@ pub(crate) async fn open<T>(
         attempt += 1;
         credentials.handle_refusal(&refusal, &headers, attempt).await.map_err(LinkError::Unauthorized)?;
         if attempt >= MAX_REFUSALS {
-            return Err(LinkError::Unauthorized(authorization_failure(&refusal)));
+            return Err(refusal_error(&refusal));
         }
     }
 }
 
-/// Returns the failure of a refused request that is not sent again.
-fn authorization_failure(refusal: &HttpRefusal) -> AuthorizationError {
-    AuthorizationError::Refused(format!("refused the access token (HTTP status {})", refusal.status))
+/// Returns the error of a refused request that is not sent again.
+fn refusal_error(refusal: &HttpRefusal) -> LinkError {
+    let reason = format!("refused the access token (HTTP status {})", refusal.status);
+    LinkError::Unauthorized(AuthorizationError::Refused(reason))
 }
 
 /// Returns the refusal if the response is one: 401, or 403 with a challenge. For an approved change, any 403 counts.
