@@ -133,28 +133,17 @@ impl Mux {
         self.queue.push(None, encode::notification(method, params), None).map_err(queue_error)
     }
 
-    /// Returns the next message to write, or `None` once the queue is closed and empty.
+    /// Returns the next message to write, or `None` once the queue is closed and empty. Requests whose permit has expired fail
+    /// instead.
     pub(super) async fn next_permitted(&self) -> Option<QueuedMessage> {
         loop {
-            if let Some(message) = self.withhold_if_expired(self.queue.pop().await?) {
-                return Some(message);
+            let message = self.queue.pop().await?;
+            match (OutgoingRequest::check_permit(message.permit.as_ref()), message.id) {
+                (Ok(()), _) => return Some(message),
+                (Err(error), Some(id)) => _ = self.answer(id, Err(error)),
+                (Err(_), None) => {}
             }
         }
-    }
-
-    /// Returns the next message to write, if one is waiting that needs no permit.
-    pub(super) fn try_next_without_permit(&self) -> Option<QueuedMessage> {
-        self.queue.try_pop_if(|message| message.permit.is_none())
-    }
-
-    /// Returns the message, unless its permit has expired, which fails its request.
-    fn withhold_if_expired(&self, message: QueuedMessage) -> Option<QueuedMessage> {
-        match (OutgoingRequest::check_permit(message.permit.as_ref()), message.id) {
-            (Ok(()), _) => return Some(message),
-            (Err(error), Some(id)) => _ = self.answer(id, Err(error)),
-            (Err(_), None) => {}
-        }
-        None
     }
 
     /// Ends the link for this reason, unless it has ended before, and fails all requests.

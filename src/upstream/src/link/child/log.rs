@@ -129,7 +129,8 @@ fn looks_like_error(line: &str) -> bool {
 
 /// The log of one process of a server.
 pub(super) struct ServerLog {
-    server: String,
+    /// The configured name of the server.
+    pub(super) server: String,
     /// The longest secret comes first, because masking a part of a secret first would leave the rest visible.
     secrets: Vec<String>,
     history: Arc<Mutex<StderrHistory>>,
@@ -164,11 +165,6 @@ impl ServerLog {
             history.last_process
         };
         Self { server: server.to_owned(), secrets, history, process, started_at: Instant::now() }
-    }
-
-    /// Returns the configured name of the server.
-    pub(super) fn server(&self) -> &str {
-        &self.server
     }
 
     /// Logs how the process ended. `has_failed` is `true` if the process ended without being stopped by the gateway.

@@ -37,7 +37,7 @@ pub(super) fn start(
     max: usize,
     unsolicited: Arc<dyn Listener>,
 ) -> SingleStreamLink {
-    let link = SingleStreamLink::new(log.server(), unsolicited);
+    let link = SingleStreamLink::new(&log.server, unsolicited);
     tokio::spawn(run(Arc::clone(&link.mux), child, log, max, link.stop.clone()));
     link
 }
@@ -98,9 +98,9 @@ async fn run(mux: Arc<Mux>, child: RunningChild, log: ServerLog, max: usize, sto
                 reading_ended = true;
                 match end {
                     // The server is exiting, or it is useless without its stdout.
-                    EndOfOutput::Closed => close_stdin(&mut phase),
-                    EndOfOutput::TooLong => {
-                        mux.end(LinkError::Protocol(format!("it sent a message of more than {max} bytes")));
+                    Ok(()) => close_stdin(&mut phase),
+                    Err(error) => {
+                        mux.end(error);
                         guard.terminate();
                         phase = ExitPhase::Terminating;
                     }
@@ -144,19 +144,17 @@ fn describe_end(report: Option<&GuardReport>, has_failed: bool) -> String {
     }
 }
 
-/// The reason why nothing more is read from the stdout of a server.
-enum EndOfOutput {
-    Closed,
-    /// A message was longer than the limit.
-    TooLong,
-}
-
-/// Reads messages until stdout is closed or a message is too long.
-async fn read(mux: &Mux, stdout: pipe::Receiver, max: usize, log: &ServerLog) -> EndOfOutput {
+/// Reads messages until stdout is closed.
+///
+/// # Errors
+/// [`LinkError::Protocol`] if a message is longer than `max` bytes.
+async fn read(mux: &Mux, stdout: pipe::Receiver, max: usize, log: &ServerLog) -> Result<(), LinkError> {
     let mut lines = LineReader::new(stdout, max);
     let mut throttle = Throttle::default();
     while let Some(line) = lines.next().await {
-        let Line::Whole(line) = line else { return EndOfOutput::TooLong };
+        let Line::Whole(line) = line else {
+            return Err(LinkError::Protocol(format!("it sent a message of more than {max} bytes")));
+        };
         // The receiver of the message drops it on another thread.
         reclaim::collect_if_large(line.len());
         if !line.trim_ascii().is_empty()
@@ -165,7 +163,7 @@ async fn read(mux: &Mux, stdout: pipe::Receiver, max: usize, log: &ServerLog) ->
             log.log_invalid_line(line, &reason, &mut throttle);
         }
     }
-    EndOfOutput::Closed
+    Ok(())
 }
 
 /// Writes messages in batches until the queue is closed and empty, which closes stdin, or until writing fails.
@@ -179,7 +177,11 @@ async fn write(mux: Arc<Mux>, mut stdin: pipe::Sender) {
             out.put_u8(b'\n');
             batch.push(message);
             // A permit is checked right before the first byte leaves, so its message is written alone.
-            next = if !has_permit && out.len() < BATCH_BYTES { mux.try_next_without_permit() } else { None };
+            next = if !has_permit && out.len() < BATCH_BYTES {
+                mux.queue.try_pop_if(|message| message.permit.is_none())
+            } else {
+                None
+            };
         }
         let mut written_len = 0;
         if has_permit {
