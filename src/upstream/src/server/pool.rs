@@ -61,25 +61,6 @@ impl PoolKey {
     }
 }
 
-/// The maximum numbers of links.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolLimits {
-    pub per_principal: usize,
-    pub per_server: usize,
-}
-
-impl PoolLimits {
-    /// Returns the limits for a kind of link. A child is a process, while a session over HTTP costs little more than
-    /// its id.
-    #[must_use]
-    pub const fn for_kind(kind: LinkKind) -> Self {
-        match kind {
-            LinkKind::SingleStream => Self { per_principal: 4, per_server: 32 },
-            LinkKind::Streams | LinkKind::Stateless => Self { per_principal: 256, per_server: 4096 },
-        }
-    }
-}
-
 /// Receives the result of opening a link; `None` while it is in progress.
 pub type OpeningReceiver = watch::Receiver<Option<Result<(), LinkError>>>;
 /// Sends the result of opening a link.
@@ -181,7 +162,7 @@ impl Pool {
                 if let Some(connection) = entry.connection.clone() {
                     return LeaseOutcome::Leased(Lease {
                         pool_entry: Some((self, key.clone(), entry.id)),
-                        is_exclusive,
+                        is_abandoned: is_exclusive,
                         connection,
                     });
                 }
@@ -191,7 +172,7 @@ impl Pool {
             }
         }
         let principal: Arc<str> = caller.principal.name.as_str().into();
-        if !state.make_room(PoolLimits::for_kind(kind), &principal) {
+        if !state.make_room(kind, &principal) {
             return LeaseOutcome::Full(next_change);
         }
         let (result_sender, result_receiver) = watch::channel(None);
@@ -232,7 +213,7 @@ impl Pool {
         entry.claimed_until = None;
         RetakeOutcome::Leased(Lease {
             pool_entry: Some((self, key.clone(), entry.id)),
-            is_exclusive: false,
+            is_abandoned: false,
             connection: Arc::clone(connection),
         })
     }
@@ -382,10 +363,15 @@ impl PoolState {
 
     /// Returns `true` if another link may be opened. Closes the longest idle link if that makes room, one that follow-up
     /// requests need only if there is no other.
-    fn make_room(&mut self, limits: PoolLimits, principal: &Arc<str>) -> bool {
+    fn make_room(&mut self, kind: LinkKind, principal: &Arc<str>) -> bool {
+        // A child is a process, while a session over HTTP costs little more than its id.
+        let (max_per_principal, max_links) = match kind {
+            LinkKind::SingleStream => (4, 32),
+            LinkKind::Streams | LinkKind::Stateless => (256, 4096),
+        };
         let all = || self.entries.values().flatten();
-        let is_principal_full = all().filter(|entry| entry.principal == *principal).count() >= limits.per_principal;
-        if !is_principal_full && all().count() < limits.per_server {
+        let is_principal_full = all().filter(|entry| entry.principal == *principal).count() >= max_per_principal;
+        if !is_principal_full && all().count() < max_links {
             return true;
         }
         let now = Instant::now();
@@ -409,7 +395,8 @@ impl PoolState {
 /// A link in use, which is returned to the pool on release or drop.
 pub struct Lease<'a> {
     pool_entry: Option<(&'a Pool, PoolKey, u64)>,
-    is_exclusive: bool,
+    /// `true` if the answer of an exclusive call may still arrive after the link is returned.
+    is_abandoned: bool,
     pub connection: Arc<UpstreamConnection>,
 }
 
@@ -417,7 +404,7 @@ impl<'a> Lease<'a> {
     /// Wraps a link that the pool does not count, such as the common connection.
     #[must_use]
     pub fn unpooled(connection: Arc<UpstreamConnection>) -> Self {
-        Self { pool_entry: None, is_exclusive: false, connection }
+        Self { pool_entry: None, is_abandoned: false, connection }
     }
 
     /// Returns `true` if the link belongs to a pool of interchangeable links.
@@ -428,17 +415,15 @@ impl<'a> Lease<'a> {
 
     /// Returns the link to the pool. `is_abandoned` is `true` if the call ended before its answer arrived.
     pub fn release(mut self, is_abandoned: bool) {
-        if let Some((pool, key, id)) = self.pool_entry.take() {
-            pool.release(&key, id, is_abandoned && self.is_exclusive);
-        }
+        self.is_abandoned &= is_abandoned;
     }
 }
 
 impl Drop for Lease<'_> {
-    /// Releases the link as abandoned, because the answer of the dropped call may still arrive.
+    /// Releases the link, as abandoned unless [`Self::release`] says otherwise.
     fn drop(&mut self) {
-        if let Some((pool, key, id)) = self.pool_entry.take() {
-            pool.release(&key, id, self.is_exclusive);
+        if let Some((pool, key, id)) = &self.pool_entry {
+            pool.release(key, *id, self.is_abandoned);
         }
     }
 }
