@@ -156,10 +156,10 @@ impl Breaker {
     /// Returns the time to wait before the next attempt.
     pub fn admit(&self) -> Result<CallPass<'_>, Duration> {
         if self.state.load(Ordering::Relaxed) == CLOSED {
-            return Ok(self.issue_pass(false));
+            return Ok(CallPass { breaker: self, is_trial: false });
         }
         let mut history = self.history.lock();
-        let Some(opened_at) = history.opened_at else { return Ok(self.issue_pass(false)) };
+        let Some(opened_at) = history.opened_at else { return Ok(CallPass { breaker: self, is_trial: false }) };
         let open_for = opened_at.elapsed();
         if open_for < self.config.cooldown {
             return Err(self.config.cooldown.saturating_sub(open_for));
@@ -169,11 +169,7 @@ impl Breaker {
         }
         history.is_trial_in_flight = true;
         self.state.store(CircuitState::HalfOpen as u8, Ordering::Relaxed);
-        Ok(self.issue_pass(true))
-    }
-
-    fn issue_pass(&self, is_trial: bool) -> CallPass<'_> {
-        CallPass { breaker: self, is_trial, is_reported: false }
+        Ok(CallPass { breaker: self, is_trial: true })
     }
 
     /// Returns `true` if a call would be refused now.
@@ -250,8 +246,8 @@ impl Breaker {
 #[must_use]
 pub struct CallPass<'a> {
     breaker: &'a Breaker,
+    /// `true` for a trial call whose outcome was not reported yet.
     is_trial: bool,
-    is_reported: bool,
 }
 
 impl CallPass<'_> {
@@ -263,8 +259,7 @@ impl CallPass<'_> {
 
     /// Records that the server answered, with any result or error.
     pub fn record_success(mut self) {
-        self.is_reported = true;
-        if self.is_trial {
+        if std::mem::take(&mut self.is_trial) {
             self.breaker.close(&mut self.breaker.history.lock());
         } else {
             self.breaker.successes.fetch_add(1, Ordering::Relaxed);
@@ -273,14 +268,14 @@ impl CallPass<'_> {
 
     /// Records that there was no answer, or an invalid one.
     pub fn record_failure(mut self) {
-        self.is_reported = true;
-        self.breaker.record_failure(self.is_trial);
+        let is_trial = std::mem::take(&mut self.is_trial);
+        self.breaker.record_failure(is_trial);
     }
 }
 
 impl Drop for CallPass<'_> {
     fn drop(&mut self) {
-        if self.is_trial && !self.is_reported {
+        if self.is_trial {
             let mut history = self.breaker.history.lock();
             history.is_trial_in_flight = false;
             if history.opened_at.is_some() {
