@@ -13,12 +13,15 @@ use crate::{
         Connector, Link, LinkError, Listener, NegotiatedSession, SilentListener, connectors::create_connectors, detect,
         handshake::refusal_error,
     },
-    server::gateway_requests::{self, GatewayRequestError},
+    server::{
+        gateway_requests::{self, GatewayRequestError},
+        status::era_name,
+    },
     upkeep::lists::{ListEntries, TOOLS, read_pages},
 };
 use countersign_config::{ListsConfig, UpstreamConfig};
 use countersign_protocol::{
-    Era, ErrorKind,
+    ErrorKind,
     json::{member, string},
     redact::redact,
 };
@@ -136,10 +139,7 @@ async fn read_tools(config: &UpstreamConfig, connector: &Arc<dyn Connector>) -> 
     let (tools, notes) = listed?;
     Ok(TrialReport {
         works: true,
-        era: Some(match detected.era() {
-            Era::Modern => "stateless",
-            Era::Legacy => "handshake",
-        }),
+        era: Some(era_name(detected.era())),
         own_name: name_and_version(&detected.negotiated),
         tools,
         notes,

@@ -13,7 +13,7 @@ use super::{
         self, HANDSHAKE_ID, add_meta_for, newest_revision, parse_discover_result, refusal_error, supported_versions,
     },
 };
-use countersign_protocol::{Era, Revision, negotiate::ClientCapabilities};
+use countersign_protocol::{Era, ErrorKind, Revision, negotiate::ClientCapabilities};
 
 /// The time limit for a server to answer `server/discover` before it is asked for a handshake too.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,9 +26,9 @@ const HTTP_PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 const LATE_ANSWER_TIME: Duration = Duration::from_millis(500);
 
 /// The error codes that only servers of the stateless era use (2026-07-28/basic/index, "Error Codes").
-const HEADER_MISMATCH_CODE: i64 = -32020;
-const MISSING_CAPABILITY_CODE: i64 = -32021;
-const UNSUPPORTED_VERSION_CODE: i64 = -32022;
+const HEADER_MISMATCH_CODE: i64 = ErrorKind::HeaderMismatch.number();
+const MISSING_CAPABILITY_CODE: i64 = ErrorKind::MissingCapability.number();
+const UNSUPPORTED_VERSION_CODE: i64 = ErrorKind::UnsupportedVersion.number();
 
 /// The result of the detection.
 pub struct DetectionResult {

@@ -86,6 +86,14 @@ pub struct PreviewsStatus {
     pub suggested: Option<&'static str>,
 }
 
+/// Returns the name of an era for operators.
+pub(crate) const fn era_name(era: Era) -> &'static str {
+    match era {
+        Era::Modern => "stateless",
+        Era::Legacy => "handshake",
+    }
+}
+
 /// Returns the name that the server gives itself.
 fn own_name(negotiated: &NegotiatedSession) -> Option<String> {
     member(negotiated.server_info.as_ref()?.get(), "name").and_then(string).map(Cow::into_owned)
@@ -118,10 +126,7 @@ impl Upstream {
                 UpstreamTarget::Url { .. } => "streamable-http",
             },
             target: self.endpoints.first().map(|endpoint| endpoint.connector().describe()).unwrap_or_default(),
-            era: negotiated.as_ref().map(|n| match n.revision.era() {
-                Era::Modern => "stateless",
-                Era::Legacy => "handshake",
-            }),
+            era: negotiated.as_ref().map(|n| era_name(n.revision.era())),
             revision: negotiated.as_ref().map(|n| n.revision.as_str()),
             required: self.config.required,
             breaker: match self.breaker_state() {
