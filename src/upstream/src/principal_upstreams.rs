@@ -43,7 +43,8 @@ impl Upstream {
                 (holder, open)
             }
         };
-        if let Some(upstream) = current.as_ref().filter(|upstream| !upstream.needs_account_check()) {
+        // The account of an upstream that is connected needs no check.
+        if let Some(upstream) = current.as_ref().filter(|upstream| matches!(*upstream.phase.borrow(), Phase::Up)) {
             return Ok(Arc::clone(upstream));
         }
         if let Some(credentials) = accounts.source.credentials(&self.config, &holder) {
@@ -69,11 +70,6 @@ impl Upstream {
     pub fn connected_at(&self, principal: &Principal) -> Option<Timestamp> {
         let source = &self.accounts.as_ref()?.source;
         source.credentials(&self.config, &source.holder(&self.config, principal))?.connected_at()
-    }
-
-    /// Returns `true` if the account must be checked, because the upstream is not connected.
-    fn needs_account_check(&self) -> bool {
-        !matches!(*self.phase.borrow(), Phase::Up)
     }
 
     /// Tries to connect again at once if the upstream waited for the consent of a person.

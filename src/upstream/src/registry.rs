@@ -3,7 +3,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -15,7 +15,7 @@ use crate::{
     link::connectors::create_connectors,
     server::{
         Phase, Upstream, UpstreamActor, UpstreamStatus,
-        accounts::{ConnectorFactory, PersonalUpstreams, UpstreamAccounts},
+        accounts::{AccountCredentials, ConnectorFactory, PersonalUpstreams, UpstreamAccounts},
     },
 };
 use countersign_config::{OAuthGrant, UpstreamConfig};
@@ -56,7 +56,12 @@ impl Upstreams {
                 let is_required = oauth.grant == OAuthGrant::Enterprise || !source.known_holders(&config).is_empty();
                 PersonalUpstreams::new(is_required, Arc::clone(&self.connectors), self.thread.handle())
             });
-            UpstreamAccounts::for_gateway(&config, source, personal_upstreams)
+            Some(UpstreamAccounts {
+                source: Arc::clone(source),
+                account: AccountCredentials::new(&**source, &config, AccountHolder::Gateway)?,
+                personal_upstreams,
+                configured_upstream: Weak::new(),
+            })
         });
         let connectors = (self.connectors)(&config, accounts.as_ref().map(|accounts| &accounts.account));
         Upstream::with_accounts(config, connectors, accounts)

@@ -379,7 +379,7 @@ impl Upstream {
                 return (CallOutcome::Refused, self.call_error(ErrorKind::Overloaded, message, "not_applied"));
             }
             AttemptError::TimedOut => {
-                let limit = u64::try_from(clock.timeout().as_millis()).unwrap_or(u64::MAX);
+                let limit = u64::try_from(clock.timeout.as_millis()).unwrap_or(u64::MAX);
                 let message = format!("the server {name} did not answer in time");
                 let error = self.call_error(ErrorKind::Timeout, message, "unknown").with("timeoutMs", limit);
                 return (CallOutcome::Timeout, error);

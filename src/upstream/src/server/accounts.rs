@@ -63,18 +63,6 @@ pub struct UpstreamAccounts {
     pub(crate) configured_upstream: Weak<Upstream>,
 }
 
-impl UpstreamAccounts {
-    /// Returns the accounts of a configured upstream, if the server is used with accounts.
-    pub(crate) fn for_gateway(
-        config: &Arc<UpstreamConfig>,
-        source: &Arc<dyn CredentialSource>,
-        personal_upstreams: Option<PersonalUpstreams>,
-    ) -> Option<Self> {
-        let account = AccountCredentials::new(&**source, config, AccountHolder::Gateway)?;
-        Some(Self { source: Arc::clone(source), account, personal_upstreams, configured_upstream: Weak::new() })
-    }
-}
-
 /// The upstreams of the persons who use one server with accounts of their own.
 pub(crate) struct PersonalUpstreams {
     /// `true` once the server has required a token, so that the configured upstream itself has no links.

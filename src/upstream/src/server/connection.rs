@@ -175,11 +175,6 @@ impl LinkCalls {
             || (latest.session.is_some() && state.active.iter().all(|call| call.session == latest.session));
         is_unambiguous.then(|| Arc::clone(&latest.listener))
     }
-
-    /// Returns the listener of the last call, which receives late messages of a session.
-    fn last_listener(&self) -> Option<Arc<dyn Listener>> {
-        self.state.lock().last_listener.clone()
-    }
 }
 
 impl Listener for LinkCalls {
@@ -192,7 +187,8 @@ impl Listener for LinkCalls {
         let listener = match notification.method.as_str() {
             "notifications/progress" | "notifications/cancelled" => None,
             "notifications/message" => self.unambiguous_listener(),
-            _ => self.unambiguous_listener().or_else(|| self.last_listener()),
+            // Late messages of a session go to the listener of its last call.
+            _ => self.unambiguous_listener().or_else(|| self.state.lock().last_listener.clone()),
         };
         match listener {
             Some(listener) => listener.handle_notification(notification),

@@ -133,7 +133,8 @@ pub struct CallClock {
     /// Handles the notifications for the gateway itself, which a link with one stream attributes to the only call.
     upstream: Weak<Upstream>,
     listener: Arc<dyn Listener>,
-    timeout: Duration,
+    /// The time limit of the call.
+    pub timeout: Duration,
     state: Mutex<ClockState>,
     /// Used by the answers to questions, which continue the clock.
     weak_self: Weak<Self>,
@@ -190,12 +191,6 @@ impl CallClock {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.state.lock().deadline.saturating_duration_since(Instant::now())
-    }
-
-    /// Returns the time limit of the call.
-    #[must_use]
-    pub fn timeout(&self) -> Duration {
-        self.timeout
     }
 }
 
