@@ -13,7 +13,7 @@ use super::{
         self, HANDSHAKE_ID, add_meta_for, newest_revision, parse_discover_result, refusal_error, supported_versions,
     },
 };
-use countersign_protocol::{Era, ErrorKind, Revision, negotiate::ClientCapabilities};
+use countersign_protocol::{Era, ErrorKind, Revision, negotiate::ClientCapabilities, rpc_error::RpcError};
 
 /// The time limit for a server to answer `server/discover` before it is asked for a handshake too.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,13 +58,15 @@ pub async fn detect(
     if connector.era() != Some(Era::Legacy) {
         let link = connector.connect(unsolicited()).await?;
         let outcome = probe(&*link, &*connector).await;
-        if let Ok(ProbeOutcome::Modern(negotiated)) = outcome {
+        if let ProbeOutcome::Modern(negotiated) = outcome {
             link.complete_handshake(&negotiated);
             return Ok(DetectionResult { connector, negotiated, link });
         }
         link.close();
-        if let ProbeOutcome::Unanswered(error) = outcome? {
-            unanswered = Some(error);
+        match outcome {
+            ProbeOutcome::Modern(_) | ProbeOutcome::Legacy => {}
+            ProbeOutcome::Failed(error) => return Err(error),
+            ProbeOutcome::Unanswered(error) => unanswered = Some(error),
         }
     }
     let error = match initialize(&connector, unsolicited).await {
@@ -94,18 +96,21 @@ async fn initialize(
     Ok(DetectionResult { connector: Arc::clone(connector), negotiated, link })
 }
 
+/// The outcome of `server/discover`.
 enum ProbeOutcome {
     /// The server is of the stateless era.
     Modern(NegotiatedSession),
     /// The server is of the handshake era.
     Legacy,
+    /// The era cannot be determined now, or no request to the server of the stateless era can succeed.
+    Failed(LinkError),
     /// Only the answer to `initialize` can determine the era.
     Unanswered(LinkError),
 }
 
 /// Sends `server/discover` on a link that is discarded unless the server is of the stateless era. A child process may
 /// exit because of an unknown request, so the end of a link with one stream counts as an answer too.
-async fn probe(link: &dyn Link, connector: &dyn Connector) -> Result<ProbeOutcome, LinkError> {
+async fn probe(link: &dyn Link, connector: &dyn Connector) -> ProbeOutcome {
     let (upstream, has_single_stream) = (connector.server_name(), connector.kind() == LinkKind::SingleStream);
     let limit = if has_single_stream { PROBE_TIMEOUT } else { HTTP_PROBE_TIMEOUT };
     let mut discovery = std::pin::pin!(discover(link));
@@ -124,33 +129,30 @@ async fn probe(link: &dyn Link, connector: &dyn Connector) -> Result<ProbeOutcom
                 _ = link.request(&fallback, Arc::new(SilentListener)) => {
                     match tokio::time::timeout(LATE_ANSWER_TIME, &mut discovery).await {
                         Ok(outcome) => outcome,
-                        Err(_) => return Ok(ProbeOutcome::Legacy),
+                        Err(_) => return ProbeOutcome::Legacy,
                     }
                 }
             }
         }
         Err(_) => {
             let error = format!("no answer to `server/discover` within {} s", limit.as_secs());
-            return Ok(ProbeOutcome::Unanswered(LinkError::Lost(error)));
+            return ProbeOutcome::Unanswered(LinkError::Lost(error));
         }
     };
     match outcome {
-        Ok(DiscoverOutcome::Modern(negotiated)) => Ok(ProbeOutcome::Modern(negotiated)),
-        Ok(DiscoverOutcome::Legacy) | Err(LinkError::SessionGone) => Ok(ProbeOutcome::Legacy),
-        Ok(DiscoverOutcome::Refused(error)) => Err(error),
+        Ok(outcome) => outcome,
+        Err(LinkError::SessionGone) => ProbeOutcome::Legacy,
         Err(LinkError::Lost(reason)) if has_single_stream => {
             tracing::debug!(upstream, %reason, "no answer to server/discover: a server of the handshake era");
-            Ok(ProbeOutcome::Legacy)
+            ProbeOutcome::Legacy
         }
         Err(LinkError::Protocol(reason)) => {
             tracing::debug!(upstream, %reason, "not an answer to server/discover: a server of the handshake era");
-            Ok(ProbeOutcome::Legacy)
+            ProbeOutcome::Legacy
         }
-        Err(LinkError::Status { status, .. }) if status < 300 || is_client_error(status) => {
-            // With a success such as `202 Accepted`, the server has not recognized the request.
-            Ok(ProbeOutcome::Legacy)
-        }
-        Err(error) => Err(error),
+        // With a success such as `202 Accepted`, the server has not recognized the request.
+        Err(LinkError::Status { status, .. }) if status < 300 || is_client_error(status) => ProbeOutcome::Legacy,
+        Err(error) => ProbeOutcome::Failed(error),
     }
 }
 
@@ -180,16 +182,12 @@ pub(crate) fn may_lack_meta(era: Era, status: Option<u16>, code: Option<i64>) ->
     era == Era::Legacy && status == Some(400) && matches!(code, Some(-32602 | -32600))
 }
 
-/// The outcome of `server/discover`.
-enum DiscoverOutcome {
-    Modern(NegotiatedSession),
-    Legacy,
-    /// The server is of the stateless era, but no request to it can succeed.
-    Refused(LinkError),
-}
-
 /// Sends `server/discover`, and once more after an error that names what the request lacks.
-async fn discover(link: &dyn Link) -> Result<DiscoverOutcome, LinkError> {
+///
+/// # Errors
+/// As [`Link::request`].
+async fn discover(link: &dyn Link) -> Result<ProbeOutcome, LinkError> {
+    let refused = |error: &RpcError| ProbeOutcome::Failed(refusal_error("server/discover", error));
     let mut capabilities = ClientCapabilities::default();
     let mut earlier = None;
     // Some servers refuse the first request while they restart.
@@ -199,9 +197,9 @@ async fn discover(link: &dyn Link) -> Result<DiscoverOutcome, LinkError> {
         let error = match link.request(&outgoing, Arc::new(SilentListener)).await? {
             Response::Result(result) => {
                 return Ok(match (parse_discover_result(&result), earlier) {
-                    (Some(negotiated), _) => DiscoverOutcome::Modern(negotiated),
-                    (None, None) => DiscoverOutcome::Legacy,
-                    (None, Some(error)) => DiscoverOutcome::Refused(refusal_error("server/discover", &error)),
+                    (Some(negotiated), _) => ProbeOutcome::Modern(negotiated),
+                    (None, None) => ProbeOutcome::Legacy,
+                    (None, Some(error)) => refused(&error),
                 });
             }
             Response::Error(error) => error,
@@ -211,10 +209,8 @@ async fn discover(link: &dyn Link) -> Result<DiscoverOutcome, LinkError> {
                 // The supported versions are unknown, or include this one.
                 None => {}
                 Some(versions) if versions.iter().any(|version| version == Revision::MODERN.as_str()) => {}
-                Some(versions) if newest_revision(&versions, Era::Legacy).is_some() => {
-                    return Ok(DiscoverOutcome::Legacy);
-                }
-                Some(_) => return Ok(DiscoverOutcome::Refused(refusal_error("server/discover", &error))),
+                Some(versions) if newest_revision(&versions, Era::Legacy).is_some() => return Ok(ProbeOutcome::Legacy),
+                Some(_) => return Ok(refused(&error)),
             },
             (MISSING_CAPABILITY_CODE, _) => {
                 capabilities.elicitation_form = true;
@@ -223,20 +219,17 @@ async fn discover(link: &dyn Link) -> Result<DiscoverOutcome, LinkError> {
                 capabilities.roots = true;
             }
             (HEADER_MISMATCH_CODE, _) => {}
-            (_, _) if let Some(earlier) = &earlier => {
-                return Ok(DiscoverOutcome::Refused(refusal_error("server/discover", earlier)));
-            }
+            (_, _) if let Some(earlier) = &earlier => return Ok(refused(earlier)),
             // The server has not examined the request.
             (_, Some(status @ (401 | 403 | 407 | 429 | 500..=599))) => {
                 let body = escape_excerpt(error.message.as_bytes());
-                return Ok(DiscoverOutcome::Refused(LinkError::Status { status, body }));
+                return Ok(ProbeOutcome::Failed(LinkError::Status { status, body }));
             }
-            _ => return Ok(DiscoverOutcome::Legacy),
+            _ => return Ok(ProbeOutcome::Legacy),
         }
         earlier = Some(error);
     }
-    Ok(earlier
-        .map_or(DiscoverOutcome::Legacy, |error| DiscoverOutcome::Refused(refusal_error("server/discover", &error))))
+    Ok(earlier.as_ref().map_or(ProbeOutcome::Legacy, refused))
 }
 
 #[cfg(test)]
