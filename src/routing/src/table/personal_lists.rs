@@ -1,15 +1,16 @@
 //! The lists of servers as one principal sees them, where each person uses an account of their own.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use super::RouteTarget;
 use countersign_domain::principal::Principal;
-use countersign_upstream::server::accounts::AccountLists;
+use countersign_upstream::catalog::UsableDefinitions;
 
-/// The lists that one principal reads. Those of the principal's own account at a server are looked up once.
+/// The lists that one principal reads. Those of the principal's own account at a server are looked up once. While they are not
+/// known, everything counts as listed.
 pub struct PersonalLists<'a> {
     pub principal: &'a Principal,
-    by_provider: HashMap<usize, AccountLists>,
+    by_provider: HashMap<usize, Option<Arc<UsableDefinitions>>>,
 }
 
 impl<'a> PersonalLists<'a> {
@@ -18,22 +19,23 @@ impl<'a> PersonalLists<'a> {
         Self { principal, by_provider: HashMap::new() }
     }
 
-    /// Returns the lists at a server, or `None` if everybody has the same there.
-    fn account_lists(&mut self, provider: &RouteTarget) -> Option<&AccountLists> {
+    /// Returns the lists of the principal's own account at a server, or `None` if everybody has the same there or they are not
+    /// known.
+    fn account_lists(&mut self, provider: &RouteTarget) -> Option<&UsableDefinitions> {
         let upstream = provider.upstream().filter(|upstream| upstream.has_personal_accounts())?;
         let lists = self.by_provider.entry(provider.identity());
-        Some(lists.or_insert_with(|| upstream.account_lists(self.principal)))
+        lists.or_insert_with(|| upstream.account_lists(self.principal)).as_deref()
     }
 
     pub fn has_tool(&mut self, provider: &RouteTarget, name: &str) -> bool {
-        self.account_lists(provider).is_none_or(|own| own.has_tool(name))
+        self.account_lists(provider).is_none_or(|own| own.tool_names.contains(name))
     }
 
     pub fn has_prompt(&mut self, provider: &RouteTarget, name: &str) -> bool {
-        self.account_lists(provider).is_none_or(|own| own.has_prompt(name))
+        self.account_lists(provider).is_none_or(|own| own.prompt_names.contains(name))
     }
 
     pub fn has_template(&mut self, provider: &RouteTarget, uri: &str) -> bool {
-        self.account_lists(provider).is_none_or(|own| own.has_template(uri))
+        self.account_lists(provider).is_none_or(|own| own.template_uris.contains(uri))
     }
 }

@@ -57,7 +57,7 @@ pub(super) async fn check_connected(exchange: &Exchange, route: &ToolRoute) -> R
     let principal = &exchange.identity.principal;
     let Some(upstream) = route.provider.upstream().filter(|upstream| upstream.uses_accounts()) else { return Ok(()) };
     upstream.for_principal(principal).await?;
-    if upstream.account_lists(principal).has_tool(&route.name) {
+    if upstream.account_lists(principal).is_none_or(|lists| lists.tool_names.contains(&*route.name)) {
         return Ok(());
     }
     Err(McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {}", route.name)).with("tool", &*route.name))

@@ -13,7 +13,7 @@ use crate::link::NegotiatedSession;
 use countersign_provider::List;
 
 pub use names::Names;
-pub use usable_definitions::is_tool_allowed;
+pub use usable_definitions::{UsableDefinitions, is_tool_allowed};
 
 /// The complete lists of an upstream, in its own text and order.
 #[derive(Clone, Debug, Default)]

@@ -193,26 +193,6 @@ impl PersonalUpstreams {
     }
 }
 
-/// The lists of a person's own account at a server. While they are not known, everything counts as listed.
-pub struct AccountLists(Option<Arc<UsableDefinitions>>);
-
-impl AccountLists {
-    #[must_use]
-    pub fn has_tool(&self, name: &str) -> bool {
-        self.0.as_ref().is_none_or(|lists| lists.tool_names.contains(name))
-    }
-
-    #[must_use]
-    pub fn has_prompt(&self, name: &str) -> bool {
-        self.0.as_ref().is_none_or(|lists| lists.prompt_names.contains(name))
-    }
-
-    #[must_use]
-    pub fn has_template(&self, uri: &str) -> bool {
-        self.0.as_ref().is_none_or(|lists| lists.template_uris.contains(uri))
-    }
-}
-
 impl Upstream {
     /// Returns the upstreams of persons, if each person uses an account of their own at the server.
     pub(crate) fn personal_upstreams(&self) -> Option<&PersonalUpstreams> {
@@ -266,11 +246,11 @@ impl Upstream {
         personal_upstreams.open.lock().get(&holder).map(|entry| Arc::clone(&entry.upstream))
     }
 
-    /// Returns the lists of the principal's own account.
+    /// Returns the lists of the principal's own account, if they are known.
     #[must_use]
-    pub fn account_lists(&self, principal: &Principal) -> AccountLists {
-        let personal = self.find_open_upstream(principal).filter(|personal| personal.was_reached());
-        AccountLists(personal.map(|personal| personal.definitions.load_full()))
+    pub fn account_lists(&self, principal: &Principal) -> Option<Arc<UsableDefinitions>> {
+        let personal = self.find_open_upstream(principal).filter(|personal| personal.was_reached())?;
+        Some(personal.definitions.load_full())
     }
 
     /// Returns `true` if each person uses an account of their own, so that their lists differ.
