@@ -188,14 +188,6 @@ struct PendingMessages {
     share: Option<MemoryShare>,
 }
 
-impl PendingMessages {
-    fn take(&mut self) -> Vec<Bytes> {
-        self.bytes = 0;
-        self.share = None;
-        self.messages.drain(..).collect()
-    }
-}
-
 /// The messages for one response, bounded in number and bytes, with a single reader.
 pub struct ResponseQueue {
     max_messages: usize,
@@ -252,7 +244,7 @@ impl ResponseQueue {
 
     /// Takes all pending messages.
     pub fn take(&self) -> Vec<Bytes> {
-        self.messages.lock().take()
+        std::mem::take(&mut *self.messages.lock()).messages.into()
     }
 }
 

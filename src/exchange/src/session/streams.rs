@@ -59,6 +59,7 @@ pub enum ReadOutcome {
 }
 
 /// The events of one stream.
+#[derive(Default)]
 struct StreamLog {
     /// The events that can be replayed, with their numbers.
     events: VecDeque<(u64, Bytes)>,
@@ -81,17 +82,7 @@ struct StreamLog {
 impl StreamLog {
     fn new(is_awaited: bool) -> Self {
         // Event 0 is the priming event, which carries no data.
-        Self {
-            events: VecDeque::new(),
-            next: 1,
-            is_finished: false,
-            last_read: 0,
-            waiting_bytes: 0,
-            waiting_since: 0,
-            reader: 0,
-            is_awaited,
-            changed: watch::Sender::new(()),
-        }
+        Self { next: 1, is_awaited, ..Self::default() }
     }
 
     /// Returns `true` if no client waits for the log's events, so that they may be dropped for other events.
