@@ -45,10 +45,7 @@ use crate::{
     problem::Problem,
     protected_resource,
 };
-use countersign_auth::{
-    Authenticator,
-    authenticator::{TokenCheck, authorization_header},
-};
+use countersign_auth::authenticator::{TokenCheck, authorization_header};
 use countersign_exchange::{
     eviction::now,
     memory::{EXEMPT_MESSAGE_BYTES, MemoryBudget, MemoryShare, UnreadHolder, WeakHolder},
@@ -186,6 +183,39 @@ impl Front {
     fn admit_or_reserve(&self, connection: &Connection, request: &HttpRequest) -> bool {
         !connection.is_refused() || (self.authentication.may_view(request) && connection.reserve_reviewer_place())
     }
+
+    /// Counts the body of a response, or refuses the request if there is no memory for it.
+    fn count_response(&self, response: ServiceResponse) -> ServiceResponse {
+        let size = response.response().body().size();
+        let is_long = match size {
+            BodySize::None => false,
+            BodySize::Sized(bytes) => bytes > EXEMPT_MESSAGE_BYTES as u64,
+            // The outbox of a WebSocket counts its own messages.
+            BodySize::Stream => response.status() != StatusCode::SWITCHING_PROTOCOLS,
+        };
+        if !is_long || is_embedded(&response) {
+            return response;
+        }
+        let Some(share) = self.share_of_requester(response.request()) else { return response };
+        let pending = PendingBody::new(share, cutter_if_exclusive(response.request()));
+        let (request, response) = response.into_parts();
+        let (response, body) = response.into_parts();
+        let source = match body.try_into_bytes() {
+            Ok(whole) if pending.hold(&whole) => None,
+            Ok(_) => return ServiceResponse::new(request.clone(), no_memory_response(&request)),
+            Err(pieces) => Some(pieces),
+        };
+        ServiceResponse::new(request, response.set_body(BoxBody::new(CountedBody { source, size, pending })))
+    }
+
+    /// Returns the memory share of the requesting principal. A request whose principal is unknown has none, and its
+    /// response is not counted.
+    fn share_of_requester(&self, request: &HttpRequest) -> Option<MemoryShare> {
+        let authenticator = &self.authentication.authenticator;
+        let identity =
+            self.authentication.identify(request).or_else(|_| identify_agent(authenticator, request)).ok()?;
+        Some(self.memory.share(&identity.principal.name))
+    }
 }
 
 /// Returns `true` if a path is served without a credential.
@@ -224,10 +254,12 @@ where
         let (mut response, cors) = match &mut *self {
             Self::Admitted { response, front, cors, .. } => {
                 let mut response = ready!(Pin::new(response).poll(cx))?;
-                if matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-                    complete_challenge(&front.authentication.authenticator, &mut response);
+                let status = response.status();
+                if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+                    let (tokens, request) = (front.authentication.authenticator.tokens(), response.request().clone());
+                    protected_resource::complete_challenge(tokens, request.path(), status, response.headers_mut());
                 }
-                (count_response(&front.authentication, &front.memory, response), cors)
+                (front.count_response(response), cors)
             }
             // A refusal is short and needs no memory.
             Self::Refused(response, cors) => match response.take() {
@@ -238,12 +270,6 @@ where
         cors.add_headers(response.headers_mut());
         Poll::Ready(Ok(compress(response)))
     }
-}
-
-/// Adds to the challenge of a refused request how to get an access token.
-fn complete_challenge(authenticator: &Authenticator, response: &mut ServiceResponse) {
-    let (request, status) = (response.request().clone(), response.status());
-    protected_resource::complete_challenge(authenticator.tokens(), request.path(), status, response.headers_mut());
 }
 
 /// Compresses a long response if the client accepts gzip. Event streams are never compressed, and embedded bodies already
@@ -279,46 +305,6 @@ pub fn accepts_gzip(request: &HttpRequest) -> bool {
 
 fn is_embedded(response: &ServiceResponse) -> bool {
     response.response().extensions().contains::<EmbeddedBody>()
-}
-
-/// Counts the body of a response, or refuses the request if there is no memory for it.
-fn count_response(
-    authentication: &RequestAuthenticator,
-    memory: &Arc<MemoryBudget>,
-    response: ServiceResponse,
-) -> ServiceResponse {
-    let size = response.response().body().size();
-    let is_long = match size {
-        BodySize::None => false,
-        BodySize::Sized(bytes) => bytes > EXEMPT_MESSAGE_BYTES as u64,
-        // The outbox of a WebSocket counts its own messages.
-        BodySize::Stream => response.status() != StatusCode::SWITCHING_PROTOCOLS,
-    };
-    if !is_long || is_embedded(&response) {
-        return response;
-    }
-    let Some(share) = share_of_requester(authentication, memory, response.request()) else { return response };
-    let pending = PendingBody::new(share, cutter_if_exclusive(response.request()));
-    let (request, response) = response.into_parts();
-    let (response, body) = response.into_parts();
-    let source = match body.try_into_bytes() {
-        Ok(whole) if pending.hold(&whole) => None,
-        Ok(_) => return ServiceResponse::new(request.clone(), no_memory_response(&request)),
-        Err(pieces) => Some(pieces),
-    };
-    ServiceResponse::new(request, response.set_body(BoxBody::new(CountedBody { source, size, pending })))
-}
-
-/// Returns the memory share of the requesting principal. A request whose principal is unknown has none, and its
-/// response is not counted.
-fn share_of_requester(
-    authentication: &RequestAuthenticator,
-    memory: &Arc<MemoryBudget>,
-    request: &HttpRequest,
-) -> Option<MemoryShare> {
-    let identity =
-        authentication.identify(request).or_else(|_| identify_agent(&authentication.authenticator, request)).ok()?;
-    Some(memory.share(&identity.principal.name))
 }
 
 /// Returns a function that breaks the connection of a request, or `None` if other requests share the connection.
