@@ -90,7 +90,9 @@ pub fn main(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode, String
     };
     // Without a controlling terminal, no process here is stopped by it or receives its Ctrl-C.
     let _ = rustix::process::setsid();
-    become_subreaper().map_err(|error| format!("cannot adopt orphans: {error}"))?;
+    #[cfg(target_os = "linux")]
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(|error| format!("cannot adopt orphans: {error}"))?;
     let (control, server) =
         receive_descriptors().map_err(|error| format!("{SUBCOMMAND} is started by the gateway: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -125,12 +127,6 @@ pub fn main(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode, String
             }
         }
     })
-}
-
-fn become_subreaper() -> rustix::io::Result<()> {
-    #[cfg(target_os = "linux")]
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    Ok(())
 }
 
 /// Receives the control socket (stdin) and, over it, the server's stdin, stdout and stderr.
