@@ -11,7 +11,7 @@ use actix_web::{
     body::BoxBody,
     dev::ServiceRequest,
     http::{
-        Method, StatusCode,
+        Method,
         header::{
             ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
             ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
@@ -20,15 +20,14 @@ use actix_web::{
     },
 };
 use jiff::Timestamp;
-use serde_json::json;
 
-use crate::{connections::Connection, problem::Problem, protected_resource::METADATA_PATH};
+use crate::{answer, connections::Connection, problem::Problem, protected_resource::METADATA_PATH};
 use countersign_auth::{
     Authenticator, DashboardSignIns, OriginRules, OriginVerdict, authenticator::authorization_header,
     dashboard_sign_ins,
 };
 use countersign_domain::principal::Identity;
-use countersign_protocol::{ErrorKind, McpError};
+use countersign_protocol::{ErrorKind, McpError, Revision};
 
 /// HTTP methods that pages may use.
 const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE, OPTIONS");
@@ -167,12 +166,7 @@ pub fn origin_verdict(rules: &OriginRules, request: &HttpRequest) -> OriginVerdi
 /// document elsewhere.
 fn refusal(path: &str, error: &McpError) -> HttpResponse<BoxBody> {
     if matches!(path, "/mcp" | "/sse" | "/messages" | "/ws") {
-        let body = json!({
-            "jsonrpc": "2.0",
-            "error": { "code": error.kind.number(), "message": error.message, "data": error.data() },
-        });
-        let status = StatusCode::from_u16(error.kind.status()).unwrap_or(StatusCode::FORBIDDEN);
-        return HttpResponse::build(status).content_type("application/json").body(body.to_string());
+        return answer::refusal(error, Revision::NEWEST_LEGACY);
     }
     Problem::from(error.clone()).error_response()
 }
@@ -258,15 +252,6 @@ pub struct RequestAuthenticator {
 }
 
 impl RequestAuthenticator {
-    #[must_use]
-    pub const fn new(
-        authenticator: Arc<Authenticator>,
-        sign_ins: Arc<DashboardSignIns>,
-        origins: Arc<OriginRules>,
-    ) -> Self {
-        Self { authenticator, sign_ins, origins }
-    }
-
     /// Identifies the principal of a request by a key, or by the dashboard's cookie together with its header.
     ///
     /// # Errors

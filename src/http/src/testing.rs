@@ -15,7 +15,7 @@ pub fn front(config: &Config) -> Front {
     let authenticator = Arc::new(Authenticator::new(config, Arc::clone(&stored) as _));
     let origins = Arc::new(OriginRules::new(config));
     let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), stored, &origins));
-    let authentication = RequestAuthenticator::new(authenticator, sign_ins, origins);
+    let authentication = RequestAuthenticator { authenticator, sign_ins, origins };
     Front::new(Arc::new(authentication), MemoryBudget::new(1 << 20, 1 << 20))
 }
 

@@ -246,7 +246,7 @@ impl Parts {
         let (authenticator, credentials) = (&self.identification.authenticator, &self.credentials);
         let origins = Arc::new(OriginRules::new(&self.config));
         let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(authenticator), Arc::clone(credentials), &origins));
-        Arc::new(RequestAuthenticator::new(Arc::clone(authenticator), sign_ins, origins))
+        Arc::new(RequestAuthenticator { authenticator: Arc::clone(authenticator), sign_ins, origins })
     }
 
     /// Creates the data of the REST endpoints.

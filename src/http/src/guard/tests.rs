@@ -1,5 +1,10 @@
 use actix_http::encoding::Encoder;
-use actix_web::{App, dev::ServiceResponse, http::header::WWW_AUTHENTICATE, test, web};
+use actix_web::{
+    App,
+    dev::ServiceResponse,
+    http::{StatusCode, header::WWW_AUTHENTICATE},
+    test, web,
+};
 use serde_json::Value;
 
 use super::*;

@@ -207,7 +207,7 @@ impl Endpoints {
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
         let origins = Arc::new(OriginRules::new(&config));
         let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(&stored) as _, &origins));
-        let authentication = Arc::new(RequestAuthenticator::new(authenticator, sign_ins, origins));
+        let authentication = Arc::new(RequestAuthenticator { authenticator, sign_ins, origins });
         let memory = MemoryBudget::new(config.limits.principal_memory, config.limits.total_memory);
         let file = dir.path().join("c.yaml");
         std::fs::write(&file, "").unwrap();
