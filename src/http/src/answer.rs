@@ -12,7 +12,7 @@ use actix_web::{
 use bytes::Bytes;
 
 use countersign_exchange::context::WireResponse;
-use countersign_protocol::{ErrorKind, McpError, RequestId, Revision, encode};
+use countersign_protocol::{ErrorKind, McpError, RequestId, Revision};
 
 /// The media types that a client accepts by its `Accept` header. A client without the header accepts both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,16 +24,13 @@ pub struct AcceptedMedia {
 impl AcceptedMedia {
     #[must_use]
     pub fn from_request(request: &HttpRequest) -> Self {
-        let mut all = request.headers().get_all(header::ACCEPT).peekable();
-        if all.peek().is_none() {
-            return Self { json: true, sse: true };
-        }
+        let values = request.headers().get_all(header::ACCEPT).as_slice();
         // Nearly every client sends the example value of the specification.
-        if all.peek().is_some_and(|value| *value == "application/json, text/event-stream") && all.len() == 1 {
+        if values.is_empty() || matches!(values, [value] if value == "application/json, text/event-stream") {
             return Self { json: true, sse: true };
         }
         let mut accepts = Self { json: false, sse: false };
-        for range in all.filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')) {
+        for range in values.iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')) {
             let mut parts = range.split(';').map(str::trim);
             let media = parts.next().unwrap_or_default();
             let is_refused = parts.any(|p| {
@@ -91,10 +88,7 @@ pub fn refusal(error: &McpError, revision: Revision) -> HttpResponse {
 #[must_use]
 pub fn error_with_status(status: u16, id: Option<&RequestId>, error: &McpError, revision: Revision) -> HttpResponse {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
-    let mut response = json(status, encode::error(id, error, revision));
-    set_challenge(&mut response, error.challenge());
-    set_retry_after(&mut response, error.data.get("retryAfter").and_then(serde_json::Value::as_u64));
-    response
+    response_for(status, WireResponse::error(id, error, revision))
 }
 
 /// Returns the response whose body is one JSON-RPC answer.
@@ -102,7 +96,9 @@ pub fn error_with_status(status: u16, id: Option<&RequestId>, error: &McpError, 
 pub fn response_for(status: StatusCode, answer: WireResponse) -> HttpResponse {
     let mut response = json(status, answer.bytes);
     set_challenge(&mut response, answer.challenge);
-    set_retry_after(&mut response, answer.retry_after);
+    if let Some(seconds) = answer.retry_after {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
     response
 }
 
@@ -110,12 +106,6 @@ pub fn response_for(status: StatusCode, answer: WireResponse) -> HttpResponse {
 pub(crate) fn set_challenge(response: &mut HttpResponse, challenge: Option<Cow<'static, str>>) {
     if let Some(challenge) = challenge.and_then(|challenge| HeaderValue::from_str(&challenge).ok()) {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
-    }
-}
-
-fn set_retry_after(response: &mut HttpResponse, seconds: Option<u64>) {
-    if let Some(seconds) = seconds {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
 }
 
