@@ -99,15 +99,8 @@ impl Connections {
         let state = Arc::new(ConnectionState {
             number: self.next_number.fetch_add(1, Relaxed),
             socket,
-            open_requests: AtomicUsize::new(0),
-            awaited_bodies: AtomicUsize::new(0),
-            has_completed_request: AtomicBool::new(false),
             last_active: AtomicU64::new(eviction::now()),
-            is_reserved: AtomicBool::new(false),
-            is_peer: AtomicBool::new(false),
-            is_uncounted: AtomicBool::new(false),
-            session: Mutex::default(),
-            web_socket_permit: Mutex::default(),
+            ..ConnectionState::default()
         });
         let (evicted, has_room) = {
             let mut http = self.http.lock();
@@ -216,6 +209,7 @@ impl ConnectionGroup {
 }
 
 /// The part of a connection that all threads see.
+#[derive(Default)]
 pub struct ConnectionState {
     number: u64,
     /// A second descriptor of the socket, with which any thread can cut a peer that does not read. Without one the connection

@@ -44,7 +44,7 @@ pub struct UpstreamMetrics {
 }
 
 /// The facts about the connection that the status shows.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ConnectionRecord {
     /// The time of the last change of the phase.
     pub since: Timestamp,
@@ -68,12 +68,7 @@ impl UpstreamMetrics {
             outcomes: OUTCOME_LABELS
                 .map(|outcome| counter!(UPSTREAM_CALLS, "upstream" => label.clone(), "outcome" => outcome)),
             configured_at: Instant::now(),
-            record: Mutex::new(ConnectionRecord {
-                since: Timestamp::now(),
-                restarts: 0,
-                error: None,
-                omitted: Vec::new(),
-            }),
+            record: Mutex::new(ConnectionRecord { since: Timestamp::now(), ..ConnectionRecord::default() }),
             name: (label == upstream).then(|| ConfiguredName::new(&["upstream", "provider"], upstream)),
         }
     }
