@@ -32,7 +32,7 @@ pub(crate) type ProcessIdentity = (Pid, u64);
 pub(crate) fn signal_descendants(group: Pid, signals: &[Signal]) -> HashSet<ProcessIdentity> {
     let mut signalled = HashSet::new();
     for _ in 0..MAX_SCANS {
-        let Some(processes) = descendants(getpid()) else {
+        let Some(processes) = find_descendants(getpid()) else {
             for signal in signals {
                 let _ = kill_process_group(group, *signal);
             }
@@ -77,18 +77,18 @@ fn send_signals(pid: Pid, start_ticks: u64, signals: &[Signal]) {
 
 /// Returns the start time of a process, if it exists.
 pub(crate) fn read_start_ticks(pid: Pid) -> Option<u64> {
-    stat(pid.as_raw_nonzero().get()).map(|stat| stat.start_ticks)
+    read_stat(pid.as_raw_nonzero().get()).map(|stat| stat.start_ticks)
 }
 
 /// Returns all living descendants of a process, or `None` if the system does not list them.
-fn descendants(root: Pid) -> Option<Vec<ProcessIdentity>> {
+fn find_descendants(root: Pid) -> Option<Vec<ProcessIdentity>> {
     let root = root.as_raw_nonzero().get();
-    stat(root)?;
+    read_stat(root)?;
     let entries = fs::read_dir("/proc").ok()?;
     let mut by_parent: HashMap<i32, Vec<(i32, Stat)>> = HashMap::new();
     for entry in entries.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        if let Some(stat) = stat(pid) {
+        if let Some(stat) = read_stat(pid) {
             by_parent.entry(stat.parent).or_default().push((pid, stat));
         }
     }
@@ -108,7 +108,7 @@ fn descendants(root: Pid) -> Option<Vec<ProcessIdentity>> {
     Some(living)
 }
 
-fn stat(pid: i32) -> Option<Stat> {
+fn read_stat(pid: i32) -> Option<Stat> {
     parse_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
@@ -145,18 +145,18 @@ mod tests {
         let mut child = std::process::Command::new("sh").args(["-c", "sleep 1000 & wait"]).spawn().unwrap();
         let pid = Pid::from_child(&child);
         let (grandchild, start_ticks) = loop {
-            let found = descendants(pid).unwrap();
+            let found = find_descendants(pid).unwrap();
             if !found.is_empty() {
                 break found[0];
             }
             std::thread::yield_now();
         };
-        assert!(descendants(getpid()).unwrap().iter().any(|(found, _)| *found == pid));
+        assert!(find_descendants(getpid()).unwrap().iter().any(|(found, _)| *found == pid));
         // Another start time means another process.
         send_signals(grandchild, start_ticks + 1, &[Signal::KILL]);
         assert_eq!(read_start_ticks(grandchild), Some(start_ticks));
         send_signals(grandchild, start_ticks, &[Signal::KILL]);
         child.wait().unwrap();
-        assert_eq!(descendants(pid), None);
+        assert_eq!(find_descendants(pid), None);
     }
 }
