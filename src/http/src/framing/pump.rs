@@ -140,7 +140,7 @@ fn close<B: Backend>(ctx: &mut WebsocketContext<Pump<B>>, code: CloseCode, reaso
 }
 
 impl<B: Backend> Pump<B> {
-    fn message(&mut self, message: Bytes, ctx: &mut WebsocketContext<Self>) {
+    fn handle_message(&mut self, message: Bytes, ctx: &mut WebsocketContext<Self>) {
         let reservation = self.input.take_reservation();
         match self.backend.on_message(message, reservation) {
             MessageOutcome::Accepted => {}
@@ -149,7 +149,7 @@ impl<B: Backend> Pump<B> {
         }
     }
 
-    fn continuation(&mut self, item: Item, ctx: &mut WebsocketContext<Self>) {
+    fn handle_continuation(&mut self, item: Item, ctx: &mut WebsocketContext<Self>) {
         // The codec ensures that the frames of a message follow its first one.
         let last = matches!(item, Item::Last(_));
         let (Item::FirstText(chunk) | Item::Continue(chunk) | Item::Last(chunk)) = item else {
@@ -165,7 +165,7 @@ impl<B: Backend> Pump<B> {
             if std::str::from_utf8(&whole).is_err() {
                 return close(ctx, CloseCode::Invalid, "not UTF-8 text");
             }
-            self.message(whole.freeze(), ctx);
+            self.handle_message(whole.freeze(), ctx);
         }
     }
 }
@@ -173,9 +173,9 @@ impl<B: Backend> Pump<B> {
 impl<B: Backend> StreamHandler<Result<ws::Message, ProtocolError>> for Pump<B> {
     fn handle(&mut self, item: Result<ws::Message, ProtocolError>, ctx: &mut Self::Context) {
         match item {
-            Ok(ws::Message::Text(text)) => self.message(text.into_bytes(), ctx),
+            Ok(ws::Message::Text(text)) => self.handle_message(text.into_bytes(), ctx),
             Ok(ws::Message::Binary(_)) => close(ctx, CloseCode::Unsupported, B::UNSUPPORTED_REASON),
-            Ok(ws::Message::Continuation(item)) => self.continuation(item, ctx),
+            Ok(ws::Message::Continuation(item)) => self.handle_continuation(item, ctx),
             Ok(ws::Message::Ping(data)) => {
                 ctx.pong(&data);
                 (self.heartbeat)();
