@@ -158,7 +158,7 @@ async fn list_tools(
     let listed = read_pages(&TOOLS, limits, 0, async |params: &str| {
         last_id += 1;
         let (era, listener) = (negotiated.revision.era(), Arc::new(SilentListener));
-        gateway_requests::request(link, era, last_id, "tools/list", params, listener).await
+        gateway_requests::send_request(link, era, last_id, "tools/list", params, listener).await
     });
     let listed = match listed.await {
         Ok(listed) => listed,

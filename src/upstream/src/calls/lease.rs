@@ -192,8 +192,9 @@ impl Upstream {
             match outcome {
                 LeaseOutcome::Leased(lease) => return Ok(lease),
                 LeaseOutcome::AlreadyOpening(opening) => wait_until_open(opening).await?,
-                LeaseOutcome::MustOpen { id, result_sender, result_receiver } => {
+                LeaseOutcome::MustOpen { id, result_sender } => {
                     opened_id = Some(id);
+                    let opening = result_sender.subscribe();
                     self.request_link(OpenLink {
                         endpoint: Arc::clone(endpoint),
                         key: key.clone(),
@@ -201,7 +202,7 @@ impl Upstream {
                         id,
                         result_sender,
                     });
-                    wait_until_open(result_receiver).await?;
+                    wait_until_open(opening).await?;
                 }
                 LeaseOutcome::Full(changed) => {
                     if waiting.is_none() {

@@ -62,13 +62,13 @@ impl Upstream {
         limit: Duration,
     ) -> Result<Box<RawValue>, GatewayRequestError> {
         let (link, listener) = (&*connection.link, Arc::clone(&connection.calls));
-        let answer = request(link, connection.era, self.next_request_id(), method, params, listener);
+        let answer = send_request(link, connection.era, self.next_request_id(), method, params, listener);
         tokio::time::timeout(limit, answer).await.unwrap_or(Err(GatewayRequestError::Timeout))
     }
 }
 
 /// Sends a request of the gateway itself, which has no client that could be asked, without a time limit.
-pub(crate) async fn request(
+pub(crate) async fn send_request(
     link: &dyn Link,
     era: Era,
     id: u64,

@@ -129,7 +129,6 @@ pub enum LeaseOutcome<'a> {
     MustOpen {
         id: u64,
         result_sender: OpeningSender,
-        result_receiver: OpeningReceiver,
     },
     /// The limits are reached and all links are busy. The caller must try again after a change.
     Full(Notified<'a>),
@@ -175,14 +174,14 @@ impl Pool {
         if !state.make_room(kind, &principal) {
             return LeaseOutcome::Full(next_change);
         }
-        let (result_sender, result_receiver) = watch::channel(None);
+        let result_sender = OpeningSender::new(None);
         state.last_id += 1;
         let id = state.last_id;
         state.entries.entry(key.clone()).or_default().push(PooledLink {
             id,
             principal,
             connection: None,
-            opening: result_receiver.clone(),
+            opening: result_sender.subscribe(),
             users: 0,
             idle_since: Instant::now(),
             claimed_until: None,
@@ -191,7 +190,7 @@ impl Pool {
             is_exclusive: false,
             has_abandoned_call: false,
         });
-        LeaseOutcome::MustOpen { id, result_sender, result_receiver }
+        LeaseOutcome::MustOpen { id, result_sender }
     }
 
     /// Leases the link on which earlier work was begun, even if it is in use. With `respects_exclusive_use`, the link is busy

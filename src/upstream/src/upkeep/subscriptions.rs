@@ -250,7 +250,7 @@ async fn listen_once(
     let is_acknowledged = acknowledgement.received.clone();
     let listener = Arc::new(SubscriptionListener { upstream: Arc::downgrade(&upstream), acknowledgement });
     let (link, era, id) = (&*connection.link, connection.era, upstream.next_request_id());
-    let answer = gateway_requests::request(link, era, id, "subscriptions/listen", &params, listener).await;
+    let answer = gateway_requests::send_request(link, era, id, "subscriptions/listen", &params, listener).await;
     let Err(error) = answer else { return StreamEnd::Closed };
     if may_succeed_later(&error) || is_acknowledged.is_cancelled() {
         return StreamEnd::Closed;
