@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CallOrigin,
+    CallOrigin, OutgoingCall,
     actor::Execute,
     may_be_processed,
     rounds::{InputRounds, MAX_QUESTIONS, MAX_ROUNDS, RoundError},
@@ -136,7 +136,8 @@ async fn call_tool(
             waits_for_task: requires_task,
             ..OutgoingRequest::new(id, "tools/call", Some(&params))
         };
-        let response = upstream.send(&caller, &outgoing, Arc::clone(&listener) as _, origin).await?;
+        let call = OutgoingCall { caller: &caller, outgoing: &outgoing, listener: Arc::clone(&listener) as _, origin };
+        let response = upstream.send(call).await?;
         if era == Era::Modern
             && let Some(inquirer) = &inquirer
             && let Response::Result(result) = &response

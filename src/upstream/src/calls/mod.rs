@@ -53,6 +53,14 @@ pub(crate) enum CallOrigin<'a> {
     },
 }
 
+/// A call that is sent to the server, perhaps several times.
+struct OutgoingCall<'a> {
+    caller: &'a Caller,
+    outgoing: &'a OutgoingRequest,
+    listener: Arc<dyn Listener>,
+    origin: CallOrigin<'a>,
+}
+
 impl CallOrigin<'_> {
     /// Returns `true` if a call that failed with this error may be sent again. `is_first_repeat` is `true` for a call that only
     /// reads and was sent once.
@@ -83,35 +91,23 @@ impl Upstream {
         outgoing: &'a OutgoingRequest,
         listener: Arc<dyn Listener>,
     ) -> impl Future<Output = Result<Response, McpError>> + use<'a> {
-        self.send(caller, outgoing, listener, CallOrigin::Client)
+        self.send(OutgoingCall { caller, outgoing, listener, origin: CallOrigin::Client })
     }
 
-    /// Sends a call of this origin like [`Upstream::call`].
-    pub(super) async fn send(
-        &self,
-        caller: &Caller,
-        outgoing: &OutgoingRequest,
-        listener: Arc<dyn Listener>,
-        origin: CallOrigin<'_>,
-    ) -> Result<Response, McpError> {
-        if outgoing.waits_for_task {
+    /// Sends a call of any origin like [`Upstream::call`].
+    async fn send(&self, call: OutgoingCall<'_>) -> Result<Response, McpError> {
+        if call.outgoing.waits_for_task {
             // Boxed, because few calls need it.
-            return Box::pin(self.send_and_await_task(caller, outgoing, listener, origin)).await;
+            return Box::pin(self.send_and_await_task(call)).await;
         }
-        self.send_recorded(caller, outgoing, listener, origin).await
+        self.send_recorded(call).await
     }
 
     /// Sends a call, and records its outcome in the metrics.
-    async fn send_recorded(
-        &self,
-        caller: &Caller,
-        outgoing: &OutgoingRequest,
-        listener: Arc<dyn Listener>,
-        origin: CallOrigin<'_>,
-    ) -> Result<Response, McpError> {
-        let writes = !outgoing.is_repeatable && may_write(&outgoing.method);
+    async fn send_recorded(&self, call: OutgoingCall<'_>) -> Result<Response, McpError> {
+        let writes = !call.outgoing.is_repeatable && may_write(&call.outgoing.method);
         let mut recorder = CallRecorder { upstream: self, outcome: CallOutcome::Cancelled, writes };
-        let result = self.send_with_retries(caller, outgoing, listener, origin).await;
+        let result = self.send_with_retries(call).await;
         recorder.outcome = match &result {
             Ok(Response::Result(_)) => CallOutcome::Ok,
             Ok(Response::Error(_)) => CallOutcome::Error,
@@ -121,13 +117,8 @@ impl Upstream {
     }
 
     /// Sends a call to one endpoint after another, until it is answered or must not be sent again.
-    async fn send_with_retries(
-        &self,
-        caller: &Caller,
-        outgoing: &OutgoingRequest,
-        listener: Arc<dyn Listener>,
-        origin: CallOrigin<'_>,
-    ) -> Result<Response, (CallOutcome, McpError)> {
+    async fn send_with_retries(&self, call: OutgoingCall<'_>) -> Result<Response, (CallOutcome, McpError)> {
+        let OutgoingCall { caller, outgoing, listener, origin } = call;
         self.refresh_if_stale();
         let tools_version = self.tools_version.load(Ordering::Acquire);
         let timeout = self.timeouts.for_call(&outgoing.method, outgoing.name.as_deref());

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::CallOrigin;
+use super::OutgoingCall;
 use crate::{
     link::{Listener, OutgoingRequest, Response, SilentListener},
     server::{Caller, LinkChoice, Upstream},
@@ -58,15 +58,10 @@ impl Upstream {
     ///
     /// # Errors
     /// The errors of [`Upstream::call`], with the outcome `unknown` once the task exists.
-    pub(super) async fn send_and_await_task(
-        &self,
-        caller: &Caller,
-        outgoing: &OutgoingRequest,
-        listener: Arc<dyn Listener>,
-        origin: CallOrigin<'_>,
-    ) -> Result<Response, McpError> {
-        let recording = Caller { link_choice: LinkChoice::recording(), ..caller.clone() };
-        let response = self.send_recorded(&recording, outgoing, Arc::clone(&listener), origin).await?;
+    pub(super) async fn send_and_await_task(&self, call: OutgoingCall<'_>) -> Result<Response, McpError> {
+        let (outgoing, listener) = (call.outgoing, Arc::clone(&call.listener));
+        let recording = Caller { link_choice: LinkChoice::recording(), ..call.caller.clone() };
+        let response = self.send_recorded(OutgoingCall { caller: &recording, ..call }).await?;
         let Response::Result(created) = &response else { return Ok(response) };
         let Some(id) = member(created.get(), "task").and_then(task::task_id) else { return Ok(response) };
         let running_task = RunningTask {
