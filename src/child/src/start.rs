@@ -40,9 +40,8 @@ const THIS_PROGRAM: &str = "/proc/self/exe";
 /// Returns the path of this program, which provides the guard's subcommand for children.
 #[must_use]
 pub fn this_program() -> PathBuf {
-    let this = Path::new(THIS_PROGRAM);
-    let program = if this.exists() { Ok(this.to_owned()) } else { std::env::current_exe() };
-    program.unwrap_or_else(|_| this.to_owned())
+    let this = PathBuf::from(THIS_PROGRAM);
+    if this.exists() { this } else { std::env::current_exe().unwrap_or(this) }
 }
 
 /// The command of a child and its environment.
