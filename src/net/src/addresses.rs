@@ -8,18 +8,14 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
     pin::Pin,
-    sync::Arc,
 };
 
 use actix_rt::task::spawn_blocking;
 use actix_tls::connect::{Connector, Resolve, Resolver};
 use awc::Client;
-use rustls::{ClientConfig, pki_types::CertificateDer};
+use rustls::pki_types::CertificateDer;
 
-use super::{
-    client::{client, client_with_connector},
-    tls,
-};
+use super::{client::client_with_connector, tls};
 
 /// The addresses to which a client may connect. The derived order only makes the type usable as a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,9 +85,9 @@ thread_local! {
     static SHARED_CLIENTS: RefCell<Vec<SharedClient>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Returns the client of this thread that trusts these authorities in addition to the public ones, and connects only to
-/// addresses in the range if there is one (see [`limited_client`]). Clients for different ranges share no connections, since
-/// each checks the addresses to which it connects.
+/// Returns the client of this thread that trusts these authorities in addition to the public ones. With a range, it refuses
+/// host names that resolve to an address outside of it, but an IP address in a URL must be checked by the caller. Clients for
+/// different ranges share no connections.
 #[must_use]
 pub fn shared_client(range: Option<AddressRange>, authorities: Option<&[CertificateDer<'static>]>) -> Client {
     SHARED_CLIENTS.with_borrow_mut(|clients| {
@@ -99,21 +95,15 @@ pub fn shared_client(range: Option<AddressRange>, authorities: Option<&[Certific
         if let Some(shared) = clients.iter().find(matches) {
             return shared.client.clone();
         }
-        let config = tls::config_with_authorities(authorities);
-        let client = match range {
-            Some(range) => limited_client(range, config),
-            None => client(config),
+        let connector = match range {
+            Some(range) => Connector::new(Resolver::custom(LimitedResolver(range))),
+            None => Connector::default(),
         };
+        let client = client_with_connector(connector, None, tls::config_with_authorities(authorities));
         let authorities = authorities.map(<[_]>::to_vec);
         clients.push(SharedClient { range, authorities, client: client.clone() });
         client
     })
-}
-
-/// Builds a client like [`client`](super::client) that refuses host names which resolve to an address outside the range. An
-/// IP address in a URL is not resolved, so the caller must check it.
-fn limited_client(range: AddressRange, tls: Arc<ClientConfig>) -> Client {
-    client_with_connector(Connector::new(Resolver::custom(LimitedResolver(range))), None, tls)
 }
 
 struct LimitedResolver(AddressRange);
@@ -174,8 +164,8 @@ mod tests {
     async fn limited_client_refuses_name_of_loopback_address() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
-        let error =
-            limited_client(AddressRange::PublicAndPrivate, tls::public_config()).get(&url).send().await.err().unwrap();
+        let client = shared_client(Some(AddressRange::PublicAndPrivate), None);
+        let error = client.get(&url).send().await.err().unwrap();
         assert!(error.to_string().contains("to which this client may not connect"), "{error}");
         listener.set_nonblocking(true).unwrap();
         assert!(listener.accept().is_err(), "nothing connected");
