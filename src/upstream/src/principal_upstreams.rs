@@ -44,7 +44,7 @@ impl Upstream {
             }
         };
         // The account of an upstream that is connected needs no check.
-        if let Some(upstream) = current.as_ref().filter(|upstream| matches!(*upstream.phase.borrow(), Phase::Up)) {
+        if let Some(upstream) = current.as_ref().filter(|upstream| upstream.is_up()) {
             return Ok(Arc::clone(upstream));
         }
         if let Some(credentials) = accounts.source.credentials(&self.config, &holder) {

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     calls::actor::Execute,
-    server::{CONNECT_TOOL, Phase, Upstream, accounts::PersonalUpstreams},
+    server::{CONNECT_TOOL, Upstream, accounts::PersonalUpstreams},
 };
 use countersign_config::Serialization;
 use countersign_domain::{
@@ -60,8 +60,7 @@ impl Upstream {
         let definitions = self.definitions.load();
         definitions.tools.iter().find(|def| def.name == name).cloned().ok_or_else(|| {
             let short_name: String = name.chars().take(128).collect();
-            let is_disconnected = !matches!(self.phase(), Phase::Up);
-            if is_disconnected {
+            if !self.is_up() {
                 // The tool may exist, because the lists of a disconnected upstream may be incomplete.
                 return self.unavailable_error("is not connected").with("outcome", "not_applied");
             }
@@ -148,7 +147,7 @@ impl Provider for Upstream {
         // Where persons use accounts of their own, the tools are offered as one of the accounts lists them.
         let list_source = self.personal_upstreams().and_then(PersonalUpstreams::find_list_source);
         let upstream = list_source.as_deref().unwrap_or(self);
-        if matches!(upstream.phase(), Phase::Up) {
+        if upstream.is_up() {
             upstream.reread_tools(self.reread_limit()).await;
         }
         // Checked first, so that the definitions are at least as new.
@@ -208,7 +207,7 @@ impl Provider for Upstream {
         let upstream = self.weak_self.upgrade().ok_or_else(not_connected_error)?;
         let upstream = upstream.for_principal(principal).await?;
         upstream.prepare_account().await?;
-        if !matches!(upstream.phase(), Phase::Up) {
+        if !upstream.is_up() {
             return Err(not_connected_error());
         }
         // Right before a change is sent, they would have to be read, and the change would fail if that is impossible.

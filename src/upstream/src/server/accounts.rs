@@ -175,7 +175,7 @@ impl PersonalUpstreams {
         let mut list_holder = self.list_holder.lock();
         let phase = |holder: &AccountHolder| open.get(holder).map(|entry| entry.upstream.phase());
         let current = list_holder.take().filter(|holder| known.contains(holder) || open.contains_key(holder));
-        let connected = open.iter().filter(|(_, entry)| matches!(entry.upstream.phase(), Phase::Up));
+        let connected = open.iter().filter(|(_, entry)| entry.upstream.is_up());
         let connected = connected.map(|(holder, _)| holder.clone());
         let mut usable: Vec<_> = current.into_iter().chain(known).chain(connected).collect();
         usable.retain(|holder| !matches!(phase(holder), Some(Phase::ConsentNeeded(_))));

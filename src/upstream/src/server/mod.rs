@@ -239,6 +239,10 @@ impl Upstream {
         self.phase.borrow().clone()
     }
 
+    pub(super) fn is_up(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::Up)
+    }
+
     /// Waits until the first attempt to connect has succeeded or failed.
     pub async fn wait_until_settled(&self) {
         let mut phase = self.phase.subscribe();
@@ -251,9 +255,9 @@ impl Upstream {
 
     /// Publishes the state of the connection.
     pub(super) fn set_phase(&self, phase: Phase) {
-        self.metrics.up.set(f64::from(u8::from(matches!(phase, Phase::Up))));
-        self.metrics.record_phase(&phase);
         let is_up = matches!(phase, Phase::Up);
+        self.metrics.up.set(f64::from(u8::from(is_up)));
+        self.metrics.record_phase(&phase);
         self.phase.send_modify(|current| {
             // Within the lock, so that a caller who waited for the first attempt finds its phase.
             if !matches!(phase, Phase::Connecting) {
