@@ -145,11 +145,8 @@ impl Upstreams {
     /// Waits until the first attempt to connect to each upstream has ended, for at most `max_wait`.
     pub async fn wait_until_settled(&self, max_wait: Duration) {
         let all = self.all.lock().clone();
-        let _ = tokio::time::timeout(
-            max_wait,
-            futures_util::future::join_all(all.iter().map(|upstream| upstream.wait_until_settled())),
-        )
-        .await;
+        let settled = futures_util::future::join_all(all.iter().map(|upstream| upstream.wait_until_settled()));
+        let _ = tokio::time::timeout(max_wait, settled).await;
     }
 
     /// Closes the links of a client session that has ended.

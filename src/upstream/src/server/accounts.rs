@@ -196,11 +196,8 @@ impl PersonalUpstreams {
 impl Upstream {
     /// Returns the upstreams of persons, if each person uses an account of their own at the server.
     pub(crate) fn personal_upstreams(&self) -> Option<&PersonalUpstreams> {
-        self.accounts
-            .as_ref()?
-            .personal_upstreams
-            .as_ref()
-            .filter(|personal_upstreams| personal_upstreams.is_required())
+        let personal_upstreams = self.accounts.as_ref()?.personal_upstreams.as_ref();
+        personal_upstreams.filter(|personal_upstreams| personal_upstreams.is_required())
     }
 
     /// Makes each person use an account of their own, because the server has required a token. Returns `false` for an

@@ -138,10 +138,9 @@ impl ResourceWatches {
 
     /// Publishes which URIs the upstream has accepted and refused.
     pub fn publish_answers(&self, accepted: &BTreeSet<String>, refused: &BTreeSet<String>) {
-        let answers = |uris: &BTreeSet<String>, is_accepted| {
-            uris.iter().cloned().map(move |uri| (uri, is_accepted)).collect::<Vec<_>>()
-        };
-        self.answers.send_replace([answers(accepted, true), answers(refused, false)].concat().into_iter().collect());
+        let accepted = accepted.iter().map(|uri| (uri.clone(), true));
+        let refused = refused.iter().map(|uri| (uri.clone(), false));
+        self.answers.send_replace(accepted.chain(refused).collect());
     }
 
     /// Returns the URIs that clients watch.

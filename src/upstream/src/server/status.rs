@@ -183,9 +183,8 @@ impl Upstream {
     /// Returns the indices of the endpoints whose circuit is open.
     #[must_use]
     pub fn open_breakers(&self) -> Vec<usize> {
-        let open =
-            self.endpoints.iter().enumerate().filter(|(_, endpoint)| endpoint.breaker.state() == CircuitState::Open);
-        open.map(|(index, _)| index).collect()
+        let open = self.endpoints.iter().filter(|endpoint| endpoint.breaker.state() == CircuitState::Open);
+        open.map(|endpoint| endpoint.index).collect()
     }
 
     /// Requires a trial call for an endpoint that another gateway cannot reach. Programs are local to each gateway.
