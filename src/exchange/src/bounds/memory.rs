@@ -168,11 +168,10 @@ impl PrincipalMemory {
             }
         };
         unread.sort_by_key(|(since, _)| *since);
+        let used = |bytes: &AtomicUsize| bytes.load(Ordering::Relaxed);
         let has_room = || match exhausted {
-            ExhaustedLimit::Principal => {
-                self.is_within(self.memory.max_per_principal.saturating_sub(bytes), usize::MAX)
-            }
-            ExhaustedLimit::Total => self.is_within(usize::MAX, self.memory.max_total.saturating_sub(bytes)),
+            ExhaustedLimit::Principal => used(&self.bytes) <= self.memory.max_per_principal.saturating_sub(bytes),
+            ExhaustedLimit::Total => used(&self.memory.total) <= self.memory.max_total.saturating_sub(bytes),
         };
         let mut has_closed = false;
         for (_, holder) in &unread {
