@@ -185,6 +185,7 @@ pub enum List {
 }
 
 impl List {
+    /// All lists, in the order in which their changes are announced.
     pub const ALL: [Self; 3] = [Self::Tools, Self::Prompts, Self::Resources];
 
     /// Returns the method of the notification that announces changes of the list.

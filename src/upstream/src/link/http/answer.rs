@@ -259,15 +259,15 @@ fn is_session_refused(body: &[u8]) -> bool {
 
 /// Returns `true` if the body has an error that meets the condition, which gets the id of the request and the error.
 fn has_error(body: &[u8], meets: impl Fn(Option<&RequestId>, &RpcError) -> bool) -> bool {
-    let mut has_error = false;
+    let mut is_found = false;
     parse_messages(body, |message| {
         if let Ok(Message::Response(response)) = message
             && let Response::Error(error) = parse_response(response.outcome)
         {
-            has_error |= meets(response.id.as_ref(), &error);
+            is_found |= meets(response.id.as_ref(), &error);
         }
     });
-    has_error
+    is_found
 }
 
 /// Sends a message that has no answer, and waits until the server has accepted it with any success.
