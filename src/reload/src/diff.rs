@@ -9,7 +9,7 @@ use super::{identity_providers, pending::Loosening, rule_lists, server_diff};
 use countersign_config::{AuthConfig, Config, DashboardEdit, LoadedConfig, reader::Setting};
 use countersign_domain::{
     changes::Terms,
-    policy::{GroupMember, PolicyConfig, PolicyDefault, PolicyMode, Verdict, terms},
+    policy::{GroupMember, PolicyConfig, PolicyMode, Verdict, terms},
 };
 
 /// The differences between two configurations.
@@ -137,7 +137,7 @@ fn hold_back_policy(old: &PolicyConfig, new: &PolicyConfig, effective: &mut Poli
     // Destructured, so that a new field of the policy must be compared here before it can take effect.
     let PolicyConfig { mode: _, default: _, rules: _, review: _, groups: _ } = new;
     let (from, to) = (old.default.as_str(), new.default.as_str());
-    if strictness(new.default) < strictness(old.default) {
+    if new.default < old.default {
         effective.default = old.default;
         let loosening = Loosening { key: "policy.default".to_owned(), from: from.to_owned(), to: to.to_owned() };
         diff.policy_loosened.push(loosening);
@@ -225,15 +225,6 @@ fn hold_back_groups(old: &PolicyConfig, new: &PolicyConfig, effective: &mut Poli
     }
 }
 
-const fn strictness(default: PolicyDefault) -> u8 {
-    match default {
-        PolicyDefault::Allow => 0,
-        PolicyDefault::ReviewWrites => 1,
-        PolicyDefault::ReviewAll => 2,
-        PolicyDefault::Deny => 3,
-    }
-}
-
 /// Returns the keys that are read only at the start and whose values have changed since then. They still have their values
 /// from the start in the configuration in force.
 #[must_use]
@@ -269,6 +260,7 @@ mod tests {
 
     use super::*;
     use countersign_config::{Environment, Flags, UpstreamConfig, UpstreamTarget, load};
+    use countersign_domain::policy::PolicyDefault;
     use countersign_telemetry::logs::LogFormat;
 
     fn config(change: impl FnOnce(&mut Config)) -> Config {
@@ -393,11 +385,7 @@ mod tests {
                 let (diff, effective) = compare(&before, &now);
                 assert_eq!(diff.policy_loosened.len(), usize::from(to < from), "{old:?} → {new:?}");
                 assert_eq!(diff.policy_tightened.len(), usize::from(to > from), "{old:?} → {new:?}");
-                assert_eq!(
-                    effective.policy.default,
-                    *if strictness(*new) > strictness(*old) { new } else { old },
-                    "{old:?} → {new:?}"
-                );
+                assert_eq!(effective.policy.default, order[from.max(to)], "{old:?} → {new:?}");
             }
         }
     }

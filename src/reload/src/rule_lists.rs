@@ -82,14 +82,6 @@ fn make_labels_unique(rules: &mut [Rule]) {
     }
 }
 
-const fn strictness(verdict: Verdict) -> u8 {
-    match verdict {
-        Verdict::Allow => 0,
-        Verdict::Review => 1,
-        Verdict::Deny => 2,
-    }
-}
-
 impl RuleListMerge {
     /// Records a change that loosens policy.
     fn loosen(&mut self, from: Option<&Rule>, to: Option<&Rule>) {
@@ -133,7 +125,7 @@ impl RuleListMerge {
     }
 
     fn add_kept(&mut self, before: &Rule, now: &Rule) {
-        if strictness(now.then) < strictness(before.then) {
+        if now.then < before.then {
             self.effective.push(before.clone());
             self.loosen(Some(before), Some(now));
             return;
@@ -316,9 +308,9 @@ mod tests {
     }
 
     /// Returns the verdict of a list on a call that the rules with these letters match.
-    fn verdict(rules: &[&Rule], matching: &str, otherwise: Verdict) -> u8 {
+    fn verdict(rules: &[&Rule], matching: &str, otherwise: Verdict) -> Verdict {
         let covers = |rule: &&&Rule| matching.contains(rule.tools.patterns()[0].as_str());
-        strictness(rules.iter().find(covers).map_or(otherwise, |rule| rule.then))
+        rules.iter().find(covers).map_or(otherwise, |rule| rule.then)
     }
 
     proptest! {

@@ -8,8 +8,8 @@ use strum::{IntoStaticStr, VariantArray};
 use super::{Groups, Rule};
 use crate::changes::Terms;
 
-/// The verdict on calls that no rule matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+/// The verdict on calls that no rule matches, in order of strictness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum PolicyDefault {
     Allow,
