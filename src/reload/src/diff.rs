@@ -5,8 +5,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{identity_providers, pending::Loosening, rule_lists, server_diff};
-use countersign_config::{AuthConfig, Config, DashboardEdit, LoadedConfig, reader::Setting};
+use super::{
+    identity_providers,
+    pending::{Loosening, PolicyChanges},
+    rule_lists, server_diff,
+};
+use countersign_config::{AuthConfig, Config, LoadedConfig, reader::Setting};
 use countersign_domain::{
     changes::Terms,
     policy::{GroupMember, PolicyConfig, PolicyMode, Verdict, terms},
@@ -51,7 +55,7 @@ impl Diff {
 /// but with the old values of everything that loosens policy and of the keys that are read only at the start.
 #[must_use]
 pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
-    let mut diff = find_changes(old, new);
+    let mut changes = PolicyChanges::default();
     let mut effective = Config {
         upstreams: new.upstreams.clone(),
         routes: new.routes.clone(),
@@ -61,24 +65,22 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
         log: countersign_telemetry::logs::LogConfig { filter: new.log.filter.clone(), ..old.log.clone() },
         ..old.clone()
     };
-    let has_restrictive_rules = hold_back_policy(&old.policy, &new.policy, &mut effective.policy, &mut diff);
-    let Diff { policy_loosened: loosened, policy_tightened: tightened, .. } = &mut diff;
+    let has_restrictive_rules = hold_back_policy(&old.policy, &new.policy, &mut effective.policy, &mut changes);
     let servers = new.upstreams.iter().filter_map(|server| {
         let before = old.upstreams.iter().find(|before| before.name == server.name);
-        server_diff::hold_back_loosening(before, server, has_restrictive_rules, loosened, tightened)
+        server_diff::hold_back_loosening(before, server, has_restrictive_rules, &mut changes)
     });
     effective.upstreams = servers.collect();
     if effective.may_edit_on_dashboard() && !old.may_edit_on_dashboard() {
-        let show = |edit: DashboardEdit| <&str>::from(edit).to_owned();
-        let (from, to) = (show(old.dashboard_edit), show(new.dashboard_edit));
-        loosened.push(Loosening { key: "dashboard.edit".to_owned(), from, to });
+        changes.loosen("dashboard.edit", <&str>::from(old.dashboard_edit), <&str>::from(new.dashboard_edit));
         effective.dashboard_edit = old.dashboard_edit;
     }
-    let (old, new) = (&old.auth, &new.auth);
+    let (old_auth, new_auth) = (&old.auth, &new.auth);
     effective.auth.oidc =
-        identity_providers::hold_back_identity_provider(old.oidc.as_ref(), new.oidc.as_ref(), loosened, tightened);
-    effective.auth.tokens = identity_providers::hold_back_issuers(&old.tokens, &new.tokens, loosened, tightened);
-    (diff, effective)
+        identity_providers::hold_back_identity_provider(old_auth.oidc.as_ref(), new_auth.oidc.as_ref(), &mut changes);
+    effective.auth.tokens = identity_providers::hold_back_issuers(&old_auth.tokens, &new_auth.tokens, &mut changes);
+    let PolicyChanges { loosened: policy_loosened, tightened: policy_tightened } = changes;
+    (Diff { policy_loosened, policy_tightened, ..find_changes(old, new) }, effective)
 }
 
 /// Returns the configuration in force after consent to all changes of the new one that need it.
@@ -133,24 +135,28 @@ fn diff_by_name<T: PartialEq>(
 }
 
 /// Holds back the changes that loosen the policy. Returns `true` if the old policy has a rule that reviews or denies.
-fn hold_back_policy(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, diff: &mut Diff) -> bool {
+fn hold_back_policy(
+    old: &PolicyConfig,
+    new: &PolicyConfig,
+    effective: &mut PolicyConfig,
+    changes: &mut PolicyChanges,
+) -> bool {
     // Destructured, so that a new field of the policy must be compared here before it can take effect.
     let PolicyConfig { mode: _, default: _, rules: _, review: _, groups: _ } = new;
     let (from, to) = (old.default.as_str(), new.default.as_str());
     if new.default < old.default {
         effective.default = old.default;
-        let loosening = Loosening { key: "policy.default".to_owned(), from: from.to_owned(), to: to.to_owned() };
-        diff.policy_loosened.push(loosening);
+        changes.loosen("policy.default", from, to);
     } else if new.default != old.default {
-        diff.policy_tightened.push(format!("policy.default is {to} instead of {from}"));
+        changes.tighten(format!("policy.default is {to} instead of {from}"));
     }
-    hold_back_mode(old, new, effective, diff);
-    hold_back_review(old, new, effective, diff);
-    hold_back_groups(old, new, effective, diff);
+    hold_back_mode(old, new, effective, changes);
+    hold_back_review(old, new, effective, changes);
+    hold_back_groups(old, new, effective, changes);
     let default_decision = rule_lists::DefaultDecision { default: old.default, terms: old.review.clone() };
     let merged = rule_lists::merge(&old.rules, &new.rules, &default_decision);
-    diff.policy_loosened.extend(merged.loosened);
-    diff.policy_tightened.extend(merged.tightened);
+    changes.loosened.extend(merged.changes.loosened);
+    changes.tightened.extend(merged.changes.tightened);
     effective.rules = merged.effective;
     // A rule that does not review has the default terms, which may be held back.
     for rule in effective.rules.iter_mut().filter(|rule| rule.then != Verdict::Review) {
@@ -159,39 +165,36 @@ fn hold_back_policy(old: &PolicyConfig, new: &PolicyConfig, effective: &mut Poli
     old.rules.iter().any(|rule| rule.then != Verdict::Allow)
 }
 
-fn hold_back_mode(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, diff: &mut Diff) {
-    let mode_name = |mode| if mode == PolicyMode::Enforce { "enforce" } else { "simulate" };
-    if old.mode == PolicyMode::Enforce && new.mode == PolicyMode::Simulate {
-        effective.mode = old.mode;
-        let loosening =
-            Loosening { key: "policy.mode".into(), from: mode_name(old.mode).into(), to: mode_name(new.mode).into() };
-        diff.policy_loosened.push(loosening);
-    } else if old.mode != new.mode {
-        diff.policy_tightened.push(format!(
-            "policy.mode is {} instead of {}",
-            mode_name(new.mode),
-            mode_name(old.mode)
-        ));
+fn hold_back_mode(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, changes: &mut PolicyChanges) {
+    let (from, to) = (<&str>::from(old.mode), <&str>::from(new.mode));
+    match (old.mode, new.mode) {
+        (PolicyMode::Enforce, PolicyMode::Simulate) => {
+            effective.mode = old.mode;
+            changes.loosen("policy.mode", from, to);
+        }
+        (PolicyMode::Simulate, PolicyMode::Enforce) => {
+            changes.tighten(format!("policy.mode is {to} instead of {from}"));
+        }
+        _ => {}
     }
 }
 
 /// Compares the default terms of reviews. If they loosen in any way, the old ones stay as a whole.
-fn hold_back_review(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, diff: &mut Diff) {
+fn hold_back_review(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, changes: &mut PolicyChanges) {
     let looser = terms::loosened_terms(&old.review, &new.review);
     if looser.is_empty() {
         if !terms::loosened_terms(&new.review, &old.review).is_empty() {
-            diff.policy_tightened.push("policy.review is stricter".to_owned());
+            changes.tighten("policy.review is stricter");
         }
         return;
     }
     effective.review = old.review.clone();
-    let loosenings = looser.into_iter().map(|(from, to)| Loosening { key: "policy.review".to_owned(), from, to });
-    diff.policy_loosened.extend(loosenings);
+    looser.into_iter().for_each(|(from, to)| changes.loosen("policy.review", from, to));
 }
 
 /// Compares groups of reviewers. A new member could decide on more changes than before and waits for consent; a removed
 /// member leaves at once.
-fn hold_back_groups(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, diff: &mut Diff) {
+fn hold_back_groups(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, changes: &mut PolicyChanges) {
     let is_asked_to_review = |name: &str| {
         let mut terms = old.rules.iter().map(|rule| &rule.terms).chain([&old.review]);
         let is_asked_after_escalation =
@@ -213,15 +216,14 @@ fn hold_back_groups(old: &PolicyConfig, new: &PolicyConfig, effective: &mut Poli
                 none if none.is_empty() => "nobody".to_owned(),
                 names => names.join(", "),
             };
-            let loosening = Loosening { key: format!("policy.groups.{name}"), from: list(before), to: list(now) };
-            diff.policy_loosened.push(loosening);
+            changes.loosen(format!("policy.groups.{name}"), list(before), list(now));
             effective.groups.insert(name.clone(), remaining.into_iter().cloned().collect());
         } else if now.len() < before.len() {
-            diff.policy_tightened.push(format!("policy.groups: {name} has fewer people"));
+            changes.tighten(format!("policy.groups: {name} has fewer people"));
         }
     }
     for name in old.groups.keys().filter(|name| !new.groups.contains_key(*name)) {
-        diff.policy_tightened.push(format!("policy.groups: {name} was removed"));
+        changes.tighten(format!("policy.groups: {name} was removed"));
     }
 }
 
@@ -259,7 +261,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use countersign_config::{Environment, Flags, UpstreamConfig, UpstreamTarget, load};
+    use countersign_config::{DashboardEdit, Environment, Flags, UpstreamConfig, UpstreamTarget, load};
     use countersign_domain::policy::PolicyDefault;
     use countersign_telemetry::logs::LogFormat;
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::pending::Loosening;
+use super::pending::PolicyChanges;
 use countersign_config::{Authorities, OidcConfig, TokenIssuer};
 use countersign_domain::principal::Role;
 
@@ -12,8 +12,7 @@ use countersign_domain::principal::Role;
 pub(super) fn hold_back_issuers(
     old: &[TokenIssuer],
     new: &[TokenIssuer],
-    loosened: &mut Vec<Loosening>,
-    tightened: &mut Vec<String>,
+    changes: &mut PolicyChanges,
 ) -> Vec<TokenIssuer> {
     let mut effective = Vec::new();
     for issuer in new {
@@ -22,15 +21,12 @@ pub(super) fn hold_back_issuers(
             effective.push(issuer.clone());
             continue;
         }
-        loosened.push(Loosening {
-            key: "auth.tokens".to_owned(),
-            from: before.map_or_else(|| "no such issuer".to_owned(), TokenIssuer::show),
-            to: issuer.show(),
-        });
+        let from = before.map_or_else(|| "no such issuer".to_owned(), TokenIssuer::show);
+        changes.loosen("auth.tokens", from, issuer.show());
         effective.extend(before.cloned());
     }
     for removed in old.iter().filter(|before| !new.iter().any(|issuer| issuer.issuer == before.issuer)) {
-        tightened.push(format!("auth.tokens: {} was removed", removed.issuer));
+        changes.tighten(format!("auth.tokens: {} was removed", removed.issuer));
     }
     effective
 }
@@ -40,17 +36,12 @@ pub(super) fn hold_back_issuers(
 pub(super) fn hold_back_identity_provider(
     old: Option<&OidcConfig>,
     new: Option<&OidcConfig>,
-    loosened: &mut Vec<Loosening>,
-    tightened: &mut Vec<String>,
+    changes: &mut PolicyChanges,
 ) -> Option<OidcConfig> {
     match (old, new) {
-        (Some(_), None) => tightened.push("auth.oidc: people no longer sign in with an identity provider".to_owned()),
+        (Some(_), None) => changes.tighten("auth.oidc: people no longer sign in with an identity provider"),
         (_, Some(now)) if old.is_none_or(|before| is_looser_identity_provider(before, now)) => {
-            loosened.push(Loosening {
-                key: "auth.oidc".to_owned(),
-                from: old.map_or_else(|| "null".to_owned(), OidcConfig::show),
-                to: now.show(),
-            });
+            changes.loosen("auth.oidc", old.map_or_else(|| "null".to_owned(), OidcConfig::show), now.show());
             return old.cloned();
         }
         _ => {}
@@ -106,9 +97,9 @@ mod tests {
             oidc
         };
         let hold_back = |old: Option<&OidcConfig>, new: Option<&OidcConfig>| {
-            let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
-            let effective = hold_back_identity_provider(old, new, &mut loosened, &mut tightened);
-            (effective, loosened.len(), tightened.len())
+            let mut changes = PolicyChanges::default();
+            let effective = hold_back_identity_provider(old, new, &mut changes);
+            (effective, changes.loosened.len(), changes.tightened.len())
         };
         let old = with(&|_| {});
         let authorities = || Authorities { file: "ca.pem".into(), certificates: vec![b"certificate".to_vec().into()] };

@@ -5,7 +5,7 @@
 //! reported. The policy in force is saved in the store, so that the next start ([`initial`]) compares the file with it,
 //! too.
 //!
-//! [`initial`] determines the configuration at the start, [`watch`] notices a changed file, [`diff`] and [`rule_lists`]
+//! [`initial`] determines the configuration at the start, [`watch`] notices a changed file, [`diff`] and `rule_lists`
 //! compare it with the one in force, [`apply`] puts it into force, and [`settings_view`] and [`status`] report to people.
 //! [`file_edits`] edits the file ([`config_file`]): its servers, and with [`policy_edits`] its rules.
 
@@ -18,7 +18,7 @@ mod identity_providers;
 mod initial;
 pub mod pending;
 pub mod policy_edits;
-pub mod rule_lists;
+mod rule_lists;
 mod save;
 mod server_diff;
 pub mod settings_view;

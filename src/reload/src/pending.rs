@@ -19,6 +19,10 @@ pub struct Loosening {
 pub(crate) const NO_RULE: &str = "no such rule";
 
 impl Loosening {
+    pub(crate) fn new(key: impl Into<String>, from: impl Into<String>, to: impl Into<String>) -> Self {
+        Self { key: key.into(), from: from.into(), to: to.into() }
+    }
+
     /// Describes the change in one line.
     #[must_use]
     pub fn describe(&self) -> String {
@@ -28,6 +32,25 @@ impl Loosening {
             (from, NO_RULE) => format!("{key}: {from} is removed"),
             (from, to) => format!("{key}: {from} → {to}"),
         }
+    }
+}
+
+/// The changes of policy between two configurations.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct PolicyChanges {
+    /// Changes that need a reviewer's consent.
+    pub loosened: Vec<Loosening>,
+    /// Changes that make policy stricter, described for people.
+    pub tightened: Vec<String>,
+}
+
+impl PolicyChanges {
+    pub fn loosen(&mut self, key: impl Into<String>, from: impl Into<String>, to: impl Into<String>) {
+        self.loosened.push(Loosening::new(key, from, to));
+    }
+
+    pub fn tighten(&mut self, description: impl Into<String>) {
+        self.tightened.push(description.into());
     }
 }
 

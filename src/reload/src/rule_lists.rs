@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use similar::{Algorithm, DiffOp, capture_diff_slices};
 
-use super::pending::{Loosening, NO_RULE};
+use super::pending::{NO_RULE, PolicyChanges};
 use countersign_domain::{
     changes::Terms,
     policy::{PolicyDefault, Rule, Verdict, terms},
@@ -21,9 +21,7 @@ pub struct DefaultDecision {
 /// The result of merging an old and a new list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RuleListMerge {
-    pub loosened: Vec<Loosening>,
-    /// Changes that make policy stricter, described for people.
-    pub tightened: Vec<String>,
+    pub changes: PolicyChanges,
     /// The list that may take effect at once. It is at least as strict as the old list for every call, and contains every
     /// change that is certainly not looser.
     pub effective: Vec<Rule>,
@@ -61,7 +59,7 @@ pub fn merge(old: &[Rule], new: &[Rule], default_decision: &DefaultDecision) -> 
         }
         (old_start, new_start) = (next_old + 1, next_new + 1);
     }
-    if merged.loosened.is_empty() {
+    if merged.changes.loosened.is_empty() {
         merged.effective = new.to_vec();
     } else {
         make_labels_unique(&mut merged.effective);
@@ -88,7 +86,7 @@ impl RuleListMerge {
         let describe = |rule: Option<&Rule>| {
             rule.map_or(NO_RULE.to_owned(), |rule| format!("{} ({})", rule.label, rule.then.as_str()))
         };
-        self.loosened.push(Loosening { key: RULES_KEY.to_owned(), from: describe(from), to: describe(to) });
+        self.changes.loosen(RULES_KEY, describe(from), describe(to));
     }
 
     fn add_inserted(&mut self, rule: &Rule, after: &[Rule], default_decision: &DefaultDecision) {
@@ -108,7 +106,7 @@ impl RuleListMerge {
         if is_not_looser {
             self.effective.push(rule.clone());
             if rule.then != Verdict::Allow {
-                self.tightened.push(format!("{RULES_KEY}: {} ({}) is new", rule.label, rule.then.as_str()));
+                self.changes.tighten(format!("{RULES_KEY}: {} ({}) is new", rule.label, rule.then.as_str()));
             }
         } else {
             self.loosen(None, Some(rule));
@@ -117,7 +115,7 @@ impl RuleListMerge {
 
     fn add_removed(&mut self, rule: &Rule) {
         if rule.then == Verdict::Allow {
-            self.tightened.push(format!("{RULES_KEY}: {} (allow) was removed", rule.label));
+            self.changes.tighten(format!("{RULES_KEY}: {} (allow) was removed", rule.label));
         } else {
             self.effective.push(rule.clone());
             self.loosen(Some(rule), None);
@@ -137,22 +135,20 @@ impl RuleListMerge {
         };
         if !looser.is_empty() {
             self.effective.push(Rule { then: now.then, ..before.clone() });
-            let loosenings = looser.into_iter().map(|(from, to)| Loosening {
-                key: RULES_KEY.to_owned(),
-                from: format!("{}: {from}", before.label),
-                to: format!("{}: {to}", now.label),
-            });
-            self.loosened.extend(loosenings);
+            for (from, to) in looser {
+                let (from, to) = (format!("{}: {from}", before.label), format!("{}: {to}", now.label));
+                self.changes.loosen(RULES_KEY, from, to);
+            }
             return;
         }
         self.effective.push(now.clone());
         if now.then == before.then && now.then == Verdict::Review && now.terms != before.terms {
             if !terms::loosened_terms(&now.terms, &before.terms).is_empty() {
-                self.tightened.push(format!("{RULES_KEY}: {} has stricter terms", now.label));
+                self.changes.tighten(format!("{RULES_KEY}: {} has stricter terms", now.label));
             }
         } else if now.then != before.then {
             let (from, to) = (before.then.as_str(), now.then.as_str());
-            self.tightened.push(format!("{RULES_KEY}: {} is {to} instead of {from}", now.label));
+            self.changes.tighten(format!("{RULES_KEY}: {} is {to} instead of {from}", now.label));
         }
     }
 }
@@ -185,7 +181,7 @@ mod tests {
 
     use countersign_domain::policy::Globs;
 
-    use super::*;
+    use super::{super::pending::Loosening, *};
 
     fn globs(pattern: &str) -> Globs {
         Globs::new(vec![pattern.to_owned()]).unwrap()
@@ -215,7 +211,7 @@ mod tests {
             let methods = if names_methods { globs("tasks/*") } else { Globs::default() };
             let new: Vec<_> = list("a+").into_iter().map(|rule| Rule { methods: methods.clone(), ..rule }).collect();
             let merged = merge(&[], &new, &default_decision(PolicyDefault::Allow));
-            assert_eq!(merged.loosened.len(), usize::from(names_methods));
+            assert_eq!(merged.changes.loosened.len(), usize::from(names_methods));
             assert_eq!(merged.effective.is_empty(), names_methods);
         }
     }
@@ -248,13 +244,14 @@ mod tests {
             (rules_with("b?", &[2]), rules_with("a? b?", &[2, 2]), 3, 1, 0, false),
         ] {
             let merged = merge(&old, &new, &default(quorum));
-            assert_eq!((merged.loosened.len(), merged.tightened.len()), (loosened, tightened), "{merged:?}");
+            let PolicyChanges { loosened: looser, tightened: stricter } = &merged.changes;
+            assert_eq!((looser.len(), stricter.len()), (loosened, tightened), "{merged:?}");
             assert_eq!(merged.effective, if is_new { new } else { old });
         }
         // The verdict is stricter at once, with the terms of calls that were reviewed before too.
         let merged = merge(&rules_with("a+", &[2]), &rules_with("a?", &[1]), &default(2));
-        assert_eq!((merged.loosened.len(), merged.effective), (1, rules_with("a?", &[2])));
-        let loosened = merge(&rules_with("a?", &[2]), &rules_with("a?", &[1]), &default(1)).loosened;
+        assert_eq!((merged.changes.loosened.len(), merged.effective), (1, rules_with("a?", &[2])));
+        let loosened = merge(&rules_with("a?", &[2]), &rules_with("a?", &[1]), &default(1)).changes.loosened;
         assert_eq!((loosened[0].from.as_str(), loosened[0].to.as_str()), ("a: quorum 2", "a: quorum 1"));
     }
 
@@ -300,11 +297,11 @@ mod tests {
         for (old, new, default, loosened, effective) in cases {
             let (o, n) = (list(old), list(new));
             let merged = merge(&o, &n, &default_decision(default));
-            assert_eq!((merged.loosened.len(), format_rules(&merged).as_str()), (loosened, effective), "{old} → {new}");
+            let outcome = (merged.changes.loosened.len(), format_rules(&merged));
+            assert_eq!(outcome, (loosened, effective.to_owned()), "{old} → {new}");
         }
         let merged = merge(&list("a-"), &list("a+"), &default_decision(ReviewWrites));
-        let expected = Loosening { key: "policy.rules".into(), from: "a (deny)".into(), to: "a (allow)".into() };
-        assert_eq!(merged.loosened, [expected]);
+        assert_eq!(merged.changes.loosened, [Loosening::new("policy.rules", "a (deny)", "a (allow)")]);
     }
 
     /// Returns the verdict of a list on a call that the rules with these letters match.
@@ -330,7 +327,7 @@ mod tests {
             for matching in ["", "a", "b", "c", "ab", "ac", "bc", "abc"] {
                 let before = verdict(&old, matching, otherwise);
                 prop_assert!(verdict(&effective, matching, otherwise) >= before);
-                if merged.loosened.is_empty() {
+                if merged.changes.loosened.is_empty() {
                     prop_assert!(verdict(&new, matching, otherwise) >= before);
                     prop_assert_eq!(&effective, &new);
                 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use globset::Glob;
 
-use super::pending::Loosening;
+use super::pending::PolicyChanges;
 use countersign_config::{Serialization, UpstreamConfig};
 use countersign_domain::recipes::{Recipe, Recipes};
 
@@ -14,14 +14,12 @@ const SERVERS_KEY: &str = "mcpServers";
 /// Returns the new server with the changes that may take effect at once, or `None` if it may not be started. A server
 /// that is added loosens nothing by itself, because its tools are reviewed like those of other servers.
 ///
-/// Changes that loosen policy are added to `loosened`, and stricter ones to `tightened`. `has_restrictive_rules` is `true`
-/// if the old policy has a rule that reviews or denies.
+/// `has_restrictive_rules` is `true` if the old policy has a rule that reviews or denies.
 pub(super) fn hold_back_loosening(
     old: Option<&UpstreamConfig>,
     new: &UpstreamConfig,
     has_restrictive_rules: bool,
-    loosened: &mut Vec<Loosening>,
-    tightened: &mut Vec<String>,
+    changes: &mut PolicyChanges,
 ) -> Option<UpstreamConfig> {
     // Destructured, so that a new field of a server must be put into one of two groups. The fields of the first group start no
     // program, and let no call through that rules would have stopped.
@@ -56,35 +54,35 @@ pub(super) fn hold_back_loosening(
         serialize: _,
     } = new;
     let mut effective = new.clone();
-    let mut loosen = |key: &str, from: String, to: String| {
-        loosened.push(Loosening { key: format!("{SERVERS_KEY}.{}.{key}", new.name), from, to });
-    };
+    let key_of = |key: &str| format!("{SERVERS_KEY}.{}.{key}", new.name);
     let was_trusted = old.is_some_and(|old| old.trust_annotations);
     match old {
         // Trust was given to the earlier command or address.
         Some(old) if was_trusted && new.trust_annotations && old.target != new.target => {
             effective.trust_annotations = false;
-            loosen("trust_annotations", "true".to_owned(), "true, for another command or address".to_owned());
+            changes.loosen(key_of("trust_annotations"), "true", "true, for another command or address");
         }
         _ if new.trust_annotations && !was_trusted => {
             effective.trust_annotations = false;
-            loosen("trust_annotations", "false".to_owned(), "true".to_owned());
+            changes.loosen(key_of("trust_annotations"), "false", "true");
         }
         _ => {}
     }
     // The calls of a preview recipe run without review.
     let recipes = old.map(|old| old.previews.clone()).unwrap_or_default();
     if new.previews.permits_more_than(&recipes) {
-        loosen("previews", describe_recipes(&recipes, None), describe_recipes(&new.previews, Some(&recipes)));
+        let (from, to) = (describe_recipes(&recipes, None), describe_recipes(&new.previews, Some(&recipes)));
+        changes.loosen(key_of("previews"), from, to);
         effective.previews = new.previews.hold_back(&recipes);
     }
     let is_per_tool = |config: &UpstreamConfig| config.serialize == Serialization::Tool;
     if is_per_tool(new) && !old.is_some_and(is_per_tool) {
-        loosen("serialize", "server".to_owned(), "tool: approved calls of different tools run side by side".to_owned());
+        let to = "tool: approved calls of different tools run side by side";
+        changes.loosen(key_of("serialize"), "server", to);
         effective.serialize = Serialization::Server;
     }
     if new.allow_own_files && !old.is_some_and(|old| old.allow_own_files) {
-        loosen("allow_own_files", "false".to_owned(), "true".to_owned());
+        changes.loosen(key_of("allow_own_files"), "false", "true");
         // The new command may need this permission, so a running server keeps its command, and a new server is not started.
         effective.target.clone_from(&old?.target);
         effective.label.clone_from(&old?.label);
@@ -92,17 +90,18 @@ pub(super) fn hold_back_loosening(
     }
     let Some(old) = old else { return Some(effective) };
     if was_trusted && !new.trust_annotations {
-        tightened.push(format!("{SERVERS_KEY}.{}.trust_annotations is false", new.name));
+        changes.tighten(key_of("trust_annotations") + " is false");
     }
     if is_per_tool(old) && !is_per_tool(new) {
-        tightened.push(format!("{SERVERS_KEY}.{}.serialize is server", new.name));
+        changes.tighten(key_of("serialize") + " is server");
     }
     if old.prefix != new.prefix && has_restrictive_rules {
         effective.prefix.clone_from(&old.prefix);
-        loosen("prefix", format!("{:?}", old.prefix), format!("{:?}: rules no longer match its tools", new.prefix));
+        let to = format!("{:?}: rules no longer match its tools", new.prefix);
+        changes.loosen(key_of("prefix"), format!("{:?}", old.prefix), to);
     }
     if is_widened(&old.tools_allow, &new.tools_allow) {
-        loosen("tools.allow", show_patterns(&old.tools_allow), show_patterns(&new.tools_allow));
+        changes.loosen(key_of("tools.allow"), show_patterns(&old.tools_allow), show_patterns(&new.tools_allow));
         effective.tools_allow = intersect(&old.tools_allow, &new.tools_allow);
         if effective.tools_allow.is_empty() {
             // The lists have nothing in common, and an empty allow-list would allow everything.
@@ -110,14 +109,14 @@ pub(super) fn hold_back_loosening(
             effective.tools_deny = vec!["*".to_owned()];
         }
     } else if old.tools_allow != new.tools_allow {
-        tightened.push(format!("{SERVERS_KEY}.{}.tools.allow is narrower", new.name));
+        changes.tighten(key_of("tools.allow") + " is narrower");
     }
     if old.tools_deny.iter().all(|pattern| is_covered(pattern, &new.tools_deny)) {
         if !new.tools_deny.iter().all(|pattern| is_covered(pattern, &old.tools_deny)) {
-            tightened.push(format!("{SERVERS_KEY}.{}.tools.deny is longer", new.name));
+            changes.tighten(key_of("tools.deny") + " is longer");
         }
     } else {
-        loosen("tools.deny", show_patterns(&old.tools_deny), show_patterns(&new.tools_deny));
+        changes.loosen(key_of("tools.deny"), show_patterns(&old.tools_deny), show_patterns(&new.tools_deny));
         for pattern in &old.tools_deny {
             if !effective.tools_deny.contains(pattern) {
                 effective.tools_deny.push(pattern.clone());
@@ -218,9 +217,9 @@ mod tests {
         new: &UpstreamConfig,
         has_restrictive_rules: bool,
     ) -> (Vec<String>, usize, UpstreamConfig) {
-        let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
-        let effective = hold_back_loosening(old, new, has_restrictive_rules, &mut loosened, &mut tightened).unwrap();
-        (loosened.into_iter().map(|l| l.key).collect(), tightened.len(), effective)
+        let mut changes = PolicyChanges::default();
+        let effective = hold_back_loosening(old, new, has_restrictive_rules, &mut changes).unwrap();
+        (changes.loosened.into_iter().map(|l| l.key).collect(), changes.tightened.len(), effective)
     }
 
     #[test]
@@ -269,9 +268,9 @@ mod tests {
         );
         assert_eq!(hold_back_summary(Some(&own_file_server), &moved, false), (vec![], 0, moved));
         // A new server with the permission waits. A new server without the permission starts at once.
-        let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
-        assert_eq!(hold_back_loosening(None, &own_file_server, false, &mut loosened, &mut tightened), None);
-        assert_eq!(loosened[0].key, "mcpServers.a.allow_own_files");
+        let mut changes = PolicyChanges::default();
+        assert_eq!(hold_back_loosening(None, &own_file_server, false, &mut changes), None);
+        assert_eq!(changes.loosened[0].key, "mcpServers.a.allow_own_files");
         assert_eq!(hold_back_summary(None, &plain, true), (vec![], 0, plain));
     }
 
