@@ -13,7 +13,7 @@ use super::{
     ConfigSource, ReloadCause, Reloader,
     config_file::{ConfigFile, FileError},
     diff::compare,
-    pending::{ConfigLineOp, DiffLine, Loosening},
+    pending::{ConfigLineOp, DiffLine, Loosening, diff_texts},
     status::Problem,
 };
 use countersign_config::{
@@ -23,7 +23,6 @@ use countersign_config::{
     },
     load::load_text,
 };
-use countersign_domain::changes::{LineOp, diff::compare_lines};
 use countersign_protocol::redact::redact;
 use countersign_runtime::background;
 
@@ -179,7 +178,7 @@ pub fn prepare_edit<C: FileChange>(
         Ok(loaded) => Some(loaded),
         Err(FileEditError::Invalid(problems)) => {
             let old = load_text(file.path(), file.text(), flags, env).err();
-            let old = old.map(|error| Problem::from_config_error(&error)).unwrap_or_default();
+            let old = old.map(Problem::from_config_error).unwrap_or_default();
             let is_new =
                 |problem: &Problem| !old.iter().any(|old| (&old.key, &old.message) == (&problem.key, &problem.message));
             if problems.iter().any(is_new) {
@@ -200,8 +199,8 @@ fn validate<C: FileChange>(
     flags: &Flags,
     env: &Environment,
 ) -> Result<LoadedConfig, FileEditError> {
-    let loaded = load_text(path, text, flags, env)
-        .map_err(|error| FileEditError::Invalid(Problem::from_config_error(&error)))?;
+    let loaded =
+        load_text(path, text, flags, env).map_err(|error| FileEditError::Invalid(Problem::from_config_error(error)))?;
     if loaded.source_file(C::KEY).is_none() {
         let setting = loaded.settings.iter().find(|setting| setting.key == C::KEY);
         let origin = setting.map_or(String::new(), |setting| setting.origin.to_string());
@@ -215,23 +214,14 @@ fn diff_lines<C: FileChange>(text: &str, changes: &C) -> Vec<DiffLine> {
     let hidden = hide_secrets_in_file(text).and_then(|before| Ok((changes.apply_masked(&before)?, before)));
     // In a file whose secrets cannot be masked, only the new lines are shown.
     let (after, before) = hidden.unwrap_or_else(|_| (changes.to_yaml(text), String::new()));
-    let (before, after) = (section_lines(&before, C::KEY), section_lines(&after, C::KEY));
-    let lines = compare_lines(&before, &after);
-    let is_changed: Vec<bool> = lines.iter().map(|(op, _)| *op != LineOp::Equal).collect();
+    let lines = diff_texts(&section_lines(&before, C::KEY), &section_lines(&after, C::KEY));
+    let is_changed: Vec<bool> = lines.iter().map(|line| line.op != ConfigLineOp::Same).collect();
     let is_near = |index: usize| {
         let end = (index + CONTEXT_LINES + 1).min(is_changed.len());
         is_changed.get(index.saturating_sub(CONTEXT_LINES)..end).is_some_and(|near| near.contains(&true))
     };
-    let near_lines = lines.iter().enumerate().filter(|(index, _)| is_near(*index));
-    let near_lines = near_lines.map(|(_, (op, line))| DiffLine {
-        op: match op {
-            LineOp::Delete => ConfigLineOp::Removed,
-            LineOp::Insert => ConfigLineOp::Added,
-            _ => ConfigLineOp::Same,
-        },
-        text: redact(line.trim_end_matches(['\n', '\r'])).into_owned(),
-    });
-    near_lines.collect()
+    let near_lines = lines.into_iter().enumerate().filter(|(index, _)| is_near(*index));
+    near_lines.map(|(_, DiffLine { op, text })| DiffLine { op, text: redact(&text).into_owned() }).collect()
 }
 
 /// Returns the lines of the top-level section with this key. The lines of other sections may have secrets in plain text.
@@ -245,12 +235,7 @@ fn section_lines(text: &str, key: &str) -> String {
         }
         is_inside
     };
-    let mut lines: String = text.split_inclusive('\n').filter(is_shown).collect();
-    // Without a line break at its end, the last line would differ if another line follows it.
-    if !lines.is_empty() && !lines.ends_with('\n') {
-        lines.push('\n');
-    }
-    lines
+    text.split_inclusive('\n').filter(is_shown).collect()
 }
 
 /// The effects of an edit, for people.

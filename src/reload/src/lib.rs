@@ -55,9 +55,7 @@ use self::{
     settings_view::{ActiveSetting, SettingsView},
     status::{Problem, ReloadEffect, log_changes},
 };
-use countersign_config::{
-    Config, ConfigError, Environment, Flags, LoadedConfig, UpstreamConfig, load, reader::Setting,
-};
+use countersign_config::{Config, Environment, Flags, LoadedConfig, UpstreamConfig, load, reader::Setting};
 use countersign_runtime::background;
 use countersign_store::PolicySnapshot;
 
@@ -137,6 +135,13 @@ struct State {
     is_unsaved: bool,
 }
 
+impl State {
+    fn active_settings(&self, settings_at_start: &[Setting]) -> Vec<ActiveSetting> {
+        let pending = self.pending.as_ref().map(|(pending, _)| pending);
+        self.settings_view.active_settings(settings_at_start, &self.in_force, pending, &self.needs_restart)
+    }
+}
+
 impl Reloader {
     /// Starts with the initial configuration, which is in force already.
     #[must_use]
@@ -198,9 +203,7 @@ impl Reloader {
     /// Returns the settings in force, key by key, with their pending changes.
     #[must_use]
     pub fn settings(&self) -> Vec<ActiveSetting> {
-        let state = self.state.lock();
-        let pending = state.pending.as_ref().map(|(pending, _)| pending);
-        state.settings_view.active_settings(&self.settings_at_start, &state.in_force, pending, &state.needs_restart)
+        self.state.lock().active_settings(&self.settings_at_start)
     }
 
     /// Returns the status that `GET /api/reload` reports.
@@ -338,7 +341,7 @@ impl Reloader {
                     remedy: "Put the file back; until then the old configuration stays in force.".to_owned(),
                 }]);
             }
-            load(&source.flags, &source.env).map_err(|error: ConfigError| Problem::from_config_error(&error))
+            load(&source.flags, &source.env).map_err(Problem::from_config_error)
         });
         load_task.await.unwrap_or_else(|error| Err(vec![Problem::not_applicable(error.to_string())]))
     }

@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use countersign_domain::changes::{LineOp, diff::compare_lines};
+
 /// A change through which a new configuration lets more calls through than the old one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Loosening {
@@ -116,6 +118,23 @@ pub enum ConfigLineOp {
 pub struct DiffLine {
     pub op: ConfigLineOp,
     pub text: String,
+}
+
+/// Compares two texts line by line. The lines have no line breaks.
+pub(crate) fn diff_texts(before: &str, after: &str) -> Vec<DiffLine> {
+    // Without a line break at its end, the last line would differ if another line follows it.
+    let with_line_break =
+        |text: &str| if text.is_empty() || text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") };
+    let (before, after) = (with_line_break(before), with_line_break(after));
+    let lines = compare_lines(&before, &after).into_iter().map(|(op, line)| {
+        let op = match op {
+            LineOp::Delete => ConfigLineOp::Removed,
+            LineOp::Insert => ConfigLineOp::Added,
+            _ => ConfigLineOp::Same,
+        };
+        DiffLine { op, text: line.trim_end_matches(['\n', '\r']).to_owned() }
+    });
+    lines.collect()
 }
 
 /// The difference between the value in force of a key and its pending value in the file.

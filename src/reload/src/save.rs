@@ -48,10 +48,7 @@ impl Reloader {
         let snapshot = {
             let salt = &self.salt;
             let mut state = self.state.lock();
-            let pending = state.pending.as_ref().map(|(pending, _)| pending);
-            let view = &state.settings_view;
-            let settings =
-                view.active_settings(&self.settings_at_start, &state.in_force, pending, &state.needs_restart);
+            let settings = state.active_settings(&self.settings_at_start);
             let digest = digest::digest(&state.in_force, salt);
             let mut config = Config::clone(&state.in_force);
             config.upstreams.extend(state.suspended.iter().cloned());

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::pending::{ConfigLineOp, DiffLine, Loosening, PendingPolicy, ValueDiff};
+use super::pending::{ConfigLineOp, Loosening, PendingPolicy, ValueDiff, diff_texts};
 use countersign_config::{Config, reader::Setting, show};
-use countersign_domain::changes::{LineOp, diff::compare_lines};
 
 /// Maximum number of lines in the diff of one key.
 const MAX_LINES: usize = 400;
@@ -158,26 +157,14 @@ impl SettingsView {
 
 fn value_diff(key: &str, before: &str, after: &str) -> ValueDiff {
     let mut has_cut_line = false;
-    // Without a line break at its end, the last line would differ if another line follows it.
-    let with_line_break =
-        |text: &str| if text.is_empty() || text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") };
-    let mut lines: Vec<DiffLine> = compare_lines(&with_line_break(before), &with_line_break(after))
-        .into_iter()
-        .map(|(op, line)| {
-            let op = match op {
-                LineOp::Delete => ConfigLineOp::Removed,
-                LineOp::Insert => ConfigLineOp::Added,
-                _ => ConfigLineOp::Same,
-            };
-            let text = line.trim_end_matches(['\n', '\r']);
-            let mut truncated_text: String = text.chars().take(MAX_LINE_CHARS).collect();
-            if truncated_text.len() < text.len() {
-                truncated_text.push('…');
-                has_cut_line |= op != ConfigLineOp::Same;
-            }
-            DiffLine { op, text: truncated_text }
-        })
-        .collect();
+    let mut lines = diff_texts(before, after);
+    for line in &mut lines {
+        if let Some((end, _)) = line.text.char_indices().nth(MAX_LINE_CHARS) {
+            line.text.truncate(end);
+            line.text.push('…');
+            has_cut_line |= line.op != ConfigLineOp::Same;
+        }
+    }
     // If there is no room for all lines, the unchanged ones are left out.
     if lines.len() > MAX_LINES {
         lines.retain(|line| line.op != ConfigLineOp::Same);

@@ -87,17 +87,6 @@ impl ReloadOutcome {
     }
 }
 
-impl From<&error::Problem> for Problem {
-    fn from(problem: &error::Problem) -> Self {
-        Self {
-            place: problem.origin.to_string(),
-            key: problem.key.clone(),
-            message: problem.message.clone(),
-            remedy: problem.remedy.clone(),
-        }
-    }
-}
-
 impl Problem {
     /// Describes a valid configuration that cannot take effect.
     pub(super) fn not_applicable(message: String) -> Self {
@@ -116,8 +105,12 @@ impl Problem {
         }
     }
 
-    pub(super) fn from_config_error(error: &ConfigError) -> Vec<Self> {
-        error.problems.iter().map(Self::from).collect()
+    pub(super) fn from_config_error(error: ConfigError) -> Vec<Self> {
+        let convert = |error::Problem { origin, key, message, remedy }| {
+            let place = origin.to_string();
+            Self { place, key, message, remedy }
+        };
+        error.problems.into_iter().map(convert).collect()
     }
 }
 
