@@ -42,58 +42,43 @@ impl CompressedText {
     }
 }
 
-/// Embeds a file of `config`.
-macro_rules! compressed_file {
-    ($path:literal) => {
-        CompressedText(include_bytes!(concat!(env!("OUT_DIR"), "/", $path)))
+/// Embeds the files of the set with this name. Everything by which its server is recognized must be added.
+macro_rules! recipe_set {
+    ($name:literal) => {
+        RecipeSet {
+            name: $name,
+            yaml: CompressedText(include_bytes!(concat!(env!("OUT_DIR"), "/previews/", $name, ".yaml"))),
+            reads: CompressedText(include_bytes!(concat!(env!("OUT_DIR"), "/reads/", $name, ".yaml"))),
+            aliases: &[],
+            addresses: &[],
+            own_name: "",
+        }
     };
 }
 
 pub static SHIPPED_RECIPE_SETS: [RecipeSet; 20] = [
     RecipeSet {
-        name: "atlassian",
-        yaml: compressed_file!("previews/atlassian.yaml"),
-        reads: compressed_file!("reads/atlassian.yaml"),
         aliases: &["mcp-atlassian", "mcp_atlassian", "ghcr.io/sooperset/mcp-atlassian"],
-        addresses: &[],
         own_name: "Atlassian MCP",
+        ..recipe_set!("atlassian")
     },
     RecipeSet {
-        name: "atlassian-hosted",
-        yaml: compressed_file!("previews/atlassian-hosted.yaml"),
-        reads: compressed_file!("reads/atlassian-hosted.yaml"),
-        aliases: &[],
         addresses: &["https://mcp.atlassian.com"],
         own_name: "atlassian-mcp-server",
+        ..recipe_set!("atlassian-hosted")
     },
     RecipeSet {
-        name: "dbhub",
-        yaml: compressed_file!("previews/dbhub.yaml"),
-        reads: compressed_file!("reads/dbhub.yaml"),
         aliases: &["@bytebase/dbhub", "dbhub", "bytebase/dbhub"],
-        addresses: &[],
         own_name: "DBHub MCP Server",
+        ..recipe_set!("dbhub")
     },
     RecipeSet {
-        name: "filesystem",
-        yaml: compressed_file!("previews/filesystem.yaml"),
-        reads: compressed_file!("reads/filesystem.yaml"),
         aliases: &["@modelcontextprotocol/server-filesystem", "mcp-server-filesystem", "mcp/filesystem"],
-        addresses: &[],
         own_name: "secure-filesystem-server",
+        ..recipe_set!("filesystem")
     },
+    RecipeSet { aliases: &["mcp-server-git", "mcp_server_git", "mcp/git"], own_name: "mcp-git", ..recipe_set!("git") },
     RecipeSet {
-        name: "git",
-        yaml: compressed_file!("previews/git.yaml"),
-        reads: compressed_file!("reads/git.yaml"),
-        aliases: &["mcp-server-git", "mcp_server_git", "mcp/git"],
-        addresses: &[],
-        own_name: "mcp-git",
-    },
-    RecipeSet {
-        name: "github",
-        yaml: compressed_file!("previews/github.yaml"),
-        reads: compressed_file!("reads/github.yaml"),
         aliases: &[
             "ghcr.io/github/github-mcp-server",
             "github-mcp-server",
@@ -101,27 +86,19 @@ pub static SHIPPED_RECIPE_SETS: [RecipeSet; 20] = [
         ],
         addresses: &["https://api.githubcopilot.com/mcp"],
         own_name: "github-mcp-server",
+        ..recipe_set!("github")
     },
     RecipeSet {
-        name: "gitlab",
-        yaml: compressed_file!("previews/gitlab.yaml"),
-        reads: compressed_file!("reads/gitlab.yaml"),
         aliases: &["@zereight/mcp-gitlab", "mcp-gitlab", "zereight-mcp-gitlab", "zereight050/gitlab-mcp"],
-        addresses: &[],
         own_name: "zereight-gitlab-mcp-server",
+        ..recipe_set!("gitlab")
     },
     RecipeSet {
-        name: "google-workspace",
-        yaml: compressed_file!("previews/google-workspace.yaml"),
-        reads: compressed_file!("reads/google-workspace.yaml"),
         aliases: &["workspace-mcp", "workspace_mcp", "ghcr.io/taylorwilsdon/google_workspace_mcp"],
-        addresses: &[],
         own_name: "google_workspace",
+        ..recipe_set!("google-workspace")
     },
     RecipeSet {
-        name: "kubernetes",
-        yaml: compressed_file!("previews/kubernetes.yaml"),
-        reads: compressed_file!("reads/kubernetes.yaml"),
         aliases: &[
             "kubernetes-mcp-server",
             "kubernetes-mcp-server-linux-amd64",
@@ -131,61 +108,40 @@ pub static SHIPPED_RECIPE_SETS: [RecipeSet; 20] = [
             "mcp-server-kubernetes",
             "flux159/mcp-server-kubernetes",
         ],
-        addresses: &[],
         own_name: "kubernetes-mcp-server",
+        ..recipe_set!("kubernetes")
     },
     RecipeSet {
-        name: "linear",
-        yaml: compressed_file!("previews/linear.yaml"),
-        reads: compressed_file!("reads/linear.yaml"),
-        aliases: &[],
         addresses: &["https://mcp.linear.app/mcp", "https://mcp.linear.app/sse"],
         own_name: "Linear",
+        ..recipe_set!("linear")
     },
     RecipeSet {
-        name: "memory",
-        yaml: compressed_file!("previews/memory.yaml"),
-        reads: compressed_file!("reads/memory.yaml"),
         aliases: &["@modelcontextprotocol/server-memory", "mcp-server-memory", "mcp/memory"],
-        addresses: &[],
         own_name: "memory-server",
+        ..recipe_set!("memory")
     },
     RecipeSet {
-        name: "mongodb",
-        yaml: compressed_file!("previews/mongodb.yaml"),
-        reads: compressed_file!("reads/mongodb.yaml"),
         aliases: &["mongodb-mcp-server", "mongodb/mongodb-mcp-server"],
-        addresses: &[],
         own_name: "MongoDB MCP Server",
+        ..recipe_set!("mongodb")
     },
     RecipeSet {
-        name: "notion",
-        yaml: compressed_file!("previews/notion.yaml"),
-        reads: compressed_file!("reads/notion.yaml"),
         aliases: &["@notionhq/notion-mcp-server", "notion-mcp-server", "mcp/notion"],
-        addresses: &[],
         own_name: "Notion API",
+        ..recipe_set!("notion")
     },
     RecipeSet {
-        name: "notion-hosted",
-        yaml: compressed_file!("previews/notion-hosted.yaml"),
-        reads: compressed_file!("reads/notion-hosted.yaml"),
-        aliases: &[],
         addresses: &["https://mcp.notion.com/mcp", "https://mcp.notion.com/sse"],
         own_name: "Notion MCP",
+        ..recipe_set!("notion-hosted")
     },
     RecipeSet {
-        name: "playwright",
-        yaml: compressed_file!("previews/playwright.yaml"),
-        reads: compressed_file!("reads/playwright.yaml"),
         aliases: &["@playwright/mcp", "playwright-mcp", "mcr.microsoft.com/playwright/mcp", "mcp/playwright"],
-        addresses: &[],
         own_name: "Playwright",
+        ..recipe_set!("playwright")
     },
     RecipeSet {
-        name: "slack",
-        yaml: compressed_file!("previews/slack.yaml"),
-        reads: compressed_file!("reads/slack.yaml"),
         aliases: &[
             "slack-mcp-server",
             "slack-mcp-server-linux-amd64",
@@ -193,40 +149,26 @@ pub static SHIPPED_RECIPE_SETS: [RecipeSet; 20] = [
             "slack-mcp-server-darwin-arm64",
             "ghcr.io/korotovsky/slack-mcp-server",
         ],
-        addresses: &[],
         own_name: "Slack MCP Server",
+        ..recipe_set!("slack")
     },
+    RecipeSet { addresses: &["https://mcp.slack.com/mcp"], own_name: "Slack", ..recipe_set!("slack-hosted") },
     RecipeSet {
-        name: "slack-hosted",
-        yaml: compressed_file!("previews/slack-hosted.yaml"),
-        reads: compressed_file!("reads/slack-hosted.yaml"),
-        aliases: &[],
-        addresses: &["https://mcp.slack.com/mcp"],
-        own_name: "Slack",
-    },
-    RecipeSet {
-        name: "sqlite",
-        yaml: compressed_file!("previews/sqlite.yaml"),
-        reads: compressed_file!("reads/sqlite.yaml"),
         aliases: &["mcp-server-sqlite", "mcp_server_sqlite", "mcp/sqlite"],
-        addresses: &[],
         own_name: "sqlite",
+        ..recipe_set!("sqlite")
     },
     RecipeSet {
-        name: "stripe",
-        yaml: compressed_file!("previews/stripe.yaml"),
-        reads: compressed_file!("reads/stripe.yaml"),
         aliases: &["@stripe/mcp"],
         addresses: &["https://mcp.stripe.com"],
         own_name: "stripe-mcp",
+        ..recipe_set!("stripe")
     },
     RecipeSet {
-        name: "supabase",
-        yaml: compressed_file!("previews/supabase.yaml"),
-        reads: compressed_file!("reads/supabase.yaml"),
         aliases: &["@supabase/mcp-server-supabase", "mcp-server-supabase"],
         addresses: &["https://mcp.supabase.com/mcp"],
         own_name: "supabase",
+        ..recipe_set!("supabase")
     },
 ];
 
@@ -322,6 +264,7 @@ mod tests {
         assert_eq!(files, SHIPPED_RECIPE_SETS.each_ref().map(|set| set.name));
         for shipped in &SHIPPED_RECIPE_SETS {
             assert!(!shipped.aliases.is_empty() || !shipped.addresses.is_empty(), "{}", shipped.name);
+            assert!(!shipped.own_name.is_empty(), "{}", shipped.name);
             for word in shipped.aliases {
                 assert_eq!(set("npx", &[word]), Some(shipped.name), "{word}");
             }
