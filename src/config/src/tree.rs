@@ -205,12 +205,6 @@ impl<'de> Visitor<'de> for NodeVisitor {
     fn visit_unit<E>(self) -> Result<Node, E> {
         Ok(Node::Null)
     }
-    fn visit_none<E>(self) -> Result<Node, E> {
-        Ok(Node::Null)
-    }
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
-        deserializer.deserialize_any(self)
-    }
     fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
         Ok(Node::Bool(value))
     }
@@ -219,12 +213,6 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
     fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
         Ok(Node::Int(value.into()))
-    }
-    fn visit_i128<E>(self, value: i128) -> Result<Node, E> {
-        Ok(Node::Int(value))
-    }
-    fn visit_u128<E>(self, value: u128) -> Result<Node, E> {
-        Ok(i128::try_from(value).map_or(Node::Float(f64::MAX), Node::Int))
     }
     fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
         Ok(Node::Float(value))
