@@ -13,7 +13,7 @@ use countersign_protocol::suggest;
 
 use super::{
     AuthMode, Config, OAuthGrant, UpstreamOAuth,
-    error::{Origin, Problem, quoted, quoted_key},
+    error::{Origin, quoted, quoted_key},
     reader::Reader,
     terms, units,
     values::{MAX_NAME_CHARS, ValueError, check_visible_name, is_visible_text},
@@ -157,63 +157,59 @@ pub(super) fn check_log_filter(text: &str) -> Result<(), ValueError> {
     }
 }
 
-/// Returns the problems that values have only together, and those of files that cannot be read.
-pub(super) fn find_conflicts(config: &Config, r: &Reader) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    let mut report = |key: &str, message: String, remedy: &str| {
-        let origin = r.origin(key);
-        problems.push(Problem { origin, key: Some(key.to_owned()), message, remedy: remedy.to_owned() });
-    };
-    find_tls_conflicts(config, r, &mut report);
-    find_listener_conflicts(config, &mut report);
-    find_auth_conflicts(config, &mut report);
-    find_policy_conflicts(config, r, &mut report);
-    find_limit_conflicts(config, r, &mut report);
-    problems
+/// Reports the problems that values have only together, and those of files that cannot be read.
+pub(super) fn report_conflicts(config: &Config, r: &mut Reader) {
+    report_tls_conflicts(config, r);
+    report_listener_conflicts(config, r);
+    report_auth_conflicts(config, r);
+    report_policy_conflicts(config, r);
+    report_limit_conflicts(config, r);
 }
 
-fn find_tls_conflicts(config: &Config, r: &Reader, report: &mut impl FnMut(&str, String, &str)) {
+fn report_tls_conflicts(config: &Config, r: &mut Reader) {
     let is_set = |key: &str| r.settings.iter().any(|s| s.key == key && s.value != "null");
-    if is_set("tls.cert") != is_set("tls.key") {
-        let (has, lacks) = if is_set("tls.cert") { ("tls.cert", "tls.key") } else { ("tls.key", "tls.cert") };
-        report(has, format!("{lacks} is missing"), "Give both, or neither.");
+    let (has, lacks) = if is_set("tls.cert") { ("tls.cert", "tls.key") } else { ("tls.key", "tls.cert") };
+    if is_set(has) && !is_set(lacks) {
+        r.report_at_origin(has, format!("{lacks} is missing"), "Give both, or neither.");
     }
     if let Some(tls) = &config.tls {
         for (key, path) in [("tls.cert", &tls.cert), ("tls.key", &tls.key)] {
             if let Err(error) = std::fs::metadata(path) {
-                report(key, format!("{} cannot be read: {error}", path.display()), "Name an existing PEM file.");
+                let message = format!("{} cannot be read: {error}", path.display());
+                r.report_at_origin(key, message, "Name an existing PEM file.");
             }
         }
     }
 }
 
-fn find_listener_conflicts(config: &Config, report: &mut impl FnMut(&str, String, &str)) {
+fn report_listener_conflicts(config: &Config, r: &mut Reader) {
     if config.listen.ip().is_loopback() {
         return;
     }
     if config.auth.mode != AuthMode::Keys {
         let message = format!("{} can be reached by other machines, and auth.mode is local", config.listen);
-        report("listen", message, "Set auth.mode: keys, or listen on 127.0.0.1.");
+        r.report_at_origin("listen", message, "Set auth.mode: keys, or listen on 127.0.0.1.");
     }
     if config.tls.is_none() && !config.behind_tls_proxy {
         let message =
             format!("{} can be reached by other machines, and the connection is not encrypted", config.listen);
-        report("listen", message, "Set tls.cert and tls.key, or behind_tls_proxy: true if a proxy in front does TLS.");
+        let remedy = "Set tls.cert and tls.key, or behind_tls_proxy: true if a proxy in front does TLS.";
+        r.report_at_origin("listen", message, remedy);
     }
 }
 
-/// Finds conflicts of keys, sign-in and the authorization at servers.
-fn find_auth_conflicts(config: &Config, report: &mut impl FnMut(&str, String, &str)) {
+/// Reports conflicts of keys, sign-in and the authorization at servers.
+fn report_auth_conflicts(config: &Config, r: &mut Reader) {
     if config.token_key.is_some() && config.key_file.is_some() {
-        report("secrets.key", "secrets.key_file names a key, too".to_owned(), "Take out one of the two.");
+        r.report_at_origin("secrets.key", "secrets.key_file names a key, too".to_owned(), "Take out one of the two.");
     }
     if !config.auth.tokens.is_empty() && config.public_url.is_none() {
         let message = "public_url is missing, and clients look up the issuers below it".to_owned();
-        report("auth.tokens", message, "Set public_url to the address of this gateway.");
+        r.report_at_origin("auth.tokens", message, "Set public_url to the address of this gateway.");
     }
     if config.auth.oidc.is_some() && config.public_url.is_none() {
         let message = "public_url is missing, and the identity provider sends people back to it".to_owned();
-        report("auth.oidc", message, "Set public_url to the address of this gateway.");
+        r.report_at_origin("auth.oidc", message, "Set public_url to the address of this gateway.");
     }
     for server in &config.upstreams {
         // The single user of `auth.mode: local` does not sign in with the identity provider.
@@ -224,49 +220,41 @@ fn find_auth_conflicts(config: &Config, report: &mut impl FnMut(&str, String, &s
         if server.oauth.as_ref().is_some_and(has_no_token) {
             let message = "nobody signs in with an identity provider that could vouch for them".to_owned();
             let key = format!("mcpServers.{}.oauth.grant", quoted_key(&server.name));
-            report(&key, message, "Set auth.oidc and auth.mode: keys, or subject_token_file here.");
+            r.report_at_origin(&key, message, "Set auth.oidc and auth.mode: keys, or subject_token_file here.");
         }
     }
 }
 
-fn find_policy_conflicts(config: &Config, r: &Reader, report: &mut impl FnMut(&str, String, &str)) {
+fn report_policy_conflicts(config: &Config, r: &mut Reader) {
     let issuers: BTreeSet<&str> = config.auth.issuers().collect();
     for (name, members) in &config.policy.groups {
         let is_ambiguous = |member: &GroupMember| matches!(member, GroupMember::ClaimGroup { issuer: None, .. });
         if issuers.len() > 1 && members.iter().any(is_ambiguous) {
             let message = format!("{} names a claim_group without its issuer, and there are several", quoted(name));
-            report("policy.groups", message, "Write { claim_group: [ISSUER, GROUP] }.");
+            r.report_at_origin("policy.groups", message, "Write { claim_group: [ISSUER, GROUP] }.");
         }
     }
     for name in config.policy.groups.keys().filter(|name| Role::parse(name).is_some()) {
-        report("policy.groups", format!("{} is a role", quoted(name)), "Give the group another name.");
+        r.report_at_origin("policy.groups", format!("{} is a role", quoted(name)), "Give the group another name.");
     }
     if let Err((message, remedy)) = terms::check_reviewers(&config.policy.review, &config.policy.groups) {
         let has_default_reviewers = r.origin("policy.review.reviewers") == Origin::Default;
-        report(
-            if has_default_reviewers { "policy.review.quorum" } else { "policy.review.reviewers" },
-            message,
-            &remedy,
-        );
+        let key = if has_default_reviewers { "policy.review.quorum" } else { "policy.review.reviewers" };
+        r.report_at_origin(key, message, &remedy);
     }
     if let Err((message, remedy)) = terms::check_escalation(&config.policy.review, &config.policy.groups) {
-        report("policy.review.escalate", message, &remedy);
+        r.report_at_origin("policy.review.escalate", message, &remedy);
     }
 }
 
-fn find_limit_conflicts(config: &Config, r: &Reader, report: &mut impl FnMut(&str, String, &str)) {
-    // A problem of two conflicting keys is reported for the one that was set.
-    let choose_set_key = |first: &'static str, second: &'static str| {
-        if r.origin(first) == Origin::Default { second } else { first }
-    };
+fn report_limit_conflicts(config: &Config, r: &mut Reader) {
     let limits = &config.limits;
     if limits.batch_concurrency > limits.max_batch {
         let message = format!(
             "limits.batch_concurrency, {}, is more than limits.max_batch, {}",
             limits.batch_concurrency, limits.max_batch
         );
-        let key = choose_set_key("limits.batch_concurrency", "limits.max_batch");
-        report(key, message, "Lower the one, or raise the other.");
+        report_conflicting_limits(r, "limits.batch_concurrency", "limits.max_batch", message);
     }
     let transports = &config.transports;
     let sizes = [
@@ -279,9 +267,15 @@ fn find_limit_conflicts(config: &Config, r: &Reader, report: &mut impl FnMut(&st
             let show = |bytes: usize| units::show_size(bytes as u64);
             let message =
                 format!("{key}, {}, is more than limits.outbox_bytes, {}", show(size), show(limits.outbox_bytes));
-            report(choose_set_key(key, "limits.outbox_bytes"), message, "Lower the one, or raise the other.");
+            report_conflicting_limits(r, key, "limits.outbox_bytes", message);
         }
     }
+}
+
+/// Reports a problem of two conflicting limits for the one that was set.
+fn report_conflicting_limits(r: &mut Reader, first: &str, second: &str, message: String) {
+    let key = if r.origin(first) == Origin::Default { second } else { first };
+    r.report_at_origin(key, message, "Lower the one, or raise the other.");
 }
 
 /// Returns one sentence for each setting that is allowed but probably unintended.

@@ -1,6 +1,10 @@
 //! Problems of a configuration. Each names the origin of the value, the key and the remedy.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// The error of a value: a message and a remedy.
 pub type ValueError = (String, String);
@@ -18,6 +22,13 @@ pub enum Origin {
     Flag(&'static str),
     /// The configuration that was in force when the last gateway ended.
     PreviousRun,
+}
+
+impl Origin {
+    /// Returns the origin of a problem with a whole file.
+    pub(super) fn whole_file(path: &Path) -> Self {
+        Self::File { path: Arc::new(path.to_owned()), line: 0, column: 0 }
+    }
 }
 
 impl fmt::Display for Origin {
@@ -56,23 +67,22 @@ impl fmt::Display for Problem {
 }
 
 /// All problems of a configuration that cannot be used. The process exits with code 78.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the configuration cannot be used{}",
+    .problems.iter().map(|problem| format!("\n  {problem}")).collect::<String>()
+)]
 pub struct ConfigError {
     /// The problems; never empty.
     pub problems: Vec<Problem>,
 }
 
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the configuration cannot be used")?;
-        for problem in &self.problems {
-            write!(f, "\n  {problem}")?;
-        }
-        Ok(())
+impl ConfigError {
+    /// Fails if there is a problem.
+    pub(super) fn check(problems: Vec<Problem>) -> Result<(), Self> {
+        if problems.is_empty() { Ok(()) } else { Err(Self { problems }) }
     }
 }
-
-impl std::error::Error for ConfigError {}
 
 impl From<Problem> for ConfigError {
     fn from(problem: Problem) -> Self {

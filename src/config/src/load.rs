@@ -5,7 +5,7 @@ mod layers;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, LazyLock},
+    sync::LazyLock,
 };
 
 use self::layers::Layers;
@@ -117,8 +117,7 @@ pub fn variable_name(key: &str) -> String {
 
 /// Returns the built-in defaults.
 pub(super) fn default_config(env: &Environment) -> Config {
-    let layers = Layers::new();
-    read::config(&mut Reader::new(layers.values, env.clone()))
+    read::config(&mut Layers::new().into_reader(env.clone()))
 }
 
 /// The settings of the data directory and the store.
@@ -211,12 +210,10 @@ fn read_sections<T>(
         layers.add_config_file(path, &text);
     }
     layers.add_overrides(flags, env);
-    let mut reader = Reader::new(layers.values, env.clone());
+    layers.problems.retain(|problem| sections.iter().any(|section| may_concern(problem, section)));
+    let mut reader = layers.into_reader(env.clone());
     let value = read(&mut reader);
-    let mut problems = layers.problems;
-    problems.retain(|problem| sections.iter().any(|section| may_concern(problem, section)));
-    problems.append(&mut reader.problems);
-    if problems.is_empty() { Ok(value) } else { Err(ConfigError { problems }) }
+    ConfigError::check(reader.problems).map(|()| value)
 }
 
 /// Returns `true` if the problem may concern the section: it names a key there, a possible misspelling of the section,
@@ -272,11 +269,9 @@ pub fn policy_from_values(values: &BTreeMap<String, String>) -> Result<(PolicyCo
     let text = show::listing(&values.iter().map(line).collect::<Vec<_>>());
     let mut layers = Layers::new();
     layers.add_file(&text, &|_, _| Origin::PreviousRun, Path::new("/"));
-    let mut reader = Reader::new(layers.values, Environment::new(Path::new("/"), &[]));
+    let mut reader = layers.into_reader(Environment::new(Path::new("/"), &[]));
     let policy = read::policy(&mut reader);
-    let mut problems = layers.problems;
-    problems.append(&mut reader.problems);
-    if problems.is_empty() { Ok((policy, reader.settings)) } else { Err(ConfigError { problems }) }
+    ConfigError::check(reader.problems).map(|()| (policy, reader.settings))
 }
 
 /// Loads and validates the whole configuration. Reads only the configuration file, and the certificates and credentials that it
@@ -301,9 +296,9 @@ pub fn load(flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigErro
 /// As [`load`].
 pub fn load_text(path: &Path, text: &str, flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigError> {
     if text.len() as u64 > MAX_FILE_BYTES {
-        let origin = Origin::File { path: Arc::new(path.to_owned()), line: 0, column: 0 };
+        let (origin, remedy) = (Origin::whole_file(path), "Take something out.".to_owned());
         let message = "the configuration file would be larger than 1 MiB".to_owned();
-        return Err(Problem { origin, key: None, message, remedy: "Take something out.".to_owned() }.into());
+        return Err(Problem { origin, key: None, message, remedy }.into());
     }
     load_file(Some((path.to_owned(), strip_byte_order_mark(text).to_owned())), flags, &env.with_own_record())
 }
@@ -316,21 +311,17 @@ fn load_file(file: Option<(PathBuf, String)>, flags: &Flags, env: &Environment) 
     }
     let file_has_keys = layers.values.values().any(|value| matches!(value.origin, Origin::File { .. }));
     layers.add_overrides(flags, env);
-    let mut reader = Reader::new(layers.values, env.clone());
+    let mut reader = layers.into_reader(env.clone());
     let config = read::config(&mut reader);
-    let mut problems = layers.problems;
-    problems.append(&mut reader.problems);
     // Defaults replace values that cannot be read, so a conflict with such a default would be reported as well.
-    if problems.is_empty() {
-        problems = check::find_conflicts(&config, &reader);
+    if reader.problems.is_empty() {
+        check::report_conflicts(&config, &mut reader);
     }
     // Without the data directory, the gateway's own files are not known.
-    if problems.iter().all(|problem| problem.key.as_deref() != Some("data")) {
-        problems.extend(own_files::find_problems(&config, lookup_path.as_deref(), &reader));
+    if reader.problems.iter().all(|problem| problem.key.as_deref() != Some("data")) {
+        own_files::report_access(&config, lookup_path.as_deref(), &mut reader);
     }
-    if !problems.is_empty() {
-        return Err(ConfigError { problems });
-    }
+    ConfigError::check(std::mem::take(&mut reader.problems))?;
     let mut warnings = check::find_warnings(&config, &reader);
     warnings.append(&mut reader.warnings);
     let secrets = secrets::collect_secrets(&config, &reader.env);
@@ -382,10 +373,10 @@ fn default_config_path(env: &Environment) -> Option<PathBuf> {
 }
 
 fn read_file(path: &Path, named_by: &Origin) -> Result<String, ConfigError> {
-    let origin = Origin::File { path: Arc::new(path.to_owned()), line: 0, column: 0 };
     let named_by_note = if *named_by == Origin::Default { String::new() } else { format!(" (named by {named_by})") };
     let problem = |message: String, remedy: &str| {
-        ConfigError::from(Problem { origin: origin.clone(), key: None, message, remedy: remedy.to_owned() })
+        let (origin, remedy) = (Origin::whole_file(path), remedy.to_owned());
+        ConfigError::from(Problem { origin, key: None, message, remedy })
     };
     let to_read_error = |error: std::io::Error| {
         problem(

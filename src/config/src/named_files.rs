@@ -124,7 +124,7 @@ impl LoadedConfig {
                 report(&key, message, "Name an existing folder.");
             }
         }
-        if problems.is_empty() { Ok(()) } else { Err(ConfigError { problems }) }
+        ConfigError::check(problems)
     }
 
     /// Returns the place that set the key, or the setting that contains it.

@@ -3,37 +3,26 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{
-    Config, UpstreamConfig, UpstreamTarget,
-    error::{Problem, quoted_key},
-    reader::Reader,
-    servers::KEY,
-};
+use super::{Config, UpstreamConfig, UpstreamTarget, error::quoted_key, reader::Reader, servers::KEY};
 
-/// Returns a problem for each server whose program, arguments or working directory overlap with the data directory or
+/// Reports each server whose program, arguments or working directory overlap with the data directory or
 /// contain the configuration file, the file of a key or the tokens of `countersign login`. Servers with `allow_own_files: true`
 /// are skipped.
-pub(super) fn find_problems(config: &Config, file: Option<&Path>, r: &Reader) -> Vec<Problem> {
+pub(super) fn report_access(config: &Config, file: Option<&Path>, r: &mut Reader) {
     let logins = r.env.logins_file().filter(|path| path.exists());
     let keys = config.key_file.as_deref().into_iter().chain(config.tls.as_ref().map(|tls| tls.key.as_path()));
     let files = file.into_iter().chain(keys).chain(logins.as_deref()).map(resolve_path).collect();
     let own_paths = OwnPaths { data: resolve_path(&config.data), files, home: r.env.home() };
-    let mut problems = Vec::new();
     for server in config.upstreams.iter().filter(|server| !server.allow_own_files) {
         let Some((key, covered)) = own_paths.find_covered_path(server) else { continue };
         let name = quoted_key(&server.name);
         let setting = key.split('[').next().unwrap_or_default();
-        problems.push(Problem {
-            origin: r.origin(&format!("{KEY}.{name}.{setting}")),
-            key: Some(format!("{KEY}.{name}.{key}")),
-            message: format!(
-                "the server {name} would get at the gateway's own files: this covers {}",
-                covered.display()
-            ),
-            remedy: "Name other folders, or set allow_own_files: true if it is to read and write them.".to_owned(),
-        });
+        let origin = r.origin(&format!("{KEY}.{name}.{setting}"));
+        let message =
+            format!("the server {name} would get at the gateway's own files: this covers {}", covered.display());
+        let remedy = "Name other folders, or set allow_own_files: true if it is to read and write them.".to_owned();
+        r.report(&format!("{KEY}.{name}.{key}"), origin, (message, remedy));
     }
-    problems
 }
 
 /// The gateway's own paths.

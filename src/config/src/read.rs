@@ -82,7 +82,7 @@ pub(super) fn store(r: &mut Reader) -> Option<StoreServer> {
 fn tls(r: &mut Reader) -> Option<TlsConfig> {
     let cert = r.read("tls.cert", path().or_null());
     let key = r.read("tls.key", path().or_null());
-    // `check::find_conflicts` reports one without the other.
+    // `check::report_conflicts` reports one without the other.
     Some(TlsConfig { cert: cert?, key: key? })
 }
 

@@ -10,7 +10,7 @@ use super::{DEFAULT_TREE, Flags, NON_KEY_VARIABLES, VARIABLE_PREFIX, join_key, l
 use crate::{
     environment::Environment,
     error::{Origin, Problem, quoted, quoted_key},
-    reader::LayerValue,
+    reader::{LayerValue, Reader},
     tree::{self, LocatedNode, Node},
 };
 use countersign_protocol::suggest;
@@ -34,6 +34,11 @@ impl Layers {
             layers
         });
         DEFAULTS.clone()
+    }
+
+    /// Returns a reader of the values that has the problems of the layers.
+    pub fn into_reader(self, env: Environment) -> Reader {
+        Reader::new(self.values, self.problems, env)
     }
 
     pub fn add_config_file(&mut self, path: &Path, text: &str) {

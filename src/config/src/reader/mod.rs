@@ -92,9 +92,8 @@ pub(super) struct MapList {
 }
 
 impl Reader {
-    #[must_use]
-    pub fn new(values: BTreeMap<String, LayerValue>, env: Environment) -> Self {
-        Self { values, env, ..Self::default() }
+    pub(super) fn new(values: BTreeMap<String, LayerValue>, problems: Vec<Problem>, env: Environment) -> Self {
+        Self { values, problems, env, ..Self::default() }
     }
 
     /// Reads the value of a key. Returns the default of its type after reporting a problem.
@@ -225,6 +224,11 @@ impl Reader {
 
     pub(super) fn report(&mut self, key: &str, origin: Origin, (message, remedy): ValueError) {
         self.problems.push(Problem { origin, key: Some(key.to_owned()), message, remedy });
+    }
+
+    /// Reports a problem of a key at the place that set it.
+    pub(super) fn report_at_origin(&mut self, key: &str, message: String, remedy: &str) {
+        self.report(key, self.origin(key), (message, remedy.to_owned()));
     }
 
     /// Returns the origin of a key's value. Keys are written as in problems.

@@ -216,7 +216,7 @@ fn check_uri_slugs(r: &mut Reader, all: &[UpstreamConfig]) {
             let message =
                 format!("the URIs of its resources would begin with {slug}+, as those of {} do", quoted(other));
             let key = format!("{KEY}.{}", quoted_key(&server.name));
-            r.report(&key, r.origin(&key), (message, "Rename one of the two.".to_owned()));
+            r.report_at_origin(&key, message, "Rename one of the two.");
         }
         names_by_slug.entry(slug).or_insert(&server.name);
     }
@@ -233,6 +233,6 @@ fn check_fallbacks(r: &mut Reader, all: &[UpstreamConfig]) {
             _ => continue,
         };
         let key = format!("{KEY}.{}.fallback", quoted_key(&server.name));
-        r.report(&key, r.origin(&key), (message, "Name another server of mcpServers.".to_owned()));
+        r.report_at_origin(&key, message, "Name another server of mcpServers.");
     }
 }
