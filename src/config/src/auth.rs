@@ -12,7 +12,8 @@ use super::{
     error::quoted,
     loopback::is_loopback,
     reader::{MapList, Reader, fields::Fields},
-    values::{ValueError, read_text, read_visible_text, variant, yaml_list, yaml_map, yaml_secret, yaml_text},
+    values::{ValueError, read_text, read_visible_text, variant},
+    yaml::{yaml_list, yaml_map, yaml_secret, yaml_text},
 };
 use countersign_domain::principal::Role;
 use strum::{IntoStaticStr, VariantArray};
@@ -208,7 +209,7 @@ fn read_groups_claim(f: &mut Fields<'_>) -> String {
 
 /// Formats the claim with the groups as in the file, unless it is the default.
 fn show_groups_claim(claim: &str) -> Option<(&'static str, String)> {
-    (claim != DEFAULT_GROUPS_CLAIM).then(|| ("groups", yaml_map([("claim", yaml_text(claim))].into_iter())))
+    (claim != DEFAULT_GROUPS_CLAIM).then(|| ("groups", yaml_map([("claim", yaml_text(claim))])))
 }
 
 /// Formats the roles by group as in the file.
@@ -270,10 +271,10 @@ impl TokenIssuer {
         entries.extend(show_groups_claim(groups_claim));
         if let Some(IntrospectionClient { id, secret_source, .. }) = introspection {
             let client = [("client_id", yaml_text(id)), ("client_secret", yaml_secret(&secret_source.0))];
-            entries.push(("introspection", yaml_map(client.into_iter())));
+            entries.push(("introspection", yaml_map(client)));
         }
         entries.extend(authorities.as_ref().map(authorities::show));
-        yaml_map(entries.into_iter())
+        yaml_map(entries)
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     Authorities,
     error::quoted,
     reader::fields::Fields,
-    values::{yaml_map, yaml_text},
+    yaml::{yaml_map, yaml_text},
 };
 use countersign_net::tls::read_authorities;
 
@@ -38,7 +38,7 @@ pub(super) fn read(f: &mut Fields<'_>, uses_tls: bool) -> Option<Authorities> {
 
 /// Formats the section as in the file.
 pub(super) fn show(authorities: &Authorities) -> (&'static str, String) {
-    ("tls", yaml_map([("ca", yaml_text(&authorities.file.display().to_string()))].into_iter()))
+    ("tls", yaml_map([("ca", yaml_text(&authorities.file.display().to_string()))]))
 }
 
 fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

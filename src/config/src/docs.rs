@@ -13,7 +13,8 @@ use super::{
     reader::{NamedMap, Reader, check_plain_name},
     servers::listing,
     tree::{KeyValue, Node},
-    values::{ValueError, boolean, choice, describe, duration, read_text, yaml_map, yaml_secret, yaml_text},
+    values::{ValueError, boolean, choice, describe, duration, read_text},
+    yaml::{yaml_map, yaml_node, yaml_secret, yaml_text},
 };
 
 /// The keys of a project, and of a model. A test checks that `config/countersign.yaml` documents them.
@@ -81,7 +82,7 @@ const PROJECTS: NamedMap = NamedMap {
     max_entries: 64,
     // The name is part of the URIs of its documents.
     check_name: |name| check_plain_name(name, "project", &['-', '_', '.']),
-    show: |entries| listing::format_block(entries, |_, node| listing::format_flow(node, &yaml_text)),
+    show: |entries| listing::format_block(entries, |_, node| yaml_node(node, &yaml_text)),
 };
 
 pub(super) fn read(r: &mut Reader) -> DocsConfig {
@@ -182,7 +183,7 @@ fn parse_address(text: &str) -> Result<String, ValueError> {
 fn format_model(entries: &[KeyValue]) -> String {
     yaml_map(entries.iter().map(|KeyValue { key, value, .. }| match (key.as_str(), &value.node) {
         ("key", Node::Text(text)) => ("key", yaml_secret(text)),
-        (key, node) => (key, listing::format_flow(node, &yaml_text)),
+        (key, node) => (key, yaml_node(node, &yaml_text)),
     }))
 }
 

@@ -4,7 +4,8 @@ use super::{
     auth::check_issuer,
     error::quoted,
     tree::Node,
-    values::{ValueError, check_visible_name, read_text, read_visible_text, yaml_list, yaml_map, yaml_text},
+    values::{ValueError, check_visible_name, read_text, read_visible_text},
+    yaml::{yaml_list, yaml_map, yaml_text},
 };
 use countersign_domain::{policy::GroupMember, principal::is_subject_name};
 
@@ -54,14 +55,14 @@ pub(super) fn show_member(member: &GroupMember) -> String {
     match member {
         GroupMember::Name(name) => yaml_text(name),
         GroupMember::Subject { issuer, subject } => {
-            yaml_map([("subject", yaml_list(&[issuer.clone(), subject.clone()]))].into_iter())
+            yaml_map([("subject", yaml_list(&[issuer.clone(), subject.clone()]))])
         }
         GroupMember::ClaimGroup { issuer, group } => {
             let value = match issuer {
                 Some(issuer) => yaml_list(&[issuer.clone(), group.clone()]),
                 None => yaml_text(group),
             };
-            yaml_map([("claim_group", value)].into_iter())
+            yaml_map([("claim_group", value)])
         }
     }
 }

@@ -37,6 +37,7 @@ pub mod upstreams;
 mod values;
 pub mod variables;
 mod webhooks;
+mod yaml;
 
 use std::{
     collections::BTreeMap,

@@ -4,7 +4,7 @@ use super::{
     Config, groups,
     reader::Setting,
     rules,
-    values::{yaml_items, yaml_map, yaml_text},
+    yaml::{yaml_items, yaml_map, yaml_text},
 };
 use countersign_domain::{changes::Terms, policy::Rule};
 

@@ -6,9 +6,8 @@ use super::{
     error::quoted,
     groups::check_member,
     reader::{Reader, fields::Fields},
-    values::{
-        Kind, Value, ValueError, boolean, choice, count, is_visible_text, list, seconds, variant, yaml_list, yaml_map,
-    },
+    values::{Kind, Value, ValueError, boolean, choice, count, is_visible_text, list, seconds, variant},
+    yaml::{yaml_list, yaml_map},
 };
 use countersign_domain::{
     changes::{Escalation, SignInTerms, Terms, person::fold_name},
@@ -132,7 +131,7 @@ fn escalation() -> Kind<Escalation> {
         }
     };
     Kind::new(read, |Escalation { after, to }| {
-        yaml_map([("after", seconds(EXPIRE_AFTER_RANGE).show(after)), ("to", yaml_list(to))].into_iter())
+        yaml_map([("after", seconds(EXPIRE_AFTER_RANGE).show(after)), ("to", yaml_list(to))])
     })
 }
 

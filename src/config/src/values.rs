@@ -19,6 +19,7 @@ use super::{
     units::{self, show_duration},
     upstreams::Secret,
     variables,
+    yaml::{yaml_items, yaml_list, yaml_map, yaml_secret, yaml_text},
 };
 use countersign_domain::changes::visible::has_hidden;
 
@@ -381,35 +382,4 @@ fn check_range<T: PartialOrd>(
         return Ok(());
     }
     Err((format!("{} is out of range", show(value)), range_remedy(range, show)))
-}
-
-/// Formats a text as a YAML scalar: plain if that is safe, otherwise in double quotes as JSON.
-#[must_use]
-pub fn yaml_text(text: &str) -> String {
-    let plain = !text.is_empty()
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+:@=".contains(c))
-        && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
-        && !text.ends_with(':')
-        && !matches!(text.to_ascii_lowercase().as_str(), "null" | "true" | "false" | "yes" | "no" | "on" | "off");
-    if plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }
-}
-
-/// Formats a text as YAML if it names variables only, otherwise a placeholder.
-pub(super) fn yaml_secret(text: &str) -> String {
-    yaml_text(if variables::is_safe_to_show(text) { text } else { "[secret]" })
-}
-
-pub(super) fn yaml_list(items: &[String]) -> String {
-    yaml_items(items.iter().map(|item| yaml_text(item)))
-}
-
-/// Formats a list on one line from its formatted items.
-pub(super) fn yaml_items(items: impl Iterator<Item = String>) -> String {
-    format!("[{}]", items.collect::<Vec<_>>().join(", "))
-}
-
-/// Formats a map on one line from its keys and formatted values.
-pub(super) fn yaml_map<'a>(entries: impl Iterator<Item = (&'a str, String)>) -> String {
-    let entries: Vec<String> = entries.map(|(key, value)| format!("{}: {value}", yaml_text(key))).collect();
-    if entries.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", entries.join(", ")) }
 }

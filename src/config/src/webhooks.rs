@@ -15,8 +15,9 @@ use super::{
     reader::{NamedMap, Reader, check_plain_name},
     servers::listing,
     tree::Node,
-    values::{ValueError, boolean, describe, duration, read_text, variant, yaml_secret, yaml_text},
+    values::{ValueError, boolean, describe, duration, read_text, variant},
     variables,
+    yaml::{yaml_node, yaml_secret, yaml_text},
 };
 use countersign_domain::{
     changes::ChangeState,
@@ -265,7 +266,7 @@ fn format_value(key: &str, node: &Node) -> String {
             Ok(url) => yaml_text(&WebhookUrl(url).redacted()),
             Err(_) => yaml_secret(text),
         },
-        (_, node) => listing::format_flow(node, &yaml_text),
+        (_, node) => yaml_node(node, &yaml_text),
     }
 }
 

@@ -11,7 +11,8 @@ use crate::{
     error::quoted,
     reader::{LayerValue, Reader, fields::Fields},
     tree::Node,
-    values::{ValueError, duration, read_scope, read_visible_text, yaml_list, yaml_map, yaml_secret, yaml_text},
+    values::{ValueError, duration, read_scope, read_visible_text},
+    yaml::{yaml_list, yaml_map, yaml_secret, yaml_text},
 };
 use countersign_domain::principal::Role;
 
@@ -190,6 +191,6 @@ impl OidcConfig {
             entries.push(("refresh", duration(REFRESH_RANGE).show(refresh)));
         }
         entries.extend(authorities.as_ref().map(authorities::show));
-        yaml_map(entries.into_iter())
+        yaml_map(entries)
     }
 }

@@ -1,6 +1,11 @@
-//! Finds the lines of the entries of a map in block style, and replaces lines.
+//! Finds the lines of the entries of a map in block style, replaces lines, and writes new ones.
 
-use crate::tree::KeyValue;
+use std::fmt::Write as _;
+
+use crate::{
+    tree::{KeyValue, Node},
+    yaml::{yaml_node, yaml_text},
+};
 
 /// The reason why the lines cannot be edited, as the end of a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +112,7 @@ impl Lines {
     fn split_key_line(&self, index: usize, key: &str) -> Result<(&str, &str, &str), NotEditableError> {
         let line = self.line(index);
         let body = line.trim_start_matches(' ');
-        let spellings = [key.to_owned(), format!("\"{key}\""), format!("'{key}'"), super::format::format_text(key)];
+        let spellings = [key.to_owned(), format!("\"{key}\""), format!("'{key}'"), yaml_text(key)];
         let after =
             spellings.iter().find_map(|spelling| body.strip_prefix(spelling.as_str())?.trim_start().strip_prefix(':'));
         let after = after.ok_or_else(|| NotEditableError(format!("the key {key} is written in an unusual form")))?;
@@ -167,4 +172,26 @@ pub(super) fn content_end(lines: &Lines, start: usize, end: usize, indent: usize
         end -= 1;
     }
     end
+}
+
+/// Returns the line break of the text: that of its first line, or `\n`.
+pub(super) fn line_break(text: &str) -> &'static str {
+    let has_crlf = text.find('\n').is_some_and(|at| text.get(..at).is_some_and(|line| line.ends_with('\r')));
+    if has_crlf { "\r\n" } else { "\n" }
+}
+
+/// Appends a key with its value: a map on indented lines, and any other value on the line of the key.
+pub(super) fn format_entry(out: &mut String, indent: usize, key: &str, node: &Node, line_break: &str) {
+    let _ = write!(out, "{:indent$}{}:", "", yaml_text(key));
+    match node {
+        Node::Map(entries) if !entries.is_empty() => {
+            out.push_str(line_break);
+            for entry in entries {
+                format_entry(out, indent + 2, &entry.key, &entry.value.node, line_break);
+            }
+        }
+        other => {
+            let _ = write!(out, " {}{line_break}", yaml_node(other, &yaml_text));
+        }
+    }
 }

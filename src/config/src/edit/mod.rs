@@ -6,7 +6,6 @@
 //! YAML that this module does not understand is damaged.
 
 mod blocks;
-mod format;
 pub mod hidden;
 pub mod paste;
 pub mod references;
@@ -21,10 +20,7 @@ use std::{path::Path, sync::Arc};
 
 use url::Url;
 
-use self::{
-    blocks::{Block, Lines, NotEditableError},
-    format::{format_entry, line_break},
-};
+use self::blocks::{Block, Lines, NotEditableError, format_entry, line_break};
 use crate::{
     Environment, Flags, Secret, UpstreamConfig,
     error::{ConfigError, Origin, Problem, quoted},

@@ -5,14 +5,13 @@ use std::collections::BTreeSet;
 
 use super::{
     EditError,
-    blocks::{Block, LineRange, Lines, NotEditableError, content_end},
-    check_values, check_visible, entries_of,
-    format::{format_inline, line_break},
-    root_entries, set_key,
+    blocks::{Block, LineRange, Lines, NotEditableError, content_end, line_break},
+    check_values, check_visible, entries_of, root_entries, set_key,
 };
 use crate::{
     load::strip_byte_order_mark,
     tree::{self, KeyValue, LocatedNode, Node},
+    yaml::{yaml_node, yaml_text},
 };
 
 /// The section of the rules.
@@ -69,7 +68,7 @@ pub fn to_yaml(text: &str, entries: &[RuleEntry]) -> Result<String, EditError> {
 }
 
 fn rules_to_yaml(rules: &[Node]) -> String {
-    let lines: String = rules.iter().map(|rule| format!("    - {}\n", format_inline(rule))).collect();
+    let lines: String = rules.iter().map(|rule| format!("    - {}\n", yaml_node(rule, &yaml_text))).collect();
     format!("{POLICY}:\n  {RULES}:{}\n{lines}", if rules.is_empty() { " []" } else { "" })
 }
 
@@ -130,7 +129,7 @@ fn edit_lines(
         return Err(NotEditableError::new("its keys are indented"));
     }
     let rule_lines = |indent: usize| -> String {
-        nodes.iter().map(|rule| format!("{:indent$}- {}{end_of_line}", "", format_inline(rule))).collect()
+        nodes.iter().map(|rule| format!("{:indent$}- {}{end_of_line}", "", yaml_node(rule, &yaml_text))).collect()
     };
     let Some((index, policy)) = find(root, POLICY) else {
         let first = if text.trim().is_empty() { "" } else { end_of_line };
@@ -190,7 +189,7 @@ fn compose_rules(lines: &Lines, items: &RuleBlock, entries: &[RuleEntry], nodes:
             }
         }
         if !is_kept {
-            text.push_str(&format!("{:1$}- {2}{end_of_line}", "", items.indent, format_inline(node)));
+            text.push_str(&format!("{:1$}- {2}{end_of_line}", "", items.indent, yaml_node(node, &yaml_text)));
         }
     }
     text

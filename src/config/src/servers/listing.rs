@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     tree::{KeyValue, Node},
-    values::{yaml_list, yaml_map, yaml_secret, yaml_text},
+    yaml::{yaml_list, yaml_map, yaml_node, yaml_secret, yaml_text},
 };
 
 /// Maximum bytes of a value on one line. A longer value takes a line for each element, so that a diff shows which of them
@@ -34,7 +34,7 @@ pub(crate) fn format_block(map: &[KeyValue], format_value: fn(&str, &Node) -> St
                     out.push_str(&format!("\n    {}:{space}{value}", yaml_text(key)));
                 }
             }
-            other => out.push_str(&format!(" {}", format_flow(other, &yaml_text))),
+            other => out.push_str(&format!(" {}", yaml_node(other, &yaml_text))),
         }
     }
     out
@@ -44,22 +44,22 @@ fn format_value(key: &str, node: &Node) -> String {
     match (key, node) {
         ("args", Node::List(items)) => {
             let texts: Option<Vec<&str>> = items.iter().map(|item| item.node.as_text()).collect();
-            texts.map_or_else(|| format_flow(node, &yaml_text), |texts| yaml_list(&redact_arguments(&texts)))
+            texts.map_or_else(|| yaml_node(node, &yaml_text), |texts| yaml_list(&redact_arguments(&texts)))
         }
-        ("env" | "headers", _) => format_flow(node, &yaml_secret),
+        ("env" | "headers", _) => yaml_node(node, &yaml_secret),
         (oauth::KEY, Node::Map(entries)) => yaml_map(entries.iter().map(|entry| {
             let is_secret = oauth::SECRET_KEYS.contains(&entry.key.as_str());
             let format_text: &dyn Fn(&str) -> String = if is_secret { &yaml_secret } else { &yaml_text };
-            (entry.key.as_str(), format_flow(&entry.value.node, format_text))
+            (entry.key.as_str(), yaml_node(&entry.value.node, format_text))
         })),
-        ("url" | "serverUrl" | "httpUrl" | "replicas", _) => format_flow(node, &|text| yaml_text(&redact_url(text))),
+        ("url" | "serverUrl" | "httpUrl" | "replicas", _) => yaml_node(node, &|text| yaml_text(&redact_url(text))),
         _ => format_nested(node, 6),
     }
 }
 
 /// Formats a value on one line if it is short, and otherwise as lines of this indentation, each after a line break.
 fn format_nested(node: &Node, indentation: usize) -> String {
-    let flow = format_flow(node, &yaml_text);
+    let flow = yaml_node(node, &yaml_text);
     let format_line = |name: &str, value: &Node| {
         let value = format_nested(value, indentation + 2);
         let space = if value.starts_with('\n') { "" } else { " " };
@@ -73,22 +73,6 @@ fn format_nested(node: &Node, indentation: usize) -> String {
             items.iter().map(|item| format_line("-", &item.node)).collect()
         }
         _ => flow,
-    }
-}
-
-pub(crate) fn format_flow(node: &Node, text: &dyn Fn(&str) -> String) -> String {
-    match node {
-        Node::Null => "null".to_owned(),
-        Node::Bool(value) => value.to_string(),
-        Node::Int(number) => number.to_string(),
-        Node::Float(number) => number.to_string(),
-        Node::Text(value) => text(value),
-        Node::List(items) => {
-            format!("[{}]", items.iter().map(|item| format_flow(&item.node, text)).collect::<Vec<_>>().join(", "))
-        }
-        Node::Map(entries) => {
-            yaml_map(entries.iter().map(|entry| (entry.key.as_str(), format_flow(&entry.value.node, text))))
-        }
     }
 }
 
