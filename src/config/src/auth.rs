@@ -12,7 +12,7 @@ use super::{
     error::quoted,
     loopback::is_loopback,
     reader::{MapList, Reader, fields::Fields},
-    values::{ValueError, read_text, read_visible_text, variant},
+    values::{ValueError, parse_role, read_text, read_visible_text, variant},
     yaml::{yaml_list, yaml_map, yaml_secret, yaml_text},
 };
 use countersign_domain::principal::Role;
@@ -219,13 +219,7 @@ fn show_roles(roles: &BTreeMap<String, Role>) -> String {
 
 /// Reads the roles by group.
 fn read_roles(f: &mut Fields<'_>) -> BTreeMap<String, Role> {
-    let roles = f.map_entries("roles", |_, entry| {
-        let text = read_text(&entry.value.node)?;
-        let role = Role::parse(&text).ok_or_else(|| {
-            (format!("{} is not a role", quoted(&text)), "Write agent, reviewer, viewer or admin.".to_owned())
-        })?;
-        Ok((entry.key.clone(), role))
-    });
+    let roles = f.map_entries("roles", |_, entry| Ok((entry.key.clone(), parse_role(&read_text(&entry.value.node)?)?)));
     roles.into_iter().collect()
 }
 

@@ -126,23 +126,13 @@ fn parse_subfolder(node: &Node) -> Result<String, ValueError> {
 }
 
 fn read_model(r: &mut Reader, key: &'static str, timeout: Duration) -> Option<ModelEndpoint> {
-    let layer_value = r.layer_value(key)?;
-    let origin = layer_value.origin.clone();
-    match &layer_value.node {
-        Node::Map(entries) => {
-            r.add_setting(key, format_model(entries), &layer_value);
-            read_endpoint(&mut Fields::new(r, &layer_value, key.to_owned(), origin, entries), timeout)
-        }
-        Node::Null => {
-            r.add_setting(key, "null".to_owned(), &layer_value);
-            None
-        }
-        other => {
-            let message = format!("expected an endpoint, found {}", describe(other));
-            r.report(key, origin, (message, format!("{ENDPOINT_REMEDY} Or null.")));
-            None
-        }
-    }
+    let mismatch = |other: &Node| {
+        (format!("expected an endpoint, found {}", describe(other)), format!("{ENDPOINT_REMEDY} Or null."))
+    };
+    r.read_optional_map(key, mismatch, |f| {
+        f.add_setting(key, format_model(f.entries));
+        read_endpoint(f, timeout)
+    })
 }
 
 fn read_endpoint(f: &mut Fields<'_>, timeout: Duration) -> Option<ModelEndpoint> {

@@ -7,12 +7,11 @@ use super::{
     reader::{MapList, Reader, fields::Fields},
     terms::{self, FormattedSetting},
     tree::Node,
-    values::{ValueError, boolean, read_visible_text, variant},
+    values::{ValueError, boolean, parse_role, read_visible_text, variant},
 };
 use countersign_domain::{
     changes::{Terms, digest::PartHasher},
     policy::{AnnotationsMatch, Condition, Globs, Groups, Rule, Verdict},
-    principal::Role,
 };
 
 const KEY: &str = "policy.rules";
@@ -96,10 +95,7 @@ fn read_rule(f: &mut Fields<'_>, number: usize, review: &Arc<Terms>, groups: &Gr
     rule.methods = read_globs(f, "methods");
     rule.servers = read_globs(f, "servers");
     rule.principals = read_globs(f, "principals");
-    rule.roles = f.parse_texts("roles", |text| {
-        let remedy = || "Write agent, reviewer, viewer or admin.".to_owned();
-        Role::parse(text).ok_or_else(|| (format!("{} is not a role", quoted(text)), remedy()))
-    });
+    rule.roles = f.parse_texts("roles", parse_role);
     if let Some(mut hints) = f.section("annotations", &ANNOTATION_KEYS) {
         let [read_only_hint, destructive_hint, idempotent_hint, open_world_hint] =
             ANNOTATION_KEYS.map(|key| hints.read(key, boolean()));
@@ -185,7 +181,7 @@ pub(super) fn format_each(rules: &[Rule], review: &Terms) -> Vec<String> {
 }
 
 /// Formats the keys of the rule with this number and their values, as they would be written in the file.
-pub(super) fn format_settings(rule: &Rule, number: usize, review: &Terms) -> Vec<FormattedSetting> {
+pub fn format_settings(rule: &Rule, number: usize, review: &Terms) -> Vec<FormattedSetting> {
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let list = |globs: &Globs| serde_json::Value::from(globs.patterns()).to_string();
     let mut parts = Vec::new();

@@ -6,7 +6,8 @@ use super::{
     rules,
     yaml::{yaml_items, yaml_map, yaml_text},
 };
-use countersign_domain::{changes::Terms, policy::Rule};
+
+pub use super::rules::format_settings as rule_settings;
 
 /// One setting of the listing.
 #[derive(Clone, Debug)]
@@ -43,12 +44,6 @@ pub fn rules(config: &Config) -> String {
 pub fn rule_lines(config: &Config) -> String {
     let rules = rules::format_each(&rules::renumber(&config.policy.rules), &config.policy.review);
     rules.into_iter().map(|rule| format!("{rule}\n")).collect()
-}
-
-/// Returns the keys of the rule with this number and their values as YAML, as they would be written in the file.
-#[must_use]
-pub fn rule_settings(rule: &Rule, number: usize, review: &Terms) -> Vec<(&'static str, String)> {
-    rules::format_settings(rule, number, review)
 }
 
 /// Formats the groups of a configuration for a listing.

@@ -29,7 +29,7 @@ const MAX_AGE_RANGE: RangeInclusive<Duration> = Duration::from_secs(30)..=Durati
 const PREVIEW_CHOICES: [(&str, bool); 2] = [("optional", false), ("required", true)];
 
 /// A key with its value as YAML, as it would be written in the file.
-pub(super) type FormattedSetting = (&'static str, String);
+pub type FormattedSetting = (&'static str, String);
 
 /// Defines the keys, and how they are read and shown, from lines of a field of [`Terms`], its key and its kind.
 macro_rules! terms {

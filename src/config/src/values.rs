@@ -21,7 +21,7 @@ use super::{
     variables,
     yaml::{yaml_items, yaml_list, yaml_map, yaml_secret, yaml_text},
 };
-use countersign_domain::changes::visible::has_hidden;
+use countersign_domain::{changes::visible::has_hidden, principal::Role};
 
 pub(super) const MAX_NAME_CHARS: usize = 100;
 
@@ -326,6 +326,12 @@ pub(super) fn read_scope(node: &Node) -> Result<String, ValueError> {
     let text = read_visible_text(node, 100)?;
     let fits = text.bytes().all(|byte| matches!(byte, b'!'..=b'~') && !matches!(byte, b'"' | b'\\'));
     if fits { Ok(text) } else { Err((format!("{} is not a scope", quoted(&text)), "Write one scope.".to_owned())) }
+}
+
+/// Parses the name of a role.
+pub(super) fn parse_role(text: &str) -> Result<Role, ValueError> {
+    let error = || (format!("{} is not a role", quoted(text)), "Write agent, reviewer, viewer or admin.".to_owned());
+    Role::parse(text).ok_or_else(error)
 }
 
 /// Checks the name of a person or a group; `noun` says what it names.

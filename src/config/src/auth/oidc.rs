@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Authorities, Secret, authorities,
     error::quoted,
-    reader::{LayerValue, Reader, fields::Fields},
+    reader::{Reader, fields::Fields},
     tree::Node,
     values::{ValueError, duration, read_scope, read_visible_text},
     yaml::{yaml_list, yaml_map, yaml_secret, yaml_text},
@@ -49,38 +49,21 @@ pub struct OidcConfig {
 }
 
 pub(super) fn read(r: &mut Reader) -> Option<OidcConfig> {
-    let layer_value = r.layer_value(KEY)?;
-    let config = read_provider_map(r, &layer_value, read_provider);
-    match &config {
-        Some(config) => r.add_setting(KEY, config.show(), &layer_value),
-        None if layer_value.node == Node::Null => r.add_setting(KEY, "null".to_owned(), &layer_value),
-        None => {}
-    }
-    config
+    read_provider_map(r, read_provider)
 }
 
 /// Reads only the issuer.
 pub(super) fn read_issuer(r: &mut Reader) -> Option<String> {
-    let layer_value = r.layer_value(KEY)?;
-    read_provider_map(r, &layer_value, read_required_issuer)
+    read_provider_map(r, read_required_issuer)
 }
 
-/// Reads the map of the provider with `read`. Reports a value of another kind, except `null`.
-fn read_provider_map<T>(
-    r: &mut Reader,
-    layer_value: &LayerValue,
-    read: impl FnOnce(&mut Fields<'_>) -> Option<T>,
-) -> Option<T> {
-    let origin = layer_value.origin.clone();
-    match &layer_value.node {
-        Node::Map(entries) => read(&mut Fields::new(r, layer_value, KEY.to_owned(), origin, entries)),
-        Node::Null => None,
-        other => {
-            let message = format!("expected an identity provider, found {}", other.describe_kind());
-            r.report(KEY, origin, (message, "Write { issuer: …, client_id: … }, or null.".to_owned()));
-            None
-        }
-    }
+/// Reads the map of the provider with `read`.
+fn read_provider_map<T>(r: &mut Reader, read: impl FnOnce(&mut Fields<'_>) -> Option<T>) -> Option<T> {
+    let mismatch = |other: &Node| {
+        let message = format!("expected an identity provider, found {}", other.describe_kind());
+        (message, "Write { issuer: …, client_id: … }, or null.".to_owned())
+    };
+    r.read_optional_map(KEY, mismatch, read)
 }
 
 fn read_provider(f: &mut Fields<'_>) -> Option<OidcConfig> {
@@ -128,6 +111,7 @@ fn read_provider(f: &mut Fields<'_>) -> Option<OidcConfig> {
         );
     }
     f.read_into("refresh", duration(REFRESH_RANGE), &mut config.refresh);
+    f.add_setting(KEY, config.show());
     (!f.has_problems()).then_some(config)
 }
 

@@ -4,7 +4,7 @@ use super::{EditError, ServerChange, apply_changes, entries_of, servers_of};
 use crate::{
     load::strip_byte_order_mark,
     servers::{
-        oauth_secret_keys,
+        oauth,
         redaction::{SECRET_PLACEHOLDER, redact_address, redact_arguments},
     },
     tree::{self, KeyValue, Node},
@@ -47,7 +47,7 @@ fn hide_value(key: &str, node: &Node) -> Node {
             Node::List(hidden.collect())
         }
         ("env" | "headers", Node::Map(entries)) => hide_texts(entries, |_| true),
-        ("oauth", Node::Map(entries)) => hide_texts(entries, |key| oauth_secret_keys().contains(&key)),
+        ("oauth", Node::Map(entries)) => hide_texts(entries, |key| oauth::SECRET_KEYS.contains(&key)),
         ("url" | "serverUrl" | "httpUrl", Node::Text(text)) => Node::Text(redact_address(text)),
         ("replicas", Node::List(items)) => {
             let hidden = items.iter().map(|item| match &item.node {

@@ -6,7 +6,7 @@ use super::to_yaml;
 use crate::{
     environment::Environment,
     servers::{
-        oauth_secret_keys,
+        oauth,
         redaction::{
             SECRET_PLACEHOLDER, is_secret_flag, is_secret_name, path_start, redact_argument, redact_credentials,
             redact_url, text_before_secret,
@@ -187,7 +187,7 @@ impl Replacer<'_> {
                 }),
                 ("headers", Node::Map(entries)) => self.replace_values("headers", entries, is_secret_value),
                 ("oauth", Node::Map(entries)) => self.replace_values("oauth", entries, |name, text| {
-                    oauth_secret_keys().contains(&name) && !variables::has_only_labels(text)
+                    oauth::SECRET_KEYS.contains(&name) && !variables::has_only_labels(text)
                 }),
                 ("args", Node::List(items)) => {
                     let mut previous = String::new();

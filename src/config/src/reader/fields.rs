@@ -31,7 +31,7 @@ pub(crate) struct Fields<'a> {
     /// The key of the map as messages name it.
     key: String,
     origin: Origin,
-    entries: &'a [KeyValue],
+    pub entries: &'a [KeyValue],
     /// Set if `null` is a value. Otherwise `null` means the same as leaving the key out.
     pub keeps_null: bool,
     /// The number of problems before this map was read.
@@ -80,6 +80,11 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn has(&self, name: &str) -> bool {
         self.value_of(name).is_some()
+    }
+
+    /// Records the map for `config show`.
+    pub(crate) fn add_setting(&mut self, key: &'static str, value: String) {
+        self.reader.add_setting(key, value, self.layer_value);
     }
 
     /// Notes that the map is a disabled server whose tools have this prefix.
@@ -274,6 +279,13 @@ impl<'a> Fields<'a> {
         }
         let symbolic = source.starts_with('~') || (source.starts_with('$') && !source.starts_with("${"));
         if symbolic { self.env().expand_path(value, base) } else { Ok(base.join(value)) }
+    }
+
+    /// Reads a path, and resolves it against the folder of the configuration file.
+    pub(crate) fn path(&mut self, name: &str) -> Option<PathBuf> {
+        let text = self.expanded_text(name)?;
+        let path = self.resolve_path(&text, &self.layer_value.base);
+        self.accept(name, path)
     }
 
     /// Reads a text and expands its variables.

@@ -139,6 +139,25 @@ impl Reader {
         layer_value
     }
 
+    /// Reads a map that may be `null`. `mismatch` returns the error of any other value.
+    pub(super) fn read_optional_map<T>(
+        &mut self,
+        key: &'static str,
+        mismatch: impl FnOnce(&Node) -> ValueError,
+        read: impl FnOnce(&mut Fields<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let layer_value = self.layer_value(key)?;
+        let origin = layer_value.origin.clone();
+        match &layer_value.node {
+            Node::Map(entries) => {
+                return read(&mut Fields::new(self, &layer_value, key.to_owned(), origin, entries));
+            }
+            Node::Null => self.add_setting(key, "null".to_owned(), &layer_value),
+            other => self.report(key, origin, mismatch(other)),
+        }
+        None
+    }
+
     /// Reads every entry of a map.
     pub(super) fn read_map<T>(
         &mut self,

@@ -4,7 +4,7 @@
 
 mod known_reads;
 pub(super) mod listing;
-mod oauth;
+pub(crate) mod oauth;
 mod previews;
 #[cfg(test)]
 mod recipes_tests;
@@ -92,11 +92,6 @@ const MAP: NamedMap = NamedMap {
     check_name,
     show: listing::format_servers,
 };
-
-/// Returns the keys of `oauth` that hold secrets.
-pub(crate) const fn oauth_secret_keys() -> &'static [&'static str] {
-    &oauth::SECRET_KEYS
-}
 
 /// Reads every server that is not disabled.
 pub(super) fn read(r: &mut Reader) -> Vec<UpstreamConfig> {

@@ -1,7 +1,5 @@
 //! Reads `oauth` of a server, by which the gateway gets access tokens for it.
 
-use std::path::PathBuf;
-
 use url::Url;
 
 use crate::{
@@ -28,7 +26,7 @@ pub(super) const KEYS: [&str; 10] = [
     "legacy",
 ];
 /// The keys whose values are never shown.
-pub(super) const SECRET_KEYS: [&str; 2] = ["client_secret", "private_key"];
+pub(crate) const SECRET_KEYS: [&str; 2] = ["client_secret", "private_key"];
 /// A client's id may be the URL of its metadata.
 const MAX_CLIENT_ID_CHARS: usize = 2000;
 const PRIVATE_KEY_HEADER: &str = "-----BEGIN PRIVATE KEY-----";
@@ -101,7 +99,8 @@ fn read_map(f: &mut Fields<'_>) -> Option<UpstreamOAuth> {
     }
     oauth.scopes = map.parse_items("scopes", |_, node| read_scope(node));
     oauth.issuer = read_issuer_url(&mut map);
-    oauth.subject_token_file = read_token_file(&mut map);
+    // The file is read whenever a token is needed, because the platform renews it.
+    oauth.subject_token_file = map.path("subject_token_file");
     map.read_into("dpop", boolean(), &mut oauth.dpop);
     map.read_into("legacy", boolean(), &mut oauth.legacy);
     oauth.account = account.unwrap_or_default();
@@ -157,13 +156,6 @@ fn check_grant(map: &mut Fields<'_>, oauth: &UpstreamOAuth) {
 /// Reads a secret with its variables filled in. An empty one counts as none.
 fn read_secret(map: &mut Fields<'_>, key: &str) -> Option<Secret> {
     map.expanded_text(key).map(|text| Secret(text.value)).filter(|Secret(value)| !value.is_empty())
-}
-
-/// Reads the path of the token. The file is read whenever a token is needed, because the platform renews it.
-fn read_token_file(map: &mut Fields<'_>) -> Option<PathBuf> {
-    let text = map.expanded_text("subject_token_file")?;
-    let path = map.resolve_path(&text, &map.layer_value().base);
-    map.accept("subject_token_file", path)
 }
 
 #[cfg(test)]

@@ -152,11 +152,7 @@ fn read_command(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
         return None;
     }
     let base = &f.layer_value().base;
-    // Relative to the folder of the configuration file.
-    let cwd = f.expanded_text("cwd").and_then(|cwd| {
-        let cwd = f.resolve_path(&cwd, base);
-        f.accept("cwd", cwd)
-    });
+    let cwd = f.path("cwd");
     let program = resolve_program(f, &command, cwd.as_deref().unwrap_or(base));
     let program = f.accept("command", program)?;
     let args = f.parse_items("args", |f, node| expand_text(node, f.env()));
