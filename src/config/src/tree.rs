@@ -49,6 +49,12 @@ pub fn entries_from_json(members: &serde_json::Map<String, serde_json::Value>) -
     members.iter().map(|(key, value)| KeyValue::new(key, Node::from_json(value))).collect()
 }
 
+/// Returns the value of a key in a map.
+#[must_use]
+pub fn find_value<'a>(entries: &'a [KeyValue], key: &str) -> Option<&'a Node> {
+    entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value.node)
+}
+
 impl Node {
     /// Returns a description of the value's type for messages.
     #[must_use]
@@ -69,6 +75,15 @@ impl Node {
         match self {
             Self::Text(text) => Some(text),
             _ => None,
+        }
+    }
+
+    /// Returns the entries of a map; none for another value.
+    #[must_use]
+    pub fn entries(&self) -> &[KeyValue] {
+        match self {
+            Self::Map(entries) => entries,
+            _ => &[],
         }
     }
 

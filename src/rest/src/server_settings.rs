@@ -12,7 +12,7 @@ use countersign_config::{
         hidden::{hide_secrets, restore_secrets},
         references::{replace_secrets, variables_in},
     },
-    tree::{KeyValue, Node, entries_from_json},
+    tree::{KeyValue, Node, entries_from_json, find_value},
 };
 use countersign_protocol::ErrorKind;
 
@@ -45,7 +45,7 @@ pub(super) fn with_old_secrets(shown: &[KeyValue], old: &[KeyValue]) -> Result<V
 }
 
 fn disabled_key(settings: &[KeyValue]) -> Option<&Node> {
-    settings.iter().find(|setting| setting.key == "disabled").map(|setting| &setting.value.node)
+    find_value(settings, "disabled")
 }
 
 /// Returns `true` if the server certainly does not run.

@@ -1,13 +1,13 @@
 //! Hides the secrets in the settings of a server, and puts them back into settings that came from a form.
 
-use super::{EditError, ServerChange, apply_changes, entries_of, servers_of};
+use super::{EditError, ServerChange, apply_changes, servers_of};
 use crate::{
     load::strip_byte_order_mark,
     servers::{
         oauth,
         redaction::{SECRET_PLACEHOLDER, redact_address, redact_arguments},
     },
-    tree::{self, KeyValue, Node},
+    tree::{self, KeyValue, Node, find_value},
     variables,
 };
 
@@ -25,7 +25,7 @@ pub fn hide_secrets(settings: &[KeyValue]) -> Vec<KeyValue> {
 pub fn hide_secrets_in_file(text: &str) -> Result<String, EditError> {
     let tree = tree::parse(strip_byte_order_mark(text))?;
     let hide = |server: &KeyValue| {
-        let settings = entries_of(&server.value.node);
+        let settings = server.value.node.entries();
         let hidden = hide_secrets(settings);
         let is_same = Node::Map(hidden.clone()).has_same_value(&Node::Map(settings.to_vec()));
         (!is_same).then(|| ServerChange::Replace { name: server.key.clone(), settings: hidden })
@@ -77,9 +77,8 @@ fn hide_texts(entries: &[KeyValue], is_secret: impl Fn(&str) -> bool) -> Node {
 /// Returns the key at which a placeholder stands for nothing.
 pub fn restore_secrets(new: &mut [KeyValue], old: &[KeyValue]) -> Result<(), String> {
     for setting in new {
-        let before = old.iter().find(|old| old.key == setting.key);
-        if let Some(before) = before {
-            restore(&mut setting.value.node, &hide_value(&before.key, &before.value.node), &before.value.node);
+        if let Some(before) = find_value(old, &setting.key) {
+            restore(&mut setting.value.node, &hide_value(&setting.key, before), before);
         }
         if has_placeholder(&setting.value.node) {
             return Err(setting.key.clone());
@@ -99,9 +98,8 @@ fn restore(new: &mut Node, hidden: &Node, old: &Node) {
     match (new, hidden, old) {
         (Node::Map(new), Node::Map(hidden), Node::Map(old)) => {
             for entry in new {
-                let has_same_key = |other: &&KeyValue| other.key == entry.key;
-                if let Some((hidden, old)) = hidden.iter().find(has_same_key).zip(old.iter().find(has_same_key)) {
-                    restore(&mut entry.value.node, &hidden.value.node, &old.value.node);
+                if let Some((hidden, old)) = find_value(hidden, &entry.key).zip(find_value(old, &entry.key)) {
+                    restore(&mut entry.value.node, hidden, old);
                 }
             }
         }
@@ -165,7 +163,7 @@ mod tests {
     fn numbers_and_mixed_arguments_hide_secrets_too() {
         let old =
             tree::parse("command: x\nargs: [--token, s3cret, 8080]\nenv: { PIN: 12345678, DEBUG: true }\n").unwrap();
-        let old = entries_of(&old.node);
+        let old = old.node.entries();
         let mut shown = hide_secrets(old);
         assert!(!format!("{shown:?}").contains("s3cret") && !format!("{shown:?}").contains("12345678"), "{shown:?}");
         assert!(format!("{shown:?}").contains("8080"), "{shown:?}");

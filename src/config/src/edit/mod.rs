@@ -26,7 +26,7 @@ use crate::{
     error::{ConfigError, Origin, Problem, quoted},
     load::{load_text, strip_byte_order_mark},
     servers::KEY,
-    tree::{self, KeyValue, LocatedNode, Node, SyntaxError},
+    tree::{self, KeyValue, LocatedNode, Node, SyntaxError, find_value},
 };
 use countersign_domain::changes::visible::has_hidden;
 use countersign_protocol::redact::register_secrets;
@@ -226,12 +226,8 @@ pub fn server_for_trial(
 /// The text is not YAML, or has no such server.
 pub fn find_server(text: &str, name: &str) -> Result<Vec<KeyValue>, EditError> {
     let tree = tree::parse(strip_byte_order_mark(text))?;
-    let found = servers_of(&tree.node).iter().find(|entry| entry.key == name);
-    match found.map(|entry| &entry.value.node) {
-        Some(Node::Map(settings)) => Ok(settings.clone()),
-        Some(_) => Ok(Vec::new()),
-        None => Err(EditError::NoSuchServer(name.to_owned())),
-    }
+    let server = find_value(servers_of(&tree.node), name).ok_or_else(|| EditError::NoSuchServer(name.to_owned()))?;
+    Ok(server.entries().to_vec())
 }
 
 /// Returns the names of the servers in the text of a file, including disabled ones.
@@ -282,17 +278,9 @@ fn check_visible(key: &str, node: &Node) -> Result<(), EditError> {
     }
 }
 
-/// Returns the entries of a map; none for other values.
-fn entries_of(node: &Node) -> &[KeyValue] {
-    match node {
-        Node::Map(entries) => entries,
-        _ => &[],
-    }
-}
-
 /// Returns the servers of a file.
 fn servers_of(root: &Node) -> &[KeyValue] {
-    entries_of(root).iter().find(|entry| entry.key == KEY).map_or(&[], |entry| entries_of(&entry.value.node))
+    find_value(root.entries(), KEY).map_or(&[], Node::entries)
 }
 
 /// Returns the keys of a whole file; none if it is empty.
@@ -322,7 +310,7 @@ fn change_servers(old: &[KeyValue], change: &ServerChange) -> Result<Vec<KeyValu
         ServerChange::Add { name, settings } => servers.push(KeyValue::new(name, Node::Map(settings.clone()))),
         ServerChange::Replace { settings, .. } => {
             let server = position.and_then(|index| servers.get_mut(index)).ok_or_else(missing)?;
-            server.value.node = Node::Map(reorder(entries_of(&server.value.node), settings));
+            server.value.node = Node::Map(reorder(server.value.node.entries(), settings));
         }
         ServerChange::Remove { .. } => drop(servers.remove(position.ok_or_else(missing)?)),
     }
@@ -339,7 +327,7 @@ fn reorder(old: &[KeyValue], new: &[KeyValue]) -> Vec<KeyValue> {
 /// Returns the text with the lines of the change. The caller compares its values with the intended ones.
 fn edit_lines(text: &str, tree: &LocatedNode, change: &ServerChange) -> Result<String, NotEditableError> {
     let mut lines = Lines::new(text)?;
-    let root = entries_of(&tree.node);
+    let root = tree.node.entries();
     let sections = Block::find(&lines, root, 0, lines.len())?;
     if sections.indent != 0 {
         return Err(NotEditableError::new("its keys are indented"));
@@ -373,7 +361,7 @@ fn edit_lines(text: &str, tree: &LocatedNode, change: &ServerChange) -> Result<S
         }
         (ServerChange::Replace { name, settings }, Some(index)) => {
             let range = block.find_range(index)?;
-            let old = servers.get(index).map_or(&[][..], |server| entries_of(&server.value.node));
+            let old = servers.get(index).map_or(&[][..], |server| server.value.node.entries());
             let keys = Block::find(&lines, old, range.start + 1, range.end);
             match keys.and_then(|keys| lines.check_block_key(range.start, name).map(|()| keys)) {
                 Ok(keys) if !old.is_empty() => replace_keys(&mut lines, &keys, old, settings, end_of_line),

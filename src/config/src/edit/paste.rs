@@ -6,7 +6,7 @@ use crate::{
     error::quoted,
     load::strip_byte_order_mark,
     servers::KEYS,
-    tree::{self, KeyValue, Node},
+    tree::{self, KeyValue, Node, find_value},
 };
 
 /// Maximum size in bytes of a text with servers.
@@ -35,7 +35,7 @@ impl PastedServer {
     /// Returns `true` if the command of the server starts this gateway.
     #[must_use]
     pub fn is_gateway(&self) -> bool {
-        let texts = |key: &str| match self.settings.iter().find(|setting| setting.key == key).map(|s| &s.value.node) {
+        let texts = |key: &str| match find_value(&self.settings, key) {
             Some(Node::Text(text)) => vec![text.as_str()],
             Some(Node::List(items)) => items.iter().filter_map(|item| item.node.as_text()).collect(),
             _ => Vec::new(),
@@ -79,20 +79,19 @@ pub fn parse_servers(text: &str, name: Option<&str>) -> Result<Vec<PastedServer>
 /// There are too many servers, or none.
 pub fn read_servers(root: &Node, name: Option<&str>) -> Result<Vec<PastedServer>, PasteError> {
     let Node::Map(entries) = root else { return Err(PasteError::NothingFound) };
-    let find = |key: &str| entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value.node);
     if let Some(registry_entry) = registry_entry::find(entries) {
         return Ok(vec![registry_entry::read(registry_entry, name)?]);
     }
     for key in SECTION_KEYS {
-        if let Some(Node::Map(servers)) = find(key) {
+        if let Some(Node::Map(servers)) = find_value(entries, key) {
             return read_map(servers);
         }
     }
-    if let Some(section @ Node::Map(_)) = find("mcp") {
+    if let Some(section @ Node::Map(_)) = find_value(entries, "mcp") {
         return read_servers(section, name);
     }
     if is_server(entries) {
-        let own_name = find("name").and_then(Node::as_text);
+        let own_name = find_value(entries, "name").and_then(Node::as_text);
         let name = name.or(own_name).ok_or(PasteError::NameMissing)?;
         return Ok(vec![read_server(name, entries)]);
     }
@@ -217,20 +216,14 @@ fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
             ("timeout", Node::Int(_) | Node::Float(_)) => left_out.push(key.as_str()),
             ("cmd", _) => set_key(settings, "command", convert_value(node)),
             ("uri", _) => set_key(settings, "url", convert_value(node)),
-            ("env" | "envs", Node::Map(variables)) => {
-                variables
-                    .iter()
-                    .for_each(|entry| set_in_section(settings, "env", &entry.key, convert_value(&entry.value.node)));
-            }
+            ("env" | "envs", Node::Map(variables)) => set_all(settings, "env", variables),
             ("env_keys" | "env_vars", Node::List(names)) => {
                 for name in names.iter().filter_map(|item| item.node.as_text()) {
                     set_in_section(settings, "env", name, Node::Text(format!("${{{name}}}")));
                 }
             }
             ("headers" | "http_headers" | "requestHeaders", Node::Map(headers)) => {
-                headers.iter().for_each(|entry| {
-                    set_in_section(settings, "headers", &entry.key, convert_value(&entry.value.node))
-                });
+                set_all(settings, "headers", headers);
             }
             ("env_http_headers", Node::Map(headers)) => {
                 for (header, variable) in headers.iter().filter_map(|e| Some((&e.key, e.value.node.as_text()?))) {
@@ -255,6 +248,13 @@ fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
         notes.push(format!("left out, because the gateway does not know it: {}", names.join(", ")));
     }
     server
+}
+
+/// Sets keys in a section of a server.
+fn set_all(settings: &mut Vec<KeyValue>, section: &str, entries: &[KeyValue]) {
+    for entry in entries {
+        set_in_section(settings, section, &entry.key, convert_value(&entry.value.node));
+    }
 }
 
 /// Returns the value with texts in place of the integers in lists, and with variables in place of the inputs for which some

@@ -6,22 +6,17 @@ use super::{
 };
 use crate::{
     error::quoted,
-    tree::{KeyValue, Node},
+    tree::{KeyValue, Node, find_value},
 };
-
-/// Returns the value of a key.
-fn find_in<'a>(entries: &'a [KeyValue], key: &str) -> Option<&'a Node> {
-    entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value.node)
-}
 
 /// Returns the text of a key, unless it is empty.
 fn text_in<'a>(entries: &'a [KeyValue], key: &str) -> Option<&'a str> {
-    find_in(entries, key).and_then(Node::as_text).filter(|text| !text.is_empty())
+    find_value(entries, key).and_then(Node::as_text).filter(|text| !text.is_empty())
 }
 
 /// Returns the maps in the list of a key.
 fn maps_in<'a>(entries: &'a [KeyValue], key: &str) -> Vec<&'a [KeyValue]> {
-    let Some(Node::List(items)) = find_in(entries, key) else { return Vec::new() };
+    let Some(Node::List(items)) = find_value(entries, key) else { return Vec::new() };
     let maps = items.iter().filter_map(|item| match &item.node {
         Node::Map(entries) => Some(entries.as_slice()),
         _ => None,
@@ -31,10 +26,10 @@ fn maps_in<'a>(entries: &'a [KeyValue], key: &str) -> Vec<&'a [KeyValue]> {
 
 /// Returns the entry if these are those of a `server.json`, or of a response of the registry that contains one.
 pub(super) fn find(entries: &[KeyValue]) -> Option<&[KeyValue]> {
-    if let Some(Node::Map(server)) = find_in(entries, "server") {
+    if let Some(Node::Map(server)) = find_value(entries, "server") {
         return find(server);
     }
-    let has_list = |key| matches!(find_in(entries, key), Some(Node::List(_)));
+    let has_list = |key| matches!(find_value(entries, key), Some(Node::List(_)));
     (has_list("packages") || has_list("remotes")).then_some(entries)
 }
 
@@ -129,7 +124,7 @@ fn read_arguments(arguments: &[&[KeyValue]]) -> Result<Vec<String>, PasteError> 
     for argument in arguments {
         let name = text_in(argument, "name").filter(|_| text_in(argument, "type") == Some("named"));
         let value = text_in(argument, "value").or_else(|| text_in(argument, "default"));
-        let is_required = find_in(argument, "isRequired") == Some(&Node::Bool(true));
+        let is_required = find_value(argument, "isRequired") == Some(&Node::Bool(true));
         if value.is_none() && is_required {
             let label = name.or_else(|| text_in(argument, "valueHint")).unwrap_or("an argument");
             let message = format!("the entry leaves {} to you; add the server by its command instead", quoted(label));
@@ -146,7 +141,7 @@ fn read_arguments(arguments: &[&[KeyValue]]) -> Result<Vec<String>, PasteError> 
 
 /// Returns the variables or headers that are secret, required or have a default. Secret ones become references.
 fn read_variables(all: &[&[KeyValue]], variable: impl Fn(&str) -> String) -> Vec<KeyValue> {
-    let is_set = |entry: &[KeyValue], key: &str| find_in(entry, key) == Some(&Node::Bool(true));
+    let is_set = |entry: &[KeyValue], key: &str| find_value(entry, key) == Some(&Node::Bool(true));
     let values = all.iter().filter_map(|entry| {
         let name = text_in(entry, "name")?;
         let fixed = text_in(entry, "value").or_else(|| text_in(entry, "default")).filter(|value| !value.contains('{'));

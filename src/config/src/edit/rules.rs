@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use super::{
     EditError,
     blocks::{Block, LineRange, Lines, NotEditableError, content_end, line_break},
-    check_values, check_visible, entries_of, root_entries, set_key,
+    check_values, check_visible, root_entries, set_key,
 };
 use crate::{
     load::strip_byte_order_mark,
-    tree::{self, KeyValue, LocatedNode, Node},
+    tree::{self, KeyValue, LocatedNode, Node, find_value},
     yaml::{yaml_node, yaml_text},
 };
 
@@ -34,7 +34,7 @@ pub enum RuleEntry {
 /// The text is not YAML.
 pub fn rules_in(text: &str) -> Result<Vec<Vec<KeyValue>>, EditError> {
     let tree = tree::parse(strip_byte_order_mark(text))?;
-    Ok(rules_of(&tree.node).iter().map(|item| entries_of(&item.node).to_vec()).collect())
+    Ok(rules_of(&tree.node).iter().map(|item| item.node.entries().to_vec()).collect())
 }
 
 /// Returns the text with these rules in place of the present ones.
@@ -79,8 +79,8 @@ fn find<'a>(map: &'a [KeyValue], key: &str) -> Option<(usize, &'a KeyValue)> {
 
 /// Returns the rules of a file.
 fn rules_of(root: &Node) -> &[LocatedNode] {
-    let policy = find(entries_of(root), POLICY).map_or(&[][..], |(_, policy)| entries_of(&policy.value.node));
-    match find(policy, RULES).map(|(_, rules)| &rules.value.node) {
+    let policy = find_value(root.entries(), POLICY).map_or(&[][..], Node::entries);
+    match find_value(policy, RULES) {
         Some(Node::List(items)) => items,
         _ => &[],
     }
@@ -105,10 +105,9 @@ fn intended_rules(old: &[LocatedNode], entries: &[RuleEntry]) -> Result<Vec<Node
 
 /// Returns the values of the file with these rules in place of the present ones.
 fn with_rules(root: &Node, rules: &[Node]) -> Result<Node, NotEditableError> {
-    let located = |node: &Node| LocatedNode { node: node.clone(), line: 0, column: 0 };
-    let list = Node::List(rules.iter().map(located).collect());
+    let list = Node::List(rules.iter().map(|rule| rule.clone().without_location()).collect());
     let mut entries = root_entries(root)?;
-    let mut policy = find(&entries, POLICY).map_or(&[][..], |(_, policy)| entries_of(&policy.value.node)).to_vec();
+    let mut policy = find_value(&entries, POLICY).map_or(&[][..], Node::entries).to_vec();
     set_key(&mut policy, RULES, list);
     set_key(&mut entries, POLICY, Node::Map(policy));
     Ok(Node::Map(entries))
@@ -123,7 +122,7 @@ fn edit_lines(
 ) -> Result<String, NotEditableError> {
     let mut lines = Lines::new(text)?;
     let end_of_line = line_break(text);
-    let root = entries_of(&tree.node);
+    let root = tree.node.entries();
     let sections = Block::find(&lines, root, 0, lines.len())?;
     if sections.indent != 0 {
         return Err(NotEditableError::new("its keys are indented"));
@@ -139,7 +138,7 @@ fn edit_lines(
     };
     let section = sections.find_range(index)?;
     lines.check_block_key(section.start, POLICY)?;
-    let keys = entries_of(&policy.value.node);
+    let keys = policy.value.node.entries();
     let block = Block::find(&lines, keys, section.start + 1, section.end)?;
     let Some((index, rules)) = find(keys, RULES) else {
         let indent = if keys.is_empty() { 2 } else { block.indent };
@@ -275,7 +274,7 @@ mcpServers: {}
 ";
 
     fn settings(text: &str) -> Vec<KeyValue> {
-        entries_of(&tree::parse(text).unwrap().node).to_vec()
+        tree::parse(text).unwrap().node.entries().to_vec()
     }
 
     fn new_entry(replaces: Option<usize>, text: &str) -> RuleEntry {
