@@ -17,78 +17,61 @@ use super::{
     error::{Origin, quoted, quoted_key},
     reader::Reader,
     terms, units,
-    values::{MAX_NAME_CHARS, ValueError, check_visible_name, is_visible_text},
+    values::{MAX_NAME_CHARS, ValueError, ensure, is_visible_text},
 };
 
 /// The statuses of the built-in tracker.
 const STATUSES: [&str; 6] = ["Backlog", "Todo", "InProgress", "Review", "Done", "Cancelled"];
 
 pub(super) fn check_status(name: &str) -> Result<(), ValueError> {
-    if STATUSES.contains(&name) {
-        return Ok(());
-    }
-    Err((format!("{} is not a status", quoted(name)), format!("Write one of: {}.", STATUSES.join(", "))))
-}
-
-/// Checks the name of a person to whom issues can be assigned.
-pub(super) fn check_person(name: &str) -> Result<(), ValueError> {
-    check_visible_name(name, "a person's name")
+    ensure(STATUSES.contains(&name), || {
+        (format!("{} is not a status", quoted(name)), format!("Write one of: {}.", STATUSES.join(", ")))
+    })
 }
 
 /// Checks a prefix of tool names.
 pub(super) fn check_prefix(text: &str) -> Result<(), ValueError> {
-    if !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c)) {
-        return Ok(());
-    }
-    Err((format!("{} cannot begin a tool's name", quoted(text)), "Use letters, digits and _ - . /.".to_owned()))
+    let fits = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
+    ensure(fits, || {
+        (format!("{} cannot begin a tool's name", quoted(text)), "Use letters, digits and _ - . /.".to_owned())
+    })
 }
 
 /// Checks a regular expression.
 pub(super) fn check_pattern(text: &str) -> Result<(), ValueError> {
-    match regex::Regex::new(text) {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            let reason = error.to_string();
-            let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            Err((format!("{} is not a regular expression: {reason}", quoted(text)), "Correct it.".to_owned()))
-        }
-    }
+    regex::Regex::new(text).map(drop).map_err(|error| {
+        let reason = error.to_string();
+        let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        (format!("{} is not a regular expression: {reason}", quoted(text)), "Correct it.".to_owned())
+    })
 }
 
 /// Checks a further name of a tool, or a category of names.
 pub(super) fn check_category(text: &str) -> Result<(), ValueError> {
-    let fits = text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./*".contains(c));
-    if fits && !text.is_empty() && text.matches('*').count() <= 1 {
-        return Ok(());
-    }
+    let has_allowed_chars = text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./*".contains(c));
     let remedy = "Use letters, digits and _ - . /, and at most one *, which stands for any text: file.*";
-    Err((format!("{} is not a category of names", quoted(text)), remedy.to_owned()))
+    ensure(has_allowed_chars && !text.is_empty() && text.matches('*').count() <= 1, || {
+        (format!("{} is not a category of names", quoted(text)), remedy.to_owned())
+    })
 }
 
 /// Checks the name of a provider.
 pub(super) fn check_provider(text: &str) -> Result<(), ValueError> {
-    if is_visible_text(text, MAX_NAME_CHARS) {
-        return Ok(());
-    }
-    Err((
-        format!("{} is not the name of a provider", quoted(text)),
-        "Write a name of mcpServers, or tracker or docs.".to_owned(),
-    ))
+    let remedy = "Write a name of mcpServers, or tracker or docs.";
+    ensure(is_visible_text(text, MAX_NAME_CHARS), || {
+        (format!("{} is not the name of a provider", quoted(text)), remedy.to_owned())
+    })
 }
 
 /// Checks a `Host` header value: a name or address with an optional port.
 pub(super) fn check_host(text: &str) -> Result<(), ValueError> {
     let parsed = Url::parse(&format!("http://{text}/")).ok();
-    let plain = !text.contains(['/', '@', '?', '#', ' ', '*']) && !text.is_empty();
-    if plain && parsed.is_some_and(|url| url.host().is_some()) {
-        return Ok(());
-    }
-    Err((
-        format!("{} is not a host", quoted(text)),
-        "Write a name as it stands in the Host header, without scheme or path: gateway.example.com or \
-         gateway.example.com:8443; there are no wildcards."
-            .to_owned(),
-    ))
+    let is_plain = !text.contains(['/', '@', '?', '#', ' ', '*']) && !text.is_empty();
+    let remedy = "Write a name as it stands in the Host header, without scheme or path: gateway.example.com or \
+                  gateway.example.com:8443; there are no wildcards.";
+    ensure(is_plain && parsed.is_some_and(|url| url.host().is_some()), || {
+        (format!("{} is not a host", quoted(text)), remedy.to_owned())
+    })
 }
 
 /// Checks an origin in the form that browsers send.
@@ -127,11 +110,9 @@ pub(super) fn check_public_url(text: &str) -> Result<(), ValueError> {
 /// Checks the scheme of a PostgreSQL URL; opening the store checks the rest. The error does not quote the URL, which may
 /// contain a password.
 pub(super) fn check_postgres_url(text: &str) -> Result<(), ValueError> {
-    if ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme)) {
-        return Ok(());
-    }
     let remedy = "Write postgres://USER:${PASSWORD}@HOST/DATABASE, or leave it out for the embedded database.";
-    Err(("this is not an address of PostgreSQL".to_owned(), remedy.to_owned()))
+    let is_postgres = ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme));
+    ensure(is_postgres, || ("this is not an address of PostgreSQL".to_owned(), remedy.to_owned()))
 }
 
 /// Checks that a text is 32 bytes as base64. The error does not quote it.
@@ -142,13 +123,9 @@ pub(super) fn check_token_key(text: &str) -> Result<(), ValueError> {
 }
 
 pub(super) fn check_log_filter(text: &str) -> Result<(), ValueError> {
-    match tracing_subscriber::EnvFilter::builder().parse(text) {
-        Ok(_) => Ok(()),
-        Err(error) => Err((
-            format!("{} is not a log filter ({error})", quoted(text)),
-            "Write a level (error, warn, info, debug, trace), and more by part: info,countersign=debug.".to_owned(),
-        )),
-    }
+    let remedy = "Write a level (error, warn, info, debug, trace), and more by part: info,countersign=debug.";
+    let filter = tracing_subscriber::EnvFilter::builder().parse(text);
+    filter.map(drop).map_err(|error| (format!("{} is not a log filter ({error})", quoted(text)), remedy.to_owned()))
 }
 
 /// Reports the problems that values have only together, and those of files that cannot be read.

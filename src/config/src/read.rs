@@ -28,8 +28,8 @@ use super::{
     reader::Reader,
     rules, servers, terms,
     values::{
-        address, boolean, choice, count, duration, list, lists_by_name, pairs, path, secret, size, text,
-        text_lists_by_name, variant,
+        address, boolean, check_visible_name, choice, count, duration, list, lists_by_name, pairs, path, secret, size,
+        text, text_lists_by_name, variant,
     },
     webhooks,
 };
@@ -126,7 +126,7 @@ fn tracker(r: &mut Reader) -> TrackerConfig {
         enabled: r.read("modules.tracker.enabled", boolean()),
         workflow: r.read("modules.tracker.workflow", text_lists_by_name(check::check_status)),
         sample_project: r.read("modules.tracker.sample_project", boolean()),
-        people: r.read("modules.tracker.people", list(check::check_person)),
+        people: r.read("modules.tracker.people", list(|name| check_visible_name(name, "a person's name"))),
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     error::quoted,
     groups::check_member,
     reader::{Reader, fields::Fields},
-    values::{Kind, Value, ValueError, boolean, choice, count, is_visible_text, list, seconds, variant},
+    values::{Kind, Value, ValueError, boolean, choice, count, ensure, is_visible_text, list, seconds, variant},
     yaml::{yaml_list, yaml_map},
 };
 use countersign_domain::{
@@ -154,11 +154,10 @@ pub(super) fn check_escalation(terms: &Terms, groups: &Groups) -> Result<(), Val
 
 /// Checks that the role may decide on changes.
 fn check_role(role: Role) -> Result<(), ValueError> {
-    if role.may_decide() {
-        return Ok(());
-    }
-    let message = format!("{} may not decide on changes", quoted(role.as_str()));
-    Err((message, "Write reviewer, admin, or a group of policy.groups.".to_owned()))
+    ensure(role.may_decide(), || {
+        let message = format!("{} may not decide on changes", quoted(role.as_str()));
+        (message, "Write reviewer, admin, or a group of policy.groups.".to_owned())
+    })
 }
 
 fn unknown_group(name: &str, groups: &Groups) -> ValueError {
@@ -167,11 +166,10 @@ fn unknown_group(name: &str, groups: &Groups) -> ValueError {
 
 /// Checks a kind of authentication, which a request lists between spaces.
 fn check_acr(text: &str) -> Result<(), ValueError> {
-    if is_visible_text(text, 200) && !text.contains(char::is_whitespace) {
-        return Ok(());
-    }
-    let remedy = "Write a value of `acr` as the provider's documentation does.".to_owned();
-    Err((format!("{} is not a kind of authentication", quoted(text)), remedy))
+    let remedy = "Write a value of `acr` as the provider's documentation does.";
+    ensure(is_visible_text(text, 200) && !text.contains(char::is_whitespace), || {
+        (format!("{} is not a kind of authentication", quoted(text)), remedy.to_owned())
+    })
 }
 
 /// Checks that the reviewers exist, may decide, and can reach the quorum.

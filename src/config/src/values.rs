@@ -30,6 +30,11 @@ pub use super::error::ValueError;
 /// A check of a text beyond its type.
 pub(super) type TextCheck = fn(&str) -> Result<(), ValueError>;
 
+/// Returns the error unless the value fits.
+pub(super) fn ensure(fits: bool, error: impl FnOnce() -> ValueError) -> Result<(), ValueError> {
+    if fits { Ok(()) } else { Err(error()) }
+}
+
 /// A value of the configuration with the context for reading it.
 pub(super) struct Value<'a> {
     pub node: &'a Node,
@@ -206,11 +211,7 @@ pub(super) fn choice<T: Copy + PartialEq + 'static>(choices: impl IntoIterator<I
 
 /// Returns the kind of texts that pass `check`.
 pub(super) fn text(check: TextCheck) -> Kind<String> {
-    let read = move |value: &Value<'_>| {
-        let text = read_text(value.node)?;
-        check(&text).map(|()| text)
-    };
-    Kind::new(read, |text| yaml_text(text))
+    Kind::new(move |value| checked_text(value.node, check), |text| yaml_text(text))
 }
 
 /// Returns the kind of texts with variables (`${NAME}`) that pass `check` after expansion. A value is the text as
@@ -315,17 +316,16 @@ pub(super) fn read_text(node: &Node) -> Result<String, ValueError> {
 /// Reads a text of 1 to `max_chars` visible characters.
 pub(super) fn read_visible_text(node: &Node, max_chars: usize) -> Result<String, ValueError> {
     let text = read_text(node)?;
-    if is_visible_text(&text, max_chars) {
-        return Ok(text);
-    }
-    Err((format!("{} does not fit here", quoted(&text)), format!("Write 1 to {max_chars} visible characters.")))
+    let error =
+        || (format!("{} does not fit here", quoted(&text)), format!("Write 1 to {max_chars} visible characters."));
+    ensure(is_visible_text(&text, max_chars), error).map(|()| text)
 }
 
 /// Reads a scope (RFC 6749, section 3.3).
 pub(super) fn read_scope(node: &Node) -> Result<String, ValueError> {
     let text = read_visible_text(node, 100)?;
     let fits = text.bytes().all(|byte| matches!(byte, b'!'..=b'~') && !matches!(byte, b'"' | b'\\'));
-    if fits { Ok(text) } else { Err((format!("{} is not a scope", quoted(&text)), "Write one scope.".to_owned())) }
+    ensure(fits, || (format!("{} is not a scope", quoted(&text)), "Write one scope.".to_owned())).map(|()| text)
 }
 
 /// Parses the name of a role.
@@ -336,11 +336,9 @@ pub(super) fn parse_role(text: &str) -> Result<Role, ValueError> {
 
 /// Checks the name of a person or a group; `noun` says what it names.
 pub(super) fn check_visible_name(name: &str, noun: &str) -> Result<(), ValueError> {
-    if is_visible_text(name, MAX_NAME_CHARS) {
-        return Ok(());
-    }
-    let remedy = format!("Write 1 to {MAX_NAME_CHARS} visible characters.");
-    Err((format!("{} is not {noun}", quoted(name)), remedy))
+    ensure(is_visible_text(name, MAX_NAME_CHARS), || {
+        (format!("{} is not {noun}", quoted(name)), format!("Write 1 to {MAX_NAME_CHARS} visible characters."))
+    })
 }
 
 pub(super) fn is_visible_text(text: &str, max_chars: usize) -> bool {
@@ -384,8 +382,5 @@ fn check_range<T: PartialOrd>(
     range: &RangeInclusive<T>,
     show: impl Fn(&T) -> String,
 ) -> Result<(), ValueError> {
-    if range.contains(value) {
-        return Ok(());
-    }
-    Err((format!("{} is out of range", show(value)), range_remedy(range, show)))
+    ensure(range.contains(value), || (format!("{} is out of range", show(value)), range_remedy(range, &show)))
 }

@@ -9,7 +9,7 @@ use super::{
     environment::Environment,
     error::{Origin, Problem, quoted, quoted_key},
     tree::{KeyValue, LocatedNode, Node},
-    values::{Kind, Value, ValueError, describe},
+    values::{Kind, Value, ValueError, describe, ensure},
 };
 
 /// A value from one layer.
@@ -263,11 +263,9 @@ pub(super) fn check_plain_name(name: &str, noun: &str, extra_chars: &[char]) -> 
     let fits = (1..=64).contains(&name.len())
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || extra_chars.contains(&c));
-    if fits {
-        return Ok(());
-    }
-    let extra_chars: Vec<String> = extra_chars.iter().map(char::to_string).collect();
-    let remedy =
-        format!("Use 1 to 64 letters, digits and {}, beginning with a letter or a digit.", extra_chars.join(" "));
-    Err((format!("{} cannot be a {noun}'s name", quoted(name)), remedy))
+    ensure(fits, || {
+        let extra_chars = extra_chars.iter().map(char::to_string).collect::<Vec<_>>().join(" ");
+        let remedy = format!("Use 1 to 64 letters, digits and {extra_chars}, beginning with a letter or a digit.");
+        (format!("{} cannot be a {noun}'s name", quoted(name)), remedy)
+    })
 }
