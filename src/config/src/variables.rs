@@ -57,35 +57,34 @@ pub fn required_variables(text: &str) -> Vec<String> {
 /// Returns the text with the names of its variables and credentials, without their values and defaults.
 #[must_use]
 pub fn hide_values(text: &str) -> String {
-    let Ok(pieces) = parse_pieces(text) else { return text.to_owned() };
-    let parts = pieces.iter().map(|piece| match piece {
-        Piece::Literal(text) => (*text).to_owned(),
-        Piece::Value { source, .. } => source.to_reference(),
-    });
-    parts.collect()
+    replace_pieces(text, |piece| match piece {
+        Piece::Literal(text) => text.into(),
+        Piece::Value { source, .. } => source.to_reference().into(),
+    })
 }
 
 /// Returns the text with its defaults in place of the variables that have one.
 #[must_use]
 pub fn fill_defaults(text: &str) -> String {
-    let Ok(pieces) = parse_pieces(text) else { return text.to_owned() };
-    let parts = pieces.iter().map(|piece| match piece {
-        Piece::Literal("${") => "$${".to_owned(),
-        Piece::Literal(text) | Piece::Value { default: Some(text), .. } => (*text).to_owned(),
-        Piece::Value { source, .. } => source.to_reference(),
-    });
-    parts.collect()
+    replace_pieces(text, |piece| match piece {
+        Piece::Literal("${") => "$${".into(),
+        Piece::Literal(text) | Piece::Value { default: Some(text), .. } => text.into(),
+        Piece::Value { source, .. } => source.to_reference().into(),
+    })
 }
 
 /// Returns the text without the variables that have no default, and with the defaults of the others.
 #[must_use]
 pub fn remove_variables(text: &str) -> String {
-    let Ok(pieces) = parse_pieces(text) else { return text.to_owned() };
-    let parts = pieces.iter().map(|piece| match piece {
-        Piece::Literal(text) | Piece::Value { default: Some(text), .. } => *text,
-        Piece::Value { default: None, .. } => "",
-    });
-    parts.collect()
+    replace_pieces(text, |piece| match piece {
+        Piece::Literal(text) | Piece::Value { default: Some(text), .. } => text.into(),
+        Piece::Value { default: None, .. } => "".into(),
+    })
+}
+
+/// Returns the text with each piece replaced, or unchanged if it has an invalid reference.
+fn replace_pieces<'a>(text: &'a str, replace: impl Fn(Piece<'a>) -> Cow<'a, str>) -> String {
+    parse_pieces(text).map_or_else(|_| text.to_owned(), |pieces| pieces.into_iter().map(replace).collect())
 }
 
 /// Returns `true` if nothing in the text but its variables can be a secret: it has at most labels before them, such as
