@@ -20,42 +20,41 @@ const MIN_SECRET_PATH_LEN: usize = 16;
 /// Returns the values of variables and credentials that the configuration uses, and all values whose keys or names indicate
 /// credentials.
 pub(super) fn collect_secrets(config: &Config, env: &Environment) -> Vec<Secret> {
-    let mut all: Vec<String> =
-        env.used_variables().into_iter().filter(|(name, _)| !is_plain_variable(name)).map(|(_, value)| value).collect();
+    let used_variables = env.used_variables().into_iter().filter(|(name, _)| !is_plain_variable(name));
+    let mut all: Vec<Secret> = used_variables.map(|(_, value)| Secret(value)).collect();
     for server in &config.upstreams {
         match &server.target {
             UpstreamTarget::Command { env, .. } => {
-                let secrets = env.iter().filter(|(name, _)| suggests_secret(name));
-                all.extend(secrets.map(|(_, Secret(value))| value.clone()));
+                all.extend(env.iter().filter(|(name, _)| suggests_secret(name)).map(|(_, secret)| secret.clone()));
             }
             UpstreamTarget::Url { urls, headers, .. } => {
-                for (_, Secret(value)) in headers.iter().filter(|(name, _)| suggests_secret(name)) {
+                for (_, secret) in headers.iter().filter(|(name, _)| suggests_secret(name)) {
                     // Also the credential alone, without its scheme (`Bearer`).
-                    all.extend(value.split_whitespace().next_back().map(str::to_owned));
-                    all.push(value.clone());
+                    let credential = secret.0.split_whitespace().next_back();
+                    all.extend(credential.map(|credential| Secret(credential.to_owned())));
+                    all.push(secret.clone());
                 }
-                urls.iter().for_each(|url| all.extend(secrets_in_url(url)));
+                all.extend(urls.iter().flat_map(secrets_in_url));
             }
         }
-        all.extend(server.oauth.iter().flat_map(UpstreamOAuth::secrets).map(|Secret(value)| value.clone()));
+        all.extend(server.oauth.iter().flat_map(UpstreamOAuth::secrets).cloned());
     }
     for hook in &config.webhooks.enabled {
+        let url = &hook.url.0;
         // The path may be a credential unless it is too short.
-        all.extend(Some(hook.url.0.path()).filter(|path| path.len() >= MIN_SECRET_PATH_LEN).map(str::to_owned));
-        all.extend(secrets_in_url(&hook.url.0));
+        let path = Some(url.path()).filter(|path| path.len() >= MIN_SECRET_PATH_LEN);
+        all.extend(path.map(|path| Secret(path.to_owned())));
+        all.extend(secrets_in_url(url));
     }
     if let Some(url) = config.store_server().and_then(|(url, _)| Url::parse(url).ok()) {
         all.extend(secrets_in_url(&url));
     }
     let docs = &config.modules.docs;
-    let keys = [&docs.embeddings, &docs.generation].into_iter().flatten().filter_map(|model| model.key.as_ref());
-    all.extend(keys.map(|Secret(key)| key.clone()));
-    all.extend(
-        config.auth.oidc.iter().filter_map(|provider| provider.client_secret.clone()).map(|Secret(value)| value),
-    );
+    all.extend([&docs.embeddings, &docs.generation].into_iter().flatten().filter_map(|model| model.key.clone()));
+    all.extend(config.auth.oidc.iter().filter_map(|provider| provider.client_secret.clone()));
     let introspection = config.auth.tokens.iter().filter_map(|issuer| issuer.introspection.as_ref());
-    all.extend(introspection.map(|client| client.secret.0.clone()));
-    all.into_iter().map(Secret).collect()
+    all.extend(introspection.map(|client| client.secret.clone()));
+    all
 }
 
 fn is_plain_variable(name: &str) -> bool {
@@ -76,10 +75,10 @@ fn suggests_secret(name: &str) -> bool {
 }
 
 /// Returns the password of a URL, and the values of query parameters with secret names.
-fn secrets_in_url(url: &Url) -> impl Iterator<Item = String> {
+fn secrets_in_url(url: &Url) -> impl Iterator<Item = Secret> {
     let password = url.password().map(str::to_owned);
     let query = url.query_pairs().filter(|(name, _)| suggests_secret(name)).map(|(_, value)| value.into_owned());
-    password.into_iter().chain(query)
+    password.into_iter().chain(query).map(Secret)
 }
 
 #[cfg(test)]
