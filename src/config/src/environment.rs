@@ -8,6 +8,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use super::error::ValueError;
+
 /// Environment variables and the working directory.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
@@ -45,11 +47,7 @@ impl Environment {
     /// # Errors
     /// The value is not Unicode.
     pub fn var(&self, name: &str) -> Result<Option<&str>, NotUnicode> {
-        match self.vars.get(name) {
-            None => Ok(None),
-            Some(value) if value.is_empty() => Ok(None),
-            Some(value) => value.to_str().map(Some).ok_or(NotUnicode),
-        }
+        Ok(self.var_or_empty(name)?.filter(|value| !value.is_empty()))
     }
 
     /// Returns the value of a variable even if it is empty.
@@ -119,7 +117,7 @@ impl Environment {
     ///
     /// # Errors
     /// A message and a remedy.
-    pub fn expand_path(&self, text: &str, base: &Path) -> Result<PathBuf, (String, String)> {
+    pub fn expand_path(&self, text: &str, base: &Path) -> Result<PathBuf, ValueError> {
         if text.is_empty() {
             return Err(("the path is empty".to_owned(), "Name a file or folder.".to_owned()));
         }
@@ -128,40 +126,31 @@ impl Environment {
         }
         let (head, rest) = text.split_once('/').unwrap_or((text, ""));
         let variable = head.strip_prefix("${").and_then(|h| h.strip_suffix('}')).or_else(|| head.strip_prefix('$'));
+        let no_home = || {
+            let remedy = "Set HOME, or give an absolute path (for the data directory: --data DIR).";
+            (format!("{head} is not known, because HOME is not set to an absolute path"), remedy.to_owned())
+        };
+        let no_credentials = || {
+            let remedy = "Let systemd start the gateway with LoadCredential=, or write the path out.";
+            ("CREDENTIALS_DIRECTORY is not set to an absolute path".to_owned(), remedy.to_owned())
+        };
         let start = match (head, variable) {
-            ("~", _) | (_, Some("HOME")) => self.home(),
-            (_, Some("XDG_STATE_HOME")) => self.state_home(),
-            (_, Some("XDG_CONFIG_HOME")) => self.config_home(),
-            (_, Some("CREDENTIALS_DIRECTORY")) => {
-                let folder = self.credentials_directory().ok_or_else(|| {
-                    (
-                        "CREDENTIALS_DIRECTORY is not set to an absolute path".to_owned(),
-                        "Let systemd start the gateway with LoadCredential=, or write the path out.".to_owned(),
-                    )
-                })?;
-                return Ok(if rest.is_empty() { folder } else { folder.join(rest) });
-            }
+            ("~", _) | (_, Some("HOME")) => self.home().ok_or_else(no_home)?,
+            (_, Some("XDG_STATE_HOME")) => self.state_home().ok_or_else(no_home)?,
+            (_, Some("XDG_CONFIG_HOME")) => self.config_home().ok_or_else(no_home)?,
+            (_, Some("CREDENTIALS_DIRECTORY")) => self.credentials_directory().ok_or_else(no_credentials)?,
             (_, Some(other)) => {
-                return Err((
-                    format!("${other} cannot be used in a path here"),
-                    "Known are ~, $HOME, $XDG_STATE_HOME, $XDG_CONFIG_HOME and $CREDENTIALS_DIRECTORY; or write the path out."
-                        .to_owned(),
-                ));
+                let remedy = "Known are ~, $HOME, $XDG_STATE_HOME, $XDG_CONFIG_HOME and $CREDENTIALS_DIRECTORY; or write \
+                              the path out.";
+                return Err((format!("${other} cannot be used in a path here"), remedy.to_owned()));
             }
             (head, None) if head.starts_with('~') => {
-                return Err((
-                    format!("{head} (another user's home) is not looked up"),
-                    "Write the path out.".to_owned(),
-                ));
+                let message = format!("{head} (another user's home) is not looked up");
+                return Err((message, "Write the path out.".to_owned()));
             }
             _ => return Ok(base.join(text)),
         };
-        start.map(|start| if rest.is_empty() { start } else { start.join(rest) }).ok_or_else(|| {
-            (
-                format!("{head} is not known, because HOME is not set to an absolute path"),
-                "Set HOME, or give an absolute path (for the data directory: --data DIR).".to_owned(),
-            )
-        })
+        Ok(if rest.is_empty() { start } else { start.join(rest) })
     }
 }
 
