@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::recipe::{check_methods, read_expression, read_keys};
+use super::recipe::{check_methods, parse_list, read_expression, read_keys};
 use crate::{
     error::quoted_key,
     reader::fields::Fields,
-    tree::{KeyValue, LocatedNode, Node},
+    tree::{KeyValue, Node},
     values::describe,
 };
 use countersign_domain::recipes::{
@@ -21,9 +21,10 @@ const MAX_OPERATIONS: usize = 500;
 
 /// Reads the variants, or checks the methods of a recipe without any.
 pub(super) fn read_methods(f: &mut Fields<'_>, recipe: &mut Recipe) {
-    match f.value_of("variants") {
-        None => check_methods(f, recipe),
-        Some(variants) => recipe.variants = read_variants(f, variants, recipe),
+    if f.has("variants") {
+        recipe.variants = read_variants(f, recipe);
+    } else {
+        check_methods(f, recipe);
     }
 }
 
@@ -73,17 +74,12 @@ fn can_name_operation(name: &str) -> bool {
         && !name.chars().any(char::is_control)
 }
 
-fn read_variants<'a>(f: &mut Fields<'a>, located: &'a LocatedNode, defaults: &Recipe) -> Vec<RecipeVariant> {
-    let items = match &located.node {
-        Node::List(items) if (1..=MAX_VARIANTS).contains(&items.len()) => items.as_slice(),
-        other => {
-            let message = format!("expected a list of 1 to {MAX_VARIANTS} variants, found {}", describe(other));
-            f.report("variants", message, "Write - { when: 'arguments.method == \"update\"', … }.");
-            return Vec::new();
-        }
-    };
+fn read_variants(f: &mut Fields<'_>, defaults: &Recipe) -> Vec<RecipeVariant> {
+    let items = f.parse("variants", |node| {
+        parse_list(node, MAX_VARIANTS, "variants", "Write - { when: 'arguments.method == \"update\"', … }.")
+    });
     let keys = [&["when"], &SHARED_KEYS[..]].concat();
-    let variants = items.iter().filter_map(|item| {
+    let variants = items.unwrap_or_default().iter().filter_map(|item| {
         let mut fields = f.nested("variants", item, &keys)?;
         let when = read_expression(&mut fields, "when", ARGUMENT_VARIABLES);
         if !fields.has("when") {

@@ -8,7 +8,7 @@ use super::operations::{read_dispatcher, read_methods};
 use crate::{
     error::quoted,
     reader::fields::Fields,
-    tree::{KeyValue, Node},
+    tree::{KeyValue, LocatedNode, Node},
     values::{ValueError, choice, describe, read_visible_text, variant},
 };
 use countersign_domain::{
@@ -282,14 +282,25 @@ fn read_confirmation(f: &mut Fields<'_>) -> Option<Confirmation> {
     Some(Confirmation { question, answer, is_trusted: true })
 }
 
-fn read_preview_reads(f: &mut Fields<'_>) -> Vec<PreviewRead> {
-    let items = f.parse("reads", |node| match node {
-        Node::List(items) if (1..=MAX_READS).contains(&items.len()) => Ok(items.as_slice()),
+/// Returns the items of a list of 1 to `max` items.
+pub(super) fn parse_list<'a>(
+    node: &'a Node,
+    max: usize,
+    noun: &str,
+    remedy: &str,
+) -> Result<&'a [LocatedNode], ValueError> {
+    match node {
+        Node::List(items) if (1..=max).contains(&items.len()) => Ok(items),
         other => {
-            let message = format!("expected a list of 1 to {MAX_READS} reads, found {}", describe(other));
-            Err((message, "Write - { label: …, tool: …, arguments: {…} }.".to_owned()))
+            let message = format!("expected a list of 1 to {max} {noun}, found {}", describe(other));
+            Err((message, remedy.to_owned()))
         }
-    });
+    }
+}
+
+fn read_preview_reads(f: &mut Fields<'_>) -> Vec<PreviewRead> {
+    let items =
+        f.parse("reads", |node| parse_list(node, MAX_READS, "reads", "Write - { label: …, tool: …, arguments: {…} }."));
     let items = items.unwrap_or_default().iter();
     items.filter_map(|item| read_preview_read(&mut f.nested("reads", item, &READ_KEYS)?, ReadPhase::Review)).collect()
 }
