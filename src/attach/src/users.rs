@@ -1,11 +1,8 @@
 //! Counts the users of a detached gateway, which ends some time after its last user has left.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
+use tokio::{sync::watch, time::timeout_at};
 
 /// The minimum time that a gateway waits for its first user, whatever its linger time: its starter is about to connect.
 const FIRST_USER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -13,17 +10,10 @@ const FIRST_USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The number of users: attached processes, sessions and feed subscribers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Users {
-    shared: Arc<SharedUsers>,
+    state: watch::Sender<State>,
 }
 
-#[derive(Debug)]
-struct SharedUsers {
-    state: Mutex<State>,
-    /// Notified when a user leaves.
-    user_left: Notify,
-}
-
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct State {
     /// The current number of users.
     count: usize,
@@ -40,15 +30,14 @@ pub struct UserGuard(Users);
 
 impl Default for Users {
     fn default() -> Self {
-        let state = Mutex::new(State { count: 0, had_user: false, idle_since: Instant::now() });
-        Self { shared: Arc::new(SharedUsers { state, user_left: Notify::new() }) }
+        Self { state: watch::Sender::new(State { count: 0, had_user: false, idle_since: Instant::now() }) }
     }
 }
 
 impl Users {
     /// Adds a user until the guard is dropped.
     pub fn add_user(&self) -> UserGuard {
-        self.with_state(|state| {
+        self.state.send_modify(|state| {
             state.count += 1;
             state.had_user = true;
         });
@@ -57,35 +46,28 @@ impl Users {
 
     /// Waits until there were no users for `linger`, and before the first user for at least 30 s. Cancel-safe.
     pub async fn wait_until_idle(&self, linger: Duration) {
+        let mut states = self.state.subscribe();
         loop {
             let now = Instant::now();
+            let State { count, had_user, idle_since } = *states.borrow_and_update();
+            let wait = if had_user { linger } else { linger.max(FIRST_USER_TIMEOUT) };
             // While there are users, the end is at least `linger` away.
-            let (end, is_idle) = self.with_state(|state| {
-                let wait = if state.had_user { linger } else { linger.max(FIRST_USER_TIMEOUT) };
-                let is_idle = state.count == 0;
-                (if is_idle { state.idle_since } else { now } + wait, is_idle)
-            });
-            if is_idle && end <= now {
+            let end = if count == 0 { idle_since } else { now } + wait;
+            if count == 0 && end <= now {
                 return;
             }
             let wake = end.max(now + Duration::from_millis(1));
-            // A leaving user stores a permit, so no notification is missed.
-            let _ = tokio::time::timeout_at(wake.into(), self.shared.user_left.notified()).await;
+            let _ = timeout_at(wake.into(), states.changed()).await;
         }
-    }
-
-    fn with_state<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        f(&mut self.shared.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Drop for UserGuard {
     fn drop(&mut self) {
-        self.0.with_state(|state| {
+        self.0.state.send_modify(|state| {
             state.count = state.count.saturating_sub(1);
             state.idle_since = Instant::now();
         });
-        self.0.shared.user_left.notify_one();
     }
 }
 
