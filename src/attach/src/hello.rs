@@ -71,32 +71,27 @@ impl Hello {
     }
 }
 
-/// The answer of the gateway.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The answer of the gateway. The member without a default tells which one it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
 pub enum HelloAnswer {
+    /// The connection is closed, for a reason that people read.
+    Refused {
+        #[serde(rename = "refused")]
+        reason: String,
+    },
+    /// The gateway of this version ends, because the program is newer. Running calls get the time `limits.drain` to finish.
+    Leaving {
+        #[serde(rename = "leaving")]
+        version: String,
+    },
     /// MCP messages follow.
-    Welcome { version: String, is_detached: bool },
-    /// The connection is closed. Contains the reason for people.
-    Refused(String),
-    /// The gateway ends, because the program is newer. Running calls get the time `limits.drain` to finish.
-    Leaving,
-}
-
-/// The line with the answer of the gateway. One of the first three members is present.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-struct AnswerLine {
-    /// The version of the gateway.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    welcome: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refused: Option<String>,
-    /// The version of the gateway that ends.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    leaving: Option<String>,
-    /// `true` if the gateway is detached.
-    #[serde(rename = "background", skip_serializing_if = "std::ops::Not::not")]
-    is_detached: bool,
+    Welcome {
+        #[serde(rename = "welcome")]
+        version: String,
+        #[serde(rename = "background", default, skip_serializing_if = "std::ops::Not::not")]
+        is_detached: bool,
+    },
 }
 
 /// The decision of a gateway about a process that it has admitted.
@@ -141,15 +136,13 @@ where
     let replace = hello.as_ref().ok().and_then(|hello| hello.replace);
     let newer = hello.ok().map(|hello| hello.version).filter(|version| is_newer(version, OWN_VERSION));
     let (outcome, answer) = match (admitted, newer) {
-        (Err(reason), _) => (None, AnswerLine { refused: Some(reason), ..AnswerLine::default() }),
-        (Ok(_), Some(version)) if is_detached && replace == Some(true) => {
-            let answer = AnswerLine { leaving: Some(OWN_VERSION.to_owned()), ..AnswerLine::default() };
-            (Some(HelloOutcome::Leave(version)), answer)
+        (Err(reason), _) => (None, HelloAnswer::Refused { reason }),
+        (Ok(_), Some(newer)) if is_detached && replace == Some(true) => {
+            (Some(HelloOutcome::Leave(newer)), HelloAnswer::Leaving { version: OWN_VERSION.to_owned() })
         }
         (Ok(admitted), _) => {
             let is_detached = is_detached && replace.is_some();
-            let answer = AnswerLine { welcome: Some(OWN_VERSION.to_owned()), is_detached, ..AnswerLine::default() };
-            (Some(HelloOutcome::Serve(admitted)), answer)
+            (Some(HelloOutcome::Serve(admitted)), HelloAnswer::Welcome { version: OWN_VERSION.to_owned(), is_detached })
         }
     };
     write_line(writer, &answer).await?;
@@ -168,15 +161,8 @@ where
 {
     write_line(writer, hello).await?;
     let Some(line) = read_line(reader).await? else { return Ok(None) };
-    let answer: AnswerLine = serde_json::from_slice(&line).unwrap_or_default();
-    match answer {
-        AnswerLine { refused: Some(reason), .. } => Ok(Some(HelloAnswer::Refused(reason))),
-        AnswerLine { leaving: Some(_), .. } => Ok(Some(HelloAnswer::Leaving)),
-        AnswerLine { welcome: Some(version), is_detached, .. } => {
-            Ok(Some(HelloAnswer::Welcome { version, is_detached }))
-        }
-        _ => Err(io::Error::other("the process that answers on the socket is not a gateway")),
-    }
+    let not_a_gateway = |_| io::Error::other("the process that answers on the socket is not a gateway");
+    serde_json::from_slice(&line).map(Some).map_err(not_a_gateway)
 }
 
 /// Reads a line without its terminator. Returns `None` if the stream ends within the line, or if the line is too long.

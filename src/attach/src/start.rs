@@ -140,8 +140,8 @@ async fn try_connect(data: &Path, hello: &Hello) -> Result<Option<ContactedGatew
             let is_older = is_detached && is_newer(OWN_VERSION, &version);
             Ok(Some(if is_older { ContactedGateway::Older(connection) } else { ContactedGateway::Current(connection) }))
         }
-        Ok(Ok(Some(HelloAnswer::Leaving))) => Ok(Some(ContactedGateway::Leaving)),
-        Ok(Ok(Some(HelloAnswer::Refused(reason)))) => Err(AttachError::Refused(reason)),
+        Ok(Ok(Some(HelloAnswer::Leaving { .. }))) => Ok(Some(ContactedGateway::Leaving)),
+        Ok(Ok(Some(HelloAnswer::Refused { reason }))) => Err(AttachError::Refused(reason)),
         Ok(Ok(None)) => Ok(None),
         Ok(Err(error))
             if matches!(error.kind(), std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset) =>
@@ -216,12 +216,8 @@ async fn start_gateway(data: &Path, hello: &Hello, command: &GatewayCommand) -> 
 
 fn spawn(command: &GatewayCommand, stderr: File) -> Result<Child, AttachError> {
     let mut child = Command::new(&command.program);
-    // The key identifies this process, not the gateway.
-    for name in hello::KEY_VARIABLES {
-        child.env_remove(name);
-    }
-    // A service manager waits for notifications of this process, not of the gateway.
-    for name in NOTIFY_VARIABLES {
+    // The key identifies this process, not the gateway, and a service manager waits for notifications of this process.
+    for name in hello::KEY_VARIABLES.iter().chain(&NOTIFY_VARIABLES) {
         child.env_remove(name);
     }
     child
