@@ -109,16 +109,12 @@ pub enum HelloOutcome<T> {
 ///
 /// # Errors
 /// Errors of the connection.
-pub async fn accept_handshake<R, W, T>(
-    reader: &mut R,
-    writer: &mut W,
+pub async fn accept_handshake<T>(
+    reader: &mut (impl AsyncBufRead + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
     is_detached: bool,
     admit: impl FnOnce(&Hello) -> Result<T, String>,
-) -> io::Result<Option<HelloOutcome<T>>>
-where
-    R: AsyncBufRead + Unpin,
-    W: AsyncWrite + Unpin,
-{
+) -> io::Result<Option<HelloOutcome<T>>> {
     let Ok(line) = tokio::time::timeout(HELLO_TIMEOUT, read_line(reader)).await else { return Ok(None) };
     let Some(line) = line? else { return Ok(None) };
     let hello = serde_json::from_slice::<Hello>(&line).map_err(|_| "the first line is not that of `countersign stdio`");
@@ -154,11 +150,11 @@ where
 ///
 /// # Errors
 /// Errors of the connection, or an answer that is not from a gateway.
-pub async fn perform_handshake<R, W>(reader: &mut R, writer: &mut W, hello: &Hello) -> io::Result<Option<HelloAnswer>>
-where
-    R: AsyncBufRead + Unpin,
-    W: AsyncWrite + Unpin,
-{
+pub async fn perform_handshake(
+    reader: &mut (impl AsyncBufRead + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
+    hello: &Hello,
+) -> io::Result<Option<HelloAnswer>> {
     write_line(writer, hello).await?;
     let Some(line) = read_line(reader).await? else { return Ok(None) };
     let not_a_gateway = |_| io::Error::other("the process that answers on the socket is not a gateway");
@@ -166,13 +162,13 @@ where
 }
 
 /// Reads a line without its terminator. Returns `None` if the stream ends within the line, or if the line is too long.
-async fn read_line<R: AsyncBufRead + Unpin>(reader: &mut R) -> io::Result<Option<Vec<u8>>> {
+async fn read_line(reader: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     reader.take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await?;
     Ok(line.strip_suffix(b"\n").map(<[u8]>::to_vec))
 }
 
-async fn write_line<W: AsyncWrite + Unpin>(writer: &mut W, message: &impl Serialize) -> io::Result<()> {
+async fn write_line(writer: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     writer.write_all(&line).await?;

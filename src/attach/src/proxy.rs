@@ -125,7 +125,7 @@ async fn find_gateway<R, W>(
     let may_start_at = Instant::now() + if was_detached { Duration::ZERO } else { RESTART_GRACE };
     let mut interval = FIRST_SEARCH_INTERVAL;
     loop {
-        let is_needed = input.has_line() || conversation.borrow().has_unanswered_requests();
+        let is_needed = input.is_ready || conversation.borrow().has_unanswered_requests();
         let may_start = is_needed && Instant::now() >= may_start_at;
         let search = async {
             let search_result = connect(may_start).await;
@@ -160,39 +160,31 @@ async fn carry(
     let resumed = Notify::new();
     let download = download(connection.reader, output, conversation, &resumed);
     tokio::pin!(download);
-    let mut upload = Box::pin(upload(input, connection.writer, conversation, &resumed));
-    let writer = tokio::select! {
+    let mut writer = connection.writer;
+    let uploaded = tokio::select! {
         ended = &mut download => return ended,
-        (writer, result) = &mut upload => match result {
-            Ok(()) => Some(writer),
-            Err(UploadError::Input(error)) => return ProxyOutcome::Failed(error),
-            Err(UploadError::NotResumed) => {
-                let reason = format!("it does not answer within {}s", RESUME_TIMEOUT.as_secs());
-                return ProxyOutcome::NoGateway(AttachError::NotResumed(reason));
-            }
-            // The gateway stopped reading; its remaining output is still forwarded.
-            Err(UploadError::Gateway) => {
-                return match timeout(DRAIN_TIMEOUT, &mut download).await {
-                    Ok(ended) => ended,
-                    Err(_) => ProxyOutcome::GatewayGone,
-                };
-            }
-        },
+        uploaded = upload(input, &mut writer, conversation, &resumed) => Some(uploaded),
         () = terminate => None,
     };
-    match writer {
-        Some(mut writer) => {
+    match uploaded {
+        Some(Ok(())) => {
             let _ = writer.shutdown().await;
             match timeout(DRAIN_TIMEOUT, download).await {
-                Ok(ProxyOutcome::Failed(error)) => ProxyOutcome::Failed(error),
-                Ok(ProxyOutcome::OutputClosed) => ProxyOutcome::OutputClosed,
+                Ok(ended @ (ProxyOutcome::Failed(_) | ProxyOutcome::OutputClosed)) => ended,
                 // The gateway closes after its answers; unfinished answers are abandoned.
                 Ok(_) | Err(_) => ProxyOutcome::Done,
             }
         }
+        Some(Err(UploadError::Input(error))) => ProxyOutcome::Failed(error),
+        // The gateway stopped reading; its remaining output is still forwarded.
+        Some(Err(UploadError::Gateway)) => timeout(DRAIN_TIMEOUT, download).await.unwrap_or(ProxyOutcome::GatewayGone),
+        Some(Err(UploadError::NotResumed)) => {
+            let reason = format!("it does not answer within {}s", RESUME_TIMEOUT.as_secs());
+            ProxyOutcome::NoGateway(AttachError::NotResumed(reason))
+        }
         // After termination, further input of the agent is ignored. Dropping the write half closes the gateway's input.
         None => {
-            drop(upload);
+            drop(writer);
             let _ = timeout(DRAIN_TIMEOUT, download).await;
             ProxyOutcome::Done
         }
@@ -215,10 +207,6 @@ impl<I: AsyncRead + Unpin> AgentInput<I> {
     fn new(input: I) -> Self {
         let reader = BufReader::with_capacity(64 << 10, input);
         Self { reader, line: Vec::new(), is_ready: false, is_continuation: false, is_noted: false }
-    }
-
-    fn has_line(&self) -> bool {
-        self.is_ready
     }
 
     /// Reads until a line can be sent. Returns `false` at the end of the input. Cancel-safe: `line` keeps what was read.
@@ -292,59 +280,41 @@ enum UploadError {
     NotResumed,
 }
 
-/// Sends the agent's lines to the gateway until the input ends. Returns the writer, so that the caller can close it.
-async fn upload<I, W>(
-    input: &mut AgentInput<I>,
-    mut gateway: W,
+/// Sends the agent's lines to the gateway until the input ends.
+async fn upload(
+    input: &mut AgentInput<impl AsyncRead + Unpin>,
+    gateway: &mut (impl AsyncWrite + Unpin),
     conversation: &RefCell<Conversation>,
     resumed: &Notify,
-) -> (W, Result<(), UploadError>)
-where
-    I: AsyncRead + Unpin,
-    W: AsyncWrite + Unpin,
-{
+) -> Result<(), UploadError> {
     let handshake = conversation.borrow().handshake_request();
     if let Some(request) = handshake {
-        if gateway.write_all(&request).await.is_err() {
-            return (gateway, Err(UploadError::Gateway));
-        }
+        gateway.write_all(&request).await.map_err(|_| UploadError::Gateway)?;
         // A new gateway accepts other requests only after the handshake.
         tokio::select! {
             biased;
             () = resumed.notified() => {}
-            ended = input.wait_for_end() => return (gateway, ended.map_err(UploadError::Input)),
-            () = sleep(RESUME_TIMEOUT) => return (gateway, Err(UploadError::NotResumed)),
+            ended = input.wait_for_end() => return ended.map_err(UploadError::Input),
+            () = sleep(RESUME_TIMEOUT) => return Err(UploadError::NotResumed),
         }
     }
     let lines = conversation.borrow_mut().resuming_lines();
     for line in lines {
-        if gateway.write_all(&line).await.is_err() {
-            return (gateway, Err(UploadError::Gateway));
-        }
+        gateway.write_all(&line).await.map_err(|_| UploadError::Gateway)?;
     }
-    loop {
-        match input.fill().await {
-            Ok(true) => {}
-            Ok(false) => return (gateway, Ok(())),
-            Err(error) => return (gateway, Err(UploadError::Input(error))),
-        }
-        if input.send(&mut gateway, conversation).await.is_err() {
-            return (gateway, Err(UploadError::Gateway));
-        }
+    while input.fill().await.map_err(UploadError::Input)? {
+        input.send(gateway, conversation).await.map_err(|_| UploadError::Gateway)?;
     }
+    Ok(())
 }
 
 /// Forwards the gateway's lines to the agent until either side closes.
-async fn download<R, O>(
-    mut gateway: R,
-    output: &mut O,
+async fn download(
+    mut gateway: impl AsyncBufRead + Unpin,
+    output: &mut (impl AsyncWrite + Unpin),
     conversation: &RefCell<Conversation>,
     resumed: &Notify,
-) -> ProxyOutcome
-where
-    R: AsyncBufRead + Unpin,
-    O: AsyncWrite + Unpin,
-{
+) -> ProxyOutcome {
     let mut line = Vec::new();
     loop {
         line.clear();
