@@ -25,6 +25,8 @@ use countersign_telemetry::logs;
 use countersign_upstream::Upstreams;
 use countersign_webhooks::Webhooks;
 
+const ROUTER_ENDED: &str = "the router has ended";
+
 /// The parts of a running gateway that a reload reconfigures.
 pub struct LiveGateway {
     pub router: Addr<Router>,
@@ -57,10 +59,6 @@ pub async fn bind_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
     }
 }
 
-impl LiveGateway {
-    const ROUTER_ENDED: &'static str = "the router has ended";
-}
-
 impl Reconfigurable for LiveGateway {
     fn apply_routing<'a>(
         &'a self,
@@ -70,7 +68,7 @@ impl Reconfigurable for LiveGateway {
         Box::pin(async move {
             let aliases = Aliases::new(routes).map_err(|error| error.to_string())?;
             let message = Reconfigure { policy: Policy::new(policy), aliases };
-            let outcome = self.router.send(message).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;
+            let outcome = self.router.send(message).await.map_err(|_| ROUTER_ENDED.to_owned())?;
             outcome.map_err(|error| error.to_string())?;
             self.reviewers.set_groups(&policy.groups);
             Ok(())
@@ -84,7 +82,7 @@ impl Reconfigurable for LiveGateway {
             let mut providers = self.modules.clone();
             providers.extend(self.upstreams.apply(servers).into_iter().map(RouteTarget::Upstream));
             let message = PublishProviders { providers, strict };
-            let outcome = self.router.send(message).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;
+            let outcome = self.router.send(message).await.map_err(|_| ROUTER_ENDED.to_owned())?;
             outcome.map_err(|error| error.to_string())
         })
     }

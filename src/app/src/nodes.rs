@@ -233,11 +233,11 @@ impl NodeSync {
             self.require_trial_calls(&mut breakers_open_at_peers);
             let records = updates.borrow_and_update().records;
             if records != applied_records || self.pins.is_behind() || self.standing_rules.is_behind() {
-                let reloaded = match self.reload_rulings().await {
-                    Ok(()) => self.follow_trail().await,
-                    Err(error) => Err(error),
+                let apply = async {
+                    self.reload_rulings().await?;
+                    self.follow_trail().await
                 };
-                match reloaded {
+                match apply.await {
                     Ok(()) => applied_records = records,
                     Err(StoreError::Closed) => return,
                     Err(error) => tracing::warn!(%error, "the decisions of other nodes cannot be read; trying again"),

@@ -131,16 +131,11 @@ impl ReportedStatus {
 fn server_statuses(table: &RouteTable) -> BTreeMap<String, ServerStatus> {
     let upstreams = table.providers().iter().filter_map(|provider| provider.upstream());
     let statuses = upstreams.map(|upstream| {
-        let phase = upstream.phase();
-        let error = match &phase {
-            Phase::Down(error) => Some(redact(&error.to_string()).chars().take(500).collect()),
-            Phase::ConsentNeeded(why) => Some(why.clone()),
-            Phase::Up | Phase::Connecting => None,
-        };
-        let is_up = match phase {
-            Phase::Up => Some(true),
-            Phase::Down(_) => Some(false),
-            Phase::Connecting | Phase::ConsentNeeded(_) => None,
+        let (is_up, error) = match upstream.phase() {
+            Phase::Up => (Some(true), None),
+            Phase::Down(error) => (Some(false), Some(redact(&error.to_string()).chars().take(500).collect())),
+            Phase::Connecting => (None, None),
+            Phase::ConsentNeeded(why) => (None, Some(why)),
         };
         let is_breaker_open = match upstream.breaker_state() {
             CircuitState::Open => Some(true),

@@ -124,11 +124,6 @@ impl Listener {
             }
         }
     }
-
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 impl Drop for Listener {
@@ -201,7 +196,7 @@ mod tests {
         let listener = Listener::bind(data, &lock).unwrap();
         assert!(is_listening(data));
         drop(listener.accept().await.unwrap());
-        assert_eq!(mode(listener.path()), 0o600);
+        assert_eq!(mode(&listener.path), 0o600);
         let (near, far) = tokio::join!(connect(data), listener.accept());
         let near = near.unwrap().expect("connected");
         drop((near, far.unwrap()));

@@ -6,7 +6,6 @@
 mod endpoints;
 mod notify;
 mod providers;
-mod rebuilding;
 mod review;
 mod sealers;
 mod start;

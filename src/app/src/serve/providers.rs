@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use actix::{Actor, Addr, Arbiter};
+use futures_util::future::BoxFuture;
 
 use super::{ServeError, review::Review};
 use crate::{live::bind_acceptances, server_accounts};
@@ -13,7 +14,12 @@ use countersign_review::{
     Changes,
     gateway_tools::{GatewayTools, change_output_schema},
 };
-use countersign_routing::{PublishedTable, RouteTarget, Router, actor::PublishProviders, table::Aliases};
+use countersign_routing::{
+    PublishedTable, RouteTarget, Router,
+    actor::{PublishProviders, RefreshRulings},
+    table::Aliases,
+};
+use countersign_rulings::tool_acceptance::RouteRebuilder;
 use countersign_runtime::sealing::Sealer;
 use countersign_session::Registry;
 use countersign_store::StoreLocation;
@@ -59,6 +65,21 @@ impl Providers {
         providers.extend(upstreams.apply(&config.upstreams).into_iter().map(RouteTarget::Upstream));
         router.send(PublishProviders { providers, strict: true }).await.map_err(|_| ServeError::CoreEnded)??;
         Ok(Self { routes, router, router_thread, registry, modules, upstreams, accounts })
+    }
+
+    /// Returns a function that makes the router apply the rulings to all tools again.
+    pub(super) fn route_rebuilder(&self) -> RouteRebuilder {
+        let router = self.router.clone();
+        Box::new(move || -> BoxFuture<'static, ()> {
+            let refresh_request = router.send(RefreshRulings);
+            Box::pin(async move {
+                match refresh_request.await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::error!(%error, "the routes could not be rebuilt"),
+                    Err(error) => tracing::error!(%error, "the router does not respond"),
+                }
+            })
+        })
     }
 }
 

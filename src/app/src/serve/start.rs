@@ -14,7 +14,6 @@ use super::{
     Options, RunningGateway, ServeError,
     endpoints::{build_endpoint, feed_access, open_endpoints},
     providers::Providers,
-    rebuilding::route_rebuilder,
     review::Review,
     stdio,
     storage::Storage,
@@ -113,7 +112,7 @@ pub async fn start(
         routes: Arc::clone(&providers.routes),
         pins: Arc::clone(&review.pins),
         standing_rules: Arc::clone(&rulings.standing_rules),
-        rebuild_routes: route_rebuilder(&providers.router),
+        rebuild_routes: providers.route_rebuilder(),
         changes: review.changes.clone(),
         reloader: Arc::clone(&reloader),
         end_lapsed_sessions: Box::new({
@@ -328,14 +327,14 @@ impl Rulings {
         providers: &Providers,
     ) -> Result<Self, StoreError> {
         let (routes, feed) = (&providers.routes, review.changes.feed());
-        let (pins, rebuild) = (Arc::clone(&review.pins), route_rebuilder(&providers.router));
+        let (pins, rebuild) = (Arc::clone(&review.pins), providers.route_rebuilder());
         let acceptances = ToolAcceptances::new(Arc::clone(routes), pins, rebuild, feed.clone());
         let standing_rules = StandingRuleService::new(StandingRuleServiceDeps {
             store,
             cache: Arc::clone(&review.rule_cache),
             reviewers: Arc::clone(&review.reviewers),
             routes: Arc::clone(routes),
-            rebuild: route_rebuilder(&providers.router),
+            rebuild: providers.route_rebuilder(),
             feed: feed.clone(),
         });
         let nodes = Arc::clone(review.changes.nodes());
