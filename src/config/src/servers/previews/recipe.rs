@@ -12,10 +12,9 @@ use crate::{
     values::{ValueError, choice, describe, read_visible_text, variant},
 };
 use countersign_domain::{
-    changes::Operation,
     policy::{Condition, condition::Variables},
     recipes::{
-        AFTER_VARIABLES, ARGUMENT_VARIABLES, Confirmation, Dialect, DisplayFormat, DryRun, ELEMENT_AFTER_VARIABLES,
+        AFTER_VARIABLES, ARGUMENT_VARIABLES, Confirmation, Dialect, DryRun, ELEMENT_AFTER_VARIABLES,
         ELEMENT_SELECTOR_VARIABLES, ELEMENT_VARIABLES, FieldFilter, FieldPath, Pattern, PreviewRead,
         RESULT_SELECTOR_VARIABLES, RESULT_VARIABLES, Recipe, RecipeVerification, RecordField, ResultSelector,
         SELECTOR_VARIABLES, SqlDialect, SqlQuery, SqlRecipe, StateAfter, TextTemplate,
@@ -65,20 +64,16 @@ const SQL_QUERY_KEYS: [&str; 3] = ["tool", "argument", "arguments"];
 
 /// The rows of a statement that a preview shows, unless the recipe says otherwise.
 const DEFAULT_SQL_ROWS: usize = 50;
-const MAX_SQL_ROWS: u64 = 500;
+const MAX_SQL_ROWS: usize = 500;
 const MAX_READS: usize = 8;
 const MAX_DRY_RUN_ARGUMENTS: usize = 16;
 const MAX_RECORD_FIELDS: usize = 100;
 const MAX_TRIED_TEXTS: usize = 20;
 const MAX_TEXT_CHARS: usize = 200;
 const MAX_TEMPLATE_BYTES: usize = 4000;
+const MAX_PATTERN_BYTES: usize = 1000;
 
-const OPERATIONS: [(&str, Operation); 4] = [
-    ("create", Operation::Create),
-    ("update", Operation::Update),
-    ("delete", Operation::Delete),
-    ("call", Operation::Call),
-];
+const OPERATIONS: [&str; 4] = ["create", "update", "delete", "call"];
 
 /// Reads a recipe. `tried` names the packages and versions that all recipes of its map were tried with. Returns `None`
 /// after reporting a problem.
@@ -140,14 +135,10 @@ fn read_sql(f: &mut Fields<'_>) -> Option<SqlRecipe> {
     let dialect = f.parse("dialect", |node| {
         let names = Dialect::VARIANTS.iter().map(|dialect| (<&str>::from(dialect), SqlDialect::Fixed(*dialect)));
         let names: Vec<_> = names.chain([("title", SqlDialect::InTitle)]).collect();
-        let named_dialect = match node {
-            Node::Text(text) => names.iter().find(|(name, _)| name == text),
-            _ => None,
-        };
+        let named_dialect = node.as_text().and_then(|text| names.iter().find(|(name, _)| *name == text));
         let remedy = "Write postgres, sqlite, mysql, or title if the title of the tool names it in parentheses.";
-        named_dialect
-            .map(|(_, dialect)| *dialect)
-            .ok_or_else(|| (format!("{} is not a dialect", describe(node)), remedy.to_owned()))
+        let error = || (format!("{} is not a dialect", describe(node)), remedy.to_owned());
+        named_dialect.map(|(_, dialect)| *dialect).ok_or_else(error)
     });
     let statement = read_expression(f, "statement", ARGUMENT_VARIABLES);
     let query = f.section("query", &SQL_QUERY_KEYS).and_then(|mut query| {
@@ -156,26 +147,17 @@ fn read_sql(f: &mut Fields<'_>) -> Option<SqlRecipe> {
         Some(SqlQuery { tool: tool?, argument: argument?, arguments })
     });
     let rows = f.parse("rows", |node| {
-        match node {
-            Node::Int(rows) => u64::try_from(*rows).ok().filter(|rows| (1..=MAX_SQL_ROWS).contains(rows)),
-            _ => None,
-        }
-        .and_then(|rows| usize::try_from(rows).ok())
-        .ok_or_else(|| (format!("expected 1 to {MAX_SQL_ROWS} rows"), format!("Write rows: {DEFAULT_SQL_ROWS}.")))
+        let rows = if let Node::Int(rows) = node { usize::try_from(*rows).ok() } else { None };
+        let error = || (format!("expected 1 to {MAX_SQL_ROWS} rows"), format!("Write rows: {DEFAULT_SQL_ROWS}."));
+        rows.filter(|rows| (1..=MAX_SQL_ROWS).contains(rows)).ok_or_else(error)
     });
     let rows = rows.unwrap_or(DEFAULT_SQL_ROWS);
-    match (dialect, statement, query) {
-        (Some(dialect), Some(statement), Some(query)) => {
-            Some(SqlRecipe { dialect, statement, query, rows, is_trusted: true })
-        }
-        _ => {
-            if !f.has_problems() {
-                let remedy = "Write { dialect: postgres, statement: arguments.sql, query: { tool: execute_sql, argument: sql } }.";
-                f.report("", "`sql` needs `dialect`, `statement`, and `query` with its `tool` and `argument`", remedy);
-            }
-            None
-        }
+    if (dialect.is_none() || statement.is_none() || query.is_none()) && !f.has_problems() {
+        let remedy =
+            "Write { dialect: postgres, statement: arguments.sql, query: { tool: execute_sql, argument: sql } }.";
+        f.report("", "`sql` needs `dialect`, `statement`, and `query` with its `tool` and `argument`", remedy);
     }
+    Some(SqlRecipe { dialect: dialect?, statement: statement?, query: query?, rows, is_trusted: true })
 }
 
 /// Checks that a recipe for SQL has no other methods.
@@ -236,7 +218,7 @@ fn read_verification(f: &mut Fields<'_>) -> Option<RecipeVerification> {
 fn read_operation(f: &mut Fields<'_>) -> Option<TextTemplate> {
     let operation = read_template(f, "operation", ARGUMENT_VARIABLES)?;
     if matches!(operation, TextTemplate::Literal(_)) {
-        f.read("operation", choice(OPERATIONS))?;
+        f.read("operation", choice(OPERATIONS.map(|name| (name, ()))))?;
     }
     Some(operation)
 }
@@ -266,7 +248,8 @@ fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
         f.report("", message, "Write arguments: { dryRun: true }.");
     }
     let label = read_text(f, "label");
-    let (pick, display_format) = (read_selector(f, ARGUMENT_VARIABLES, SELECTOR_VARIABLES), read_display_format(f));
+    let pick = read_selector(f, ARGUMENT_VARIABLES, SELECTOR_VARIABLES);
+    let display_format = f.read("as", variant()).unwrap_or_default();
     let must_fail = f.parse("must_fail", parse_pattern);
     let reads_as =
         f.section("reads_as", &READS_AS_KEYS).and_then(|mut read| read_preview_read(&mut read, ReadPhase::Review));
@@ -315,7 +298,8 @@ fn read_preview_read(f: &mut Fields<'_>, phase: ReadPhase) -> Option<PreviewRead
     let arguments = read_record(f, "arguments", variables);
     let (missing, must_fail) = (f.parse("missing", parse_pattern), f.parse("must_fail", parse_pattern));
     let pick = read_selector(f, variables, keep_variables);
-    let (label, display_format) = (read_template(f, "label", variables), read_display_format(f));
+    let label = read_template(f, "label", variables);
+    let display_format = f.read("as", variant()).unwrap_or_default();
     if !f.has("tool") {
         let remedy = "Write tool: and the name that the server gives it.";
         f.report("", "the read does not say which `tool` it calls", remedy);
@@ -341,7 +325,7 @@ fn read_selector(
     let keep = if keeps_fields { None } else { read_expression(f, "keep", keep_variables) };
     let fields = FieldFilter {
         keep: if keeps_fields { f.parse_texts("keep", parse_field_path) } else { Vec::new() },
-        ignore: if f.has("ignore") { f.parse_texts("ignore", parse_field_path) } else { Vec::new() },
+        ignore: f.parse_texts("ignore", parse_field_path),
     };
     ResultSelector {
         pointer: pointer.unwrap_or_default(),
@@ -359,21 +343,14 @@ fn parse_field_path(text: &str) -> Result<FieldPath, ValueError> {
     })
 }
 
-fn read_display_format(f: &mut Fields<'_>) -> DisplayFormat {
-    f.read("as", variant()).unwrap_or_default()
-}
-
 fn read_text(f: &mut Fields<'_>, name: &str) -> Option<String> {
     f.parse(name, |node| read_visible_text(node, MAX_TEXT_CHARS))
 }
 
 fn parse_pattern(node: &Node) -> Result<Pattern, ValueError> {
-    let pattern = match node {
-        Node::Text(text) if text.len() <= 1000 => Pattern::new(text),
-        _ => None,
-    };
-    let remedy = || "Correct it; ^ and $ stand for the beginning and the end.".to_owned();
-    pattern.ok_or_else(|| (format!("{} is not a regular expression", describe(node)), remedy()))
+    let remedy = "Correct it; ^ and $ stand for the beginning and the end.";
+    let error = || (format!("{} is not a regular expression", describe(node)), remedy.to_owned());
+    node.as_text().filter(|text| text.len() <= MAX_PATTERN_BYTES).and_then(Pattern::new).ok_or_else(error)
 }
 
 pub(super) fn read_expression(f: &mut Fields<'_>, name: &str, variables: &'static Variables) -> Option<Condition> {
@@ -417,12 +394,10 @@ fn read_record(f: &mut Fields<'_>, name: &str, variables: &'static Variables) ->
 }
 
 fn compile_field(entry: &KeyValue, variables: &'static Variables) -> Result<RecordField, ValueError> {
-    let (name, is_optional) = match entry.key.strip_suffix('?') {
-        Some(name) => (name, true),
-        None => (entry.key.as_str(), false),
-    };
+    let optional_name = entry.key.strip_suffix('?');
+    let name = optional_name.unwrap_or(&entry.key).to_owned();
     let value = compile_template(&entry.value.node, variables)?;
-    Ok(RecordField { name: name.to_owned(), is_optional, value })
+    Ok(RecordField { name, is_optional: optional_name.is_some(), value })
 }
 
 fn compile_template(node: &Node, variables: &'static Variables) -> Result<TextTemplate, ValueError> {
