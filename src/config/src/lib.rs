@@ -129,6 +129,12 @@ impl Config {
     pub fn store_server(&self) -> Option<(&str, Option<&Path>)> {
         self.store.as_ref().map(StoreServer::address)
     }
+
+    /// Returns the URL at which this machine reaches a bound address of the gateway ([`local_url`]).
+    #[must_use]
+    pub fn local_url(&self, address: SocketAddr) -> String {
+        local_url(self.tls.is_some(), address)
+    }
 }
 
 /// The permission to edit servers on the dashboard (`dashboard.edit`).
@@ -334,14 +340,6 @@ pub struct LimitsConfig {
 impl Default for Config {
     fn default() -> Self {
         load::default_config(&Environment::from_process())
-    }
-}
-
-impl Config {
-    /// Returns the URL at which this machine reaches a bound address of the gateway ([`local_url`]).
-    #[must_use]
-    pub fn local_url(&self, address: SocketAddr) -> String {
-        local_url(self.tls.is_some(), address)
     }
 }
 

@@ -116,6 +116,11 @@ impl UpstreamOAuth {
         };
         grants_to_person && self.account == AccountKind::Person
     }
+
+    /// Returns the secrets.
+    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        [&self.client_secret, &self.private_key].into_iter().flatten()
+    }
 }
 
 /// The kind of account at a server that is used.
@@ -142,13 +147,6 @@ pub enum OAuthGrant {
     Enterprise,
     /// A token of the platform that runs the gateway vouches for it (extension `auth/wif`).
     WorkloadIdentity,
-}
-
-impl UpstreamOAuth {
-    /// Returns the secrets.
-    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
-        [&self.client_secret, &self.private_key].into_iter().flatten()
-    }
 }
 
 /// Certificates of authorities read from a file. The `Debug` text differs if the content of the file differs.

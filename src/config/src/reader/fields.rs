@@ -180,23 +180,19 @@ impl<'a> Fields<'a> {
         mut parse: impl FnMut(&Self, &KeyValue) -> Result<T, ValueError>,
     ) -> Vec<T> {
         let mut all = Vec::new();
-        for entry in self.map(name) {
-            match parse(self, entry) {
-                Ok(value) => all.push(value),
-                Err(error) => self.report_at(&entry.value, &format!("{name}.{}", quoted_key(&entry.key)), error),
-            }
-        }
-        all
-    }
-
-    fn map(&mut self, name: &str) -> &'a [KeyValue] {
         let entries = self.parse(name, |node| match node {
             Node::Map(entries) => Ok(entries.as_slice()),
             other => {
                 Err((format!("expected a map, found {}", other.describe_kind()), "Write {name: value}.".to_owned()))
             }
         });
-        entries.unwrap_or_default()
+        for entry in entries.unwrap_or_default() {
+            match parse(self, entry) {
+                Ok(value) => all.push(value),
+                Err(error) => self.report_at(&entry.value, &format!("{name}.{}", quoted_key(&entry.key)), error),
+            }
+        }
+        all
     }
 
     /// Parses each item of a list, and reports the items that fail.
