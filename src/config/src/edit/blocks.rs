@@ -127,10 +127,7 @@ impl Lines {
 impl Block {
     /// Finds the lines of the entries of a map between the lines `first` and `end`.
     pub(super) fn find(lines: &Lines, map: &[KeyValue], first: usize, end: usize) -> Result<Self, NotEditableError> {
-        let position = |entry: &KeyValue| {
-            let line = usize::try_from(entry.line).ok()?.checked_sub(1)?;
-            Some((line, usize::try_from(entry.column).ok()?.checked_sub(1)?))
-        };
+        let position = |entry: &KeyValue| Some((index_of(entry.line)?, index_of(entry.column)?));
         let starts: Option<Vec<(usize, usize)>> = map.iter().map(position).collect();
         let starts = starts.ok_or_else(|| NotEditableError::new("the position of a key is unknown"))?;
         let indent = starts.first().map_or(0, |(_, column)| *column);
@@ -142,11 +139,8 @@ impl Block {
         if !is_ascending || !is_inside || !starts.iter().all(is_alone) {
             return Err(NotEditableError::new("not every entry is on lines of its own"));
         }
-        let ends = starts.iter().skip(1).map(|(line, _)| *line).chain([end]);
-        let entries = starts.iter().zip(ends);
-        let entries =
-            entries.map(|((start, _), end)| LineRange { start: *start, end: content_end(lines, *start, end, indent) });
-        Ok(Self { indent, entries: entries.collect() })
+        let starts: Vec<usize> = starts.into_iter().map(|(line, _)| line).collect();
+        Ok(Self { indent, entries: content_ranges(lines, &starts, end, indent) })
     }
 
     /// Returns the lines of the entry at `index` of the map.
@@ -160,8 +154,21 @@ impl Block {
     }
 }
 
+/// Converts a line or column of the parser, which counts from 1; `None` if it is unknown.
+pub(super) fn index_of(number: u64) -> Option<usize> {
+    usize::try_from(number).ok()?.checked_sub(1)
+}
+
+/// Returns the lines of the entries that begin at these lines, the last of which ends before `end`.
+pub(super) fn content_ranges(lines: &Lines, starts: &[usize], end: usize, indent: usize) -> Vec<LineRange> {
+    let ends = starts.iter().skip(1).copied().chain([end]);
+    let ranges =
+        starts.iter().zip(ends).map(|(&start, end)| LineRange { start, end: content_end(lines, start, end, indent) });
+    ranges.collect()
+}
+
 /// Returns the end of an entry without the comments and empty lines after it.
-pub(super) fn content_end(lines: &Lines, start: usize, end: usize, indent: usize) -> usize {
+fn content_end(lines: &Lines, start: usize, end: usize, indent: usize) -> usize {
     let is_trailing = |line: &str| {
         let body = line.trim_start_matches([' ', '\t']);
         let is_document_end = line.trim_end() == "...";

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::{
     EditError,
-    blocks::{Block, LineRange, Lines, NotEditableError, content_end, line_break},
+    blocks::{Block, LineRange, Lines, NotEditableError, content_ranges, index_of, line_break},
     check_values, check_visible, root_entries, set_key,
 };
 use crate::{
@@ -180,9 +180,9 @@ fn compose_rules(lines: &Lines, items: &RuleBlock, entries: &[RuleEntry], nodes:
             RuleEntry::Existing(index) => (items.rules.get(*index), true),
             RuleEntry::New { replaces, .. } => (replaces.and_then(|index| items.rules.get(index)), false),
         };
-        if let Some(RuleLines { comments, content }) = origin {
-            let copied = if is_kept { comments.start..content.end } else { comments.start..comments.end };
-            for line in copied {
+        if let Some(RuleLines { first_comment, content }) = origin {
+            let end = if is_kept { content.end } else { content.start };
+            for line in *first_comment..end {
                 text.push_str(lines.line(line).trim_end_matches(['\n', '\r']));
                 text.push_str(end_of_line);
             }
@@ -196,7 +196,8 @@ fn compose_rules(lines: &Lines, items: &RuleBlock, entries: &[RuleEntry], nodes:
 
 /// The lines of a rule and of the comments above it.
 struct RuleLines {
-    comments: LineRange,
+    /// The first line of the comments, or of the rule if it has none.
+    first_comment: usize,
     content: LineRange,
 }
 
@@ -221,8 +222,7 @@ fn find_rule_block(
     let mut starts = Vec::new();
     let mut indent = None;
     for item in items {
-        let line = usize::try_from(item.line).ok().and_then(|line| line.checked_sub(1));
-        let line = line.filter(|line| (range.start + 1..range.end).contains(line));
+        let line = index_of(item.line).filter(|line| (range.start + 1..range.end).contains(line));
         let spaces = line.and_then(|line| {
             lines
                 .line(line)
@@ -238,19 +238,13 @@ fn find_rule_block(
         starts.push(line);
     }
     let indent = indent.unwrap_or_default();
-    let ends = starts.iter().skip(1).copied().chain([range.end]);
-    let contents: Vec<LineRange> = starts
-        .iter()
-        .zip(ends)
-        .map(|(start, end)| LineRange { start: *start, end: content_end(lines, *start, end, indent) })
-        .collect();
-    let mut before = range.start + 1;
-    let mut rules = Vec::new();
-    for content in contents {
-        rules.push(RuleLines { comments: LineRange { start: before, end: content.start }, content: content.clone() });
-        before = content.end;
-    }
-    Ok(Some(RuleBlock { indent, rules, end: before }))
+    let mut end = range.start + 1;
+    let rules = content_ranges(lines, &starts, range.end, indent).into_iter().map(|content| {
+        let first_comment = std::mem::replace(&mut end, content.end);
+        RuleLines { first_comment, content }
+    });
+    let rules = rules.collect();
+    Ok(Some(RuleBlock { indent, rules, end }))
 }
 
 #[cfg(test)]
