@@ -39,26 +39,15 @@ impl OwnPaths {
         let UpstreamTarget::Command { command, args, cwd, .. } = &server.target else { return None };
         // The server's own folder below the data directory is allowed.
         let server_dir = self.data.join("servers").join(&server.name);
-        if let Some(cwd) = cwd
-            && let Some(covered) = self.find_overlap(&resolve_path(cwd), &server_dir)
-        {
-            return Some(("cwd".to_owned(), covered));
-        }
-        let base = cwd.as_deref().map_or_else(|| server_dir.clone(), resolve_path);
-        if command.contains('/')
-            && let Some(covered) = self.find_overlap(&resolve_path(Path::new(command)), &server_dir)
-        {
-            return Some(("command".to_owned(), covered));
-        }
-        for (index, arg) in args.iter().enumerate() {
-            for text in paths_in(arg) {
-                let path = resolve_path(&base.join(self.expand_tilde(text)));
-                if let Some(covered) = self.find_overlap(&path, &server_dir) {
-                    return Some((format!("args[{index}]"), covered));
-                }
-            }
-        }
-        None
+        let cwd = cwd.as_deref().map(resolve_path);
+        let base = cwd.as_deref().unwrap_or(&server_dir);
+        let program = command.contains('/').then(|| ("command".to_owned(), resolve_path(Path::new(command))));
+        let arguments = args.iter().enumerate().flat_map(|(index, arg)| {
+            let resolve = move |text| (format!("args[{index}]"), resolve_path(&base.join(self.expand_tilde(text))));
+            paths_in(arg).map(resolve)
+        });
+        let mut paths = cwd.iter().map(|cwd| ("cwd".to_owned(), cwd.clone())).chain(program).chain(arguments);
+        paths.find_map(|(key, path)| Some((key, self.find_overlap(&path, &server_dir)?)))
     }
 
     /// Expands `~`, as many programs do with their arguments.

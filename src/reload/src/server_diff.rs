@@ -170,10 +170,8 @@ fn intersect(old: &[String], new: &[String]) -> Vec<String> {
     }
     let in_old = new.iter().filter(|pattern| is_covered(pattern, old));
     let in_new = old.iter().filter(|pattern| is_covered(pattern, new));
-    let mut in_both: Vec<String> = in_old.chain(in_new).cloned().collect();
-    in_both.sort();
-    in_both.dedup();
-    in_both
+    let in_both: BTreeSet<&String> = in_old.chain(in_new).collect();
+    in_both.into_iter().cloned().collect()
 }
 
 /// Returns `true` if one of the patterns in `covering` certainly matches everything that `pattern` matches. That is the same

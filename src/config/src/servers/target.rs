@@ -263,7 +263,7 @@ fn parse_header_name(text: &str) -> Result<String, ValueError> {
 /// Reads the headers that are forwarded from a client's request. Credentials for the gateway are rejected in any
 /// spelling.
 pub(super) fn read_forwarded_headers(f: &mut Fields<'_>) -> Vec<String> {
-    let names = f.parse_items("forward_headers", |_, node: &Node| {
+    let mut names = f.parse_items("forward_headers", |_, node: &Node| {
         let name = parse_header_name(&read_text(node)?)?;
         let is_private = PRIVATE_CLIENT_HEADERS.contains(&name.as_str())
             || PRIVATE_CLIENT_HEADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
@@ -274,11 +274,7 @@ pub(super) fn read_forwarded_headers(f: &mut Fields<'_>) -> Vec<String> {
         }
         Ok(name)
     });
-    let mut distinct = Vec::with_capacity(names.len());
-    for name in names {
-        if !distinct.contains(&name) {
-            distinct.push(name);
-        }
-    }
-    distinct
+    let mut seen = BTreeSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+    names
 }
