@@ -19,7 +19,10 @@ use crate::acceptances::{self, AcceptanceChange};
 use countersign_config::{Config, UpstreamTarget};
 use countersign_domain::changes::{audit::AuditEntry, digest::PartHasher};
 use countersign_http::tls::ServerCertificate;
-use countersign_reload::Reloader;
+use countersign_reload::{
+    Reloader,
+    pending::{ACCEPTED_EVENT, REFUSED_EVENT},
+};
 use countersign_review::{Changes, ESCALATED_EVENT};
 use countersign_routing::table::{PublishedTable, RouteTable};
 use countersign_rulings::{
@@ -35,10 +38,6 @@ use countersign_upstream::server::Phase;
 
 /// The interval at which this node's configuration, servers and lease are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// The audit event of a reviewer who accepts a pending configuration.
-const ACCEPTED_EVENT: &str = "configuration_accepted";
-/// The audit event of a reviewer who refuses a pending configuration.
-const REFUSED_EVENT: &str = "configuration_refused";
 /// The maximum number of audit entries that are read at a time.
 const PAGE_SIZE: usize = 50;
 

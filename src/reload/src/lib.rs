@@ -51,7 +51,7 @@ pub use self::{
 };
 use self::{
     diff::compare,
-    pending::OwnDecisions,
+    pending::{ACCEPTED_EVENT, OwnDecisions, REFUSED_EVENT, join_keys},
     settings_view::{ActiveSetting, SettingsView},
     status::{Problem, ReloadEffect, log_changes},
 };
@@ -241,9 +241,8 @@ impl Reloader {
         if pending.digest != digest {
             return Err(ConsentError::Superseded);
         }
-        let keys: Vec<&str> = pending.loosenings.iter().map(|loosening| loosening.key.as_str()).collect();
-        let keys = keys.join(", ");
-        let event = if accept { "configuration_accepted" } else { "configuration_refused" };
+        let keys = join_keys(&pending.loosenings);
+        let event = if accept { ACCEPTED_EVENT } else { REFUSED_EVENT };
         let details = json!({ "digest": digest, "loosens": pending.loosenings }).to_string();
         // The decision is recorded before it takes effect.
         self.gateway.record(event, by, details).await.map_err(ConsentError::NotRecorded)?;

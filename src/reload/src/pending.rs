@@ -6,6 +6,11 @@ use utoipa::ToSchema;
 
 use countersign_domain::changes::{LineOp, diff::compare_lines};
 
+/// The audit event of a reviewer who accepts a pending configuration.
+pub const ACCEPTED_EVENT: &str = "configuration_accepted";
+/// The audit event of a reviewer who refuses a pending configuration.
+pub const REFUSED_EVENT: &str = "configuration_refused";
+
 /// A change through which a new configuration lets more calls through than the old one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Loosening {
@@ -35,6 +40,11 @@ impl Loosening {
             (from, to) => format!("{key}: {from} → {to}"),
         }
     }
+}
+
+/// Returns the keys of the changes for a message.
+pub(crate) fn join_keys(loosenings: &[Loosening]) -> String {
+    loosenings.iter().map(|loosening| loosening.key.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 /// The changes of policy between two configurations.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Reloader, digest, snapshot};
+use super::{Reloader, digest, pending::join_keys, snapshot};
 use countersign_config::Config;
 use countersign_domain::changes::machine::{OPERATOR, SYSTEM};
 use countersign_store::PolicySnapshot;
@@ -22,8 +22,8 @@ impl Reloader {
             self.gateway.record("configuration_started", SYSTEM, details.to_string()).await?;
         }
         if !self.accepted_by_operator.is_empty() {
-            let keys: Vec<&str> = self.accepted_by_operator.iter().map(|loosening| loosening.key.as_str()).collect();
-            tracing::warn!(target: "countersign::audit", keys = keys.join(", "), "the operator started with a looser policy");
+            let keys = join_keys(&self.accepted_by_operator);
+            tracing::warn!(target: "countersign::audit", keys, "the operator started with a looser policy");
             let details =
                 json!({ "digest": digest::digest(&self.config(), &self.salt), "loosens": self.accepted_by_operator });
             self.gateway.record("configuration_started", OPERATOR, details.to_string()).await?;

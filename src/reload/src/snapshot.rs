@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{diff::compare, digest::target_digest, settings_view::ActiveSetting};
+use super::{diff::compare, digest::target_digest, pending::join_keys, settings_view::ActiveSetting};
 use countersign_config::{
     AuthConfig, Authorities, Config, OidcConfig, Serialization, TokenIssuer, UpstreamConfig, UpstreamTarget,
     load::{list_keys, policy_from_values},
@@ -144,11 +144,7 @@ pub(super) fn serialize_policy(
     }
     let mut differences = compare(&read_back, config).0.policy_loosened;
     differences.extend(compare(config, &read_back).0.policy_loosened);
-    if differences.is_empty() {
-        return Ok(body);
-    }
-    let keys: Vec<&str> = differences.iter().map(|loosening| loosening.key.as_str()).collect();
-    Err(SavePolicyError::Differs(keys.join(", ")))
+    if differences.is_empty() { Ok(body) } else { Err(SavePolicyError::Differs(join_keys(&differences))) }
 }
 
 /// Returns `true` if the configuration file set a key when this snapshot was made.
