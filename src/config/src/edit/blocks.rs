@@ -18,7 +18,11 @@ impl NotEditableError {
 }
 
 /// The lines of a text, each with its line break.
-pub(super) struct Lines(Vec<String>);
+pub(super) struct Lines {
+    lines: Vec<String>,
+    /// The line break of the first line, with which new lines end.
+    pub line_break: &'static str,
+}
 
 /// The lines of one entry: from the line of its key up to the line after its last one. Comments and empty lines after an entry
 /// belong to it only if they are indented further than its key.
@@ -42,38 +46,47 @@ impl Lines {
         if text.replace("\r\n", "\n").contains('\r') {
             return Err(NotEditableError::new("it has line breaks of an unusual kind"));
         }
-        Ok(Self(text.split_inclusive('\n').map(str::to_owned).collect()))
+        let lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
+        let has_crlf = lines.first().is_some_and(|line| line.ends_with("\r\n"));
+        Ok(Self { lines, line_break: if has_crlf { "\r\n" } else { "\n" } })
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.lines.len()
     }
 
     pub(super) fn join(self) -> String {
-        self.0.concat()
+        self.lines.concat()
     }
 
     pub(super) fn line(&self, index: usize) -> &str {
-        self.0.get(index).map_or("", String::as_str)
+        self.lines.get(index).map_or("", String::as_str)
+    }
+
+    /// Adds a section at the end, after an empty line if the text has others.
+    pub(super) fn append_section(&mut self, text: &str) {
+        let is_blank = self.lines.iter().all(|line| line.trim().is_empty());
+        let before = if is_blank { "" } else { self.line_break };
+        self.insert(self.lines.len(), &format!("{before}{text}"));
     }
 
     /// Inserts lines before the line at `index`. The last line of a file may lack its line break, which is added then.
-    pub(super) fn insert(&mut self, index: usize, text: &str, line_break: &str) {
+    pub(super) fn insert(&mut self, index: usize, text: &str) {
         if text.is_empty() {
             return;
         }
-        if let Some(before) = index.checked_sub(1).and_then(|before| self.0.get_mut(before))
+        if let Some(before) = index.checked_sub(1).and_then(|before| self.lines.get_mut(before))
             && !before.ends_with('\n')
         {
-            before.push_str(line_break);
+            before.push_str(self.line_break);
         }
-        self.0.insert(index.min(self.0.len()), text.to_owned());
+        self.lines.insert(index.min(self.lines.len()), text.to_owned());
     }
 
     /// Replaces the lines from `start` up to `end` with a text.
     pub(super) fn replace(&mut self, start: usize, end: usize, text: &str) {
         let text = (!text.is_empty()).then(|| text.to_owned());
-        self.0.splice(start..end.min(self.0.len()), text);
+        self.lines.splice(start..end.min(self.lines.len()), text);
     }
 
     /// Checks that nothing but a comment follows the key on its line, so that its value begins on the next one.
@@ -102,7 +115,7 @@ impl Lines {
             return Err(NotEditableError(format!("{key} is not written as indented lines")));
         }
         let line = format!("{start}{value}{rest}");
-        if let Some(old_line) = self.0.get_mut(index) {
+        if let Some(old_line) = self.lines.get_mut(index) {
             *old_line = line;
         }
         Ok(())
@@ -179,12 +192,6 @@ fn content_end(lines: &Lines, start: usize, end: usize, indent: usize) -> usize 
         end -= 1;
     }
     end
-}
-
-/// Returns the line break of the text: that of its first line, or `\n`.
-pub(super) fn line_break(text: &str) -> &'static str {
-    let has_crlf = text.find('\n').is_some_and(|at| text.get(..at).is_some_and(|line| line.ends_with('\r')));
-    if has_crlf { "\r\n" } else { "\n" }
 }
 
 /// Appends a key with its value: a map on indented lines, and any other value on the line of the key.

@@ -20,13 +20,13 @@ use std::{path::Path, sync::Arc};
 
 use url::Url;
 
-use self::blocks::{Block, Lines, NotEditableError, format_entry, line_break};
+use self::blocks::{Block, Lines, NotEditableError, format_entry};
 use crate::{
     Environment, Flags, Secret, UpstreamConfig,
     error::{ConfigError, Origin, Problem, quoted},
     load::{load_text, strip_byte_order_mark},
     servers::KEY,
-    tree::{self, KeyValue, LocatedNode, Node, SyntaxError, find_value},
+    tree::{self, KeyValue, Node, SyntaxError, find_value},
 };
 use countersign_domain::changes::visible::has_hidden;
 use countersign_protocol::redact::register_secrets;
@@ -253,15 +253,54 @@ fn apply_change(text: &str, change: &ServerChange) -> Result<String, EditError> 
         check_visible(name, &Node::Text(name.clone()))?;
         settings.iter().try_for_each(|setting| check_visible(&setting.key, &setting.value.node))?;
     }
-    let (mark, body) = text.split_at(text.len() - strip_byte_order_mark(text).len());
-    let tree = tree::parse(body)?;
-    let servers = change_servers(servers_of(&tree.node), change)?;
-    let not_editable = |NotEditableError(reason)| EditError::NotEditable { reason, yaml: change.to_yaml() };
-    let mut intended = root_entries(&tree.node).map_err(not_editable)?;
-    set_key(&mut intended, KEY, Node::Map(servers));
-    let edited = edit_lines(body, &tree, change).map_err(not_editable)?;
-    check_values(&edited, &Node::Map(intended), "servers").map_err(not_editable)?;
-    Ok(format!("{mark}{edited}"))
+    let file = EditedFile::parse(text)?;
+    let servers = change_servers(servers_of(&file.root), change)?;
+    let edit = |lines: &mut Lines, sections: &Block| edit_servers(lines, sections, &file.root, change);
+    let edited = file.set_value(KEY, Node::Map(servers), "servers", edit);
+    edited.map_err(|NotEditableError(reason)| EditError::NotEditable { reason, yaml: change.to_yaml() })
+}
+
+/// The text of a file with its values.
+struct EditedFile<'a> {
+    byte_order_mark: &'a str,
+    text: &'a str,
+    root: Node,
+}
+
+impl<'a> EditedFile<'a> {
+    fn parse(file: &'a str) -> Result<Self, SyntaxError> {
+        let text = strip_byte_order_mark(file);
+        let byte_order_mark = file.strip_suffix(text).unwrap_or_default();
+        Ok(Self { byte_order_mark, text, root: tree::parse(text)?.node })
+    }
+
+    /// Returns the text in which a top-level key has this value. `edit` changes the lines; other values than the intended ones
+    /// are refused. `noun` names the values in an error.
+    fn set_value(
+        &self,
+        key: &str,
+        value: Node,
+        noun: &str,
+        edit: impl FnOnce(&mut Lines, &Block) -> Result<(), NotEditableError>,
+    ) -> Result<String, NotEditableError> {
+        let mut intended = match &self.root {
+            Node::Map(entries) => entries.clone(),
+            Node::Null => Vec::new(),
+            _ => return Err(NotEditableError::new("it does not consist of keys and values")),
+        };
+        set_key(&mut intended, key, value);
+        let mut lines = Lines::new(self.text)?;
+        let sections = Block::find(&lines, self.root.entries(), 0, lines.len())?;
+        if sections.indent != 0 {
+            return Err(NotEditableError::new("its keys are indented"));
+        }
+        edit(&mut lines, &sections)?;
+        let edited = lines.join();
+        if !tree::parse(&edited).is_ok_and(|tree| tree.node.has_same_value(&Node::Map(intended))) {
+            return Err(NotEditableError(format!("the {noun} are written in a form that the program does not edit")));
+        }
+        Ok(format!("{}{edited}", self.byte_order_mark))
+    }
 }
 
 /// Refuses a value with hidden characters, which a person does not see. Line breaks and tabs are visible.
@@ -281,23 +320,6 @@ fn check_visible(key: &str, node: &Node) -> Result<(), EditError> {
 /// Returns the servers of a file.
 fn servers_of(root: &Node) -> &[KeyValue] {
     find_value(root.entries(), KEY).map_or(&[], Node::entries)
-}
-
-/// Returns the keys of a whole file; none if it is empty.
-fn root_entries(root: &Node) -> Result<Vec<KeyValue>, NotEditableError> {
-    match root {
-        Node::Map(entries) => Ok(entries.clone()),
-        Node::Null => Ok(Vec::new()),
-        _ => Err(NotEditableError::new("it does not consist of keys and values")),
-    }
-}
-
-/// Refuses an edited text whose values are not the intended ones.
-fn check_values(edited: &str, intended: &Node, noun: &str) -> Result<(), NotEditableError> {
-    if tree::parse(edited).is_ok_and(|tree| tree.node.has_same_value(intended)) {
-        return Ok(());
-    }
-    Err(NotEditableError(format!("the {noun} are written in a form that the program does not edit")))
 }
 
 /// Returns the servers that the file is to have after the change.
@@ -324,50 +346,46 @@ fn reorder(old: &[KeyValue], new: &[KeyValue]) -> Vec<KeyValue> {
     kept_entries.chain(new_entries).cloned().collect()
 }
 
-/// Returns the text with the lines of the change. The caller compares its values with the intended ones.
-fn edit_lines(text: &str, tree: &LocatedNode, change: &ServerChange) -> Result<String, NotEditableError> {
-    let mut lines = Lines::new(text)?;
-    let root = tree.node.entries();
-    let sections = Block::find(&lines, root, 0, lines.len())?;
-    if sections.indent != 0 {
-        return Err(NotEditableError::new("its keys are indented"));
-    }
-    let end_of_line = line_break(text);
-    let Some(index) = root.iter().position(|entry| entry.key == KEY) else {
-        let ServerChange::Add { name, settings } = change else {
-            return Err(NotEditableError::new("it has no servers"));
-        };
-        let mut added_lines = if text.trim().is_empty() { String::new() } else { end_of_line.to_owned() };
-        added_lines.push_str(&format!("{KEY}:{end_of_line}{}", server_lines(2, name, settings, end_of_line)));
-        lines.insert(lines.len(), &added_lines, end_of_line);
-        return Ok(lines.join());
+/// Makes the change in the lines of a file with these values.
+fn edit_servers(
+    lines: &mut Lines,
+    sections: &Block,
+    root: &Node,
+    change: &ServerChange,
+) -> Result<(), NotEditableError> {
+    let line_break = lines.line_break;
+    let first_server = || match change {
+        ServerChange::Add { name, settings } => Ok(server_lines(2, name, settings, line_break)),
+        _ => Err(NotEditableError::new("it has no servers")),
+    };
+    let Some(index) = root.entries().iter().position(|entry| entry.key == KEY) else {
+        lines.append_section(&format!("{KEY}:{line_break}{}", first_server()?));
+        return Ok(());
     };
     let section = sections.find_range(index)?;
-    let servers = servers_of(&tree.node);
+    let servers = servers_of(root);
     if servers.is_empty() {
-        let ServerChange::Add { name, settings } = change else {
-            return Err(NotEditableError::new("it has no servers"));
-        };
+        let added_lines = first_server()?;
         lines.open_empty_map(section.start, KEY)?;
-        lines.insert(section.start + 1, &server_lines(2, name, settings, end_of_line), end_of_line);
-        return Ok(lines.join());
+        lines.insert(section.start + 1, &added_lines);
+        return Ok(());
     }
     lines.check_block_key(section.start, KEY)?;
-    let block = Block::find(&lines, servers, section.start + 1, section.end)?;
+    let block = Block::find(lines, servers, section.start + 1, section.end)?;
     let position = servers.iter().position(|server| server.key == change.name());
     match (change, position) {
         (ServerChange::Add { name, settings }, _) => {
-            lines.insert(block.end(), &server_lines(block.indent, name, settings, end_of_line), end_of_line);
+            lines.insert(block.end(), &server_lines(block.indent, name, settings, line_break));
         }
         (ServerChange::Replace { name, settings }, Some(index)) => {
             let range = block.find_range(index)?;
             let old = servers.get(index).map_or(&[][..], |server| server.value.node.entries());
-            let keys = Block::find(&lines, old, range.start + 1, range.end);
+            let keys = Block::find(lines, old, range.start + 1, range.end);
             match keys.and_then(|keys| lines.check_block_key(range.start, name).map(|()| keys)) {
-                Ok(keys) if !old.is_empty() => replace_keys(&mut lines, &keys, old, settings, end_of_line),
+                Ok(keys) if !old.is_empty() => replace_keys(lines, &keys, old, settings),
                 // A server on one line, or one that is a YAML alias, is written again.
                 _ => {
-                    let added_lines = server_lines(block.indent, name, settings, end_of_line);
+                    let added_lines = server_lines(block.indent, name, settings, line_break);
                     lines.replace(range.start, range.end, &added_lines);
                 }
             }
@@ -381,22 +399,23 @@ fn edit_lines(text: &str, tree: &LocatedNode, change: &ServerChange) -> Result<S
         }
         (_, None) => return Err(NotEditableError::new("it has no such server")),
     }
-    Ok(lines.join())
+    Ok(())
 }
 
 /// Replaces the lines of keys that have another value, removes those of keys that are gone, and adds new keys.
-fn replace_keys(lines: &mut Lines, keys: &Block, old: &[KeyValue], new: &[KeyValue], end_of_line: &str) {
+fn replace_keys(lines: &mut Lines, keys: &Block, old: &[KeyValue], new: &[KeyValue]) {
+    let line_break = lines.line_break;
     let mut added_lines = String::new();
     for setting in new.iter().filter(|setting| !old.iter().any(|old| old.key == setting.key)) {
-        format_entry(&mut added_lines, keys.indent, &setting.key, &setting.value.node, end_of_line);
+        format_entry(&mut added_lines, keys.indent, &setting.key, &setting.value.node, line_break);
     }
-    lines.insert(keys.end(), &added_lines, end_of_line);
+    lines.insert(keys.end(), &added_lines);
     // The last lines come first, so that the positions of the others stay valid.
     for (range, before) in keys.entries.iter().zip(old).rev() {
         let mut text = String::new();
         match new.iter().find(|setting| setting.key == before.key) {
             Some(now) if now.value.node.has_same_value(&before.value.node) => continue,
-            Some(now) => format_entry(&mut text, keys.indent, &now.key, &now.value.node, end_of_line),
+            Some(now) => format_entry(&mut text, keys.indent, &now.key, &now.value.node, line_break),
             None => {}
         }
         lines.replace(range.start, range.end, &text);

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use super::{
-    EditError,
-    blocks::{Block, LineRange, Lines, NotEditableError, content_ranges, index_of, line_break},
-    check_values, check_visible, root_entries, set_key,
+    EditError, EditedFile,
+    blocks::{Block, LineRange, Lines, NotEditableError, content_ranges, index_of},
+    check_visible, set_key,
 };
 use crate::{
     load::strip_byte_order_mark,
@@ -47,15 +47,13 @@ pub fn apply_rules(text: &str, entries: &[RuleEntry]) -> Result<String, EditErro
             settings.iter().try_for_each(|setting| check_visible(&setting.key, &setting.value.node))?;
         }
     }
-    let (mark, body) = text.split_at(text.len() - strip_byte_order_mark(text).len());
-    let tree = tree::parse(body)?;
-    let nodes = intended_rules(rules_of(&tree.node), entries)?;
-    let not_editable =
-        |NotEditableError(reason): NotEditableError| EditError::NotEditable { reason, yaml: rules_to_yaml(&nodes) };
-    let intended = with_rules(&tree.node, &nodes).map_err(not_editable)?;
-    let edited = edit_lines(body, &tree, entries, &nodes).map_err(not_editable)?;
-    check_values(&edited, &intended, "rules").map_err(not_editable)?;
-    Ok(format!("{mark}{edited}"))
+    let file = EditedFile::parse(text)?;
+    let rules = intended_rules(rules_of(&file.root), entries)?;
+    let mut policy = find_value(file.root.entries(), POLICY).map_or(&[][..], Node::entries).to_vec();
+    set_key(&mut policy, RULES, Node::List(rules.iter().map(|rule| rule.clone().without_location()).collect()));
+    let edit = |lines: &mut Lines, sections: &Block| edit_lines(lines, sections, &file.root, entries, &rules);
+    let edited = file.set_value(POLICY, Node::Map(policy), "rules", edit);
+    edited.map_err(|NotEditableError(reason)| EditError::NotEditable { reason, yaml: rules_to_yaml(&rules) })
 }
 
 /// Returns the new rules as the lines of a file that contains nothing else.
@@ -68,7 +66,7 @@ pub fn to_yaml(text: &str, entries: &[RuleEntry]) -> Result<String, EditError> {
 }
 
 fn rules_to_yaml(rules: &[Node]) -> String {
-    let lines: String = rules.iter().map(|rule| format!("    - {}\n", yaml_node(rule, &yaml_text))).collect();
+    let lines: String = rules.iter().map(|rule| format_rule(rule, 4, "\n")).collect();
     format!("{POLICY}:\n  {RULES}:{}\n{lines}", if rules.is_empty() { " []" } else { "" })
 }
 
@@ -103,79 +101,62 @@ fn intended_rules(old: &[LocatedNode], entries: &[RuleEntry]) -> Result<Vec<Node
     entries.iter().map(node).collect()
 }
 
-/// Returns the values of the file with these rules in place of the present ones.
-fn with_rules(root: &Node, rules: &[Node]) -> Result<Node, NotEditableError> {
-    let list = Node::List(rules.iter().map(|rule| rule.clone().without_location()).collect());
-    let mut entries = root_entries(root)?;
-    let mut policy = find_value(&entries, POLICY).map_or(&[][..], Node::entries).to_vec();
-    set_key(&mut policy, RULES, list);
-    set_key(&mut entries, POLICY, Node::Map(policy));
-    Ok(Node::Map(entries))
-}
-
-/// Returns the text with the lines of the new rules. The caller compares its values with the intended ones.
+/// Replaces the lines of the rules in a file with these values.
 fn edit_lines(
-    text: &str,
-    tree: &LocatedNode,
+    lines: &mut Lines,
+    sections: &Block,
+    root: &Node,
     entries: &[RuleEntry],
-    nodes: &[Node],
-) -> Result<String, NotEditableError> {
-    let mut lines = Lines::new(text)?;
-    let end_of_line = line_break(text);
-    let root = tree.node.entries();
-    let sections = Block::find(&lines, root, 0, lines.len())?;
-    if sections.indent != 0 {
-        return Err(NotEditableError::new("its keys are indented"));
-    }
-    let rule_lines = |indent: usize| -> String {
-        nodes.iter().map(|rule| format!("{:indent$}- {}{end_of_line}", "", yaml_node(rule, &yaml_text))).collect()
-    };
-    let Some((index, policy)) = find(root, POLICY) else {
-        let first = if text.trim().is_empty() { "" } else { end_of_line };
-        let added_lines = format!("{first}{POLICY}:{end_of_line}  {RULES}:{end_of_line}{}", rule_lines(4));
-        lines.insert(lines.len(), &added_lines, end_of_line);
-        return Ok(lines.join());
+    rules: &[Node],
+) -> Result<(), NotEditableError> {
+    let line_break = lines.line_break;
+    let rule_lines =
+        |indent: usize| -> String { rules.iter().map(|rule| format_rule(rule, indent, line_break)).collect() };
+    let Some((index, policy)) = find(root.entries(), POLICY) else {
+        lines.append_section(&format!("{POLICY}:{line_break}  {RULES}:{line_break}{}", rule_lines(4)));
+        return Ok(());
     };
     let section = sections.find_range(index)?;
     lines.check_block_key(section.start, POLICY)?;
     let keys = policy.value.node.entries();
-    let block = Block::find(&lines, keys, section.start + 1, section.end)?;
-    let Some((index, rules)) = find(keys, RULES) else {
+    let block = Block::find(lines, keys, section.start + 1, section.end)?;
+    let Some((index, old_rules)) = find(keys, RULES) else {
         let indent = if keys.is_empty() { 2 } else { block.indent };
         let line = if keys.is_empty() { section.start + 1 } else { block.end() };
-        let added_lines = format!("{:indent$}{RULES}:{end_of_line}{}", "", rule_lines(indent + 2));
-        lines.insert(line, &added_lines, end_of_line);
-        return Ok(lines.join());
+        lines.insert(line, &format!("{:indent$}{RULES}:{line_break}{}", "", rule_lines(indent + 2)));
+        return Ok(());
     };
     let range = block.find_range(index)?;
-    let Some(items) = find_rule_block(&lines, rules_of(&tree.node), &range)? else {
+    let found = find_rule_block(lines, rules_of(root), &range)?;
+    if let Some(items) = found.as_ref().filter(|_| !rules.is_empty()) {
+        let text = compose_rules(lines, items, entries, rules);
+        lines.replace(range.start + 1, items.end, &text);
+        return Ok(());
+    }
+    if found.is_none() {
         // A list on the line of its key has no comments to keep, or is not understood.
-        let first = if rules_of(&tree.node).is_empty() { range.start + 1 } else { range.start };
+        let first = if rules_of(root).is_empty() { range.start + 1 } else { range.start };
         let has_comment = (first..range.end).any(|line| lines.line(line).contains('#'));
-        if has_comment || !matches!(rules.value.node, Node::List(_) | Node::Null) {
+        if has_comment || !matches!(old_rules.value.node, Node::List(_) | Node::Null) {
             return Err(NotEditableError::new("the rules are not written as indented lines"));
         }
-        let indent = block.indent;
-        let list = if nodes.is_empty() { " []" } else { "" };
-        let text = format!("{:indent$}{RULES}:{list}{end_of_line}{}", "", rule_lines(indent + 2));
-        lines.replace(range.start, range.end, &text);
-        return Ok(lines.join());
-    };
-    if nodes.is_empty() {
-        let indent = block.indent;
-        let text = format!("{:indent$}{RULES}: []{end_of_line}", "");
-        lines.replace(range.start, items.end, &text);
-    } else {
-        let text = compose_rules(&lines, &items, entries, nodes, end_of_line);
-        lines.replace(range.start + 1, items.end, &text);
     }
-    Ok(lines.join())
+    let indent = block.indent;
+    let list = if rules.is_empty() { " []" } else { "" };
+    let text = format!("{:indent$}{RULES}:{list}{line_break}{}", "", rule_lines(indent + 2));
+    lines.replace(range.start, found.map_or(range.end, |items| items.end), &text);
+    Ok(())
+}
+
+/// Returns the line of a rule behind a dash with this indentation.
+fn format_rule(rule: &Node, indent: usize, line_break: &str) -> String {
+    format!("{:indent$}- {}{line_break}", "", yaml_node(rule, &yaml_text))
 }
 
 /// Returns the lines of the new rules. A kept rule keeps its lines, and a replaced one the comments above it.
-fn compose_rules(lines: &Lines, items: &RuleBlock, entries: &[RuleEntry], nodes: &[Node], end_of_line: &str) -> String {
+fn compose_rules(lines: &Lines, items: &RuleBlock, entries: &[RuleEntry], rules: &[Node]) -> String {
     let mut text = String::new();
-    for (entry, node) in entries.iter().zip(nodes) {
+    for (entry, rule) in entries.iter().zip(rules) {
         let (origin, is_kept) = match entry {
             RuleEntry::Existing(index) => (items.rules.get(*index), true),
             RuleEntry::New { replaces, .. } => (replaces.and_then(|index| items.rules.get(index)), false),
@@ -184,11 +165,11 @@ fn compose_rules(lines: &Lines, items: &RuleBlock, entries: &[RuleEntry], nodes:
             let end = if is_kept { content.end } else { content.start };
             for line in *first_comment..end {
                 text.push_str(lines.line(line).trim_end_matches(['\n', '\r']));
-                text.push_str(end_of_line);
+                text.push_str(lines.line_break);
             }
         }
         if !is_kept {
-            text.push_str(&format!("{:1$}- {2}{end_of_line}", "", items.indent, yaml_node(node, &yaml_text)));
+            text.push_str(&format_rule(rule, items.indent, lines.line_break));
         }
     }
     text
@@ -224,10 +205,8 @@ fn find_rule_block(
     for item in items {
         let line = index_of(item.line).filter(|line| (range.start + 1..range.end).contains(line));
         let spaces = line.and_then(|line| {
-            lines
-                .line(line)
-                .find(|c| c != ' ')
-                .filter(|at| lines.line(line).get(*at..).is_some_and(|rest| rest.starts_with("- ")))
+            let body = lines.line(line).trim_start_matches(' ');
+            body.starts_with("- ").then_some(lines.line(line).len() - body.len())
         });
         let (Some(line), Some(spaces)) = (line, spaces) else {
             return Err(NotEditableError::new("not every rule begins on a line of its own"));
