@@ -201,14 +201,7 @@ impl UpstreamTarget {
         let mut hasher = PartHasher::new("countersign.target.1");
         match self {
             Self::Command { command, args, env, cwd } => {
-                hasher.add_part(b"command").add_part(command.as_bytes()).add_number(args.len() as u64);
-                for arg in args {
-                    hasher.add_part(arg.as_bytes());
-                }
-                hasher.add_number(env.len() as u64);
-                for name in env.keys() {
-                    hasher.add_part(name.as_bytes());
-                }
+                hasher.add_part(b"command").add_part(command.as_bytes()).add_texts(args).add_texts(env.keys());
                 match cwd {
                     Some(cwd) => hasher.add_number(1).add_part(cwd.as_os_str().as_encoded_bytes()),
                     None => hasher.add_number(0),
@@ -220,13 +213,7 @@ impl UpstreamTarget {
                 let mut names: Vec<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
                 urls.sort_unstable();
                 names.sort_unstable();
-                hasher.add_part(b"url").add_part(<&str>::from(*transport).as_bytes());
-                for texts in [urls, names] {
-                    hasher.add_number(texts.len() as u64);
-                    for text in texts {
-                        hasher.add_part(text.as_bytes());
-                    }
-                }
+                hasher.add_part(b"url").add_part(<&str>::from(*transport).as_bytes()).add_texts(urls).add_texts(names);
             }
         }
         hasher.finish()
@@ -242,12 +229,8 @@ impl fmt::Display for UpstreamTarget {
                 write!(f, "command {}", name.to_string_lossy())
             }
             Self::Url { urls, .. } => {
-                for (index, url) in urls.iter().enumerate() {
-                    let between = if index == 0 { "" } else { ", " };
-                    write!(f, "{between}{}://{}", url.scheme(), url.host_str().unwrap_or_default())?;
-                    url.port().map_or(Ok(()), |port| write!(f, ":{port}"))?;
-                }
-                Ok(())
+                let hosts: Vec<String> = urls.iter().map(|url| url.origin().ascii_serialization()).collect();
+                f.write_str(&hosts.join(", "))
             }
         }
     }

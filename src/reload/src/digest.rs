@@ -1,7 +1,7 @@
 //! Computes the hash of everything that a reviewer's consent to a configuration covers.
 
-use countersign_config::{Config, DashboardEdit, OidcConfig, Secret, UpstreamOAuth, UpstreamTarget};
-use countersign_domain::changes::digest::{PartHasher, hex};
+use countersign_config::{Config, DashboardEdit, OidcConfig, Secret, TokenIssuer, UpstreamOAuth, UpstreamTarget};
+use countersign_domain::changes::digest::PartHasher;
 
 /// Returns the SHA-256 of a configuration's policy, `dashboard.edit`, identity provider, token issuers and servers, with the
 /// secrets of servers. Only gateways of the store know `salt`, so nobody else can test guesses of a secret against the hash.
@@ -15,10 +15,7 @@ pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     if config.dashboard_edit != DashboardEdit::Auto {
         hasher.add_part(b"dashboard.edit").add_part(<&str>::from(config.dashboard_edit).as_bytes());
     }
-    hasher.add_number(config.auth.tokens.len() as u64);
-    for issuer in &config.auth.tokens {
-        hasher.add_part(issuer.show().as_bytes());
-    }
+    hasher.add_texts(config.auth.tokens.iter().map(TokenIssuer::show));
     let sign_in_authorities = config.auth.oidc.iter().map(|oidc| &oidc.authorities);
     let issuer_authorities = config.auth.tokens.iter().map(|issuer| &issuer.authorities);
     for authorities in sign_in_authorities.chain(issuer_authorities).flatten() {
@@ -28,17 +25,13 @@ pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     for server in &config.upstreams {
         // The `Debug` form leaves out the trust in recipes, and values that may be secrets.
         hasher.add_part(format!("{server:?}").as_bytes());
-        let trusted_tools = server.previews.trusted_tools();
-        hasher.add_number(trusted_tools.len() as u64);
-        for tool in trusted_tools {
-            hasher.add_part(tool.as_bytes());
-        }
+        hasher.add_texts(server.previews.trusted_tools());
         hash_target(&mut hasher, &server.target);
         for Secret(value) in server.oauth.iter().flat_map(UpstreamOAuth::secrets) {
             hasher.add_part(value.as_bytes());
         }
     }
-    format!("sha256:{}", hex(&hasher.finish_bytes()))
+    hasher.finish()
 }
 
 /// Returns the hash of a server's command or address, including the values of its environment and headers. A server with
@@ -60,18 +53,13 @@ fn hash_target(hasher: &mut PartHasher, target: &UpstreamTarget) {
     };
     match target {
         UpstreamTarget::Command { command, args, env, cwd } => {
-            hasher.add_part(b"command").add_part(command.as_bytes()).add_number(args.len() as u64);
-            for arg in args {
-                hasher.add_part(arg.as_bytes());
-            }
+            hasher.add_part(b"command").add_part(command.as_bytes()).add_texts(args);
             pairs(hasher, env.iter().collect());
             hasher.add_optional(cwd.as_ref().map(|cwd| cwd.to_string_lossy()).as_deref());
         }
         UpstreamTarget::Url { urls, headers, transport } => {
-            hasher.add_part(b"url").add_part(format!("{transport:?}").as_bytes()).add_number(urls.len() as u64);
-            for url in urls {
-                hasher.add_part(url.as_str().as_bytes());
-            }
+            hasher.add_part(b"url").add_part(format!("{transport:?}").as_bytes());
+            hasher.add_texts(urls.iter().map(|url| url.as_str()));
             pairs(hasher, headers.iter().map(|(name, value)| (name, value)).collect());
         }
     }

@@ -40,6 +40,19 @@ impl PartHasher {
         }
     }
 
+    /// Adds the number of texts, followed by each of them.
+    pub fn add_texts<T: AsRef<str>>(
+        &mut self,
+        texts: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
+    ) -> &mut Self {
+        let texts = texts.into_iter();
+        self.add_number(texts.len() as u64);
+        for text in texts {
+            self.add_part(text.as_ref().as_bytes());
+        }
+        self
+    }
+
     #[must_use]
     pub fn finish_bytes(self) -> [u8; 32] {
         self.0.finalize().into()
