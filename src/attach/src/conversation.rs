@@ -250,20 +250,15 @@ impl Conversation {
                 GatewayLine::Forward(out)
             }
             (Some(method), None) if method == "notifications/cancelled" => {
-                match Params::new(message.params).request_id {
-                    Some(id) => {
-                        let visible = self.visible_id(id.get());
-                        let is_own_request = self.gateway_requests.remove(&visible).is_some();
-                        if !is_own_request && self.pending.get(id.get()).is_some_and(|pending| pending.is_subscription)
-                        {
-                            // The gateway ends a subscription of the agent (2026-07-28). The next one must not open it again.
-                            self.remove(id.get());
-                            return GatewayLine::Forward(line.into());
-                        }
-                        GatewayLine::Forward(splice(line, id, &visible))
-                    }
-                    None => GatewayLine::Forward(line.into()),
+                let Some(id) = Params::new(message.params).request_id else { return GatewayLine::Forward(line.into()) };
+                let visible = self.visible_id(id.get());
+                let is_own_request = self.gateway_requests.remove(&visible).is_some();
+                if !is_own_request && self.pending.get(id.get()).is_some_and(|pending| pending.is_subscription) {
+                    // The gateway ends a subscription of the agent (2026-07-28). The next one must not open it again.
+                    self.remove(id.get());
+                    return GatewayLine::Forward(line.into());
                 }
+                GatewayLine::Forward(splice(line, id, &visible))
             }
             (Some(method), None) if method == "notifications/progress" && !self.note_progress(message.params) => {
                 GatewayLine::Drop
