@@ -244,7 +244,6 @@ pub(super) fn check_issuer(text: &str) -> Result<(), ValueError> {
 }
 
 /// Formats the issuers for a listing.
-#[must_use]
 pub(super) fn show(issuers: &[TokenIssuer]) -> String {
     let items: Vec<String> = issuers.iter().map(TokenIssuer::show).collect();
     format!("[{}]", items.join(", "))

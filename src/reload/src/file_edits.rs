@@ -159,7 +159,16 @@ impl FileChange for ServerChanges {
     }
 
     fn audit_entry(&self) -> (&'static str, Value) {
-        ("servers_edited", describe_server_changes(&self.unmasked))
+        let describe = |change: &ServerChange| {
+            let action = match change {
+                ServerChange::Add { .. } => "added",
+                ServerChange::Replace { .. } => "changed",
+                ServerChange::Remove { .. } => "removed",
+            };
+            json!({ "server": change.name(), "action": action })
+        };
+        let servers: Vec<Value> = self.unmasked.iter().map(describe).collect();
+        ("servers_edited", json!({ "servers": servers }))
     }
 }
 
@@ -296,19 +305,11 @@ impl Reloader {
         self.gateway.record(event, by, details.to_string()).await.map_err(FileEditError::NotRecorded)
     }
 
-    /// Returns what an edit of the file would change.
-    ///
-    /// # Errors
-    /// As [`prepare_edit`].
-    pub fn preview_edit(&self, file: &ConfigFile, changes: &impl FileChange) -> Result<EditSummary, FileEditError> {
-        Ok(self.validate_edit(file, changes)?.2)
-    }
-
     /// Returns what an edit of the file would change, with the resulting configuration.
     ///
     /// # Errors
     /// As [`prepare_edit`].
-    pub fn preview_edit_with_config(
+    pub fn preview_edit(
         &self,
         file: &ConfigFile,
         changes: &impl FileChange,
@@ -364,19 +365,6 @@ impl Reloader {
         self.apply_loaded(ReloadCause::File, loaded).await;
         Ok(EditSummary { version: self.read_file().await?.version(), saved: true, ..summary })
     }
-}
-
-/// Describes the changes for the audit trail, without commands and values.
-fn describe_server_changes(changes: &[ServerChange]) -> Value {
-    let describe = |change: &ServerChange| {
-        let action = match change {
-            ServerChange::Add { .. } => "added",
-            ServerChange::Replace { .. } => "changed",
-            ServerChange::Remove { .. } => "removed",
-        };
-        json!({ "server": change.name(), "action": action })
-    };
-    json!({ "servers": changes.iter().map(describe).collect::<Vec<_>>() })
 }
 
 #[cfg(test)]

@@ -181,8 +181,7 @@ pub async fn replace(
     let yaml = list.to_yaml(file.text());
     let with_yaml = |problem: Problem| problem.with("yaml", yaml.clone());
     if preview {
-        let (summary, config) =
-            reloader.preview_edit_with_config(&file, &list).map_err(|error| with_yaml(to_problem(error)))?;
+        let (summary, config) = reloader.preview_edit(&file, &list).map_err(|error| with_yaml(to_problem(error)))?;
         let dry_run = standing_rules.dry_run(&config.policy).await?;
         return Ok(json_ok(&PolicyEditResult { summary, yaml, dry_run: Some(dry_run.into()) }));
     }

@@ -334,14 +334,15 @@ impl EditDraft {
         let yaml = self.changes.to_yaml();
         let with_yaml = |problem: Problem| problem.with("yaml", yaml.clone());
         let summary = if is_preview {
-            reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?
+            reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?.0
         } else if needs_consent {
             check_may_edit(principal, request, reloader)?;
             // Consent is given to a comparison with the old servers, so the file must still have them.
             if file.version() != version {
                 return Err(with_yaml(to_problem(FileError::Changed(file.path().to_owned()).into())));
             }
-            let summary = reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?;
+            let (summary, _) =
+                reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?;
             trials.request_edit(principal, reloader, self.changes, file.version()).await?;
             summary
         } else {

@@ -5,7 +5,11 @@ mod recipe;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
 
 use self::recipe::{RECIPE_KEYS, parse_tried_texts, read_recipe};
 use super::shipped_recipes::{self, RecipeSet, SHIPPED_RECIPE_SETS};
@@ -44,7 +48,7 @@ struct RecipeLayers {
     sets: Vec<&'static str>,
     by_tool: BTreeMap<String, Recipe>,
     /// The tools whose recipe the operator wrote.
-    tools_with_own_recipe: Vec<String>,
+    tools_with_own_recipe: BTreeSet<String>,
 }
 
 impl RecipeLayers {
@@ -63,10 +67,9 @@ impl RecipeLayers {
         self.sets.push(set.name);
     }
 
-    fn finish(mut self) -> Recipes {
-        self.tools_with_own_recipe.sort();
-        self.tools_with_own_recipe.dedup();
-        Recipes { sets: self.sets, by_tool: Arc::new(self.by_tool), tools_with_own_recipe: self.tools_with_own_recipe }
+    fn finish(self) -> Recipes {
+        let tools_with_own_recipe = self.tools_with_own_recipe.into_iter().collect();
+        Recipes { sets: self.sets, by_tool: Arc::new(self.by_tool), tools_with_own_recipe }
     }
 }
 
@@ -132,7 +135,7 @@ fn read_layer<'a>(
                 let fields = f.nested(&format!("{KEY}.{}", quoted_key(key)), value, &RECIPE_KEYS);
                 if let Some(recipe) = fields.and_then(|mut fields| read_recipe(&mut fields, &tried)) {
                     layers.by_tool.insert(key.clone(), recipe);
-                    layers.tools_with_own_recipe.push(key.clone());
+                    layers.tools_with_own_recipe.insert(key.clone());
                 }
             }
         }
