@@ -13,7 +13,7 @@ use super::{
     loopback::is_loopback,
     reader::{MapList, Reader, fields::Fields},
     values::{ValueError, parse_role, read_text, read_visible_text, variant},
-    yaml::{yaml_list, yaml_map, yaml_secret, yaml_text},
+    yaml::{yaml_items, yaml_list, yaml_map, yaml_secret, yaml_text},
 };
 use countersign_domain::principal::Role;
 use strum::{IntoStaticStr, VariantArray};
@@ -121,7 +121,7 @@ pub(super) fn read(r: &mut Reader) -> AuthConfig {
     });
     let Some((issuers, layer_value)) = list else { return AuthConfig { mode, oidc, tokens: Vec::new() } };
     let tokens: Vec<TokenIssuer> = issuers.into_iter().flatten().collect();
-    r.add_setting(KEY, show(&tokens), &layer_value);
+    r.add_setting(KEY, yaml_items(tokens.iter().map(TokenIssuer::show)), &layer_value);
     AuthConfig { mode, oidc, tokens }
 }
 
@@ -241,12 +241,6 @@ pub(super) fn check_issuer(text: &str) -> Result<(), ValueError> {
         "http" if is_loopback(&url) => Ok(()),
         _ => error("is not an https URL (http is for this machine only)"),
     }
-}
-
-/// Formats the issuers for a listing.
-pub(super) fn show(issuers: &[TokenIssuer]) -> String {
-    let items: Vec<String> = issuers.iter().map(TokenIssuer::show).collect();
-    format!("[{}]", items.join(", "))
 }
 
 impl TokenIssuer {

@@ -8,6 +8,7 @@ use super::{
     terms::{self, FormattedSetting},
     tree::Node,
     values::{ValueError, boolean, parse_role, read_visible_text, variant},
+    yaml::{yaml_items, yaml_map},
 };
 use countersign_domain::{
     changes::{Terms, digest::PartHasher},
@@ -167,17 +168,12 @@ fn compile_condition(node: &Node) -> Result<Condition, ValueError> {
 
 /// Formats the rules for `config show` as they would be written in the file.
 pub(super) fn show(rules: &[Rule], review: &Terms) -> String {
-    format!("[{}]", format_each(rules, review).join(", "))
+    yaml_items(format_each(rules, review))
 }
 
 /// Formats each rule as it would be written in the file.
-pub(super) fn format_each(rules: &[Rule], review: &Terms) -> Vec<String> {
-    let format = |(index, rule)| {
-        let settings = format_settings(rule, index + 1, review).into_iter();
-        let settings: Vec<String> = settings.map(|(key, value)| format!("{key}: {value}")).collect();
-        format!("{{ {} }}", settings.join(", "))
-    };
-    rules.iter().enumerate().map(format).collect()
+pub(super) fn format_each(rules: &[Rule], review: &Terms) -> impl Iterator<Item = String> {
+    rules.iter().zip(1..).map(|(rule, number)| yaml_map(format_settings(rule, number, review)))
 }
 
 /// Formats the keys of the rule with this number and their values, as they would be written in the file.
@@ -201,15 +197,13 @@ pub fn format_settings(rule: &Rule, number: usize, review: &Terms) -> Vec<Format
         }
     }
     if !rule.roles.is_empty() {
-        let roles: Vec<&str> = rule.roles.iter().map(|role| role.as_str()).collect();
-        parts.push(("roles", format!("[{}]", roles.join(", "))));
+        parts.push(("roles", yaml_items(rule.roles.iter().map(|role| role.as_str().to_owned()))));
     }
     let AnnotationsMatch { read_only_hint, destructive_hint, idempotent_hint, open_world_hint } = rule.annotations;
     let hints = [read_only_hint, destructive_hint, idempotent_hint, open_world_hint];
-    let hints = ANNOTATION_KEYS.iter().zip(hints).filter_map(|(key, hint)| Some(format!("{key}: {}", hint?)));
-    let hints: Vec<String> = hints.collect();
-    if !hints.is_empty() {
-        parts.push(("annotations", format!("{{ {} }}", hints.join(", "))));
+    if rule.annotations != AnnotationsMatch::default() {
+        let hints = ANNOTATION_KEYS.into_iter().zip(hints).filter_map(|(key, hint)| Some((key, hint?.to_string())));
+        parts.push(("annotations", yaml_map(hints)));
     }
     if let Some(when) = &rule.when {
         parts.push(("when", text(when.source())));

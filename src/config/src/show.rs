@@ -42,8 +42,8 @@ pub fn rules(config: &Config) -> String {
 /// another list, which is no difference of the rule.
 #[must_use]
 pub fn rule_lines(config: &Config) -> String {
-    let rules = rules::format_each(&rules::renumber(&config.policy.rules), &config.policy.review);
-    rules.into_iter().map(|rule| format!("{rule}\n")).collect()
+    let rules = rules::renumber(&config.policy.rules);
+    rules::format_each(&rules, &config.policy.review).map(|rule| format!("{rule}\n")).collect()
 }
 
 /// Formats the groups of a configuration for a listing.
