@@ -28,9 +28,10 @@ use countersign_telemetry::logs::LogConfig;
 pub const DEFAULT_YAML: &str = include_str!("../../../config/countersign.yaml");
 /// The prefix of all environment variables.
 pub const VARIABLE_PREFIX: &str = "COUNTERSIGN_";
+/// The variable that names the configuration file.
+const FILE_VARIABLE: &str = "COUNTERSIGN_CONFIG";
 /// Variables with our prefix that set no key: they name the configuration file, and the gateway and the keys of commands.
-pub const NON_KEY_VARIABLES: [&str; 4] =
-    ["COUNTERSIGN_CONFIG", "COUNTERSIGN_KEY", "COUNTERSIGN_AGENT_KEY", "COUNTERSIGN_URL"];
+pub const NON_KEY_VARIABLES: [&str; 4] = [FILE_VARIABLE, "COUNTERSIGN_KEY", "COUNTERSIGN_AGENT_KEY", "COUNTERSIGN_URL"];
 /// The largest configuration file in bytes.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -157,7 +158,7 @@ pub fn store_settings(flags: &Flags, env: &Environment) -> Result<StoreSettings,
 #[must_use]
 pub fn is_store_named(flags: &Flags, env: &Environment) -> bool {
     let is_set = |name: &str| !matches!(env.var(name), Ok(None));
-    flags.config.is_some() || is_set("COUNTERSIGN_CONFIG") || is_set(&variable_name("store.url"))
+    flags.config.is_some() || is_set(FILE_VARIABLE) || is_set(&variable_name("store.url"))
 }
 
 /// Returns the members that groups of the policy list by name, without reading the rest of the configuration.
@@ -341,16 +342,11 @@ fn find_file(flags: &Flags, env: &Environment) -> Result<Option<(PathBuf, Origin
     if let Some(path) = &flags.config {
         return Ok(Some((env.cwd.join(path), Origin::Flag("--config"))));
     }
-    let origin = Origin::Env("COUNTERSIGN_CONFIG".to_owned());
-    match env.var("COUNTERSIGN_CONFIG") {
-        Ok(Some(text)) => {
-            let path = env.expand_path(text, &env.cwd).map_err(|(message, remedy)| {
-                ConfigError::from(Problem { origin: origin.clone(), key: None, message, remedy })
-            })?;
-            return Ok(Some((path, origin)));
-        }
-        Ok(None) => {}
-        Err(_) => return Err(not_unicode("COUNTERSIGN_CONFIG", None).into()),
+    if let Some(text) = env.var(FILE_VARIABLE).map_err(|_| not_unicode(FILE_VARIABLE, None))? {
+        let origin = Origin::Env(FILE_VARIABLE.to_owned());
+        let problem = |(message, remedy)| Problem { origin: origin.clone(), key: None, message, remedy };
+        let path = env.expand_path(text, &env.cwd).map_err(problem)?;
+        return Ok(Some((path, origin)));
     }
     // If the file or a folder above it is a dangling link, for example to an unmounted volume, the gateway must not
     // start with the defaults.

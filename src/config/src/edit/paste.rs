@@ -118,15 +118,12 @@ fn is_server(entries: &[KeyValue]) -> bool {
 /// Parses YAML, JSON, or JSON with comments and trailing commas.
 fn parse(text: &str) -> Result<Node, PasteError> {
     let text = strip_byte_order_mark(text);
-    let error = match tree::parse(text) {
-        Ok(tree) => return Ok(tree.node),
-        Err(error) => error,
-    };
-    if let Ok(tree) = tree::parse(&without_json_comments(text)) {
-        return Ok(tree.node);
+    let tree = tree::parse(text).or_else(|error| tree::parse(&without_json_comments(text)).map_err(|_| error));
+    match tree {
+        Ok(tree) => Ok(tree.node),
+        // JSON may write a character as two escapes (a surrogate pair), which YAML does not know.
+        Err(error) => parse_json(text).map(|value| Node::from_json(&value)).ok_or(PasteError::Syntax(error.message)),
     }
-    // JSON may write a character as two escapes (a surrogate pair), which YAML does not know.
-    parse_json(text).map(|value| Node::from_json(&value)).ok_or(PasteError::Syntax(error.message))
 }
 
 /// Parses JSON that may have comments and trailing commas.

@@ -51,10 +51,9 @@ impl Layers {
     pub fn add_overrides(&mut self, flags: &Flags, env: &Environment) {
         self.add_environment(env);
         self.add_flag("listen", "--listen", flags.listen.clone(), env);
-        let data = flags.data.as_ref().map(|path| path.to_str().map(str::to_owned).ok_or(path));
-        match data.transpose() {
+        match flags.data.as_ref().map(|path| path.to_str().ok_or(path)).transpose() {
             // The shell has expanded paths already; a remaining `~` or `$` is part of the name.
-            Ok(data) => self.add_flag("data", "--data", data.map(|d| escape_literal_path(&d)), env),
+            Ok(data) => self.add_flag("data", "--data", data.map(escape_literal_path), env),
             Err(path) => {
                 let message = format!("{} is not Unicode", quoted(&path.to_string_lossy()));
                 self.report(Origin::Flag("--data"), Some("data"), message, "Choose a folder whose name is.");
