@@ -104,9 +104,8 @@ where
         tracing::info!("the connection to the gateway has ended; the session continues on the next one");
         let search = find_gateway(&mut input, &conversation, &mut connect, is_detached);
         connection = tokio::select! {
-            search_result = search => match search_result {
-                Ok(Some(gateway)) => gateway,
-                Ok(None) => return ProxyOutcome::Done,
+            found = search => match found {
+                Ok(gateway) => gateway,
                 Err(ended) => return ended,
             },
             () = &mut terminate => return ProxyOutcome::Done,
@@ -115,13 +114,13 @@ where
 }
 
 /// Waits for another gateway. Starts one only when the agent needs it, and only after [`RESTART_GRACE`] if a person or a
-/// service had started the last one. Returns `None` if the agent ends.
+/// service had started the last one. The error is the outcome if the agent ends or no gateway can be reached.
 async fn find_gateway<R, W>(
     input: &mut AgentInput<impl AsyncRead + Unpin>,
     conversation: &RefCell<Conversation>,
     connect: &mut impl AsyncFnMut(bool) -> Result<Option<GatewayConnection<R, W>>, AttachError>,
     was_detached: bool,
-) -> Result<Option<GatewayConnection<R, W>>, ProxyOutcome> {
+) -> Result<GatewayConnection<R, W>, ProxyOutcome> {
     let may_start_at = Instant::now() + if was_detached { Duration::ZERO } else { RESTART_GRACE };
     let mut interval = FIRST_SEARCH_INTERVAL;
     loop {
@@ -136,13 +135,13 @@ async fn find_gateway<R, W>(
         };
         tokio::select! {
             search_result = search => match search_result {
-                Ok(Some(gateway)) => return Ok(Some(gateway)),
+                Ok(Some(gateway)) => return Ok(gateway),
                 Ok(None) => interval = (interval * 2).min(MAX_SEARCH_INTERVAL),
                 Err(error) => return Err(ProxyOutcome::NoGateway(error)),
             },
             waited = input.wait_for_line_or_end() => match waited {
                 Ok(true) => {}
-                Ok(false) => return Ok(None),
+                Ok(false) => return Err(ProxyOutcome::Done),
                 Err(error) => return Err(ProxyOutcome::Failed(error)),
             },
         }

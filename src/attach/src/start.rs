@@ -58,12 +58,10 @@ const NOTIFY_VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG
 pub type SocketConnection = GatewayConnection<BufReader<OwnedReadHalf>, OwnedWriteHalf>;
 
 /// A gateway that has answered the hello.
-enum ContactedGateway {
-    Current(SocketConnection),
-    /// A detached gateway of an older program. It serves nevertheless.
-    Older(SocketConnection),
-    /// The gateway is ending, because this program is newer.
-    Leaving,
+struct ContactedGateway {
+    connection: SocketConnection,
+    /// `true` for a detached gateway of an older program, which serves nevertheless.
+    is_older: bool,
 }
 
 /// The command that starts a gateway.
@@ -88,7 +86,7 @@ pub async fn connect_or_start(
     ensure_data_dir(data)?;
     let deadline = Instant::now() + DATA_DIR_HELD_TIMEOUT + START_TIMEOUT;
     loop {
-        if let Some(ContactedGateway::Current(connection)) = try_connect(data, hello).await? {
+        if let Some(ContactedGateway { connection, is_older: false }) = try_connect(data, hello).await? {
             return Ok(connection);
         }
         let Some(_lock) = try_acquire_start_lock(data)? else {
@@ -103,12 +101,8 @@ pub async fn connect_or_start(
         };
         // Another process may have started a gateway before the lock was taken. An older one is now asked to end.
         let replacing = Hello { replace: Some(true), ..hello.clone() };
-        match try_connect(data, &replacing).await? {
-            Some(ContactedGateway::Current(connection) | ContactedGateway::Older(connection)) => return Ok(connection),
-            Some(ContactedGateway::Leaving) => {
-                tracing::info!(data = %data.display(), "an older gateway ends for this program")
-            }
-            None => {}
+        if let Some(connection) = connect(data, &replacing).await? {
+            return Ok(connection);
         }
         return start_gateway(data, hello, command).await;
     }
@@ -119,10 +113,7 @@ pub async fn connect_or_start(
 /// # Errors
 /// See [`AttachError`].
 pub async fn connect(data: &Path, hello: &Hello) -> Result<Option<SocketConnection>, AttachError> {
-    Ok(match try_connect(data, hello).await? {
-        Some(ContactedGateway::Current(connection) | ContactedGateway::Older(connection)) => Some(connection),
-        Some(ContactedGateway::Leaving) | None => None,
-    })
+    Ok(try_connect(data, hello).await?.map(|gateway| gateway.connection))
 }
 
 /// Connects and performs the handshake. Returns `None` if nobody listens, or if the gateway closes the connection because it
@@ -138,9 +129,12 @@ async fn try_connect(data: &Path, hello: &Hello) -> Result<Option<ContactedGatew
         Ok(Ok(Some(HelloAnswer::Welcome { version, is_detached }))) => {
             let connection = SocketConnection { reader, writer, is_detached };
             let is_older = is_detached && is_newer(OWN_VERSION, &version);
-            Ok(Some(if is_older { ContactedGateway::Older(connection) } else { ContactedGateway::Current(connection) }))
+            Ok(Some(ContactedGateway { connection, is_older }))
         }
-        Ok(Ok(Some(HelloAnswer::Leaving { .. }))) => Ok(Some(ContactedGateway::Leaving)),
+        Ok(Ok(Some(HelloAnswer::Leaving { .. }))) => {
+            tracing::info!(data = %data.display(), "an older gateway ends for this program");
+            Ok(None)
+        }
         Ok(Ok(Some(HelloAnswer::Refused { reason }))) => Err(AttachError::Refused(reason)),
         Ok(Ok(None)) => Ok(None),
         Ok(Err(error))
