@@ -66,26 +66,18 @@ pub(crate) fn redact_arguments(written: &[&str]) -> Vec<String> {
 /// Redacts the user and password of a URL, and its query unless all values are variables.
 pub(crate) fn redact_url(text: &str) -> String {
     let (address, query) = text.split_once('?').map_or((text, None), |(address, query)| (address, Some(query)));
-    let address = match address.split_once("://") {
-        Some((scheme, rest)) => {
-            let end = rest.find('/').unwrap_or(rest.len());
-            match rest.get(..end).and_then(|authority| authority.rfind('@')) {
-                Some(offset) => format!("{scheme}://{SECRET_PLACEHOLDER}{}", rest.get(offset..).unwrap_or_default()),
-                None => address.to_owned(),
-            }
-        }
-        None => address.to_owned(),
+    let redact_user = || {
+        let (scheme, rest) = address.split_once("://")?;
+        let end_of_user = rest.split('/').next()?.rfind('@')?;
+        Some(format!("{scheme}://{SECRET_PLACEHOLDER}{}", rest.get(end_of_user..)?))
     };
-    match query {
-        None => address,
-        Some(query) => {
-            let is_harmless = |pair: &str| {
-                pair.split_once('=').is_some_and(|(_, value)| variables::is_safe_to_show(value) || value.is_empty())
-            };
-            let query = if query.split('&').all(is_harmless) { query } else { SECRET_PLACEHOLDER };
-            format!("{address}?{query}")
-        }
-    }
+    let address = redact_user().unwrap_or_else(|| address.to_owned());
+    let Some(query) = query else { return address };
+    let is_harmless = |pair: &str| {
+        pair.split_once('=').is_some_and(|(_, value)| variables::is_safe_to_show(value) || value.is_empty())
+    };
+    let query = if query.split('&').all(is_harmless) { query } else { SECRET_PLACEHOLDER };
+    format!("{address}?{query}")
 }
 
 /// Redacts the URL of a server as [`redact_url`] does, and what looks like a credential in its path.
@@ -212,8 +204,7 @@ pub(crate) fn is_secret_flag(text: &str) -> bool {
 }
 
 pub(crate) fn is_secret_name(name: &str) -> bool {
-    let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-    is_name && has_secret_part(name)
+    name.chars().all(is_token_char) && has_secret_part(name)
 }
 
 /// Returns `true` if a part of a name says that its value is secret.
