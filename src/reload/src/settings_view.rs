@@ -54,6 +54,10 @@ fn overlaps_key(loosening: &Loosening, key: &str) -> bool {
     loosening.key == key || contains(key, &loosening.key) || contains(&loosening.key, key)
 }
 
+fn has_overlap(loosenings: &[Loosening], key: &str) -> bool {
+    loosenings.iter().any(|loosening| overlaps_key(loosening, key))
+}
+
 impl SettingsView {
     #[must_use]
     pub fn new(settings: &[Setting]) -> Self {
@@ -65,7 +69,7 @@ impl SettingsView {
         self.file = index_by_key(settings);
         self.refused.clear();
         for (key, setting) in &self.file {
-            if !pending.iter().any(|loosening| overlaps_key(loosening, key)) {
+            if !has_overlap(pending, key) {
                 self.in_force.insert(key, setting.clone());
             }
         }
@@ -73,9 +77,7 @@ impl SettingsView {
 
     /// Records the values that were in force when the last gateway ended, for keys with a pending change.
     pub fn record_previous(&mut self, before: &[Setting], pending: &[Loosening]) {
-        for setting in
-            before.iter().filter(|setting| pending.iter().any(|loosening| overlaps_key(loosening, setting.key)))
-        {
+        for setting in before.iter().filter(|setting| has_overlap(pending, setting.key)) {
             self.in_force.insert(setting.key, setting.clone());
         }
     }
@@ -137,8 +139,7 @@ impl SettingsView {
         (in_force, with_consent): (&Config, &Config),
         settings: &[Setting],
     ) -> Vec<ValueDiff> {
-        let pending =
-            settings.iter().filter(|setting| loosenings.iter().any(|loosening| overlaps_key(loosening, setting.key)));
+        let pending = settings.iter().filter(|setting| has_overlap(loosenings, setting.key));
         let diffs = pending.filter_map(|setting| {
             let (before, after) = match setting.key {
                 "policy.rules" => (show::rule_lines(in_force), show::rule_lines(with_consent)),
