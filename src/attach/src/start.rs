@@ -7,7 +7,7 @@
 use std::{
     ffi::OsString,
     fs::{self, File, TryLockError},
-    io::{Read, Seek, SeekFrom},
+    io::{ErrorKind, Read, Seek, SeekFrom},
     net::SocketAddr,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
@@ -124,25 +124,21 @@ async fn try_connect(data: &Path, hello: &Hello) -> Result<Option<ContactedGatew
     let Some(stream) = stream else { return Ok(None) };
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::with_capacity(64 << 10, reader);
-    match timeout(WELCOME_TIMEOUT, hello::perform_handshake(&mut reader, &mut writer, hello)).await {
-        Err(_) => Err(no_answer()),
-        Ok(Ok(Some(HelloAnswer::Welcome { version, is_detached }))) => {
+    let handshake = timeout(WELCOME_TIMEOUT, hello::perform_handshake(&mut reader, &mut writer, hello)).await;
+    match handshake.map_err(|_| no_answer())? {
+        Ok(Some(HelloAnswer::Welcome { version, is_detached })) => {
             let connection = SocketConnection { reader, writer, is_detached };
             let is_older = is_detached && is_newer(OWN_VERSION, &version);
             Ok(Some(ContactedGateway { connection, is_older }))
         }
-        Ok(Ok(Some(HelloAnswer::Leaving { .. }))) => {
+        Ok(Some(HelloAnswer::Leaving { .. })) => {
             tracing::info!(data = %data.display(), "an older gateway ends for this program");
             Ok(None)
         }
-        Ok(Ok(Some(HelloAnswer::Refused { reason }))) => Err(AttachError::Refused(reason)),
-        Ok(Ok(None)) => Ok(None),
-        Ok(Err(error))
-            if matches!(error.kind(), std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset) =>
-        {
-            Ok(None)
-        }
-        Ok(Err(error)) => Err(error.into()),
+        Ok(Some(HelloAnswer::Refused { reason })) => Err(AttachError::Refused(reason)),
+        Ok(None) => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -259,7 +255,7 @@ pub fn bind_port(listen: SocketAddr, allow_other_port: bool) -> std::io::Result<
         Ok(socket.into())
     };
     match bind(listen) {
-        Err(error) if allow_other_port && error.kind() == std::io::ErrorKind::AddrInUse => {
+        Err(error) if allow_other_port && error.kind() == ErrorKind::AddrInUse => {
             let listener = bind(SocketAddr::new(listen.ip(), 0))?;
             tracing::warn!(%listen, instead = ?listener.local_addr(), "the port is taken; listening on a free one");
             Ok(listener)
