@@ -49,7 +49,7 @@ pub enum FileEditError {
     File(#[from] FileError),
     #[error("{0}")]
     Edit(#[from] EditError),
-    #[error("the configuration would not be valid: {}", show_problems(.0))]
+    #[error("the configuration would not be valid: {}", .0.iter().map(Problem::describe).collect::<Vec<_>>().join(" "))]
     Invalid(Vec<Problem>),
     #[error("{0}, so an edit of the file would have no effect")]
     Overridden(String),
@@ -57,15 +57,6 @@ pub enum FileEditError {
     NoFile,
     #[error("the edit could not be recorded: {0}")]
     NotRecorded(String),
-}
-
-/// Describes the problems in one line, each with its remedy.
-fn show_problems(problems: &[Problem]) -> String {
-    let show = |Problem { key, message, remedy, .. }: &Problem| {
-        let key = key.as_ref().map_or(String::new(), |key| format!("{key}: "));
-        format!("{key}{message}. {remedy}")
-    };
-    problems.iter().map(show).collect::<Vec<_>>().join(" ")
 }
 
 /// An edit of the file that was validated, but not written.

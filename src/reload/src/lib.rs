@@ -473,11 +473,8 @@ impl Reloader {
             problems = problems.len(),
             "the new configuration is refused as a whole; the old one stays in force"
         );
-        for Problem { place, key, message, remedy } in &problems {
-            tracing::error!(
-                "{place}: {}{message}. {remedy}",
-                key.as_ref().map_or(String::new(), |key| format!("{key}: "))
-            );
+        for problem in &problems {
+            tracing::error!("{}: {}", problem.place, problem.describe());
         }
         let outcome = ReloadOutcome { problems, ..ReloadOutcome::new(cause, ReloadEffect::Refused) };
         self.state.lock().last = Some(outcome.clone());

@@ -88,6 +88,13 @@ impl ReloadOutcome {
 }
 
 impl Problem {
+    /// Describes the problem and its remedy in one line, without its place.
+    pub(super) fn describe(&self) -> String {
+        let Self { key, message, remedy, .. } = self;
+        let key = key.as_ref().map_or(String::new(), |key| format!("{key}: "));
+        format!("{key}{message}. {remedy}")
+    }
+
     /// Describes a valid configuration that cannot take effect.
     pub(super) fn not_applicable(message: String) -> Self {
         let remedy = "Correct the configuration; until then the old one stays in force.".to_owned();
