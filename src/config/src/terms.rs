@@ -161,7 +161,13 @@ fn check_role(role: Role) -> Result<(), ValueError> {
 }
 
 fn unknown_group(name: &str, groups: &Groups) -> ValueError {
-    (format!("there is no group {}", quoted(name)), format!("Write reviewer, admin, or {}.", list_groups(groups)))
+    let names = groups.keys().take(20).map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
+    let choice = if names.is_empty() {
+        "a group that policy.groups names (there is none yet)".to_owned()
+    } else {
+        format!("one of {names}")
+    };
+    (format!("there is no group {}", quoted(name)), format!("Write reviewer, admin, or {choice}."))
 }
 
 /// Checks a kind of authentication, which a request lists between spaces.
@@ -197,13 +203,6 @@ pub(super) fn check_reviewers(terms: &Terms, groups: &Groups) -> Result<(), Valu
         return Err((message, "Lower it, or add people to the group.".to_owned()));
     }
     Ok(())
-}
-
-fn list_groups(groups: &Groups) -> String {
-    match groups.keys().take(20).map(|name| quoted(name)).collect::<Vec<_>>() {
-        none if none.is_empty() => "a group that policy.groups names (there is none yet)".to_owned(),
-        some => format!("one of {}", some.join(", ")),
-    }
 }
 
 #[cfg(test)]

@@ -66,8 +66,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         "" => 1,
         "k" | "m" | "g" => {
             let unit = unit.to_ascii_uppercase();
-            let binary = if unit == "K" { "KiB" } else { &format!("{unit}iB") };
-            return Err(format!("the unit {unit} is ambiguous: {number}{binary} or {number}{unit}B?"));
+            return Err(format!("the unit {unit} is ambiguous: {number}{unit}iB or {number}{unit}B?"));
         }
         unit => UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor).ok_or(NOT_A_SIZE)?,
     };
