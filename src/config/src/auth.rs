@@ -12,6 +12,7 @@ use super::{
     error::quoted,
     loopback::is_loopback,
     reader::{MapList, Reader, fields::Fields},
+    tree::Node,
     values::{ValueError, parse_role, read_text, read_visible_text, variant},
     yaml::{yaml_items, yaml_list, yaml_map, yaml_secret, yaml_text},
 };
@@ -191,7 +192,7 @@ fn read_required_issuer(f: &mut Fields<'_>) -> Option<String> {
 
 /// Reads the issuer identifier.
 pub(super) fn read_issuer_url(f: &mut Fields<'_>) -> Option<String> {
-    f.parse("issuer", |node| read_text(node).and_then(|text| check_issuer(&text).map(|()| text)))
+    f.parse("issuer", parse_issuer)
 }
 
 /// Reads the certificate authorities of an issuer.
@@ -223,8 +224,14 @@ fn read_roles(f: &mut Fields<'_>) -> BTreeMap<String, Role> {
     roles.into_iter().collect()
 }
 
+/// Reads an issuer identifier.
+pub(super) fn parse_issuer(node: &Node) -> Result<String, ValueError> {
+    let text = read_text(node)?;
+    check_issuer(&text).map(|()| text)
+}
+
 /// Checks an issuer identifier: an HTTPS URL without query and fragment (RFC 8414, section 2), or an HTTP one on loopback.
-pub(super) fn check_issuer(text: &str) -> Result<(), ValueError> {
+fn check_issuer(text: &str) -> Result<(), ValueError> {
     let error = |reason: &str| {
         let remedy = "Write it as the provider's metadata does: https://id.example.com.";
         Err((format!("{} {reason}", quoted(text)), remedy.to_owned()))

@@ -1,7 +1,7 @@
 //! Reads the members of `policy.groups`.
 
 use super::{
-    auth::check_issuer,
+    auth::parse_issuer,
     error::quoted,
     tree::Node,
     values::{ValueError, check_visible_name, read_text, read_visible_text},
@@ -29,19 +29,14 @@ pub(super) fn read_member(node: &Node) -> Result<GroupMember, ValueError> {
     match &entries[..] {
         [entry] if entry.key == "claim_group" => {
             let (issuer, group) = match &entry.value.node {
-                Node::List(items) if items.len() == 2 => {
-                    let issuer = read_text(&items[0].node)?;
-                    check_issuer(&issuer)?;
-                    (Some(issuer), &items[1].node)
-                }
+                Node::List(items) if items.len() == 2 => (Some(parse_issuer(&items[0].node)?), &items[1].node),
                 group => (None, group),
             };
             Ok(GroupMember::ClaimGroup { issuer, group: read_visible_text(group, 200)? })
         }
         [entry] if entry.key == "subject" => match &entry.value.node {
             Node::List(items) if items.len() == 2 => {
-                let (issuer, subject) = (read_text(&items[0].node)?, read_text(&items[1].node)?);
-                check_issuer(&issuer)?;
+                let (issuer, subject) = (parse_issuer(&items[0].node)?, read_text(&items[1].node)?);
                 Ok(GroupMember::Subject { issuer, subject })
             }
             other => Err((format!("expected an issuer and a subject, found {}", other.describe_kind()), remedy())),
