@@ -68,19 +68,17 @@ pub fn node_url(config: &Config, bound: SocketAddr, nodes: &dyn Nodes) -> String
     if let Some(url) = config.node_url() {
         return url.trim_end_matches('/').to_owned();
     }
-    let outward = nodes.outward_address();
-    match outward {
-        Some(ip) if bound.ip().is_unspecified() => config.local_url(SocketAddr::new(ip, bound.port())),
-        Some(ip) if bound.ip().is_loopback() && !ip.is_loopback() => {
-            tracing::warn!(
-                %bound,
-                "gateways on other machines cannot forward requests to this one, because it listens on loopback only; set \
-                 listen, or store.node_url"
-            );
-            config.local_url(bound)
-        }
-        _ => config.local_url(bound),
+    let mut address = bound;
+    match nodes.outward_address() {
+        Some(ip) if bound.ip().is_unspecified() => address.set_ip(ip),
+        Some(ip) if bound.ip().is_loopback() && !ip.is_loopback() => tracing::warn!(
+            %bound,
+            "gateways on other machines cannot forward requests to this one, because it listens on loopback only; set \
+             listen, or store.node_url"
+        ),
+        _ => {}
     }
+    config.local_url(address)
 }
 
 /// Returns the servers that this node reaches or does not reach, and their open circuit breakers.
