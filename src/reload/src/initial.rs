@@ -9,7 +9,11 @@ use std::{path::Path, sync::Arc};
 use jiff::Timestamp;
 
 use super::{
-    PendingPolicy, diff::compare, digest::digest, pending::Loosening, settings_view::SettingsView, snapshot,
+    diff::compare,
+    digest::digest,
+    pending::{HeldChanges, Loosening, PendingPolicy},
+    settings_view::SettingsView,
+    snapshot,
     snapshot::PreviousConfig,
 };
 use countersign_config::{Config, LoadedConfig, UpstreamConfig};
@@ -20,7 +24,7 @@ pub struct InitialConfig {
     pub(super) loaded: LoadedConfig,
     pub(super) salt: [u8; 16],
     pub(super) settings_view: SettingsView,
-    pub(super) pending: Option<(PendingPolicy, Arc<Config>)>,
+    pub(super) pending: Option<HeldChanges>,
     /// The digest of the file, if a reviewer has refused it.
     pub(super) refused: Option<String>,
     /// Servers that are not started: their new target waits for consent, and of the old one only the hash is known.
@@ -121,8 +125,8 @@ impl InitialConfig {
             // The text of the earlier servers is not known, so their pending changes are listed without a diff.
             content.retain(|value| value.key != "mcpServers");
             let since = Timestamp::now();
-            let pending_policy = PendingPolicy { digest, since, loosenings: diff.policy_loosened, content };
-            initial.pending = Some((pending_policy, Arc::new(configured)));
+            let policy = PendingPolicy { digest, since, loosenings: diff.policy_loosened, content };
+            initial.pending = Some(HeldChanges { policy, config: Arc::new(configured) });
         }
         initial.loaded.config = effective;
         initial

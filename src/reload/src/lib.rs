@@ -51,7 +51,7 @@ pub use self::{
 };
 use self::{
     diff::compare,
-    pending::{ACCEPTED_EVENT, OwnDecisions, REFUSED_EVENT, join_keys},
+    pending::{ACCEPTED_EVENT, HeldChanges, OwnDecisions, REFUSED_EVENT, join_keys},
     settings_view::{ActiveSetting, SettingsView},
     status::{Problem, ReloadEffect, log_changes},
 };
@@ -120,8 +120,7 @@ struct State {
     /// `true` if the file that was applied last sets a key.
     file_has_keys: bool,
     generation: u64,
-    /// The pending changes, with the configuration that consent puts into force.
-    pending: Option<(PendingPolicy, Arc<Config>)>,
+    pending: Option<HeldChanges>,
     /// Skipped in [`Reloader::apply_remote_decision`].
     own_decisions: OwnDecisions,
     needs_restart: Vec<String>,
@@ -137,7 +136,7 @@ struct State {
 
 impl State {
     fn active_settings(&self, settings_at_start: &[Setting]) -> Vec<ActiveSetting> {
-        let pending = self.pending.as_ref().map(|(pending, _)| pending);
+        let pending = self.pending.as_ref().map(|held| &held.policy);
         self.settings_view.active_settings(settings_at_start, &self.in_force, pending, &self.needs_restart)
     }
 }
@@ -213,7 +212,7 @@ impl Reloader {
         ReloadStatus {
             file: self.file.as_ref().map(|file| file.display().to_string()),
             generation: state.generation,
-            waiting: state.pending.as_ref().map(|(pending, _)| pending.clone()),
+            waiting: state.pending.as_ref().map(|held| held.policy.clone()),
             needs_restart: state.needs_restart.clone(),
             last: state.last.clone(),
         }
@@ -237,7 +236,8 @@ impl Reloader {
     /// not know whether the decision is the first.
     pub async fn decide(&self, digest: &str, accept: bool, by: &str) -> Result<(), ConsentError> {
         let _guard = self.reload_lock.lock().await;
-        let (pending, config) = self.state.lock().pending.clone().ok_or(ConsentError::NothingPending)?;
+        let held = self.state.lock().pending.clone().ok_or(ConsentError::NothingPending)?;
+        let HeldChanges { policy: pending, config } = held;
         if pending.digest != digest {
             return Err(ConsentError::Superseded);
         }
@@ -272,9 +272,9 @@ impl Reloader {
             if state.own_decisions.remove(digest, accept) {
                 return;
             }
-            state.pending.clone().filter(|(pending, _)| pending.digest == digest)
+            state.pending.clone().filter(|held| held.policy.digest == digest)
         };
-        let Some((pending, config)) = pending else { return };
+        let Some(HeldChanges { policy: pending, config }) = pending else { return };
         tracing::warn!(by, digest, accept, "a reviewer decided on a looser policy at another node");
         if !accept {
             return self.refuse_pending(pending, by).await;
@@ -383,14 +383,14 @@ impl Reloader {
         // Readers see all changes of a reload or none of them.
         let (has_news, was_invalid, new_pending) = {
             let mut state = self.state.lock();
-            let digest_of = |pending: &Option<(PendingPolicy, Arc<Config>)>| {
-                pending.as_ref().map(|(policy, _)| policy.digest.clone())
-            };
+            let digest_of = |pending: &Option<HeldChanges>| pending.as_ref().map(|held| held.policy.digest.clone());
             let pending_changed = digest_of(&pending) != digest_of(&state.pending);
             let restart_keys_changed = *needs_restart != state.needs_restart;
             // Changes that the digest does not cover are in force already, and consent must not undo them.
             state.pending = match (state.pending.take(), pending) {
-                (Some((known, _)), Some((_, config))) if !pending_changed => Some((known, config)),
+                (Some(known), Some(pending)) if !pending_changed => {
+                    Some(HeldChanges { policy: known.policy, config: pending.config })
+                }
                 (_, pending) => pending,
             };
             state.settings_view.record_file(&loaded.settings, &loosened);
@@ -406,7 +406,7 @@ impl Reloader {
                 state.in_force = Arc::new(effective);
                 state.generation += 1;
             }
-            let new_pending = state.pending.as_ref().filter(|_| pending_changed).map(|(policy, _)| policy.clone());
+            let new_pending = state.pending.as_ref().filter(|_| pending_changed).map(|held| held.policy.clone());
             let has_news = pending_changed || restart_keys_changed || has_changes;
             let was_invalid = state.last.as_ref().is_some_and(|last| !last.problems.is_empty());
             if has_news {
@@ -436,12 +436,13 @@ impl Reloader {
         loaded: &LoadedConfig,
         digest: String,
         loosenings: Vec<Loosening>,
-    ) -> (PendingPolicy, Arc<Config>) {
+    ) -> HeldChanges {
         let config = diff::apply_consent(effective, &loaded.config);
         // Two files are compared line by line, which must not happen under the lock.
         let settings_view = self.state.lock().settings_view.clone();
         let content = settings_view.value_diffs(&loosenings, (effective, &config), &loaded.settings);
-        (PendingPolicy { digest, since: Timestamp::now(), loosenings, content }, Arc::new(config))
+        let policy = PendingPolicy { digest, since: Timestamp::now(), loosenings, content };
+        HeldChanges { policy, config: Arc::new(config) }
     }
 
     /// Reports that the file changes nothing, if a person asked for the reload or the file was invalid before.

@@ -1,9 +1,12 @@
 //! The changes of a configuration that loosen policy and therefore wait for a reviewer's consent, as the API shows them.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use countersign_config::Config;
 use countersign_domain::changes::{LineOp, diff::compare_lines};
 
 /// The audit event of a reviewer who accepts a pending configuration.
@@ -111,6 +114,13 @@ pub struct PendingPolicy {
     pub loosenings: Vec<Loosening>,
     /// The values in force and in the file, for each pending key. Empty for viewers.
     pub content: Vec<ValueDiff>,
+}
+
+/// Changes that wait for consent, with the configuration that consent puts into force.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldChanges {
+    pub policy: PendingPolicy,
+    pub config: Arc<Config>,
 }
 
 /// The role of a line in a diff.

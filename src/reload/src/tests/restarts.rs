@@ -322,7 +322,7 @@ async fn moved_store_keeps_policy_but_asks_for_salted_values() {
     let loaded = load(&gateway.reloader.source.flags, &gateway.reloader.source.env).unwrap();
     let initial = InitialConfig::new(loaded, [8; 16], PolicySnapshots { newest, ..PolicySnapshots::default() }, false);
     assert_eq!(initial.config().policy.default, PolicyDefault::Deny);
-    let (waiting, _) = initial.pending.unwrap();
+    let waiting = initial.pending.unwrap().policy;
     assert_eq!(keys(&waiting.loosenings), ["policy.default", "mcpServers.a.trust_annotations"]);
 }
 
