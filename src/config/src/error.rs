@@ -56,6 +56,12 @@ pub struct Problem {
     pub remedy: String,
 }
 
+impl Problem {
+    pub(super) fn new(origin: Origin, key: Option<&str>, (message, remedy): ValueError) -> Self {
+        Self { origin, key: key.map(str::to_owned), message, remedy }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.origin)?;

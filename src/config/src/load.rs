@@ -297,9 +297,8 @@ pub fn load(flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigErro
 /// As [`load`].
 pub fn load_text(path: &Path, text: &str, flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigError> {
     if text.len() as u64 > MAX_FILE_BYTES {
-        let (origin, remedy) = (Origin::whole_file(path), "Take something out.".to_owned());
         let message = "the configuration file would be larger than 1 MiB".to_owned();
-        return Err(Problem { origin, key: None, message, remedy }.into());
+        return Err(Problem::new(Origin::whole_file(path), None, (message, "Take something out.".to_owned())).into());
     }
     load_file(Some((path.to_owned(), strip_byte_order_mark(text).to_owned())), flags, &env.with_own_record())
 }
@@ -344,8 +343,7 @@ fn find_file(flags: &Flags, env: &Environment) -> Result<Option<(PathBuf, Origin
     }
     if let Some(text) = env.var(FILE_VARIABLE).map_err(|_| not_unicode(FILE_VARIABLE, None))? {
         let origin = Origin::Env(FILE_VARIABLE.to_owned());
-        let problem = |(message, remedy)| Problem { origin: origin.clone(), key: None, message, remedy };
-        let path = env.expand_path(text, &env.cwd).map_err(problem)?;
+        let path = env.expand_path(text, &env.cwd).map_err(|error| Problem::new(origin.clone(), None, error))?;
         return Ok(Some((path, origin)));
     }
     // If the file or a folder above it is a dangling link, for example to an unmounted volume, the gateway must not
@@ -371,8 +369,7 @@ fn default_config_path(env: &Environment) -> Option<PathBuf> {
 fn read_file(path: &Path, named_by: &Origin) -> Result<String, ConfigError> {
     let named_by_note = if *named_by == Origin::Default { String::new() } else { format!(" (named by {named_by})") };
     let problem = |message: String, remedy: &str| {
-        let (origin, remedy) = (Origin::whole_file(path), remedy.to_owned());
-        ConfigError::from(Problem { origin, key: None, message, remedy })
+        ConfigError::from(Problem::new(Origin::whole_file(path), None, (message, remedy.to_owned())))
     };
     let to_read_error = |error: std::io::Error| {
         problem(
@@ -402,12 +399,8 @@ pub(crate) fn strip_byte_order_mark(text: &str) -> &str {
 }
 
 fn not_unicode(name: &str, key: Option<&str>) -> Problem {
-    Problem {
-        origin: Origin::Env(name.to_owned()),
-        key: key.map(str::to_owned),
-        message: "the value is not Unicode".to_owned(),
-        remedy: "Set it again, or unset it.".to_owned(),
-    }
+    let error = ("the value is not Unicode".to_owned(), "Set it again, or unset it.".to_owned());
+    Problem::new(Origin::Env(name.to_owned()), key, error)
 }
 
 #[cfg(test)]

@@ -92,8 +92,7 @@ impl LoadedConfig {
     pub fn check_named_files(&self) -> Result<(), ConfigError> {
         let mut problems = Vec::new();
         let mut report = |key: &str, message: String, remedy: &str| {
-            let origin = self.origin(key);
-            problems.push(Problem { origin, key: Some(key.to_owned()), message, remedy: remedy.to_owned() });
+            problems.push(Problem::new(self.origin(key), Some(key), (message, remedy.to_owned())));
         };
         let config = &self.config;
         if let Some(Err(error)) = config.tls.as_ref().map(TlsConfig::read_certified_key) {

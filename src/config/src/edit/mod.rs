@@ -214,8 +214,8 @@ pub fn server_for_trial(
     let loaded = load_text(path, &to_yaml(name, &connection_settings(settings)), flags, env)?;
     let found = loaded.config.upstreams.into_iter().find(|server| server.name == name);
     let config = found.ok_or_else(|| {
-        let (message, remedy) = (format!("{KEY} is set elsewhere"), "Unset the variable that sets it.".to_owned());
-        ConfigError::from(Problem { origin: Origin::Default, key: Some(KEY.to_owned()), message, remedy })
+        let error = (format!("{KEY} is set elsewhere"), "Unset the variable that sets it.".to_owned());
+        ConfigError::from(Problem::new(Origin::Default, Some(KEY), error))
     })?;
     Ok(TrialServer { config: Arc::new(config), secrets: loaded.secrets })
 }

@@ -160,8 +160,7 @@ impl Layers {
     }
 
     fn report(&mut self, origin: Origin, key: Option<&str>, message: impl Into<String>, remedy: impl Into<String>) {
-        let (message, remedy) = (message.into(), remedy.into());
-        self.problems.push(Problem { origin, key: key.map(str::to_owned), message, remedy });
+        self.problems.push(Problem::new(origin, key, (message.into(), remedy.into())));
     }
 
     fn add_flag(&mut self, key: &str, flag: &'static str, value: Option<String>, env: &Environment) {

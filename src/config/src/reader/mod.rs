@@ -241,8 +241,8 @@ impl Reader {
         self.settings.push(Setting { key, value, origin: source.origin.clone() });
     }
 
-    pub(super) fn report(&mut self, key: &str, origin: Origin, (message, remedy): ValueError) {
-        self.problems.push(Problem { origin, key: Some(key.to_owned()), message, remedy });
+    pub(super) fn report(&mut self, key: &str, origin: Origin, error: ValueError) {
+        self.problems.push(Problem::new(origin, Some(key), error));
     }
 
     /// Reports a problem of a key at the place that set it.
