@@ -7,7 +7,7 @@ use super::{
     args::storage::{AwayArgs, BackArgs},
     client,
     exit::{Exit, Failure},
-    output::{Output, one_line, print_note},
+    output::{Output, print_note},
 };
 
 #[derive(Deserialize)]
@@ -34,9 +34,7 @@ pub fn set(args: &AwayArgs, out: &mut Output) -> Result<Exit, Failure> {
                 print_note("No group of `policy.groups` lists you by name, so your deputy may decide nothing more than before.");
             }
             let groups = if groups.is_empty() { "no group".to_owned() } else { groups.join(", ") };
-            let line = format!("You are away until {until}; until then, {deputy} may decide for {groups}.");
-            out.write_line(&one_line(&line))?;
-            Ok(())
+            Ok(out.write_line(&format!("You are away until {until}; until then, {deputy} may decide for {groups}."))?)
         })
     })
 }

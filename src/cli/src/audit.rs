@@ -3,7 +3,7 @@
 use super::{
     args::storage::{AuditArgs, AuditCommand},
     exit::{Exit, Failure},
-    output::{Output, harmless_json, one_line},
+    output::{Output, harmless_json, print_note},
     store_location,
 };
 use countersign_domain::{
@@ -37,7 +37,7 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
             out.finish()?;
             let policy = if verified.covered.policy { ", and so is the recorded policy in force" } else { "" };
             let head_note = if expected.is_some() { ", and it contains the given head" } else { "" };
-            super::output::print_note(&format!(
+            print_note(&format!(
                 "The trail is intact: {}, {}, {}, {} and {} are as they were \
                  written{policy}{head_note}. The line above is its head; keep it elsewhere and give it to --head later.",
                 irregular_plural(verified.entries, "entry", "entries"),
@@ -47,14 +47,14 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
                 plural(verified.covered.rules, "standing rule")
             ));
             if verified.covered.uncovered > 0 {
-                super::output::print_note(&format!(
+                print_note(&format!(
                     "{} of these keys, definitions, rules and policies are older than their records in the trail, so it cannot be verified \
                      that they are unaltered. They are recorded when a gateway of this version starts on the database.",
                     verified.covered.uncovered
                 ));
             }
             if verified.unreadable_witness {
-                super::output::print_note(
+                print_note(
                     "The file audit.head in the data directory cannot be read, so it is unknown whether the last entries are \
                      lost.",
                 );
@@ -75,16 +75,16 @@ fn export(args: &AuditArgs, format: ExportFormat, span: TimeRange, out: &mut Out
     let location = store_location(&args.data)?;
     // A file contains every character, because the hashes cover them. On a terminal, control characters are escaped.
     let terminal = out.is_terminal();
-    out.write_text(&format.header())?;
+    out.write_raw(&format.header())?;
     let mut text = String::new();
     let read = location.read_audit(&mut |entry| {
         if span.contains(entry) {
             text.clear();
             format.write_entry(entry, &mut text);
             match format {
-                _ if !terminal => out.write_text(&text)?,
-                ExportFormat::Jsonl => out.write_text(&harmless_json(&text))?,
-                ExportFormat::Csv => out.write_line(&one_line(text.trim_end()))?,
+                _ if !terminal => out.write_raw(&text)?,
+                ExportFormat::Jsonl => out.write_raw(&harmless_json(&text))?,
+                ExportFormat::Csv => out.write_line(text.trim_end())?,
             }
         }
         out.ensure_open()

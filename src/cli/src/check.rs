@@ -220,12 +220,10 @@ impl CheckPrinter<'_> {
         let free_columns = width.saturating_sub(columns(&head) + 1);
         match checked.status {
             Status::Skipped => {
-                self.out.write_styled_line(
-                    Style::Dim,
-                    &cut(&one_line(&format!("skipped: {}", checked.reason)), free_columns),
-                )?;
+                let reason = format!("skipped: {}", checked.reason);
+                self.out.write_styled_line(Style::Dim, &cut(&one_line(&reason), free_columns))?;
             }
-            _ => self.out.write_line(&cut(&one_line(checked.requirement), free_columns))?,
+            _ => self.out.write_line(&cut(checked.requirement, free_columns))?,
         }
         if checked.status == Status::Failed {
             for (name, text) in [
@@ -234,7 +232,7 @@ impl CheckPrinter<'_> {
                 ("fix", checked.advice.unwrap_or_default()),
             ] {
                 self.out.write_styled(Style::Dim, &format!("    {name:<6}"))?;
-                self.out.write_line(&one_line(text))?;
+                self.out.write_line(text)?;
             }
         }
         self.out.finish()
@@ -244,11 +242,8 @@ impl CheckPrinter<'_> {
 impl Progress for CheckPrinter<'_> {
     fn run_started(&mut self, server: &str, revision: &str, checks: usize) {
         if !self.quiet {
-            let line = format!(
-                "{} speaks {revision}; {}",
-                one_line(if server.is_empty() { "The server" } else { server }),
-                plural(checks, "check")
-            );
+            let server = if server.is_empty() { "The server" } else { server };
+            let line = format!("{server} speaks {revision}; {}", plural(checks, "check"));
             let write_result = self.out.write_line(&line).and_then(|()| self.out.finish());
             self.write_error = self.write_error.take().or(write_result.err());
         }
@@ -279,7 +274,7 @@ fn print_summary(out: &mut Output, report: &countersign_check::Report) -> Result
         report.milliseconds as f64 / 1000.0
     ))?;
     if let Some(reason) = &report.stopped {
-        out.write_line(&format!("The run ended before all checks were complete: {}.", one_line(reason)))?;
+        out.write_line(&format!("The run ended before all checks were complete: {reason}."))?;
     }
     Ok(())
 }

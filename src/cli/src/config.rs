@@ -52,14 +52,13 @@ pub fn show(args: &ShowArgs, out: &mut Output) -> Result<Exit, Failure> {
     let loaded = configuration(&args.serve.flags())?;
     warn(&loaded);
     if args.json {
-        let text = serde_json::to_string_pretty(&show::json(&loaded.settings)).unwrap_or_default();
-        out.write_line(&text)?;
+        out.write_json(&serde_json::to_string_pretty(&show::json(&loaded.settings)).unwrap_or_default())?;
     } else {
-        out.write_text(&show::yaml(&loaded.settings))?;
+        out.write_raw(&show::yaml(&loaded.settings))?;
     }
     match note {
         // In YAML the note is a comment in the output itself.
-        Some(note) if !args.json => out.write_line(&format!("# {}", one_line(&note)))?,
+        Some(note) if !args.json => out.write_line(&format!("# {note}"))?,
         Some(note) => print_note(&note),
         None => {}
     }
@@ -124,9 +123,9 @@ fn print_active(config: &ActiveConfig, json: bool, out: &mut Output) -> Result<E
         return Ok(Exit::Ok);
     }
     let listed_settings: Vec<ListedSetting> = config.settings.iter().map(to_listed).collect();
-    // Escaped line by line, because the gateway's text is not trusted.
+    // Written line by line, because the gateway's text is not trusted.
     for line in show::listing(&listed_settings).lines() {
-        out.write_line(&one_line(line))?;
+        out.write_line(line)?;
     }
     out.finish()?;
     let file = config.file.as_deref().map_or("no file".into(), one_line);
@@ -179,7 +178,7 @@ pub fn print_lines(lines: &[DiffLine], out: &mut Output) -> Result<(), Failure> 
             ConfigLineOp::Added => ('+', Style::Green),
             ConfigLineOp::Same => (' ', Style::Plain),
         };
-        out.write_styled_line(style, &format!("{sign} {}", one_line(text)))?;
+        out.write_styled_line(style, &format!("{sign} {text}"))?;
     }
     Ok(())
 }
@@ -188,11 +187,11 @@ pub fn print_lines(lines: &[DiffLine], out: &mut Output) -> Result<(), Failure> 
 fn print_values(waiting: &PendingPolicy, out: &mut Output) -> Result<(), Failure> {
     out.write_styled_line(Style::Bold, &format!("Waiting since {}:", waiting.since.strftime("%Y-%m-%d %H:%M:%S UTC")))?;
     for loosening in &waiting.loosenings {
-        out.write_line(&format!("  {}", one_line(&loosening.describe())))?;
+        out.write_line(&format!("  {}", loosening.describe()))?;
     }
     for ValueDiff { key, lines, truncated } in &waiting.content {
         out.write_line("")?;
-        out.write_styled_line(Style::Bold, &one_line(key))?;
+        out.write_styled_line(Style::Bold, key)?;
         print_lines(lines, out)?;
         if *truncated {
             out.write_line("  (Not everything is shown; see the file.)")?;

@@ -130,7 +130,7 @@ fn print_json(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
         })
     };
     let keys = serde_json::json!({ "keys": keys.iter().map(entry).collect::<Vec<_>>() });
-    Ok(out.write_line(&serde_json::to_string_pretty(&keys).unwrap_or_default())?)
+    Ok(out.write_json(&serde_json::to_string_pretty(&keys).unwrap_or_default())?)
 }
 
 fn print_keys(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {

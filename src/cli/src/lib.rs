@@ -145,7 +145,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "countersign", &mut text);
-            out.write_text(&String::from_utf8_lossy(&text)).map(|()| Exit::Ok).map_err(Failure::from)
+            out.write_raw(&String::from_utf8_lossy(&text)).map(|()| Exit::Ok).map_err(Failure::from)
         }
     };
     match result.and_then(|exit| out.finish().map(|()| exit).map_err(Failure::from)) {

@@ -8,7 +8,7 @@ use super::{
     exit::{Exit, Failure},
     output::{Output, one_line, print_note},
 };
-use countersign_auth::tokens::public_client::{GrantError, PublicClient};
+use countersign_auth::tokens::public_client::PublicClient;
 
 pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     actix_web::rt::System::new().block_on(sign_out(args, out))
@@ -16,7 +16,6 @@ pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
 
 async fn sign_out(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     let gateway = Client::without_credential(args)?;
-    let name = one_line(gateway.name());
     let login = gateway.logins()?.remove(gateway.name()).await?;
     let is_signed_out = login.is_some();
     let mut is_revoked = false;
@@ -26,22 +25,17 @@ async fn sign_out(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure>
         let revoked = async { PublicClient::discover(login.client, authorities).await?.revoke(&token).await };
         match revoked.await {
             Ok(revoked) => is_revoked = revoked,
-            Err(error) => print_unrevoked(&error),
+            Err(error) => print_note(&one_line(&format!(
+                "The tokens were removed here, but may be valid until the identity provider ends them: {error}"
+            ))),
         }
     }
     if args.json {
         let answer = json!({ "gateway": gateway.name(), "signedOut": is_signed_out, "revoked": is_revoked });
         out.write_json(&answer.to_string())?;
-    } else if is_signed_out {
-        out.write_line(&format!("Signed out of {name}"))?;
     } else {
-        out.write_line(&format!("Nobody was signed in to {name}"))?;
+        let outcome = if is_signed_out { "Signed out of" } else { "Nobody was signed in to" };
+        out.write_line(&format!("{outcome} {}", gateway.name()))?;
     }
     Ok(Exit::Ok)
-}
-
-fn print_unrevoked(error: &GrantError) {
-    print_note(&one_line(&format!(
-        "The tokens were removed here, but may be valid until the identity provider ends them: {error}"
-    )));
 }

@@ -6,7 +6,7 @@ use super::{
     args::ConnectArgs,
     client,
     exit::{Exit, Failure},
-    output::{Output, Style, one_line, print_note},
+    output::{Output, Style, print_note},
 };
 
 #[derive(Deserialize)]
@@ -56,26 +56,18 @@ pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
 
 fn print(node: &Node, out: &mut Output) -> Result<(), Failure> {
     let (style, word) = if node.live { (Style::Green, "up") } else { (Style::Red, "gone") };
-    out.write_styled(Style::Bold, &one_line(&node.id))?;
+    out.write_styled(Style::Bold, &node.id)?;
     out.write_text("  ")?;
     out.write_styled(style, word)?;
     let leads = if node.leads { "  leads" } else { "" };
     let self_mark = if node.is_self { "  (this one)" } else { "" };
-    out.write_line(&format!("{leads}  {} running  {}{self_mark}", node.running, one_line(&node.url)))?;
-    out.write_line(&format!(
-        "  version {}  epoch {}  since {}{}",
-        one_line(&node.version),
-        node.epoch,
-        one_line(&node.started_at),
-        node.lease_until.as_deref().map_or_else(String::new, |at| format!("  lease until {}", one_line(at))),
-    ))?;
+    out.write_line(&format!("{leads}  {} running  {}{self_mark}", node.running, node.url))?;
+    let lease = node.lease_until.as_ref().map(|at| format!("  lease until {at}")).unwrap_or_default();
+    out.write_line(&format!("  version {}  epoch {}  since {}{lease}", node.version, node.epoch, node.started_at))?;
     if !node.live {
         return Ok(());
     }
-    let warn = |out: &mut Output, text: &str| {
-        out.write_styled(Style::Yellow, &format!("  ! {text}"))?;
-        out.write_line("")
-    };
+    let warn = |out: &mut Output, text: &str| out.write_styled_line(Style::Yellow, &format!("  ! {text}"));
     if node.same_configuration == Some(false) {
         warn(out, "its configuration differs from this node's")?;
     }
@@ -85,8 +77,7 @@ fn print(node: &Node, out: &mut Output) -> Result<(), Failure> {
         ("its circuit breaker is open for", &node.breakers_open),
     ] {
         if !servers.is_empty() {
-            let names: Vec<_> = servers.iter().map(|name| one_line(name)).collect();
-            warn(out, &format!("{finding}: {}", names.join(", ")))?;
+            warn(out, &format!("{finding}: {}", servers.join(", ")))?;
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Writes results to stdout and messages to stderr. Text from agents must be escaped before it is printed, so that it can
-//! neither move the cursor nor hide or reorder text.
+//! Writes results to stdout and messages to stderr. Results are escaped, so that text from agents can neither move the cursor
+//! nor hide or reorder text. The text of messages must be escaped before.
 
 use std::{
     borrow::Cow,
@@ -104,7 +104,7 @@ impl Output {
     }
 
     /// Writes text that is known to be harmless, unchanged.
-    pub fn write_text(&mut self, text: &str) -> io::Result<()> {
+    pub fn write_raw(&mut self, text: &str) -> io::Result<()> {
         if self.closed {
             return Ok(());
         }
@@ -116,31 +116,46 @@ impl Output {
         self.accept_closed_pipe(written)
     }
 
-    /// Writes a line of JSON.
+    /// Writes a line of JSON. Hidden characters in its strings are escaped.
     pub fn write_json(&mut self, json: &str) -> io::Result<()> {
-        self.write_line(&harmless_json(json))
+        self.write_raw(&harmless_json(json))?;
+        self.write_raw("\n")
     }
 
-    /// Writes a line of harmless text.
+    /// Writes text, escaped to one line.
+    pub fn write_text(&mut self, text: &str) -> io::Result<()> {
+        self.write_styled(Style::Plain, text)
+    }
+
+    /// Writes text as a line, escaped.
     pub fn write_line(&mut self, text: &str) -> io::Result<()> {
-        self.write_text(text)?;
-        self.write_text("\n")
+        self.write_styled_line(Style::Plain, text)
     }
 
-    /// Writes harmless text in a style.
+    /// Writes text in a style, escaped to one line.
     pub fn write_styled(&mut self, style: Style, text: &str) -> io::Result<()> {
-        if !self.colour || style == Style::Plain {
-            return self.write_text(text);
-        }
-        self.write_text(style.code())?;
-        self.write_text(text)?;
-        self.write_text("\x1b[0m")
+        self.write_harmless(style, &one_line(text))
     }
 
-    /// Writes a line of harmless text in a style.
+    /// Writes text as a line in a style, escaped.
     pub fn write_styled_line(&mut self, style: Style, text: &str) -> io::Result<()> {
         self.write_styled(style, text)?;
-        self.write_text("\n")
+        self.write_raw("\n")
+    }
+
+    /// Writes a line of a file or a result, escaped except for its tabs.
+    pub fn write_content_line(&mut self, style: Style, text: &str) -> io::Result<()> {
+        self.write_harmless(style, &escape_hidden(&text.replace('\n', "\\n")))?;
+        self.write_raw("\n")
+    }
+
+    fn write_harmless(&mut self, style: Style, text: &str) -> io::Result<()> {
+        if !self.colour || style == Style::Plain {
+            return self.write_raw(text);
+        }
+        self.write_raw(style.code())?;
+        self.write_raw(text)?;
+        self.write_raw("\x1b[0m")
     }
 
     /// Flushes the buffer.
@@ -204,11 +219,11 @@ pub fn print_table<const N: usize>(
             let is_last = column + 1 == N;
             let mut remaining = if is_last { last_width } else { usize::MAX };
             for (style, text) in cell {
-                out.write_styled(*style, &cut(text, remaining))?;
+                out.write_harmless(*style, &cut(text, remaining))?;
                 remaining = remaining.saturating_sub(columns(text));
             }
             if !is_last {
-                out.write_text(&" ".repeat(width + 2 - cell_width(cell)))?;
+                out.write_raw(&" ".repeat(width + 2 - cell_width(cell)))?;
             }
         }
         out.write_line("")?;

@@ -97,7 +97,7 @@ fn print_json(people: &[StoredPerson], out: &mut Output) -> Result<(), Failure> 
         })
     };
     let people = serde_json::json!({ "people": people.iter().map(entry).collect::<Vec<_>>() });
-    Ok(out.write_line(&serde_json::to_string_pretty(&people).unwrap_or_default())?)
+    Ok(out.write_json(&serde_json::to_string_pretty(&people).unwrap_or_default())?)
 }
 
 fn print_people(people: &[StoredPerson], out: &mut Output) -> Result<(), Failure> {

@@ -15,7 +15,7 @@ use super::{
     configuration, data_dir,
     exit::{Exit, Failure},
     offline,
-    output::{Output, Style, one_line, print_note, verdict_style},
+    output::{Output, Style, print_note, verdict_style},
     read_input,
 };
 use countersign_config::{Config, units::show_duration};
@@ -98,13 +98,13 @@ async fn list_rules(client: &Client, out: &mut Output) -> Result<Exit, Failure> 
             out.write_styled_line(Style::Yellow, "policy.mode is simulate: every call goes through")?;
         }
         for (rule, number) in rules.iter().zip(1..) {
-            out.write_line(&format!("{number:>3}  {:<6}  {}", one_line(&rule.then), one_line(&rule.label)))?;
+            out.write_line(&format!("{number:>3}  {:<6}  {}", rule.then, rule.label))?;
             for RuleSetting { key, value } in &rule.settings {
-                out.write_line(&format!("       {}: {}", one_line(key), one_line(value)))?;
+                out.write_line(&format!("       {key}: {value}"))?;
             }
             out.write_styled_line(Style::Dim, &format!("       {}", rule.decided.describe()))?;
         }
-        out.write_line(&format!("     policy.default: {}", one_line(&default)))?;
+        out.write_line(&format!("     policy.default: {default}"))?;
         Ok(out.write_styled_line(Style::Dim, &format!("       {}", decided.describe()))?)
     })
 }
@@ -188,29 +188,29 @@ struct PolicyDecision {
 }
 
 fn print_decision(decision: &PolicyDecision, out: &mut Output) -> Result<(), Failure> {
-    out.write_styled(verdict_style(&decision.verdict), &one_line(&decision.verdict))?;
-    out.write_line(&format!("  {} / {}", one_line(&decision.server), one_line(&decision.tool)))?;
+    out.write_styled(verdict_style(&decision.verdict), &decision.verdict)?;
+    out.write_line(&format!("  {} / {}", decision.server, decision.tool))?;
     let decider = match (&decision.standing_rule, &decision.rule) {
         (Some(rule), _) => format!("standing rule {}", rule.id),
         (None, Some(rule)) => rule.clone(),
         (None, None) if decision.mark.is_some() => "the tool's definition".to_owned(),
         (None, None) => "policy.default".to_owned(),
     };
-    out.write_line(&format!("  decided by  {}", one_line(&decider)))?;
-    out.write_line(&format!("  because     {}", one_line(&decision.reason)))?;
+    out.write_line(&format!("  decided by  {decider}"))?;
+    out.write_line(&format!("  because     {}", decision.reason))?;
     if let Some(mark) = &decision.mark {
-        out.write_line(&format!("  marked      {}", one_line(mark)))?;
+        out.write_line(&format!("  marked      {mark}"))?;
     }
     if let Some(terms) = &decision.terms {
         for line in describe_terms(terms) {
-            out.write_line(&format!("  review      {}", one_line(&line)))?;
+            out.write_line(&format!("  review      {line}"))?;
         }
     }
     if !decision.listed {
         out.write_line("  listed      no: every call of this principal is denied")?;
     }
     for line in &decision.unknown {
-        out.write_styled_line(Style::Yellow, &format!("  not known   {}", one_line(line)))?;
+        out.write_styled_line(Style::Yellow, &format!("  not known   {line}"))?;
     }
     if decision.simulated {
         out.write_styled_line(Style::Yellow, "  policy.mode is simulate: the call would go through")?;

@@ -8,7 +8,7 @@ use super::{
     changes::render,
     client,
     exit::{Exit, Failure},
-    output::{Output, Style, one_line},
+    output::{Output, Style},
     policy::read_arguments,
 };
 use countersign_domain::changes::{Diff, Operation, PreviewNote, Target};
@@ -42,11 +42,11 @@ pub fn run(args: &PreviewsArgs, out: &mut Output) -> Result<Exit, Failure> {
     }
     let preview: CallPreview =
         serde_json::from_str(&answer).map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
-    out.write_styled_line(Style::Bold, &one_line(&preview.summary))?;
+    out.write_styled_line(Style::Bold, &preview.summary)?;
     out.write_styled(render::operation_style(preview.operation), preview.operation.as_str())?;
-    out.write_line(&format!(" {}  {}", one_line(&preview.target.entity_type), one_line(&preview.target.label)))?;
+    out.write_line(&format!(" {}  {}", preview.target.entity_type, preview.target.label))?;
     for (style, text) in render::preview_notes(&preview.preview) {
-        out.write_styled_line(style, &one_line(&text))?;
+        out.write_styled_line(style, &text)?;
     }
     render::print_diff(&preview.diff, out)?;
     Ok(Exit::Ok)

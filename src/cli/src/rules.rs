@@ -10,7 +10,7 @@ use super::{
     },
     client::{self, Client},
     exit::{Exit, Failure},
-    output::{Output, Style, format_tool, one_line, print_note},
+    output::{Output, Style, format_tool, print_note},
 };
 use countersign_domain::policy::{StandingRule, StandingVerdict};
 
@@ -43,47 +43,43 @@ async fn list(client: &Client, all: bool, out: &mut Output) -> Result<Exit, Fail
 
 /// Prints a rule on three lines, and more if it has a comment or has lost its reviewer.
 fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
-    out.write_styled(Style::Bold, &one_line(&rule.id))?;
+    out.write_styled(Style::Bold, &rule.id)?;
     let (style, word) = match rule.verdict {
         _ if rule.has_ended() => (Style::Dim, if rule.revoked_at.is_some() { "revoked" } else { "expired" }),
         StandingVerdict::Allow => (Style::Green, "allow"),
         StandingVerdict::Deny => (Style::Red, "deny"),
     };
     out.write_styled(style, &format!("  {word}"))?;
-    let caller = rule.principal.as_deref().map_or("by anybody".to_owned(), |name| format!("by {}", one_line(name)));
-    out.write_line(&format!("  {}, {caller}", one_line(&format_tool(&rule.provider, &rule.tool))))?;
+    let caller = rule.principal.as_deref().unwrap_or("anybody");
+    out.write_line(&format!("  {}, by {caller}", format_tool(&rule.provider, &rule.tool)))?;
     let arguments = match (&rule.arguments_hash, &rule.arguments) {
         (None, _) if rule.matching.is_empty() => "any arguments".to_owned(),
         (None, _) => {
-            let matching: Vec<String> =
-                rule.matching.iter().map(|pattern| one_line(&pattern.to_string()).into_owned()).collect();
+            let matching: Vec<String> = rule.matching.iter().map(ToString::to_string).collect();
             format!("arguments with {}", matching.join(" and "))
         }
-        (Some(_), Some(arguments)) => format!("exactly {}", one_line(arguments.get())),
-        (Some(hash), None) => format!("exactly the arguments {}", one_line(hash)),
+        (Some(_), Some(arguments)) => format!("exactly {}", arguments.get()),
+        (Some(hash), None) => format!("exactly the arguments {hash}"),
     };
     out.write_line(&format!("    {arguments}"))?;
     let end = match (&rule.revoked_at, &rule.expires_at) {
-        (Some(at), _) => format!("revoked {at} by {}", one_line(rule.revoked_by.as_deref().unwrap_or("?"))),
+        (Some(at), _) => format!("revoked {at} by {}", rule.revoked_by.as_deref().unwrap_or("?")),
         (None, Some(at)) => format!("until {at}"),
         (None, None) => "until it is revoked".to_owned(),
     };
     let times = if rule.uses.get() == 1 { "once".to_owned() } else { format!("{} times", rule.uses.get()) };
-    let subject = rule.from_change.as_deref().map_or("the tool itself".into(), one_line);
-    let origin = format!("    {end}; given by {} on {subject}", one_line(&rule.created_by));
-    out.write_styled_line(Style::Dim, &format!("{origin}; used {times}"))?;
+    let (creator, subject) = (&rule.created_by, rule.from_change.as_deref().unwrap_or("the tool itself"));
+    out.write_styled_line(Style::Dim, &format!("    {end}; given by {creator} on {subject}; used {times}"))?;
     if rule.orphaned_at.is_some() {
         let effect = match rule.verdict {
             StandingVerdict::Allow => "so it ended",
             StandingVerdict::Deny => "it denies until a reviewer revokes it",
         };
-        out.write_styled_line(
-            Style::Yellow,
-            &format!("    {}'s key was revoked or lost the right to decide; {effect}", one_line(&rule.created_by)),
-        )?;
+        let note = format!("    {creator}'s key was revoked or lost the right to decide; {effect}");
+        out.write_styled_line(Style::Yellow, &note)?;
     }
     if let Some(comment) = &rule.comment {
-        out.write_line(&format!("    {}", one_line(comment)))?;
+        out.write_line(&format!("    {comment}"))?;
     }
     Ok(())
 }

@@ -218,7 +218,7 @@ fn print_servers(ServerList { servers }: ServerList, out: &mut Output) -> Result
     for server in &servers {
         let advice = server.account.as_ref().and_then(|account| account.advice(&server.name));
         for problem in server.problems().into_iter().chain(advice) {
-            out.write_styled_line(Style::Yellow, &format!("! {}: {problem}", one_line(&server.name)))?;
+            out.write_styled_line(Style::Yellow, &format!("! {}: {problem}", server.name))?;
         }
     }
     Ok(())
@@ -241,10 +241,10 @@ fn print_server(
 ) -> Result<(), Failure> {
     if let Some(server) = server {
         let parts = [&server.transport_label(), &server.status_label(Timestamp::now()), &server.target];
-        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).map(|part| one_line(part)).collect();
+        let parts: Vec<&str> = parts.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
         out.write_styled_line(Style::Dim, &parts.join(" · "))?;
         for detail in &server.details {
-            out.write_line(&one_line(detail))?;
+            out.write_line(detail)?;
         }
     }
     let row = |tool: &Tool| {
@@ -269,8 +269,7 @@ fn print_server(
         out.write_line("This server has no tools.")?;
     }
     if let Some(server) = server {
-        let faults = server.left_out.iter().chain(&server.warnings).map(|fault| one_line(fault).into_owned());
-        for fault in server.problems().into_iter().chain(faults) {
+        for fault in server.problems().iter().chain(&server.left_out).chain(&server.warnings) {
             out.write_styled_line(Style::Yellow, &format!("! {fault}"))?;
         }
     }

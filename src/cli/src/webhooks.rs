@@ -64,18 +64,13 @@ fn print_webhooks(WebhookList { webhooks }: WebhookList, out: &mut Output) -> Re
     }
     for webhook in &webhooks {
         let (style, word) = if webhook.failing { (Style::Red, "failing") } else { (Style::Green, "up") };
-        out.write_styled(Style::Bold, &one_line(&webhook.name))?;
+        out.write_styled(Style::Bold, &webhook.name)?;
         out.write_text("  ")?;
         out.write_styled(style, word)?;
-        out.write_line(&format!(
-            "  {} to {}  {} waiting",
-            one_line(&webhook.format),
-            one_line(&webhook.url),
-            webhook.waiting
-        ))?;
+        out.write_line(&format!("  {} to {}  {} waiting", webhook.format, webhook.url, webhook.waiting))?;
         if let Some(error) = &webhook.last_error {
-            out.write_styled(Style::Yellow, &format!("  ! {}", one_line(error)))?;
-            let next = webhook.next_attempt_at.as_deref().map(|at| format!("  next attempt {}", one_line(at)));
+            out.write_styled(Style::Yellow, &format!("  ! {error}"))?;
+            let next = webhook.next_attempt_at.as_ref().map(|at| format!("  next attempt {at}"));
             out.write_line(&next.unwrap_or_default())?;
         }
     }
@@ -107,15 +102,11 @@ fn print_deliveries(DeliveryPage { deliveries }: DeliveryPage, out: &mut Output)
             "waiting" => Style::Yellow,
             _ => Style::Red,
         };
-        out.write_text(&format!("{:>8}  {}  ", delivery.id, one_line(&delivery.taken_at)))?;
-        out.write_styled(style, &format!("{:<9}", one_line(&delivery.state)))?;
-        out.write_line(&format!(
-            "  {}  {}  {}{}",
-            one_line(&delivery.kind),
-            one_line(&delivery.subject),
-            plural(delivery.attempts, "attempt"),
-            delivery.error.as_deref().map_or(String::new(), |error| format!("  {}", one_line(error)))
-        ))?;
+        out.write_text(&format!("{:>8}  {}  ", delivery.id, delivery.taken_at))?;
+        out.write_styled(style, &format!("{:<9}", delivery.state))?;
+        let attempts = plural(delivery.attempts, "attempt");
+        let error = delivery.error.as_ref().map(|error| format!("  {error}")).unwrap_or_default();
+        out.write_line(&format!("  {}  {}  {attempts}{error}", delivery.kind, delivery.subject))?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::{
     args::ConnectArgs,
     client::{self, Client, CurrentPrincipal, unexpected_response},
     exit::{Exit, Failure},
-    output::{Output, Style, one_line},
+    output::{Output, Style},
 };
 
 /// The credential of the command.
@@ -76,7 +76,7 @@ fn print(
     out: &mut Output,
 ) -> Result<(), Failure> {
     let CurrentPrincipal { name, role, groups, .. } = principal;
-    out.write_styled_line(Style::Bold, &one_line(principal.shown_name()))?;
+    out.write_styled_line(Style::Bold, principal.shown_name())?;
     let source = match &credential.issuer {
         Some(issuer) => format!("a sign-in with {issuer}, from {}", credential.source),
         None => format!("a key, from {}", credential.source),
@@ -90,7 +90,7 @@ fn print(
         ("credential", &source),
         ("ends", &credential.describe_end()),
     ] {
-        out.write_line(&format!("  {label:<12}{}", one_line(value)))?;
+        out.write_line(&format!("  {label:<12}{value}"))?;
     }
     Ok(())
 }

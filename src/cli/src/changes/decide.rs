@@ -200,17 +200,17 @@ fn print_outcome(verdict: ReviewVerdict, change: &Change, out: &mut Output) -> R
         ChangeState::Pending => (Style::Yellow, missing_approvals_message(change)),
         ChangeState::Approved if change.run_after.is_some() => {
             let at = change.run_after.map_or_else(String::new, |at| at.to_string());
-            let undo = format!("countersign changes undo {}", one_line(&change.id));
+            let undo = format!("countersign changes undo {}", change.id);
             (Style::Green, format!("Approved; it runs at {at}. Until then `{undo}` takes it back."))
         }
         ChangeState::Approved | ChangeState::Executing => {
-            let show = format!("countersign changes show {}", one_line(&change.id));
+            let show = format!("countersign changes show {}", change.id);
             (Style::Yellow, format!("Approved; it is still running. `{show}` shows its outcome."))
         }
         ChangeState::Applied => (Style::Green, "Approved and applied.".to_owned()),
         ChangeState::Failed => (Style::Red, "Approved, but it failed.".to_owned()),
         ChangeState::OutcomeUnknown => {
-            let settle = format!("countersign changes settle {} --outcome applied|failed", one_line(&change.id));
+            let settle = format!("countersign changes settle {} --outcome applied|failed", change.id);
             (Style::Red, format!("Approved, but nobody knows whether it ran. Find out, then `{settle}`."))
         }
         ChangeState::Stale => {
@@ -220,7 +220,7 @@ fn print_outcome(verdict: ReviewVerdict, change: &Change, out: &mut Output) -> R
     };
     out.write_styled_line(style, &text)?;
     if let Some(fault) = change.fault.as_ref().filter(|_| !matches!(change.state, ChangeState::Applied)) {
-        out.write_styled_line(Style::Yellow, &format!("{}: {}", one_line(&fault.code), one_line(&fault.message)))?;
+        out.write_styled_line(Style::Yellow, &format!("{}: {}", fault.code, fault.message))?;
     }
     render::print_result(change, out)
 }
@@ -236,7 +236,7 @@ fn print_quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
     let needed = plural(usize::try_from(terms.quorum.max(1)).unwrap_or(usize::MAX), "approval");
     let line = format!("It has {} of the {needed}{reviewers} that it needs.", change.approvals());
     out.write_line("")?;
-    Ok(out.write_styled_line(Style::Yellow, &one_line(&line))?)
+    Ok(out.write_styled_line(Style::Yellow, &line)?)
 }
 
 /// Asks on the terminal; anything but yes means no.

@@ -15,7 +15,7 @@ use crate::{
 use countersign_domain::{
     changes::{
         Change, ChangeState, Diff, DiffLine, FieldDiff, LineOp, Operation, PreviewKind, PreviewNote, ReviewVerdict,
-        Terms, VerificationOutcome, diff::text_lines, retention::Redaction, visible::escape_hidden,
+        Terms, VerificationOutcome, diff::text_lines, retention::Redaction,
     },
     text::plural,
 };
@@ -89,12 +89,12 @@ pub fn print_list(changes: &[Change], now: Timestamp, out: &mut Output) -> Resul
 
 /// Prints one change in full.
 pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), Failure> {
-    out.write_styled_line(Style::Bold, &one_line(&change.summary))?;
-    out.write_text(&format!("{}  version {}  ", one_line(&change.id), change.version))?;
+    out.write_styled_line(Style::Bold, &change.summary)?;
+    out.write_text(&format!("{}  version {}  ", change.id, change.version))?;
     out.write_styled_line(state_style(change.state), change.state.as_str())?;
     let target = &change.target;
     out.write_styled(operation_style(change.operation), change.operation.as_str())?;
-    out.write_line(&format!(" {}  {}", one_line(&target.entity_type), one_line(&target.label)))?;
+    out.write_line(&format!(" {}  {}", target.entity_type, target.label))?;
     let proposer = &change.proposer;
     let client = match (&proposer.client_name, &proposer.client_version) {
         (Some(name), Some(version)) => format!(" with {name} {version}"),
@@ -107,16 +107,16 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
     if change.state.awaits_decision() {
         origin.push_str(&format!("; expires in {}", format_duration(change.expires_at.duration_since(now))));
     }
-    out.write_styled_line(Style::Dim, &one_line(&origin))?;
+    out.write_styled_line(Style::Dim, &origin)?;
     for (style, text) in notes(change) {
-        out.write_styled_line(style, &one_line(&text))?;
+        out.write_styled_line(style, &text)?;
     }
     if change.state.awaits_decision() && !change.terms.reviewers.is_empty() {
         let mut line = format!("decided by {}", change.terms.reviewers.join(", "));
         if let Some(escalation) = describe_escalation(&change.terms, change.created_at, now) {
             line.push_str(&format!("; {escalation}"));
         }
-        out.write_styled_line(Style::Cyan, &one_line(&line))?;
+        out.write_styled_line(Style::Cyan, &line)?;
     }
     if change.previous_diff.is_some() {
         out.write_styled_line(
@@ -131,9 +131,9 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
         print_arguments(change, out)?;
         for (label, text) in tool_notes(change) {
             out.write_line("")?;
-            out.write_styled_line(Style::Bold, &format!("  {}", one_line(label)))?;
+            out.write_styled_line(Style::Bold, &format!("  {label}"))?;
             for line in text_lines(&text) {
-                out.write_styled_line(Style::Dim, &format!("    {}", escape_hidden(line)))?;
+                out.write_content_line(Style::Dim, &format!("    {line}"))?;
             }
         }
     } else {
@@ -226,7 +226,7 @@ pub fn preview_notes(preview: &PreviewNote) -> Vec<(Style, String)> {
 pub fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
     for field in recipients_first(diff) {
         out.write_line("")?;
-        out.write_styled_line(Style::Bold, &format!("  {}", one_line(&field.label)))?;
+        out.write_styled_line(Style::Bold, &format!("  {}", field.label))?;
         match formatted_lines(field) {
             Some(lines) => print_lines(&lines, out)?,
             None if field.lines.is_empty() => print_before_and_after(field, out)?,
@@ -260,8 +260,7 @@ fn print_lines(lines: &[DiffLine], out: &mut Output) -> Result<(), Failure> {
             LineOp::Insert => ('+', Style::Green),
             LineOp::Delete => ('-', Style::Red),
             LineOp::Note => {
-                let text = line.text.replace('\n', "\\n");
-                out.write_styled_line(Style::Dim, &format!("      {}", escape_hidden(&text)))?;
+                out.write_content_line(Style::Dim, &format!("      {}", line.text))?;
                 continue;
             }
             LineOp::Skip => {
@@ -270,22 +269,20 @@ fn print_lines(lines: &[DiffLine], out: &mut Output) -> Result<(), Failure> {
                 continue;
             }
         };
-        // A line of a diff has no line break. A forged line break must not start a new line.
-        print_marked(mark, style, &line.text.replace('\n', "\\n"), out)?;
+        print_marked(mark, style, &line.text, out)?;
     }
     Ok(())
 }
 
 fn print_marked(mark: char, style: Style, text: &str, out: &mut Output) -> Result<(), Failure> {
-    Ok(out.write_styled_line(style, &format!("    {mark} {}", escape_hidden(text)))?)
+    Ok(out.write_content_line(style, &format!("    {mark} {text}"))?)
 }
 
 /// Prints a note for an old change whose contents were removed.
 fn print_redacted(redacted: &Redaction, out: &mut Output) -> Result<(), Failure> {
     out.write_line("")?;
     out.write_styled_line(Style::Dim, &format!("  Its arguments, diff and result were removed at {}.", redacted.at))?;
-    Ok(out
-        .write_styled_line(Style::Dim, &format!("  The hash of the arguments is {}.", one_line(&redacted.arguments)))?)
+    Ok(out.write_styled_line(Style::Dim, &format!("  The hash of the arguments is {}.", redacted.arguments))?)
 }
 
 /// Prints the arguments that will run.
@@ -294,10 +291,10 @@ fn print_arguments(change: &Change, out: &mut Output) -> Result<(), Failure> {
     out.write_line("")?;
     out.write_styled_line(Style::Bold, "  Arguments")?;
     for line in &arguments.lines {
-        out.write_line(&format!("    {}", escape_hidden(line)))?;
+        out.write_content_line(Style::Plain, &format!("    {line}"))?;
     }
     if let Some(note) = arguments.diff_note() {
-        out.write_styled_line(Style::Dim, &format!("    {}", one_line(&note)))?;
+        out.write_styled_line(Style::Dim, &format!("    {note}"))?;
     }
     Ok(())
 }
@@ -318,8 +315,7 @@ fn print_decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
         let comment =
             decision.comment.as_deref().filter(|c| !c.is_empty()).map(|c| format!(": {c}")).unwrap_or_default();
         let at = decision.at.strftime("%Y-%m-%d %H:%M:%SZ");
-        let text = format!(" by {}, version {}, {at}{comment}", decision.shown_voters(), decision.version);
-        out.write_line(&one_line(&text))?;
+        out.write_line(&format!(" by {}, version {}, {at}{comment}", decision.shown_voters(), decision.version))?;
     }
     Ok(())
 }
@@ -330,7 +326,7 @@ pub fn print_result(change: &Change, out: &mut Output) -> Result<(), Failure> {
     out.write_line("")?;
     out.write_styled_line(Style::Bold, &format!("  {heading}"))?;
     for line in blocks.iter().flat_map(|text| text_lines(text)) {
-        out.write_line(&format!("    {}", escape_hidden(line)))?;
+        out.write_content_line(Style::Plain, &format!("    {line}"))?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::{
     client::Client,
     exit::{Exit, Failure},
     moment::Since,
-    output::{Output, Style, format_tool, one_line, print_note},
+    output::{Output, Style, format_tool, print_note},
 };
 use countersign_domain::changes::{ChangeState, Operation, Proposer, Verification};
 
@@ -131,31 +131,30 @@ fn print_event(data: &EventData, out: &mut Output) -> Result<(), Failure> {
     out.write_styled(Style::Dim, &time)?;
     let kind = data.kind.strip_prefix("change.").unwrap_or(&data.kind);
     out.write_text("  ")?;
-    out.write_styled(event_style(kind), &format!("{:<16}", one_line(kind)))?;
+    out.write_styled(event_style(kind), &format!("{kind:<16}"))?;
     if let Some(change) = &data.change {
         let (verb, rest) = render::split_summary(change.operation, &change.summary);
-        out.write_text(&format!("{}  {} {}", one_line(&change.id), one_line(verb), one_line(rest)))?;
+        out.write_text(&format!("{}  {verb} {rest}", change.id))?;
         let actor = data.actor.as_deref().unwrap_or(&change.proposer.principal);
         let origin = format!("  ({} v{}, by {actor})", format_tool(&change.provider, &change.tool), change.version);
-        out.write_styled(Style::Dim, &one_line(&origin))?;
+        out.write_styled(Style::Dim, &origin)?;
         if let Some(progress) = change.approval_progress() {
             out.write_styled(Style::Cyan, &progress)?;
         }
         if let Some(fault) = &change.fault {
-            out.write_styled(Style::Yellow, &format!("  {}: {}", one_line(&fault.code), one_line(&fault.message)))?;
+            out.write_styled(Style::Yellow, &format!("  {}: {}", fault.code, fault.message))?;
         }
         if let Some(verification) = change.verification.as_ref().filter(|_| kind == "verified") {
             let style = render::verification_style(verification.verified);
-            out.write_styled(style, &format!("  {}", one_line(&verification.describe())))?;
+            out.write_styled(style, &format!("  {}", verification.describe()))?;
         }
     } else if let Some(session) = &data.session {
-        let text = |key: &str| session.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
-        let session =
-            format!("{}  {} over {} as {}", text("id"), text("clientName"), text("transport"), text("principal"));
-        out.write_text(&one_line(&session))?;
+        let text = |key: &str| session[key].as_str().unwrap_or("?");
+        let (id, client) = (text("id"), text("clientName"));
+        out.write_text(&format!("{id}  {client} over {} as {}", text("transport"), text("principal")))?;
     }
     if let Some(comment) = data.comment.as_deref().filter(|c| !c.is_empty()) {
-        out.write_text(&format!("  “{}”", one_line(comment)))?;
+        out.write_text(&format!("  “{comment}”"))?;
     }
     Ok(out.write_line("")?)
 }

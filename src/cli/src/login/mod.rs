@@ -58,8 +58,7 @@ async fn sign_in(args: &LoginArgs, out: &mut Output) -> Result<Exit, Failure> {
     };
     logins.insert(gateway.name(), login).await?;
     gateway.print(&answer, out, |principal: CurrentPrincipal, out| {
-        let (shown_name, role) = (one_line(principal.shown_name()), one_line(&principal.role));
-        Ok(out.write_line(&format!("Signed in to {name} as {shown_name} ({role})"))?)
+        Ok(out.write_line(&format!("Signed in to {name} as {} ({})", principal.shown_name(), principal.role))?)
     })
 }
 

@@ -97,11 +97,8 @@ pub(super) async fn disconnect(client: &Client, name: &str, out: &mut Output) ->
     }
     let answer = client.delete(&["servers", name, "connection"]).await?;
     client.print(&answer, out, |Answer { disconnected }, out| {
-        let name = one_line(name);
-        Ok(out.write_line(&match disconnected {
-            true => format!("{name} is disconnected."),
-            false => format!("{name} was not connected."),
-        })?)
+        let outcome = if disconnected { "is disconnected" } else { "was not connected" };
+        Ok(out.write_line(&format!("{name} {outcome}."))?)
     })
 }
 

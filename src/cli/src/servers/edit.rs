@@ -78,10 +78,10 @@ impl Editor {
         let PreparedEdit { text, loaded, lines } = prepare_edit(&self.file, &edit.changes, &self.flags, &self.env)
             .map_err(|error| edit_failure(error, &edit.changes.unmasked))?;
         if !self.json {
-            out.write_styled_line(Style::Bold, &one_line(&self.file.path().to_string_lossy()))?;
+            out.write_styled_line(Style::Bold, &self.file.path().to_string_lossy())?;
             print_lines(&lines, out)?;
             for note in &edit.notes {
-                out.write_styled_line(Style::Yellow, &format!("! {}", one_line(note)))?;
+                out.write_styled_line(Style::Yellow, &format!("! {note}"))?;
             }
             out.finish()?;
         }
@@ -96,14 +96,15 @@ impl Editor {
             out.write_json(&answer.to_string())?;
             return Ok(Exit::Ok);
         }
-        out.write_line(&format!("\nSaved. A running gateway reads the file at once; {}.", self.backup_note()))?;
+        out.write_line("")?;
+        out.write_line(&format!("Saved. A running gateway reads the file at once; {}.", self.backup_note()))?;
         for server in loaded.iter().flat_map(|loaded| &loaded.config.upstreams) {
             if names.contains(&server.name.as_str()) && !server.previews.sets.is_empty() {
                 out.write_line(&format!(
                     "{name} is the {} server, so its writes have previews; `countersign servers accept {name} --known-reads` lets \
                      its known reads run without review.",
                     server.previews.sets.join(", "),
-                    name = one_line(&server.name),
+                    name = server.name,
                 ))?;
             }
         }
@@ -113,7 +114,7 @@ impl Editor {
     fn backup_note(&self) -> String {
         let backup = self.file.backup_path();
         if backup.exists() {
-            format!("the previous one is {}", one_line(&backup.to_string_lossy()))
+            format!("the previous one is {}", backup.display())
         } else {
             "there was none before".to_owned()
         }

@@ -1,5 +1,7 @@
 //! The tools of a server as the gateway lists them, and the selection of some of them for a command.
 
+use std::borrow::Cow;
+
 use serde::Deserialize;
 use serde_json::json;
 
@@ -172,7 +174,7 @@ pub(super) fn print_summary(
     effect: fn(&Tool) -> &'static str,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let names: Vec<String> = tools.iter().map(|tool| one_line(&tool.name).into_owned()).collect();
+    let names: Vec<Cow<'_, str>> = tools.iter().map(|tool| one_line(&tool.name)).collect();
     let width = names.iter().map(|name| columns(name)).max().unwrap_or(0);
     out.write_styled_line(Style::Bold, &format!("{}:", plural(tools.len(), "tool")))?;
     for (tool, name) in tools.iter().zip(&names) {
@@ -191,7 +193,7 @@ pub(super) fn decision_request(tools: &[Tool]) -> serde_json::Value {
 
 /// Prints the definition to be accepted: whole, or as a diff to the previous one.
 pub(super) fn print_definition(tool: &Tool, out: &mut Output) -> Result<(), Failure> {
-    out.write_styled(Style::Bold, &one_line(&tool.name))?;
+    out.write_styled(Style::Bold, &tool.name)?;
     let note = match tool.mark.as_deref() {
         Some("TOOL_CHANGED") => "  changed since it was accepted or first seen",
         Some(_) => "  new",
@@ -209,15 +211,15 @@ pub(super) fn print_definition(tool: &Tool, out: &mut Output) -> Result<(), Fail
                     LineOp::Insert => ("+", Style::Green),
                     _ => (" ", Style::Plain),
                 };
-                out.write_styled_line(style, &format!("  {sign} {}", one_line(line.trim_end_matches('\n'))))?;
+                out.write_styled_line(style, &format!("  {sign} {}", line.trim_end_matches('\n')))?;
             }
         }
         None => {
             for line in escape_hidden(&tool.description).lines() {
-                out.write_line(&format!("  {}", one_line(line)))?;
+                out.write_line(&format!("  {line}"))?;
             }
             for line in now.lines() {
-                out.write_styled_line(Style::Dim, &format!("    {}", one_line(line)))?;
+                out.write_styled_line(Style::Dim, &format!("    {line}"))?;
             }
         }
     }

@@ -59,18 +59,14 @@ fn run_trial(config: &Arc<UpstreamConfig>, limit: Duration) -> Result<TrialRepor
 }
 
 fn print_report(name: &str, report: &TrialReport, out: &mut Output) -> Result<(), Failure> {
-    let name = one_line(name);
     match &report.error {
         None => {
-            let details = [
-                report.own_name.as_deref(),
-                report.era.map(|era| if era == "stateless" { "stateless era" } else { "handshake era" }),
-            ];
-            let details: Vec<String> = details.into_iter().flatten().map(|text| one_line(text).into_owned()).collect();
+            let era = report.era.map(|era| if era == "stateless" { "stateless era" } else { "handshake era" });
+            let details: Vec<&str> = [report.own_name.as_deref(), era].into_iter().flatten().collect();
             let tools = plural(report.tools.len(), "tool");
             out.write_styled_line(Style::Green, &format!("{name} works: {}, {tools}", details.join(", ")))?;
         }
-        Some(error) => out.write_styled_line(Style::Red, &format!("{name} {}", one_line(error)))?,
+        Some(error) => out.write_styled_line(Style::Red, &format!("{name} {error}"))?,
     }
     if report.needs_account {
         out.write_line("It asks for an account, which people connect once the server is configured.")?;
@@ -84,12 +80,12 @@ fn print_report(name: &str, report: &TrialReport, out: &mut Output) -> Result<()
         print_table(["TOOL", "EFFECT", ""], rows.collect(), out.width(), out)?;
     }
     for note in &report.notes {
-        out.write_styled_line(Style::Yellow, &format!("! {}", one_line(note)))?;
+        out.write_styled_line(Style::Yellow, &format!("! {note}"))?;
     }
     if report.error.is_some() && !report.stderr.is_empty() {
         out.write_line("Its last lines on stderr:")?;
         for line in &report.stderr {
-            out.write_styled_line(Style::Dim, &format!("  {}", one_line(line)))?;
+            out.write_styled_line(Style::Dim, &format!("  {line}"))?;
         }
     }
     out.finish()?;
