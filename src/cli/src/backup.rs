@@ -15,11 +15,11 @@ pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
     let outcome = store_location(&args.data)?.backup(&args.file, args.force, Timestamp::now());
     let backup = outcome.map_err(|error| match error {
         BackupError::Exists(_) | BackupError::NotAFile(_) | BackupError::Inside(_) | BackupError::Server => {
-            Failure::new(Exit::Usage, error.to_string())
+            Failure::new(Exit::Usage, error)
         }
-        BackupError::Trail(_) | BackupError::Bad(_) => Failure::new(Exit::Failed, error.to_string()),
+        BackupError::Trail(_) | BackupError::Bad(_) => Failure::new(Exit::Failed, error),
         BackupError::Store(error) => error.into(),
-        BackupError::Write { .. } => Failure::new(Exit::Unavailable, error.to_string()),
+        BackupError::Write { .. } => Failure::new(Exit::Unavailable, error),
     })?;
     out.write_line(&args.file.display().to_string())?;
     if let Some(tracker) = &backup.tracker {

@@ -25,7 +25,7 @@ pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
+        .map_err(|error| Failure::new(Exit::Internal, error))?;
     let mut printer = CheckPrinter { out, quiet: args.json, write_error: None };
     let checked = runtime.block_on(async {
         tokio::select! {

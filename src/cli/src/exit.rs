@@ -54,8 +54,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), output_closed: false }
+    pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
+        Self { exit, message: message.to_string(), output_closed: false }
     }
 }
 
@@ -76,13 +76,13 @@ impl From<std::io::Error> for Failure {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let exit = if matches!(error, StoreError::OtherStore { .. }) { Exit::Config } else { Exit::Unavailable };
-        Self::new(exit, error.to_string())
+        Self::new(exit, error)
     }
 }
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        Self::new(Exit::Config, error.to_string())
+        Self::new(Exit::Config, error)
     }
 }
 
@@ -106,6 +106,6 @@ impl From<McpError> for Failure {
             ErrorKind::Internal => Exit::Internal,
             _ => Exit::Failed,
         };
-        Self::new(exit, error.message.clone())
+        Self::new(exit, &error.message)
     }
 }

@@ -80,7 +80,7 @@ fn set_up(loaded: &LoadedConfig, log_file: Option<std::path::PathBuf>) -> Result
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let metrics = Metrics::install().map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
+    let metrics = Metrics::install().map_err(|error| Failure::new(Exit::Internal, error))?;
     Ok((guard, metrics))
 }
 
@@ -158,7 +158,7 @@ impl From<AttachError> for Failure {
             AttachError::Io(_) => Exit::Failed,
             _ => Exit::Unavailable,
         };
-        Self::new(exit, error.to_string())
+        Self::new(exit, error)
     }
 }
 

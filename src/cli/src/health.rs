@@ -59,8 +59,8 @@ async fn request(args: &ConnectArgs) -> Result<(String, StatusCode, Vec<u8>), Fa
         (net::client(client::tls_config(authorities.as_ref())), url)
     } else {
         // The certificate may be issued for another name than the local address. The proof identifies the gateway anyway.
-        let accept_any = tls::pinned_config(|_| true, &[tls::HTTP_1_1])
-            .map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
+        let accept_any =
+            tls::pinned_config(|_| true, &[tls::HTTP_1_1]).map_err(|error| Failure::new(Exit::Internal, error))?;
         let gateway = local_gateway::find_locally(&data_dir(&args.data)?)?;
         let http = net::client(accept_any);
         gateway.verify(&http).await.map_err(|reason| Failure::new(Exit::Unavailable, reason))?;

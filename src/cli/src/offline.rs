@@ -2,7 +2,7 @@
 //! definitions, the reviewers' decisions and the policy in the store. The rules are evaluated through a route table, as in a
 //! gateway; facts that only a running server could provide are reported as unknown.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use serde::Serialize;
@@ -42,8 +42,7 @@ struct OfflineDecision {
 
 /// Answers a `POST /api/policy/test` whose body is `body`, as JSON.
 pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
-    let body: PolicyTestRequest =
-        serde_json::from_str(body).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+    let body: PolicyTestRequest = serde_json::from_str(body).map_err(|error| Failure::new(Exit::Usage, error))?;
     let mut unknown = Vec::new();
     let location = StoreLocation::configured(&config.data, config.store_server())?;
     let records = location.reviewer_records()?.unwrap_or_else(|| {
@@ -62,12 +61,12 @@ pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
     let offline = OfflinePolicy::new(&config, records);
     let Some(tool) = body.tool() else {
         let message = "resources, prompts and methods can be tested only while the gateway runs: start it";
-        return Err(Failure::new(Exit::Usage, message.to_owned()));
+        return Err(Failure::new(Exit::Usage, message));
     };
     let table = offline.table(tool, &mut unknown)?;
     let tested = body.evaluate(&table)?;
     serde_json::to_string(&OfflineDecision { decision: tested, unknown })
-        .map_err(|error| Failure::new(Exit::Internal, error.to_string()))
+        .map_err(|error| Failure::new(Exit::Internal, error))
 }
 
 struct OfflinePolicy<'a> {
@@ -93,12 +92,10 @@ impl<'a> OfflinePolicy<'a> {
 
     /// Builds the route table of all known tools, and of this one if it may belong to a server.
     fn table(&self, tool: &str, unknown: &mut Vec<String>) -> Result<RouteTable, Failure> {
-        let config_error = |error: &dyn std::fmt::Display| Failure::new(Exit::Config, error.to_string());
-        let aliases = Aliases::new(&self.config.routes).map_err(|error| config_error(&error))?;
+        let aliases = Aliases::new(&self.config.routes).map_err(config_failure)?;
         let mut servers = Vec::new();
         if self.config.modules.tracker.enabled {
-            let tools =
-                Tracker::tool_definitions(&self.config.modules.tracker).map_err(|error| config_error(&error))?;
+            let tools = Tracker::tool_definitions(&self.config.modules.tracker).map_err(config_failure)?;
             servers.push(PinnedServer::module("tracker", tools));
         }
         if self.config.modules.docs.enabled {
@@ -118,7 +115,7 @@ impl<'a> OfflinePolicy<'a> {
                 previous: None,
                 strict: true,
             };
-            RouteTable::build(&inputs).map_err(|error| config_error(&error))
+            RouteTable::build(&inputs).map_err(config_failure)
         };
         let table = build(&servers)?;
         if let Some(route) = table.find_tool(tool) {
@@ -173,6 +170,10 @@ impl<'a> OfflinePolicy<'a> {
             }
         }
     }
+}
+
+fn config_failure(error: impl fmt::Display) -> Failure {
+    Failure::new(Exit::Config, error)
 }
 
 /// Builds a definition that has nothing but the tool's name.

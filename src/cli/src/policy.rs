@@ -46,7 +46,7 @@ pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
         out.write_json(&answer)?;
     } else {
         let decision = serde_json::from_str(&answer);
-        print_decision(&decision.map_err(|error| Failure::new(Exit::Internal, error.to_string()))?, out)?;
+        print_decision(&decision.map_err(|error| Failure::new(Exit::Internal, error))?, out)?;
     }
     Ok(Exit::Ok)
 }
@@ -132,7 +132,7 @@ fn call_json(test: &PolicyTestArgs) -> Result<String, Failure> {
     let arguments = read_arguments(test.arguments.as_deref())?;
     let principal = json!({ "name": test.principal, "role": test.role, "owner": test.owner });
     let call = Call { test, arguments: &arguments, principal };
-    serde_json::to_string(&call).map_err(|error| Failure::new(Exit::Usage, error.to_string()))
+    serde_json::to_string(&call).map_err(|error| Failure::new(Exit::Usage, error))
 }
 
 /// The maximum size in bytes of the arguments of a call that stdin contains.

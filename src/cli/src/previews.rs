@@ -33,15 +33,14 @@ pub fn run(args: &PreviewsArgs, out: &mut Output) -> Result<Exit, Failure> {
     let PreviewsCommand::Test(test) = &args.command;
     let arguments = read_arguments(test.arguments.as_deref())?;
     let call = PreviewedCall { server: &test.server, tool: &test.tool, arguments: &arguments };
-    let body = serde_json::to_string(&call).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+    let body = serde_json::to_string(&call).map_err(|error| Failure::new(Exit::Usage, error))?;
     let answer =
         client::run(&args.connect, async |client| client.post_text(&["previews", "test"], body).await?.json_line())?;
     if args.connect.json {
         out.write_json(&answer)?;
         return Ok(Exit::Ok);
     }
-    let preview: CallPreview =
-        serde_json::from_str(&answer).map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
+    let preview: CallPreview = serde_json::from_str(&answer).map_err(|error| Failure::new(Exit::Internal, error))?;
     out.write_styled_line(Style::Bold, &preview.summary)?;
     out.write_styled(render::operation_style(preview.operation), preview.operation.as_str())?;
     out.write_line(&format!(" {}  {}", preview.target.entity_type, preview.target.label))?;

@@ -242,7 +242,7 @@ impl Service {
 fn end_detached_gateway(data: &Path) -> Result<Option<fs::File>, Failure> {
     let Some(file) = local_gateway::read_file(data)?.filter(|file| file.detached) else { return Ok(None) };
     let deadline = Instant::now() + MAX_END_WAIT;
-    let is_held = || is_locked(data).map_err(|error| Failure::new(Exit::Unavailable, error.to_string()));
+    let is_held = || is_locked(data).map_err(|error| Failure::new(Exit::Unavailable, error));
     let lock = loop {
         if let Some(lock) = start::try_acquire_start_lock(data)? {
             break lock;

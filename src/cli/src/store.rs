@@ -41,11 +41,11 @@ pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output)
     };
     let move_result = from.move_to(&to, &mut copy_tracker, &mut |progress| show("store", progress));
     let moved = move_result.map_err(|error| match error {
-        MoveError::SameStore | MoveError::NotEmpty | MoveError::Moved => Failure::new(Exit::Usage, error.to_string()),
+        MoveError::SameStore | MoveError::NotEmpty | MoveError::Moved => Failure::new(Exit::Usage, error),
         MoveError::Source(_) | MoveError::Copy(_) | MoveError::Differs { .. } | MoveError::MoveModules(_) => {
-            Failure::new(Exit::Failed, error.to_string())
+            Failure::new(Exit::Failed, error)
         }
-        MoveError::OtherStore(_) => Failure::new(Exit::Config, error.to_string()),
+        MoveError::OtherStore(_) => Failure::new(Exit::Config, error),
         MoveError::Lock(error) => error.into(),
         MoveError::Store(error) => error.into(),
     })?;

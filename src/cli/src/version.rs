@@ -54,8 +54,7 @@ pub fn run(json: bool, out: &mut Output) -> Result<Exit, Failure> {
         schema_versions: SchemaVersions::of_program(),
     };
     if json {
-        let json =
-            serde_json::to_string(&description).map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
+        let json = serde_json::to_string(&description).map_err(|error| Failure::new(Exit::Internal, error))?;
         out.write_json(&json)?;
         return Ok(Exit::Ok);
     }

@@ -234,7 +234,7 @@ fn read_bare_target(target: &TargetArgs, name: Option<&str>) -> Result<Vec<Paste
     let usage = |message: &str| Failure::new(Exit::Usage, message);
     if let Some(source) = &target.from_json {
         let servers = parse_servers(&read_text(source)?, name)
-            .map_err(|error| Failure::new(Exit::Failed, one_line(&error.to_string()).into_owned()))?;
+            .map_err(|error| Failure::new(Exit::Failed, one_line(&error.to_string())))?;
         return match name {
             Some(name) if servers.len() == 1 => {
                 Ok(servers.into_iter().map(|server| PastedServer { name: name.to_owned(), ..server }).collect())
@@ -282,7 +282,7 @@ fn package_command(package: &str) -> Result<(&'static str, Vec<String>), Failure
     }
     let PackageRunner { command, leading_args, .. } = PackageRunner::for_registry(kind).ok_or_else(|| {
         let message = format!("say where the package is: npm:{name}, pypi:{name} or docker:{name}");
-        Failure::new(Exit::Usage, one_line(&message).into_owned())
+        Failure::new(Exit::Usage, one_line(&message))
     })?;
     Ok((command, leading_args.iter().copied().chain([name]).map(str::to_owned).collect()))
 }
@@ -338,7 +338,7 @@ fn file_failure(error: FileError) -> Failure {
             Exit::Unavailable
         }
     };
-    Failure::new(exit, one_line(&error.to_string()).into_owned())
+    Failure::new(exit, one_line(&error.to_string()))
 }
 
 /// Converts the reason why the file was not edited into a failure, with the lines to paste if that helps.

@@ -16,8 +16,8 @@ use countersign_config::{
 
 pub(super) fn import(args: &ImportArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     let editor = Editor::open(connect)?;
-    let known_names = server_names(editor.file.text())
-        .map_err(|error| Failure::new(Exit::Config, one_line(&error.to_string()).into_owned()))?;
+    let known_names =
+        server_names(editor.file.text()).map_err(|error| Failure::new(Exit::Config, one_line(&error.to_string())))?;
     let (found, notes) = find_servers(&editor.env, args.from);
     for note in notes {
         print_note(&one_line(&note));

@@ -28,7 +28,7 @@ pub(super) fn test(args: &TestArgs, connect: &ConnectArgs, out: &mut Output) -> 
     } else {
         let name = args.name.clone().unwrap_or_default();
         let mut settings = find_server(editor.file.text(), &name)
-            .map_err(|error| Failure::new(Exit::NotFound, one_line(&error.to_string()).into_owned()))?;
+            .map_err(|error| Failure::new(Exit::NotFound, one_line(&error.to_string())))?;
         add_values(&mut settings, target)?;
         vec![PastedServer { name, settings, notes: Vec::new() }]
     };
@@ -53,7 +53,7 @@ pub(super) fn test(args: &TestArgs, connect: &ConnectArgs, out: &mut Output) -> 
 /// Runs a trial on this thread.
 fn run_trial(config: &Arc<UpstreamConfig>, limit: Duration) -> Result<TrialReport, Failure> {
     // A server without `cwd` runs in this folder.
-    let folder = tempfile::tempdir().map_err(|error| Failure::new(Exit::Unavailable, error.to_string()))?;
+    let folder = tempfile::tempdir().map_err(|error| Failure::new(Exit::Unavailable, error))?;
     let trial = try_server(config, folder.path(), MAX_MESSAGE_BYTES, limit);
     Ok(actix_web::rt::System::new().block_on(trial))
 }
