@@ -16,7 +16,7 @@ pub const MAX_LISTED: usize = 1000;
 const MIN_SPLIT_COLUMNS: u16 = 120;
 
 /// The state of the inbox.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct App {
     pub theme: Theme,
     pub me: CurrentUser,
@@ -59,37 +59,7 @@ pub struct App {
 
 impl App {
     pub fn new(me: CurrentUser, theme: Theme, now: Timestamp) -> Self {
-        Self {
-            theme,
-            me,
-            now,
-            size: (80, 24),
-            changes: Vec::new(),
-            counts: BTreeMap::new(),
-            has_more: false,
-            loading: true,
-            is_feed_connected: false,
-            view: View::Inbox,
-            grouping: Grouping::Bundle,
-            search: String::new(),
-            bundles: Vec::new(),
-            rows: Vec::new(),
-            cursor: 0,
-            first_row: 0,
-            selected: BTreeSet::new(),
-            fully_seen: HashMap::new(),
-            detail: None,
-            prefers_split: None,
-            unfolded: false,
-            prompt: None,
-            help: false,
-            results: Vec::new(),
-            status: (String::new(), Tone::Plain),
-            requests_in_flight: 0,
-            last_approved: None,
-            expected_change: None,
-            drafts: HashMap::new(),
-        }
+        Self { theme, me, now, size: (80, 24), loading: true, ..Self::default() }
     }
 
     /// Shows a message on the status line.
@@ -348,27 +318,20 @@ impl App {
     /// Shows the results of a bulk decision, and returns the ids of its changes.
     pub fn show_results(&mut self, answer: &Value) -> Vec<String> {
         let mut ids = Vec::new();
-        for result in answer.get("results").and_then(Value::as_array).into_iter().flatten() {
-            let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
-            let id = text(result.get("id"));
-            let name = self
-                .changes
-                .iter()
-                .find(|entry| entry.id == id)
-                .map_or_else(|| id.clone(), |entry| entry.summary.clone());
-            let problem = result.get("problem").filter(|p| !p.is_null());
-            let outcome = match problem {
-                None => text(result.pointer("/change/state")),
-                Some(problem) => {
-                    let detail = text(problem.get("detail"));
-                    let reason = if detail.is_empty() { text(problem.get("title")) } else { detail };
-                    format!("{reason} ({})", text(problem.get("code")))
-                }
-            };
-            if problem.is_none() {
+        for result in answer["results"].as_array().into_iter().flatten() {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let (id, problem) = (text(&result["id"]), &result["problem"]);
+            let entry = self.changes.iter().find(|entry| entry.id == id);
+            let name = entry.map_or(&id, |entry| &entry.summary).clone();
+            let outcome = if problem.is_null() {
                 self.selected.remove(&id);
-            }
-            self.results.push((name, outcome, problem.is_none()));
+                text(&result["change"]["state"])
+            } else {
+                let detail = text(&problem["detail"]);
+                let reason = if detail.is_empty() { text(&problem["title"]) } else { detail };
+                format!("{reason} ({})", text(&problem["code"]))
+            };
+            self.results.push((name, outcome, problem.is_null()));
             ids.push(id);
         }
         ids

@@ -11,7 +11,7 @@ use crate::output::{self, columns};
 use countersign_domain::changes::visible;
 
 /// The capabilities of the terminal, from which styles and symbols are chosen.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Theme {
     pub colour: bool,
     pub unicode: bool,

@@ -15,14 +15,12 @@ use countersign_domain::{
 };
 
 /// The current user.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CurrentUser {
     pub name: String,
     pub role: String,
-    #[serde(default)]
     pub owner: Option<String>,
-    #[serde(default)]
     pub key_id: Option<String>,
     #[serde(default)]
     pub other_names: Vec<String>,
@@ -127,15 +125,12 @@ pub struct ListedChange {
     pub target: Target,
     pub summary: String,
     pub digest: String,
-    #[serde(default)]
     pub review: Option<ReviewNote>,
     #[serde(default)]
     pub terms: Terms,
     #[serde(default)]
     pub preview: PreviewNote,
-    #[serde(default)]
     pub duplicate_of: Option<String>,
-    #[serde(default)]
     pub verification: Option<Verification>,
     #[serde(default)]
     pub decisions: Vec<ReviewDecision>,
@@ -172,8 +167,9 @@ impl ListedChange {
 }
 
 /// The states that are listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum View {
+    #[default]
     Inbox,
     Pending,
     Stale,
@@ -213,21 +209,16 @@ impl View {
         }
     }
 
-    pub(super) const fn includes(self, state: ChangeState) -> bool {
-        match self {
-            Self::Inbox => !state.is_final(),
-            Self::Pending => matches!(state, ChangeState::Pending),
-            Self::Stale => matches!(state, ChangeState::Stale),
-            Self::Unknown => matches!(state, ChangeState::OutcomeUnknown),
-            Self::All => true,
-        }
+    pub(super) fn includes(self, state: ChangeState) -> bool {
+        self.states().is_none_or(|states| states.split(',').any(|name| name == state.as_str()))
     }
 }
 
 /// The grouping of the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grouping {
     /// By the bundles of the gateway.
+    #[default]
     Bundle,
     None,
     Target,
@@ -381,8 +372,9 @@ pub struct Detail {
 }
 
 /// The tone of a status message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
+    #[default]
     Plain,
     Good,
     Bad,
