@@ -6,12 +6,14 @@ use futures_util::StreamExt;
 
 use crate::{client::Client, exit::Failure};
 use countersign_net::Backoff;
-use countersign_protocol::event_stream::{EventReader, EventTooLongError};
+use countersign_protocol::event_stream::{Event, EventReader};
 
 /// The pauses before the feed is opened again.
 const RECONNECT_BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(10) };
 /// The time after which a silent connection counts as lost. The gateway sends a comment every few seconds.
 const MAX_SILENCE: Duration = Duration::from_secs(90);
+/// The size limit of one event, in bytes.
+const MAX_EVENT_BYTES: usize = 4 << 20;
 
 /// A change of the connection, or an event of the feed.
 pub enum FeedUpdate {
@@ -37,10 +39,16 @@ pub async fn follow(
                 (connected, failures) = (true, 0);
                 handle(FeedUpdate::Connected, &mut last_seq).await?;
                 let mut reader = EventReader::new(MAX_EVENT_BYTES);
-                while let Ok(Some(Ok(bytes))) = tokio::time::timeout(MAX_SILENCE, stream.next()).await {
-                    let Ok(events) = read_events(&mut reader, &bytes) else { break };
-                    for event in events {
-                        handle(FeedUpdate::Event(event), &mut last_seq).await?;
+                'connection: while let Ok(Some(Ok(bytes))) = tokio::time::timeout(MAX_SILENCE, stream.next()).await {
+                    reader.push(&bytes);
+                    loop {
+                        match reader.next_event() {
+                            Ok(Some(event)) if event.data.is_empty() => {}
+                            Ok(Some(event)) => handle(FeedUpdate::Event(event), &mut last_seq).await?,
+                            Ok(None) => break,
+                            // The event is too long, so the rest of the stream is unusable.
+                            Err(_) => break 'connection,
+                        }
                     }
                 }
                 handle(FeedUpdate::Lost, &mut last_seq).await?;
@@ -50,62 +58,5 @@ pub async fn follow(
         }
         tokio::time::sleep(RECONNECT_BACKOFF.pause_without_jitter(failures)).await;
         failures += 1;
-    }
-}
-
-/// An event of the feed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Event {
-    pub kind: String,
-    pub data: String,
-}
-
-/// The size limit of one event, in bytes.
-const MAX_EVENT_BYTES: usize = 4 << 20;
-
-/// Returns the events that these bytes complete.
-///
-/// # Errors
-/// Fails with [`EventTooLongError`] if an event is too long; the stream is then unusable.
-fn read_events(reader: &mut EventReader, bytes: &[u8]) -> Result<Vec<Event>, EventTooLongError> {
-    reader.push(bytes);
-    let mut events = Vec::new();
-    while let Some(event) = reader.next_event()? {
-        if event.data.is_empty() {
-            continue;
-        }
-        events.push(Event { kind: event.name, data: String::from_utf8_lossy(&event.data).into_owned() });
-    }
-    Ok(events)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const STREAM: &str = ": hello\n\nevent: hello\ndata: {\"seq\":7}\n\nid: 8\nevent: change.created\r\ndata:{\"a\":\r\ndata: 1}\r\n\r\n: keep-alive\n\nid: 9\n\nretry: 5\ndata\n\n";
-
-    #[test]
-    fn events_do_not_depend_on_how_bytes_are_split() {
-        let expected = vec![
-            Event { kind: "hello".into(), data: "{\"seq\":7}".into() },
-            Event { kind: "change.created".into(), data: "{\"a\":\n1}".into() },
-        ];
-        assert_eq!(read_events(&mut EventReader::new(MAX_EVENT_BYTES), STREAM.as_bytes()).unwrap(), expected);
-        for size in 1..20 {
-            let mut reader = EventReader::new(MAX_EVENT_BYTES);
-            let events: Vec<Event> =
-                STREAM.as_bytes().chunks(size).flat_map(|chunk| read_events(&mut reader, chunk).unwrap()).collect();
-            assert_eq!(events, expected, "{size}");
-        }
-    }
-
-    #[test]
-    fn memory_is_bounded() {
-        let mut reader = EventReader::new(MAX_EVENT_BYTES);
-        assert_eq!(read_events(&mut reader, &vec![b'x'; MAX_EVENT_BYTES + 1]), Err(EventTooLongError));
-        let mut reader = EventReader::new(MAX_EVENT_BYTES);
-        let line = [&b"data: "[..], &vec![b'x'; 1 << 20], b"\n"].concat();
-        assert!((0..8).any(|_| read_events(&mut reader, &line).is_err()));
     }
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    feed::{self, Event, FeedUpdate},
+    feed::{self, FeedUpdate},
     render,
 };
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
     output::{Output, Style, format_tool, print_note},
 };
 use countersign_domain::changes::{ChangeState, Operation, Proposer, Verification};
+use countersign_protocol::event_stream::Event;
 
 /// Prints the events after `since`, including past ones; without it, those from now on.
 pub async fn run(client: &Client, since: Option<Since>, out: &mut Output) -> Result<Exit, Failure> {
@@ -92,12 +93,12 @@ fn handle_event(
     json: bool,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let data: Value = event.data.parse().unwrap_or_default();
+    let data: Value = serde_json::from_slice(&event.data).unwrap_or_default();
     let seq = data["seq"].as_u64();
     let data: Option<EventData> = serde_json::from_value(data).ok();
     if let (Some(seq), Some(last)) = (seq, *last_seq)
         && seq <= last
-        && !matches!(event.kind.as_str(), "hello" | "reset")
+        && !matches!(event.name.as_str(), "hello" | "reset")
     {
         return Ok(());
     }
@@ -105,7 +106,7 @@ fn handle_event(
     // The greeting has the current position, so that a connection lost before the first event can resume. A reset may
     // have a lower number than the last event, after a restore from a backup.
     *last_seq = seq.or(*last_seq);
-    if event.kind == "hello" {
+    if event.name == "hello" {
         return Ok(());
     }
     // A reset has no time. At the start of a search it only says that the oldest events are deleted.
@@ -115,8 +116,7 @@ fn handle_event(
     }
     if json {
         // The event is printed on exactly one line, whatever line breaks the stream had.
-        let line = event.data.replace('\n', " ");
-        out.write_json(&line)?;
+        out.write_json(&String::from_utf8_lossy(&event.data).replace('\n', " "))?;
     } else if let Some(data) = data {
         print_event(&data, out)?;
     }
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     fn event(kind: &str, data: Value) -> Event {
-        Event { kind: kind.into(), data: data.to_string() }
+        Event { name: kind.into(), data: data.to_string().into_bytes() }
     }
 
     fn created(seq: u64) -> Event {
@@ -253,7 +253,7 @@ mod tests {
     fn event_line_shows_quorum_progress() {
         let line = |more: Value| {
             let Event { data, .. } = created(1);
-            let mut data: Value = serde_json::from_str(&data).unwrap();
+            let mut data: Value = serde_json::from_slice(&data).unwrap();
             data["change"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let mut out = Output::memory(false);
             handle_event(&event("change.voted", data), &mut None, None, false, &mut out).unwrap();

@@ -10,11 +10,12 @@ use tokio::sync::mpsc::Sender;
 
 use super::model::{ListedBundle, ListedChange, MAX_LISTED};
 use crate::{
-    changes::feed::{self, Event, FeedUpdate},
+    changes::feed::{self, FeedUpdate},
     client::{Client, ResponseBody},
     exit::Failure,
 };
 use countersign_domain::changes::{Change, ChangeState};
+use countersign_protocol::event_stream::Event;
 use countersign_runtime::background;
 
 const PAGE_SIZE: &str = "100";
@@ -216,9 +217,9 @@ impl GatewayConnection {
     }
 
     async fn handle_event(&self, event: &Event, last_seq: &mut Option<u64>) {
-        let data: Value = event.data.parse().unwrap_or_default();
-        *last_seq = data.get("seq").and_then(Value::as_u64).or(*last_seq);
-        match (event.kind.as_str(), data.pointer("/change/id").and_then(Value::as_str)) {
+        let data: Value = serde_json::from_slice(&event.data).unwrap_or_default();
+        *last_seq = data["seq"].as_u64().or(*last_seq);
+        match (event.name.as_str(), data["change"]["id"].as_str()) {
             // Events were lost, so only the whole list tells the current state.
             ("reset", _) => self.send(GatewayEvent::FeedConnected).await,
             (_, Some(id)) => self.send(GatewayEvent::Updated(id.to_owned())).await,
