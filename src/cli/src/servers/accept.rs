@@ -106,38 +106,29 @@ pub(super) fn uncovered_note(tools: &[&Tool], known: &KnownReads) -> String {
 /// Prints the tools that were accepted, and whether they run without review from now on.
 fn print_accepted(server: &str, accepted_tools: &[Tool], after: &Tools, out: &mut Output) -> Result<(), Failure> {
     out.write_styled_line(Style::Green, &format!("Accepted {}.", plural(accepted_tools.len(), "definition")))?;
+    let mut print = |tools: &[&Tool], (one, several), outcome: &str| match tools {
+        [] => Ok(()),
+        _ => out.write_line(&format!("{} {outcome}.", name_list(tools, one, several))),
+    };
     let updated = |tool: &Tool| after.tools.iter().find(|updated| updated.name == tool.name);
-    let (unreviewed, reviewed): (Vec<&Tool>, Vec<&Tool>) = accepted_tools
-        .iter()
-        .filter_map(updated)
-        .filter(|tool| tool.verdict != "deny")
-        .partition(|tool| tool.verdict == "allow");
-    if !unreviewed.is_empty() {
-        out.write_line(&format!("{} without review.", name_list(&unreviewed, "now runs", "now run")))?;
-    }
+    let updated_tools = accepted_tools.iter().filter_map(updated).filter(|tool| tool.verdict != "deny");
+    let (unreviewed, reviewed): (Vec<&Tool>, Vec<&Tool>) = updated_tools.partition(|tool| tool.verdict == "allow");
+    print(&unreviewed, ("now runs", "now run"), "without review")?;
     let (dry_runs, reviewed): (Vec<&Tool>, Vec<&Tool>) = reviewed.into_iter().partition(|tool| tool.is_known_dry_run());
-    if !dry_runs.is_empty() {
-        let previews = "the preview of a call is now the server's own dry run";
-        out.write_line(&format!("{} reviewed as before; {previews}.", name_list(&dry_runs, "is", "are")))?;
-    }
+    let outcome = "reviewed as before; the preview of a call is now the server's own dry run";
+    print(&dry_runs, ("is", "are"), outcome)?;
     let (sql_tools, reviewed): (Vec<&Tool>, Vec<&Tool>) =
         reviewed.into_iter().partition(|tool| tool.accepted_sql_reads);
-    if !sql_tools.is_empty() {
-        let rest = "without review if the SQL only reads, as far as parsing it tells; everything else is reviewed";
-        out.write_line(&format!("{} {rest}.", name_list(&sql_tools, "now runs", "now run")))?;
-    }
+    let outcome = "without review if the SQL only reads, as far as parsing it tells; everything else is reviewed";
+    print(&sql_tools, ("now runs", "now run"), outcome)?;
     let (reviewed_reads, reviewed): (Vec<&Tool>, Vec<&Tool>) =
         reviewed.into_iter().partition(|tool| tool.accepted_as_read || tool.claims_to_only_read());
-    if !reviewed_reads.is_empty() {
-        let show = format!("`countersign servers show {}` says what decides on their calls", one_line(server));
-        out.write_line(&format!("{} still reviewed: {show}.", name_list(&reviewed_reads, "is", "are")))?;
-    }
-    if !reviewed.is_empty() {
-        let reason = "an accepted tool runs without review only if it declares itself read-only";
-        out.write_line(&format!("{} still reviewed: {reason}.", name_list(&reviewed, "is", "are")))?;
-        if reviewed.iter().any(|tool| tool.has_unknown_effect()) {
-            out.write_line(&allow_hint(server))?;
-        }
+    let outcome = format!("still reviewed: `countersign servers show {server}` says what decides on their calls");
+    print(&reviewed_reads, ("is", "are"), &outcome)?;
+    let outcome = "still reviewed: an accepted tool runs without review only if it declares itself read-only";
+    print(&reviewed, ("is", "are"), outcome)?;
+    if reviewed.iter().any(|tool| tool.has_unknown_effect()) {
+        out.write_line(&allow_hint(server))?;
     }
     Ok(())
 }
