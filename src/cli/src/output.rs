@@ -419,6 +419,9 @@ mod tests {
   "l": []
 }"#;
         assert_eq!(indented(raw), expected);
+        for not_json in ["", "\"", "\"\\", "}}}", "[[["] {
+            assert_eq!(indented(not_json), not_json);
+        }
     }
 
     #[test]

@@ -196,30 +196,29 @@ fn print_outcome(verdict: ReviewVerdict, change: &Change, out: &mut Output) -> R
         };
         return Ok(out.write_styled_line(Style::Red, text)?);
     }
-    let (style, text) = match change.state {
-        ChangeState::Pending => (Style::Yellow, missing_approvals_message(change)),
-        ChangeState::Approved if change.run_after.is_some() => {
-            let at = change.run_after.map_or_else(String::new, |at| at.to_string());
+    let (style, text) = match (change.state, change.run_after) {
+        (ChangeState::Pending, _) => (Style::Yellow, missing_approvals_message(change)),
+        (ChangeState::Approved, Some(at)) => {
             let undo = format!("countersign changes undo {}", change.id);
             (Style::Green, format!("Approved; it runs at {at}. Until then `{undo}` takes it back."))
         }
-        ChangeState::Approved | ChangeState::Executing => {
+        (ChangeState::Approved | ChangeState::Executing, _) => {
             let show = format!("countersign changes show {}", change.id);
             (Style::Yellow, format!("Approved; it is still running. `{show}` shows its outcome."))
         }
-        ChangeState::Applied => (Style::Green, "Approved and applied.".to_owned()),
-        ChangeState::Failed => (Style::Red, "Approved, but it failed.".to_owned()),
-        ChangeState::OutcomeUnknown => {
+        (ChangeState::Applied, _) => (Style::Green, "Approved and applied.".to_owned()),
+        (ChangeState::Failed, _) => (Style::Red, "Approved, but it failed.".to_owned()),
+        (ChangeState::OutcomeUnknown, _) => {
             let settle = format!("countersign changes settle {} --outcome applied|failed", change.id);
             (Style::Red, format!("Approved, but nobody knows whether it ran. Find out, then `{settle}`."))
         }
-        ChangeState::Stale => {
+        (ChangeState::Stale, _) => {
             (Style::Yellow, format!("Approved, but what was shown no longer holds: {}.", show_hint(&change.id)))
         }
-        state => (Style::Yellow, format!("Approved; the change is {} now.", state.as_str())),
+        (state, _) => (Style::Yellow, format!("Approved; the change is {} now.", state.as_str())),
     };
     out.write_styled_line(style, &text)?;
-    if let Some(fault) = change.fault.as_ref().filter(|_| !matches!(change.state, ChangeState::Applied)) {
+    if let Some(fault) = change.fault.as_ref().filter(|_| change.state != ChangeState::Applied) {
         out.write_styled_line(Style::Yellow, &format!("{}: {}", fault.code, fault.message))?;
     }
     render::print_result(change, out)
@@ -233,7 +232,7 @@ fn print_quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
     }
     let reviewers = terms.reviewers_at(change.created_at, Timestamp::now());
     let reviewers = if reviewers.is_empty() { String::new() } else { format!(" of {}", reviewers.join(", ")) };
-    let needed = plural(usize::try_from(terms.quorum.max(1)).unwrap_or(usize::MAX), "approval");
+    let needed = plural(terms.quorum.max(1), "approval");
     let line = format!("It has {} of the {needed}{reviewers} that it needs.", change.approvals());
     out.write_line("")?;
     Ok(out.write_styled_line(Style::Yellow, &line)?)

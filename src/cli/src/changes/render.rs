@@ -1,7 +1,7 @@
 //! Prints changes as text: a table, or one change with its diff. Agents' text is escaped and stays within its line or behind
 //! its mark, so that it cannot imitate the text of this program.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use serde_json::Value;
 
 use super::{
@@ -244,38 +244,35 @@ pub fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
 }
 
 fn print_before_and_after(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
-    let sides = [(&field.before, '-', Style::Red), (&field.after, '+', Style::Green)];
-    for (side, mark, style) in sides {
+    for (side, op) in [(&field.before, LineOp::Delete), (&field.after, LineOp::Insert)] {
         for line in side.iter().flat_map(|text| text_lines(text)) {
-            print_marked(mark, style, line, out)?;
+            print_line(op, line, out)?;
         }
     }
     Ok(())
 }
 
 fn print_lines(lines: &[DiffLine], out: &mut Output) -> Result<(), Failure> {
-    for line in lines {
-        let (mark, style) = match line.op {
-            LineOp::Equal => (' ', Style::Plain),
-            LineOp::Insert => ('+', Style::Green),
-            LineOp::Delete => ('-', Style::Red),
-            LineOp::Note => {
-                out.write_content_line(Style::Dim, &format!("      {}", line.text))?;
-                continue;
-            }
-            LineOp::Skip => {
-                let folded = plural(line.text.parse().unwrap_or(0_u64), "unchanged line");
-                out.write_styled_line(Style::Dim, &format!("    … {folded}"))?;
-                continue;
-            }
-        };
-        print_marked(mark, style, &line.text, out)?;
-    }
-    Ok(())
+    lines.iter().try_for_each(|line| print_line(line.op, &line.text, out))
 }
 
-fn print_marked(mark: char, style: Style, text: &str, out: &mut Output) -> Result<(), Failure> {
-    Ok(out.write_content_line(style, &format!("    {mark} {text}"))?)
+fn print_line(op: LineOp, text: &str, out: &mut Output) -> Result<(), Failure> {
+    let (mark, style) = line_mark(op);
+    let line = match op {
+        LineOp::Skip => format!("    … {}", plural(text.parse().unwrap_or(0_u64), "unchanged line")),
+        _ => format!("    {mark} {text}"),
+    };
+    Ok(out.write_content_line(style, &line)?)
+}
+
+/// Returns the mark before a line of a diff, and the style of the line.
+pub const fn line_mark(op: LineOp) -> (char, Style) {
+    match op {
+        LineOp::Equal => (' ', Style::Plain),
+        LineOp::Insert => ('+', Style::Green),
+        LineOp::Delete => ('-', Style::Red),
+        LineOp::Note | LineOp::Skip => (' ', Style::Dim),
+    }
 }
 
 /// Prints a note for an old change whose contents were removed.
@@ -306,18 +303,32 @@ fn print_decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
     out.write_line("")?;
     out.write_styled_line(Style::Bold, "  Decisions")?;
     for decision in &change.decisions {
-        let (style, word) = match decision.verdict {
-            ReviewVerdict::Approve => (Style::Green, "approved"),
-            ReviewVerdict::Reject => (Style::Red, "rejected"),
-        };
+        let (style, word) = decision_word(decision.verdict);
         out.write_text("    ")?;
         out.write_styled(style, word)?;
-        let comment =
-            decision.comment.as_deref().filter(|c| !c.is_empty()).map(|c| format!(": {c}")).unwrap_or_default();
+        let comment = comment_suffix(decision.comment.as_deref());
         let at = decision.at.strftime("%Y-%m-%d %H:%M:%SZ");
         out.write_line(&format!(" by {}, version {}, {at}{comment}", decision.shown_voters(), decision.version))?;
     }
     Ok(())
+}
+
+/// Returns the word for a decision that was made, and its style.
+pub const fn decision_word(verdict: ReviewVerdict) -> (Style, &'static str) {
+    match verdict {
+        ReviewVerdict::Approve => (Style::Green, "approved"),
+        ReviewVerdict::Reject => (Style::Red, "rejected"),
+    }
+}
+
+/// Returns the end of a line about a decision or an edit: its comment, if there is one.
+pub fn comment_suffix(comment: Option<&str>) -> String {
+    comment.filter(|text| !text.is_empty()).map(|text| format!(": {text}")).unwrap_or_default()
+}
+
+/// Formats a time in the local time zone.
+pub fn format_local_time(at: Timestamp, format: &str) -> String {
+    at.to_zoned(TimeZone::system()).strftime(format).to_string()
 }
 
 /// Prints the text that the tool returned, once it has run.

@@ -125,9 +125,7 @@ fn handle_event(
 }
 
 fn print_event(data: &EventData, out: &mut Output) -> Result<(), Failure> {
-    let time = data
-        .at
-        .map_or_else(String::new, |at| at.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M:%S").to_string());
+    let time = data.at.map(|at| render::format_local_time(at, "%H:%M:%S")).unwrap_or_default();
     out.write_styled(Style::Dim, &time)?;
     let kind = data.kind.strip_prefix("change.").unwrap_or(&data.kind);
     out.write_text("  ")?;

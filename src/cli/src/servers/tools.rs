@@ -6,11 +6,12 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::{
+    changes::render::line_mark,
     exit::{Exit, Failure},
-    output::{self, Output, Style, columns, one_line},
+    output::{Output, Style, columns, indented, one_line},
 };
 use countersign_domain::{
-    changes::{LineOp, diff::compare_lines, visible::escape_hidden},
+    changes::{diff::compare_lines, visible::escape_hidden},
     policy::Globs,
     text::plural,
 };
@@ -201,16 +202,13 @@ pub(super) fn print_definition(tool: &Tool, out: &mut Output) -> Result<(), Fail
         None => "",
     };
     out.write_styled_line(Style::Yellow, note)?;
-    let now = indented(&tool.definition);
+    // Each line ends with a line break, so that the last lines can be equal.
+    let now = indented(&tool.definition) + "\n";
     match &tool.previous {
         Some(previous) => {
-            let before = indented(previous);
+            let before = indented(previous) + "\n";
             for (op, line) in compare_lines(&before, &now) {
-                let (sign, style) = match op {
-                    LineOp::Delete => ("-", Style::Red),
-                    LineOp::Insert => ("+", Style::Green),
-                    _ => (" ", Style::Plain),
-                };
+                let (sign, style) = line_mark(op);
                 out.write_styled_line(style, &format!("  {sign} {}", line.trim_end_matches('\n')))?;
             }
         }
@@ -225,11 +223,6 @@ pub(super) fn print_definition(tool: &Tool, out: &mut Output) -> Result<(), Fail
     }
     out.write_line("")?;
     Ok(())
-}
-
-/// Breaks a definition into indented lines for a comparison. Each ends with a line break.
-fn indented(json: &str) -> String {
-    output::indented(json) + "\n"
 }
 
 #[cfg(test)]
@@ -254,18 +247,6 @@ mod tests {
             accepted_sql_reads: false,
             known_read_entry: None,
             offered: false,
-        }
-    }
-
-    #[test]
-    fn indenting_json_keeps_its_content() {
-        let json = r#"{"a":[1, {"b":12345678901234567890123}],"c":"x{,\"y","d":{ },"e":[]}"#;
-        let expected = "{\n  \"a\": [\n    1,\n    {\n      \"b\": 12345678901234567890123\n    }\n  ],\n  \"c\": \
-                        \"x{,\\\"y\",\n  \"d\": {},\n  \"e\": []\n}\n";
-        assert_eq!(indented(json), expected);
-        // Text that is not JSON causes no panic.
-        for text in ["", "\"", "\"\\", "}}}", "[[["] {
-            let _ = indented(text);
         }
     }
 

@@ -16,7 +16,7 @@ use crate::changes::{
     render::{self, format_duration},
 };
 use countersign_domain::{
-    changes::{Change, ChangeState, Diff, Editing, ReviewVerdict, diff::text_lines},
+    changes::{Change, ChangeState, Diff, Editing, diff::text_lines},
     text::plural,
 };
 
@@ -40,15 +40,17 @@ impl DetailWriter {
         self.lines.extend(wrap_words(pieces, self.width, &Span::raw(" ".repeat(indent))));
     }
 
-    fn push_message(&mut self, style: Style, text: String) {
-        self.push_prose(1, &[(text, style)]);
+    /// Adds a message, escaped.
+    fn push_message(&mut self, style: Style, text: &str) {
+        self.push_prose(1, &[(self.theme.visible(text), style)]);
     }
 
+    /// Adds a heading, escaped, after an empty line.
     fn push_heading(&mut self, text: &str) {
         if self.lines.last().is_some_and(|line| line.width() > 0) {
             self.lines.push(Line::default());
         }
-        self.push_text(1, &[(text.to_owned(), self.theme.bold())]);
+        self.push_text(1, &[(self.theme.visible(text), self.theme.bold())]);
     }
 
     /// Adds arguments, which are foreign text.
@@ -66,7 +68,7 @@ impl DetailWriter {
     fn push_foreign_text(&mut self, text: &str) {
         for (index, line) in text_lines(text).enumerate() {
             if index >= MAX_SECTION_LINES {
-                return self.push_message(self.theme.warn(), "   (more in `countersign changes show`)".to_owned());
+                return self.push_message(self.theme.warn(), "   (more in `countersign changes show`)");
             }
             let line = self.theme.visible_code(line);
             self.push_text(3, &[(line, Style::new())]);
@@ -88,7 +90,7 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
     let mut out = DetailWriter { theme, width: layout.width, lines: Vec::new() };
     write_summary(&mut out, change, now);
     if let Some(barrier) = approval_barrier {
-        out.push_message(theme.info(), theme.visible(barrier));
+        out.push_message(theme.info(), barrier);
     }
     write_notes(&mut out, change);
     out.lines.push(Line::default());
@@ -105,8 +107,7 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
         Some(previous) => write_both_diffs(&mut out, previous, &change.diff, layout),
         None if has_no_diff => {
             for (label, text) in tool_notes(change) {
-                let label = theme.visible(label);
-                out.push_heading(&label);
+                out.push_heading(label);
                 out.push_foreign_text(&text);
             }
         }
@@ -130,7 +131,7 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
     if !timeline.is_empty() {
         out.push_heading("Timeline");
         for (at, event, actor) in timeline {
-            let at = at.to_zoned(jiff::tz::TimeZone::system()).strftime("%m-%d %H:%M:%S").to_string();
+            let at = render::format_local_time(*at, "%m-%d %H:%M:%S");
             let label = format!("{at}  {:<16} ", theme.visible(event));
             out.push_text(3, &[(label, Style::new()), (theme.visible(actor), theme.dim())]);
         }
@@ -176,12 +177,11 @@ fn write_summary(out: &mut DetailWriter, change: &Change, now: Timestamp) {
         change.id,
         change.version
     );
-    out.push_message(theme.dim(), theme.visible(&text));
+    out.push_message(theme.dim(), &text);
     let terms = &change.terms;
     let mut conditions = Vec::new();
     if change.state.awaits_decision() {
-        let needed = plural(usize::try_from(terms.quorum.max(1)).unwrap_or(usize::MAX), "approval");
-        conditions.push(format!("{} of {needed}", change.approvals()));
+        conditions.push(format!("{} of {}", change.approvals(), plural(terms.quorum.max(1), "approval")));
         conditions.push(format!("expires in {}", format_duration(change.expires_at.duration_since(now))));
     }
     if !terms.reviewers.is_empty() {
@@ -201,25 +201,22 @@ fn write_summary(out: &mut DetailWriter, change: &Change, now: Timestamp) {
         conditions.push(format!("an approval can be undone for {}s", terms.undo_for));
     }
     if !conditions.is_empty() {
-        out.push_message(theme.info(), theme.visible(&conditions.join("; ")));
+        out.push_message(theme.info(), &conditions.join("; "));
     }
 }
 
 fn write_notes(out: &mut DetailWriter, change: &Change) {
     let theme = out.theme;
     for (style, text) in render::notes(change) {
-        out.push_message(theme.style(style), theme.visible(&text));
+        out.push_message(theme.style(style), &text);
     }
     if let Some(first) = &change.duplicate_of {
-        out.push_message(
-            theme.warn(),
-            theme.visible(&format!(
-                "The same agent had already proposed the same call: {first}. Approving both runs it twice."
-            )),
-        );
+        let warning =
+            format!("The same agent had already proposed the same call: {first}. Approving both runs it twice.");
+        out.push_message(theme.warn(), &warning);
     }
     if change.state == ChangeState::Stale {
-        out.push_message(theme.warn(), "What was shown no longer holds; f previews it again.".to_owned());
+        out.push_message(theme.warn(), "What was shown no longer holds; f previews it again.");
     }
 }
 
@@ -227,33 +224,21 @@ fn write_notes(out: &mut DetailWriter, change: &Change) {
 fn write_both_diffs(out: &mut DetailWriter, previous: &Diff, current: &Diff, layout: DiffLayout) {
     let (theme, before, after) = (out.theme, "Before the target changed:", "Now:");
     if !layout.split {
-        out.push_message(theme.dim(), before.to_owned());
+        out.push_message(theme.dim(), before);
         out.lines.extend(diff::render(previous, layout, theme));
-        out.push_message(theme.warn(), after.to_owned());
+        out.push_message(theme.warn(), after);
         out.lines.extend(diff::render(current, layout, theme));
         return;
     }
-    let half = layout.width.saturating_sub(3) / 2;
-    let half_layout = DiffLayout { width: half, split: false, ..layout };
+    let half_layout = DiffLayout { width: layout.column_width(), split: false, ..layout };
     let side = |title: &str, style, diff: &Diff| {
         let mut lines = vec![Line::styled(format!(" {title}"), style)];
         lines.extend(diff::render(diff, half_layout, theme));
         lines
     };
     let (left, right) = (side(before, theme.dim(), previous), side(after, theme.warn(), current));
-    for at in 0..left.len().max(right.len()) {
-        let mut row = Line::default();
-        if let Some(line) = left.get(at) {
-            // A line's style covers its whole row, so each half is styled by its spans.
-            row.extend(line.spans.iter().map(|span| span.clone().patch_style(line.style)));
-        }
-        row.push_span(Span::raw(" ".repeat(half.saturating_sub(row.width()))));
-        row.push_span(Span::styled(theme.symbol(" ║ ", " # "), theme.dim()));
-        if let Some(line) = right.get(at) {
-            row.extend(line.spans.iter().map(|span| span.clone().patch_style(line.style)));
-        }
-        out.lines.push(row);
-    }
+    let bar = Span::styled(theme.symbol(" ║ ", " # "), theme.dim());
+    out.lines.extend(diff::join_columns(&left, &right, layout.column_width(), &bar));
 }
 
 fn write_decisions(out: &mut DetailWriter, change: &Change) {
@@ -262,20 +247,16 @@ fn write_decisions(out: &mut DetailWriter, change: &Change) {
         out.push_heading("Decisions");
     }
     for decision in &change.decisions {
-        let (style, word) = match decision.verdict {
-            ReviewVerdict::Approve => (theme.good(), "approved"),
-            ReviewVerdict::Reject => (theme.bad(), "rejected"),
-        };
-        let comment =
-            decision.comment.as_deref().filter(|c| !c.is_empty()).map_or_else(String::new, |c| format!(": {c}"));
+        let (style, word) = render::decision_word(decision.verdict);
+        let comment = render::comment_suffix(decision.comment.as_deref());
         let text = theme.visible(&format!(" by {} (version {}){comment}", decision.shown_voters(), decision.version));
-        out.push_prose(3, &[(word.to_owned(), style), (text, Style::new())]);
+        out.push_prose(3, &[(word.to_owned(), theme.style(style)), (text, Style::new())]);
     }
     if !change.edits.is_empty() {
         out.push_heading("Edits");
     }
     for edit in &change.edits {
-        let comment = edit.comment.as_deref().filter(|c| !c.is_empty()).map_or_else(String::new, |c| format!(": {c}"));
+        let comment = render::comment_suffix(edit.comment.as_deref());
         out.push_prose(3, &[(theme.visible(&format!("edited by {}{comment}", edit.by)), Style::new())]);
     }
 }

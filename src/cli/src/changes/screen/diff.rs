@@ -30,6 +30,13 @@ pub struct DiffLayout {
     pub unfolded: bool,
 }
 
+impl DiffLayout {
+    /// Returns the width of each of two columns with a bar of three characters between them.
+    pub fn column_width(self) -> usize {
+        self.width.saturating_sub(3) / 2
+    }
+}
+
 type Pieces = Vec<(String, Style)>;
 
 struct DiffWriter {
@@ -200,26 +207,40 @@ impl DiffWriter {
 
     /// Renders two columns with a bar between them.
     fn push_split_row(&mut self, left: Option<&Pieces>, minus: char, right: Option<&Pieces>, plus: char) {
-        let half = self.layout.width.saturating_sub(3) / 2;
+        let width = self.layout.column_width();
         let side = |pieces: Option<&Pieces>, mark: char, style: Style| {
             let Some(pieces) = pieces else { return Vec::new() };
             let first = Span::styled(format!("{mark} "), style);
             let next = Span::styled(format!("{mark}{}", self.theme.symbol("↳", ">")), style);
-            wrap(pieces, half, &first, &next)
+            wrap(pieces, width, &first, &next)
         };
         let mark_style = |mark, style| if mark == ' ' { Style::new() } else { style };
         let left = side(left, minus, mark_style(minus, self.theme.bad()));
         let right = side(right, plus, mark_style(plus, self.theme.good()));
-        let bar = self.theme.symbol(" │ ", " | ");
-        for at in 0..left.len().max(right.len()) {
-            let mut row = left.get(at).cloned().unwrap_or_default();
-            let gap = half.saturating_sub(row.width());
-            row.push_span(Span::raw(" ".repeat(gap)));
-            row.push_span(Span::styled(bar, self.theme.dim()));
-            row.extend(right.get(at).cloned().unwrap_or_default());
-            self.lines.push(row);
-        }
+        let bar = Span::styled(self.theme.symbol(" │ ", " | "), self.theme.dim());
+        self.lines.extend(join_columns(&left, &right, width, &bar));
     }
+}
+
+/// Joins the lines of two columns to rows with a bar between them.
+pub fn join_columns(
+    left: &[Line<'static>],
+    right: &[Line<'static>],
+    width: usize,
+    bar: &Span<'static>,
+) -> Vec<Line<'static>> {
+    // A line's style covers its whole row, so each half is styled by its spans.
+    let spans = |line: &Line<'static>| -> Vec<Span<'static>> {
+        line.spans.iter().map(|span| span.clone().patch_style(line.style)).collect()
+    };
+    let row = |at: usize| {
+        let mut row = Line::from(left.get(at).map(spans).unwrap_or_default());
+        row.push_span(Span::raw(" ".repeat(width.saturating_sub(row.width()))));
+        row.push_span(bar.clone());
+        row.extend(right.get(at).into_iter().flat_map(spans));
+        row
+    };
+    (0..left.len().max(right.len())).map(row).collect()
 }
 
 #[cfg(test)]

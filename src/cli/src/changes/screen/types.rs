@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::diff::DiffLayout;
+use crate::changes::render::format_local_time;
 use countersign_domain::{
     changes::{
         Change, ChangeState, Operation, PreviewNote, Proposer, ReviewDecision, ReviewNote, ReviewVerdict, Target,
@@ -270,8 +271,7 @@ pub struct ListedBundle {
 
 impl ListedBundle {
     pub(super) fn label(&self) -> String {
-        let at = self.first_at.to_zoned(jiff::tz::TimeZone::system()).strftime("%m-%d %H:%M:%S").to_string();
-        format!("Bundle of {}, {at}", self.principal)
+        format!("Bundle of {}, {}", self.principal, format_local_time(self.first_at, "%m-%d %H:%M:%S"))
     }
 }
 
