@@ -269,12 +269,17 @@ pub fn harmless_json(json: &str) -> Cow<'_, str> {
 
 /// Cuts a text to `columns` columns, with `…` at the end of a text that was cut.
 pub fn cut(text: &str, columns: usize) -> Cow<'_, str> {
+    cut_with(text, columns, "…")
+}
+
+/// Cuts a text like [`cut`], with an ellipsis of one column.
+pub fn cut_with<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, str> {
     let mut width = 0;
     let mut end = 0;
     for (at, c) in text.char_indices() {
-        let next_width = width + c.width().unwrap_or(0);
+        let next_width = width + char_columns(c);
         if next_width > columns {
-            return Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default()));
+            return Cow::Owned(format!("{}{ellipsis}", text.get(..end).unwrap_or_default()));
         }
         width = next_width;
         if width < columns {
@@ -286,7 +291,12 @@ pub fn cut(text: &str, columns: usize) -> Cow<'_, str> {
 
 /// Returns the columns that a text takes.
 pub fn columns(text: &str) -> usize {
-    text.chars().map(|c| c.width().unwrap_or(0)).sum()
+    text.chars().map(char_columns).sum()
+}
+
+/// Returns the columns that a character takes.
+pub fn char_columns(c: char) -> usize {
+    c.width().unwrap_or(0)
 }
 
 /// Prints an error on stderr, and ignores a closed stderr.

@@ -5,9 +5,8 @@ use ratatui::{
     style::{Color, Modifier, Style},
     text::{Line, Span},
 };
-use unicode_width::UnicodeWidthChar;
 
-use crate::output::{self, columns};
+use crate::output::{self, char_columns, cut_with};
 use countersign_domain::changes::visible;
 
 /// The capabilities of the terminal, from which styles and symbols are chosen.
@@ -91,23 +90,9 @@ impl Theme {
     }
 }
 
-/// Returns the columns that a character takes.
-pub fn char_width(c: char) -> usize {
-    c.width().unwrap_or(0)
-}
-
 /// Cuts harmless text to `max_columns` columns.
 pub fn truncate(text: &str, max_columns: usize, theme: Theme) -> String {
-    if columns(text) <= max_columns {
-        return text.to_owned();
-    }
-    let mut used = 0;
-    let fitting = text.chars().take_while(|c| {
-        used += char_width(*c);
-        used < max_columns
-    });
-    let cut: String = fitting.collect();
-    if max_columns > 0 { cut + theme.symbol("…", "~") } else { cut }
+    if max_columns == 0 { String::new() } else { cut_with(text, max_columns, theme.symbol("…", "~")).into_owned() }
 }
 
 /// Wraps the pieces of one line at `width` columns; `first` precedes the first row, and `next` each further
@@ -124,14 +109,14 @@ pub fn wrap(
     for (text, style) in pieces {
         let mut run = String::new();
         for c in text.chars() {
-            let char_columns = char_width(c);
-            if used + char_columns > row_columns && used > 0 {
+            let columns = char_columns(c);
+            if used + columns > row_columns && used > 0 {
                 row.push(Span::styled(std::mem::take(&mut run), *style));
                 rows.push(Line::from(std::mem::replace(&mut row, vec![next.clone()])));
                 used = 0;
             }
             run.push(c);
-            used += char_columns;
+            used += columns;
         }
         if !run.is_empty() {
             row.push(Span::styled(run, *style));
@@ -151,7 +136,7 @@ pub fn wrap_words(pieces: &[(String, Style)], width: usize, pad: &Span<'static>)
     loop {
         let mut used = 0;
         let fits = rest.iter().take_while(|(c, _)| {
-            used += char_width(*c);
+            used += char_columns(*c);
             used <= row_columns
         });
         // A row has at least one character, even if that does not fit.
