@@ -117,6 +117,13 @@ pub struct TargetArgs {
     pub command: Vec<String>,
 }
 
+impl TargetArgs {
+    /// Returns `true` if the arguments describe a server.
+    pub fn is_given(&self) -> bool {
+        self.package.is_some() || self.url.is_some() || self.from_json.is_some() || !self.command.is_empty()
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct AddArgs {
     /// The name of the server; optional with --from-json

@@ -175,11 +175,10 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
     let old = find_server(editor.file.text(), &args.name).map_err(|error| edit_failure(error.into(), &[]))?;
     // The secrets that the file has stay as they are; only new ones are replaced.
     let mut server = PastedServer { name: args.name.clone(), settings: hide_secrets(&old), notes: Vec::new() };
-    let has_target = target.package.is_some() || target.url.is_some() || !target.command.is_empty();
     if target.from_json.is_some() {
-        server = only_server(read_bare_target(target, Some(&args.name))?, &args.name)?;
-    } else if has_target {
-        let new = only_server(read_bare_target(target, Some(&args.name))?, &args.name)?;
+        server = read_bare_target(target, &args.name)?;
+    } else if target.is_given() {
+        let new = read_bare_target(target, &args.name)?;
         server.settings.retain(|setting| !REPLACED_KEYS.contains(&setting.key.as_str()));
         server.settings.splice(0..0, new.settings);
     }
@@ -221,7 +220,11 @@ pub(super) fn remove(args: &RemoveArgs, connect: &ConnectArgs, out: &mut Output)
 
 /// Reads the servers that the arguments describe.
 pub(super) fn read_target(target: &TargetArgs, name: Option<&str>) -> Result<Vec<PastedServer>, Failure> {
-    let mut servers = read_bare_target(target, name)?;
+    let mut servers = match (name, &target.from_json) {
+        (Some(name), _) => vec![read_bare_target(target, name)?],
+        (None, Some(source)) => parse_source(source, None)?,
+        (None, None) => return Err(Failure::new(Exit::Usage, "name the server")),
+    };
     if servers.len() > 1 && !(target.env.is_empty() && target.header.is_empty()) {
         return Err(Failure::new(Exit::Usage, "the text has several servers, so give no --env and no --header"));
     }
@@ -229,21 +232,16 @@ pub(super) fn read_target(target: &TargetArgs, name: Option<&str>) -> Result<Vec
     Ok(servers)
 }
 
-/// Reads the servers that the arguments describe, without the variables and headers of the arguments.
-fn read_bare_target(target: &TargetArgs, name: Option<&str>) -> Result<Vec<PastedServer>, Failure> {
+/// Reads the only server that the arguments describe, without the variables and headers of the arguments.
+fn read_bare_target(target: &TargetArgs, name: &str) -> Result<PastedServer, Failure> {
     let usage = |message: &str| Failure::new(Exit::Usage, message);
     if let Some(source) = &target.from_json {
-        let servers = parse_servers(&read_text(source)?, name)
-            .map_err(|error| Failure::new(Exit::Failed, one_line(&error.to_string())))?;
-        return match name {
-            Some(name) if servers.len() == 1 => {
-                Ok(servers.into_iter().map(|server| PastedServer { name: name.to_owned(), ..server }).collect())
-            }
-            Some(_) => Err(usage("the text has several servers, so give no name")),
-            None => Ok(servers),
+        let mut servers = parse_source(source, Some(name))?;
+        return match servers.pop() {
+            Some(server) if servers.is_empty() => Ok(PastedServer { name: name.to_owned(), ..server }),
+            _ => Err(usage("the text has several servers, so give no name")),
         };
     }
-    let name = name.ok_or_else(|| usage("name the server"))?;
     let mut settings = Vec::new();
     let words =
         |words: &[String]| Node::List(words.iter().map(|word| Node::Text(word.clone()).without_location()).collect());
@@ -267,7 +265,7 @@ fn read_bare_target(target: &TargetArgs, name: Option<&str>) -> Result<Vec<Paste
             ));
         }
     }
-    Ok(vec![PastedServer { name: name.to_owned(), settings, notes: Vec::new() }])
+    Ok(PastedServer { name: name.to_owned(), settings, notes: Vec::new() })
 }
 
 /// Returns the command that runs a package, and its arguments up to the package.
@@ -303,21 +301,13 @@ pub(super) fn add_values(settings: &mut Vec<KeyValue>, target: &TargetArgs) -> R
     Ok(())
 }
 
-/// Reads a text from a file, or from stdin for `-`.
-fn read_text(source: &Path) -> Result<String, Failure> {
-    read_input(source, MAX_PASTE_BYTES as u64 + 1).map_err(|error| match error.kind() {
+/// Reads servers from a file, or from stdin for `-`. A single server without a name gets this one.
+fn parse_source(source: &Path, name: Option<&str>) -> Result<Vec<PastedServer>, Failure> {
+    let text = read_input(source, MAX_PASTE_BYTES as u64 + 1).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => Failure::new(Exit::Failed, "the text is not UTF-8"),
         _ => Failure::new(Exit::Unavailable, format!("{}: {error}", one_line(&source.to_string_lossy()))),
-    })
-}
-
-/// Returns the only server, under this name.
-fn only_server(servers: Vec<PastedServer>, name: &str) -> Result<PastedServer, Failure> {
-    let mut servers = servers.into_iter();
-    match (servers.next(), servers.next()) {
-        (Some(server), None) => Ok(PastedServer { name: name.to_owned(), ..server }),
-        _ => Err(Failure::new(Exit::Usage, "the text has several servers")),
-    }
+    })?;
+    parse_servers(&text, name).map_err(|error| Failure::new(Exit::Failed, one_line(&error.to_string())))
 }
 
 /// Removes a key from a section of a server, and the section if it is then empty.

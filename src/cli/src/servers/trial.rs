@@ -21,9 +21,7 @@ const MAX_MESSAGE_BYTES: usize = 16 << 20;
 pub(super) fn test(args: &TestArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     let editor = Editor::open(connect)?;
     let target = &args.target;
-    let is_described =
-        target.package.is_some() || target.url.is_some() || target.from_json.is_some() || !target.command.is_empty();
-    let servers = if is_described {
+    let servers = if target.is_given() {
         read_target(target, args.name.as_deref())?
     } else {
         let name = args.name.clone().unwrap_or_default();
