@@ -3,10 +3,10 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
     args::{ServeArgs, StdioArgs},
@@ -75,7 +75,7 @@ pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
 }
 
 /// Sets up logging, the panic hook and metrics of a serving process; warnings about the configuration are logged.
-fn set_up(loaded: &LoadedConfig, log_file: Option<std::path::PathBuf>) -> Result<(logs::LogGuard, Metrics), Failure> {
+fn set_up(loaded: &LoadedConfig, log_file: Option<PathBuf>) -> Result<(logs::LogGuard, Metrics), Failure> {
     let guard = start_logging(&loaded.config.log, log_file)?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
@@ -84,7 +84,7 @@ fn set_up(loaded: &LoadedConfig, log_file: Option<std::path::PathBuf>) -> Result
     Ok((guard, metrics))
 }
 
-fn start_logging(config: &LogConfig, log_file: Option<std::path::PathBuf>) -> Result<logs::LogGuard, Failure> {
+fn start_logging(config: &LogConfig, log_file: Option<PathBuf>) -> Result<logs::LogGuard, Failure> {
     logs::init(config, log_file)
         .map_err(|error| Failure::new(Exit::Internal, format!("logging could not be set up: {error}")))
 }
@@ -106,48 +106,38 @@ fn gateway_command(flags: &Flags, data: &Path, file: Option<&Path>) -> Result<Ga
 }
 
 async fn attach(data: &Path, hello: &Hello, command: &GatewayCommand) -> Result<Exit, Failure> {
-    let mut terminate = listen_for_signals()?;
+    let open = |kind| {
+        signal(kind).map_err(|error| Failure::new(Exit::Unavailable, format!("signals cannot be received: {error}")))
+    };
+    let mut signals = [open(SignalKind::terminate())?, open(SignalKind::interrupt())?, open(SignalKind::hangup())?];
     let connected = tokio::select! {
         connected = start::connect_or_start(data, hello, command) => connected?,
-        () = terminate.wait() => return Ok(Exit::Ok),
+        () = wait_for_any(&mut signals) => return Ok(Exit::Ok),
     };
     let connect = async |may_start| match may_start {
         true => start::connect_or_start(data, hello, command).await.map(Some),
         false => start::connect(data, hello).await,
     };
-    match proxy::run(tokio::io::stdin(), tokio::io::stdout(), connected, connect, terminate.wait()).await {
+    match proxy::run(tokio::io::stdin(), tokio::io::stdout(), connected, connect, wait_for_any(&mut signals)).await {
         ProxyOutcome::Done | ProxyOutcome::OutputClosed => Ok(Exit::Ok),
-        ProxyOutcome::GatewayGone => Err(Failure::new(
-            Exit::Unavailable,
-            format!(
-                "the gateway of {} ends again and again; look at {}",
-                data.display(),
-                data.join(start::LOG_FILE).display()
-            ),
-        )),
+        ProxyOutcome::GatewayGone => {
+            let log_file = data.join(start::LOG_FILE);
+            let message =
+                format!("the gateway of {} ends again and again; look at {}", data.display(), log_file.display());
+            Err(Failure::new(Exit::Unavailable, message))
+        }
         ProxyOutcome::NoGateway(error) => Err(error.into()),
         ProxyOutcome::Failed(error) => Err(AttachError::Io(error).into()),
     }
 }
 
-struct Signals([tokio::signal::unix::Signal; 3]);
-
-fn listen_for_signals() -> Result<Signals, Failure> {
-    let open = |kind| {
-        signal(kind).map_err(|error| Failure::new(Exit::Unavailable, format!("signals cannot be received: {error}")))
-    };
-    Ok(Signals([open(SignalKind::terminate())?, open(SignalKind::interrupt())?, open(SignalKind::hangup())?]))
-}
-
-impl Signals {
-    /// Returns when the process is told to terminate.
-    async fn wait(&mut self) {
-        let [terminate, interrupt, hangup] = &mut self.0;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            _ = hangup.recv() => {}
-        }
+/// Returns when one of the signals arrives.
+async fn wait_for_any(signals: &mut [Signal; 3]) {
+    let [terminate, interrupt, hangup] = signals;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        _ = hangup.recv() => {}
     }
 }
 
