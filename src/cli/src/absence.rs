@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    args::storage::{AwayArgs, BackArgs},
+    args::{ConnectArgs, storage::AwayArgs},
     client,
     exit::{Exit, Failure},
     output::{Output, print_note},
@@ -39,8 +39,8 @@ pub fn set(args: &AwayArgs, out: &mut Output) -> Result<Exit, Failure> {
     })
 }
 
-pub fn end(args: &BackArgs, out: &mut Output) -> Result<Exit, Failure> {
-    client::run(&args.connect, async |client| {
+pub fn end(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
+    client::run(args, async |client| {
         let answer = client.delete(&["account", "absence"]).await?;
         client.print_line(&answer, out, "You are back. What your deputy has approved stays approved.")
     })

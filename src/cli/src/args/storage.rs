@@ -78,7 +78,7 @@ pub enum PeopleCommand {
     /// of yours, and none on changes that you or they proposed.
     Away(AwayArgs),
     /// End your absence; approvals by your deputy stay valid
-    Back(BackArgs),
+    Back(ConnectArgs),
 }
 
 #[derive(Debug, Args)]
@@ -92,12 +92,6 @@ pub struct AwayArgs {
     /// Somebody else who may decide on changes: an owner or a name of `countersign keys list`, or ISSUER#SUBJECT
     #[arg(long, value_name = "NAME")]
     pub deputy: String,
-}
-
-#[derive(Debug, Args)]
-pub struct BackArgs {
-    #[command(flatten)]
-    pub connect: ConnectArgs,
 }
 
 /// Parses the role of a key.
