@@ -25,10 +25,15 @@ const CHECK_OVERHEAD: Duration = Duration::from_secs(5);
 /// Checks of a shared server run one at a time, because a check that ends the server would make other checks fail.
 const MAX_PARALLEL_CHECKS: usize = 4;
 
-/// Receives the progress of a run.
-pub trait Progress: Send {
-    fn run_started(&mut self, server: &str, revision: &str, checks: usize);
-    fn check_finished(&mut self, result: &CheckResult);
+/// A step of a run.
+pub enum Progress<'a> {
+    /// The server answered, and this number of checks applies to it.
+    Started {
+        server: &'a str,
+        revision: &'a str,
+        checks: usize,
+    },
+    Finished(&'a CheckResult),
 }
 
 /// Checks a server. Boxed, so that the code of the checks is not compiled again in the crate that awaits them.
@@ -38,12 +43,16 @@ pub trait Progress: Send {
 pub fn check<'a>(
     target: &'a Target,
     options: &'a Options,
-    progress: &'a mut dyn Progress,
+    progress: &'a mut dyn FnMut(Progress<'_>),
 ) -> LocalBoxFuture<'a, Result<Report, ProbeError>> {
     Box::pin(run_checks(target, options, progress))
 }
 
-async fn run_checks(target: &Target, options: &Options, progress: &mut dyn Progress) -> Result<Report, ProbeError> {
+async fn run_checks(
+    target: &Target,
+    options: &Options,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Report, ProbeError> {
     let started_at = Instant::now();
     let deadline = tokio::time::Instant::now() + options.run_limit;
     let probe = Probe::new(target, options);
@@ -65,8 +74,8 @@ async fn run_checks(target: &Target, options: &Options, progress: &mut dyn Progr
         Err(error @ ProbeError::WrongId { .. }) => {
             let probe = probe.with_revision(options.revision.as_deref().unwrap_or(LEGACY_REVISIONS[0]));
             let result = wrong_id_result(&probe, error);
-            progress.run_started("", &probe.revision, 1);
-            progress.check_finished(&result);
+            progress(Progress::Started { server: "", revision: &probe.revision, checks: 1 });
+            progress(Progress::Finished(&result));
             return Ok(report(&probe.revision, String::new(), vec![result], None));
         }
         Err(error) => return Err(error.redact(&probe.redactor)),
@@ -76,7 +85,7 @@ async fn run_checks(target: &Target, options: &Options, progress: &mut dyn Progr
         .filter(|check| options.groups.is_empty() || options.groups.contains(&check.group))
         .filter(|check| check.applies_to(&probe))
         .collect();
-    progress.run_started(&server, &probe.revision, selected.len());
+    progress(Progress::Started { server: &server, revision: &probe.revision, checks: selected.len() });
     let parallel_checks = match target {
         Target::Command { .. } => MAX_PARALLEL_CHECKS,
         Target::Http { .. } | Target::WebSocket { .. } => 1,
@@ -88,7 +97,7 @@ async fn run_checks(target: &Target, options: &Options, progress: &mut dyn Progr
     while stopped.is_none() {
         match tokio::time::timeout_at(deadline, running.next()).await {
             Ok(Some(result)) => {
-                progress.check_finished(&result);
+                progress(Progress::Finished(&result));
                 results.push(result);
                 stopped = probe.budget.exceeded_reason();
             }
@@ -101,7 +110,7 @@ async fn run_checks(target: &Target, options: &Options, progress: &mut dyn Progr
         let reason = stopped.as_deref().unwrap_or_default();
         let outcome = Err(NotPassed::Skipped(format!("the run was ended: {reason}")));
         let result = check_result(&probe, check, outcome, Transcript::default(), Duration::ZERO);
-        progress.check_finished(&result);
+        progress(Progress::Finished(&result));
         results.push(result);
     }
     Ok(report(&probe.revision, server, results, stopped))

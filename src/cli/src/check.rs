@@ -1,6 +1,6 @@
 //! `check`: checks whether an MCP server follows the protocol.
 
-use std::{fs, time::Duration};
+use std::{fs, io, time::Duration};
 
 use url::Url;
 
@@ -26,15 +26,21 @@ pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Internal, error))?;
-    let mut printer = CheckPrinter { out, quiet: args.json, write_error: None };
+    let mut write_error = None;
+    let mut print = |progress: Progress<'_>| {
+        if !args.json {
+            let write_result = print_progress(progress, out);
+            write_error = write_error.take().or(write_result.err());
+        }
+    };
     let checked = runtime.block_on(async {
         tokio::select! {
-            checked = countersign_check::check(&target, &options, &mut printer) => Some(checked),
+            checked = countersign_check::check(&target, &options, &mut print) => Some(checked),
             // Dropping the run kills its child processes, because Ctrl-C does not reach their process groups.
             _ = tokio::signal::ctrl_c() => None,
         }
     });
-    if let Some(error) = printer.write_error.take() {
+    if let Some(error) = write_error {
         return Err(error.into());
     }
     let checked = checked.ok_or_else(|| Failure::new(Exit::Interrupted, "stopped before all checks were run"))?;
@@ -103,13 +109,6 @@ struct CheckedServer {
     secrets: Vec<String>,
 }
 
-impl CheckedServer {
-    /// Creates a server whose address or command is on the command line.
-    fn from_command_line(target: Target) -> Self {
-        Self { target, label: None, secrets: Vec::new() }
-    }
-}
-
 /// Returns the server that the arguments name.
 fn checked_server(args: &CheckArgs) -> Result<CheckedServer, Failure> {
     let sources = [args.url.is_some(), args.server.is_some(), !args.command.is_empty()];
@@ -123,17 +122,17 @@ fn checked_server(args: &CheckArgs) -> Result<CheckedServer, Failure> {
             .ok_or_else(|| usage_error(format!("{header:?} is not a header: write 'Name: value'")))?;
         headers.push((name.trim().to_owned(), value.trim().to_owned()));
     }
-    if let Some(url) = &args.url {
-        let url = Url::parse(url).map_err(|error| usage_error(format!("{url}: {error}")))?;
-        return Ok(CheckedServer::from_command_line(target_from_url(url, headers)?));
-    }
     if let Some(name) = &args.server {
         return server_from_config(args, name, headers);
     }
-    let mut words = args.command.iter().cloned();
-    let program = words.next().unwrap_or_default();
-    let env = forwarded_variables(args)?;
-    Ok(CheckedServer::from_command_line(Target::Command { program, arguments: words.collect(), env, cwd: None }))
+    let target = if let Some(url) = &args.url {
+        target_from_url(Url::parse(url).map_err(|error| usage_error(format!("{url}: {error}")))?, headers)?
+    } else {
+        let mut words = args.command.iter().cloned();
+        let program = words.next().unwrap_or_default();
+        Target::Command { program, arguments: words.collect(), env: forwarded_variables(args)?, cwd: None }
+    };
+    Ok(CheckedServer { target, label: None, secrets: Vec::new() })
 }
 
 /// Reads the variables named by `--env` from this process's environment.
@@ -197,69 +196,50 @@ fn server_from_config(
     Ok(CheckedServer { target, label: Some(server.label.clone()), secrets: secrets.collect() })
 }
 
-/// Prints a line for each check when it ends.
-struct CheckPrinter<'a> {
-    out: &'a mut Output,
-    quiet: bool,
-    /// The first error of writing the output.
-    write_error: Option<std::io::Error>,
-}
-
-impl CheckPrinter<'_> {
-    fn print_check(&mut self, checked: &CheckResult) -> std::io::Result<()> {
-        let (style, mark) = match (checked.status, checked.level) {
-            (Status::Passed, _) => (Style::Green, "✓"),
-            (Status::Failed, Level::Must) => (Style::Red, "✗"),
-            (Status::Failed, Level::Should) => (Style::Yellow, "!"),
-            (Status::Skipped, _) => (Style::Dim, "-"),
-        };
-        let width = self.out.width().unwrap_or(usize::MAX);
-        self.out.write_styled(style, mark)?;
-        let head = format!(" {:<34} {:<6} ", checked.id, checked.level.to_string());
-        self.out.write_text(&head)?;
-        let free_columns = width.saturating_sub(columns(&head) + 1);
-        match checked.status {
-            Status::Skipped => {
-                let reason = format!("skipped: {}", checked.reason);
-                self.out.write_styled_line(Style::Dim, &cut(&one_line(&reason), free_columns))?;
-            }
-            _ => self.out.write_line(&cut(checked.requirement, free_columns))?,
-        }
-        if checked.status == Status::Failed {
-            for (name, text) in [
-                ("found", checked.reason.as_str()),
-                ("spec", &checked.spec),
-                ("fix", checked.advice.unwrap_or_default()),
-            ] {
-                self.out.write_styled(Style::Dim, &format!("    {name:<6}"))?;
-                self.out.write_line(text)?;
-            }
-        }
-        self.out.finish()
-    }
-}
-
-impl Progress for CheckPrinter<'_> {
-    fn run_started(&mut self, server: &str, revision: &str, checks: usize) {
-        if !self.quiet {
+/// Prints a line when the run starts, and one for each check when it ends.
+fn print_progress(progress: Progress<'_>, out: &mut Output) -> io::Result<()> {
+    match progress {
+        Progress::Started { server, revision, checks } => {
             let server = if server.is_empty() { "The server" } else { server };
-            let line = format!("{server} speaks {revision}; {}", plural(checks, "check"));
-            let write_result = self.out.write_line(&line).and_then(|()| self.out.finish());
-            self.write_error = self.write_error.take().or(write_result.err());
+            out.write_line(&format!("{server} speaks {revision}; {}", plural(checks, "check")))?;
         }
+        Progress::Finished(checked) => print_check(checked, out)?,
     }
+    out.finish()
+}
 
-    fn check_finished(&mut self, checked: &CheckResult) {
-        if !self.quiet {
-            let write_result = self.print_check(checked);
-            self.write_error = self.write_error.take().or(write_result.err());
+fn print_check(checked: &CheckResult, out: &mut Output) -> io::Result<()> {
+    let (style, mark) = match (checked.status, checked.level) {
+        (Status::Passed, _) => (Style::Green, "✓"),
+        (Status::Failed, Level::Must) => (Style::Red, "✗"),
+        (Status::Failed, Level::Should) => (Style::Yellow, "!"),
+        (Status::Skipped, _) => (Style::Dim, "-"),
+    };
+    let width = out.width().unwrap_or(usize::MAX);
+    out.write_styled(style, mark)?;
+    let head = format!(" {:<34} {:<6} ", checked.id, checked.level.to_string());
+    out.write_text(&head)?;
+    let free_columns = width.saturating_sub(columns(&head) + 1);
+    match checked.status {
+        Status::Skipped => {
+            let reason = format!("skipped: {}", checked.reason);
+            out.write_styled_line(Style::Dim, &cut(&one_line(&reason), free_columns))?;
+        }
+        _ => out.write_line(&cut(checked.requirement, free_columns))?,
+    }
+    if checked.status == Status::Failed {
+        for (name, text) in
+            [("found", checked.reason.as_str()), ("spec", &checked.spec), ("fix", checked.advice.unwrap_or_default())]
+        {
+            out.write_styled(Style::Dim, &format!("    {name:<6}"))?;
+            out.write_line(text)?;
         }
     }
+    Ok(())
 }
 
 fn print_summary(out: &mut Output, report: &countersign_check::Report) -> Result<(), Failure> {
-    let count = |status, level| report.count(status, level);
-    let failed = count(Status::Failed, Some(Level::Must));
+    let failed = report.count(Status::Failed, Some(Level::Must));
     let (style, verdict) = match failed {
         0 if report.stopped.is_none() => (Style::Green, "It complies".to_owned()),
         0 => (Style::Red, "Not everything was checked".to_owned()),
@@ -268,9 +248,9 @@ fn print_summary(out: &mut Output, report: &countersign_check::Report) -> Result
     out.write_styled(style, &verdict)?;
     out.write_line(&format!(
         ". {} passed, {}, {} skipped; {:.1} s",
-        count(Status::Passed, None),
-        failed_checks(count(Status::Failed, Some(Level::Should)), "recommended"),
-        count(Status::Skipped, None),
+        report.count(Status::Passed, None),
+        failed_checks(report.count(Status::Failed, Some(Level::Should)), "recommended"),
+        report.count(Status::Skipped, None),
         report.milliseconds as f64 / 1000.0
     ))?;
     if let Some(reason) = &report.stopped {
