@@ -103,14 +103,13 @@ enum RunningConfig {
 /// Asks the gateway which configuration it has in force; the file may differ from it.
 fn fetch_running_config(args: &ShowArgs) -> Result<RunningConfig, String> {
     let data = DataArgs { data: args.serve.data.clone(), config: args.serve.config.clone() };
-    let is_url_set = std::env::var_os("COUNTERSIGN_URL").is_some_and(|url| !url.is_empty());
-    if !is_url_set {
-        let Ok(dir) = data_dir(&data) else { return Ok(RunningConfig::InvalidFile) };
+    let connect = ConnectArgs { url: None, json: args.json, ca: args.ca.clone(), data };
+    if client::explicit_url(&connect).map_err(|failure| failure.message)?.is_none() {
+        let Ok(dir) = data_dir(&connect.data) else { return Ok(RunningConfig::InvalidFile) };
         if client::local_gateway::read_file(&dir).map_err(|failure| failure.message)?.is_none() {
             return Ok(RunningConfig::NoGateway(dir.display().to_string()));
         }
     }
-    let connect = ConnectArgs { url: None, json: args.json, ca: args.ca.clone(), data };
     let response = client::run(&connect, async |client| client.get(&["config"], &[]).await?.read());
     response.map(|config| RunningConfig::Active(Box::new(config))).map_err(|failure| failure.message)
 }
@@ -141,16 +140,15 @@ fn print_active(config: &ActiveConfig, json: bool, out: &mut Output) -> Result<E
 }
 
 fn to_listed(setting: &Setting) -> ListedSetting {
-    let mut notes: Vec<String> = Vec::new();
-    for Loosening { key, from, to } in &setting.waiting {
-        notes.push(format!("waits for consent: {key}: {from} is in force, the file says {to}"));
-    }
-    for Loosening { key, from, to } in &setting.refused {
-        notes.push(format!("refused by a reviewer: {key}: {from} stays in force, the file says {to}"));
-    }
-    if setting.needs_restart {
-        notes.push("the file has another value, which takes effect at the next start".to_owned());
-    }
+    let waiting = setting
+        .waiting
+        .iter()
+        .map(|Loosening { key, from, to }| format!("waits for consent: {key}: {from} is in force, the file says {to}"));
+    let refused = setting.refused.iter().map(|Loosening { key, from, to }| {
+        format!("refused by a reviewer: {key}: {from} stays in force, the file says {to}")
+    });
+    let restart = "the file has another value, which takes effect at the next start".to_owned();
+    let notes = waiting.chain(refused).chain(setting.needs_restart.then_some(restart)).collect();
     ListedSetting { key: setting.key.clone(), value: setting.value.clone(), remark: setting.source.clone(), notes }
 }
 

@@ -111,8 +111,7 @@ async fn list_rules(client: &Client, out: &mut Output) -> Result<Exit, Failure> 
 
 /// Returns the configuration if no gateway is named and none runs on its data directory.
 fn offline_config(connect: &ConnectArgs) -> Result<Option<Box<Config>>, Failure> {
-    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    if connect.url.is_some() || is_set("COUNTERSIGN_URL") {
+    if client::explicit_url(connect)?.is_some() {
         return Ok(None);
     }
     let data = data_dir(&connect.data)?;
