@@ -41,7 +41,7 @@ use crate::{
     client::Client,
     exit::{Exit, Failure},
 };
-use countersign_domain::changes::Change;
+use countersign_domain::changes::{Change, ChangeState};
 use countersign_runtime::background;
 
 /// Maximum number of updated changes that are fetched one by one. If there are more, the list is fetched.
@@ -119,11 +119,11 @@ impl Inbox {
                     self.screen.resume()?;
                     None
                 }
-                () = sleep_until(reload_at) => {
+                () = tokio::time::sleep_until(reload_at.unwrap_or_else(Instant::now)), if has_reloads => {
                     self.reload_updated();
                     None
                 }
-                event = next_terminal_event(&mut self.terminal_events) => match event {
+                event = async { self.terminal_events.as_mut()?.next().await } => match event {
                     Some(Ok(event)) => self.handle_terminal_event(event),
                     // The terminal is gone.
                     Some(Err(_)) | None => return Ok(Exit::Ok),
@@ -286,14 +286,10 @@ impl Inbox {
     ) -> Result<bool, Failure> {
         self.terminal_events = None;
         self.screen.suspend();
-        let edited = async {
-            let file = EditorFile::new(text)?;
-            file.edit().await
-        };
         let edited = tokio::select! {
             _ = terminations.recv() => return Ok(true),
             _ = hangups.recv() => return Ok(true),
-            edited = edited => edited,
+            edited = async { EditorFile::new(text)?.edit().await } => edited,
         };
         self.screen.resume()?;
         self.terminal_events = Some(EventStream::new());
@@ -309,25 +305,8 @@ impl Inbox {
     }
 }
 
-/// Returns the next event of the terminal; never resolves while the keyboard is given away.
-async fn next_terminal_event(events: &mut Option<EventStream>) -> Option<std::io::Result<Event>> {
-    match events {
-        Some(events) => events.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits until this time; never resolves without one.
-async fn sleep_until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Describes the outcome of a request.
 fn outcome_message(done_message: &str, change: &Change) -> String {
-    use countersign_domain::changes::ChangeState;
     match (done_message, change.state) {
         ("Approved", ChangeState::Pending) => missing_approvals_message(change),
         ("Approved", ChangeState::Stale) => "What was shown no longer holds; look at it again.".to_owned(),

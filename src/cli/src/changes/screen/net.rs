@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, rc::Rc};
 
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::sync::mpsc::Sender;
 
@@ -90,6 +90,11 @@ impl GatewayConnection {
         let _ = self.events.send(event).await;
     }
 
+    /// Fetches a resource. Returns `None` if it cannot be fetched, as from a gateway of an earlier version.
+    async fn fetch<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, &str)]) -> Option<T> {
+        self.client.get(path, query).await.ok()?.read().ok()
+    }
+
     /// Fetches the list page by page; the number `request` identifies outdated answers.
     pub fn load_list(&self, request: u64, query: Vec<(&'static str, String)>) -> actix_web::rt::task::JoinHandle<()> {
         let net = self.clone();
@@ -99,11 +104,8 @@ impl GatewayConnection {
                 let mut parts: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
                 parts.push(("limit", PAGE_SIZE));
                 parts.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
-                let page: Result<Page, Failure> = match net.client.get(&["changes"], &parts).await {
-                    Ok(answer) => answer.read(),
-                    Err(refusal) => Err(refusal.into()),
-                };
-                let page = match page {
+                let answer = net.client.get(&["changes"], &parts).await.map_err(Failure::from);
+                let page: Page = match answer.and_then(|answer| answer.read()) {
                     Ok(page) => page,
                     Err(failure) => {
                         return net.send(GatewayEvent::ListFailed { request, reason: failure.message }).await;
@@ -122,7 +124,7 @@ impl GatewayConnection {
         })
     }
 
-    /// Fetches the bundles. A gateway of an earlier version has none.
+    /// Fetches the bundles.
     pub fn load_bundles(&self) {
         #[derive(Deserialize)]
         struct BundleList {
@@ -130,10 +132,8 @@ impl GatewayConnection {
         }
         let net = self.clone();
         background::spawn(async move {
-            if let Ok(answer) = net.client.get(&["bundles"], &[]).await
-                && let Ok(list) = answer.read::<BundleList>()
-            {
-                net.send(GatewayEvent::Bundles(list.bundles)).await;
+            if let Some(BundleList { bundles }) = net.fetch(&["bundles"], &[]).await {
+                net.send(GatewayEvent::Bundles(bundles)).await;
             }
         });
     }
@@ -142,10 +142,8 @@ impl GatewayConnection {
     pub fn load_counts(&self) {
         let net = self.clone();
         background::spawn(async move {
-            if let Ok(answer) = net.client.get(&["changes"], &[("limit", "1")]).await
-                && let Ok(page) = answer.read::<Page>()
-            {
-                net.send(GatewayEvent::Counts(page.counts)).await;
+            if let Some(Page { counts, .. }) = net.fetch(&["changes"], &[("limit", "1")]).await {
+                net.send(GatewayEvent::Counts(counts)).await;
             }
         });
     }
@@ -175,11 +173,8 @@ impl GatewayConnection {
         struct Trail {
             entries: Vec<TrailEntry>,
         }
-        if let Ok(answer) = self.client.get(&["audit"], &[("change", id), ("limit", PAGE_SIZE)]).await
-            && let Ok(trail) = answer.read::<Trail>()
-        {
-            let mut entries: Vec<_> = trail.entries.into_iter().map(|e| (e.at, e.event, e.actor)).collect();
-            entries.reverse();
+        if let Some(Trail { entries }) = self.fetch(&["audit"], &[("change", id), ("limit", PAGE_SIZE)]).await {
+            let entries = entries.into_iter().rev().map(|entry| (entry.at, entry.event, entry.actor)).collect();
             self.send(GatewayEvent::Timeline { id: id.to_owned(), entries }).await;
         }
     }
@@ -193,8 +188,7 @@ impl GatewayConnection {
             let event = match net.client.post_text(&parts, body).await {
                 Ok(answer) => GatewayEvent::Done { answer, done_message, is_bulk },
                 Err(refusal) => {
-                    let id = path.get(1).cloned();
-                    GatewayEvent::Refused { message: Failure::from(refusal).message, id }
+                    GatewayEvent::Refused { message: Failure::from(refusal).message, id: path.get(1).cloned() }
                 }
             };
             net.send(event).await;
