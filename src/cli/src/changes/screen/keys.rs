@@ -150,17 +150,18 @@ impl App {
         if self.detail.is_some() && self.cursor != before { self.open_at_cursor() } else { None }
     }
 
+    /// Returns the id of the change on the screen, or of the one at the cursor.
+    fn current_id(&self) -> Option<&str> {
+        let shown_id = self.detail.as_ref().map(|detail| &detail.change.id);
+        shown_id.or_else(|| self.at_cursor().map(|entry| &entry.id)).map(String::as_str)
+    }
+
     fn open_at_cursor(&self) -> Option<Action> {
         self.at_cursor().map(|entry| Action::Open(entry.id.clone()))
     }
 
     fn toggle_selection(&mut self) {
-        let id = self
-            .detail
-            .as_ref()
-            .map(|d| d.change.id.clone())
-            .or_else(|| self.at_cursor().map(|entry| entry.id.clone()));
-        if let Some(id) = id {
+        if let Some(id) = self.current_id().map(str::to_owned) {
             if !self.selected.remove(&id) {
                 self.selected.insert(id);
             }
@@ -251,8 +252,7 @@ impl App {
             return None;
         }
         if change.preview.failed.is_none() {
-            self.set_status(Tone::Plain, "Its preview did not fail; a approves it.");
-            return None;
+            return self.report(Tone::Plain, "Its preview did not fail; a approves it.");
         }
         self.ask(Question::WithoutPreview)
     }
@@ -289,7 +289,12 @@ impl App {
     }
 
     fn report_problem(&mut self, text: impl Into<String>) -> Option<Action> {
-        self.set_status(Tone::Bad, text);
+        self.report(Tone::Bad, text)
+    }
+
+    /// Shows a message on the status line, and does nothing else.
+    fn report(&mut self, tone: Tone, text: impl Into<String>) -> Option<Action> {
+        self.set_status(tone, text);
         None
     }
 
@@ -331,12 +336,11 @@ impl App {
     /// Selects the waiting changes of the bundle at the cursor, and opens the first that was not read to its end. While a change
     /// is open, the same key goes on to the next unread one.
     fn review_bundle(&mut self) -> Option<Action> {
-        let current = self.detail.as_ref().map(|detail| detail.change.id.as_str());
-        let current = current.or_else(|| self.at_cursor().map(|entry| entry.id.as_str()))?.to_owned();
-        let Some(bundle) = self.bundles.iter().find(|bundle| bundle.waiting.contains(&current)) else {
+        let current = self.current_id()?;
+        let bundle = self.bundles.iter().find(|bundle| bundle.waiting.iter().any(|id| id == current));
+        let Some(members) = bundle.map(|bundle| bundle.waiting.clone()) else {
             return self.report_problem("This change is in no bundle.");
         };
-        let members = bundle.waiting.clone();
         // Changes that the user has deselected while reviewing the bundle stay deselected.
         if !members.iter().any(|id| self.selected.contains(id)) {
             self.selected.clear();
@@ -346,11 +350,8 @@ impl App {
         let unread = members.iter().filter(|id| self.selected.contains(*id));
         let unread = unread.filter_map(listed).find(|entry| !self.is_fully_seen(entry)).map(|entry| entry.id.clone());
         let Some(next) = unread else {
-            self.set_status(
-                Tone::Good,
-                format!("All {} are read: A approves them, x takes out, X clears.", self.selected.len()),
-            );
-            return None;
+            let text = format!("All {} are read: A approves them, x takes out, X clears.", self.selected.len());
+            return self.report(Tone::Good, text);
         };
         self.detail = None;
         self.arrange(Some(&next));
@@ -364,9 +365,8 @@ impl App {
 
     /// Returns `true` if exactly this version was shown down to the end of its diff.
     pub fn is_fully_seen(&self, entry: &ListedChange) -> bool {
-        self.fully_seen
-            .get(&entry.id)
-            .is_some_and(|(version, digest)| (*version, digest) == (entry.version, &entry.digest))
+        let seen = self.fully_seen.get(&entry.id);
+        seen.is_some_and(|(version, digest)| (*version, digest) == (entry.version, &entry.digest))
     }
 
     pub(super) fn approve_selected(&mut self) -> Option<Action> {
@@ -383,9 +383,8 @@ impl App {
             self.arrange(Some(&id));
             return self.report_problem(format!("{reason} x deselects it."));
         }
-        if let Some(without_preview) =
-            selected.iter().find(|entry| entry.preview.failed.is_some()).map(|entry| entry.id.clone())
-        {
+        let without_preview = selected.iter().find(|entry| entry.preview.failed.is_some());
+        if let Some(without_preview) = without_preview.map(|entry| entry.id.clone()) {
             self.arrange(Some(&without_preview));
             self.set_status(Tone::Bad, "The preview of this one failed: W approves it on its own, x deselects it.");
             return Some(Action::Open(without_preview));
