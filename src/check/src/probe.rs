@@ -117,10 +117,6 @@ impl Probe {
         self.message(Some(&id.into()), self.harmless_method(), Value::Null)
     }
 
-    pub fn answer_timeout(&self) -> Duration {
-        self.options.timeout
-    }
-
     pub fn record_sent(&self, text: &str) {
         push_bounded(&mut self.lock().sent_messages, &self.redactor.redact(text));
     }
@@ -140,7 +136,7 @@ impl Probe {
 
     /// Opens a connection without a handshake.
     pub async fn connect_without_handshake(&self) -> Result<ProbeConnection, ProbeError> {
-        let mut wire = Wire::open(&self.target, self.answer_timeout(), &self.budget).await?;
+        let mut wire = Wire::open(&self.target, self.options.timeout, &self.budget).await?;
         if let Wire::Http(http) = &mut wire
             && self.is_modern()
         {
@@ -257,7 +253,7 @@ impl ProbeConnection {
     pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), ProbeError> {
         self.probe.record_sent(&String::from_utf8_lossy(bytes));
         // A server that does not read must not block the check. Over HTTP, sending includes the response.
-        let limit = self.probe.answer_timeout() * 4;
+        let limit = self.probe.options.timeout * 4;
         match tokio::time::timeout(limit, self.wire.send(bytes)).await {
             Ok(sent) => sent,
             Err(_) if matches!(self.wire, Wire::Http(_)) => Err(ProbeError::Timeout(limit)),
@@ -292,7 +288,7 @@ impl ProbeConnection {
 
     /// Receives messages until the response with the id arrives.
     pub async fn receive_response(&mut self, id: &Value) -> Result<ReceivedMessage, ProbeError> {
-        let limit = self.probe.answer_timeout();
+        let limit = self.probe.options.timeout;
         let deadline = Instant::now() + limit;
         let mut wrong_id = None;
         loop {
@@ -347,19 +343,13 @@ impl ProbeConnection {
 
     /// Sends a correct request and returns the response.
     pub async fn ask(&mut self, method: &str, params: Value) -> Result<Value, ProbeError> {
-        self.ask_with_size(method, params).await.map(|(response, _)| response)
-    }
-
-    /// Sends a correct request and returns the response with its estimated size.
-    async fn ask_with_size(&mut self, method: &str, params: Value) -> Result<(Value, usize), ProbeError> {
         let id = self.next_id();
         let message = self.probe.message(Some(&id), method, params);
         let reply = self.exchange(&message).await?;
         let status = reply.status.map(|status| format!("HTTP {status}")).unwrap_or_default();
-        let response = reply
+        reply
             .json()
-            .ok_or_else(|| ProbeError::InvalidData(format!("not JSON: {status} {}", truncate_message(&reply.text))))?;
-        Ok((response, estimate_parsed_bytes(&reply.text)))
+            .ok_or_else(|| ProbeError::InvalidData(format!("not JSON: {status} {}", truncate_message(&reply.text))))
     }
 
     /// Sends a message and returns everything received until its response or the time limit.
@@ -423,19 +413,19 @@ impl ProbeConnection {
     /// Returns all entries of a paginated list, which results contain under `key`.
     pub async fn read_list(&mut self, method: &str, key: &str) -> Result<Vec<Value>, ProbeError> {
         let mut all = Vec::new();
-        let mut cursor: Option<Value> = None;
+        let mut params = json!({});
         let mut total_bytes = 0;
         for _ in 0..MAX_PAGES {
-            let params = cursor.take().map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
-            let (response, size) = self.ask_with_size(method, params).await?;
-            total_bytes += size;
+            let response = self.ask(method, params).await?;
+            total_bytes += estimate_parsed_bytes(&response.to_string());
             if total_bytes > MAX_PARSED_BYTES {
                 return Err(ProbeError::InvalidData(format!("the list of {method} exceeds the size limit")));
             }
-            let Some(page) = response["result"][key].as_array() else { break };
+            let result = &response["result"];
+            let Some(page) = result[key].as_array() else { break };
             all.extend(page.iter().cloned());
-            match response["result"].get("nextCursor") {
-                Some(next @ Value::String(_)) => cursor = Some(next.clone()),
+            match &result["nextCursor"] {
+                cursor @ Value::String(_) => params = json!({ "cursor": cursor }),
                 _ => break,
             }
         }
@@ -467,7 +457,7 @@ impl ProbeConnection {
         headers: &[(String, String)],
         body: &str,
     ) -> Result<HttpResponse, ProbeError> {
-        self.request_within(method, headers, body, self.probe.answer_timeout()).await
+        self.request_within(method, headers, body, self.probe.options.timeout).await
     }
 
     /// Opens a stream with GET and reads it for the time limit. If the server sends nothing, not even the head of a

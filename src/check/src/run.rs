@@ -146,7 +146,7 @@ fn to_milliseconds(time: Duration) -> u64 {
 
 async fn run_check(probe: Probe, check: &'static Check) -> CheckResult {
     let started_at = Instant::now();
-    let limit = probe.answer_timeout() * MAX_SLOW_ANSWERS + CHECK_OVERHEAD;
+    let limit = probe.options.timeout * MAX_SLOW_ANSWERS + CHECK_OVERHEAD;
     let outcome = match tokio::time::timeout(limit, (check.run)(probe.clone())).await {
         Ok(outcome) => outcome,
         Err(_) => Err(NotPassed::Failed(format!("it did not complete within {limit:?}"))),

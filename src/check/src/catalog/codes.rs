@@ -55,7 +55,7 @@ const REFUSAL_LIMIT: Duration = Duration::from_secs(2);
 async fn check_refusal(probe: Probe, text: &str, expected: i64) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     conn.send(text).await?;
-    let reply = match conn.next_response(probe.answer_timeout().min(REFUSAL_LIMIT)).await {
+    let reply = match conn.next_response(probe.options.timeout.min(REFUSAL_LIMIT)).await {
         Err(ProbeError::Closed) if !probe.is_child() => return Ok(()),
         reply => reply?,
     };

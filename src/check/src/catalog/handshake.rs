@@ -148,7 +148,7 @@ async fn check_early_server_request(probe: Probe) -> Outcome {
     let is_request = |message: &Value| {
         message.get("id").is_some() && message["method"].as_str().is_some_and(|method| method != "ping")
     };
-    let mut request = conn.gather(&message, probe.answer_timeout()).await?.into_iter().find(is_request);
+    let mut request = conn.gather(&message, probe.options.timeout).await?.into_iter().find(is_request);
     // Other messages are skipped, because only requests violate the requirement.
     while request.is_none()
         && let Some(incoming) = conn.receive(QUIET_PERIOD).await?

@@ -79,7 +79,7 @@ async fn check_id_echo(probe: Probe, id: Value) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     conn.send(&probe.harmless_request(id.clone()).to_string()).await?;
     // Any response is the answer: waiting for one with the right id would only time out.
-    let limit = probe.answer_timeout();
+    let limit = probe.options.timeout;
     let answer = conn.next_response(limit).await?.ok_or_else(|| conn.wire.missing_answer(limit))?;
     let received_id = &answer.json().unwrap_or_default()["id"];
     ensure(*received_id == id, || format!("the request has the id {id}, the response {}", compact_json(received_id)))
@@ -131,7 +131,7 @@ async fn check_concurrent(probe: Probe) -> Outcome {
     let mut ids: Vec<Value> = Vec::new();
     if let Wire::Http(http) = &conn.wire {
         let posts = messages.iter().map(|message| async {
-            http.request("POST", &http.headers_for(message), message.to_string().as_bytes(), probe.answer_timeout())
+            http.request("POST", &http.headers_for(message), message.to_string().as_bytes(), probe.options.timeout)
                 .await
         });
         for (answer, message) in join_all(posts).await.into_iter().zip(&messages) {
@@ -145,7 +145,7 @@ async fn check_concurrent(probe: Probe) -> Outcome {
             conn.send(&message.to_string()).await?;
         }
         for _ in &messages {
-            let Some(reply) = conn.next_response(probe.answer_timeout()).await? else { break };
+            let Some(reply) = conn.next_response(probe.options.timeout).await? else { break };
             ids.push(reply.json().unwrap_or_default()["id"].clone());
         }
     }

@@ -76,7 +76,7 @@ async fn check_stdout(probe: Probe) -> Outcome {
     }
     conn.send(&probe.harmless_request(2).to_string()).await?;
     conn.send(&probe.message(Some(&3.into()), "check/no-such-method", json!({})).to_string()).await?;
-    let mut wait = probe.answer_timeout();
+    let mut wait = probe.options.timeout;
     let mut received_count = 0;
     while let Some(incoming) = conn.receive(wait).await? {
         let message = incoming.json().unwrap_or_default();
@@ -95,7 +95,7 @@ async fn check_stdout(probe: Probe) -> Outcome {
 async fn ensure_ids_answered(conn: &mut ProbeConnection, probe: &Probe, expected: &[i64]) -> Outcome {
     let mut unanswered: Vec<i64> = expected.to_vec();
     while !unanswered.is_empty() {
-        let Some(reply) = conn.next_response(probe.answer_timeout()).await? else {
+        let Some(reply) = conn.next_response(probe.options.timeout).await? else {
             return fail(format!("{} of {} requests get no answer", unanswered.len(), expected.len()));
         };
         let message = reply.json().unwrap_or_default();

@@ -72,7 +72,7 @@ async fn check_cancel_unknown(probe: Probe) -> Outcome {
 /// Calls a tool and returns all messages up to its response.
 async fn gather_call(conn: &mut ProbeConnection, probe: &Probe, params: Value) -> Outcome<Vec<Value>> {
     let id = conn.next_id();
-    Ok(conn.gather(&probe.message(Some(&id), "tools/call", params), probe.answer_timeout()).await?)
+    Ok(conn.gather(&probe.message(Some(&id), "tools/call", params), probe.options.timeout).await?)
 }
 
 /// Fails if the messages of a call do not include its response, because they may then be incomplete.
@@ -157,7 +157,7 @@ async fn open_subscription(probe: &Probe) -> Outcome<(&'static str, Vec<Value>)>
     let Some(kind) = declared_notifications(probe).next() else { return skip("it declares no `listChanged`") };
     let params = json!({ "notifications": { kind: true } });
     let message = probe.message(Some(&SUBSCRIPTION_ID.into()), "subscriptions/listen", params);
-    for limit in [FIRST_LISTEN_LIMIT.min(probe.answer_timeout()), probe.answer_timeout()] {
+    for limit in [FIRST_LISTEN_LIMIT.min(probe.options.timeout), probe.options.timeout] {
         match probe.connect_ready().await?.gather(&message, limit).await {
             Err(ProbeError::Timeout(_) | ProbeError::NotRead(_)) => {}
             Ok(messages) if messages.is_empty() => {}

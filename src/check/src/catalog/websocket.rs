@@ -52,7 +52,7 @@ async fn check_text_frames(probe: Probe) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     let Wire::WebSocket(socket) = &mut conn.wire else { return skip_other_transport() };
     socket.send_text(probe.harmless_request(7777).to_string().as_bytes()).await?;
-    match socket.next_message(probe.answer_timeout()).await? {
+    match socket.next_message(probe.options.timeout).await? {
         Some(SocketMessage::Text(text)) => {
             ensure(text.parse::<serde_json::Value>().is_ok(), || format!("it sends {}", truncate(&text)))
         }
@@ -77,7 +77,7 @@ async fn check_origin(probe: Probe) -> Outcome {
     let Target::WebSocket { url, headers } = &probe.target else { return skip_other_transport() };
     let mut headers = headers.clone();
     headers.push(("Origin".to_owned(), "https://evil.example".to_owned()));
-    match WebSocket::open(url, &headers, &["mcp"], probe.answer_timeout(), Arc::clone(&probe.budget)).await {
+    match WebSocket::open(url, &headers, &["mcp"], probe.options.timeout, Arc::clone(&probe.budget)).await {
         Err(error) if is_refusal(&error) => Ok(()),
         Err(error) => Err(error.into()),
         Ok(_) => fail("it accepts the upgrade".to_owned()),
