@@ -257,6 +257,11 @@ fn offered_lists(probe: &Probe) -> impl Iterator<Item = &'static str> {
         .filter_map(|(capability, method)| probe.server_info.offers(capability).then_some(method))
 }
 
+/// Returns the member of a response to which a JSON pointer leads, or null. The response may be any JSON.
+fn take_member(mut response: Value, pointer: &str) -> Value {
+    response.pointer_mut(pointer).map(Value::take).unwrap_or_default()
+}
+
 /// Returns the code of an error response.
 fn error_code(response: &Value) -> Option<i64> {
     response["error"]["code"].as_i64()
@@ -266,7 +271,17 @@ fn error_code(response: &Value) -> Option<i64> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn member_of_any_response_is_taken_or_null() {
+        for other in [json!(7), json!([]), json!({}), json!({ "result": "text" }), json!({ "result": [] })] {
+            assert_eq!(take_member(other, "/result/nextCursor"), Value::Null);
+        }
+        assert_eq!(take_member(json!({ "result": { "nextCursor": "a" } }), "/result/nextCursor"), "a");
+    }
 
     #[test]
     fn each_check_has_id_page_and_advice() {

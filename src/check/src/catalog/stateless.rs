@@ -1,9 +1,10 @@
 //! Checks of the metadata in requests and results of the stateless revision.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     Check, Group, Outcome, compact_json, ensure, ensure_code, ensure_response, error_code, fail, offered_lists, skip,
+    take_member,
 };
 use crate::{MODERN_REVISION, probe::Probe};
 
@@ -129,7 +130,7 @@ async fn check_caching(probe: Probe) -> Outcome {
     let lists = std::iter::once("server/discover").chain(offered_lists(&probe)).chain(templates);
     let resource = probe.server_info.resources.first().map(|known| ("resources/read", json!({ "uri": known["uri"] })));
     for (method, params) in lists.map(|method| (method, json!({}))).chain(resource) {
-        let result: Value = conn.ask(method, params).await?["result"].take();
+        let result = take_member(conn.ask(method, params).await?, "/result");
         // Only complete results have these members.
         if result["resultType"].as_str().is_some_and(|kind| kind != "complete") || result.is_null() {
             continue;

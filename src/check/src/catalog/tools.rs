@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Check, Group, Outcome, RevisionRange, SpecPages, compact_json, ensure, ensure_code, ensure_none, ensure_response,
-    fail, lists, skip, skip_unless_offered, truncate,
+    fail, lists, skip, skip_unless_offered, take_member, truncate,
 };
 use crate::probe::Probe;
 
@@ -99,7 +99,7 @@ async fn check_list(probe: Probe) -> Outcome {
 async fn check_pages(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "tools")?;
     let mut conn = probe.connect_ready().await?;
-    let mut cursor = conn.ask("tools/list", json!({})).await?["result"]["nextCursor"].take();
+    let mut cursor = take_member(conn.ask("tools/list", json!({})).await?, "/result/nextCursor");
     if cursor.is_null() {
         return skip("its list has one page");
     }
@@ -109,11 +109,11 @@ async fn check_pages(probe: Probe) -> Outcome {
         ensure(seen.insert(text.to_owned()), || {
             format!("the cursor {} is repeated, so the list has no end", quoted())
         })?;
-        let mut response = conn.ask("tools/list", json!({ "cursor": text })).await?;
+        let response = conn.ask("tools/list", json!({ "cursor": text })).await?;
         ensure(response["result"]["tools"].is_array(), || {
             format!("it answers its own cursor {} with {}", quoted(), compact_json(&response))
         })?;
-        cursor = response["result"]["nextCursor"].take();
+        cursor = take_member(response, "/result/nextCursor");
     }
     ensure(cursor.is_null(), || format!("nextCursor is {}", compact_json(&cursor)))
 }
@@ -271,7 +271,7 @@ async fn collect_results(probe: &Probe) -> Outcome<Vec<(&Value, Value)>> {
     let mut conn = probe.connect_ready().await?;
     let mut all = Vec::new();
     for (tool, params) in possible_calls(probe)? {
-        let result = conn.ask("tools/call", params).await?["result"].take();
+        let result = take_member(conn.ask("tools/call", params).await?, "/result");
         // A request for input or a task is not a result yet.
         if result.is_object() && matches!(result["resultType"].as_str(), None | Some("complete")) {
             all.push((tool, result));
