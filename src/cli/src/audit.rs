@@ -22,15 +22,11 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
             return export(args, *format, TimeRange { since: *since, until: *until }, out);
         }
     };
-    let expected = match head {
-        None => None,
-        Some(text) => Some(AuditHead::parse(text).ok_or_else(|| {
-            Failure::new(
-                Exit::Usage,
-                format!("--head {text:?} is not a head; give SEQ:HASH as an earlier `audit verify` printed it"),
-            )
-        })?),
+    let parse = |text: &String| {
+        let problem = format!("--head {text:?} is not a head; give SEQ:HASH as an earlier `audit verify` printed it");
+        AuditHead::parse(text).ok_or_else(|| Failure::new(Exit::Usage, problem))
     };
+    let expected = head.as_ref().map(parse).transpose()?;
     match store_location(&args.data)?.verify_audit(expected) {
         Ok(verified) => {
             out.write_line(&verified.head.export())?;
@@ -74,7 +70,7 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
 fn export(args: &AuditArgs, format: ExportFormat, span: TimeRange, out: &mut Output) -> Result<Exit, Failure> {
     let location = store_location(&args.data)?;
     // A file contains every character, because the hashes cover them. On a terminal, control characters are escaped.
-    let terminal = out.is_terminal();
+    let is_terminal = out.is_terminal;
     out.write_raw(&format.header())?;
     let mut text = String::new();
     let read = location.read_audit(&mut |entry| {
@@ -82,7 +78,7 @@ fn export(args: &AuditArgs, format: ExportFormat, span: TimeRange, out: &mut Out
             text.clear();
             format.write_entry(entry, &mut text);
             match format {
-                _ if !terminal => out.write_raw(&text)?,
+                _ if !is_terminal => out.write_raw(&text)?,
                 ExportFormat::Jsonl => out.write_raw(&harmless_json(&text))?,
                 ExportFormat::Csv => out.write_line(text.trim_end())?,
             }

@@ -215,7 +215,7 @@ fn print_check(checked: &CheckResult, out: &mut Output) -> io::Result<()> {
         (Status::Failed, Level::Should) => (Style::Yellow, "!"),
         (Status::Skipped, _) => (Style::Dim, "-"),
     };
-    let width = out.width().unwrap_or(usize::MAX);
+    let width = out.width.unwrap_or(usize::MAX);
     out.write_styled(style, mark)?;
     let head = format!(" {:<34} {:<6} ", checked.id, checked.level.to_string());
     out.write_text(&head)?;

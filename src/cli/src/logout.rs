@@ -16,12 +16,12 @@ pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
 
 async fn sign_out(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     let gateway = Client::without_credential(args)?;
-    let login = gateway.logins()?.remove(gateway.name()).await?;
+    let login = gateway.logins()?.remove(&gateway.name).await?;
     let is_signed_out = login.is_some();
     let mut is_revoked = false;
     if let Some(login) = login {
         let token = login.refresh_token.unwrap_or(login.access_token);
-        let authorities = gateway.authorities();
+        let authorities = gateway.authorities;
         let revoked = async { PublicClient::discover(login.client, authorities).await?.revoke(&token).await };
         match revoked.await {
             Ok(revoked) => is_revoked = revoked,
@@ -31,11 +31,11 @@ async fn sign_out(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure>
         }
     }
     if args.json {
-        let answer = json!({ "gateway": gateway.name(), "signedOut": is_signed_out, "revoked": is_revoked });
+        let answer = json!({ "gateway": gateway.name, "signedOut": is_signed_out, "revoked": is_revoked });
         out.write_json(&answer.to_string())?;
     } else {
         let outcome = if is_signed_out { "Signed out of" } else { "Nobody was signed in to" };
-        out.write_line(&format!("{outcome} {}", gateway.name()))?;
+        out.write_line(&format!("{outcome} {}", gateway.name))?;
     }
     Ok(Exit::Ok)
 }

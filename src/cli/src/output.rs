@@ -14,8 +14,9 @@ use countersign_domain::changes::visible::{escape_hidden, is_hidden};
 use countersign_protocol::json::{Token, tokens};
 
 /// A colour or weight of text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
+    #[default]
     Plain,
     Bold,
     Dim,
@@ -54,8 +55,10 @@ pub struct Output {
     sink: Sink,
     closed: bool,
     colour: bool,
-    terminal: bool,
-    width: Option<usize>,
+    /// `true` if the output is a terminal, which obeys control characters.
+    pub is_terminal: bool,
+    /// The columns of the terminal; `None` elsewhere, where nothing is cut.
+    pub width: Option<usize>,
 }
 
 enum Sink {
@@ -69,20 +72,20 @@ impl Output {
     /// Writes to stdout, with colour on a terminal unless `NO_COLOR` is set (no-color.org) or `TERM` is `dumb`.
     pub fn stdout() -> Self {
         let stdout = io::stdout();
-        let terminal = stdout.is_terminal();
+        let is_terminal = stdout.is_terminal();
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let colour = terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb");
-        let width = terminal
+        let colour = is_terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb");
+        let width = is_terminal
             .then(|| rustix::termios::tcgetwinsize(&stdout).ok())
             .flatten()
             .map(|size| usize::from(size.ws_col))
             .filter(|columns| *columns >= 20);
-        Self { sink: Sink::Stdout(BufWriter::new(stdout)), closed: false, colour, terminal, width }
+        Self { sink: Sink::Stdout(BufWriter::new(stdout)), closed: false, colour, is_terminal, width }
     }
 
     #[cfg(test)]
     pub fn memory(colour: bool) -> Self {
-        Self { sink: Sink::Memory(Vec::new()), closed: false, colour, terminal: false, width: None }
+        Self { sink: Sink::Memory(Vec::new()), closed: false, colour, is_terminal: false, width: None }
     }
 
     #[cfg(test)]
@@ -91,16 +94,6 @@ impl Output {
             Sink::Memory(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             Sink::Stdout(_) => String::new(),
         }
-    }
-
-    /// Returns `true` if the output is a terminal, which obeys control characters.
-    pub const fn is_terminal(&self) -> bool {
-        self.terminal
-    }
-
-    /// Returns the columns of the terminal; `None` elsewhere, where nothing is cut.
-    pub const fn width(&self) -> Option<usize> {
-        self.width
     }
 
     /// Writes text that is known to be harmless, unchanged.

@@ -214,7 +214,7 @@ fn print_servers(ServerList { servers }: ServerList, out: &mut Output) -> Result
         ]
     };
     let headings = ["NAME", "THROUGH", "STATUS", "RESTARTS", "TOOLS", "NOT ACCEPTED", "COMMAND OR ADDRESS"];
-    print_table(headings, servers.iter().map(row).collect(), out.width(), out)?;
+    print_table(headings, servers.iter().map(row).collect(), out.width, out)?;
     for server in &servers {
         let advice = server.account.as_ref().and_then(|account| account.advice(&server.name));
         for problem in server.problems().into_iter().chain(advice) {

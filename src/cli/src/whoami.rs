@@ -35,7 +35,7 @@ pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
             account.insert("credential".to_owned(), credential);
             out.write_json(&Value::Object(account).to_string())?;
         } else {
-            print(&answer.read()?, &credential, client.name(), out)?;
+            print(&answer.read()?, &credential, &client.name, out)?;
         }
         Ok(Exit::Ok)
     })

@@ -84,7 +84,7 @@ pub fn print_list(changes: &[Change], now: Timestamp, out: &mut Output) -> Resul
         ]
     };
     let headings = ["ID", "STATE", "AGE", "PROPOSED BY", "CLIENT", "WHAT"];
-    Ok(print_table(headings, changes.iter().map(row).collect(), out.width(), out)?)
+    Ok(print_table(headings, changes.iter().map(row).collect(), out.width, out)?)
 }
 
 /// Prints one change in full.

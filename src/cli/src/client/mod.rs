@@ -115,10 +115,10 @@ impl CurrentPrincipal {
 pub struct Client {
     http: awc::Client,
     /// The certificate authorities of `--ca`, which the gateway and the identity provider may use.
-    authorities: Option<Authorities>,
+    pub authorities: Option<Authorities>,
     gateway: GatewayLocation,
     /// The name of the gateway among stored logins: its public address, without a slash at its end.
-    name: String,
+    pub name: String,
     credential: Credential,
     /// Set if answers are printed as JSON.
     pub json: bool,
@@ -193,16 +193,6 @@ impl Client {
     /// Sends this token with all further requests.
     pub fn with_token(self, token: String) -> Self {
         Self { credential: Credential::Bearer(token), ..self }
-    }
-
-    /// Returns the certificate authorities that are trusted in addition to the public ones.
-    pub fn authorities(&self) -> Option<Authorities> {
-        self.authorities.clone()
-    }
-
-    /// Returns the name of the gateway among stored logins.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     /// Returns the address of the gateway if the user gave it. Otherwise its data directory identifies the gateway.
@@ -291,7 +281,7 @@ impl Client {
             Credential::Nothing => request,
             Credential::Bearer(token) => request.bearer_auth(token),
             Credential::StoredLogin(logins) => {
-                let token = logins.access_token(&self.name, self.authorities()).await.map_err(unusable_login)?;
+                let token = logins.access_token(&self.name, self.authorities.clone()).await.map_err(unusable_login)?;
                 request.bearer_auth(token)
             }
         };

@@ -32,13 +32,13 @@ pub fn run(args: &LoginArgs, out: &mut Output) -> Result<Exit, Failure> {
 
 async fn sign_in(args: &LoginArgs, out: &mut Output) -> Result<Exit, Failure> {
     let gateway = Client::without_credential(&args.connect)?;
-    let name = one_line(gateway.name()).into_owned();
+    let name = one_line(&gateway.name).into_owned();
     let settings = read_settings(gateway.get(&["sign-in"], &[]).await?.read()?, &name)?;
     if let Some(url) = gateway.explicit_url() {
         check_resource(url, &settings)?;
     }
     print_note(&describe_request(&name, &settings, gateway.explicit_url().is_some()));
-    let client = PublicClient::discover(settings.clone(), gateway.authorities()).await.map_err(failure)?;
+    let client = PublicClient::discover(settings.clone(), gateway.authorities.clone()).await.map_err(failure)?;
     let uses_device = args.device || (!browser::is_available() && client.has_device_grant());
     let tokens = match uses_device {
         true => device::sign_in(&client).await.map_err(failure)?,
@@ -56,7 +56,7 @@ async fn sign_in(args: &LoginArgs, out: &mut Output) -> Result<Exit, Failure> {
             return Err(Failure::new(exit, format!("{name} does not accept this sign-in: {message}")));
         }
     };
-    logins.insert(gateway.name(), login).await?;
+    logins.insert(&gateway.name, login).await?;
     gateway.print(&answer, out, |principal: CurrentPrincipal, out| {
         Ok(out.write_line(&format!("Signed in to {name} as {} ({})", principal.shown_name(), principal.role))?)
     })

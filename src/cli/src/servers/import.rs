@@ -61,7 +61,7 @@ fn print_choices(found: &[FoundServer], out: &mut Output) -> Result<(), Failure>
         ]
     };
     let rows = found.iter().enumerate().map(row).collect();
-    print_table(["", "NAME", "CLIENT", "COMMAND OR ADDRESS"], rows, out.width(), out)?;
+    print_table(["", "NAME", "CLIENT", "COMMAND OR ADDRESS"], rows, out.width, out)?;
     Ok(out.finish()?)
 }
 

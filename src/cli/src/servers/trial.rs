@@ -75,7 +75,7 @@ fn print_report(name: &str, report: &TrialReport, out: &mut Output) -> Result<()
             let offered = if tool.offered { "" } else { "left out by `tools`" };
             [cell(Style::Plain, &tool.name), cell(Style::Plain, claim), cell(Style::Dim, offered)]
         });
-        print_table(["TOOL", "EFFECT", ""], rows.collect(), out.width(), out)?;
+        print_table(["TOOL", "EFFECT", ""], rows.collect(), out.width, out)?;
     }
     for note in &report.notes {
         out.write_styled_line(Style::Yellow, &format!("! {note}"))?;
