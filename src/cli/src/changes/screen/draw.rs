@@ -11,7 +11,7 @@ use ratatui::{
 
 use super::{
     keys::HELP,
-    model::{App, ListedChange, Question, Row, Tone},
+    model::{App, ListedChange, Question, Row},
     paint::{Theme, truncate},
 };
 use crate::{
@@ -227,14 +227,7 @@ fn draw_footer(app: &App, area: Rect, buffer: &mut Buffer) -> Option<u16> {
             Line::styled(text, theme.bold()).render(area, buffer);
             return Some(area.x + u16::try_from(column.min(width.saturating_sub(1))).unwrap_or(0));
         }
-        None if !app.status.0.is_empty() => {
-            let style = match app.status.1 {
-                Tone::Plain => Style::new(),
-                Tone::Good => theme.good(),
-                Tone::Bad => theme.bad(),
-            };
-            (format!(" {}", theme.visible(&app.status.0)), style)
-        }
+        None if !app.status.0.is_empty() => (format!(" {}", theme.visible(&app.status.0)), theme.style(app.status.1)),
         None => (hints(app), theme.dim()),
     };
     Line::styled(truncate(&text, width, theme), style).render(area, buffer);

@@ -3,8 +3,8 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 
-use super::model::{Action, App, ListedChange, Prompt, Question, Tone};
-use crate::output::indented;
+use super::model::{Action, App, ListedChange, Prompt, Question};
+use crate::output::{Style, indented};
 use countersign_domain::changes::{Change, ChangeState, Editing, ReviewVerdict};
 
 /// The keys and what they do, for the help panel.
@@ -53,7 +53,7 @@ impl App {
         if key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) {
             return None;
         }
-        self.set_status(Tone::Plain, "");
+        self.set_status(Style::Plain, "");
         self.expected_change = None;
         match key.code {
             KeyCode::Char('?') => self.help = true,
@@ -175,7 +175,7 @@ impl App {
     fn check_may_decide(&mut self) -> bool {
         if !self.me.may_decide {
             let text = format!("A {} cannot decide; use a reviewer's key.", self.me.role);
-            self.set_status(Tone::Bad, text);
+            self.set_status(Style::Red, text);
         }
         self.me.may_decide
     }
@@ -187,11 +187,11 @@ impl App {
             return Err(None);
         }
         let Some(detail) = &mut self.detail else {
-            self.set_status(Tone::Plain, "This is what it would do.");
+            self.set_status(Style::Plain, "This is what it would do.");
             return Err(self.open_at_cursor());
         };
         if std::mem::take(&mut detail.changed_while_shown) {
-            self.set_status(Tone::Bad, "It has just changed: look at it again, then decide.");
+            self.set_status(Style::Red, "It has just changed: look at it again, then decide.");
             return Err(None);
         }
         Ok(detail.change.clone())
@@ -238,7 +238,7 @@ impl App {
     fn report_approval_barrier(&mut self, change: &Change) -> bool {
         let barrier = self.me.approval_barrier(&ListedChange::from_change(change), self.now);
         if let Some(barrier) = &barrier {
-            self.set_status(Tone::Bad, barrier.as_str());
+            self.set_status(Style::Red, barrier.as_str());
         }
         barrier.is_some()
     }
@@ -252,7 +252,7 @@ impl App {
             return None;
         }
         if change.preview.failed.is_none() {
-            return self.report(Tone::Plain, "Its preview did not fail; a approves it.");
+            return self.report(Style::Plain, "Its preview did not fail; a approves it.");
         }
         self.ask(Question::WithoutPreview)
     }
@@ -289,12 +289,12 @@ impl App {
     }
 
     fn report_problem(&mut self, text: impl Into<String>) -> Option<Action> {
-        self.report(Tone::Bad, text)
+        self.report(Style::Red, text)
     }
 
     /// Shows a message on the status line, and does nothing else.
-    fn report(&mut self, tone: Tone, text: impl Into<String>) -> Option<Action> {
-        self.set_status(tone, text);
+    fn report(&mut self, style: Style, text: impl Into<String>) -> Option<Action> {
+        self.set_status(style, text);
         None
     }
 
@@ -351,7 +351,7 @@ impl App {
         let unread = unread.filter_map(listed).find(|entry| !self.is_fully_seen(entry)).map(|entry| entry.id.clone());
         let Some(next) = unread else {
             let text = format!("All {} are read: A approves them, x takes out, X clears.", self.selected.len());
-            return self.report(Tone::Good, text);
+            return self.report(Style::Green, text);
         };
         self.detail = None;
         self.arrange(Some(&next));
@@ -386,7 +386,7 @@ impl App {
         let without_preview = selected.iter().find(|entry| entry.preview.failed.is_some());
         if let Some(without_preview) = without_preview.map(|entry| entry.id.clone()) {
             self.arrange(Some(&without_preview));
-            self.set_status(Tone::Bad, "The preview of this one failed: W approves it on its own, x deselects it.");
+            self.set_status(Style::Red, "The preview of this one failed: W approves it on its own, x deselects it.");
             return Some(Action::Open(without_preview));
         }
         let unread: Vec<String> =
@@ -398,7 +398,7 @@ impl App {
                 selected.len()
             );
             self.arrange(Some(&first));
-            self.set_status(Tone::Bad, text);
+            self.set_status(Style::Red, text);
             return Some(Action::Open(first));
         }
         self.ask(Question::Comment { verdict: ReviewVerdict::Approve, is_bulk: true })

@@ -31,7 +31,7 @@ use tokio::{
 };
 
 use self::{
-    model::{Action, App, CurrentUser, Tone},
+    model::{Action, App, CurrentUser},
     net::{GatewayConnection, GatewayEvent},
     paint::Theme,
     terminal::Screen,
@@ -40,6 +40,7 @@ use super::{arguments::missing_approvals_message, editor::EditorFile};
 use crate::{
     client::Client,
     exit::{Exit, Failure},
+    output::{Style, indented},
 };
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_runtime::background;
@@ -221,7 +222,7 @@ impl Inbox {
             }
             GatewayEvent::ListFailed { request, reason } if request == self.list_request => {
                 app.loading = false;
-                app.set_status(Tone::Bad, reason);
+                app.set_status(Style::Red, reason);
             }
             GatewayEvent::Listed { .. } | GatewayEvent::ListFailed { .. } => {}
             GatewayEvent::Counts(counts) => app.counts = counts,
@@ -236,7 +237,7 @@ impl Inbox {
                 } else {
                     let change = answer.read_change()?;
                     app.drafts.remove(&change.id);
-                    app.set_status(Tone::Good, outcome_message(done_message, &change));
+                    app.set_status(Style::Green, outcome_message(done_message, &change));
                     // Only an open change is updated: a late answer must not open it again.
                     let is_shown = app.detail.as_ref().is_some_and(|d| d.change.id == change.id);
                     self.updated_ids.insert(change.id.clone());
@@ -245,12 +246,12 @@ impl Inbox {
             }
             GatewayEvent::Refused { message, id } => {
                 app.requests_in_flight = app.requests_in_flight.saturating_sub(1);
-                app.set_status(Tone::Bad, message);
+                app.set_status(Style::Red, message);
                 // The request was refused because the change differs from what was shown.
                 app.expected_change.clone_from(&id);
                 self.updated_ids.extend(id);
             }
-            GatewayEvent::ReadFailed(message) => app.set_status(Tone::Bad, message),
+            GatewayEvent::ReadFailed(message) => app.set_status(Style::Red, message),
             GatewayEvent::FeedConnected => {
                 app.is_feed_connected = true;
                 self.must_reload_list = true;
@@ -296,10 +297,10 @@ impl Inbox {
         match edited {
             Ok(after) => {
                 let original = self.app.detail.as_ref().filter(|d| d.change.id == id);
-                let original = original.map_or_else(String::new, |d| crate::output::indented(d.change.arguments.get()));
+                let original = original.map_or_else(String::new, |d| indented(d.change.arguments.get()));
                 self.app.submit_edit(id, version, &original, after);
             }
-            Err(error) => self.app.set_status(Tone::Bad, format!("The editor: {error}; nothing was changed.")),
+            Err(error) => self.app.set_status(Style::Red, format!("The editor: {error}; nothing was changed.")),
         }
         Ok(false)
     }

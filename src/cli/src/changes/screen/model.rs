@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 pub use super::types::*;
 use super::{detail, diff::DiffLayout, paint::Theme, search};
+use crate::output::Style;
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict};
 
 /// Maximum number of changes that are kept in memory. A search finds further changes.
@@ -47,7 +48,7 @@ pub struct App {
     pub help: bool,
     /// Results of a bulk decision: summary, outcome, and whether it succeeded.
     pub results: Vec<(String, String, bool)>,
-    pub status: (String, Tone),
+    pub status: (String, Style),
     pub requests_in_flight: usize,
     /// The change whose approval `u` withdraws if the change at the cursor cannot be undone.
     pub last_approved: Option<String>,
@@ -63,8 +64,8 @@ impl App {
     }
 
     /// Shows a message on the status line.
-    pub fn set_status(&mut self, tone: Tone, text: impl Into<String>) {
-        self.status = (text.into(), tone);
+    pub fn set_status(&mut self, style: Style, text: impl Into<String>) {
+        self.status = (text.into(), style);
     }
 
     /// Returns the query parameters of the list.
@@ -298,7 +299,7 @@ impl App {
     /// Prompts for a comment on edited arguments, or keeps them as a draft if they are invalid.
     pub fn submit_edit(&mut self, id: String, version: u64, before: &str, text: String) {
         if text.trim() == before.trim() {
-            return self.set_status(Tone::Plain, "The arguments were not changed.");
+            return self.set_status(Style::Plain, "The arguments were not changed.");
         }
         match text.parse::<serde_json::Map<String, Value>>() {
             Ok(_) => {
@@ -308,7 +309,7 @@ impl App {
             Err(error) => {
                 self.drafts.insert(id, text);
                 self.set_status(
-                    Tone::Bad,
+                    Style::Red,
                     format!("These are not valid arguments ({error}); e opens your text again."),
                 );
             }

@@ -3,7 +3,8 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 
-use super::model::{Action, App, Prompt, Question, Tone};
+use super::model::{Action, App, Prompt, Question};
+use crate::output::Style;
 use countersign_domain::changes::{ReviewVerdict, visible::has_visible_text};
 
 /// The size limit of a typed line, in bytes. The gateway accepts longer comments, too.
@@ -96,7 +97,7 @@ impl App {
     }
 
     fn ask_for_comment_again(&mut self, question: Question) -> Option<Action> {
-        self.set_status(Tone::Bad, "The rule requires a comment.");
+        self.set_status(Style::Red, "The rule requires a comment.");
         self.ask(question)
     }
 

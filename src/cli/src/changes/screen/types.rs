@@ -370,12 +370,3 @@ pub struct Detail {
     /// The layout and the minute for which the lines were rendered.
     pub(super) layout_key: Option<(DiffLayout, i64)>,
 }
-
-/// The tone of a status message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tone {
-    #[default]
-    Plain,
-    Good,
-    Bad,
-}
