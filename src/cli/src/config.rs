@@ -212,13 +212,17 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
                 "the configuration has changed since that digest; look at it again with `countersign config pending`";
             return Err(Failure::new(Exit::Conflict, message));
         }
-        let verdict = if args.refuse { "refuse" } else { "accept" };
+        let (verdict, question, outcome) = if args.refuse {
+            let outcome = "Refused; nothing changes. The file still has the refused values, so correct it, too.";
+            ("refuse", "Refuse this", outcome)
+        } else {
+            ("accept", "Put this into force", "Accepted; it is in force.")
+        };
         if !client.json {
             // The consent carries the digest of what is shown here.
             print_values(&waiting, out)?;
             out.finish()?;
         }
-        let question = if args.refuse { "Refuse this" } else { "Put this into force" };
         let asks = should_ask(client.json, args.yes, Some("a decision on the configuration"))?;
         if asks && !confirm(&format!("\n{question}?"), "decide")? {
             print_note("Nothing was decided.");
@@ -226,14 +230,6 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
         }
         let body = json!({ "digest": waiting.digest, "verdict": verdict });
         let answer = client.post(&["reload", "consent"], &body).await?;
-        client.print_line(
-            &answer,
-            out,
-            if args.refuse {
-                "Refused; nothing changes. The file still has the refused values, so correct it, too."
-            } else {
-                "Accepted; it is in force."
-            },
-        )
+        client.print_line(&answer, out, outcome)
     })
 }

@@ -11,6 +11,7 @@ use super::{
     output::{Output, Style, cell, print_note, print_table},
     store_settings,
 };
+use countersign_auth::confusable_names::check_is_distinguishable;
 use countersign_config::{
     Environment, Flags,
     load::{StoreSettings, group_members, issuers},
@@ -34,10 +35,7 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             let keys = location.credentials()?;
             let known_names = load_known_names(&settings, &*keys)?;
             for text in std::iter::once(name).chain(owner) {
-                countersign_auth::confusable_names::check_is_distinguishable(
-                    text,
-                    known_names.iter().map(String::as_str),
-                )?;
+                check_is_distinguishable(text, known_names.iter().map(String::as_str))?;
             }
             keys.insert(&new.key, &new.hash)?;
             let printed = out.write_line(&new.secret).and_then(|()| out.finish()).and_then(|()| out.ensure_open());
@@ -71,14 +69,11 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
                 out.write_line(&format!("{id} is revoked."))?;
                 return Ok(Exit::Ok);
             }
-            let exists = keys.list()?.into_iter().any(|key| key.id == *id);
-            if exists {
+            if keys.list()?.into_iter().any(|key| key.id == *id) {
                 return Err(Failure::new(Exit::Conflict, format!("{id} was revoked already")));
             }
-            Err(Failure::new(
-                Exit::NotFound,
-                format!("there is no key {id:?}; `countersign keys list` shows their ids"),
-            ))
+            let message = format!("there is no key {id:?}; `countersign keys list` shows their ids");
+            Err(Failure::new(Exit::NotFound, message))
         }
     }
 }

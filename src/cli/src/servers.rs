@@ -117,27 +117,19 @@ impl Server {
 
     /// Returns the reason why the server is not connected, for a person who needs its tools.
     fn not_connected_message(&self) -> String {
-        let name = one_line(&self.name);
-        let mut text = match self.status.as_str() {
-            "connecting" => format!("{name} is not connected yet"),
-            "needs_connection" => match self.account.as_ref().and_then(|account| account.advice(&self.name)) {
-                Some(advice) => format!("{name} is {advice}"),
-                None => format!("{name} is not connected"),
-            },
-            _ => format!("{name} is not connected"),
+        let advice = self.account.as_ref().and_then(|account| account.advice(&self.name));
+        let state = match self.status.as_str() {
+            "connecting" => "not connected yet".to_owned(),
+            "needs_connection" => advice.unwrap_or_else(|| "not connected".to_owned()),
+            _ => "not connected".to_owned(),
         };
-        for problem in self.problems() {
-            text.push_str(&format!("; {problem}"));
-        }
-        text
+        let problems: String = self.problems().iter().map(|problem| format!("; {problem}")).collect();
+        format!("{} is {state}{problems}", one_line(&self.name))
     }
 
     /// Returns the reasons why the server is not up, including the last lines of its stderr.
     fn problems(&self) -> Vec<String> {
-        if self.is_up() {
-            return Vec::new();
-        }
-        if self.status == "needs_connection" && self.account.is_some() {
+        if self.is_up() || (self.status == "needs_connection" && self.account.is_some()) {
             return Vec::new();
         }
         let error = self.last_error.as_ref().map(|error| one_line(error).into_owned());

@@ -35,10 +35,8 @@ pub async fn run(
 ) -> Result<Exit, Failure> {
     let several = args.ids.len() > 1;
     if several && args.version.is_some() {
-        return Err(Failure::new(
-            Exit::Usage,
-            "--version applies to one change; name only one change, or omit --version",
-        ));
+        let message = "--version applies to one change; name only one change, or omit --version";
+        return Err(Failure::new(Exit::Usage, message));
     }
     let operation = if several {
         Some("a decision on several changes")
@@ -97,13 +95,12 @@ impl Decider<'_> {
             );
             return Err(Failure::new(Exit::Failed, message));
         }
-        let verb = decision_verb(self.verdict);
-        if self.should_confirm && !confirm_decision(verb, &change, self.without_preview)? {
+        if self.should_confirm && !confirm_decision(self.verdict, &change, self.without_preview)? {
             print_note("Nothing was decided.");
             return Ok(Exit::Failed);
         }
         let body = serde_json::json!({
-            "decision": verb,
+            "decision": self.verdict,
             "comment": self.args.comment,
             "version": change.version,
             "digest": change.digest,
@@ -138,7 +135,8 @@ impl Decider<'_> {
                 change.id
             )
         } else {
-            format!("the change is {state}: there is nothing to {}", decision_verb(self.verdict))
+            let verb = if self.verdict == ReviewVerdict::Approve { "approve" } else { "reject" };
+            format!("the change is {state}: there is nothing to {verb}")
         };
         Err(Failure::new(Exit::Conflict, message))
     }
@@ -177,13 +175,6 @@ const fn exit_code_for(verdict: ReviewVerdict, state: ChangeState) -> Exit {
             ChangeState::Stale | ChangeState::Expired | ChangeState::Withdrawn | ChangeState::Rejected,
         ) => Exit::Conflict,
         _ => Exit::Ok,
-    }
-}
-
-const fn decision_verb(verdict: ReviewVerdict) -> &'static str {
-    match verdict {
-        ReviewVerdict::Approve => "approve",
-        ReviewVerdict::Reject => "reject",
     }
 }
 
@@ -239,16 +230,16 @@ fn print_quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
 }
 
 /// Asks on the terminal; anything but yes means no.
-fn confirm_decision(verb: &str, change: &Change, without_preview: bool) -> Result<bool, Failure> {
+fn confirm_decision(verdict: ReviewVerdict, change: &Change, without_preview: bool) -> Result<bool, Failure> {
     if change.diff.truncated && !shows_arguments_only(change) {
         print_note("\nThe diff above is incomplete: it was truncated because of its size.");
     }
     let is_blind = without_preview && change.preview.failed.is_some();
     let qualifier = if is_blind { ", without a preview" } else { "" };
-    let mut action = verb.to_owned();
-    if let Some(first) = action.get_mut(..1) {
-        first.make_ascii_uppercase();
-    }
+    let action = match verdict {
+        ReviewVerdict::Approve => "Approve",
+        ReviewVerdict::Reject => "Reject",
+    };
     confirm(&format!("\n{action} version {} of this change{qualifier}?", change.version), "decide")
 }
 
