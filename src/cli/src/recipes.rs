@@ -75,16 +75,8 @@ impl RecipeChecker<'_> {
         }
         if let Some(sql) = &recipe.sql {
             self.check_condition(tool, &sql.statement);
-            let is_known = self.check_tool(tool, &sql.query.tool);
-            if is_known {
-                self.check_argument(tool, &sql.query.tool, &sql.query.argument);
-            }
-            for RecordField { name, value, .. } in &sql.query.arguments {
-                if is_known {
-                    self.check_argument(tool, &sql.query.tool, name);
-                }
-                self.check_template(tool, value);
-            }
+            self.check_argument(tool, &sql.query.tool, &sql.query.argument);
+            self.check_call(tool, &sql.query.tool, &sql.query.arguments);
         }
     }
 
@@ -112,16 +104,19 @@ impl RecipeChecker<'_> {
     }
 
     fn check_read(&mut self, tool: &str, read: &PreviewRead) {
-        let is_known = self.check_tool(tool, &read.tool);
-        for RecordField { name, value, .. } in &read.arguments {
-            if is_known {
-                self.check_argument(tool, &read.tool, name);
-            }
-            self.check_template(tool, value);
-        }
+        self.check_call(tool, &read.tool, &read.arguments);
         self.check_template(tool, &read.label);
         for condition in [&read.for_each, &read.pick.keep, &read.pick.paths].into_iter().flatten() {
             self.check_condition(tool, condition);
+        }
+    }
+
+    /// Checks a call that the recipe makes to `called_tool`.
+    fn check_call(&mut self, tool: &str, called_tool: &str, arguments: &[RecordField]) {
+        self.check_tool(tool, called_tool);
+        for RecordField { name, value, .. } in arguments {
+            self.check_argument(tool, called_tool, name);
+            self.check_template(tool, value);
         }
     }
 
@@ -147,6 +142,7 @@ impl RecipeChecker<'_> {
         false
     }
 
+    /// Checks that a tool has this argument, as far as the tool is known.
     fn check_argument(&mut self, recipe_tool: &str, tool: &str, name: &str) {
         let Some(Some(arguments)) = self.known_tools.get(tool) else { return };
         if arguments.iter().any(|argument| argument == name) {
