@@ -9,6 +9,7 @@ use ratatui::{
 use super::{
     diff::{self, DiffLayout},
     paint::{Theme, wrap, wrap_words},
+    types::{Detail, TrailEntry},
 };
 use crate::changes::{
     arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes, without_arguments},
@@ -76,17 +77,15 @@ impl DetailWriter {
     }
 }
 
-/// A change with everything that its screen shows.
-pub struct DetailView<'a> {
-    pub change: &'a Change,
-    pub timeline: &'a [(Timestamp, String, String)],
-    /// The reason why the current user cannot approve the change.
-    pub approval_barrier: Option<String>,
-}
-
-/// Renders the lines, and returns how many of them must be seen before a decision (`Detail::required_lines`).
-pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: Theme) -> (Vec<Line<'static>>, usize) {
-    let &DetailView { change, timeline, ref approval_barrier } = view;
+/// Renders the lines, and returns how many of them must be seen before a decision ([`Detail::required_lines`]).
+/// `approval_barrier` is the reason why the current user cannot approve the change.
+pub fn render(
+    Detail { change, timeline, .. }: &Detail,
+    approval_barrier: Option<&str>,
+    now: Timestamp,
+    layout: DiffLayout,
+    theme: Theme,
+) -> (Vec<Line<'static>>, usize) {
     let mut out = DetailWriter { theme, width: layout.width, lines: Vec::new() };
     write_summary(&mut out, change, now);
     if let Some(barrier) = approval_barrier {
@@ -130,7 +129,7 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
     }
     if !timeline.is_empty() {
         out.push_heading("Timeline");
-        for (at, event, actor) in timeline {
+        for TrailEntry { at, event, actor } in timeline {
             let at = render::format_local_time(*at, "%m-%d %H:%M:%S");
             let label = format!("{at}  {:<16} ", theme.visible(event));
             out.push_text(3, &[(label, Style::new()), (theme.visible(actor), theme.dim())]);

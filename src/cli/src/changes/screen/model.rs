@@ -230,7 +230,7 @@ impl App {
     }
 
     /// Sets the timeline of a change, if the change is on the screen.
-    pub fn set_timeline(&mut self, id: &str, entries: Vec<(Timestamp, String, String)>) {
+    pub fn set_timeline(&mut self, id: &str, entries: Vec<TrailEntry>) {
         if let Some(detail) = self.detail.as_mut().filter(|detail| detail.change.id == id) {
             detail.timeline = entries;
             detail.layout_key = None;
@@ -254,9 +254,8 @@ impl App {
         if let Some(detail) = &mut self.detail {
             let minute = self.now.as_second() / 60;
             if detail.layout_key != Some((layout, minute)) {
-                let approval_barrier = self.me.current_approval_barrier(&detail.change, self.now);
-                let view = detail::DetailView { change: &detail.change, timeline: &detail.timeline, approval_barrier };
-                let (lines, required_lines) = detail::render(&view, self.now, layout, self.theme);
+                let barrier = self.me.current_approval_barrier(&detail.change, self.now);
+                let (lines, required_lines) = detail::render(detail, barrier.as_deref(), self.now, layout, self.theme);
                 if detail.required_lines != 0 && detail.required_lines != required_lines {
                     // The lines are new, so the reading position in the old ones does not count, unless all were read.
                     detail.lines_seen = if detail.lines_seen >= detail.required_lines { required_lines } else { 0 };

@@ -3,12 +3,11 @@
 
 use std::{collections::BTreeMap, rc::Rc};
 
-use jiff::Timestamp;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::sync::mpsc::Sender;
 
-use super::model::{ListedBundle, ListedChange, MAX_LISTED};
+use super::model::{ListedBundle, ListedChange, MAX_LISTED, TrailEntry};
 use crate::{
     changes::feed::{self, FeedUpdate},
     client::{Client, ResponseBody},
@@ -39,7 +38,7 @@ pub enum GatewayEvent {
     },
     Timeline {
         id: String,
-        entries: Vec<(Timestamp, String, String)>,
+        entries: Vec<TrailEntry>,
     },
     /// The response to a request that changed something.
     Done {
@@ -164,17 +163,11 @@ impl GatewayConnection {
 
     async fn load_timeline(&self, id: &str) {
         #[derive(Deserialize)]
-        struct TrailEntry {
-            at: Timestamp,
-            event: String,
-            actor: String,
-        }
-        #[derive(Deserialize)]
         struct Trail {
             entries: Vec<TrailEntry>,
         }
-        if let Some(Trail { entries }) = self.fetch(&["audit"], &[("change", id), ("limit", PAGE_SIZE)]).await {
-            let entries = entries.into_iter().rev().map(|entry| (entry.at, entry.event, entry.actor)).collect();
+        if let Some(Trail { mut entries }) = self.fetch(&["audit"], &[("change", id), ("limit", PAGE_SIZE)]).await {
+            entries.reverse();
             self.send(GatewayEvent::Timeline { id: id.to_owned(), entries }).await;
         }
     }

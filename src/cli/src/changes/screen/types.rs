@@ -353,11 +353,19 @@ impl Action {
     }
 }
 
+/// An entry of the audit trail about a change.
+#[derive(Debug, Deserialize)]
+pub struct TrailEntry {
+    pub at: Timestamp,
+    pub event: String,
+    pub actor: String,
+}
+
 /// The change on the screen.
 #[derive(Debug)]
 pub struct Detail {
     pub change: Change,
-    pub timeline: Vec<(Timestamp, String, String)>,
+    pub timeline: Vec<TrailEntry>,
     pub lines: Vec<Line<'static>>,
     /// The number of lines that must be seen before a decision: up to the end of the diff, or of the arguments if the diff does
     /// not show everything.
