@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{
     args::ConnectArgs,
-    client::{self, Client, CurrentPrincipal, unexpected_response},
+    client::{self, Client, CurrentUser, unexpected_response},
     exit::{Exit, Failure},
     output::{Output, Style},
 };
@@ -69,14 +69,9 @@ impl CredentialInfo {
     }
 }
 
-fn print(
-    principal: &CurrentPrincipal,
-    credential: &CredentialInfo,
-    gateway: &str,
-    out: &mut Output,
-) -> Result<(), Failure> {
-    let CurrentPrincipal { name, role, groups, .. } = principal;
-    out.write_styled_line(Style::Bold, principal.shown_name())?;
+fn print(user: &CurrentUser, credential: &CredentialInfo, gateway: &str, out: &mut Output) -> Result<(), Failure> {
+    let CurrentUser { name, role, groups, .. } = user;
+    out.write_styled_line(Style::Bold, user.shown_name())?;
     let source = match &credential.issuer {
         Some(issuer) => format!("a sign-in with {issuer}, from {}", credential.source),
         None => format!("a key, from {}", credential.source),

@@ -3,6 +3,7 @@
 
 mod address;
 pub mod local_gateway;
+mod refusal;
 mod response;
 pub mod stored_logins;
 
@@ -16,8 +17,11 @@ use serde::{
 };
 use url::Url;
 
-pub use self::response::{ResponseBody, unexpected_response};
 use self::stored_logins::{LoginFile, StoredLogin};
+pub use self::{
+    refusal::GatewayRefusal,
+    response::{ResponseBody, unexpected_response},
+};
 use crate::{
     args::ConnectArgs,
     data_dir,
@@ -55,56 +59,34 @@ pub fn run<T>(args: &ConnectArgs, requests: impl AsyncFnOnce(Client) -> Result<T
     actix_web::rt::System::new().block_on(async { requests(Client::new(args)?).await })
 }
 
-/// The body of a REST error (RFC 9457).
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Problem {
-    title: String,
-    detail: Option<String>,
-    code: String,
-}
-
-/// The reason why a request has no result: an error response, or no response at all.
-#[derive(Debug)]
-pub struct GatewayRefusal {
-    /// The HTTP status; 0 if there is no response.
-    status: u16,
-    problem: Problem,
-}
-
-impl From<GatewayRefusal> for Failure {
-    fn from(refusal: GatewayRefusal) -> Self {
-        let Problem { title, detail, code } = refusal.problem;
-        // A forbidden action that is not about the key counts as a refusal.
-        let exit = match (refusal.status, code.as_str()) {
-            (0, _) => Exit::Unavailable,
-            (_, "SELF_APPROVAL" | "POLICY_DENIED" | "EDIT_FORBIDDEN") => Exit::Failed,
-            (401 | 403, _) => Exit::NotAuthorized,
-            (404, "CHANGE_NOT_FOUND" | "NOT_FOUND") => Exit::NotFound,
-            (409 | 410, _) => Exit::Conflict,
-            (502..=504, _) => Exit::Unavailable,
-            _ => Exit::Failed,
-        };
-        let message = detail.filter(|d| !d.is_empty()).unwrap_or(title);
-        let message = if message.is_empty() { format!("the gateway answered {}", refusal.status) } else { message };
-        let code = if code.is_empty() { String::new() } else { format!(" ({})", one_line(&code)) };
-        Self::new(exit, format!("{}{code}", one_line(message.trim_end_matches('.'))))
-    }
-}
-
-/// The principal for whom a client acts (`/api/me`).
-#[derive(Deserialize)]
+/// The user for whom a client acts (`/api/me`).
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct CurrentPrincipal {
+pub struct CurrentUser {
     pub name: String,
+    /// The name for people, if it differs.
+    pub display_name: Option<String>,
     /// The person to whom the credential belongs.
     pub owner: String,
-    display_name: Option<String>,
     pub role: String,
+    pub key_id: Option<String>,
+    #[serde(default)]
+    pub other_names: Vec<String>,
+    pub groups: Vec<String>,
+    pub may_decide: bool,
+    /// The absent people whose deputy the user is.
+    #[serde(default)]
+    pub deputy_for: Vec<AbsentColleague>,
+}
+
+/// An absent person, and the groups for which their deputy may decide.
+#[derive(Clone, Debug, Deserialize)]
+pub struct AbsentColleague {
+    pub name: String,
     pub groups: Vec<String>,
 }
 
-impl CurrentPrincipal {
+impl CurrentUser {
     /// Returns the name for people.
     pub fn shown_name(&self) -> &str {
         self.display_name.as_ref().unwrap_or(&self.name)
@@ -261,8 +243,9 @@ impl Client {
         match &self.gateway {
             GatewayLocation::Explicit(url) => Ok(url.clone()),
             GatewayLocation::DataDirectory(data) => {
-                let gateway = local_gateway::find(data).map_err(|failure| unavailable(failure.message))?;
-                gateway.verify(&self.http).await.map_err(unavailable)?;
+                let gateway =
+                    local_gateway::find(data).map_err(|failure| GatewayRefusal::unavailable(failure.message))?;
+                gateway.verify(&self.http).await.map_err(GatewayRefusal::unavailable)?;
                 Ok(gateway.url)
             }
         }
@@ -281,7 +264,10 @@ impl Client {
             Credential::Nothing => request,
             Credential::Bearer(token) => request.bearer_auth(token),
             Credential::StoredLogin(logins) => {
-                let token = logins.access_token(&self.name, self.authorities.clone()).await.map_err(unusable_login)?;
+                let token = logins
+                    .access_token(&self.name, self.authorities.clone())
+                    .await
+                    .map_err(GatewayRefusal::from_login)?;
                 request.bearer_auth(token)
             }
         };
@@ -333,14 +319,15 @@ impl Client {
         let (base, request) = self.request(Method::GET, &["events"], &query).await?;
         let request = request.insert_header((header::ACCEPT, "text/event-stream")).send();
         let head = tokio::time::timeout(self.timeout, request).await;
-        let head = head.map_err(|_| timeout_refusal(&base, self.timeout))?;
-        let mut response = head.map_err(|error| connection_refusal(&base, &net::describe_send_error(&error)))?;
+        let head = head.map_err(|_| GatewayRefusal::timeout(&base, self.timeout))?;
+        let mut response =
+            head.map_err(|error| GatewayRefusal::unreachable(&base, &net::describe_send_error(&error)))?;
         if response.status() == StatusCode::OK {
             return Ok(response);
         }
         let status = response.status();
         let body = tokio::time::timeout(self.timeout, response.body().limit(MAX_RESPONSE_BYTES)).await;
-        Err(refusal(status, &body.ok().and_then(Result::ok).unwrap_or_default()))
+        Err(GatewayRefusal::from_response(status, &body.ok().and_then(Result::ok).unwrap_or_default()))
     }
 }
 
@@ -352,72 +339,22 @@ async fn read_response(
 ) -> Result<ResponseBody, GatewayRefusal> {
     let exchange = async {
         let sending = request.await;
-        let mut response = sending.map_err(|error| connection_refusal(base, &net::describe_send_error(&error)))?;
+        let mut response =
+            sending.map_err(|error| GatewayRefusal::unreachable(base, &net::describe_send_error(&error)))?;
         let body = response.body().limit(MAX_RESPONSE_BYTES).await;
-        let body = body.map_err(|error| connection_refusal(base, &error.to_string()))?;
+        let body = body.map_err(|error| GatewayRefusal::unreachable(base, &error.to_string()))?;
         if response.status().is_success() {
             Ok(ResponseBody(body.to_vec()))
         } else {
-            Err(refusal(response.status(), &body).with_name(path))
+            Err(GatewayRefusal::from_response(response.status(), &body).with_name(path))
         }
     };
-    tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| Err(timeout_refusal(base, limit)))
-}
-
-fn timeout_refusal(base: &Url, limit: Duration) -> GatewayRefusal {
-    unavailable_gateway(base, &format!("did not answer within {}s", limit.as_secs()))
-}
-
-fn connection_refusal(base: &Url, reason: &str) -> GatewayRefusal {
-    unavailable_gateway(base, &format!("does not answer: {reason}"))
-}
-
-fn unavailable_gateway(base: &Url, problem: &str) -> GatewayRefusal {
-    unavailable(format!(
-        "the gateway at {} {problem}. Is it running (`countersign serve`), and is this its address (--url)?",
-        base.as_str().trim_end_matches('/')
-    ))
-}
-
-fn unavailable(title: String) -> GatewayRefusal {
-    GatewayRefusal { status: 0, problem: Problem { title, ..Problem::default() } }
-}
-
-/// Converts a failure of the stored login. Trying again may help if the provider is away.
-fn unusable_login(failure: Failure) -> GatewayRefusal {
-    let status = if failure.exit == Exit::NotAuthorized { StatusCode::UNAUTHORIZED.as_u16() } else { 0 };
-    GatewayRefusal { status, problem: Problem { title: failure.message, ..Problem::default() } }
+    tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| Err(GatewayRefusal::timeout(base, limit)))
 }
 
 /// A stream of bytes that a response consists of.
 pub trait ByteStream: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin {}
 impl<T: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin> ByteStream for T {}
-
-impl GatewayRefusal {
-    /// Adds the id or name in the path of a request to the message that there is no such object.
-    fn with_name(mut self, path: &[&str]) -> Self {
-        if let ["changes" | "servers" | "webhooks" | "rules", name, ..] = path
-            && let (404, "CHANGE_NOT_FOUND" | "NOT_FOUND") = (self.status, self.problem.code.as_str())
-            && let Some(detail) = self.problem.detail.as_mut().filter(|detail| !detail.contains(*name))
-        {
-            *detail = format!("{}: {name}", detail.trim_end_matches('.'));
-        }
-        self
-    }
-
-    /// Returns `true` if trying again later may help.
-    pub const fn is_temporary(&self) -> bool {
-        matches!(self.status, 0 | 429 | 500..=599)
-    }
-}
-
-/// Converts an error response into a refusal.
-fn refusal(status: StatusCode, body: &[u8]) -> GatewayRefusal {
-    let problem = str::from_utf8(body).ok().and_then(|text| serde_json::from_str(text).ok());
-    let problem =
-        problem.unwrap_or_else(|| Problem { title: format!("the gateway answered {status}"), ..Problem::default() });
-    GatewayRefusal { status: status.as_u16(), problem }
-}
 
 fn variable<'a>(env: &'a Environment, name: &str) -> Result<Option<&'a str>, Failure> {
     env.var(name).map_err(|_| Failure::new(Exit::Usage, format!("environment variable {name} is not Unicode")))
@@ -455,26 +392,6 @@ mod tests {
         let (http, name) = (net::client(tls::public_config()), url.to_owned());
         let credential = Credential::Bearer("csk_x".into());
         Client { http, authorities: None, gateway, name, credential, json: false, timeout: REQUEST_TIMEOUT }
-    }
-
-    #[test]
-    fn problems_become_exit_codes() {
-        let exit = |status: u16, code: &str| {
-            let body =
-                format!("{{\"title\":\"T\",\"detail\":\"what\\u001b[2J\",\"code\":\"{code}\",\"status\":{status}}}");
-            let failure = Failure::from(refusal(StatusCode::from_u16(status).unwrap(), body.as_bytes()));
-            assert_eq!(failure.message, format!("what\\u{{1b}}[2J ({code})"));
-            failure.exit
-        };
-        assert_eq!(exit(401, "UNAUTHORIZED"), Exit::NotAuthorized);
-        assert_eq!(exit(403, "FORBIDDEN"), Exit::NotAuthorized);
-        assert_eq!(exit(403, "SELF_APPROVAL"), Exit::Failed);
-        assert_eq!(exit(404, "CHANGE_NOT_FOUND"), Exit::NotFound);
-        assert_eq!(exit(409, "CHANGE_STALE"), Exit::Conflict);
-        assert_eq!(exit(429, "RATE_LIMITED"), Exit::Failed);
-        assert_eq!(exit(503, "OVERLOADED"), Exit::Unavailable);
-        let failure = Failure::from(refusal(StatusCode::BAD_GATEWAY, b"<html>"));
-        assert!(failure.message.contains("502"), "{failure}");
     }
 
     #[actix::test]

@@ -10,7 +10,7 @@ use url::Url;
 use super::{
     args::LoginArgs,
     browser,
-    client::{Client, CurrentPrincipal, stored_logins::StoredLogin},
+    client::{Client, CurrentUser, stored_logins::StoredLogin},
     exit::{Exit, Failure},
     output::{Output, one_line, print_note},
 };
@@ -57,8 +57,8 @@ async fn sign_in(args: &LoginArgs, out: &mut Output) -> Result<Exit, Failure> {
         }
     };
     logins.insert(&gateway.name, login).await?;
-    gateway.print(&answer, out, |principal: CurrentPrincipal, out| {
-        Ok(out.write_line(&format!("Signed in to {name} as {} ({})", principal.shown_name(), principal.role))?)
+    gateway.print(&answer, out, |user: CurrentUser, out| {
+        Ok(out.write_line(&format!("Signed in to {name} as {} ({})", user.shown_name(), user.role))?)
     })
 }
 

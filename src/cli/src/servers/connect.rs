@@ -11,7 +11,7 @@ use super::find_server;
 use crate::{
     args::servers::ConnectAccountArgs,
     browser,
-    client::{Client, CurrentPrincipal},
+    client::{Client, CurrentUser},
     exit::{Exit, Failure},
     output::{Output, one_line, print_note},
 };
@@ -56,7 +56,7 @@ pub(super) async fn connect(client: &Client, args: &ConnectAccountArgs, out: &mu
         print_note(&format!("{name} is connected already."));
         return Ok(Exit::Ok);
     }
-    let CurrentPrincipal { owner, .. } = client.get(&["me"], &[]).await?.read()?;
+    let CurrentUser { owner, .. } = client.get(&["me"], &[]).await?.read()?;
     let link = client.dashboard_link(&["servers", &args.name, "connect"]);
     if client.json {
         out.write_json(&json!({ "url": link }).to_string())?

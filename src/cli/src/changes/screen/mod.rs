@@ -31,14 +31,14 @@ use tokio::{
 };
 
 use self::{
-    model::{Action, App, CurrentUser},
+    model::{Action, App},
     net::{GatewayConnection, GatewayEvent},
     paint::Theme,
     terminal::Screen,
 };
 use super::{arguments::missing_approvals_message, editor::EditorFile};
 use crate::{
-    client::Client,
+    client::{Client, CurrentUser},
     exit::{Exit, Failure},
     output::{Style, indented},
 };

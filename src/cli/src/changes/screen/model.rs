@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 pub use super::types::*;
 use super::{detail, diff::DiffLayout, paint::Theme, search};
-use crate::output::Style;
+use crate::{client::CurrentUser, output::Style};
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict};
 
 /// Maximum number of changes that are kept in memory. A search finds further changes.

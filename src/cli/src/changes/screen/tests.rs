@@ -17,9 +17,10 @@ use serde_json::{Value, json};
 
 use super::{
     draw,
-    model::{Action, App, CurrentUser, ListedChange, View},
+    model::{Action, App, ListedChange, View},
     paint::Theme,
 };
+use crate::client::CurrentUser;
 use countersign_domain::changes::{Change, ChangeState};
 
 fn now() -> Timestamp {
@@ -54,16 +55,15 @@ fn change(id: &str, version: u64, state: &str) -> Change {
 
 fn app(role: &str, changes: &[Change], size: (u16, u16)) -> App {
     let may_decide = role == "reviewer";
-    let (owner, key_id) = (Some("alice".into()), Some("key_1".into()));
     let me = CurrentUser {
         name: "alice".into(),
         role: role.into(),
-        owner,
-        key_id,
+        owner: "alice".into(),
+        key_id: Some("key_1".into()),
         other_names: vec!["https://id.example#alice".into()],
         groups: vec!["ops".into()],
         may_decide,
-        deputy_for: Vec::new(),
+        ..CurrentUser::default()
     };
     let mut app = App::new(me, Theme { colour: false, unicode: true }, now());
     app.size = size;

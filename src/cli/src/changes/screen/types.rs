@@ -6,7 +6,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::diff::DiffLayout;
-use crate::changes::render::format_local_time;
+use crate::{
+    changes::render::format_local_time,
+    client::{AbsentColleague, CurrentUser},
+};
 use countersign_domain::{
     changes::{
         Change, ChangeState, Operation, PreviewNote, Proposer, ReviewDecision, ReviewNote, ReviewVerdict, Target,
@@ -15,36 +18,11 @@ use countersign_domain::{
     principal::{Role, is_subject_name},
 };
 
-/// The current user.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CurrentUser {
-    pub name: String,
-    pub role: String,
-    pub owner: Option<String>,
-    pub key_id: Option<String>,
-    #[serde(default)]
-    pub other_names: Vec<String>,
-    #[serde(default)]
-    pub groups: Vec<String>,
-    pub may_decide: bool,
-    /// The absent people whose deputy the current user is.
-    #[serde(default)]
-    pub deputy_for: Vec<AbsentColleague>,
-}
-
-/// An absent person, and the groups for which their deputy may decide.
-#[derive(Clone, Debug, Deserialize)]
-pub struct AbsentColleague {
-    pub name: String,
-    pub groups: Vec<String>,
-}
-
 impl CurrentUser {
     fn person(&self) -> Person<'_> {
         Person {
             name: &self.name,
-            owner: self.owner.as_deref(),
+            owner: Some(&self.owner),
             key: self.key_id.as_deref(),
             other_names: &self.other_names,
         }

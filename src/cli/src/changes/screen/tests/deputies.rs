@@ -1,7 +1,7 @@
 //! Deciding as the deputy of an absent person.
 
 use super::*;
-use crate::changes::screen::types::AbsentColleague;
+use crate::client::AbsentColleague;
 
 #[test]
 fn deputy_approves_what_the_absent_person_did_not_propose() {
