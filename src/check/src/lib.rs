@@ -23,9 +23,9 @@ pub use run::{Progress, check};
 pub use wire::ProbeError;
 
 /// The stateless revision.
-pub const MODERN_REVISION: &str = "2026-07-28";
+const MODERN_REVISION: &str = "2026-07-28";
 /// The handshake revisions, newest first.
-pub const LEGACY_REVISIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+const LEGACY_REVISIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
 /// The server to check. It is not `Debug`, because its variables and headers may be credentials.
 #[derive(Clone)]

@@ -1,6 +1,6 @@
 //! `check`: checks whether an MCP server follows the protocol.
 
-use std::{fs, io, time::Duration};
+use std::{fmt, fs, io, time::Duration};
 
 use url::Url;
 
@@ -10,9 +10,7 @@ use super::{
     exit::{Exit, Failure},
     output::{Output, Style, columns, cut, one_line, print_note},
 };
-use countersign_check::{
-    CheckResult, Group, LEGACY_REVISIONS, Level, MODERN_REVISION, Options, ProbeError, Progress, Status, Target,
-};
+use countersign_check::{CheckResult, Group, Level, Options, ProbeError, Progress, Status, Target};
 use countersign_child::environment::InheritedEnvironment;
 use countersign_config::{LoadedConfig, Secret, UpstreamTarget};
 use countersign_domain::text::plural;
@@ -47,6 +45,7 @@ pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
     let mut report = checked.map_err(|error| {
         let label = label.clone().unwrap_or_else(|| target.label());
         let message = match error {
+            ProbeError::UnknownRevision(_) => return usage_error(error),
             ProbeError::Unreachable(_) => format!("{label}: {error}"),
             other => format!("{label} does not answer as an MCP server: {other}"),
         };
@@ -72,20 +71,11 @@ pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
     Ok(if report.complies() { Exit::Ok } else { Exit::Failed })
 }
 
-fn usage_error(message: impl Into<String>) -> Failure {
+fn usage_error(message: impl fmt::Display) -> Failure {
     Failure::new(Exit::CheckUsage, message)
 }
 
 fn options(args: &CheckArgs) -> Result<Options, Failure> {
-    if let Some(revision) = &args.revision
-        && revision != MODERN_REVISION
-        && !LEGACY_REVISIONS.contains(&revision.as_str())
-    {
-        let legacy_revisions = LEGACY_REVISIONS.join(", ");
-        return Err(usage_error(format!(
-            "there is no revision {revision}; there are {MODERN_REVISION}, {legacy_revisions}"
-        )));
-    }
     let group = |name: &String| {
         let all = Group::ALL.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(", ");
         Group::parse(name).ok_or_else(|| usage_error(format!("there is no group {name}; there are {all}")))

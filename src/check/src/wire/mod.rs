@@ -41,7 +41,7 @@ pub enum ProbeError {
     /// The server did not take a message from the connection.
     #[error("it did not read the message within {0:?}")]
     NotRead(Duration),
-    #[error("there is no revision {0}; known: {known}", known = known_revisions())]
+    #[error("there is no revision {0}; there are {all}", all = all_revisions())]
     UnknownRevision(String),
     /// The status of an answer to a WebSocket upgrade, other than 101.
     #[error("it answers the upgrade with HTTP {0}")]
@@ -56,7 +56,7 @@ pub enum ProbeError {
     RunEnded(String),
 }
 
-fn known_revisions() -> String {
+fn all_revisions() -> String {
     [MODERN_REVISION].into_iter().chain(LEGACY_REVISIONS).collect::<Vec<_>>().join(", ")
 }
 
