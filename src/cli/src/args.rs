@@ -17,14 +17,14 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use self::{
-    changes::ChangesArgs,
+    changes::ChangesCommand,
     check::CheckArgs,
     config::ConfigCommand,
-    policy::{PolicyArgs, RulesArgs},
-    previews::PreviewsArgs,
-    servers::ServersArgs,
-    service::ServiceArgs,
-    storage::{AuditArgs, BackupArgs, KeysArgs, PeopleArgs, StoreCommand},
+    policy::{PolicyCommand, RulesCommand},
+    previews::PreviewsCommand,
+    servers::ServersCommand,
+    service::ServiceCommand,
+    storage::{AuditCommand, BackupArgs, KeysCommand, PeopleCommand, StoreCommand},
 };
 use crate::version::VERSION;
 use countersign_config::Flags;
@@ -121,23 +121,23 @@ pub enum Command {
     Whoami(ConnectArgs),
     /// Run the gateway as a systemd service of this user
     #[command(after_long_help = service::HELP)]
-    Service(ServiceArgs),
+    Service(DataCommands<ServiceCommand>),
     /// List, show and decide on changes in the terminal
     #[command(after_long_help = changes::HELP)]
-    Changes(ChangesArgs),
+    Changes(GatewayCommands<ChangesCommand>),
     /// List, add, test and remove servers, accept tool definitions, let tools run without review, connect accounts
     #[command(after_long_help = servers::HELP)]
-    Servers(ServersArgs),
+    Servers(DefaultedGatewayCommands<ServersCommand>),
     /// List and revoke standing rules, which allow or deny calls without review
     #[command(after_long_help = policy::HELP)]
-    Rules(RulesArgs),
+    Rules(DefaultedGatewayCommands<RulesCommand>),
     /// Show how the policy decides on a call, and list its rules
-    Policy(PolicyArgs),
+    Policy(GatewayCommands<PolicyCommand>),
     /// Show the preview of a call, to try out preview recipes
     #[command(after_long_help = previews::HELP)]
-    Previews(PreviewsArgs),
+    Previews(GatewayCommands<PreviewsCommand>),
     /// List, retry and test webhooks and their deliveries
-    Webhooks(WebhooksArgs),
+    Webhooks(DefaultedGatewayCommands<WebhooksCommand>),
     /// List the gateways that serve one store side by side
     Nodes(ConnectArgs),
     /// Ask whether the gateway can take work, for containers and probes
@@ -146,9 +146,9 @@ pub enum Command {
     /// otherwise. Needs no key.
     Health(ConnectArgs),
     /// Create, list and revoke API keys
-    Keys(KeysArgs),
+    Keys(DataCommands<KeysCommand>),
     /// List and revoke people who sign in with an identity provider, and name a deputy while you are away
-    People(PeopleArgs),
+    People(DataCommands<PeopleCommand>),
     /// Back up the store to a file, even while its gateway runs
     ///
     /// The copy is a consistent snapshot of everything: changes, audit trail, feed and keys. Its pages and its audit
@@ -164,7 +164,7 @@ pub enum Command {
     #[command(subcommand)]
     Store(StoreCommand),
     /// Verify or export the audit trail
-    Audit(AuditArgs),
+    Audit(DataCommands<AuditCommand>),
     /// Validate or show the configuration, and consent to changes of it
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -288,6 +288,33 @@ pub struct ConnectArgs {
     pub data: DataArgs,
 }
 
+/// A group of commands that talk to a gateway.
+#[derive(Debug, Args)]
+pub struct GatewayCommands<C: Subcommand> {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: C,
+}
+
+/// A group of commands that talk to a gateway. Without a command, the group does what its help calls the default.
+#[derive(Debug, Args)]
+pub struct DefaultedGatewayCommands<C: Subcommand> {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: Option<C>,
+}
+
+/// A group of commands that work on a data directory.
+#[derive(Debug, Args)]
+pub struct DataCommands<C: Subcommand> {
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(subcommand)]
+    pub command: C,
+}
+
 #[derive(Debug, Args)]
 pub struct LoginArgs {
     #[command(flatten)]
@@ -295,14 +322,6 @@ pub struct LoginArgs {
     /// Enter a code on another device, instead of using a browser on this machine
     #[arg(long)]
     pub device: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct WebhooksArgs {
-    #[command(flatten)]
-    pub connect: ConnectArgs,
-    #[command(subcommand)]
-    pub command: Option<WebhooksCommand>,
 }
 
 #[derive(Debug, Subcommand)]

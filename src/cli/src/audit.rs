@@ -1,7 +1,7 @@
 //! `audit verify` and `audit export`: read the audit trail without a gateway, also while one runs.
 
 use super::{
-    args::storage::{AuditArgs, AuditCommand},
+    args::{DataArgs, DataCommands, storage::AuditCommand},
     exit::{Exit, Failure},
     output::{Output, harmless_json, print_note},
     store_location,
@@ -15,11 +15,11 @@ use countersign_domain::{
 };
 use countersign_store::{ReadAuditError, StoreError, VerifyError};
 
-pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn run(args: &DataCommands<AuditCommand>, out: &mut Output) -> Result<Exit, Failure> {
     let head = match &args.command {
         AuditCommand::Verify { head } => head,
         AuditCommand::Export { format, since, until } => {
-            return export(args, *format, TimeRange { since: *since, until: *until }, out);
+            return export(&args.data, *format, TimeRange { since: *since, until: *until }, out);
         }
     };
     let parse = |text: &String| {
@@ -67,8 +67,8 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
     }
 }
 
-fn export(args: &AuditArgs, format: ExportFormat, span: TimeRange, out: &mut Output) -> Result<Exit, Failure> {
-    let location = store_location(&args.data)?;
+fn export(data: &DataArgs, format: ExportFormat, span: TimeRange, out: &mut Output) -> Result<Exit, Failure> {
+    let location = store_location(data)?;
     // A file contains every character, because the hashes cover them. On a terminal, control characters are escaped.
     let is_terminal = out.is_terminal;
     out.write_raw(&format.header())?;

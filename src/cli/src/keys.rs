@@ -5,7 +5,7 @@ use std::io;
 use jiff::Timestamp;
 
 use super::{
-    args::storage::{KeysArgs, KeysCommand},
+    args::{DataCommands, storage::KeysCommand},
     exit::{Exit, Failure},
     location_from_settings,
     output::{Output, Style, cell, print_note, print_table},
@@ -19,7 +19,7 @@ use countersign_config::{
 use countersign_domain::principal::Role;
 use countersign_store::keys::{ApiKey, Credentials};
 
-pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn run(args: &DataCommands<KeysCommand>, out: &mut Output) -> Result<Exit, Failure> {
     let settings = store_settings(&args.data)?;
     let location = location_from_settings(&settings)?;
     match &args.command {

@@ -5,7 +5,7 @@ use percent_encoding::percent_decode_str;
 
 use super::{
     absence,
-    args::storage::{PeopleArgs, PeopleCommand},
+    args::{DataCommands, storage::PeopleCommand},
     exit::{Exit, Failure},
     keys::check_issuer,
     location_from_settings,
@@ -16,7 +16,7 @@ use countersign_config::load::StoreSettings;
 use countersign_domain::principal::{is_subject_name, subject_client_name, subject_name};
 use countersign_store::{keys::ApiKey, people::StoredPerson};
 
-pub fn run(args: &PeopleArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn run(args: &DataCommands<PeopleCommand>, out: &mut Output) -> Result<Exit, Failure> {
     match &args.command {
         PeopleCommand::List { json } => {
             let people = location_from_settings(&store_settings(&args.data)?)?.credentials()?.people()?;

@@ -8,8 +8,8 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::{
     args::{
-        ConnectArgs,
-        policy::{PolicyArgs, PolicyCommand, PolicyTestArgs},
+        ConnectArgs, GatewayCommands,
+        policy::{PolicyCommand, PolicyTestArgs},
     },
     client::{self, Client},
     configuration, data_dir,
@@ -24,7 +24,7 @@ use countersign_domain::{
     policy::StandingRule,
 };
 
-pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn run(args: &GatewayCommands<PolicyCommand>, out: &mut Output) -> Result<Exit, Failure> {
     let test = match &args.command {
         PolicyCommand::Test(test) => test,
         PolicyCommand::Rules => return client::run(&args.connect, async |client| list_rules(&client, out).await),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{
-    args::previews::{PreviewsArgs, PreviewsCommand},
+    args::{GatewayCommands, previews::PreviewsCommand},
     changes::render,
     client,
     exit::{Exit, Failure},
@@ -29,7 +29,7 @@ struct CallPreview {
     diff: Diff,
 }
 
-pub fn run(args: &PreviewsArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn run(args: &GatewayCommands<PreviewsCommand>, out: &mut Output) -> Result<Exit, Failure> {
     let PreviewsCommand::Test(test) = &args.command;
     let arguments = read_arguments(test.arguments.as_deref())?;
     let call = PreviewedCall { server: &test.server, tool: &test.tool, arguments: &arguments };

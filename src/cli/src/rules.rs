@@ -4,17 +4,14 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    args::{
-        changes::CreateRuleArgs,
-        policy::{RulesArgs, RulesCommand},
-    },
+    args::{DefaultedGatewayCommands, changes::CreateRuleArgs, policy::RulesCommand},
     client::{self, Client},
     exit::{Exit, Failure},
     output::{Output, Style, format_tool, print_note},
 };
 use countersign_domain::policy::{StandingRule, StandingVerdict};
 
-pub fn run(args: &RulesArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn run(args: &DefaultedGatewayCommands<RulesCommand>, out: &mut Output) -> Result<Exit, Failure> {
     client::run(&args.connect, async |client| match &args.command {
         None => list(&client, false, out).await,
         Some(RulesCommand::List { all }) => list(&client, *all, out).await,

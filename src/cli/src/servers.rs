@@ -19,7 +19,7 @@ use self::{
     tools::{KnownReads, Tool, Tools},
 };
 use super::{
-    args::servers::{ServersArgs, ServersCommand},
+    args::{DefaultedGatewayCommands, servers::ServersCommand},
     client::{self, Client},
     exit::{Exit, Failure},
     output::{Output, Style, cell, one_line, print_note, print_table, verdict_style},
@@ -33,7 +33,7 @@ const MAX_RELOAD_DELAY: Duration = Duration::from_secs(5);
 /// Maximum time between the connection to a server and the offer of its tools.
 const MAX_PUBLISH_DELAY: Duration = Duration::from_secs(10);
 
-pub fn run(args: &ServersArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn run(args: &DefaultedGatewayCommands<ServersCommand>, out: &mut Output) -> Result<Exit, Failure> {
     match &args.command {
         Some(ServersCommand::Add(add)) => return edit::add(add, &args.connect, out),
         Some(ServersCommand::Edit(changed)) => return edit::edit(changed, &args.connect, out),

@@ -14,10 +14,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
-    args::{
-        DataArgs,
-        service::{ServiceArgs, ServiceCommand},
-    },
+    args::{DataArgs, DataCommands, service::ServiceCommand},
     client::local_gateway,
     configuration,
     exit::{Exit, Failure},
@@ -44,7 +41,7 @@ const MAX_END_WAIT: Duration = Duration::from_secs(60);
 const MAX_START_WAIT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-pub fn run(args: &ServiceArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn run(args: &DataCommands<ServiceCommand>, out: &mut Output) -> Result<Exit, Failure> {
     let env = Environment::from_process();
     let (Some(home), Some(config)) = (env.home(), env.config_home()) else {
         return Err(Failure::new(Exit::Unavailable, "HOME is not set, so the folder of the user's units is not known"));

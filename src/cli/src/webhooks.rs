@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    args::{WebhooksArgs, WebhooksCommand},
+    args::{DefaultedGatewayCommands, WebhooksCommand},
     client::{self, Client},
     exit::{Exit, Failure},
     output::{Output, Style, one_line, print_note},
@@ -16,7 +16,7 @@ use countersign_domain::text::plural;
 /// Longer than a receiver may take, which is at most five minutes.
 const MAX_TEST_TIME: Duration = Duration::from_secs(305);
 
-pub fn run(args: &WebhooksArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn run(args: &DefaultedGatewayCommands<WebhooksCommand>, out: &mut Output) -> Result<Exit, Failure> {
     client::run(&args.connect, async |mut client| match &args.command {
         None | Some(WebhooksCommand::List) => {
             let answer = client.get(&["webhooks"], &[]).await?;

@@ -8,7 +8,6 @@ use clap::{
 };
 use jiff::Timestamp;
 
-use super::ConnectArgs;
 use crate::moment::{self, Since};
 use countersign_config::units::parse_duration;
 use countersign_domain::{
@@ -37,14 +36,6 @@ exit code 4. `approve` waits up to 5 seconds for the outcome: it exits with 1 if
 unknown, with 4 if the change became stale or was decided otherwise, and with 0 if it was applied or is about to run.
 
 Without a terminal, decisions on several changes and approvals without a preview need --yes.";
-
-#[derive(Debug, Args)]
-pub struct ChangesArgs {
-    #[command(flatten)]
-    pub connect: ConnectArgs,
-    #[command(subcommand)]
-    pub command: ChangesCommand,
-}
 
 fn state_parser() -> PossibleValuesParser {
     PossibleValuesParser::new(ChangeState::VARIANTS.iter().map(|state| state.as_str()).chain(["all"]))

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::{ConnectArgs, storage::role_parser};
+use super::storage::role_parser;
 use countersign_domain::principal::Role;
 
 pub const HELP: &str = "\
@@ -20,14 +20,6 @@ A rule that denies calls always applies. The key comes from COUNTERSIGN_KEY, as 
 
 `countersign servers allow` creates a rule for a whole tool.";
 
-#[derive(Debug, Args)]
-pub struct RulesArgs {
-    #[command(flatten)]
-    pub connect: ConnectArgs,
-    #[command(subcommand)]
-    pub command: Option<RulesCommand>,
-}
-
 #[derive(Debug, Subcommand)]
 pub enum RulesCommand {
     /// List rules, newest first (the default)
@@ -43,14 +35,6 @@ pub enum RulesCommand {
         #[arg(long, value_name = "TEXT")]
         comment: Option<String>,
     },
-}
-
-#[derive(Debug, Args)]
-pub struct PolicyArgs {
-    #[command(flatten)]
-    pub connect: ConnectArgs,
-    #[command(subcommand)]
-    pub command: PolicyCommand,
 }
 
 #[derive(Debug, Subcommand)]

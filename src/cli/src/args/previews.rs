@@ -2,22 +2,12 @@
 
 use clap::{Args, Subcommand};
 
-use super::ConnectArgs;
-
 pub const HELP: &str = "\
 Examples:
   countersign previews test files write_file --arguments '{\"path\": \"/srv/a\", \"content\": \"x\"}'
                                    Show what a reviewer would see
 
 docs/previews.md explains how to write recipes. The key comes from COUNTERSIGN_KEY, as for `countersign changes`.";
-
-#[derive(Debug, Args)]
-pub struct PreviewsArgs {
-    #[command(flatten)]
-    pub connect: ConnectArgs,
-    #[command(subcommand)]
-    pub command: PreviewsCommand,
-}
 
 #[derive(Debug, Subcommand)]
 pub enum PreviewsCommand {

@@ -4,8 +4,6 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::ConnectArgs;
-
 pub const HELP: &str = "\
 Examples:
   countersign servers                        Show the state of each server
@@ -43,14 +41,6 @@ the previous file is kept as FILE.bak. Values that look like secrets are replace
 whose variables are not set here is added as disabled. A running gateway reads the file at once, and what loosens the policy \
 waits for consent. `test` starts a server in a process of its own, shows its tools, or the last lines that it wrote to stderr, \
 and changes nothing.";
-
-#[derive(Debug, Args)]
-pub struct ServersArgs {
-    #[command(flatten)]
-    pub connect: ConnectArgs,
-    #[command(subcommand)]
-    pub command: Option<ServersCommand>,
-}
 
 #[derive(Debug, Subcommand)]
 pub enum ServersCommand {

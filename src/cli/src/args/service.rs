@@ -1,8 +1,6 @@
 //! Defines `countersign service`.
 
-use clap::{Args, Subcommand};
-
-use super::DataArgs;
+use clap::Subcommand;
 
 pub const HELP: &str = "\
 Examples:
@@ -14,14 +12,6 @@ Exit codes of `status`:
    0  the service runs
    1  it is installed and does not run
    3  it is not installed";
-
-#[derive(Debug, Args)]
-pub struct ServiceArgs {
-    #[command(flatten)]
-    pub data: DataArgs,
-    #[command(subcommand)]
-    pub command: ServiceCommand,
-}
 
 #[derive(Debug, Subcommand)]
 pub enum ServiceCommand {

@@ -12,14 +12,6 @@ use super::{ConnectArgs, DataArgs};
 use crate::moment;
 use countersign_domain::{changes::export::ExportFormat, principal::Role};
 
-#[derive(Debug, Args)]
-pub struct KeysArgs {
-    #[command(flatten)]
-    pub data: DataArgs,
-    #[command(subcommand)]
-    pub command: KeysCommand,
-}
-
 #[derive(Debug, Subcommand)]
 pub enum KeysCommand {
     /// Create a key and print it on stdout; only its hash is stored, so it cannot be shown again
@@ -49,14 +41,6 @@ pub enum KeysCommand {
     Revoke { id: String },
     /// Sign everybody out of the dashboard, within a second
     SignOut,
-}
-
-#[derive(Debug, Args)]
-pub struct PeopleArgs {
-    #[command(flatten)]
-    pub data: DataArgs,
-    #[command(subcommand)]
-    pub command: PeopleCommand,
 }
 
 #[derive(Debug, Subcommand)]
@@ -138,14 +122,6 @@ pub enum StoreCommand {
         #[arg(long)]
         ca: Option<PathBuf>,
     },
-}
-
-#[derive(Debug, Args)]
-pub struct AuditArgs {
-    #[command(flatten)]
-    pub data: DataArgs,
-    #[command(subcommand)]
-    pub command: AuditCommand,
 }
 
 #[derive(Debug, Subcommand)]

@@ -17,7 +17,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    args::changes::{ChangesArgs, ChangesCommand, FilterArgs},
+    args::{
+        GatewayCommands,
+        changes::{ChangesCommand, FilterArgs},
+    },
     client::{self, Client, GatewayRefusal, ResponseBody},
     exit::{Exit, Failure},
     moment::Since,
@@ -25,7 +28,7 @@ use super::{
 };
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict};
 
-pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn run(args: &GatewayCommands<ChangesCommand>, out: &mut Output) -> Result<Exit, Failure> {
     client::run(&args.connect, async |client| match &args.command {
         ChangesCommand::List { status, filters, limit } => list(&client, status, filters, *limit, out).await,
         ChangesCommand::Show { id } => {
