@@ -82,7 +82,7 @@ fn header_line(app: &App, width: u16) -> Line<'static> {
         let seen_count = selected.iter().filter(|entry| app.is_fully_seen(entry)).count();
         pieces.push((format!(" selected {}, {seen_count} read ", app.selected.len()), theme.info()));
     }
-    let mut view = format!(" [{}]", app.view.name());
+    let mut view = format!(" [{}]", app.view().name);
     if !app.grouping.name().is_empty() {
         view.push_str(&format!(" {}", app.grouping.name()));
     }

@@ -95,7 +95,7 @@ impl App {
             KeyCode::Enter | KeyCode::Right => return self.open_at_cursor(),
             KeyCode::Char(' ') => self.toggle_selection(),
             KeyCode::Char('s') => {
-                self.view = self.view.next();
+                self.view_index += 1;
                 return self.reload();
             }
             KeyCode::Char('g') => {

@@ -28,7 +28,8 @@ pub struct App {
     pub has_more: bool,
     pub loading: bool,
     pub is_feed_connected: bool,
-    pub view: View,
+    /// The index of the view in [`VIEWS`].
+    pub view_index: usize,
     pub grouping: Grouping,
     pub search: String,
     pub bundles: Vec<ListedBundle>,
@@ -68,11 +69,16 @@ impl App {
         self.status = (text.into(), style);
     }
 
+    /// Returns the view of the list.
+    pub fn view(&self) -> View {
+        VIEWS[self.view_index % VIEWS.len()]
+    }
+
     /// Returns the query parameters of the list.
     pub fn query(&self) -> Vec<(&'static str, String)> {
         let mut query = search::query(&self.search, self.now);
         if !query.iter().any(|(name, _)| *name == "status") {
-            query.extend(self.view.states().map(|states| ("status", states.to_owned())));
+            query.extend(self.view().states.map(|states| ("status", states.to_owned())));
         }
         query
     }
@@ -178,7 +184,7 @@ impl App {
         match position {
             // A response may be older than the feed.
             Some(at) if self.changes.get(at).is_some_and(|listed| listed.version <= entry.version) => {
-                if self.view.includes(entry.state) || !self.search.is_empty() {
+                if self.view().includes(entry.state) || !self.search.is_empty() {
                     if let Some(listed) = self.changes.get_mut(at) {
                         *listed = entry;
                     }
@@ -187,7 +193,7 @@ impl App {
                     self.changes.remove(at);
                 }
             }
-            None if self.search.is_empty() && self.view.includes(entry.state) => {
+            None if self.search.is_empty() && self.view().includes(entry.state) => {
                 let at = self.changes.partition_point(|listed| listed.created_at > entry.created_at);
                 self.changes.insert(at, entry);
                 self.changes.truncate(MAX_LISTED);

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::{
     draw,
-    model::{Action, App, ListedChange, View},
+    model::{Action, App, ListedChange},
     paint::Theme,
 };
 use crate::client::CurrentUser;
@@ -420,7 +420,7 @@ fn list_follows_feed_events() {
     app.update_change(change("chg_2", 2, "applied"), false);
     assert_eq!(app.changes.len(), 2);
     type_keys(&mut app, "ssss");
-    assert_eq!((app.view, app.query()), (View::All, Vec::new()));
+    assert_eq!((app.view().name, app.query()), ("all", Vec::new()));
     type_keys(&mut app, "gg");
     let shown = screen(&mut app);
     assert!(shown.contains("▾ files.write_file (2)") && shown.contains("[all] by tool"), "{shown}");

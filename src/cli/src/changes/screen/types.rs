@@ -145,51 +145,26 @@ impl ListedChange {
     }
 }
 
-/// The states that are listed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum View {
-    #[default]
-    Inbox,
-    Pending,
-    Stale,
-    Unknown,
-    All,
+/// A view of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    pub name: &'static str,
+    /// The states that are listed, as in the parameter `status`; `None` for all states.
+    pub states: Option<&'static str>,
 }
 
+/// All views, in the order in which a key changes them.
+pub const VIEWS: [View; 5] = [
+    View { name: "inbox", states: Some("pending,stale,outcome_unknown,approved,executing") },
+    View { name: "pending", states: Some("pending") },
+    View { name: "stale", states: Some("stale") },
+    View { name: "outcome unknown", states: Some("outcome_unknown") },
+    View { name: "all", states: None },
+];
+
 impl View {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Inbox => "inbox",
-            Self::Pending => "pending",
-            Self::Stale => "stale",
-            Self::Unknown => "outcome unknown",
-            Self::All => "all",
-        }
-    }
-
-    pub const fn next(self) -> Self {
-        match self {
-            Self::Inbox => Self::Pending,
-            Self::Pending => Self::Stale,
-            Self::Stale => Self::Unknown,
-            Self::Unknown => Self::All,
-            Self::All => Self::Inbox,
-        }
-    }
-
-    /// Returns the value of the `status` parameter; `None` for all states.
-    pub const fn states(self) -> Option<&'static str> {
-        match self {
-            Self::Inbox => Some("pending,stale,outcome_unknown,approved,executing"),
-            Self::Pending => Some("pending"),
-            Self::Stale => Some("stale"),
-            Self::Unknown => Some("outcome_unknown"),
-            Self::All => None,
-        }
-    }
-
     pub(super) fn includes(self, state: ChangeState) -> bool {
-        self.states().is_none_or(|states| states.split(',').any(|name| name == state.as_str()))
+        self.states.is_none_or(|states| states.split(',').any(|name| name == state.as_str()))
     }
 }
 
