@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, Outcome, RevisionRange, SpecPages, compact_json, ensure_code, ensure_response, error_code, fail,
+    Check, Group, MODERN_REVISION, Outcome, SpecPages, compact_json, ensure_code, ensure_response, error_code, fail,
     offered_lists, skip_unless_offered,
 };
 use crate::{probe::Probe, wire::ProbeError};
@@ -45,7 +45,7 @@ pub(super) const CHECKS: &[Check] = &[
         .must("No error has a code that the specification reserves: -32023 to -32099, and -32002.")
         .advice("Choose your own codes outside of -32768 to -32000.")
         .spec(CODES)
-        .in_revisions(RevisionRange::Modern),
+        .in_revisions(MODERN_REVISION..=MODERN_REVISION),
 ];
 
 /// The time limit for the answer to a text that is not a message. Some servers never answer it.

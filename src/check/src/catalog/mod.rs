@@ -20,12 +20,14 @@ mod tools;
 mod utilities;
 mod websocket;
 
+use std::ops::RangeInclusive;
+
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::Value;
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
-use crate::{MODERN_REVISION, probe::Probe, wire::ProbeError};
+use crate::{LEGACY_REVISIONS, MODERN_REVISION, probe::Probe, wire::ProbeError};
 
 /// The subject of a group of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
@@ -67,18 +69,8 @@ pub enum Level {
     Should,
 }
 
-/// The revisions to which a requirement applies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RevisionRange {
-    All,
-    /// The given revision and all later ones, including the stateless one.
-    Since(&'static str),
-    /// All handshake revisions.
-    Legacy,
-    /// The handshake revisions from the given one on.
-    LegacySince(&'static str),
-    Modern,
-}
+const OLDEST: &str = LEGACY_REVISIONS[LEGACY_REVISIONS.len() - 1];
+const NEWEST_LEGACY: &str = LEGACY_REVISIONS[0];
 
 /// The reason why a check did not pass.
 #[derive(Debug)]
@@ -108,7 +100,8 @@ pub struct Check {
     /// The advice for fixing a failure.
     pub advice: &'static str,
     pub(crate) spec: SpecPages,
-    revisions: RevisionRange,
+    /// The revisions that have the requirement. Revisions are dates, so their order as texts is that of time.
+    revisions: RangeInclusive<&'static str>,
     /// The only transport that has the requirement; `None` means all.
     transport: Option<&'static str>,
     pub(crate) run: fn(Probe) -> BoxFuture<'static, Outcome>,
@@ -118,9 +111,9 @@ impl Check {
     /// Creates a check that applies to the revisions and transports of its group.
     const fn new(id: &'static str, group: Group, run: fn(Probe) -> BoxFuture<'static, Outcome>) -> Self {
         let revisions = match group {
-            Group::Handshake => RevisionRange::Legacy,
-            Group::Stateless => RevisionRange::Modern,
-            _ => RevisionRange::All,
+            Group::Handshake => OLDEST..=NEWEST_LEGACY,
+            Group::Stateless => MODERN_REVISION..=MODERN_REVISION,
+            _ => OLDEST..=MODERN_REVISION,
         };
         let transport = match group {
             Group::Stdio => Some("stdio"),
@@ -147,7 +140,7 @@ impl Check {
         Self { spec, ..self }
     }
 
-    const fn in_revisions(self, revisions: RevisionRange) -> Self {
+    const fn in_revisions(self, revisions: RangeInclusive<&'static str>) -> Self {
         Self { revisions, ..self }
     }
 
@@ -158,24 +151,19 @@ impl Check {
     /// Formats the revisions that have the requirement, for a table.
     #[must_use]
     pub fn revisions(&self) -> String {
-        match self.revisions {
-            RevisionRange::All => "all".to_owned(),
-            RevisionRange::Since(first) => format!("from {first}"),
-            RevisionRange::Legacy => "to 2025-11-25".to_owned(),
-            RevisionRange::LegacySince(first) => format!("{first} to 2025-11-25"),
-            RevisionRange::Modern => MODERN_REVISION.to_owned(),
+        let (first, last) = (*self.revisions.start(), *self.revisions.end());
+        match (first == OLDEST, last == MODERN_REVISION) {
+            (true, true) => "all".to_owned(),
+            (true, false) => format!("to {last}"),
+            (false, _) if first == last => first.to_owned(),
+            (false, true) => format!("from {first}"),
+            (false, false) => format!("{first} to {last}"),
         }
     }
 
     /// Returns `true` if the check applies to the server and revision.
     pub(crate) fn applies_to(&self, probe: &Probe) -> bool {
-        let has_revision = match self.revisions {
-            RevisionRange::All => true,
-            RevisionRange::Since(first) => &*probe.revision >= first,
-            RevisionRange::Legacy => !probe.is_modern(),
-            RevisionRange::LegacySince(first) => !probe.is_modern() && &*probe.revision >= first,
-            RevisionRange::Modern => probe.is_modern(),
-        };
+        let has_revision = self.revisions.contains(&&*probe.revision);
         has_revision && self.transport.is_none_or(|transport| transport == probe.target.transport())
     }
 }
@@ -292,10 +280,10 @@ mod tests {
             assert!(check.id.starts_with(&format!("{}/", check.group.as_str())), "{}", check.id);
             assert!(check.requirement.ends_with('.') && check.advice.ends_with('.'), "{}", check.id);
             let pages = [check.spec.0, check.spec.1];
-            let used = match check.revisions {
-                RevisionRange::All | RevisionRange::Since(_) => &pages[..],
-                RevisionRange::Legacy | RevisionRange::LegacySince(_) => &pages[..1],
-                RevisionRange::Modern => &pages[1..],
+            let used = match (*check.revisions.start(), *check.revisions.end()) {
+                (MODERN_REVISION, _) => &pages[1..],
+                (_, MODERN_REVISION) => &pages[..],
+                _ => &pages[..1],
             };
             assert!(used.iter().all(|page| !page.is_empty()), "{}", check.id);
         }
