@@ -144,24 +144,24 @@ impl<'a> OfflinePolicy<'a> {
 
     /// Returns the index of the server that may have this tool.
     fn guess_server(&self, tool: &str) -> Result<Option<usize>, Failure> {
-        // `None` if the tool cannot be one of the server.
-        let allows_tool =
-            |server: &UpstreamConfig| Names::new(server).upstream_name(tool).map(|own| is_tool_allowed(server, own));
-        let longest = self.config.upstreams.iter().filter(|s| allows_tool(s).is_some()).map(|s| s.prefix.len()).max();
-        let mut candidates: Vec<(usize, &UpstreamConfig)> = self.config.upstreams.iter().enumerate().collect();
-        candidates.retain(|(_, server)| allows_tool(server).is_some() && Some(server.prefix.len()) == longest);
-        let excluding =
-            candidates.iter().find(|(_, server)| allows_tool(server) == Some(false)).map(|(_, server)| &server.name);
-        candidates.retain(|(_, server)| allows_tool(server) == Some(true));
-        match (candidates.as_slice(), excluding) {
-            ([(at, _)], _) => Ok(Some(*at)),
+        let candidate = |(at, server): (usize, &'a UpstreamConfig)| {
+            let names = Names::new(server);
+            Some((at, server, is_tool_allowed(server, names.upstream_name(tool)?)))
+        };
+        let mut candidates: Vec<_> = self.config.upstreams.iter().enumerate().filter_map(candidate).collect();
+        let longest = candidates.iter().map(|(_, server, _)| server.prefix.len()).max();
+        candidates.retain(|(_, server, _)| Some(server.prefix.len()) == longest);
+        let (allowing, excluding): (Vec<_>, Vec<_>) = candidates.into_iter().partition(|(_, _, allows)| *allows);
+        match (allowing.as_slice(), excluding.first()) {
+            ([(at, ..)], _) => Ok(Some(*at)),
             ([], None) => Ok(None),
-            ([], Some(server)) => {
-                let message = format!("the configuration of {server} excludes {tool} (tools.allow, tools.deny)");
+            ([], Some((_, server, _))) => {
+                let name = &server.name;
+                let message = format!("the configuration of {name} excludes {tool} (tools.allow, tools.deny)");
                 Err(Failure::new(Exit::Failed, message))
             }
             (several, _) => {
-                let names: Vec<&str> = several.iter().map(|(_, server)| server.name.as_str()).collect();
+                let names: Vec<&str> = several.iter().map(|(_, server, _)| server.name.as_str()).collect();
                 let message = format!(
                     "only a running gateway knows which of these servers has {tool}: {}; start it, or set their prefix",
                     names.join(", ")

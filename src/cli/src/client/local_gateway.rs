@@ -40,11 +40,8 @@ pub struct LocalGateway {
 /// Fails if no gateway serves it, or if it cannot be read.
 pub fn find(dir: &Path) -> Result<LocalGateway, Failure> {
     let (file, data) = read(dir)?;
-    let url = match file {
-        // A certificate is issued for the public name, if there is one.
-        GatewayFile { public_url: Some(ref public), ref url, .. } if url.starts_with("https:") => public,
-        ref file => &file.url,
-    };
+    // A certificate is issued for the public name, if there is one.
+    let url = file.public_url.as_ref().filter(|_| file.url.starts_with("https:")).unwrap_or(&file.url);
     LocalGateway::new(url, &file, data)
 }
 
