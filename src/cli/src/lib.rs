@@ -8,7 +8,6 @@
 //! `args` defines the commands, `gateway.rs` runs the gateway, `client` talks to a running one, `changes` is the
 //! inbox in the terminal, and each other command has a file of its name.
 
-mod absence;
 mod args;
 mod audit;
 mod backup;

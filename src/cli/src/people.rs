@@ -2,10 +2,15 @@
 
 use jiff::Timestamp;
 use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use serde_json::json;
 
 use super::{
-    absence,
-    args::{DataCommands, storage::PeopleCommand},
+    args::{
+        ConnectArgs, DataCommands,
+        storage::{AwayArgs, PeopleCommand},
+    },
+    client,
     exit::{Exit, Failure},
     keys::check_issuer,
     location_from_settings,
@@ -23,8 +28,8 @@ pub fn run(args: &DataCommands<PeopleCommand>, out: &mut Output) -> Result<Exit,
             if *json { print_json(&people, out)? } else { print_people(&people, out)? }
         }
         PeopleCommand::Revoke { name } => revoke(&store_settings(&args.data)?, name, out)?,
-        PeopleCommand::Away(args) => return absence::set(args, out),
-        PeopleCommand::Back(args) => return absence::end(args, out),
+        PeopleCommand::Away(args) => return set_absence(args, out),
+        PeopleCommand::Back(args) => return end_absence(args, out),
     }
     Ok(Exit::Ok)
 }
@@ -87,7 +92,7 @@ fn parse_name(name: &str) -> Result<(&str, String), Failure> {
 
 fn print_json(people: &[StoredPerson], out: &mut Output) -> Result<(), Failure> {
     let entry = |person: &StoredPerson| {
-        serde_json::json!({
+        json!({
             "name": person.name,
             "displayName": person.claims.display_name,
             "role": person.role,
@@ -96,7 +101,7 @@ fn print_json(people: &[StoredPerson], out: &mut Output) -> Result<(), Failure> 
             "revokedAt": person.revoked_at,
         })
     };
-    let people = serde_json::json!({ "people": people.iter().map(entry).collect::<Vec<_>>() });
+    let people = json!({ "people": people.iter().map(entry).collect::<Vec<_>>() });
     Ok(out.write_json(&serde_json::to_string_pretty(&people).unwrap_or_default())?)
 }
 
@@ -120,4 +125,42 @@ fn print_people(people: &[StoredPerson], out: &mut Output) -> Result<(), Failure
     };
     let headings = ["NAME", "PERSON", "ROLE", "GROUPS", "LAST SEEN", "STATE"];
     Ok(print_table(headings, people.iter().map(row).collect(), None, out)?)
+}
+
+#[derive(Deserialize)]
+struct AbsenceState {
+    absence: Option<OwnAbsence>,
+    groups: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct OwnAbsence {
+    deputy: String,
+    until: String,
+}
+
+/// Sets the caller's own absence.
+fn set_absence(args: &AwayArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let body = json!({ "until": args.until, "deputy": args.deputy });
+    client::run(&args.connect, async |client| {
+        let answer = client.put(&["account", "absence"], &body).await?;
+        client.print(&answer, out, |AbsenceState { absence, groups }, out| {
+            let Some(OwnAbsence { deputy, until }) = absence else {
+                return Ok(out.write_line("The absence has ended already.")?);
+            };
+            if groups.is_empty() {
+                print_note("No group of `policy.groups` lists you by name, so your deputy may decide nothing more than before.");
+            }
+            let groups = if groups.is_empty() { "no group".to_owned() } else { groups.join(", ") };
+            Ok(out.write_line(&format!("You are away until {until}; until then, {deputy} may decide for {groups}."))?)
+        })
+    })
+}
+
+/// Ends the caller's own absence.
+fn end_absence(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
+    client::run(args, async |client| {
+        let answer = client.delete(&["account", "absence"]).await?;
+        client.print_line(&answer, out, "You are back. What your deputy has approved stays approved.")
+    })
 }
