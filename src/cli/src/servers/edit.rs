@@ -48,7 +48,7 @@ impl Editor {
         let path = config_path(&flags, &env)?.ok_or_else(|| {
             Failure::new(Exit::Usage, "there is no home directory, so name the configuration file with --config FILE")
         })?;
-        let file = ConfigFile::read(&path).map_err(file_failure)?;
+        let file = ConfigFile::read(&path).map_err(|error| edit_failure(error, &[]))?;
         // The secrets of the file are then masked wherever lines are shown. It may not load here, without the gateway's variables.
         if let Ok(loaded) = load_text(&path, file.text(), &flags, &env) {
             loaded.register_secrets();
@@ -89,7 +89,7 @@ impl Editor {
             print_note("Nothing was changed.");
             return Ok(Exit::Failed);
         }
-        self.file.save(&text).map_err(|error| edit_failure(error.into(), &edit.changes.unmasked))?;
+        self.file.save(&text).map_err(|error| edit_failure(error, &edit.changes.unmasked))?;
         let names: Vec<&str> = edit.changes.unmasked.iter().map(ServerChange::name).collect();
         if self.json {
             let answer = json!({ "file": self.file.path(), "servers": names, "unsetVariables": edit.unset, "notes": edit.notes });
@@ -172,7 +172,7 @@ pub(super) fn add(args: &AddArgs, connect: &ConnectArgs, out: &mut Output) -> Re
 pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     let editor = Editor::open(connect)?;
     let target = &args.target;
-    let old = find_server(editor.file.text(), &args.name).map_err(|error| edit_failure(error.into(), &[]))?;
+    let old = find_server(editor.file.text(), &args.name).map_err(|error| edit_failure(error, &[]))?;
     // The secrets that the file has stay as they are; only new ones are replaced.
     let mut server = PastedServer { name: args.name.clone(), settings: hide_secrets(&old), notes: Vec::new() };
     if target.from_json.is_some() {
@@ -211,7 +211,7 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
 
 pub(super) fn remove(args: &RemoveArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     let editor = Editor::open(connect)?;
-    find_server(editor.file.text(), &args.name).map_err(|error| edit_failure(error.into(), &[]))?;
+    find_server(editor.file.text(), &args.name).map_err(|error| edit_failure(error, &[]))?;
     let asks = should_ask(connect.json, args.yes, Some("removing a server"))?;
     let mut edit = Edit::default();
     edit.changes.push(ServerChange::Remove { name: args.name.clone() });
@@ -320,19 +320,9 @@ fn remove_below(settings: &mut Vec<KeyValue>, section: &str, key: &str) {
     settings.retain(|setting| setting.key != section || setting.value.node != Node::Map(Vec::new()));
 }
 
-/// Converts an error of the file into a failure of the command.
-fn file_failure(error: FileError) -> Failure {
-    let exit = match &error {
-        FileError::Changed(_) => Exit::Conflict,
-        FileError::Unreadable { .. } | FileError::NotText(_) | FileError::Busy(_) | FileError::ReadOnly { .. } => {
-            Exit::Unavailable
-        }
-    };
-    Failure::new(exit, one_line(&error.to_string()))
-}
-
 /// Converts the reason why the file was not edited into a failure, with the lines to paste if that helps.
-fn edit_failure(error: FileEditError, changes: &[ServerChange]) -> Failure {
+fn edit_failure(error: impl Into<FileEditError>, changes: &[ServerChange]) -> Failure {
+    let error = error.into();
     let exit = match &error {
         FileEditError::File(FileError::Changed(_)) => Exit::Conflict,
         FileEditError::File(_) | FileEditError::NotRecorded(_) => Exit::Unavailable,
@@ -354,5 +344,5 @@ fn edit_failure(error: FileEditError, changes: &[ServerChange]) -> Failure {
             message.push_str(&format!("{}\n", one_line(line)));
         }
     }
-    Failure::new(exit, message.trim_end().to_owned())
+    Failure::new(exit, message.trim_end())
 }
