@@ -133,7 +133,8 @@ impl<'a> OfflinePolicy<'a> {
         let (Some(config), Some(server)) = (self.config.upstreams.get(at), servers.get_mut(modules + at)) else {
             return Ok(table);
         };
-        server.tools.extend(bare_definition(tool));
+        let definition = json!({ "name": tool, "inputSchema": { "type": "object" } }).to_string();
+        server.tools.extend(pinned_definition(&definition));
         let counts = if config.trust_annotations { ", which would count (trust_annotations)" } else { "" };
         let scope = if self.pins.has_server(&config.name) { "of this tool" } else { "of this server" };
         unknown.push(format!(
@@ -174,11 +175,6 @@ impl<'a> OfflinePolicy<'a> {
 
 fn config_failure(error: impl fmt::Display) -> Failure {
     Failure::new(Exit::Config, error)
-}
-
-/// Builds a definition that has nothing but the tool's name.
-fn bare_definition(tool: &str) -> Option<ToolDef> {
-    pinned_definition(&json!({ "name": tool, "inputSchema": { "type": "object" } }).to_string())
 }
 
 /// Builds the definition that was pinned, under the name that clients use.

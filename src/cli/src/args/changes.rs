@@ -172,14 +172,19 @@ pub struct CreateRuleArgs {
         value_name = "TIME",
         required_unless_present = "deny",
         conflicts_with = "deny",
-        value_parser = parse_allow_time
+        value_parser = |text: &str| parse_validity(text, MAX_ALLOW_SECONDS)
     )]
     pub allow_for: Option<Duration>,
     /// Deny such calls until the rule is revoked
     #[arg(long)]
     pub deny: bool,
     /// Deny them for this time only (at most 366 days)
-    #[arg(long, value_name = "TIME", requires = "deny", value_parser = parse_deny_time)]
+    #[arg(
+        long,
+        value_name = "TIME",
+        requires = "deny",
+        value_parser = |text: &str| parse_validity(text, MAX_DENY_SECONDS)
+    )]
     pub deny_for: Option<Duration>,
     /// Match calls with any arguments, instead of exactly those of the change
     #[arg(long)]
@@ -192,16 +197,7 @@ pub struct CreateRuleArgs {
     pub comment: Option<String>,
 }
 
-/// Parses the validity of a standing rule that allows, with the limit of the gateway.
-fn parse_allow_time(text: &str) -> Result<Duration, String> {
-    parse_validity(text, MAX_ALLOW_SECONDS)
-}
-
-/// Parses the validity of a standing rule that denies, with the limit of the gateway.
-fn parse_deny_time(text: &str) -> Result<Duration, String> {
-    parse_validity(text, MAX_DENY_SECONDS)
-}
-
+/// Parses the validity of a standing rule, with the limit of the gateway for its verdict.
 fn parse_validity(text: &str, max_seconds: u64) -> Result<Duration, String> {
     let validity = parse_duration(text)?;
     let is_allowed = (Duration::from_secs(1)..=Duration::from_secs(max_seconds)).contains(&validity);

@@ -15,7 +15,7 @@ use crate::{
 use countersign_domain::{
     changes::{
         Change, ChangeState, Diff, DiffLine, FieldDiff, LineOp, Operation, PreviewKind, PreviewNote, ReviewVerdict,
-        Terms, VerificationOutcome, diff::text_lines, retention::Redaction,
+        Terms, VerificationOutcome, diff::text_lines,
     },
     text::plural,
 };
@@ -125,7 +125,10 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
         )?;
     }
     if let Some(redacted) = &change.redacted {
-        print_redacted(redacted, out)?;
+        let (at, hash) = (redacted.at, &redacted.arguments);
+        out.write_line("")?;
+        out.write_styled_line(Style::Dim, &format!("  Its arguments, diff and result were removed at {at}."))?;
+        out.write_styled_line(Style::Dim, &format!("  The hash of the arguments is {hash}."))?;
     } else if shows_arguments_only(change) {
         // There is no diff, so the arguments come first.
         print_arguments(change, out)?;
@@ -273,13 +276,6 @@ pub const fn line_mark(op: LineOp) -> (char, Style) {
         LineOp::Delete => ('-', Style::Red),
         LineOp::Note | LineOp::Skip => (' ', Style::Dim),
     }
-}
-
-/// Prints a note for an old change whose contents were removed.
-fn print_redacted(redacted: &Redaction, out: &mut Output) -> Result<(), Failure> {
-    out.write_line("")?;
-    out.write_styled_line(Style::Dim, &format!("  Its arguments, diff and result were removed at {}.", redacted.at))?;
-    Ok(out.write_styled_line(Style::Dim, &format!("  The hash of the arguments is {}.", redacted.arguments))?)
 }
 
 /// Prints the arguments that will run.

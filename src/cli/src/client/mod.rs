@@ -1,7 +1,7 @@
 //! A small client of the REST API. It finds the gateway, authenticates with a key or with the tokens of `countersign login`,
 //! and maps errors to exit codes.
 
-mod address;
+pub mod address;
 pub mod local_gateway;
 mod refusal;
 mod response;
@@ -287,12 +287,6 @@ impl Client {
     pub async fn delete(&self, path: &[&str]) -> Result<ResponseBody, GatewayRefusal> {
         let (base, request) = self.request(Method::DELETE, path, &[]).await?;
         read_response(&base, path, self.timeout, request.send()).await
-    }
-
-    /// Returns the link to a page of the dashboard.
-    #[must_use]
-    pub fn dashboard_link(&self, page: &[&str]) -> String {
-        address::dashboard_page(&self.name, page)
     }
 
     pub async fn post(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, GatewayRefusal> {

@@ -11,7 +11,7 @@ use super::find_server;
 use crate::{
     args::servers::ConnectAccountArgs,
     browser,
-    client::{Client, CurrentUser},
+    client::{Client, CurrentUser, address::dashboard_page},
     exit::{Exit, Failure},
     output::{Output, one_line, print_note},
 };
@@ -57,7 +57,7 @@ pub(super) async fn connect(client: &Client, args: &ConnectAccountArgs, out: &mu
         return Ok(Exit::Ok);
     }
     let CurrentUser { owner, .. } = client.get(&["me"], &[]).await?.read()?;
-    let link = client.dashboard_link(&["servers", &args.name, "connect"]);
+    let link = dashboard_page(&client.name, &["servers", &args.name, "connect"]);
     if client.json {
         out.write_json(&json!({ "url": link }).to_string())?
     } else {
