@@ -133,7 +133,9 @@ impl Metrics {
         gauge!(FEED_SUBSCRIBERS).set(0.0);
         body_bytes().set(0.0);
         gauge!(INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-        register_requests();
+        counter!(REQUESTS, "transport" => "http", "method" => "ping", "outcome" => "ok").increment(0);
+        drop(histogram!(REQUEST_DURATION, "transport" => "http", "method" => "ping"));
+        counter!(ERRORS, "code" => ErrorKind::Internal.code()).increment(0);
         self.refresh();
     }
 
@@ -383,13 +385,6 @@ impl RequestMetrics {
     pub fn record_error(&self, kind: ErrorKind) {
         counter!(ERRORS, "code" => kind.code()).increment(1);
     }
-}
-
-/// Creates the series that the first scrape must contain.
-fn register_requests() {
-    counter!(REQUESTS, "transport" => "http", "method" => "ping", "outcome" => "ok").increment(0);
-    drop(histogram!(REQUEST_DURATION, "transport" => "http", "method" => "ping"));
-    counter!(ERRORS, "code" => ErrorKind::Internal.code()).increment(0);
 }
 
 /// Returns the share of the last minute's requests that failed; 0 if there was no request.
