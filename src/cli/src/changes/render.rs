@@ -133,8 +133,7 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
         // There is no diff, so the arguments come first.
         print_arguments(change, out)?;
         for (label, text) in tool_notes(change) {
-            out.write_line("")?;
-            out.write_styled_line(Style::Bold, &format!("  {label}"))?;
+            print_heading(label, out)?;
             for line in text_lines(&text) {
                 out.write_content_line(Style::Dim, &format!("    {line}"))?;
             }
@@ -146,8 +145,7 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
     print_decisions(change, out)?;
     print_result(change, out)?;
     if let Some(diff) = change.verification.as_ref().and_then(|verification| verification.diff.as_ref()) {
-        out.write_line("")?;
-        out.write_styled_line(Style::Bold, &format!("  {DIFFERENCES_HEADING}"))?;
+        print_heading(DIFFERENCES_HEADING, out)?;
         print_diff(diff, out)?;
     }
     Ok(())
@@ -228,8 +226,7 @@ pub fn preview_notes(preview: &PreviewNote) -> Vec<(Style, String)> {
 
 pub fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
     for field in recipients_first(diff) {
-        out.write_line("")?;
-        out.write_styled_line(Style::Bold, &format!("  {}", field.label))?;
+        print_heading(&field.label, out)?;
         match formatted_lines(field) {
             Some(lines) => print_lines(&lines, out)?,
             None if field.lines.is_empty() => print_before_and_after(field, out)?,
@@ -278,11 +275,15 @@ pub const fn line_mark(op: LineOp) -> (char, Style) {
     }
 }
 
+fn print_heading(text: &str, out: &mut Output) -> Result<(), Failure> {
+    out.write_line("")?;
+    Ok(out.write_styled_line(Style::Bold, &format!("  {text}"))?)
+}
+
 /// Prints the arguments that will run.
 fn print_arguments(change: &Change, out: &mut Output) -> Result<(), Failure> {
     let arguments = ArgumentLines::for_change(change);
-    out.write_line("")?;
-    out.write_styled_line(Style::Bold, "  Arguments")?;
+    print_heading("Arguments", out)?;
     for line in &arguments.lines {
         out.write_content_line(Style::Plain, &format!("    {line}"))?;
     }
@@ -296,8 +297,7 @@ fn print_decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
     if change.decisions.is_empty() {
         return Ok(());
     }
-    out.write_line("")?;
-    out.write_styled_line(Style::Bold, "  Decisions")?;
+    print_heading("Decisions", out)?;
     for decision in &change.decisions {
         let (style, word) = decision_word(decision.verdict);
         out.write_text("    ")?;
@@ -330,8 +330,7 @@ pub fn format_local_time(at: Timestamp, format: &str) -> String {
 /// Prints the text that the tool returned, once it has run.
 pub fn print_result(change: &Change, out: &mut Output) -> Result<(), Failure> {
     let Some((heading, blocks)) = result_blocks(change) else { return Ok(()) };
-    out.write_line("")?;
-    out.write_styled_line(Style::Bold, &format!("  {heading}"))?;
+    print_heading(heading, out)?;
     for line in blocks.iter().flat_map(|text| text_lines(text)) {
         out.write_content_line(Style::Plain, &format!("    {line}"))?;
     }

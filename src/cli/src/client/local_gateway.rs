@@ -107,14 +107,13 @@ impl LocalGateway {
             Ok::<_, String>((response.status(), body))
         };
         let hint = "Start the gateway with `countersign serve`, or write the address of one yourself (--url URL)";
-        let answer = match tokio::time::timeout(CHALLENGE_TIMEOUT, exchange).await {
+        let (status, body) = match tokio::time::timeout(CHALLENGE_TIMEOUT, exchange).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(reason)) => {
                 return Err(format!("the gateway of {data} does not answer at {url} ({}). {hint}", one_line(&reason)));
             }
             Err(_) => return Err(format!("the gateway of {data} does not answer at {url}. {hint}")),
         };
-        let (status, body) = answer;
         let proved = status == StatusCode::OK
             && std::str::from_utf8(&body).is_ok_and(|answer| secret.is_valid_answer(&challenge, answer));
         if proved {
