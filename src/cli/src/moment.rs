@@ -1,4 +1,4 @@
-//! Parses moments on the command line. `--since` and `--until` accept the same forms in every command.
+//! Parses moments on the command line, and formats times. `--since` and `--until` accept the same forms in every command.
 
 use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
 
@@ -65,6 +65,22 @@ fn parse_time_or_day(text: &str) -> Option<Timestamp> {
 
 fn signed_duration(text: &str) -> Option<SignedDuration> {
     SignedDuration::try_from(parse_duration(text).ok()?).ok()
+}
+
+/// Formats a duration as `3m`, `2h` or `5d`.
+pub fn format_duration(duration: SignedDuration) -> String {
+    let seconds = duration.abs().as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Formats a time in the local time zone.
+pub fn format_local_time(at: Timestamp, format: &str) -> String {
+    at.to_zoned(TimeZone::system()).strftime(format).to_string()
 }
 
 #[cfg(test)]

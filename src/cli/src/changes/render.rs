@@ -1,7 +1,7 @@
 //! Prints changes as text: a table, or one change with its diff. Agents' text is escaped and stays within its line or behind
 //! its mark, so that it cannot imitate the text of this program.
 
-use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     exit::Failure,
+    moment::format_duration,
     output::{Output, Style, cell, cut, one_line, print_table},
 };
 use countersign_domain::{
@@ -45,17 +46,6 @@ pub fn split_summary(operation: Operation, summary: &str) -> (&str, &str) {
         Some((_, rest)) if rest.starts_with("/ ") => (operation.as_str(), summary),
         Some((verb, rest)) => (verb, rest),
         None => (summary, ""),
-    }
-}
-
-/// Formats a duration as `3m`, `2h` or `5d`.
-pub fn format_duration(duration: SignedDuration) -> String {
-    let seconds = duration.abs().as_secs();
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m", seconds / 60),
-        3600..86_400 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86_400),
     }
 }
 
@@ -320,11 +310,6 @@ pub const fn decision_word(verdict: ReviewVerdict) -> (Style, &'static str) {
 /// Returns the end of a line about a decision or an edit: its comment, if there is one.
 pub fn comment_suffix(comment: Option<&str>) -> String {
     comment.filter(|text| !text.is_empty()).map(|text| format!(": {text}")).unwrap_or_default()
-}
-
-/// Formats a time in the local time zone.
-pub fn format_local_time(at: Timestamp, format: &str) -> String {
-    at.to_zoned(TimeZone::system()).strftime(format).to_string()
 }
 
 /// Prints the text that the tool returned, once it has run.

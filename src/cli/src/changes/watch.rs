@@ -12,7 +12,7 @@ use super::{
 use crate::{
     client::Client,
     exit::{Exit, Failure},
-    moment::Since,
+    moment::{Since, format_local_time},
     output::{Output, Style, format_tool, print_note},
 };
 use countersign_domain::changes::{ChangeState, Operation, Proposer, Verification};
@@ -125,7 +125,7 @@ fn handle_event(
 }
 
 fn print_event(data: &EventData, out: &mut Output) -> Result<(), Failure> {
-    let time = data.at.map(|at| render::format_local_time(at, "%H:%M:%S")).unwrap_or_default();
+    let time = data.at.map(|at| format_local_time(at, "%H:%M:%S")).unwrap_or_default();
     out.write_styled(Style::Dim, &time)?;
     let kind = data.kind.strip_prefix("change.").unwrap_or(&data.kind);
     out.write_text("  ")?;

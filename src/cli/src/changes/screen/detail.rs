@@ -11,10 +11,13 @@ use super::{
     paint::{Theme, wrap, wrap_words},
     types::{Detail, TrailEntry},
 };
-use crate::changes::{
-    arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes, without_arguments},
-    forms::is_shown_in_full,
-    render::{self, format_duration},
+use crate::{
+    changes::{
+        arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes, without_arguments},
+        forms::is_shown_in_full,
+        render,
+    },
+    moment::{format_duration, format_local_time},
 };
 use countersign_domain::{
     changes::{Change, ChangeState, Diff, Editing, diff::text_lines},
@@ -130,7 +133,7 @@ pub fn render(
     if !timeline.is_empty() {
         out.push_heading("Timeline");
         for TrailEntry { at, event, actor } in timeline {
-            let at = render::format_local_time(*at, "%m-%d %H:%M:%S");
+            let at = format_local_time(*at, "%m-%d %H:%M:%S");
             let label = format!("{at}  {:<16} ", theme.visible(event));
             out.push_text(3, &[(label, Style::new()), (theme.visible(actor), theme.dim())]);
         }

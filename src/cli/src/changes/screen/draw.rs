@@ -14,10 +14,7 @@ use super::{
     model::{App, ListedChange, Question, Row},
     paint::{Theme, truncate},
 };
-use crate::{
-    changes::render::{self, format_duration},
-    output::columns,
-};
+use crate::{changes::render, moment::format_duration, output::columns};
 use countersign_domain::{
     changes::{ChangeState, ReviewVerdict, VerificationOutcome, visible::has_hidden},
     text::plural,

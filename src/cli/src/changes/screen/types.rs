@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::diff::DiffLayout;
 use crate::{
-    changes::render::format_local_time,
     client::{AbsentColleague, CurrentUser},
+    moment::format_local_time,
 };
 use countersign_domain::{
     changes::{
