@@ -188,14 +188,14 @@ fn pinned_definition(text: &str) -> Option<ToolDef> {
 struct PinnedServer {
     name: String,
     target: String,
-    trusted: bool,
-    module: bool,
+    is_trusted: bool,
+    is_module: bool,
     tools: Vec<ToolDef>,
 }
 
 impl PinnedServer {
     fn module(name: &str, tools: Vec<ToolDef>) -> Self {
-        Self { name: name.to_owned(), target: String::new(), trusted: false, module: true, tools }
+        Self { name: name.to_owned(), target: String::new(), is_trusted: false, is_module: true, tools }
     }
 
     fn upstream(config: &UpstreamConfig, pins: &Pins) -> Self {
@@ -207,7 +207,7 @@ impl PinnedServer {
             .filter_map(|(_, pin): (&String, &ToolPin)| pinned_definition(pin.text.as_deref()?))
             .collect();
         let target = config.target.fingerprint();
-        Self { name: config.name.clone(), target, trusted: config.trust_annotations, module: false, tools }
+        Self { name: config.name.clone(), target, is_trusted: config.trust_annotations, is_module: false, tools }
     }
 }
 
@@ -228,13 +228,13 @@ impl Provider for PinnedServer {
         Err(no_gateway_error())
     }
     fn is_module(&self) -> bool {
-        self.module
+        self.is_module
     }
     fn target_fingerprint(&self) -> &str {
         &self.target
     }
     fn has_trusted_annotations(&self) -> bool {
-        self.trusted
+        self.is_trusted
     }
 }
 

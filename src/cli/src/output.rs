@@ -53,7 +53,7 @@ pub fn verdict_style(verdict: &str) -> Style {
 /// still does all that was requested, and its exit code says how that ended.
 pub struct Output {
     sink: Sink,
-    closed: bool,
+    is_closed: bool,
     colour: bool,
     /// `true` if the output is a terminal, which obeys control characters.
     pub is_terminal: bool,
@@ -80,12 +80,12 @@ impl Output {
             .flatten()
             .map(|size| usize::from(size.ws_col))
             .filter(|columns| *columns >= 20);
-        Self { sink: Sink::Stdout(BufWriter::new(stdout)), closed: false, colour, is_terminal, width }
+        Self { sink: Sink::Stdout(BufWriter::new(stdout)), is_closed: false, colour, is_terminal, width }
     }
 
     #[cfg(test)]
     pub fn memory(colour: bool) -> Self {
-        Self { sink: Sink::Memory(Vec::new()), closed: false, colour, is_terminal: false, width: None }
+        Self { sink: Sink::Memory(Vec::new()), is_closed: false, colour, is_terminal: false, width: None }
     }
 
     #[cfg(test)]
@@ -98,7 +98,7 @@ impl Output {
 
     /// Writes text that is known to be harmless, unchanged.
     pub fn write_raw(&mut self, text: &str) -> io::Result<()> {
-        if self.closed {
+        if self.is_closed {
             return Ok(());
         }
         let written = match &mut self.sink {
@@ -166,13 +166,13 @@ impl Output {
     /// # Errors
     /// Fails with [`io::ErrorKind::BrokenPipe`].
     pub fn ensure_open(&self) -> io::Result<()> {
-        if self.closed { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+        if self.is_closed { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     }
 
     fn accept_closed_pipe(&mut self, written: io::Result<()>) -> io::Result<()> {
         match written {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                self.closed = true;
+                self.is_closed = true;
                 Ok(())
             }
             written => written,

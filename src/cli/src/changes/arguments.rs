@@ -127,8 +127,9 @@ fn argument_lines(name: &str, text: Option<&str>, value: &str) -> Vec<String> {
 
 /// Returns the name, in quotes unless it is plain, so that it cannot imitate other text.
 fn display_name(key: &str) -> Cow<'_, str> {
-    let plain = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '$'));
-    if plain { Cow::Borrowed(key) } else { Cow::Owned(serde_json::Value::from(key).to_string()) }
+    let is_plain =
+        !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '$'));
+    if is_plain { Cow::Borrowed(key) } else { Cow::Owned(serde_json::Value::from(key).to_string()) }
 }
 
 /// Returns `true` if the field shows this text, apart from unchanged lines that are folded.

@@ -121,11 +121,11 @@ impl Decider<'_> {
     /// Fails unless the change is in a state in which the decision is possible.
     fn ensure_open(&self, change: &Change) -> Result<(), Failure> {
         ensure_version(change, self.args.version)?;
-        let open = match self.verdict {
+        let is_open = match self.verdict {
             ReviewVerdict::Approve => change.state == ChangeState::Pending,
             ReviewVerdict::Reject => change.state.awaits_decision() || change.is_approved_step(),
         };
-        if open {
+        if is_open {
             return Ok(());
         }
         let state = change.state.as_str();

@@ -32,11 +32,11 @@ pub async fn follow(
     mut last_seq: Option<u64>,
     mut handle: impl AsyncFnMut(FeedUpdate, &mut Option<u64>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let (mut connected, mut failures) = (false, 0);
+    let (mut was_connected, mut failures) = (false, 0);
     loop {
         match client.feed(last_seq).await {
             Ok(mut stream) => {
-                (connected, failures) = (true, 0);
+                (was_connected, failures) = (true, 0);
                 handle(FeedUpdate::Connected, &mut last_seq).await?;
                 let mut reader = EventReader::new(MAX_EVENT_BYTES);
                 'connection: while let Ok(Some(Ok(bytes))) = tokio::time::timeout(MAX_SILENCE, stream.next()).await {
@@ -53,7 +53,7 @@ pub async fn follow(
                 }
                 handle(FeedUpdate::Lost, &mut last_seq).await?;
             }
-            Err(refusal) if connected && refusal.is_temporary() => {}
+            Err(refusal) if was_connected && refusal.is_temporary() => {}
             Err(refusal) => return Err(refusal.into()),
         }
         tokio::time::sleep(RECONNECT_BACKOFF.pause_without_jitter(failures)).await;

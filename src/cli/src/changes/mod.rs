@@ -104,10 +104,10 @@ async fn list(
         query.extend(parameters.iter().filter_map(|(name, value)| value.map(|value| (*name, value))));
         query.extend(result.next_cursor.as_deref().map(|c| ("cursor", c)));
         let page: ChangePage = client.get(&["changes"], &query).await?.read()?;
-        let empty = page.changes.is_empty();
+        let is_empty = page.changes.is_empty();
         result.changes.extend(page.changes);
         (result.next_cursor, result.counts) = (page.next_cursor, page.counts);
-        if result.changes.len() >= limit || result.next_cursor.is_none() || empty {
+        if result.changes.len() >= limit || result.next_cursor.is_none() || is_empty {
             break;
         }
     }
@@ -123,8 +123,8 @@ async fn list(
         .map(|raw| Change::from_json(raw.get()).map_err(client::unexpected_response))
         .collect::<Result<_, _>>()?;
     if changes.is_empty() {
-        let all = status.is_empty() && parameters.iter().skip(1).all(|(_, value)| value.is_none());
-        print_note(if all { "You're all caught up: nothing waits for a decision." } else { "No such changes." });
+        let is_inbox = status.is_empty() && parameters.iter().skip(1).all(|(_, value)| value.is_none());
+        print_note(if is_inbox { "You're all caught up: nothing waits for a decision." } else { "No such changes." });
     } else {
         render::print_list(&changes, Timestamp::now(), out)?;
         if result.next_cursor.is_some() {

@@ -26,12 +26,12 @@ pub async fn run(client: &Client, since: Option<Since>, out: &mut Output) -> Res
         Some(Since::Event(seq)) => (Some(seq), None),
         Some(Since::Moment(moment)) => (Some(0), Some(moment)),
     };
-    let mut connected = false;
+    let mut was_connected = false;
     let following = feed::follow(client, last_seq, async |update, last_seq: &mut Option<u64>| {
         match update {
-            FeedUpdate::Connected if connected => print_note("Connected again."),
+            FeedUpdate::Connected if was_connected => print_note("Connected again."),
             FeedUpdate::Connected => {
-                connected = true;
+                was_connected = true;
                 if !client.json {
                     print_note("Watching. Ctrl-C ends it.");
                 }

@@ -18,9 +18,10 @@ pub fn parse(text: &str) -> Result<Url, Failure> {
         Failure::new(Exit::Usage, message)
     };
     let url = Url::parse(text).map_err(|_| invalid_url())?;
-    let plain =
-        url.username().is_empty() && url.password().is_none() && url.query().is_none() && url.fragment().is_none();
-    if plain && matches!(url.scheme(), "http" | "https") && url.host().is_some() { Ok(url) } else { Err(invalid_url()) }
+    let has_credentials = !url.username().is_empty() || url.password().is_some();
+    let is_base = url.host().is_some() && url.query().is_none() && url.fragment().is_none();
+    let is_http = matches!(url.scheme(), "http" | "https");
+    if is_http && is_base && !has_credentials { Ok(url) } else { Err(invalid_url()) }
 }
 
 /// Characters that are percent-encoded in a path segment.

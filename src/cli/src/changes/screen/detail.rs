@@ -225,14 +225,14 @@ fn write_notes(out: &mut DetailWriter, change: &Change) {
 /// Adds the previous diff and the current one.
 fn write_both_diffs(out: &mut DetailWriter, previous: &Diff, current: &Diff, layout: DiffLayout) {
     let (theme, before, after) = (out.theme, "Before the target changed:", "Now:");
-    if !layout.split {
+    if !layout.is_split {
         out.push_message(theme.dim(), before);
         out.lines.extend(diff::render(previous, layout, theme));
         out.push_message(theme.warn(), after);
         out.lines.extend(diff::render(current, layout, theme));
         return;
     }
-    let half_layout = DiffLayout { width: layout.column_width(), split: false, ..layout };
+    let half_layout = DiffLayout { width: layout.column_width(), is_split: false, ..layout };
     let side = |title: &str, style, diff: &Diff| {
         let mut lines = vec![Line::styled(format!(" {title}"), style)];
         lines.extend(diff::render(diff, half_layout, theme));

@@ -26,8 +26,8 @@ const WORD_DIFF_TIME_LIMIT: Duration = Duration::from_millis(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiffLayout {
     pub width: usize,
-    pub split: bool,
-    pub unfolded: bool,
+    pub is_split: bool,
+    pub is_unfolded: bool,
 }
 
 impl DiffLayout {
@@ -116,7 +116,7 @@ impl DiffWriter {
                     match hidden {
                         // If the text was truncated, its last line was, too.
                         Some(hidden)
-                            if self.layout.unfolded
+                            if self.layout.is_unfolded
                                 && (self.is_uncut || position.saturating_add(count) < before.len()) =>
                         {
                             hidden.iter().for_each(|text| self.push_equal_line(text));
@@ -152,7 +152,7 @@ impl DiffWriter {
                 }
             }
         }
-        if self.layout.split {
+        if self.layout.is_split {
             for at in 0..left.len().max(right.len()) {
                 self.push_split_row(left.get(at), '-', right.get(at), '+');
             }
@@ -186,7 +186,7 @@ impl DiffWriter {
 
     fn push_equal_line(&mut self, text: &str) {
         let pieces = vec![(self.theme.visible_code(text), Style::new())];
-        if self.layout.split {
+        if self.layout.is_split {
             self.push_split_row(Some(&pieces), ' ', Some(&pieces), ' ')
         } else {
             self.push_unified_row(' ', Style::new(), &pieces)
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn context_is_folded_until_unfolded() {
-        let layout = DiffLayout { width: 60, split: false, unfolded: false };
+        let layout = DiffLayout { width: 60, is_split: false, is_unfolded: false };
         let folded = "  Text\\u{1b}
     ⋯ 6 unchanged lines (z opens)
     line 7
@@ -278,7 +278,7 @@ mod tests {
     ⋯ 7 unchanged lines (z opens)
 ";
         assert_eq!(text(&long(), layout), folded, "\n{}", text(&long(), layout));
-        let open = text(&long(), DiffLayout { unfolded: true, ..layout });
+        let open = text(&long(), DiffLayout { is_unfolded: true, ..layout });
         assert!(
             open.contains("    line 1\n") && open.contains("    line 6\n    line 7") && open.ends_with("    line 20\n"),
             "{open}"
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn split_diff_is_shown_in_two_columns() {
-        let shown = text(&long(), DiffLayout { width: 63, split: true, unfolded: false });
+        let shown = text(&long(), DiffLayout { width: 63, is_split: true, is_unfolded: false });
         assert!(shown.contains("\n- line 10                      │ + line ten\\u{202e}\n"), "{shown}");
         assert!(shown.contains("\n  line 9                       │   line 9\n"), "{shown}");
     }
@@ -299,7 +299,7 @@ mod tests {
         builder.set_format_after(0, FieldFormat::Rows);
         builder.add("to", "To", Some("a@x"), Some("a@x, b\u{202e}@x"));
         builder.set_format_after(1, FieldFormat::Recipients);
-        let shown = text(&builder.finish(), DiffLayout { width: 60, split: false, unfolded: false });
+        let shown = text(&builder.finish(), DiffLayout { width: 60, is_split: false, is_unfolded: false });
         let expected = "  To
     a@x
   + b\\u{202e}@x
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn changed_words_are_marked() {
         let diff = DiffBuilder::new().field("t", "T", Some("fix the login page"), Some("fix the logout page")).finish();
-        let lines = render(&diff, DiffLayout { width: 60, split: false, unfolded: false }, THEME);
+        let lines = render(&diff, DiffLayout { width: 60, is_split: false, is_unfolded: false }, THEME);
         let marked = |line: &Line<'_>| {
             let strong = line.spans.iter().filter(|s| s.style.add_modifier.contains(Modifier::REVERSED));
             strong.map(|s| s.content.to_string()).collect::<String>()
@@ -332,7 +332,7 @@ mod tests {
                 line.text = usize::MAX.to_string();
             }
         }
-        let shown = text(&diff, DiffLayout { width: 10, split: false, unfolded: true });
+        let shown = text(&diff, DiffLayout { width: 10, is_split: false, is_unfolded: true });
         assert!(shown.contains("unchanged"), "{shown}");
     }
 }

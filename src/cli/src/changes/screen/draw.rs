@@ -35,7 +35,7 @@ pub fn screen(app: &App, frame: &mut Frame<'_>) {
         }
         None => draw_list(app, body, buffer),
     }
-    if app.help {
+    if app.shows_help {
         let lines = HELP.iter().map(|(keys, meaning)| {
             Line::from(vec![Span::styled(format!(" {keys:<6}"), app.theme.bold()), Span::raw(format!(" {meaning}"))])
         });
@@ -87,7 +87,7 @@ fn header_line(app: &App, width: u16) -> Line<'static> {
         view.push_str(&format!(" /{}", theme.visible(&app.search)));
     }
     pieces.push((view, theme.info()));
-    if app.requests_in_flight > 0 || app.loading {
+    if app.requests_in_flight > 0 || app.is_loading {
         pieces.push((theme.symbol("  …", "  ...").to_owned(), theme.dim()));
     }
     let user = format!("  {} ({})", theme.visible(&app.me.name), theme.visible(&app.me.role));
@@ -109,7 +109,7 @@ fn fit(pieces: Vec<(String, Style)>, width: u16, theme: Theme) -> Line<'static> 
 fn draw_list(app: &App, area: Rect, buffer: &mut Buffer) {
     let theme = app.theme;
     if app.rows.is_empty() {
-        let text = match (app.loading, app.search.is_empty()) {
+        let text = match (app.is_loading, app.search.is_empty()) {
             (true, _) => "Loading changes…",
             (_, false) => "Nothing matches the search. Esc clears it.",
             _ => "You're all caught up. What agents propose appears by itself.",
@@ -149,7 +149,7 @@ fn padded(text: &str, width: usize, theme: Theme) -> String {
 
 fn change_row(app: &App, entry: &ListedChange, width: u16) -> Line<'static> {
     let theme = app.theme;
-    let wide = width >= 70;
+    let is_wide = width >= 70;
     let selected = if app.selected.contains(&entry.id) { "x" } else { " " };
     let seen_mark = if app.is_fully_seen(entry) { theme.symbol("·", ".") } else { " " };
     let mut pieces = vec![
@@ -157,7 +157,7 @@ fn change_row(app: &App, entry: &ListedChange, width: u16) -> Line<'static> {
         (format!("{:<8} ", truncate(entry.state.as_str(), 8, theme)), theme.style(render::state_style(entry.state))),
         (format!("{:>4} ", format_duration(app.now.duration_since(entry.created_at))), theme.dim()),
     ];
-    if wide {
+    if is_wide {
         pieces.push((padded(entry.proposer.shown_name(), 15, theme), Style::new()));
     }
     if width >= 140 {
@@ -253,7 +253,7 @@ fn question_text(app: &App, question: &Question) -> String {
 
 fn hints(app: &App) -> String {
     let Some(detail) = &app.detail else {
-        let more_hint = if app.has_more && !app.loading { "There are more; / narrows. " } else { "" };
+        let more_hint = if app.has_more && !app.is_loading { "There are more; / narrows. " } else { "" };
         // A wide screen also explains the keys.
         let keys = match (app.size.0, app.me.may_decide) {
             (..100, _) => "j k Enter  x A  / s g  ? help  q quit",

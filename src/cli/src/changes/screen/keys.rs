@@ -45,8 +45,8 @@ impl App {
         if self.prompt.is_some() {
             return self.handle_prompt_key(key);
         }
-        if self.help || !self.results.is_empty() {
-            self.help = false;
+        if self.shows_help || !self.results.is_empty() {
+            self.shows_help = false;
             self.results.clear();
             return None;
         }
@@ -56,7 +56,7 @@ impl App {
         self.set_status(Style::Plain, "");
         self.expected_change = None;
         match key.code {
-            KeyCode::Char('?') => self.help = true,
+            KeyCode::Char('?') => self.shows_help = true,
             KeyCode::Char('j') => return self.go_to_neighbour(1),
             KeyCode::Char('k') => return self.go_to_neighbour(-1),
             KeyCode::Char(key @ ('a' | 'W' | 'e' | 'f' | 'o')) => return self.act_on_shown(key),
@@ -67,11 +67,11 @@ impl App {
             KeyCode::Char('X') => self.selected.clear(),
             KeyCode::Char('A') => return self.approve_selected(),
             KeyCode::Char('R') => {
-                self.loading = true;
+                self.is_loading = true;
                 return Some(Action::Load);
             }
             KeyCode::Char('d') => self.prefers_split = Some(!self.is_split()),
-            KeyCode::Char('z') => self.unfolded = !self.unfolded,
+            KeyCode::Char('z') => self.is_unfolded = !self.is_unfolded,
             KeyCode::Char('/') => {
                 self.detail = None;
                 self.prompt = Some(Prompt { question: Question::Search, text: self.search.clone() });
@@ -132,7 +132,7 @@ impl App {
     }
 
     pub(super) fn reload(&mut self) -> Option<Action> {
-        self.loading = true;
+        self.is_loading = true;
         (self.cursor, self.first_row) = (0, 0);
         self.selected.clear();
         Some(Action::Load)

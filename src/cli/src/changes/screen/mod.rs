@@ -188,7 +188,7 @@ impl Inbox {
             before.abort();
         }
         self.list_request += 1;
-        (self.must_reload_list, self.app.loading) = (false, true);
+        (self.must_reload_list, self.app.is_loading) = (false, true);
         self.net.load_bundles();
         self.list_task = Some(self.net.load_list(self.list_request, self.app.query()));
     }
@@ -221,7 +221,7 @@ impl Inbox {
                 app.add_page(first, page, counts, has_more);
             }
             GatewayEvent::ListFailed { request, reason } if request == self.list_request => {
-                app.loading = false;
+                app.is_loading = false;
                 app.set_status(Style::Red, reason);
             }
             GatewayEvent::Listed { .. } | GatewayEvent::ListFailed { .. } => {}

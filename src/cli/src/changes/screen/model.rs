@@ -26,7 +26,7 @@ pub struct App {
     pub changes: Vec<ListedChange>,
     pub counts: BTreeMap<ChangeState, u64>,
     pub has_more: bool,
-    pub loading: bool,
+    pub is_loading: bool,
     pub is_feed_connected: bool,
     /// The index of the view in [`VIEWS`].
     pub view_index: usize,
@@ -44,9 +44,9 @@ pub struct App {
     pub detail: Option<Detail>,
     /// Shows diffs side by side, or not; `None` lets the width of the screen decide.
     pub prefers_split: Option<bool>,
-    pub unfolded: bool,
+    pub is_unfolded: bool,
     pub prompt: Option<Prompt>,
-    pub help: bool,
+    pub shows_help: bool,
     /// Results of a bulk decision: summary, outcome, and whether it succeeded.
     pub results: Vec<(String, String, bool)>,
     pub status: (String, Style),
@@ -61,7 +61,7 @@ pub struct App {
 
 impl App {
     pub fn new(me: CurrentUser, theme: Theme, now: Timestamp) -> Self {
-        Self { theme, me, now, size: (80, 24), loading: true, ..Self::default() }
+        Self { theme, me, now, size: (80, 24), is_loading: true, ..Self::default() }
     }
 
     /// Shows a message on the status line.
@@ -149,9 +149,9 @@ impl App {
         let change_rows: Vec<usize> =
             (0..self.rows.len()).filter(|at| matches!(self.rows.get(*at), Some(Row::Change(_)))).collect();
         let index = change_rows.partition_point(|at| *at < self.cursor);
-        let exact = change_rows.get(index) == Some(&self.cursor);
+        let is_exact = change_rows.get(index) == Some(&self.cursor);
         // From the heading of a group, one step down is its first change.
-        let to = index.saturating_add_signed(if delta > 0 && !exact { delta - 1 } else { delta });
+        let to = index.saturating_add_signed(if delta > 0 && !is_exact { delta - 1 } else { delta });
         if let Some(at) = change_rows.get(to.min(change_rows.len().saturating_sub(1))) {
             self.cursor = *at;
         }
@@ -168,8 +168,8 @@ impl App {
         self.changes.truncate(MAX_LISTED);
         self.counts = counts;
         self.has_more = more;
-        self.loading = more && self.changes.len() < MAX_LISTED;
-        if !self.loading {
+        self.is_loading = more && self.changes.len() < MAX_LISTED;
+        if !self.is_loading {
             let listed: BTreeSet<&String> = self.changes.iter().map(|entry| &entry.id).collect();
             self.selected.retain(|id| listed.contains(id));
         }
@@ -256,7 +256,8 @@ impl App {
     /// Renders the lines to be drawn, and records which of them the user gets to see.
     pub fn layout(&mut self) {
         let rows = self.body_rows();
-        let layout = DiffLayout { width: usize::from(self.size.0), split: self.is_split(), unfolded: self.unfolded };
+        let layout =
+            DiffLayout { width: usize::from(self.size.0), is_split: self.is_split(), is_unfolded: self.is_unfolded };
         if let Some(detail) = &mut self.detail {
             let minute = self.now.as_second() / 60;
             if detail.layout_key != Some((layout, minute)) {
@@ -275,8 +276,8 @@ impl App {
             if detail.scroll <= detail.lines_seen {
                 detail.lines_seen = detail.lines_seen.max(detail.scroll + rows);
             }
-            let covered = self.help || !self.results.is_empty();
-            if !covered && detail.lines_seen >= detail.required_lines {
+            let is_covered = self.shows_help || !self.results.is_empty();
+            if !is_covered && detail.lines_seen >= detail.required_lines {
                 let change = &detail.change;
                 self.fully_seen.insert(change.id.clone(), (change.version, change.digest.clone()));
             }

@@ -110,9 +110,9 @@ impl GatewayConnection {
                         return net.send(GatewayEvent::ListFailed { request, reason: failure.message }).await;
                     }
                 };
-                let (first, empty) = (loaded_changes == 0, page.changes.is_empty());
+                let (first, is_empty) = (loaded_changes == 0, page.changes.is_empty());
                 loaded_changes += page.changes.len();
-                let has_more = page.next_cursor.is_some() && !empty;
+                let has_more = page.next_cursor.is_some() && !is_empty;
                 net.send(GatewayEvent::Listed { request, first, page: page.changes, counts: page.counts, has_more })
                     .await;
                 if !has_more || loaded_changes >= MAX_LISTED {

@@ -141,9 +141,9 @@ pub fn wrap_words(pieces: &[(String, Style)], width: usize, pad: &Span<'static>)
         });
         // A row has at least one character, even if that does not fit.
         let fits = fits.count().max(1).min(rest.len());
-        let whole = fits == rest.len() || rest.get(fits).is_some_and(|(c, _)| *c == ' ');
+        let is_whole = fits == rest.len() || rest.get(fits).is_some_and(|(c, _)| *c == ' ');
         let space = rest.get(..fits).and_then(|row| row.iter().rposition(|(c, _)| *c == ' ')).filter(|at| *at > 0);
-        let (row, after) = rest.split_at(if whole { fits } else { space.unwrap_or(fits) });
+        let (row, after) = rest.split_at(if is_whole { fits } else { space.unwrap_or(fits) });
         let mut spans = vec![pad.clone()];
         for run in row.chunk_by(|a, b| a.1 == b.1) {
             let style = run.first().map(|(_, style)| *style).unwrap_or_default();
