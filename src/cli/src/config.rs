@@ -224,8 +224,7 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
             out.finish()?;
         }
         let asks = should_ask(client.json, args.yes, Some("a decision on the configuration"))?;
-        if asks && !confirm(&format!("\n{question}?"), "decide")? {
-            print_note("Nothing was decided.");
+        if asks && !confirm(&format!("\n{question}?"), "decide", "Nothing was decided.")? {
             return Ok(Exit::Failed);
         }
         let body = json!({ "digest": waiting.digest, "verdict": verdict });

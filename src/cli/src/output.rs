@@ -318,16 +318,21 @@ pub fn should_ask(json: bool, yes: bool, operation: Option<&str>) -> Result<bool
     }
 }
 
-/// Asks on the terminal; anything but yes means no. `verb` names what --yes would do without asking.
+/// Asks on the terminal; anything but yes means no, which is confirmed with a note. `verb` names what --yes would do without
+/// asking.
 ///
 /// # Errors
 /// Fails if the answer cannot be read.
-pub fn confirm(question: &str, verb: &str) -> Result<bool, Failure> {
+pub fn confirm(question: &str, verb: &str, refusal_note: &str) -> Result<bool, Failure> {
     let answer = read_answer(&format!("{question} [y/N] ")).map_err(|error| {
         let message = format!("your answer cannot be read: {error}; use --yes to {verb} without being asked");
         Failure::new(Exit::Failed, message)
     })?;
-    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    let is_confirmed = matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes");
+    if !is_confirmed {
+        print_note(refusal_note);
+    }
+    Ok(is_confirmed)
 }
 
 /// Asks on the terminal, and returns the line of the answer.

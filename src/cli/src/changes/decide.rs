@@ -96,7 +96,6 @@ impl Decider<'_> {
             return Err(Failure::new(Exit::Failed, message));
         }
         if self.should_confirm && !confirm_decision(self.verdict, &change, self.without_preview)? {
-            print_note("Nothing was decided.");
             return Ok(Exit::Failed);
         }
         let body = serde_json::json!({
@@ -240,7 +239,8 @@ fn confirm_decision(verdict: ReviewVerdict, change: &Change, without_preview: bo
         ReviewVerdict::Approve => "Approve",
         ReviewVerdict::Reject => "Reject",
     };
-    confirm(&format!("\n{action} version {} of this change{qualifier}?", change.version), "decide")
+    let question = format!("\n{action} version {} of this change{qualifier}?", change.version);
+    confirm(&question, "decide", "Nothing was decided.")
 }
 
 #[cfg(test)]

@@ -82,15 +82,13 @@ async fn wait_for_answer(
 ) -> Result<TokenResponse, GrantError> {
     while let Some(Callback { query, page }) = callbacks.recv().await {
         let result = client.redeem_response(request, &query).await;
-        let is_foreign = matches!(result, Err(GrantError::Response(AuthorizationResponseError::OtherRequest)));
+        let (shown_page, is_foreign) = match result {
+            Ok(_) => (SIGNED_IN, false),
+            Err(GrantError::Response(AuthorizationResponseError::OtherRequest)) => (FOREIGN, true),
+            Err(_) => (FAILED, false),
+        };
         // A browser that does not wait for its page misses nothing.
-        let _ = page.send(if is_foreign {
-            FOREIGN
-        } else if result.is_ok() {
-            SIGNED_IN
-        } else {
-            FAILED
-        });
+        let _ = page.send(shown_page);
         if !is_foreign {
             return result;
         }

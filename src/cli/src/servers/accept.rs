@@ -46,8 +46,7 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output)
         print_definitions(&selected_tools, bulk.is_some().then_some(Tool::claimed_effect), out)?;
     }
     let phrase = count_phrase(selected_tools.len(), "this definition", "these {n} definitions");
-    if asks && !confirm(&format!("Accept {phrase}?"), "accept")? {
-        print_note("Nothing was accepted.");
+    if asks && !confirm(&format!("Accept {phrase}?"), "accept", "Nothing was accepted.")? {
         return Ok(Exit::Failed);
     }
     let answer = client.post(&["servers", &args.name, "accept"], &decision_request(&selected_tools)).await?;
@@ -84,8 +83,7 @@ async fn accept_known_reads(client: &Client, args: &AcceptArgs, out: &mut Output
     let phrase = count_phrase(offered_tools.len(), "this definition", "these {n} definitions");
     let question =
         format!("Accept {phrase} of {}, so that reads run without review?", one_line(&known_reads.recipe_set));
-    if asks && !confirm(&question, "accept")? {
-        print_note("Nothing was accepted.");
+    if asks && !confirm(&question, "accept", "Nothing was accepted.")? {
         return Ok(Exit::Failed);
     }
     let answer = client.post(&["servers", &args.name, "accept-known-reads"], &decision_request(&offered_tools)).await?;
@@ -161,8 +159,8 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
         )?;
     }
     let phrase = count_phrase(selected_tools.len(), "this tool", "these {n} tools");
-    if asks && !confirm(&format!("Let {phrase} run without review, whoever calls?"), "allow")? {
-        print_note("Nothing was allowed.");
+    let question = format!("Let {phrase} run without review, whoever calls?");
+    if asks && !confirm(&question, "allow", "Nothing was allowed.")? {
         return Ok(Exit::Failed);
     }
     let mut body = decision_request(&selected_tools);

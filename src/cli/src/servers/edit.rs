@@ -11,7 +11,7 @@ use crate::{
     },
     config::print_lines,
     exit::{Exit, Failure},
-    output::{Output, Style, confirm, one_line, print_note, should_ask},
+    output::{Output, Style, confirm, one_line, should_ask},
     read_input,
 };
 use countersign_config::{
@@ -85,8 +85,7 @@ impl Editor {
             }
             out.finish()?;
         }
-        if asks && !confirm("\nWrite this?", "write the file")? {
-            print_note("Nothing was changed.");
+        if asks && !confirm("\nWrite this?", "write the file", "Nothing was changed.")? {
             return Ok(Exit::Failed);
         }
         self.file.save(&text).map_err(|error| edit_failure(error, &edit.changes.unmasked))?;
