@@ -4,7 +4,6 @@
 //! this name without these comments belongs to somebody else and is never touched.
 
 use std::{
-    fmt::Write as _,
     fs, io,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -295,23 +294,19 @@ fn unit_text(program: &Path, args: &DataArgs, created: &InstalledFiles) -> Resul
     for (flag, path) in [("--config", &args.config), ("--data", &args.data)] {
         if let Some(path) = path {
             let path = std::path::absolute(path).map_err(|error| path_failure("find", path, &error))?;
-            let _ = write!(command, " {flag} {}", quote(&path)?);
+            command.push_str(&format!(" {flag} {}", quote(&path)?));
         }
     }
     // A dollar sign is special in commands only.
     let command = command.replace('$', "$$");
-    let mut text = format!("{MARK}\n");
-    for folder in &created.folders {
-        let _ = writeln!(text, "{FOLDER_COMMENT}{}", folder.display());
-    }
-    if let Some((copy, hash)) = &created.copy {
-        let _ = writeln!(text, "{COPY_COMMENT}{hash} {}", copy.display());
-    }
+    let folders = created.folders.iter().map(|folder| format!("{FOLDER_COMMENT}{}\n", folder.display()));
+    let copy = created.copy.iter().map(|(copy, hash)| format!("{COPY_COMMENT}{hash} {}\n", copy.display()));
+    let comments: String = folders.chain(copy).collect();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = quote(Path::new(&format!("PATH={}", path.to_string_lossy())))?;
-    let _ = write!(
-        text,
-        "
+    Ok(format!(
+        "{MARK}
+{comments}
 [Unit]
 Description=Countersign MCP gateway
 Documentation=https://github.com/countersign/countersign
@@ -330,21 +325,16 @@ UMask=0077
 [Install]
 WantedBy=default.target
 "
-    );
-    Ok(text)
+    ))
 }
 
 /// Quotes a path for a unit.
 fn quote(path: &Path) -> Result<String, Failure> {
-    match path.to_str() {
-        Some(text) if !text.chars().any(char::is_control) => {
-            Ok(format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\"").replace('%', "%%")))
-        }
-        _ => {
-            let message = format!("{} cannot be written in a unit; use a path of plain text", path.display());
-            Err(Failure::new(Exit::Usage, message))
-        }
-    }
+    let text = path.to_str().filter(|text| !text.chars().any(char::is_control)).ok_or_else(|| {
+        let message = format!("{} cannot be written in a unit; use a path of plain text", path.display());
+        Failure::new(Exit::Usage, message)
+    })?;
+    Ok(format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\"").replace('%', "%%")))
 }
 
 /// Creates a folder and those above it, and records which were missing.

@@ -144,11 +144,9 @@ impl DiffWriter {
         let mut left: Vec<Pieces> = old.iter().map(|l| vec![(self.theme.visible_code(&l.text), red)]).collect();
         let mut right: Vec<Pieces> = new.iter().map(|l| vec![(self.theme.visible_code(&l.text), green)]).collect();
         if old.len() == new.len() {
-            for (at, (a, b)) in old.iter().zip(new).enumerate() {
-                if let Some((a, b)) = self.mark_changed_words(&a.text, &b.text)
-                    && let (Some(l), Some(r)) = (left.get_mut(at), right.get_mut(at))
-                {
-                    (*l, *r) = (a, b);
+            for ((old, new), (left, right)) in old.iter().zip(new).zip(left.iter_mut().zip(&mut right)) {
+                if let Some(marked) = self.mark_changed_words(&old.text, &new.text) {
+                    (*left, *right) = marked;
                 }
             }
         }
