@@ -89,12 +89,11 @@ pub fn init(config: &LogConfig, log_file: Option<PathBuf>) -> Result<LogGuard, L
 
 /// Parses a filter. At `info`, the web server's messages about its workers are left out, unless the filter names it.
 fn parse_filter(text: &str) -> Result<EnvFilter, LogError> {
-    const WEB_SERVER: &str = "actix_server";
     let filter = EnvFilter::builder().parse(text)?;
     if text.contains("actix") || filter.max_level_hint() != Some(LevelFilter::INFO) {
         return Ok(filter);
     }
-    Ok(filter.add_directive(format!("{WEB_SERVER}=warn").parse()?))
+    Ok(filter.add_directive("actix_server=warn".parse()?))
 }
 
 /// Replaces the filter that [`init`] set.

@@ -87,6 +87,8 @@ impl From<ProbeError> for NotPassed {
 
 pub(crate) type Outcome<T = ()> = Result<T, NotPassed>;
 
+type CheckFunction = fn(Probe) -> BoxFuture<'static, Outcome>;
+
 /// The pages of the specification in the handshake revisions and in the stateless one, without the revision.
 type SpecPages = (&'static str, &'static str);
 
@@ -104,12 +106,12 @@ pub struct Check {
     revisions: RangeInclusive<&'static str>,
     /// The only transport that has the requirement; `None` means all.
     transport: Option<&'static str>,
-    pub(crate) run: fn(Probe) -> BoxFuture<'static, Outcome>,
+    pub(crate) run: CheckFunction,
 }
 
 impl Check {
     /// Creates a check that applies to the revisions and transports of its group.
-    const fn new(id: &'static str, group: Group, run: fn(Probe) -> BoxFuture<'static, Outcome>) -> Self {
+    const fn new(id: &'static str, group: Group, run: CheckFunction) -> Self {
         let revisions = match group {
             Group::Handshake => OLDEST..=NEWEST_LEGACY,
             Group::Stateless => MODERN_REVISION..=MODERN_REVISION,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Check, Group, Outcome, SpecPages, fail, skip, truncate};
+use super::{Check, CheckFunction, Group, Outcome, SpecPages, fail, skip, truncate};
 use crate::{
     probe::{Probe, ProbeConnection},
     wire::{ProbeError, Wire},
@@ -12,51 +12,44 @@ use crate::{
 
 const PAGE: SpecPages = ("basic/index#messages", "basic/index#messages");
 
+const fn survival_check(id: &'static str, run: CheckFunction) -> Check {
+    Check::new(id, Group::Robustness, run).spec(PAGE)
+}
+
 pub(super) const CHECKS: &[Check] = &[
-    Check::new("robustness/broken-json", Group::Robustness, |probe| Box::pin(check_survival(probe, BROKEN_JSON)))
+    survival_check("robustness/broken-json", |probe| Box::pin(check_survival(probe, BROKEN_JSON)))
         .must("The server survives invalid JSON.")
-        .advice("Catch the parser's errors where messages are read.")
-        .spec(PAGE),
-    Check::new("robustness/invalid-utf-8", Group::Robustness, |probe| Box::pin(check_survival(probe, INVALID_UTF8)))
+        .advice("Catch the parser's errors where messages are read."),
+    survival_check("robustness/invalid-utf-8", |probe| Box::pin(check_survival(probe, INVALID_UTF8)))
         .must("The server survives bytes that are not UTF-8.")
-        .advice("Decode with replacement characters, or answer with an error.")
-        .spec(PAGE),
-    Check::new("robustness/wrong-types", Group::Robustness, |probe| Box::pin(check_survival(probe, WRONG_TYPES)))
+        .advice("Decode with replacement characters, or answer with an error."),
+    survival_check("robustness/wrong-types", |probe| Box::pin(check_survival(probe, WRONG_TYPES)))
         .must("The server survives members of wrong types.")
-        .advice("Check the types of members before you use them.")
-        .spec(PAGE),
-    Check::new("robustness/depth", Group::Robustness, |probe| Box::pin(check_depth(probe)))
+        .advice("Check the types of members before you use them."),
+    survival_check("robustness/depth", |probe| Box::pin(check_depth(probe)))
         .must("The server survives deep nesting.")
-        .advice("Limit the depth of the JSON that you parse.")
-        .spec(PAGE),
-    Check::new("robustness/numbers", Group::Robustness, |probe| Box::pin(check_numbers(probe)))
+        .advice("Limit the depth of the JSON that you parse."),
+    survival_check("robustness/numbers", |probe| Box::pin(check_numbers(probe)))
         .must("The server survives numbers beyond the range of any type.")
-        .advice("Refuse numbers that you cannot represent.")
-        .spec(PAGE),
-    Check::new("robustness/surrogates", Group::Robustness, |probe| Box::pin(check_survival(probe, SURROGATES)))
+        .advice("Refuse numbers that you cannot represent."),
+    survival_check("robustness/surrogates", |probe| Box::pin(check_survival(probe, SURROGATES)))
         .must("The server survives unpaired surrogate escapes.")
-        .advice("Refuse such strings, or replace the surrogates.")
-        .spec(PAGE),
-    Check::new("robustness/duplicate-keys", Group::Robustness, |probe| Box::pin(check_survival(probe, DUPLICATE_KEYS)))
+        .advice("Refuse such strings, or replace the surrogates."),
+    survival_check("robustness/duplicate-keys", |probe| Box::pin(check_survival(probe, DUPLICATE_KEYS)))
         .must("The server survives duplicate keys.")
-        .advice("Use one of them, or refuse the message.")
-        .spec(PAGE),
-    Check::new("robustness/arrays", Group::Robustness, |probe| Box::pin(check_survival(probe, ARRAYS)))
+        .advice("Use one of them, or refuse the message."),
+    survival_check("robustness/arrays", |probe| Box::pin(check_survival(probe, ARRAYS)))
         .must("The server survives arrays, including empty ones.")
-        .advice("Answer with an error if you do not accept batches.")
-        .spec(PAGE),
-    Check::new("robustness/responses", Group::Robustness, |probe| Box::pin(check_survival(probe, RESPONSES)))
+        .advice("Answer with an error if you do not accept batches."),
+    survival_check("robustness/responses", |probe| Box::pin(check_survival(probe, RESPONSES)))
         .must("The server survives responses to no request.")
-        .advice("Ignore responses that you do not wait for.")
-        .spec(PAGE),
-    Check::new("robustness/names", Group::Robustness, |probe| Box::pin(check_names(probe)))
+        .advice("Ignore responses that you do not wait for."),
+    survival_check("robustness/names", |probe| Box::pin(check_names(probe)))
         .must("The server survives names with unusual characters.")
-        .advice("Treat names as opaque strings.")
-        .spec(PAGE),
-    Check::new("robustness/half-open", Group::Robustness, |probe| Box::pin(check_half_open(probe)))
+        .advice("Treat names as opaque strings."),
+    survival_check("robustness/half-open", |probe| Box::pin(check_half_open(probe)))
         .must("The server survives a client that disconnects in the middle of a request.")
-        .advice("Expect connections to end at any time.")
-        .spec(PAGE),
+        .advice("Expect connections to end at any time."),
 ];
 
 const BROKEN_JSON: &[&[u8]] =
