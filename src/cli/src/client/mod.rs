@@ -46,7 +46,7 @@ enum GatewayLocation {
 }
 
 /// The credential of requests.
-enum Credential {
+pub enum Credential {
     Nothing,
     /// A key or an access token.
     Bearer(String),
@@ -101,7 +101,7 @@ pub struct Client {
     gateway: GatewayLocation,
     /// The name of the gateway among stored logins: its public address, without a slash at its end.
     pub name: String,
-    credential: Credential,
+    pub credential: Credential,
     /// Set if answers are printed as JSON.
     pub json: bool,
     /// The maximum wait for a response.
@@ -170,19 +170,6 @@ impl Client {
             json: args.json,
             timeout: REQUEST_TIMEOUT,
         })
-    }
-
-    /// Sends this token with all further requests.
-    pub fn with_token(self, token: String) -> Self {
-        Self { credential: Credential::Bearer(token), ..self }
-    }
-
-    /// Returns the address of the gateway if the user gave it. Otherwise its data directory identifies the gateway.
-    pub const fn explicit_url(&self) -> Option<&Url> {
-        match &self.gateway {
-            GatewayLocation::Explicit(url) => Some(url),
-            GatewayLocation::DataDirectory(_) => None,
-        }
     }
 
     /// Returns the file with the tokens of this user.
@@ -354,7 +341,8 @@ fn variable<'a>(env: &'a Environment, name: &str) -> Result<Option<&'a str>, Fai
     env.var(name).map_err(|_| Failure::new(Exit::Usage, format!("environment variable {name} is not Unicode")))
 }
 
-/// Returns the address of the gateway that the user gave: `--url`, or `COUNTERSIGN_URL`.
+/// Returns the address of the gateway that the user gave: `--url`, or `COUNTERSIGN_URL`. Otherwise its data directory
+/// identifies the gateway.
 pub fn explicit_url(args: &ConnectArgs) -> Result<Option<Url>, Failure> {
     let env = Environment::from_process();
     let url = match &args.url {

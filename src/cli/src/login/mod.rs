@@ -10,7 +10,7 @@ use url::Url;
 use super::{
     args::LoginArgs,
     browser,
-    client::{Client, CurrentUser, stored_logins::StoredLogin},
+    client::{Client, Credential, CurrentUser, explicit_url, stored_logins::StoredLogin},
     exit::{Exit, Failure},
     output::{Output, one_line, print_note},
 };
@@ -31,13 +31,14 @@ pub fn run(args: &LoginArgs, out: &mut Output) -> Result<Exit, Failure> {
 }
 
 async fn sign_in(args: &LoginArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let gateway = Client::without_credential(&args.connect)?;
+    let mut gateway = Client::without_credential(&args.connect)?;
+    let url = explicit_url(&args.connect)?;
     let name = one_line(&gateway.name).into_owned();
     let settings = read_settings(gateway.get(&["sign-in"], &[]).await?.read()?, &name)?;
-    if let Some(url) = gateway.explicit_url() {
+    if let Some(url) = &url {
         check_resource(url, &settings)?;
     }
-    print_note(&describe_request(&name, &settings, gateway.explicit_url().is_some()));
+    print_note(&describe_request(&name, &settings, url.is_some()));
     let client = PublicClient::discover(settings.clone(), gateway.authorities.clone()).await.map_err(failure)?;
     let uses_device = args.device || (!browser::is_available() && client.has_device_grant());
     let tokens = match uses_device {
@@ -46,7 +47,7 @@ async fn sign_in(args: &LoginArgs, out: &mut Output) -> Result<Exit, Failure> {
     };
     let login = StoredLogin::new(settings, tokens, Timestamp::now());
     let logins = gateway.logins()?;
-    let gateway = gateway.with_token(login.access_token.clone());
+    gateway.credential = Credential::Bearer(login.access_token.clone());
     let answer = match gateway.get(&["me"], &[]).await {
         Ok(answer) => answer,
         Err(refusal) => {
