@@ -45,7 +45,7 @@ pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output)
     if !client.json {
         print_definitions(&selected_tools, bulk.is_some().then_some(Tool::claimed_effect), out)?;
     }
-    let phrase = count_phrase(selected_tools.len(), "this definition", "these {n} definitions");
+    let phrase = count_phrase(selected_tools.len(), "definition");
     if asks && !confirm(&format!("Accept {phrase}?"), "accept", "Nothing was accepted.")? {
         return Ok(Exit::Failed);
     }
@@ -80,7 +80,7 @@ async fn accept_known_reads(client: &Client, args: &AcceptArgs, out: &mut Output
     if !client.json {
         print_definitions(&offered_tools, Some(Tool::known_effect), out)?;
     }
-    let phrase = count_phrase(offered_tools.len(), "this definition", "these {n} definitions");
+    let phrase = count_phrase(offered_tools.len(), "definition");
     let question =
         format!("Accept {phrase} of {}, so that reads run without review?", one_line(&known_reads.recipe_set));
     if asks && !confirm(&question, "accept", "Nothing was accepted.")? {
@@ -158,7 +158,7 @@ pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -
             out,
         )?;
     }
-    let phrase = count_phrase(selected_tools.len(), "this tool", "these {n} tools");
+    let phrase = count_phrase(selected_tools.len(), "tool");
     let question = format!("Let {phrase} run without review, whoever calls?");
     if asks && !confirm(&question, "allow", "Nothing was allowed.")? {
         return Ok(Exit::Failed);
@@ -230,9 +230,9 @@ pub(super) fn allow_hint(server: &str) -> String {
     )
 }
 
-/// Returns the phrase for one item or for several items, with the number in place of `{n}`.
-fn count_phrase(n: usize, one: &str, several: &str) -> String {
-    if n == 1 { one.to_owned() } else { several.replace("{n}", &n.to_string()) }
+/// Points to one item or to several items, as in `this tool` or `these 3 tools`.
+fn count_phrase(count: usize, noun: &str) -> String {
+    if count == 1 { format!("this {noun}") } else { format!("these {count} {noun}s") }
 }
 
 /// Joins names of tools and adds the verb in singular or plural.

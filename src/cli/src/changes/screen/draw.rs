@@ -266,9 +266,8 @@ fn hints(app: &App) -> String {
     };
     let rows_below = detail.lines.len().saturating_sub(detail.scroll + app.body_rows());
     let below_hint = if rows_below > 0 { format!(" {} below;", plural(rows_below, "line")) } else { String::new() };
-    if let Some(remaining) =
-        app.undo_time_left(detail.change.run_after).filter(|_| detail.change.state == ChangeState::Approved)
-    {
+    let undo_time = detail.change.run_after.map(|at| at.duration_since(app.now)).filter(|time| time.is_positive());
+    if let Some(remaining) = undo_time.filter(|_| detail.change.state == ChangeState::Approved) {
         return format!("{below_hint} approved: u undoes it, {}s left", remaining.as_secs() + 1);
     }
     let is_barred = app.me.current_approval_barrier(&detail.change, app.now).is_some();

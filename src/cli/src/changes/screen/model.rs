@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 pub use super::types::*;
@@ -294,12 +294,6 @@ impl App {
         {
             self.first_row -= 1;
         }
-    }
-
-    /// Returns how long an approval can still be undone.
-    pub fn undo_time_left(&self, run_after: Option<Timestamp>) -> Option<SignedDuration> {
-        let remaining = run_after?.duration_since(self.now);
-        remaining.is_positive().then_some(remaining)
     }
 
     /// Prompts for a comment on edited arguments, or keeps them as a draft if they are invalid.

@@ -174,21 +174,16 @@ pub enum Grouping {
     /// By the bundles of the gateway.
     #[default]
     Bundle,
-    None,
     Target,
     Tool,
     Principal,
+    None,
 }
 
 impl Grouping {
     pub const fn next(self) -> Self {
-        match self {
-            Self::Bundle => Self::Target,
-            Self::Target => Self::Tool,
-            Self::Tool => Self::Principal,
-            Self::Principal => Self::None,
-            Self::None => Self::Bundle,
-        }
+        let all = [Self::Bundle, Self::Target, Self::Tool, Self::Principal, Self::None];
+        all[(self as usize + 1) % all.len()]
     }
 
     pub const fn name(self) -> &'static str {
