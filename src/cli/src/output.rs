@@ -52,20 +52,16 @@ pub fn verdict_style(verdict: &str) -> Style {
 /// The destination of results. Once its reader has closed the pipe, like `head -1`, it discards what is written. The command
 /// still does all that was requested, and its exit code says how that ended.
 pub struct Output {
-    sink: Sink,
+    // Not locked, because `stdio` hands stdout to the protocol while this value lives.
+    sink: Box<dyn Write>,
+    #[cfg(test)]
+    memory: tests::SharedBuffer,
     is_closed: bool,
     colour: bool,
     /// `true` if the output is a terminal, which obeys control characters.
     pub is_terminal: bool,
     /// The columns of the terminal; `None` elsewhere, where nothing is cut.
     pub width: Option<usize>,
-}
-
-enum Sink {
-    // Not locked, because `stdio` hands stdout to the protocol while this value lives.
-    Stdout(BufWriter<io::Stdout>),
-    #[cfg(test)]
-    Memory(Vec<u8>),
 }
 
 impl Output {
@@ -75,24 +71,16 @@ impl Output {
         let is_terminal = stdout.is_terminal();
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let colour = is_terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb");
-        let width = is_terminal
-            .then(|| rustix::termios::tcgetwinsize(&stdout).ok())
-            .flatten()
-            .map(|size| usize::from(size.ws_col))
-            .filter(|columns| *columns >= 20);
-        Self { sink: Sink::Stdout(BufWriter::new(stdout)), is_closed: false, colour, is_terminal, width }
-    }
-
-    #[cfg(test)]
-    pub fn memory(colour: bool) -> Self {
-        Self { sink: Sink::Memory(Vec::new()), is_closed: false, colour, is_terminal: false, width: None }
-    }
-
-    #[cfg(test)]
-    pub fn contents(&self) -> String {
-        match &self.sink {
-            Sink::Memory(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            Sink::Stdout(_) => String::new(),
+        let size = rustix::termios::tcgetwinsize(&stdout).ok();
+        let width = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns >= 20);
+        Self {
+            sink: Box::new(BufWriter::new(stdout)),
+            #[cfg(test)]
+            memory: tests::SharedBuffer::default(),
+            is_closed: false,
+            colour,
+            is_terminal,
+            width,
         }
     }
 
@@ -101,11 +89,7 @@ impl Output {
         if self.is_closed {
             return Ok(());
         }
-        let written = match &mut self.sink {
-            Sink::Stdout(stdout) => stdout.write_all(text.as_bytes()),
-            #[cfg(test)]
-            Sink::Memory(bytes) => bytes.write_all(text.as_bytes()),
-        };
+        let written = self.sink.write_all(text.as_bytes());
         self.accept_closed_pipe(written)
     }
 
@@ -153,11 +137,7 @@ impl Output {
 
     /// Flushes the buffer.
     pub fn finish(&mut self) -> io::Result<()> {
-        let flushed = match &mut self.sink {
-            Sink::Stdout(stdout) => stdout.flush(),
-            #[cfg(test)]
-            Sink::Memory(_) => Ok(()),
-        };
+        let flushed = self.sink.flush();
         self.accept_closed_pipe(flushed)
     }
 
@@ -309,13 +289,11 @@ pub fn print_note(message: &str) {
 /// Fails if the operation lacks --yes and nobody can be asked.
 pub fn should_ask(json: bool, yes: bool, operation: Option<&str>) -> Result<bool, Failure> {
     let asks = !json && !yes && io::stdin().is_terminal() && io::stdout().is_terminal();
-    match operation {
-        Some(operation) if !asks && !yes => {
-            let message = format!("there is no terminal to ask on, so {operation} needs --yes");
-            Err(Failure::new(Exit::Usage, message))
-        }
-        _ => Ok(asks),
+    if let Some(operation) = operation.filter(|_| !asks && !yes) {
+        let message = format!("there is no terminal to ask on, so {operation} needs --yes");
+        return Err(Failure::new(Exit::Usage, message));
     }
+    Ok(asks)
 }
 
 /// Asks on the terminal; anything but yes means no, which is confirmed with a note. `verb` names what --yes would do without
@@ -379,7 +357,35 @@ pub fn indented(json: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{cell::RefCell, rc::Rc};
+
     use super::*;
+
+    #[derive(Clone, Default)]
+    pub(super) struct SharedBuffer(Rc<RefCell<Vec<u8>>>);
+
+    impl Write for SharedBuffer {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.borrow_mut().write(bytes)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Output {
+        /// Writes to memory, for tests.
+        pub fn memory(colour: bool) -> Self {
+            let memory = SharedBuffer::default();
+            let sink = Box::new(memory.clone());
+            Self { sink, memory, is_closed: false, colour, is_terminal: false, width: None }
+        }
+
+        /// Returns the text that was written to memory.
+        pub fn contents(&self) -> String {
+            String::from_utf8_lossy(&self.memory.0.borrow()).into_owned()
+        }
+    }
 
     #[test]
     fn texts_are_cut_to_columns() {
