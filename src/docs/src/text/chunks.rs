@@ -1,6 +1,8 @@
 //! Cuts a document into chunks, and chunks into passages. Every non-blank line of the body, except a heading with
 //! nothing below it, is in exactly one chunk and in one passage of this chunk, in order.
 
+use pulldown_cmark::HeadingLevel;
+
 use super::{
     budget::{Budget, TooSlowError},
     markdown::{Heading, Markdown},
@@ -57,10 +59,10 @@ struct Section {
 fn split_at_headings(line_count: usize, headings: &[Heading]) -> Vec<Section> {
     let mut all = Vec::new();
     let (mut parent, mut header_path, mut start) = (String::new(), String::new(), 0);
-    for heading in headings.iter().filter(|heading| matches!(heading.level, 2 | 3)) {
+    for heading in headings.iter().filter(|heading| matches!(heading.level, HeadingLevel::H2 | HeadingLevel::H3)) {
         all.push(Section { header_path: std::mem::take(&mut header_path), start, end: heading.line });
         start = heading.line;
-        if heading.level == 2 {
+        if heading.level == HeadingLevel::H2 {
             parent = format!("## {}", heading.text.trim());
             header_path.clone_from(&parent);
         } else {

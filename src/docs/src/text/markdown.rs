@@ -7,8 +7,7 @@ use super::budget::{Budget, TooSlowError};
 /// A heading of the document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Heading {
-    /// From 1 to 6.
-    pub level: u8,
+    pub level: HeadingLevel,
     pub text: String,
     /// The line of the body, from 0.
     pub line: usize,
@@ -51,7 +50,8 @@ pub(super) fn parse(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow
     if total_nesting(body, budget)? > MAX_NESTING {
         return Err(TooSlowError);
     }
-    let starts: Vec<usize> = std::iter::once(0).chain(line_offsets(body)).collect();
+    let starts: Vec<usize> =
+        std::iter::once(0).chain(body.match_indices('\n').map(|(position, _)| position + 1)).collect();
     let line_of = |offset: usize| starts.partition_point(|start| *start <= offset).saturating_sub(1);
     let mut out = Markdown {
         boundaries: vec![true; starts.len()],
@@ -66,7 +66,8 @@ pub(super) fn parse(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow
         budget.step()?;
         match &event {
             Event::Start(tag) => {
-                if depth == 0 && is_unbreakable(tag) {
+                // At this depth there are only blocks, whose lines must stay together.
+                if depth == 0 {
                     let last = line_of(range.end.saturating_sub(1).max(range.start));
                     for is_boundary in out.boundaries.iter_mut().take(last + 1).skip(line_of(range.start) + 1) {
                         budget.step()?;
@@ -79,7 +80,7 @@ pub(super) fn parse(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow
                         if let Some(is_heading) = out.heading_lines.get_mut(line) {
                             *is_heading = true;
                         }
-                        heading = Some(Heading { level: heading_number(*level), text: String::new(), line });
+                        heading = Some(Heading { level: *level, text: String::new(), line });
                     }
                     Tag::Paragraph if depth == 0 && out.first_paragraph.is_none() => paragraph = Some(String::new()),
                     Tag::Link { dest_url, .. } if out.links.len() < MAX_LINKS => out.links.push(dest_url.to_string()),
@@ -163,36 +164,5 @@ fn marker_length(text: &str) -> Option<usize> {
             text.get(position + 2..)?.starts_with("]:").then_some(position + 4)
         }
         _ => None,
-    }
-}
-
-/// Returns the offset of each line but the first.
-fn line_offsets(body: &str) -> impl Iterator<Item = usize> {
-    body.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(position, _)| position + 1)
-}
-
-/// Returns `true` for blocks whose lines must stay together.
-fn is_unbreakable(tag: &Tag<'_>) -> bool {
-    matches!(
-        tag,
-        Tag::Paragraph
-            | Tag::CodeBlock(_)
-            | Tag::Table(_)
-            | Tag::HtmlBlock
-            | Tag::Heading { .. }
-            | Tag::List(_)
-            | Tag::BlockQuote(_)
-            | Tag::FootnoteDefinition(_)
-    )
-}
-
-const fn heading_number(level: HeadingLevel) -> u8 {
-    match level {
-        HeadingLevel::H1 => 1,
-        HeadingLevel::H2 => 2,
-        HeadingLevel::H3 => 3,
-        HeadingLevel::H4 => 4,
-        HeadingLevel::H5 => 5,
-        HeadingLevel::H6 => 6,
     }
 }
