@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{
     budget::{Budget, TooSlowError},
-    chunks::cut_into_chunks,
+    chunks::{Body, cut_into_chunks},
     front_matter::{parse_fields, split_document},
     links,
     markdown::{self, Markdown},
@@ -69,7 +69,10 @@ pub(super) fn parse_with_fields(
         fault: None,
         char_count: text.chars().count(),
         links: links::resolve(path, &markdown.links),
-        chunks: cut_into_chunks(&lines, head.lines().count(), &markdown, budget)?,
+        chunks: cut_into_chunks(
+            &Body { lines: &lines, line_offset: head.lines().count(), markdown: &markdown },
+            budget,
+        )?,
     })
 }
 
