@@ -98,6 +98,13 @@ pub(crate) struct Passage {
     pub text: String,
 }
 
+impl Passage {
+    /// Returns the line numbers for a reference to the passage.
+    pub fn line_range(&self) -> String {
+        format!("lines {}–{}", self.first_line, self.last_line)
+    }
+}
+
 /// The method that ranked the hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

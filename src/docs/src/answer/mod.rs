@@ -116,13 +116,7 @@ fn discarded_answer_note(owner: &str) -> String {
 fn quote_passages(sources: &[Hit]) -> String {
     let quotes = sources.iter().enumerate().map(|(index, source)| {
         let Hit { title, path, passage, .. } = source;
-        let source_line = format!(
-            "{} ({}, lines {}–{})",
-            one_line(title, 200),
-            one_line(path, 200),
-            passage.first_line,
-            passage.last_line
-        );
+        let source_line = format!("{} ({}, {})", one_line(title, 200), one_line(path, 200), passage.line_range());
         let text = shorten(&passage.text, MAX_QUOTE_CHARS);
         let text: Vec<String> = text.lines().map(|line| format!("> {line}")).collect();
         format!("[{}] {source_line}:\n{}", index + 1, text.join("\n"))

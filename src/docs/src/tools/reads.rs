@@ -219,15 +219,9 @@ impl Reader {
             note: (!notes.is_empty()).then(|| notes.join(" ")),
             external_docs_path: scope.external_folder,
         };
-        let cited = sources.iter().enumerate().map(|(position, source)| {
-            let Hit { path, passage, .. } = source;
-            format!(
-                "[{}] {} (lines {}–{})",
-                position + 1,
-                text::one_line(path, MAX_SHOWN_CHARS),
-                passage.first_line,
-                passage.last_line
-            )
+        let cited = sources.iter().enumerate().map(|(position, Hit { path, passage, .. })| {
+            let path = text::one_line(path, MAX_SHOWN_CHARS);
+            format!("[{}] {path} ({})", position + 1, passage.line_range())
         });
         let lines: Vec<String> = std::iter::once(answer).chain(cited).chain(notes).collect();
         result(&lines.join("\n"), &structured)
@@ -421,14 +415,9 @@ fn shorten_warnings(warnings: &[String]) -> Vec<String> {
 fn describe_hit(hit: &Hit) -> String {
     let Hit { path, title, relevance, passage, level, .. } = hit;
     let level = if *level == Level::Standard { String::new() } else { format!(", {level}") };
-    format!(
-        "{} — {} (relevance {relevance:.2}{level}, lines {}–{})\n{}",
-        text::one_line(title, MAX_SHOWN_CHARS),
-        text::one_line(path, MAX_SHOWN_CHARS),
-        passage.first_line,
-        passage.last_line,
-        passage.text
-    )
+    let (title, path) = (text::one_line(title, MAX_SHOWN_CHARS), text::one_line(path, MAX_SHOWN_CHARS));
+    let (lines, text) = (passage.line_range(), &passage.text);
+    format!("{title} — {path} (relevance {relevance:.2}{level}, {lines})\n{text}")
 }
 
 /// Checks that the project has the types.
