@@ -178,16 +178,16 @@ fn document_target(indexed: &IndexedTenant, path: &str) -> Target {
 }
 
 /// Returns the path and text of an existing document.
-fn read_present(project: &Project, indexed: &IndexedTenant, path: &str) -> Result<(String, String), McpError> {
+pub(super) fn read_existing(project: &Project, path: &str) -> Result<(String, String), McpError> {
     let path = project.files().check_path(path)?;
-    let bytes = project.files().read(&path)?.ok_or_else(|| unknown_document_error(&indexed.tenant.project, &path))?;
+    let bytes = project.files().read(&path)?.ok_or_else(|| unknown_document_error(&project.name, &path))?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok((path, text)),
         Err(_) => Err(McpError::new(ErrorKind::FileSystem, "The file is not UTF-8 text.").with("path", path)),
     }
 }
 
-pub(crate) fn unknown_document_error(project: &str, path: &str) -> McpError {
+fn unknown_document_error(project: &str, path: &str) -> McpError {
     McpError::new(
         ErrorKind::DocumentNotFound,
         format!("There is no document {} in {project}.", one_line(path, MAX_SHOWN_CHARS)),
@@ -233,7 +233,7 @@ fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &st
 }
 
 fn plan_promote(project: &Project, indexed: &IndexedTenant, path: &str, to: Level) -> Result<Plan, McpError> {
-    let (path, text) = match read_present(project, indexed, path) {
+    let (path, text) = match read_existing(project, path) {
         Err(error) if error.kind == ErrorKind::DocumentNotFound => {
             return Err(external_error(project, path).unwrap_or(error));
         }

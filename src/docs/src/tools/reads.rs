@@ -235,14 +235,8 @@ impl Reader {
         ctx: &CallContext,
     ) -> Result<ToolResult, McpError> {
         let ResolvedTenant { project, indexed } = resolve_checked_out(&self.library, selector)?;
-        let path = project.files().check_path(path)?;
-        let (project_of_file, file_path) = (Arc::clone(&project), path.clone());
-        let bytes = run_blocking(move || project_of_file.files().read(&file_path))
-            .await?
-            .ok_or_else(|| plan::unknown_document_error(&project.name, &path))?;
-        let text = String::from_utf8(bytes).map_err(|_| {
-            McpError::new(ErrorKind::FileSystem, "The file is not UTF-8 text.").with("path", path.as_str())
-        })?;
+        let (project_of_file, requested_path) = (Arc::clone(&project), path.to_owned());
+        let (path, text) = run_blocking(move || plan::read_existing(&project_of_file, &requested_path)).await?;
         project.refresh(Collection::Docs, vec![path.clone()]).await?;
         let dimensions = match &self.embedder {
             Some(_) => Some(project.embed_now(&path).await?),
