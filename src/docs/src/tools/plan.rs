@@ -46,10 +46,10 @@ pub(crate) struct Plan {
     state: Vec<(&'static str, String)>,
 }
 
-/// The action of a write, with all that it needs.
+/// The action of a write, with all that it needs. `before` is the hash of the file that it replaces, if there is one.
 pub(crate) enum Action {
-    Put { path: String, content: String, before: Option<Hash> },
-    Promote { path: String, text: String, before: Hash, from: Level, to: Level },
+    Put { path: String, text: String, before: Option<Hash> },
+    Promote { path: String, text: String, before: Option<Hash>, from: Level, to: Level },
     Delete(Deletion),
 }
 
@@ -228,7 +228,7 @@ fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &st
         ),
         diff,
         state,
-        action: Action::Put { path, content: content.to_owned(), before: hashed },
+        action: Action::Put { path, text: content.to_owned(), before: hashed },
     })
 }
 
@@ -262,7 +262,7 @@ fn plan_promote(project: &Project, indexed: &IndexedTenant, path: &str, to: Leve
         summary: format!("Change the promotion level of {} from {from} to {to}", document_label(indexed, &path)),
         diff,
         state,
-        action: Action::Promote { text: new_text, path, before, from, to },
+        action: Action::Promote { text: new_text, path, before: Some(before), from, to },
     })
 }
 

@@ -67,12 +67,8 @@ pub(crate) async fn run_write(
 /// Writes or removes the files.
 fn carry_out(action: &Action, project: &Project) -> Result<(), McpError> {
     match action {
-        Action::Put { path, content, before } => {
+        Action::Put { path, text, before } | Action::Promote { path, text, before, .. } => {
             let is_expected = |present: Option<&[u8]>| present.map(hash) == *before;
-            project.files().write(path, content.as_bytes(), &is_expected)
-        }
-        Action::Promote { path, text, before, .. } => {
-            let is_expected = |present: Option<&[u8]>| present.is_some_and(|present| hash(present) == *before);
             project.files().write(path, text.as_bytes(), &is_expected)
         }
         Action::Delete(deletion) => {
