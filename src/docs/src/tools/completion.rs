@@ -122,7 +122,8 @@ pub(crate) async fn complete(
 ) -> Result<Completion, McpError> {
     let context_project = context.get("project").and_then(Value::as_str);
     match (reference, argument) {
-        (CompletionRef::Prompt(name), "type") if name == CAPTURE_PROMPT => {
+        (CompletionRef::Prompt(name), _) if name != CAPTURE_PROMPT => Err(unknown_prompt_error(name)),
+        (CompletionRef::Prompt(_), "type") => {
             // The types of all projects are offered if no project is known yet.
             let chosen_project = project_if_known(library, context_project, ctx)?;
             let all = chosen_project.iter().chain(library.projects().iter().filter(|_| chosen_project.is_none()));
@@ -133,8 +134,8 @@ pub(crate) async fn complete(
             names.dedup();
             Ok(complete_prefix(names, typed))
         }
-        (CompletionRef::Prompt(name), "subject") if name == CAPTURE_PROMPT => Ok(Completion::default()),
-        (CompletionRef::Prompt(name), "project") if name == CAPTURE_PROMPT => Ok(complete_project(library, typed, ctx)),
+        (CompletionRef::Prompt(_), "subject") => Ok(Completion::default()),
+        (CompletionRef::Prompt(_), "project") => Ok(complete_project(library, typed, ctx)),
         (CompletionRef::ResourceTemplate(uri), "project") if uri == TEMPLATE => {
             Ok(complete_project(library, typed, ctx))
         }
@@ -151,7 +152,6 @@ pub(crate) async fn complete(
             })
             .await
         }
-        (CompletionRef::Prompt(name), _) if name != CAPTURE_PROMPT => Err(unknown_prompt_error(name)),
         _ => Err(invalid_params_error(format!("There is no argument {} here.", one_line(argument, 64)))),
     }
 }
