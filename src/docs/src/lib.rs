@@ -95,13 +95,6 @@ impl Docs {
             events,
         }))
     }
-
-    async fn run_read_only(&self, read_call: ReadOnlyCall, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        match read_call {
-            ReadOnlyCall::Refresh { selector, path } => self.reader.refresh(&selector, &path, ctx).await,
-            ReadOnlyCall::DryRun(request) => self.reader.dry_run(request, ctx).await,
-        }
-    }
 }
 
 fn unknown_tool_error(tool: &str) -> McpError {
@@ -145,7 +138,10 @@ impl Provider for Docs {
             "rag_query" => self.reader.ask(arguments, Collection::Docs, ctx).await,
             "rag_query_external" => self.reader.ask(arguments, Collection::External, ctx).await,
             _ => match WritingToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool_error(tool))?? {
-                WritingToolCall::Read(read_call) => self.run_read_only(read_call, ctx).await,
+                WritingToolCall::Read(ReadOnlyCall::Refresh { selector, path }) => {
+                    self.reader.refresh(&selector, &path, ctx).await
+                }
+                WritingToolCall::Read(ReadOnlyCall::DryRun(request)) => self.reader.dry_run(request, ctx).await,
                 WritingToolCall::Write(write) => {
                     run::run_write(&self.reader.library, write, ctx, self.reader.embedder.is_some()).await
                 }
