@@ -42,10 +42,11 @@ use self::{
 };
 use countersign_config::DocsConfig;
 use countersign_domain::changes::Preview;
-use countersign_protocol::{ErrorKind, McpError};
+use countersign_protocol::McpError;
 use countersign_provider::{
     CallContext, Completion, CompletionRef, Module, PresentValues, PromptDef, PromptResult, Provider, ProviderEvent,
-    Report, ResourceDef, ResourceTemplateDef, ResourceText, SessionNotes, ToolDef, ToolResult, text::one_line,
+    Report, ResourceDef, ResourceTemplateDef, ResourceText, SessionNotes, ToolDef, ToolResult,
+    text::unknown_tool_error,
 };
 pub use library::DocsError;
 
@@ -97,10 +98,12 @@ impl Docs {
     }
 }
 
-fn unknown_tool_error(tool: &str) -> McpError {
-    let short_name = one_line(tool, 64).into_owned();
-    McpError::new(ErrorKind::ToolNotFound, format!("The knowledge base has no tool `{short_name}`."))
-        .with("tool", short_name)
+/// Parses a call of a writing tool.
+///
+/// # Errors
+/// `TOOL_NOT_FOUND` for a tool that never writes or does not exist, and the errors of the arguments.
+fn parse_writing_call(tool: &str, arguments: &RawValue) -> Result<WritingToolCall, McpError> {
+    WritingToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool_error("The knowledge base", tool))?
 }
 
 #[async_trait]
@@ -137,7 +140,7 @@ impl Provider for Docs {
             "search_external_docs" => self.reader.search(arguments, Collection::External).await,
             "rag_query" => self.reader.ask(arguments, Collection::Docs, ctx).await,
             "rag_query_external" => self.reader.ask(arguments, Collection::External, ctx).await,
-            _ => match WritingToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool_error(tool))?? {
+            _ => match parse_writing_call(tool, arguments)? {
                 WritingToolCall::Read(ReadOnlyCall::Refresh { selector, path }) => {
                     self.reader.refresh(&selector, &path, ctx).await
                 }
@@ -172,7 +175,7 @@ impl Provider for Docs {
 
     async fn preview(&self, tool: &str, arguments: &RawValue, ctx: &CallContext) -> Result<Preview, McpError> {
         let library = Arc::clone(&self.reader.library);
-        match WritingToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool_error(tool))?? {
+        match parse_writing_call(tool, arguments)? {
             WritingToolCall::Write(write) => {
                 let files_guard = tenant::require_project(&library, write.project())?.lock_files().await;
                 let ctx = ctx.clone();

@@ -13,6 +13,7 @@ use countersign_domain::{
     changes::StateEffect,
     principal::{Principal, Role},
 };
+use countersign_protocol::ErrorKind;
 use countersign_provider::{Meter, Permit};
 
 struct TestDocs {

@@ -12,7 +12,7 @@ use serde_json::{
 
 use super::ToolResult;
 use countersign_domain::changes::visible::escape_hidden;
-use countersign_protocol::McpError;
+use countersign_protocol::{ErrorKind, McpError};
 
 /// Returns the text on one line: line breaks become `⏎`, hidden characters are escaped, and the text is cut after `max`
 /// characters.
@@ -64,6 +64,13 @@ pub fn tool_result(text: &str, structured: &impl Serialize) -> Result<ToolResult
         structured_content: Some(to_raw_value(structured)?),
         is_error: false,
     })
+}
+
+/// Returns the error for a call of a tool that a module does not have. `module` begins its message: `The tracker`.
+#[must_use]
+pub fn unknown_tool_error(module: &str, tool: &str) -> McpError {
+    let short_name = one_line(tool, 64).into_owned();
+    McpError::new(ErrorKind::ToolNotFound, format!("{module} has no tool `{short_name}`.")).with("tool", short_name)
 }
 
 /// Joins the texts of a `content` array. Other kinds of content are represented by their name.

@@ -59,10 +59,10 @@ use self::{
 };
 use countersign_config::TrackerConfig;
 use countersign_domain::changes::Preview;
-use countersign_protocol::{ErrorKind, McpError};
+use countersign_protocol::McpError;
 use countersign_provider::{
     CallContext, List, Module, Permit, PresentValues, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef,
-    ResourceText, ToolDef, ToolResult, schema::parse_arguments,
+    ResourceText, ToolDef, ToolResult, schema::parse_arguments, text::unknown_tool_error,
 };
 use countersign_store::ModuleStorage;
 
@@ -174,9 +174,12 @@ impl Tracker {
     }
 }
 
-fn unknown_tool(tool: &str) -> McpError {
-    let short_name: String = tool.chars().take(64).collect();
-    McpError::new(ErrorKind::ToolNotFound, format!("The tracker has no tool `{short_name}`.")).with("tool", short_name)
+/// Parses a call of a tool that writes.
+///
+/// # Errors
+/// `TOOL_NOT_FOUND` for any other tool, and the errors of the arguments.
+fn parse_write(tool: &str, arguments: &RawValue) -> Result<Write, McpError> {
+    Write::parse(tool, arguments).ok_or_else(|| unknown_tool_error("The tracker", tool))?
 }
 
 #[async_trait]
@@ -207,15 +210,12 @@ impl Provider for Tracker {
             "list_projects" => self.list_projects(arguments, ctx).await,
             "list_issues" => self.list_issues(arguments, ctx).await,
             "search_issues" => self.search(arguments, ctx).await,
-            _ => {
-                let write = Write::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))??;
-                self.write(tool, write, ctx).await
-            }
+            _ => self.write(tool, parse_write(tool, arguments)?, ctx).await,
         }
     }
 
     async fn preview(&self, tool: &str, arguments: &RawValue, ctx: &CallContext) -> Result<Preview, McpError> {
-        let write = Write::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))??;
+        let write = parse_write(tool, arguments)?;
         let workflow = Arc::clone(&self.workflow);
         let read = move |db: Db<'_>| plan::plan(db, &workflow, &write).map(|plan| plan.preview());
         // The old texts of an update or a deletion may be long although the arguments are short.

@@ -33,7 +33,7 @@ use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     Audience, CallContext, Completion, CompletionRef, Module, Provider, ProviderEvent, ResourceDef,
-    ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
+    ResourceTemplateDef, ResourceText, ToolDef, ToolResult, text::unknown_tool_error,
 };
 
 /// Events buffered for a slow receiver; a receiver that lags further reads the state again.
@@ -97,11 +97,6 @@ async fn forward_feed(mut since: u64, feed: Feed, events: broadcast::Sender<Prov
     }
 }
 
-fn unknown_tool(tool: &str) -> McpError {
-    let short_name: String = tool.chars().take(64).collect();
-    McpError::new(ErrorKind::ToolNotFound, format!("The gateway has no tool `{short_name}`.")).with("tool", short_name)
-}
-
 #[async_trait]
 impl Provider for GatewayTools {
     fn name(&self) -> &str {
@@ -134,7 +129,7 @@ impl Provider for GatewayTools {
                 ErrorKind::InvalidRequest,
                 "A plan cannot be proposed here; the session that receives the call does it.",
             )),
-            _ => Err(unknown_tool(tool)),
+            _ => Err(unknown_tool_error("The gateway", tool)),
         }
     }
 
