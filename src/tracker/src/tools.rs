@@ -26,15 +26,6 @@ use super::{
 use countersign_protocol::annotations::ToolAnnotations;
 use countersign_provider::ToolDef;
 
-const READ: ToolAnnotations =
-    ToolAnnotations { read_only_hint: true, destructive_hint: false, idempotent_hint: true, open_world_hint: false };
-/// The annotations of a tool that adds something. Repeating the call adds it again.
-const ADD: ToolAnnotations =
-    ToolAnnotations { read_only_hint: false, destructive_hint: false, idempotent_hint: false, open_world_hint: false };
-/// The annotations of a tool that replaces or deletes something. Repeating the call changes nothing more.
-const SET: ToolAnnotations =
-    ToolAnnotations { read_only_hint: false, destructive_hint: true, idempotent_hint: true, open_world_hint: false };
-
 /// Returns all tools in the order of `tools/list`.
 pub(super) fn tools(workflow: &Workflow) -> Vec<ToolDef> {
     let transitions: String = Status::ALL
@@ -50,7 +41,7 @@ pub(super) fn tools(workflow: &Workflow) -> Vec<ToolDef> {
             "List projects",
             "Lists the tracker's projects by key, with their ids and numbers of issues. With includePeople, it also lists \
              the people to whom issues can be assigned.",
-            READ,
+            ToolAnnotations::READ_ONLY,
         ),
         ToolDef::for_types::<ListIssues, IssuesAnswer>(
             "list_issues",
@@ -58,14 +49,14 @@ pub(super) fn tools(workflow: &Workflow) -> Vec<ToolDef> {
             "Lists issues, newest first, filtered by project, status, type, priority, assignee, parent and words. \
              For the next page, pass the nextCursor of the answer as cursor. Use search_issues to rank issues by relevance \
              and to search comments.",
-            READ,
+            ToolAnnotations::READ_ONLY,
         ),
         ToolDef::for_types::<GetIssue, IssueAnswer>(
             "get_issue",
             "Get issue",
             "Reads all fields of one issue, given by its UUID or its key, and the statuses to which it may move. The \
              argument include adds its newest comments, its children and its history.",
-            READ,
+            ToolAnnotations::READ_ONLY,
         ),
         ToolDef::for_types::<SearchIssues, SearchAnswer>(
             "search_issues",
@@ -73,14 +64,14 @@ pub(super) fn tools(workflow: &Workflow) -> Vec<ToolDef> {
             "Searches the keys, titles, descriptions and comments of issues, and lists the best matches first. The query \
              is plain words, and the last one may be the beginning of a word. If no issue has all words, the answer \
              lists issues with some of them, and partial is true.",
-            READ,
+            ToolAnnotations::READ_ONLY,
         ),
         ToolDef::for_types::<CreateProject, CreatedProject>(
             "create_project",
             "Create project",
             "Creates a project. Its key begins the keys of its issues (CORE-12) and never changes. Without a \
              given key, it is derived from the name.",
-            ADD,
+            ToolAnnotations::ADDING,
         ),
         // The plan checks that a Task has a parent, with a better message than `if`/`then` would give.
         ToolDef::for_types::<CreateIssue, CreatedIssue>(
@@ -88,39 +79,39 @@ pub(super) fn tools(workflow: &Workflow) -> Vec<ToolDef> {
             "Create issue",
             "Creates an Epic, Story, Task or Bug in a project. It starts in Backlog. Its key (such as CORE-12) is \
              assigned when the change is applied. A Task needs a parent that is a Story or an Epic.",
-            ADD,
+            ToolAnnotations::ADDING,
         ),
         ToolDef::for_types::<UpdateIssue, ChangedIssue>(
             "update_issue",
             "Update issue",
             "Changes fields of an issue: title, description, type, priority, estimatedHours, parentId. Fields that are \
              not given stay unchanged. Use update_status for the status, and assign_issue for the assignee.",
-            SET,
+            ToolAnnotations::REPLACING,
         ),
         ToolDef::for_types::<UpdateStatus, ChangedIssue>(
             "update_status",
             "Update status",
             &format!("Moves an issue to another status, as the workflow allows:{transitions}"),
-            SET,
+            ToolAnnotations::REPLACING,
         ),
         ToolDef::for_types::<AssignIssue, ChangedIssue>(
             "assign_issue",
             "Assign issue",
             "Assigns an issue to a person, or to nobody. list_projects with includePeople lists the people and their ids.",
-            SET,
+            ToolAnnotations::REPLACING,
         ),
         ToolDef::for_types::<AddComment, CreatedComment>(
             "add_comment",
             "Add comment",
             "Adds a comment to an issue, in Markdown. You are its author.",
-            ADD,
+            ToolAnnotations::ADDING,
         ),
         ToolDef::for_types::<DeleteIssue, DeletedIssue>(
             "delete_issue",
             "Delete issue",
             "Deletes an issue and its comments permanently. Only its history stays. An issue with children cannot be \
              deleted. To close an issue, use update_status with Done or Cancelled instead.",
-            SET,
+            ToolAnnotations::REPLACING,
         ),
     ];
     for tool in &mut tools {

@@ -22,12 +22,6 @@ use super::{
     },
 };
 
-const READ_ONLY: ToolAnnotations =
-    ToolAnnotations { read_only_hint: true, destructive_hint: false, idempotent_hint: true, open_world_hint: false };
-/// The annotations of a tool that replaces or deletes files. Repeating the call changes nothing more.
-const IDEMPOTENT_WRITE: ToolAnnotations =
-    ToolAnnotations { read_only_hint: false, destructive_hint: true, idempotent_hint: true, open_world_hint: false };
-
 /// Returns all tools in the order of `tools/list`.
 pub(crate) fn tools() -> Vec<ToolDef> {
     let mut tools = vec![
@@ -35,55 +29,55 @@ pub(crate) fn tools() -> Vec<ToolDef> {
             "activate_project",
             "Activate project",
             "Selects the project for later calls of this session, and waits until its documents are indexed. Call it first. Stateless clients pass project_name in each call instead.",
-            READ_ONLY,
+            ToolAnnotations::READ_ONLY,
         ),
         ToolDef::for_types::<TenantSelector, ListedTypes>(
             "list_doc_types",
             "List document types",
             "Lists the document types of the active project, each with its purpose, its folder and the required front matter.",
-            READ_ONLY,
+            ToolAnnotations::READ_ONLY,
         ),
         ToolDef::for_types::<SearchArgs, SearchResults>(
             "semantic_search",
             "Search documents",
             "Finds documents of the active project by their content, best match first, each with its best passage. Use it before you solve a problem that the team may have solved before.",
-            READ_ONLY,
+            ToolAnnotations::READ_ONLY,
         ),
         ToolDef::for_types::<AskArgs, AnsweredQuestion>(
             "rag_query",
             "Ask the documents",
             "Answers a question from the documents of the active project, and cites them with line numbers. The sources always include critical documents unless include_critical is false.",
-            READ_ONLY,
+            ToolAnnotations::READ_ONLY,
         ),
         ToolDef::for_types::<SearchArgs, SearchResults>(
             "search_external_docs",
             "Search reference documentation",
             "Finds pages of the project's read-only reference documentation, best match first, each with its best passage.",
-            READ_ONLY,
+            ToolAnnotations::READ_ONLY,
         ),
         ToolDef::for_types::<AskArgs, AnsweredQuestion>(
             "rag_query_external",
             "Ask the reference documentation",
             "Answers a question from the project's reference documentation, and cites pages with line numbers.",
-            READ_ONLY,
+            ToolAnnotations::READ_ONLY,
         ),
         ToolDef::for_types::<IndexDocumentArgs, IndexedDocument>(
             "index_document",
             "Write or index a document",
             "With content: proposes to create or replace the document; a person sees the diff and decides. The YAML front matter must match the schema of its type (see list_doc_types). Without content: updates the index from the existing file.",
-            IDEMPOTENT_WRITE,
+            ToolAnnotations::REPLACING,
         ),
         ToolDef::for_types::<UpdateLevelArgs, UpdatedLevel>(
             "update_promotion_level",
             "Set promotion level",
             "Proposes another promotion level for a document; a person decides. Critical documents come first in every answer.",
-            IDEMPOTENT_WRITE,
+            ToolAnnotations::REPLACING,
         ),
         ToolDef::for_types::<DeleteDocumentsArgs, DeletedDocuments>(
             "delete_documents",
             "Delete documents",
             "Proposes to delete documents of a project: their files on the checked-out branch, and their index entries on other branches. Without paths, branch_name and path_hash, it deletes all documents. A person sees the list and decides. With dry_run, it only returns the list.",
-            IDEMPOTENT_WRITE,
+            ToolAnnotations::REPLACING,
         ),
     ];
     for tool in &mut tools {

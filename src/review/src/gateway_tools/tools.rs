@@ -22,8 +22,7 @@ pub(super) const MAX_CURSOR_CHARS: usize = 64;
 /// The wait of `wait_for_change` in seconds if the caller names none. It is below the timeout of common clients (60 s).
 const DEFAULT_WAIT_SECONDS: u64 = 45;
 
-const READ_ONLY: ToolAnnotations =
-    ToolAnnotations { read_only_hint: true, destructive_hint: false, idempotent_hint: true, open_world_hint: false };
+const READ_ONLY: ToolAnnotations = ToolAnnotations::READ_ONLY;
 
 /// Returns the longest and the default wait, in seconds.
 pub(super) fn wait_bounds(max_wait: Duration) -> (u64, u64) {
