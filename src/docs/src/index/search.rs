@@ -46,6 +46,13 @@ struct RankedDocument {
     passage: PassageId,
 }
 
+impl RankedDocument {
+    /// Ranks a document by its match of words.
+    fn from_match(document: i64, DocumentMatch { word_match, passage }: DocumentMatch) -> Self {
+        Self { document, order_score: word_match, relevance: score::lexical_relevance(word_match), passage }
+    }
+}
+
 impl Index {
     /// Searches the documents.
     ///
@@ -54,7 +61,11 @@ impl Index {
     pub fn search(&self, query: &Query<'_>) -> Result<SearchResult, IndexError> {
         let cosines = self.cosines(query.vector)?;
         self.read(|conn| {
-            let (mut ranked, ranking) = rank_documents(conn, query, cosines)?;
+            let by_words = rank_by_words(conn, query.text)?;
+            let (mut ranked, ranking) = match cosines {
+                None => (by_words, Ranking::Lexical),
+                Some(cosines) => (fuse_rankings(by_words, &cosines), Ranking::Fused),
+            };
             if let Some(accepted) = matching_documents(conn, query.filter)? {
                 ranked.retain(|ranked| accepted.contains(&ranked.document));
             }
@@ -77,19 +88,13 @@ impl Index {
         }
         let filter = Filter { levels: Some(vec![Level::Critical]), ..filter.clone() };
         self.read(|conn| {
-            let matched = lexical::search(conn, text)?;
-            let mut all: Vec<RankedDocument> = Vec::new();
-            for document in matching_documents(conn, &filter)?.unwrap_or_default() {
-                let matched = matched.get(&document).copied();
-                let DocumentMatch { word_match, passage } = matched
-                    .unwrap_or(DocumentMatch { word_match: 0.0, passage: documents::first_passage_of(document) });
-                all.push(RankedDocument {
-                    document,
-                    order_score: word_match,
-                    relevance: score::lexical_relevance(word_match),
-                    passage,
-                });
-            }
+            let matches = lexical::search(conn, text)?;
+            let rank = |document: i64| {
+                let unmatched = DocumentMatch { word_match: 0.0, passage: documents::first_passage_of(document) };
+                RankedDocument::from_match(document, matches.get(&document).copied().unwrap_or(unmatched))
+            };
+            let documents = matching_documents(conn, &filter)?.unwrap_or_default();
+            let mut all: Vec<RankedDocument> = documents.into_iter().map(rank).collect();
             sort_by_order_score(&mut all);
             all.truncate(limit);
             all.iter().map(|ranked| load_hit(conn, ranked)).collect()
@@ -153,29 +158,9 @@ fn make_relevance_monotonic(ranked: &mut [RankedDocument]) {
     }
 }
 
-/// Ranks all documents that match by words, or by words and semantically if there are cosines.
-fn rank_documents(
-    conn: &Connection,
-    query: &Query<'_>,
-    cosines: Option<Vec<(PassageId, f32)>>,
-) -> rusqlite::Result<(Vec<RankedDocument>, Ranking)> {
-    let words = rank_by_words(conn, query.text)?;
-    Ok(match cosines {
-        None => (words, Ranking::Lexical),
-        Some(cosines) => (fuse_rankings(words, &cosines), Ranking::Fused),
-    })
-}
-
 fn rank_by_words(conn: &Connection, text: &str) -> rusqlite::Result<Vec<RankedDocument>> {
     let matches = lexical::search(conn, text)?.into_iter();
-    let mut ranked: Vec<RankedDocument> = matches
-        .map(|(document, DocumentMatch { word_match, passage })| RankedDocument {
-            document,
-            order_score: word_match,
-            relevance: score::lexical_relevance(word_match),
-            passage,
-        })
-        .collect();
+    let mut ranked: Vec<_> = matches.map(|(document, found)| RankedDocument::from_match(document, found)).collect();
     sort_by_order_score(&mut ranked);
     Ok(ranked)
 }
