@@ -69,14 +69,12 @@ pub(crate) struct DocumentMetadata {
     pub title: String,
     pub summary: String,
     pub doc_type: Option<String>,
-    pub date: Option<String>,
-    pub level: Level,
     pub char_count: usize,
     pub links: Vec<String>,
     pub chunks: usize,
 }
 
-const METADATA_QUERY: &str = "SELECT path, title, summary, doc_type, date, level, char_count, links,
+const METADATA_QUERY: &str = "SELECT path, title, summary, doc_type, char_count, links,
     (SELECT count(*) FROM chunks WHERE document = documents.id) FROM documents";
 
 /// Reads a level, which is stored as its position.
@@ -85,17 +83,15 @@ pub(super) fn read_level(row: &Row<'_>, column: usize) -> rusqlite::Result<Level
 }
 
 fn read_metadata(row: &Row<'_>) -> rusqlite::Result<DocumentMetadata> {
-    let links: String = row.get(7)?;
+    let links: String = row.get(5)?;
     Ok(DocumentMetadata {
         path: row.get(0)?,
         title: row.get(1)?,
         summary: row.get(2)?,
         doc_type: row.get(3)?,
-        date: row.get(4)?,
-        level: read_level(row, 5)?,
-        char_count: row.get(6)?,
+        char_count: row.get(4)?,
         links: serde_json::from_str(&links).unwrap_or_default(),
-        chunks: row.get(8)?,
+        chunks: row.get(6)?,
     })
 }
 
