@@ -19,5 +19,5 @@ mod words;
 
 pub(crate) use documents::{DocumentMetadata, FileStamp, FrontMatterStats};
 pub(crate) use search::{Query, SearchResult};
-pub(crate) use storage::{Index, IndexError};
+pub(crate) use storage::{Index, IndexError, open_derived_data};
 pub(crate) use vectors::{MAX_DIMENSIONS, PassageId, vector_from_bytes, vector_to_bytes};

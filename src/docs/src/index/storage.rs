@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, ffi};
 
 use super::vectors::Matrix;
 use countersign_runtime::files::ensure_private_file;
@@ -111,6 +111,32 @@ impl Index {
         let value = result.map_err(|error| self.database_error(error))?;
         Ok(after_commit(self, value))
     }
+}
+
+/// Opens a file of data that can be derived again. A file that is damaged is recreated.
+///
+/// # Errors
+/// Fails if the file can neither be read nor created.
+pub(crate) fn open_derived_data(path: &Path, schema: &str) -> rusqlite::Result<Connection> {
+    let open = || -> rusqlite::Result<Connection> {
+        // The file is created before SQLite opens it, so that other users can never read it.
+        if let Err(error) = ensure_private_file(path) {
+            tracing::warn!(path = %path.display(), %error, "a file of the knowledge base cannot be created");
+        }
+        let conn = Connection::open(path)?;
+        conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = normal;")?;
+        conn.execute_batch(schema)?;
+        let check: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        match check.as_str() {
+            "ok" => Ok(conn),
+            _ => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(check))),
+        }
+    };
+    open().or_else(|error| {
+        tracing::warn!(path = %path.display(), %error, "a file of the knowledge base cannot be read and is created again");
+        let _ = Index::delete(path);
+        open()
+    })
 }
 
 fn is_beyond_repair(error: &rusqlite::Error) -> bool {

@@ -6,7 +6,10 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, params};
 use sha2::{Digest as _, Sha256};
 
-use crate::{index::Index, model::Tenant};
+use crate::{
+    index::{Index, open_derived_data},
+    model::Tenant,
+};
 use countersign_domain::changes::digest::hex;
 
 /// The table lists the tenants. Its name and that of the file, `shelves.db`, are older than the term tenant, and stay
@@ -36,21 +39,9 @@ impl TenantRegistry {
     /// # Errors
     /// Fails if the list can neither be read nor created.
     pub fn open(folder: &Path) -> rusqlite::Result<Self> {
-        let path = folder.join("shelves.db");
-        let connect = || -> rusqlite::Result<Connection> {
-            let conn = Connection::open(&path)?;
-            conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = normal;")?;
-            conn.execute_batch(SCHEMA)?;
-            conn.query_row("SELECT count(*) FROM shelves", [], |row| row.get::<_, i64>(0))?;
-            Ok(conn)
-        };
-        let connection = connect().or_else(|error| {
-            // The tenants in use are registered again.
-            tracing::warn!(%error, "the list of document indexes cannot be read and is created again");
-            let _ = Index::delete(&path);
-            connect()
-        })?;
-        Ok(Self { folder: folder.to_owned(), connection: Mutex::new(connection) })
+        // The tenants in use are registered again in a list that is recreated.
+        let connection = Mutex::new(open_derived_data(&folder.join("shelves.db"), SCHEMA)?);
+        Ok(Self { folder: folder.to_owned(), connection })
     }
 
     /// Returns the paths of a tenant's index of documents and of its reference documentation.

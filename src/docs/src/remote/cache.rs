@@ -4,11 +4,10 @@
 use std::path::Path;
 
 use parking_lot::Mutex;
-use rusqlite::{Connection, OptionalExtension as _, ffi, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 use sha2::{Digest as _, Sha256};
 
-use crate::index::{Index, vector_from_bytes, vector_to_bytes};
-use countersign_runtime::files::ensure_private_file;
+use crate::index::{open_derived_data, vector_from_bytes, vector_to_bytes};
 
 /// The maximum number of vectors. The least recently used vectors are removed.
 const MAX_VECTORS: usize = 500_000;
@@ -50,12 +49,8 @@ impl VectorCache {
     }
 
     fn with_capacity(path: &Path, capacity: usize) -> rusqlite::Result<Self> {
-        let conn = connect(path).or_else(|error| {
-            tracing::warn!(path = %path.display(), %error, "the cache of embeddings cannot be read and is created again");
-            let _ = Index::delete(path);
-            connect(path)
-        })?;
-        Ok(Self { conn: Mutex::new(conn), written_count: Mutex::default(), capacity })
+        let conn = Mutex::new(open_derived_data(path, SCHEMA)?);
+        Ok(Self { conn, written_count: Mutex::default(), capacity })
     }
 
     /// Returns the cached vector of each key. Errors count as misses.
@@ -113,22 +108,6 @@ impl VectorCache {
         if let Err(error) = write() {
             tracing::warn!(%error, "embeddings could not be cached");
         }
-    }
-}
-
-/// Opens the file, and checks it for damage.
-fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    // The file is created before SQLite opens it, so that other users can never read it.
-    if let Err(error) = ensure_private_file(path) {
-        tracing::warn!(path = %path.display(), %error, "the cache of embeddings cannot be created");
-    }
-    let conn = Connection::open(path)?;
-    conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = normal;")?;
-    conn.execute_batch(SCHEMA)?;
-    let check: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-    match check.as_str() {
-        "ok" => Ok(conn),
-        _ => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(check))),
     }
 }
 
