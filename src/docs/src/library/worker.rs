@@ -22,7 +22,7 @@ use super::{
     files::Files,
     git,
     project::{Project, SyncProgress},
-    synchronize::{FolderIndex, IndexChanges, SyncError},
+    synchronize::FolderIndex,
 };
 use crate::{model::Collection, text::has_markdown_extension};
 
@@ -130,74 +130,25 @@ impl Worker {
     }
 
     fn scan_everything(&mut self) {
-        for position in 0..self.watched.len() {
-            self.synchronize(position);
+        for watched in &mut self.watched {
+            watched.synchronize(&self.project, &self.tasks);
         }
         self.project.finish_first_sync();
     }
 
     /// Scans the touched paths.
     fn scan_touched(&mut self) {
-        for position in 0..self.watched.len() {
-            let Some(watched) = self.watched.get_mut(position) else { continue };
-            if watched.is_replaced() || watched.is_due() {
-                self.synchronize(position);
-                continue;
-            }
-            let TouchedPaths { paths, needs_full_scan } = std::mem::take(&mut *watched.touched.lock());
-            let (collection, folder) = (watched.collection, watched.folder.clone());
-            let documents = if needs_full_scan { None } else { touched_documents(&folder, &paths) };
+        for watched in &mut self.watched {
+            let documents =
+                if watched.is_replaced() || watched.is_due() { None } else { watched.take_touched_documents() };
             match documents {
-                None => self.synchronize(position),
+                None => watched.synchronize(&self.project, &self.tasks),
                 Some(documents) if documents.is_empty() => {}
                 Some(documents) => {
-                    let _ = refresh(&self.project, collection, &documents);
+                    let _ = refresh(&self.project, watched.collection, &documents);
                 }
             }
         }
-    }
-
-    /// Synchronizes the watched folder at a position of the list.
-    fn synchronize(&mut self, position: usize) {
-        let Some(watched) = self.watched.get_mut(position) else { return };
-        // The watch starts before the scan, so that changes during the scan are not missed.
-        watched.watch();
-        *watched.touched.lock() = TouchedPaths::default();
-        let started_at = Instant::now();
-        let collection = watched.collection;
-        if collection == Collection::Docs {
-            self.project.reload_types();
-        }
-        let outcome = self.walk_folder(collection);
-        if let Some(watched) = self.watched.get_mut(position) {
-            (watched.scanned_at, watched.scan_duration) = (Instant::now(), started_at.elapsed());
-        }
-        match outcome {
-            Ok(changes) => self.project.publish_changes(collection, changes),
-            Err(error) => {
-                tracing::warn!(project = %self.project.name, %error, "documents could not be synchronized");
-            }
-        }
-    }
-
-    fn walk_folder(&self, collection: Collection) -> Result<IndexChanges, SyncError> {
-        let (project, tasks) = (&self.project, &self.tasks);
-        project.with_folder_index(collection, |folder_index: &FolderIndex<'_>| {
-            folder_index.synchronize_all(&mut |indexed_documents, total| {
-                project.report_progress(SyncProgress { is_finished: false, indexed_documents, total });
-                // A refresh of single files does not wait for the whole scan.
-                while let Ok(task) = tasks.try_recv() {
-                    match task {
-                        Task::Refresh { collection, paths, reply } => {
-                            let _ = reply.send(refresh(project, collection, &paths));
-                        }
-                        Task::Scan => {}
-                        Task::Stop => return false,
-                    }
-                }
-                !project.is_stopped()
-            })
-        })
     }
 }
 
@@ -215,27 +166,6 @@ fn refresh(project: &Project, collection: Collection, paths: &[String]) -> Resul
             Err(error.to_string())
         }
     }
-}
-
-/// Returns the documents among the touched paths, or `None` if a full scan is needed.
-fn touched_documents(folder: &Path, touched: &HashSet<PathBuf>) -> Option<Vec<String>> {
-    let mut paths = Vec::new();
-    for path in touched {
-        let Some(path) = path.strip_prefix(folder).ok().and_then(Path::to_str) else { continue };
-        if path.starts_with("schemas/") {
-            return None;
-        }
-        if path.split('/').any(|part| part.starts_with('.')) {
-            continue;
-        }
-        match has_markdown_extension(path) {
-            true => paths.push(path.to_owned()),
-            // A missing path may have been a folder.
-            false if fs::symlink_metadata(folder.join(path)).is_ok_and(|metadata| !metadata.is_dir()) => {}
-            false => return None,
-        }
-    }
-    Some(paths)
 }
 
 impl WatchedFolder {
@@ -272,6 +202,64 @@ impl WatchedFolder {
             scanned_at: Instant::now(),
             scan_duration: Duration::ZERO,
         }
+    }
+
+    /// Synchronizes the whole folder. Tasks that arrive meanwhile are done in between.
+    fn synchronize(&mut self, project: &Project, tasks: &Receiver<Task>) {
+        // The watch starts before the scan, so that changes during the scan are not missed.
+        self.watch();
+        *self.touched.lock() = TouchedPaths::default();
+        let started_at = Instant::now();
+        if self.collection == Collection::Docs {
+            project.reload_types();
+        }
+        let mut progress = |indexed_documents, total| {
+            project.report_progress(SyncProgress { is_finished: false, indexed_documents, total });
+            // A refresh of single files does not wait for the whole scan.
+            while let Ok(task) = tasks.try_recv() {
+                match task {
+                    Task::Refresh { collection, paths, reply } => {
+                        let _ = reply.send(refresh(project, collection, &paths));
+                    }
+                    Task::Scan => {}
+                    Task::Stop => return false,
+                }
+            }
+            !project.is_stopped()
+        };
+        let outcome = project.with_folder_index(self.collection, |folder_index: &FolderIndex<'_>| {
+            folder_index.synchronize_all(&mut progress)
+        });
+        (self.scanned_at, self.scan_duration) = (Instant::now(), started_at.elapsed());
+        match outcome {
+            Ok(changes) => project.publish_changes(self.collection, changes),
+            Err(error) => tracing::warn!(project = %project.name, %error, "documents could not be synchronized"),
+        }
+    }
+
+    /// Takes the touched paths, and returns the documents among them, or `None` if a full scan is needed.
+    fn take_touched_documents(&self) -> Option<Vec<String>> {
+        let TouchedPaths { paths: touched, needs_full_scan } = std::mem::take(&mut *self.touched.lock());
+        if needs_full_scan {
+            return None;
+        }
+        let mut paths = Vec::new();
+        for path in touched {
+            let Some(path) = path.strip_prefix(&self.folder).ok().and_then(Path::to_str) else { continue };
+            if path.starts_with("schemas/") {
+                return None;
+            }
+            if path.split('/').any(|part| part.starts_with('.')) {
+                continue;
+            }
+            match has_markdown_extension(path) {
+                true => paths.push(path.to_owned()),
+                // A missing path may have been a folder.
+                false if fs::symlink_metadata(self.folder.join(path)).is_ok_and(|metadata| !metadata.is_dir()) => {}
+                false => return None,
+            }
+        }
+        Some(paths)
     }
 
     fn current_identity(&self) -> Option<(u64, u64)> {
