@@ -128,10 +128,9 @@ impl Files {
     /// # Errors
     /// `FILE_SYSTEM_ERROR`
     pub fn read(&self, path: &str) -> Result<Option<Vec<u8>>, McpError> {
-        match self.attempt_read(path) {
-            Err(error) if error.kind() == IoErrorKind::NotFound => Ok(None),
+        match none_if_missing(self.attempt_read(path)) {
+            Ok(found) => Ok(found.map(|(bytes, _)| bytes)),
             Err(error) => Err(file_error("read", path, &error)),
-            Ok((bytes, _)) => Ok(Some(bytes)),
         }
     }
 
@@ -176,12 +175,10 @@ impl Files {
         }
         // From here on, paths are relative to the open folder, because its own path may lead to another folder later.
         let parent = if parent_path.is_empty() { folder } else { folder.open_dir(parent_path)? };
-        let replaced = match parent.symlink_metadata(name) {
-            Ok(metadata) if metadata.is_file() => Some(metadata),
-            Ok(_) => return Err(Error::new(IoErrorKind::InvalidInput, "something other than a file has this name")),
-            Err(error) if error.kind() == IoErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
+        let replaced = none_if_missing(parent.symlink_metadata(name))?;
+        if replaced.as_ref().is_some_and(|metadata| !metadata.is_file()) {
+            return Err(Error::new(IoErrorKind::InvalidInput, "something other than a file has this name"));
+        }
         let temporary = format!("{}{}{}", TEMPORARY_NAME.0, nanoid::nanoid!(), TEMPORARY_NAME.1);
         let write = || -> std::io::Result<bool> {
             let mut file = create_locked(&parent, &temporary)?;
@@ -191,12 +188,8 @@ impl Files {
             }
             file.write_all(bytes)?;
             file.sync_all()?;
-            let present = match read_within(&parent, name) {
-                Ok((bytes, _)) => Some(bytes),
-                Err(error) if error.kind() == IoErrorKind::NotFound => None,
-                Err(error) => return Err(error),
-            };
-            if !is_expected(present.as_deref()) {
+            let present = none_if_missing(read_within(&parent, name))?;
+            if !is_expected(present.as_ref().map(|(bytes, _)| bytes.as_slice())) {
                 return Ok(false);
             }
             parent.rename(&temporary, &parent, name).map(|()| true)
@@ -239,10 +232,8 @@ impl Files {
     /// Lists the folder without following symbolic links; empty if it does not exist.
     pub fn walk(&self) -> std::io::Result<FolderListing> {
         let mut listing = FolderListing::default();
-        match self.open() {
-            Ok(folder) => self.walk_into(&folder, "", 0, &mut listing)?,
-            Err(error) if error.kind() == IoErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+        if let Some(folder) = none_if_missing(self.open())? {
+            self.walk_into(&folder, "", 0, &mut listing)?;
         }
         listing.files.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(listing)
@@ -313,6 +304,14 @@ impl Files {
     }
 }
 
+/// Returns `None` if the file or folder does not exist.
+fn none_if_missing<T>(result: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == IoErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 /// Returns the error for a root that cannot be opened. A missing root must not look like missing documents, because it does not
 /// mean that they were removed.
 fn missing_root_error(error: Error) -> Error {
@@ -377,13 +376,9 @@ fn sync_folder(folder: &Dir) -> std::io::Result<()> {
 fn reject_links(folder: &Dir, path: &str) -> std::io::Result<()> {
     let ends = path.match_indices('/').map(|(offset, _)| offset).chain([path.len()]);
     for end in ends {
-        match folder.symlink_metadata(path.get(..end).unwrap_or(path)) {
-            Ok(metadata) if metadata.is_symlink() => {
-                return Err(Error::new(IoErrorKind::InvalidInput, "a symbolic link is on its path"));
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(error),
+        let Some(metadata) = none_if_missing(folder.symlink_metadata(path.get(..end).unwrap_or(path)))? else { break };
+        if metadata.is_symlink() {
+            return Err(Error::new(IoErrorKind::InvalidInput, "a symbolic link is on its path"));
         }
     }
     Ok(())
