@@ -118,8 +118,7 @@ impl Plan {
 
     /// Returns the hash of the state that the plan depends on.
     pub fn fingerprint(&self) -> String {
-        let parts: Vec<(&str, &str)> = self.state.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        fingerprint(&parts)
+        fingerprint(&self.state)
     }
 
     /// Creates the plan of a write to an existing issue, which depends on the issue's version.

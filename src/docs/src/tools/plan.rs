@@ -139,8 +139,7 @@ impl Plan {
 
     /// Hashes the state that the plan rests on.
     pub fn fingerprint(&self) -> String {
-        let parts: Vec<(&str, &str)> = self.state.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        fingerprint(&parts)
+        fingerprint(&self.state)
     }
 }
 
