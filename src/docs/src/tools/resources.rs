@@ -62,12 +62,8 @@ pub(crate) async fn list(library: &Arc<Library>, ctx: &CallContext) -> Result<Ve
 /// `RESOURCE_NOT_FOUND` if it is not exactly the URI of a document.
 fn parse_uri(library: &Library, uri: &str) -> Result<(Arc<Project>, String), McpError> {
     let parse = || {
-        let (project, path) = uri
-            .get(..uri.len().min(MAX_URI_BYTES))
-            .filter(|_| uri.len() <= MAX_URI_BYTES)?
-            .strip_prefix(SCHEME)?
-            .split_once('/')?;
-        if path.contains(['?', '#']) {
+        let (project, path) = uri.strip_prefix(SCHEME)?.split_once('/')?;
+        if uri.len() > MAX_URI_BYTES || path.contains(['?', '#']) {
             return None;
         }
         let project = library.project(project)?;
