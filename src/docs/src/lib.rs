@@ -214,28 +214,26 @@ impl Provider for Docs {
 
     fn preview_reads(&self, tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
         let Some(call) = WritingToolCall::parse(tool, arguments) else { return Ok(Vec::new()) };
-        // The preview shows a part of the document's text, as a search does.
-        let search = |selector: &tools::args::TenantSelector, query: &str| {
-            let mut arguments = json!({ "query": query });
-            for (name, value) in [("project_name", &selector.project_name), ("branch_name", &selector.branch_name)] {
-                if let Some(value) = value {
-                    arguments[name] = value.as_str().into();
-                }
-            }
-            vec![("semantic_search", arguments)]
-        };
-        Ok(match call? {
+        let (project, branch, query) = match call? {
             WritingToolCall::Write(
                 WriteCall::Put { selector, path, .. } | WriteCall::Promote { selector, path, .. },
             )
-            | WritingToolCall::Read(ReadOnlyCall::Refresh { selector, path }) => search(&selector, &path),
+            | WritingToolCall::Read(ReadOnlyCall::Refresh { selector, path }) => {
+                (selector.project_name, selector.branch_name, path)
+            }
             WritingToolCall::Write(WriteCall::Delete(request))
             | WritingToolCall::Read(ReadOnlyCall::DryRun(request)) => {
-                let selector =
-                    tools::args::TenantSelector { project_name: Some(request.project), branch_name: request.branch };
-                search(&selector, ANY_QUERY)
+                (Some(request.project), request.branch, ANY_QUERY.to_owned())
             }
-        })
+        };
+        let mut arguments = json!({ "query": query });
+        for (name, value) in [("project_name", project), ("branch_name", branch)] {
+            if let Some(value) = value {
+                arguments[name] = value.into();
+            }
+        }
+        // The preview shows a part of the document's text, as a search does.
+        Ok(vec![("semantic_search", arguments)])
     }
 
     fn events(&self) -> broadcast::Receiver<ProviderEvent> {
