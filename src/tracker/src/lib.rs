@@ -100,10 +100,9 @@ impl Tracker {
         let (events, _) = broadcast::channel(EVENT_CAPACITY);
         let sender = events.clone();
         // Sending fails only if there is no receiver.
-        let announce = move |changed_resources: ChangedResources| {
-            let list_changed = changed_resources.list_changed;
-            if !changed_resources.uris().is_empty() {
-                let _ = sender.send(ProviderEvent::ResourcesUpdated(changed_resources.into_uris()));
+        let announce = move |ChangedResources { uris, list_changed }| {
+            if !uris.is_empty() {
+                let _ = sender.send(ProviderEvent::ResourcesUpdated(uris));
             }
             if list_changed {
                 let _ = sender.send(ProviderEvent::ListChanged(List::Resources));

@@ -63,7 +63,7 @@ fn decode(segment: &str) -> Option<String> {
 /// either.
 #[derive(Debug, Default)]
 pub(super) struct ChangedResources {
-    uris: Vec<String>,
+    pub uris: Vec<String>,
     /// Set if `resources/list` changes too.
     pub list_changed: bool,
 }
@@ -75,26 +75,28 @@ impl ChangedResources {
         }
     }
 
+    /// Adds parts of an entity: those that follow its name in a URI.
+    fn add_parts(&mut self, entities: &str, id: &str, key: &str, parts: &[&str]) {
+        for name in [key, id] {
+            for part in parts {
+                self.add(format!("{SCHEME}{entities}/{name}{part}"));
+            }
+        }
+    }
+
     /// Adds an issue without its comments and history.
     pub fn add_issue_only(&mut self, id: &str, key: &str) {
-        for name in [key, id] {
-            self.add(format!("{SCHEME}issues/{name}"));
-        }
+        self.add_parts("issues", id, key, &[""]);
     }
 
     /// Adds an issue with its history.
     pub fn add_issue(&mut self, id: &str, key: &str) {
-        self.add_issue_only(id, key);
-        for name in [key, id] {
-            self.add(format!("{SCHEME}issues/{name}/history"));
-        }
+        self.add_parts("issues", id, key, &["", "/history"]);
     }
 
     /// Adds the comments of an issue.
     pub fn add_comments(&mut self, id: &str, key: &str) {
-        for name in [key, id] {
-            self.add(format!("{SCHEME}issues/{name}/comments"));
-        }
+        self.add_parts("issues", id, key, &["/comments"]);
     }
 
     /// Adds a parent, which shows the number of its children.
@@ -107,33 +109,11 @@ impl ChangedResources {
     /// Adds a project with its issues and board, and the list of projects, which shows its counts.
     pub fn add_project(&mut self, id: &str, key: &str) {
         self.add(format!("{SCHEME}projects"));
-        for name in [key, id] {
-            for part in ["", "/issues", "/board"] {
-                self.add(format!("{SCHEME}projects/{name}{part}"));
-            }
-        }
+        self.add_parts("projects", id, key, &["", "/issues", "/board"]);
     }
 
     pub fn add_people(&mut self) {
         self.add(format!("{SCHEME}people"));
-    }
-
-    pub fn uris(&self) -> &[String] {
-        &self.uris
-    }
-
-    pub fn into_uris(self) -> Vec<String> {
-        self.uris
-    }
-
-    /// Returns the announcement of changes that are not known, after which clients read the list of resources again.
-    pub fn unknown() -> Self {
-        Self { uris: Vec::new(), list_changed: true }
-    }
-
-    /// Returns the resources that another node announced.
-    pub fn from_announcement(uris: Vec<String>, list_changed: bool) -> Self {
-        Self { uris, list_changed }
     }
 }
 

@@ -124,7 +124,7 @@ impl PostgresDatabase {
     /// announcement.
     fn announce(&self, db: Db<'_>, changed_resources: &ChangedResources) -> DbResult<i64> {
         db.execute("DELETE FROM tracker_touched WHERE at < now() - interval '10 minutes'", &[])?;
-        let uris = serde_json::to_string(changed_resources.uris())?;
+        let uris = serde_json::to_string(&changed_resources.uris)?;
         let sql = "INSERT INTO tracker_touched (gateway, uris, listed) VALUES (?1, ?2, ?3) RETURNING id";
         db.query_one(sql, values![&self.node, &uris, changed_resources.list_changed], |row| row.get(0))
     }
@@ -207,7 +207,8 @@ impl Follower {
             match self.poll() {
                 Ok(()) => {
                     if polled_at.elapsed() > MAX_POLL_GAP {
-                        (self.announce)(ChangedResources::unknown());
+                        // The changes are not known, so clients read the list of resources again.
+                        (self.announce)(ChangedResources { uris: Vec::new(), list_changed: true });
                     }
                     polled_at = Instant::now();
                 }
@@ -227,7 +228,7 @@ impl Follower {
         for (id, node, uris, list_changed) in announcements {
             self.last_id = id;
             if node != self.node {
-                (self.announce)(ChangedResources::from_announcement(serde_json::from_str(&uris)?, list_changed));
+                (self.announce)(ChangedResources { uris: serde_json::from_str(&uris)?, list_changed });
             }
         }
         Ok(())
