@@ -130,7 +130,7 @@ impl Storage {
     ) -> Result<T, McpError> {
         match (kind, &self.0.database) {
             (ReadKind::Slow, _) => self.read_slow(cancel, read).await,
-            (_, Database::Sqlite(file)) => file.read(read),
+            (_, Database::Sqlite(file)) => file.read(None, read),
             (_, Database::Postgres(server)) => server.read(kind, read).await,
         }
     }
@@ -167,7 +167,7 @@ impl Storage {
                     let file = Arc::clone(file);
                     let task = background::spawn_blocking(move || {
                         let _permit = permit;
-                        file.read_until(&stop, read)
+                        file.read(Some(stop), read)
                     });
                     task.await.map_err(|_| internal_error())?
                 }

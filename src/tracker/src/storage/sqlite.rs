@@ -63,33 +63,26 @@ impl SqliteDatabase {
         Ok(Self { path, writer: Mutex::new(writer), readers: Mutex::default() })
     }
 
-    /// Reads in one transaction on this thread.
-    pub fn read<T>(&self, read: impl FnOnce(Db<'_>) -> Result<T, McpError>) -> Result<T, McpError> {
-        self.with_reader(|conn| read(Db::Sqlite(&*conn.unchecked_transaction().map_err(DbError::from)?)))
-    }
-
-    /// Reads in one transaction on this thread, until `stop` is cancelled or [`SLOW_READ_TIMEOUT`] is over.
-    pub fn read_until<T>(
+    /// Reads in one transaction on this thread. If `stop` is given, the read ends once it is cancelled or
+    /// [`SLOW_READ_TIMEOUT`] is over.
+    pub fn read<T>(
         &self,
-        stop: &CancellationToken,
+        stop: Option<CancellationToken>,
         read: impl FnOnce(Db<'_>) -> Result<T, McpError>,
     ) -> Result<T, McpError> {
-        let (stop, deadline) = (stop.clone(), Instant::now() + SLOW_READ_TIMEOUT);
-        let is_over = move || stop.is_cancelled() || Instant::now() > deadline;
-        self.with_reader(|conn| {
-            conn.progress_handler(STEPS_PER_CHECK, Some(is_over)).map_err(DbError::from)?;
-            let result =
-                conn.unchecked_transaction().map_err(|e| DbError::from(e).into()).and_then(|tx| read(Db::Sqlite(&tx)));
-            conn.progress_handler(0, None::<fn() -> bool>).map_err(DbError::from)?;
-            result
-        })
-    }
-
-    /// Lends an idle connection, or else a new one.
-    fn with_reader<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, McpError>) -> Result<T, McpError> {
         let idle = self.readers.lock().pop();
         let mut conn = idle.map_or_else(|| connect(&self.path, true), Ok).map_err(DbError::from)?;
-        let result = read(&mut conn);
+        let is_limited = stop.is_some();
+        if let Some(stop) = stop {
+            let deadline = Instant::now() + SLOW_READ_TIMEOUT;
+            let is_over = move || stop.is_cancelled() || Instant::now() > deadline;
+            conn.progress_handler(STEPS_PER_CHECK, Some(is_over)).map_err(DbError::from)?;
+        }
+        let result =
+            conn.unchecked_transaction().map_err(|e| DbError::from(e).into()).and_then(|tx| read(Db::Sqlite(&tx)));
+        if is_limited {
+            conn.progress_handler(0, None::<fn() -> bool>).map_err(DbError::from)?;
+        }
         let mut readers = self.readers.lock();
         if readers.len() < MAX_IDLE_READERS {
             readers.push(conn);
@@ -224,7 +217,7 @@ mod tests {
     fn readers_cannot_write() {
         let dir = tempfile::tempdir().unwrap();
         let file = SqliteDatabase::open(dir.path(), |_, _| Ok(())).unwrap();
-        let result = file.read(|db| db.execute("DELETE FROM people", &[]).map_err(unwritten_error));
+        let result = file.read(None, |db| db.execute("DELETE FROM people", &[]).map_err(unwritten_error));
         assert_eq!(result.unwrap_err().kind, ErrorKind::StoreUnavailable);
     }
 
@@ -232,7 +225,7 @@ mod tests {
     fn repeated_read_is_prepared_once() {
         let dir = tempfile::tempdir().unwrap();
         let file = SqliteDatabase::open(dir.path(), |_, _| Ok(())).unwrap();
-        let counters = file.read(|db| {
+        let counters = file.read(None, |db| {
             for key in ["CORE-1", "CORE-2", "CORE-3"] {
                 assert!(rows::find_issue(db, &Workflow::default(), &EntityRef::Key(key.into())).unwrap().is_none());
             }
@@ -252,11 +245,11 @@ mod tests {
         let file = SqliteDatabase::open(dir.path(), |_, _| Ok(())).unwrap();
         let cancel = CancellationToken::new();
         let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n";
-        let result = file.read_until(&cancel, |db| {
+        let result = file.read(Some(cancel.clone()), |db| {
             cancel.cancel();
             Ok(db.query_one(endless, &[], |row| row.get::<i64>(0))?)
         });
         assert_eq!(result.unwrap_err().kind, ErrorKind::Timeout);
-        assert!(file.read(|_| Ok(true)).unwrap());
+        assert!(file.read(None, |_| Ok(true)).unwrap());
     }
 }
