@@ -355,6 +355,9 @@ pub(super) fn display_text(text: &str) -> Cow<'_, str> {
     countersign_provider::text::one_line(text, MAX_TITLE_CHARS)
 }
 
+/// The name, the label and the value of a field.
+pub(super) type Field = (&'static str, &'static str, String);
+
 /// The text of one field before and after a write, for the diff and the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FieldChange {
@@ -367,6 +370,11 @@ pub(super) struct FieldChange {
 impl FieldChange {
     pub fn new(field: &'static str, label: &'static str, before: Option<String>, after: Option<String>) -> Self {
         Self { field, label, before, after }
+    }
+
+    /// Returns the change of a field that gets its first value.
+    pub fn added((field, label, value): Field) -> Self {
+        Self::new(field, label, None, Some(value))
     }
 }
 

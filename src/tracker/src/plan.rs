@@ -9,7 +9,7 @@ use super::{
         require_project, with_article,
     },
     db::{Db, DbResult, values},
-    model::{FieldChange, Hours, Issue, Parent, Person, Project, ProjectKey, Status, Uuid, display_text},
+    model::{Field, FieldChange, Hours, Issue, Parent, Person, Project, ProjectKey, Status, Uuid, display_text},
     project_keys,
     rows::{children, find_project, person_label},
     workflow::Workflow,
@@ -160,9 +160,6 @@ impl Plan {
     }
 }
 
-/// The name, the label and the value of a field.
-pub(super) type Field = (&'static str, &'static str, String);
-
 /// Returns the optional fields of an issue that have a value, in the order of the diff.
 fn optional_fields(
     description: &str,
@@ -195,14 +192,6 @@ pub(super) fn issue_fields(db: Db<'_>, issue: &Issue) -> DbResult<Vec<Field>> {
     Ok(fields.into_iter().chain(optional).chain(comments).collect())
 }
 
-fn added_field((field, label, value): Field) -> FieldChange {
-    FieldChange::new(field, label, None, Some(value))
-}
-
-fn removed_field((field, label, value): Field) -> FieldChange {
-    FieldChange::new(field, label, Some(value), None)
-}
-
 fn plan_project_creation(db: Db<'_>, new: &CreateProject) -> Result<Plan, McpError> {
     let key = match &new.key {
         Some(key) => {
@@ -215,9 +204,8 @@ fn plan_project_creation(db: Db<'_>, new: &CreateProject) -> Result<Plan, McpErr
         }
         None => project_keys::derive(db, &new.name)?,
     };
-    let mut changes =
-        vec![added_field(("name", "Name", new.name.to_string())), added_field(("key", "Key", key.to_string()))];
-    changes.extend(optional_fields(&new.description, None, None, None).map(added_field));
+    let fields = [("name", "Name", new.name.to_string()), ("key", "Key", key.to_string())];
+    let optional = optional_fields(&new.description, None, None, None);
     Ok(Plan {
         operation: Operation::Create,
         entity_type: "project",
@@ -226,7 +214,7 @@ fn plan_project_creation(db: Db<'_>, new: &CreateProject) -> Result<Plan, McpErr
         // Creations of projects run one after another, because the key of one may be taken by another.
         lock_key: "tracker:projects".to_owned(),
         summary: format!("Create project “{}” with the key {key}", display_text(&new.name)),
-        field_changes: changes,
+        field_changes: fields.into_iter().chain(optional).map(FieldChange::added).collect(),
         state: vec![("free project key", key.to_string())],
         action: Action::CreateProject { key, new: new.clone() },
     })
@@ -258,7 +246,7 @@ fn plan_issue_creation(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> 
         label: format!("{} (new in {})", display_text(&new.title), project.key),
         lock_key: project.id.to_string(),
         summary: format!("Create {} “{}” in {}", new.kind, display_text(&new.title), project.key),
-        field_changes: fields.into_iter().chain(optional).map(added_field).collect(),
+        field_changes: fields.into_iter().chain(optional).map(FieldChange::added).collect(),
         state: vec![("project", project.id.to_string()), ("project.label", project_label)],
         action: Action::CreateIssue {
             project: Box::new(project),
@@ -411,7 +399,7 @@ fn plan_comment(issue: Issue, comment: &AddComment) -> Plan {
         label: format!("on {}", issue.display_label()),
         lock_key: issue.id.to_string(),
         summary: format!("Comment on {} “{}”", issue.key, display_text(&issue.title)),
-        field_changes: vec![added_field(("content", "Comment", comment.content.to_string()))],
+        field_changes: vec![FieldChange::added(("content", "Comment", comment.content.to_string()))],
         // The version is left out, because a comment stays valid when another field of the issue changes.
         state: vec![("issue", issue.id.to_string()), ("issue.label", issue.label())],
         action: Action::Comment { issue: Box::new(issue), content: comment.content.to_string() },
@@ -429,7 +417,8 @@ fn plan_deletion(db: Db<'_>, issue: Issue) -> Result<Plan, McpError> {
     let sql = "SELECT MAX(id) FROM comments WHERE issue = ?1";
     let last_comment: Option<i64> = db.query_one(sql, values![issue.row], |row| row.get(0))?;
     let comments = issue.comment_count;
-    let changes: Vec<FieldChange> = issue_fields(db, &issue)?.into_iter().map(removed_field).collect();
+    let removed = |(field, label, value): Field| FieldChange::new(field, label, Some(value), None);
+    let changes: Vec<FieldChange> = issue_fields(db, &issue)?.into_iter().map(removed).collect();
     let with_comments = if comments > 0 { format!(" with {}", plural(comments, "comment")) } else { String::new() };
     let summary = format!("Delete {} {} “{}”{with_comments}", issue.kind, issue.key, display_text(&issue.title));
     let action = Action::Delete { issue: Box::new(issue.clone()) };

@@ -4,8 +4,8 @@ use super::{
     db::{Db, DbResult, values},
     history::{Actor, Subject, record},
     inserts::{InsertedIssue, NewIssue, insert_comment, insert_issue, insert_project},
-    model::{FieldChange, Hours, IssueType, Priority, ProjectKey, Status, Time, Uuid},
-    sample_data::{COMMENTS, ISSUES, PEOPLE, PROJECT, SampleComment, SampleIssue},
+    model::{FieldChange, Hours, ProjectKey, Status, Time, Uuid},
+    sample_data::{COMMENTS, ISSUES, PEOPLE, PROJECT, SampleComment},
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -22,55 +22,43 @@ pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
     let (key, name, description) = PROJECT;
     let project_key = ProjectKey(key.to_owned());
     let project = insert_project(db, &project_key, name, description, PEOPLE[0], &start)?;
-    let changes = vec![FieldChange::new("name", "Name", None, Some(name.to_owned()))];
-    record(db, &Subject { project, issue: None }, &actor(PEOPLE[0], 24 * 30), "created", &changes)?;
+    let change = FieldChange::added(("name", "Name", name.to_owned()));
+    record(db, &Subject { project, issue: None }, &actor(PEOPLE[0], 24 * 30), "created", &[change])?;
 
     let mut created_issues: Vec<InsertedIssue> = Vec::new();
     for sample in ISSUES {
-        let SampleIssue {
-            kind,
-            title,
-            status,
-            priority,
-            estimated_hours,
-            parent,
-            reporter,
-            assignee,
-            age_hours,
-            moved_hours_ago,
-            description,
-        } = sample;
+        let reporter = PEOPLE[sample.reporter];
         let new_issue = NewIssue {
             project,
             project_key: &project_key,
-            kind: *kind,
-            title,
-            description,
-            status: *status,
-            priority: *priority,
-            assignee: assignee.map(|index| people[index]),
-            parent: parent.map(|number| created_issues[number - 1].row),
-            estimated_hours: estimated_hours.map(Hours),
+            kind: sample.kind,
+            title: sample.title,
+            description: sample.description,
+            status: sample.status,
+            priority: sample.priority,
+            assignee: sample.assignee.map(|index| people[index]),
+            parent: sample.parent.map(|number| created_issues[number - 1].row),
+            estimated_hours: sample.estimated_hours.map(Hours),
         };
-        let issue = insert_issue(db, &new_issue, PEOPLE[*reporter], &ago(*age_hours))?;
+        let issue = insert_issue(db, &new_issue, reporter, &ago(sample.age_hours))?;
         let subject = Subject { project, issue: Some((&issue.id, &issue.key)) };
-        record(
-            db,
-            &subject,
-            &actor(PEOPLE[*reporter], *age_hours),
-            "created",
-            &creation_changes(*kind, title, *priority),
-        )?;
-        if let Some(index) = assignee {
-            let change = FieldChange::new("assignee", "Assignee", None, Some(PEOPLE[*index].to_owned()));
-            record(db, &subject, &actor(PEOPLE[0], *moved_hours_ago + 1), "assigned", &[change])?;
+        let fields = [
+            ("type", "Type", sample.kind.to_string()),
+            ("title", "Title", sample.title.to_owned()),
+            ("priority", "Priority", sample.priority.to_string()),
+        ];
+        record(db, &subject, &actor(reporter, sample.age_hours), "created", &fields.map(FieldChange::added))?;
+        if let Some(index) = sample.assignee {
+            let change = FieldChange::added(("assignee", "Assignee", PEOPLE[index].to_owned()));
+            record(db, &subject, &actor(PEOPLE[0], sample.moved_hours_ago + 1), "assigned", &[change])?;
         }
-        if *status != Status::Backlog {
-            let actor_index = assignee.unwrap_or(*reporter);
-            let before = Some(previous_status(*status).to_string());
-            let change = FieldChange::new("status", "Status", before, Some(status.to_string()));
-            record(db, &subject, &actor(PEOPLE[actor_index], *moved_hours_ago), "status", &[change])?;
-            db.execute("UPDATE issues SET updated_at = ?2 WHERE id = ?1", values![issue.row, &ago(*moved_hours_ago)])?;
+        if sample.status != Status::Backlog {
+            let mover = sample.assignee.map_or(reporter, |index| PEOPLE[index]);
+            let before = Some(previous_status(sample.status).to_string());
+            let change = FieldChange::new("status", "Status", before, Some(sample.status.to_string()));
+            let mover = actor(mover, sample.moved_hours_ago);
+            record(db, &subject, &mover, "status", &[change])?;
+            db.execute("UPDATE issues SET updated_at = ?2 WHERE id = ?1", values![issue.row, &mover.at])?;
         }
         created_issues.push(issue);
     }
@@ -79,18 +67,10 @@ pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
         let comment_actor = actor(PEOPLE[*author], *age_hours);
         insert_comment(db, issue.row, people[*author], content, &comment_actor)?;
         let subject = Subject { project, issue: Some((&issue.id, &issue.key)) };
-        let change = FieldChange::new("content", "Comment", None, Some((*content).to_owned()));
+        let change = FieldChange::added(("content", "Comment", (*content).to_owned()));
         record(db, &subject, &comment_actor, "commented", &[change])?;
     }
     Ok(())
-}
-
-fn creation_changes(kind: IssueType, title: &str, priority: Priority) -> Vec<FieldChange> {
-    vec![
-        FieldChange::new("type", "Type", None, Some(kind.to_string())),
-        FieldChange::new("title", "Title", None, Some(title.to_owned())),
-        FieldChange::new("priority", "Priority", None, Some(priority.to_string())),
-    ]
 }
 
 /// Returns the status that the history shows before this one.
