@@ -60,8 +60,16 @@ impl Fixture {
     }
 
     pub fn with_config(config: &TrackerConfig) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::in_dir(tempfile::tempdir().unwrap(), config)
+    }
+
+    fn in_dir(dir: TempDir, config: &TrackerConfig) -> Self {
         Self { tracker: Tracker::open(&location_of(dir.path()).module_storage().unwrap(), config).unwrap(), dir }
+    }
+
+    /// Opens the tracker again, as a later start does.
+    pub fn reopen(self, config: &TrackerConfig) -> Self {
+        Self::in_dir(self.dir, config)
     }
 
     /// Calls a tool as `agent-1` without a change, and returns the structured answer.
@@ -102,6 +110,16 @@ impl Fixture {
         assert_eq!(by_preview, by_run);
         assert_eq!(self.dump().await, before, "a refused write changed data");
         by_preview
+    }
+
+    /// Checks that a write is refused because the argument at `pointer` breaks a rule.
+    pub async fn assert_invalid(&self, tool: &str, arguments: Value, pointer: &str, rule: &str) {
+        assert_invalid(&self.assert_refused(tool, arguments).await, pointer, rule);
+    }
+
+    /// Checks that a write is refused because it names an entity that does not exist.
+    pub async fn assert_missing(&self, tool: &str, arguments: Value, entity: &str) {
+        assert_missing(&self.assert_refused(tool, arguments).await, entity);
     }
 
     /// Returns all data that a write can change, as text.

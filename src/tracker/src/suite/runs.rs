@@ -65,8 +65,7 @@ async fn repeated_run_returns_the_first_answer() {
     assert_eq!(t.dump().await, dump);
     assert_eq!(drain_events(&mut events).0, Vec::<String>::new());
     // The answer also survives a restart.
-    let again = Tracker::open(&location_of(t.dir.path()).module_storage().unwrap(), &config(false)).unwrap();
-    let t = Fixture { tracker: again, dir: t.dir };
+    let t = t.reopen(&config(false));
     assert_eq!(t.call_as(&ctx, "add_comment", arguments).await.unwrap(), first);
     assert_eq!(t.dump().await, dump);
 }
@@ -185,8 +184,7 @@ async fn people_of_the_configuration_can_be_assigned() {
     t.call("assign_issue", json!({ "issueId": "CORE-9", "assigneeId": people["people"][0]["id"] })).await.unwrap();
     // A later start adds people and removes nobody.
     config.people = vec!["Ada".into(), "Bo".into()];
-    let again = Tracker::open(&location_of(t.dir.path()).module_storage().unwrap(), &config).unwrap();
-    let t = Fixture { tracker: again, dir: t.dir };
+    let t = t.reopen(&config);
     assert_eq!(t.read("tracker://people").await.unwrap()["people"].as_array().unwrap().len(), 7);
 }
 
@@ -200,8 +198,7 @@ async fn sample_is_created_once() {
     assert!(all > open && open > 5, "{all} {open}");
     t.call("delete_issue", json!({ "issueId": "CORE-9" })).await.unwrap();
     let dump = t.dump().await;
-    let again = Tracker::open(&location_of(t.dir.path()).module_storage().unwrap(), &config(true)).unwrap();
-    let t = Fixture { tracker: again, dir: t.dir };
+    let t = t.reopen(&config(true));
     assert_eq!(t.dump().await, dump, "a later start changes no data");
 }
 

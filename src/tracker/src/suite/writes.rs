@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Fixture, UNKNOWN_ID, assert_invalid, assert_missing, config, to_text};
+use super::{Fixture, UNKNOWN_ID, assert_missing, config, to_text};
 use countersign_domain::changes::{Operation, Preview};
 use countersign_protocol::ErrorKind;
 
@@ -39,16 +39,12 @@ async fn invalid_project_is_refused() {
     assert_eq!(taken.kind, ErrorKind::ToolExecution);
     assert!(taken.message.contains("CORE"));
     for key in ["C", "core", "TOOLONGKEYS", "CO1", "CÖ", ""] {
-        assert_invalid(
-            &t.assert_refused("create_project", json!({ "name": "x", "key": key })).await,
-            "/key",
-            "pattern",
-        );
+        t.assert_invalid("create_project", json!({ "name": "x", "key": key }), "/key", "pattern").await;
     }
-    assert_invalid(&t.assert_refused("create_project", json!({ "name": " " })).await, "/name", "minLength");
-    assert_invalid(&t.assert_refused("create_project", json!({ "name": "x".repeat(101) })).await, "/name", "maxLength");
+    t.assert_invalid("create_project", json!({ "name": " " }), "/name", "minLength").await;
+    t.assert_invalid("create_project", json!({ "name": "x".repeat(101) }), "/name", "maxLength").await;
     let long = json!({ "name": "x", "description": "x".repeat(10_001) });
-    assert_invalid(&t.assert_refused("create_project", long).await, "/description", "maxLength");
+    t.assert_invalid("create_project", long, "/description", "maxLength").await;
     for wrong in [json!({}), json!({ "name": 3 }), json!({ "name": "x", "owner": "me" }), json!([])] {
         assert_eq!(t.assert_refused("create_project", wrong).await.kind, ErrorKind::ValidationFailed);
     }
@@ -148,7 +144,7 @@ async fn invalid_issue_is_refused() {
         (json!({ "status": "Done" }), "/status", "type"),
     ];
     for (changes, pointer, rule) in cases {
-        assert_invalid(&t.assert_refused("create_issue", with(changes)).await, pointer, rule);
+        t.assert_invalid("create_issue", with(changes), pointer, rule).await;
     }
     let missing = t.assert_refused("create_issue", with(json!({ "projectId": UNKNOWN_ID }))).await;
     assert_missing(&missing, "project");
@@ -156,7 +152,7 @@ async fn invalid_issue_is_refused() {
     let missing = t.assert_refused("create_issue", with(json!({ "assigneeId": UNKNOWN_ID }))).await;
     assert_missing(&missing, "person");
     assert_eq!(missing.data["known"][0]["name"], "agent-1");
-    assert_missing(&t.assert_refused("create_issue", with(json!({ "parentId": UNKNOWN_ID }))).await, "issue");
+    t.assert_missing("create_issue", with(json!({ "parentId": UNKNOWN_ID })), "issue").await;
     // The limit counts characters, not bytes.
     t.call("create_issue", with(json!({ "title": "ä".repeat(200) }))).await.unwrap();
 }
@@ -202,51 +198,26 @@ async fn invalid_update_is_refused() {
     let low = t.create_issue(&project, "Story", "Low", Some(&mid)).await;
     let task = t.create_issue(&project, "Task", "Task", Some(&low)).await;
 
-    assert_invalid(&t.assert_refused("update_issue", json!({ "issueId": top })).await, "", "minProperties");
+    t.assert_invalid("update_issue", json!({ "issueId": top }), "", "minProperties").await;
     let same = t.assert_refused("update_issue", json!({ "issueId": top, "title": "Top", "priority": "Medium" })).await;
     assert_eq!(same.kind, ErrorKind::ToolExecution);
     assert!(same.message.contains("Nothing would change"));
     for parent in [&top, &mid, &low] {
-        let cycle = t.assert_refused("update_issue", json!({ "issueId": top, "parentId": parent })).await;
-        assert_invalid(&cycle, "/parentId", "cycle");
+        t.assert_invalid("update_issue", json!({ "issueId": top, "parentId": parent }), "/parentId", "cycle").await;
     }
-    assert_invalid(
-        &t.assert_refused("update_issue", json!({ "issueId": task, "parentId": null })).await,
-        "/parentId",
-        "parent",
-    );
-    assert_invalid(
-        &t.assert_refused("update_issue", json!({ "issueId": mid, "parentId": task })).await,
-        "/parentId",
-        "parent",
-    );
+    t.assert_invalid("update_issue", json!({ "issueId": task, "parentId": null }), "/parentId", "parent").await;
+    t.assert_invalid("update_issue", json!({ "issueId": mid, "parentId": task }), "/parentId", "parent").await;
     // The parent is a Story, which cannot have an Epic as a child.
-    assert_invalid(
-        &t.assert_refused("update_issue", json!({ "issueId": mid, "type": "Epic" })).await,
-        "/parentId",
-        "parent",
-    );
+    t.assert_invalid("update_issue", json!({ "issueId": mid, "type": "Epic" }), "/parentId", "parent").await;
     // The child is a Task, which cannot have a Bug as its parent.
     let children = t.assert_refused("update_issue", json!({ "issueId": low, "type": "Bug" })).await;
     assert_eq!((children.kind, &children.data["children"]), (ErrorKind::ToolExecution, &json!(["CORE-4 (Task)"])));
-    assert_missing(&t.assert_refused("update_issue", json!({ "issueId": UNKNOWN_ID, "title": "x" })).await, "issue");
-    assert_missing(&t.assert_refused("update_issue", json!({ "issueId": "CORE-99", "title": "x" })).await, "issue");
-    assert_missing(&t.assert_refused("update_issue", json!({ "issueId": top, "parentId": UNKNOWN_ID })).await, "issue");
-    assert_invalid(
-        &t.assert_refused("update_issue", json!({ "issueId": "x", "title": "x" })).await,
-        "/issueId",
-        "anyOf",
-    );
-    assert_invalid(
-        &t.assert_refused("update_issue", json!({ "issueId": top, "title": "" })).await,
-        "/title",
-        "minLength",
-    );
-    assert_invalid(
-        &t.assert_refused("update_issue", json!({ "issueId": top, "status": "Done" })).await,
-        "/status",
-        "type",
-    );
+    t.assert_missing("update_issue", json!({ "issueId": UNKNOWN_ID, "title": "x" }), "issue").await;
+    t.assert_missing("update_issue", json!({ "issueId": "CORE-99", "title": "x" }), "issue").await;
+    t.assert_missing("update_issue", json!({ "issueId": top, "parentId": UNKNOWN_ID }), "issue").await;
+    t.assert_invalid("update_issue", json!({ "issueId": "x", "title": "x" }), "/issueId", "anyOf").await;
+    t.assert_invalid("update_issue", json!({ "issueId": top, "title": "" }), "/title", "minLength").await;
+    t.assert_invalid("update_issue", json!({ "issueId": top, "status": "Done" }), "/status", "type").await;
 }
 
 #[tokio::test]
@@ -258,7 +229,7 @@ async fn issue_below_32_levels_is_refused() {
         parent = t.create_issue(&project, "Epic", &depth.to_string(), Some(&parent)).await;
     }
     let deeper = json!({ "projectId": project, "title": "x", "type": "Epic", "parentId": parent });
-    assert_invalid(&t.assert_refused("create_issue", deeper).await, "/parentId", "depth");
+    t.assert_invalid("create_issue", deeper, "/parentId", "depth").await;
 }
 
 #[tokio::test]
@@ -273,15 +244,8 @@ async fn update_status_follows_the_workflow() {
     assert!(illegal.message.contains("Allowed from Backlog: Todo, Cancelled."), "{}", illegal.message);
     let same = t.assert_refused("update_status", json!({ "issueId": issue, "newStatus": "Backlog" })).await;
     assert!(same.message.contains("already in Backlog"));
-    assert_eq!(
-        t.assert_refused("update_status", json!({ "issueId": issue, "newStatus": "Gone" })).await.data["details"]["errors"]
-            [0]["rule"],
-        "type"
-    );
-    assert_missing(
-        &t.assert_refused("update_status", json!({ "issueId": UNKNOWN_ID, "newStatus": "Done" })).await,
-        "issue",
-    );
+    t.assert_invalid("update_status", json!({ "issueId": issue, "newStatus": "Gone" }), "/newStatus", "type").await;
+    t.assert_missing("update_status", json!({ "issueId": UNKNOWN_ID, "newStatus": "Done" }), "issue").await;
 
     let preview = t.preview("update_status", json!({ "issueId": issue, "newStatus": "Todo" })).await.unwrap();
     assert_eq!(preview.summary, "Move CORE-1 “A bug” from Backlog to Todo");
@@ -325,15 +289,9 @@ async fn issue_is_assigned_and_unassigned() {
     let nobody = json!({ "issueId": "CORE-8", "assigneeId": null });
     assert_eq!(t.call("assign_issue", nobody.clone()).await.unwrap()["issue"]["assignee"], Value::Null);
     assert!(t.assert_refused("assign_issue", nobody).await.message.contains("no assignee"));
-    assert_missing(
-        &t.assert_refused("assign_issue", json!({ "issueId": "CORE-8", "assigneeId": UNKNOWN_ID })).await,
-        "person",
-    );
-    assert_invalid(&t.assert_refused("assign_issue", json!({ "issueId": "CORE-8" })).await, "/assigneeId", "required");
-    assert_missing(
-        &t.assert_refused("assign_issue", json!({ "issueId": "CORE-99", "assigneeId": null })).await,
-        "issue",
-    );
+    t.assert_missing("assign_issue", json!({ "issueId": "CORE-8", "assigneeId": UNKNOWN_ID }), "person").await;
+    t.assert_invalid("assign_issue", json!({ "issueId": "CORE-8" }), "/assigneeId", "required").await;
+    t.assert_missing("assign_issue", json!({ "issueId": "CORE-99", "assigneeId": null }), "issue").await;
 }
 
 #[tokio::test]
@@ -380,19 +338,11 @@ async fn comment_author_is_the_caller() {
     // Its first write adds a principal to the people.
     assert!(to_text(&created["comment"]["authorId"]).len() == 36);
 
-    assert_invalid(
-        &t.assert_refused("add_comment", json!({ "issueId": issue, "content": "" })).await,
-        "/content",
-        "minLength",
-    );
-    assert_invalid(
-        &t.assert_refused("add_comment", json!({ "issueId": issue, "content": " \t\n" })).await,
-        "/content",
-        "minLength",
-    );
+    t.assert_invalid("add_comment", json!({ "issueId": issue, "content": "" }), "/content", "minLength").await;
+    t.assert_invalid("add_comment", json!({ "issueId": issue, "content": " \t\n" }), "/content", "minLength").await;
     let long = json!({ "issueId": issue, "content": "x".repeat(65_537) });
-    assert_invalid(&t.assert_refused("add_comment", long).await, "/content", "maxLength");
-    assert_missing(&t.assert_refused("add_comment", json!({ "issueId": UNKNOWN_ID, "content": "x" })).await, "issue");
+    t.assert_invalid("add_comment", long, "/content", "maxLength").await;
+    t.assert_missing("add_comment", json!({ "issueId": UNKNOWN_ID, "content": "x" }), "issue").await;
 }
 
 #[tokio::test]
@@ -404,7 +354,7 @@ async fn deletion_keeps_only_history() {
     t.call("add_comment", json!({ "issueId": task, "content": "zebra" })).await.unwrap();
     let parent = t.assert_refused("delete_issue", json!({ "issueId": story })).await;
     assert_eq!((parent.kind, &parent.data["children"]), (ErrorKind::ToolExecution, &json!(["CORE-2"])));
-    assert_missing(&t.assert_refused("delete_issue", json!({ "issueId": UNKNOWN_ID })).await, "issue");
+    t.assert_missing("delete_issue", json!({ "issueId": UNKNOWN_ID }), "issue").await;
 
     let preview = t.preview("delete_issue", json!({ "issueId": task })).await.unwrap();
     assert_eq!(preview.operation, Operation::Delete);
