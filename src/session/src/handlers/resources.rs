@@ -22,15 +22,14 @@ use countersign_exchange::{
     reply::{CacheHint, Reply},
     state::Cancellation,
 };
-use countersign_protocol::{ErrorKind, McpError, Revision, envelope::Request, params};
+use countersign_protocol::{ErrorKind, McpError, envelope::Request, params};
 use countersign_provider::{CallContext, Provider as _, ResourceDef};
 use countersign_routing::{
     RouteTable, RouteTarget,
     actor::{Subscribe, Unsubscribe},
     list_entries::{ResourceRoute, TemplateRoute},
-    module_entries,
 };
-use countersign_upstream::{ListKinds, Upstream};
+use countersign_upstream::ListKinds;
 
 /// The bytes that a subscription takes in addition to its URI.
 const SUBSCRIPTION_BYTES: usize = 512;
@@ -66,39 +65,27 @@ pub async fn list(
     let context = exchange.call_context(cancel, None);
     let filter = ListFilter::for_requester(exchange, table);
     let mut own_by_server = own_resources_by_server(table, limits, &context).await;
-    let mut items: Vec<ListedResource<'_>> = Vec::new();
+    let mut items: Vec<Arc<ResourceRoute>> = Vec::new();
     let mut upstream_routes = table.resources().iter().peekable();
     for provider in table.providers() {
+        let is_shown = |def: &ResourceDef| filter.shows(provider, Subject::Resource(&def.uri));
+        let to_route = |def| Arc::new(ResourceRoute::new(provider.clone(), def));
         if let Some(upstream) = provider.upstream() {
             while let Some(route) = upstream_routes.next_if(|route| route.provider.is_same_provider(provider)) {
-                if filter.shows(provider, Subject::Resource(&route.def.uri)) {
-                    items.push(ListedResource::Routed(route));
+                if is_shown(&route.def) {
+                    items.push(Arc::clone(route));
                 }
             }
-            if let Some(own_resources) = own_by_server.remove(&upstream.config.name) {
-                // What another provider would answer is not listed.
-                let is_served =
-                    |uri: &str| table.provider_for_uri(uri).is_some_and(|owner| owner.is_same_provider(provider));
-                let shown_resources = own_resources
-                    .into_iter()
-                    .filter(|def| is_served(&def.uri) && filter.shows(provider, Subject::Resource(&def.uri)));
-                let entry = |def: ResourceDef| ListedResource::Written {
-                    uri: def.uri.clone(),
-                    text: ResourceRoute::new(provider.clone(), def).list_entry(revision).to_owned(),
-                };
-                items.extend(shown_resources.map(entry));
-            }
+            // What another provider would answer is not listed.
+            let is_served = |def: &ResourceDef| {
+                table.provider_for_uri(&def.uri).is_some_and(|owner| owner.is_same_provider(provider))
+            };
+            let own_resources = own_by_server.remove(&upstream.config.name).into_iter().flatten();
+            items.extend(own_resources.filter(|def| is_served(def) && is_shown(def)).map(to_route));
             continue;
         }
         match limits.with_timeout(provider.as_provider().resources(&context)).await {
-            Ok(resources) => {
-                let shown_resources = resources.iter().filter(|r| filter.shows(provider, Subject::Resource(&r.uri)));
-                let entry = |r: &ResourceDef| ListedResource::Written {
-                    uri: r.uri.clone(),
-                    text: module_entries::resource_entry(serde_json::to_value(r), revision),
-                };
-                items.extend(shown_resources.map(entry));
-            }
+            Ok(resources) => items.extend(resources.into_iter().filter(is_shown).map(to_route)),
             // The failure of one provider must not hide the resources of the others. Cursors of the list that had them
             // are refused.
             Err(error) => {
@@ -106,8 +93,8 @@ pub async fn list(
             }
         }
     }
-    let json =
-        render_page("resources", &items, ListedResource::uri, |item| item.text(revision), params.cursor.as_deref())?;
+    let cursor = params.cursor.as_deref();
+    let json = render_page("resources", &items, |route| &route.def.uri, |route| route.list_entry(revision), cursor)?;
     Ok(Reply::new(json).with_cache_hint(CacheHint::LIVE))
 }
 
@@ -120,7 +107,8 @@ async fn own_resources_by_server(
 ) -> HashMap<String, Vec<ResourceDef>> {
     let upstreams = table.providers().iter().filter_map(RouteTarget::upstream);
     let reads = upstreams.filter(|upstream| upstream.has_personal_accounts()).map(|upstream| async move {
-        match limits.with_timeout(own_resources(upstream, context)).await {
+        let read = async { upstream.for_principal(&context.principal).await?.resources(context).await };
+        match limits.with_timeout(read).await {
             Ok(resources) => Some((upstream.config.name.clone(), resources)),
             // Often the person has not connected.
             Err(error) => {
@@ -130,37 +118,6 @@ async fn own_resources_by_server(
         }
     });
     futures_util::future::join_all(reads).await.into_iter().flatten().collect()
-}
-
-/// Returns the resources of the caller's own account at a server.
-///
-/// # Errors
-/// The errors of [`Upstream::for_principal`], for example if the person has not connected the server.
-async fn own_resources(upstream: &Arc<Upstream>, context: &CallContext) -> Result<Vec<ResourceDef>, McpError> {
-    let own_upstream = upstream.for_principal(&context.principal).await?;
-    own_upstream.resources(context).await
-}
-
-/// One entry of the list: a text that was written for this request, or a route of an upstream.
-enum ListedResource<'a> {
-    Written { uri: String, text: String },
-    Routed(&'a ResourceRoute),
-}
-
-impl ListedResource<'_> {
-    fn uri(&self) -> &str {
-        match self {
-            Self::Written { uri, .. } => uri,
-            Self::Routed(route) => &route.def.uri,
-        }
-    }
-
-    fn text(&self, revision: Revision) -> &str {
-        match self {
-            Self::Written { text, .. } => text,
-            Self::Routed(route) => route.list_entry(revision),
-        }
-    }
 }
 
 /// Answers `resources/templates/list`.
