@@ -169,14 +169,9 @@ pub(super) fn is_plan_tool(route: &ToolRoute) -> bool {
     route.def.self_service && route.def.name == PROPOSE_PLAN && route.provider.is_module()
 }
 
-/// Returns `true` if the call names a plan, valid or not.
-pub(super) fn is_step_of_plan(request: &Request<'_>) -> bool {
-    request.outlined_params().meta.is_some_and(|meta| meta.member(keys::PLAN).is_some())
-}
-
-/// Returns `true` if the call has an idempotency key, valid or not.
-pub(super) fn has_idempotency_key(request: &Request<'_>) -> bool {
-    request.outlined_params().meta.is_some_and(|meta| meta.member(keys::IDEMPOTENCY_KEY).is_some())
+/// Returns `true` if the `_meta` of a call has this member, valid or not.
+pub(super) fn has_meta(request: &Request<'_>, key: &str) -> bool {
+    request.outlined_params().meta.is_some_and(|meta| meta.member(key).is_some())
 }
 
 /// Returns the `requestState` of a call that its stateless client has repeated.

@@ -17,8 +17,8 @@ use super::{
     },
     tasks,
     tool_call::{
-        ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, continues_change, find_route, has_idempotency_key,
-        is_plan_tool, is_step_of_plan, pending_reply, request_state,
+        ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, continues_change, find_route, has_meta, is_plan_tool,
+        pending_reply, request_state,
     },
     upstream_wait::RouteFinder,
 };
@@ -38,7 +38,7 @@ use countersign_protocol::{
     McpError,
     envelope::Request,
     json::{MemberEdit, member},
-    params,
+    params::{self, keys},
 };
 use countersign_review::gateway_tools::{change_result, change_result_with_hint};
 use countersign_routing::{RouteTable, ToolRoute, validate};
@@ -136,7 +136,7 @@ async fn answer_call(
         let outcome = Box::pin(plans::propose_plan(scope, &mut finder, &route, arguments, key)).await;
         return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
     }
-    if is_step_of_plan(request) || (call_plan.is_retry && continues_change(exchange, request, &route)) {
+    if has_meta(request, keys::PLAN) || (call_plan.is_retry && continues_change(exchange, request, &route)) {
         return Box::pin(propose_step_or_resume(scope, request, &route)).await;
     }
     if is_module && call_plan.wants_task && !route.ruling.may_review() {
@@ -280,7 +280,7 @@ async fn determine_next_step(
         }
         Err(error) => return failure_reply(exchange, route, error).map(NextStep::Answer),
     };
-    if has_idempotency_key(request)
+    if has_meta(request, keys::IDEMPOTENCY_KEY)
         && let Some(reply) = Box::pin(answer_repeat(scope, request, route)).await?
     {
         return Ok(NextStep::Answer(reply));
