@@ -23,7 +23,7 @@ use countersign_protocol::{
     params::keys,
     task,
 };
-use countersign_provider::ToolResult;
+use countersign_provider::{CallContext, ToolResult};
 use countersign_review::{
     PlanAnnouncement,
     gateway_tools::{PROPOSE_PLAN, change_result},
@@ -117,6 +117,14 @@ pub struct ToolCallScope<'a> {
     pub table: &'a RouteTable,
     pub runner: &'a CallRunner,
     pub reviews: &'a Arc<Reviews>,
+}
+
+impl ToolCallScope<'_> {
+    /// Returns the context of the calls that a preview makes, whose time is charged to the principal.
+    pub(super) fn preview_context(&self) -> CallContext {
+        let meter = Some(self.runner.limiter.meter(&self.exchange.identity.principal));
+        CallContext { meter, ..self.exchange.call_context(self.cancel, None) }
+    }
 }
 
 /// The outcome of a call that the gateway runs or puts under review.

@@ -25,7 +25,7 @@ use countersign_domain::{
 };
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel};
-use countersign_provider::{CallContext, ProgressSink, previews};
+use countersign_provider::{ProgressSink, previews};
 use countersign_review::{CallIdentity, Proposal};
 use countersign_routing::ToolRoute;
 use countersign_runtime::background;
@@ -252,14 +252,12 @@ async fn propose(
     arguments: &RawValue,
     call: &ToolCall<'_>,
 ) -> Result<Arc<Change>, McpError> {
-    let ToolCallScope { exchange, cancel, runner, reviews, .. } = scope;
+    let ToolCallScope { exchange, runner, reviews, .. } = scope;
     let JudgedCall { route, decision, .. } = judged;
     if let Some(change) = find_repeated(scope, call, route, arguments).await? {
         return Ok(change);
     }
-    let meter = Some(runner.limiter.meter(&exchange.identity.principal));
-    let context = CallContext { meter, ..exchange.call_context(cancel, None) };
-    let provider = route.provider.provider();
+    let (provider, context) = (route.provider.provider(), scope.preview_context());
     let preview = previews::preview(&reviews.directory, &provider, &route.def.name, arguments, &context);
     let preview = runner.limits.with_timeout(preview).await?;
     if decision.terms.on_failed_preview.returns(&preview.note) {
@@ -272,17 +270,16 @@ async fn propose(
         stated_reason: call.reason.as_deref().map(str::to_owned),
         ..new_proposal(route, exchange.proposer(), arguments, preview, decision, reviews.expire_after)
     };
-    // The change is stored in the background, even if the client disconnects meanwhile.
     let changes = reviews.changes.clone();
-    let stored = background::spawn_with_result(async move { changes.propose(proposal).await }).await;
-    let change = stored.map_err(|_| not_stored_error())??;
+    let change = store(async move { changes.propose(proposal).await }).await?;
     log_created(exchange, &change);
     Ok(change)
 }
 
-/// Returns the error for a change whose task of storing it ended without a result.
-fn not_stored_error() -> McpError {
-    McpError::new(ErrorKind::Internal, "the change could not be stored")
+/// Stores changes in the background, even if the client disconnects meanwhile.
+async fn store<T: 'static>(storing: impl Future<Output = Result<T, McpError>> + 'static) -> Result<T, McpError> {
+    let stored = background::spawn_with_result(storing).await;
+    stored.map_err(|_| McpError::new(ErrorKind::Internal, "the change could not be stored"))?
 }
 
 /// Tells the client that a change was created.

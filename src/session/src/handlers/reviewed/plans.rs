@@ -13,7 +13,7 @@ use super::{
     },
     find_repeated,
     finished_call::FinishedCall,
-    log_created, new_proposal, not_stored_error, return_failing_call,
+    log_created, new_proposal, return_failing_call, store,
 };
 use crate::policy::{self, Counting, JudgedCall};
 use countersign_domain::{
@@ -26,13 +26,12 @@ use countersign_domain::{
 };
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, arguments};
-use countersign_provider::{CallContext, previews};
+use countersign_provider::previews;
 use countersign_review::{
     CallIdentity, PlanAnnouncement, Proposal,
     gateway_tools::{ProposePlanArgs, plan_result},
 };
 use countersign_routing::{ToolRoute, validate};
-use countersign_runtime::background;
 
 /// Proposes all calls of a plan. If one of them is refused, nothing is stored. The idempotency key becomes that of the first step.
 ///
@@ -81,12 +80,8 @@ pub(in crate::handlers) async fn propose_plan(
     if let Some(first) = proposals.first_mut() {
         first.idempotency_key = idempotency_key.map(Cow::into_owned);
     }
-    // The plan is stored in the background, even if the client disconnects meanwhile.
     let (changes, title, reason) = (reviews.changes.clone(), plan.title, plan.reason);
-    let stored =
-        background::spawn_with_result(async move { changes.propose_plan(&title, reason.as_deref(), proposals).await })
-            .await;
-    let steps = stored.map_err(|_| not_stored_error())??;
+    let steps = store(async move { changes.propose_plan(&title, reason.as_deref(), proposals).await }).await?;
     steps.iter().for_each(|step| log_created(exchange, step));
     Ok(finished_plan(&steps))
 }
@@ -169,8 +164,7 @@ pub(in crate::handlers) async fn propose_step(
     }
     let proposal = Proposal { idempotency_key, stated_reason, ..proposal };
     let (changes, plan) = (reviews.changes.clone(), plan.clone());
-    let stored = background::spawn_with_result(async move { changes.propose_step(proposal, plan).await }).await;
-    let change = stored.map_err(|_| not_stored_error())??;
+    let change = store(async move { changes.propose_step(proposal, plan).await }).await?;
     log_created(exchange, &change);
     Ok(ToolOutcome::Pending(change))
 }
@@ -220,10 +214,8 @@ async fn preview_step(
     decision: &Decision,
     arguments: &RawValue,
 ) -> Result<Proposal, McpError> {
-    let ToolCallScope { exchange, cancel, runner, reviews, .. } = scope;
-    let meter = Some(runner.limiter.meter(&exchange.identity.principal));
-    let context = CallContext { meter, ..exchange.call_context(cancel, None) };
-    let (provider, tool) = (route.provider.provider(), &route.def.name);
+    let ToolCallScope { exchange, runner, reviews, .. } = scope;
+    let (provider, tool, context) = (route.provider.provider(), &route.def.name, scope.preview_context());
     let preview = async {
         if previews::shows_arguments_only(&provider, tool, arguments) {
             return previews::preview_arguments_only(&provider, tool, arguments, &context).await;
