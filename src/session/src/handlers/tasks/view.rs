@@ -1,7 +1,7 @@
 //! The representations of a change as a task: the `Task` of 2025-11-25 (schema/2025-11-25) and that of the extension
 //! (ext-tasks, "Tasks").
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::super::reviewed::{
     approval_page, ask_client,
@@ -39,19 +39,21 @@ fn ttl(retention: &RetentionConfig, change: &Change) -> Option<u64> {
     u64::try_from(lifetime.saturating_add(retained).as_millis()).ok().map(|ttl| ttl.max(1))
 }
 
-fn common_members(reviews: &Reviews, change: &Change, status: Status, keys: TimeKeys) -> Map<String, Value> {
-    let mut task = Map::new();
-    task.insert("taskId".into(), change.id.as_str().into());
-    task.insert("status".into(), status.as_str().into());
-    task.insert("statusMessage".into(), gateway_tools::task_status_message(change).into());
-    task.insert("createdAt".into(), change.created_at.to_string().into());
-    task.insert("lastUpdatedAt".into(), change.updated_at.to_string().into());
-    task.insert(keys.ttl.into(), json!(ttl(&reviews.retention, change)));
+/// Returns the members that a task has in both forms, as JSON text.
+fn common_members(reviews: &Reviews, change: &Change, status: Status, keys: TimeKeys) -> String {
+    let mut task = json!({
+        "taskId": change.id,
+        "status": status.as_str(),
+        "statusMessage": gateway_tools::task_status_message(change),
+        "createdAt": change.created_at.to_string(),
+        "lastUpdatedAt": change.updated_at.to_string(),
+        (keys.ttl): ttl(&reviews.retention, change),
+    });
     if !status.is_terminal() {
         let is_decided = matches!(change.state, ChangeState::Approved | ChangeState::Executing);
-        task.insert(keys.poll_interval.into(), if is_decided { RUN_POLL_MS } else { DECISION_POLL_MS }.into());
+        task[keys.poll_interval] = if is_decided { RUN_POLL_MS } else { DECISION_POLL_MS }.into();
     }
-    task
+    task.to_string()
 }
 
 /// The keys of a task's times.
@@ -67,7 +69,7 @@ const LEGACY_KEYS: TimeKeys = TimeKeys { ttl: "ttl", poll_interval: "pollInterva
 /// Returns the task for the result that creates it. Its outcome is only in the answer to `tasks/get`.
 #[must_use]
 pub fn created_modern_task(reviews: &Reviews, change: &Change) -> String {
-    Value::Object(common_members(reviews, change, modern_status(change), MODERN_KEYS)).to_string()
+    common_members(reviews, change, modern_status(change), MODERN_KEYS)
 }
 
 /// Returns the status of a change for the extension, where `failed` means a protocol error only.
@@ -113,7 +115,7 @@ pub fn modern_task(exchange: &Exchange, reviews: &Reviews, change: &Change) -> S
         }),
         _ => None,
     };
-    let task = Value::Object(common_members(reviews, change, status, MODERN_KEYS)).to_string();
+    let task = common_members(reviews, change, status, MODERN_KEYS);
     match detail {
         Some((key, value)) => edit(&task, &[(key, MemberEdit::Set(&value))]),
         None => task,
@@ -144,5 +146,5 @@ pub fn legacy_task(exchange: &Exchange, reviews: &Reviews, change: &Change) -> S
     if status == Status::Working && (asks_for_page || !ask_client::answerable_questions(exchange, change).is_empty()) {
         status = Status::InputRequired;
     }
-    Value::Object(common_members(reviews, change, status, LEGACY_KEYS)).to_string()
+    common_members(reviews, change, status, LEGACY_KEYS)
 }
