@@ -289,30 +289,24 @@ async fn list(exchange: &Exchange, sources: TaskSources<'_>, request: &Request<'
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let cursor = params.cursor.as_deref();
     let changes_cursor = cursor.and_then(|cursor| cursor.strip_prefix(CHANGES_CURSOR_PREFIX));
-    let (mut tasks, next) = match changes_cursor {
+    let principal = &exchange.identity.principal.name;
+    let (mut tasks, mut next) = match changes_cursor {
         Some(_) => (Vec::new(), None),
-        None => {
-            let (mut tasks, next) = upstream_tasks::list(upstream, exchange, cursor).await?;
-            if cursor.is_none() {
-                tasks.extend(local.describe_all_of(&exchange.identity.principal.name));
-            }
-            (tasks, next)
-        }
+        None => upstream_tasks::list(upstream, exchange, cursor).await?,
     };
-    let next = match next {
-        Some(next) => Some(next),
-        None => {
-            let filter =
-                ChangeFilter { principals: vec![exchange.identity.principal.name.clone()], ..ChangeFilter::default() };
-            let page = reviews.changes.list(filter, MAX_PAGE_ENTRIES, changes_cursor.map(str::to_owned)).await;
-            let page = page.map_err(|error| match error.kind {
-                ErrorKind::InvalidParams => error.with("member", "params.cursor"),
-                _ => error,
-            })?;
-            tasks.extend(page.items.iter().map(|change| view::legacy_task(exchange, reviews, change)));
-            page.next_cursor.map(|cursor| format!("{CHANGES_CURSOR_PREFIX}{cursor}"))
-        }
-    };
+    if cursor.is_none() {
+        tasks.extend(local.describe_all_of(principal));
+    }
+    if next.is_none() {
+        let filter = ChangeFilter { principals: vec![principal.clone()], ..ChangeFilter::default() };
+        let page = reviews.changes.list(filter, MAX_PAGE_ENTRIES, changes_cursor.map(str::to_owned)).await;
+        let page = page.map_err(|error| match error.kind {
+            ErrorKind::InvalidParams => error.with("member", "params.cursor"),
+            _ => error,
+        })?;
+        tasks.extend(page.items.iter().map(|change| view::legacy_task(exchange, reviews, change)));
+        next = page.next_cursor.map(|cursor| format!("{CHANGES_CURSOR_PREFIX}{cursor}"));
+    }
     let mut out = format!(r#"{{"tasks":[{}]}}"#, tasks.join(","));
     if let Some(next) = next {
         out = edit(&out, &[("nextCursor", MemberEdit::Set(&json!(next).to_string()))]);
