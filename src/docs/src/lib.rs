@@ -154,7 +154,7 @@ impl Provider for Docs {
 
     fn report(&self) -> Report {
         let mut all = Report::default();
-        for project in self.reader.library.projects() {
+        for project in &self.reader.library.projects {
             let Report { details, warnings } = project.report();
             all.details.extend(details);
             all.warnings.extend(warnings);

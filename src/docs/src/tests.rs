@@ -251,14 +251,14 @@ async fn write_is_refused_after_branch_switch() {
         assert!(matches!(error.kind, ErrorKind::ProjectMismatch | ErrorKind::ChangeStale), "{tool}: {error}");
         assert_eq!(fs::read_to_string(bench.file("note.md")).unwrap(), "# Note\n\nA zebra.\n", "{tool}");
         bench.check_out("main");
-        wait_until("it is back", || bench.docs.reader.library.projects()[0].branch() == "main").await;
+        wait_until("it is back", || bench.docs.reader.library.projects[0].branch() == "main").await;
     }
 }
 
 #[actix::test]
 async fn index_deletion_differs_from_file_deletion() {
     let bench = TestDocs::with_branches(true).await;
-    let project = Arc::clone(&bench.docs.reader.library.projects()[0]);
+    let project = Arc::clone(&bench.docs.reader.library.projects[0]);
     bench.check_out("dev");
     wait_until("it is followed", || project.branch() == "dev").await;
     let arguments = json!({ "branch_name": "main" });

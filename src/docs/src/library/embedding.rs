@@ -26,7 +26,7 @@ pub(super) async fn run(project: Arc<Project>, embedder: Arc<Embedder>) {
         tokio::select! {
             () = project.wake_embedding.notified(), if !has_failed => {}
             () = tokio::time::sleep(RETRY_DELAY), if has_failed => {}
-            () = project.wait_until_stopped() => return,
+            () = project.stopped.cancelled() => return,
         }
     }
 }
@@ -44,14 +44,14 @@ pub(super) async fn embed_passages(
 /// after the next change of documents.
 async fn embed(project: &Project, index: &Arc<Index>, embedder: &Arc<Embedder>) -> Result<(), String> {
     let mut after = PassageId::MIN;
-    while !project.is_stopped() {
+    while !project.stopped.is_cancelled() {
         let pending =
             index.unembedded_passages(embedder.model(), after, BATCH_SIZE).map_err(|error| error.to_string())?;
         let Some((last, _)) = pending.last() else { return Ok(()) };
         after = *last;
         let all = tokio::select! {
             all = embed_batch(project, embedder, pending) => all.map_err(|error| error.to_string())?,
-            () = project.wait_until_stopped() => return Ok(()),
+            () = project.stopped.cancelled() => return Ok(()),
         };
         index.set_vectors(embedder.model(), &all).map_err(|error| error.to_string())?;
     }
@@ -128,7 +128,7 @@ mod tests {
         let embedder = server.embedder("m");
         let events = broadcast::channel(1000).0;
         let library = Library::open(&dir.path().join("data"), &config, Some(&embedder), &events).unwrap();
-        let project = &library.projects()[0];
+        let project = &library.projects[0];
         project.wait_until_synchronized(&NoProgress, &CancellationToken::new()).await.unwrap();
         let docs = Arc::clone(&project.tenant(None).unwrap().docs);
         let waiting = async {

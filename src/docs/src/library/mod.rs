@@ -51,7 +51,7 @@ pub enum DocsError {
 
 /// All configured projects. Dropping it stops their threads.
 pub(crate) struct Library {
-    projects: Vec<Arc<Project>>,
+    pub projects: Vec<Arc<Project>>,
 }
 
 impl Drop for Library {
@@ -82,10 +82,6 @@ impl Library {
 
     pub fn project(&self, name: &str) -> Option<&Arc<Project>> {
         self.projects.iter().find(|project| project.name == name)
-    }
-
-    pub fn projects(&self) -> &[Arc<Project>] {
-        &self.projects
     }
 }
 

@@ -67,8 +67,10 @@ pub(crate) struct Project {
     pub root: PathBuf,
     pub path_hash: String,
     config: DocsProject,
-    files: Files,
-    external_files: Option<Files>,
+    /// The folder of the documents.
+    pub files: Files,
+    /// The folder of the reference documentation.
+    pub external_files: Option<Files>,
     registry: Arc<TenantRegistry>,
     open_indexes: Mutex<HashMap<Tenant, OpenIndexes>>,
     types: RwLock<Arc<DocTypes>>,
@@ -81,7 +83,8 @@ pub(crate) struct Project {
     write_lock: Arc<AsyncMutex<()>>,
     embedder: Option<Arc<Embedder>>,
     pub(super) wake_embedding: Notify,
-    stop: CancellationToken,
+    /// Cancelled when the project is stopped.
+    pub(super) stopped: CancellationToken,
     events: broadcast::Sender<ProviderEvent>,
 }
 
@@ -117,7 +120,7 @@ impl Project {
             write_lock: Arc::default(),
             embedder: embedder.clone(),
             wake_embedding: Notify::new(),
-            stop: CancellationToken::new(),
+            stopped: CancellationToken::new(),
             events,
         });
         project.reload_types();
@@ -145,26 +148,8 @@ impl Project {
     }
 
     pub(super) fn stop(&self) {
-        self.stop.cancel();
+        self.stopped.cancel();
         let _ = self.tasks.lock().send(Task::Stop);
-    }
-
-    pub(super) fn is_stopped(&self) -> bool {
-        self.stop.is_cancelled()
-    }
-
-    pub(super) async fn wait_until_stopped(&self) {
-        self.stop.cancelled().await;
-    }
-
-    /// Returns the folder of the documents.
-    pub fn files(&self) -> &Files {
-        &self.files
-    }
-
-    /// Returns the folder of the reference documentation.
-    pub fn external_files(&self) -> Option<&Files> {
-        self.external_files.as_ref()
     }
 
     /// Returns the path of the reference documentation below the root.
@@ -293,7 +278,7 @@ impl Project {
             tokio::select! {
                 changed = current.changed() => changed.map_err(|_| McpError::shutting_down())?,
                 () = cancel.cancelled() => return Err(McpError::new(ErrorKind::Cancelled, "The call was cancelled.")),
-                () = self.stop.cancelled() => return Err(McpError::shutting_down()),
+                () = self.stopped.cancelled() => return Err(McpError::shutting_down()),
             }
         }
     }

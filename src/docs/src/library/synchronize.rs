@@ -1,8 +1,7 @@
 //! Updates an index from a folder: reads changed files and removes missing ones. Each batch is stored, so that an
 //! interrupted synchronization resumes where it stopped.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
+use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::files::{FileEntry, Files};
@@ -43,12 +42,6 @@ pub(super) enum SyncError {
     Index(#[from] IndexError),
     #[error("{0}")]
     Io(#[from] std::io::Error),
-}
-
-/// Returns the time in nanoseconds since 1970.
-pub(super) fn now_ns() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// Returns `true` if a file is unchanged since it was read.
@@ -162,7 +155,7 @@ impl FolderIndex<'_> {
 
     /// Reads a file; `None` if it cannot be read or is not UTF-8. The caller then removes the document from the index.
     fn read_file(&self, path: &str) -> Option<(FileStamp, String)> {
-        let read_at_ns = now_ns();
+        let read_at_ns = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
         let (bytes, found) = match self.files.attempt_read(path) {
             Ok(read) => read,
             Err(error) => {

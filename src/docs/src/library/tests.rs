@@ -67,7 +67,7 @@ impl TestLibrary {
         let config = DocsConfig { enabled: true, projects, embeddings: None, generation: None };
         let data = self.dir.path().join("data");
         let library = Library::open(&data, &config, None, &self.events).unwrap();
-        let project = Arc::clone(&library.projects()[0]);
+        let project = Arc::clone(&library.projects[0]);
         self.library = Some(library);
         project
     }
@@ -446,7 +446,7 @@ async fn external_docs_are_separate_from_documents() {
     let indexed = project.tenant(None).unwrap();
     let (external, _) = indexed.external.as_ref().unwrap().list("", 10).unwrap();
     assert_eq!(external[0].path, "page.md");
-    assert!(project.files().check_path("ext/new.md").is_err() && project.files().check_path("extra/new.md").is_ok());
+    assert!(project.files.check_path("ext/new.md").is_err() && project.files.check_path("extra/new.md").is_ok());
 }
 
 #[tokio::test]

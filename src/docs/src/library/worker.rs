@@ -79,8 +79,8 @@ pub(super) struct Worker {
 impl Worker {
     pub fn new(project: Arc<Project>, tasks: Receiver<Task>, task_sender: &Sender<Task>) -> Self {
         let watch = |collection, files: &Files| WatchedFolder::new(collection, files.folder_path(), task_sender);
-        let mut watched = vec![watch(Collection::Docs, project.files())];
-        watched.extend(project.external_files().map(|files| watch(Collection::External, files)));
+        let mut watched = vec![watch(Collection::Docs, &project.files)];
+        watched.extend(project.external_files.as_ref().map(|files| watch(Collection::External, files)));
         Self { project, tasks, watched }
     }
 
@@ -98,7 +98,7 @@ impl Worker {
                 Ok(Task::Scan) => is_checkout_running |= self.debounce(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if self.project.is_stopped() {
+            if self.project.stopped.is_cancelled() {
                 return;
             }
             if is_checkout_running || self.is_locked() {
@@ -225,7 +225,7 @@ impl WatchedFolder {
                     Task::Stop => return false,
                 }
             }
-            !project.is_stopped()
+            !project.stopped.is_cancelled()
         };
         let outcome = project.with_folder_index(self.collection, |folder_index: &FolderIndex<'_>| {
             folder_index.synchronize_all(&mut progress)

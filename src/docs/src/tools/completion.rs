@@ -65,7 +65,7 @@ fn unknown_prompt_error(name: &str) -> McpError {
 fn project_of(library: &Library, name: Option<&str>, ctx: &CallContext) -> Result<Arc<Project>, McpError> {
     let active = active_tenant(ctx);
     let name = name.or(active.as_ref().map(|active| active.project.as_str()));
-    let project = match (name, library.projects()) {
+    let project = match (name, library.projects.as_slice()) {
         (None, [only]) => Arc::clone(only),
         (None, projects) => {
             let names: Vec<&str> = projects.iter().map(|project| project.name.as_str()).collect();
@@ -126,7 +126,7 @@ pub(crate) async fn complete(
         (CompletionRef::Prompt(_), "type") => {
             // The types of all projects are offered if no project is known yet.
             let chosen_project = project_if_known(library, context_project, ctx)?;
-            let all = chosen_project.iter().chain(library.projects().iter().filter(|_| chosen_project.is_none()));
+            let all = chosen_project.iter().chain(library.projects.iter().filter(|_| chosen_project.is_none()));
             let mut names: Vec<String> = all
                 .flat_map(|project| project.types().all().map(|kind| kind.name.clone()).collect::<Vec<_>>())
                 .collect();
@@ -160,7 +160,7 @@ pub(crate) async fn complete(
 fn complete_project(library: &Library, typed: &str, ctx: &CallContext) -> Completion {
     let active = active_tenant(ctx);
     let is_listed = |project: &&Arc<Project>| active.as_ref().is_none_or(|active| active.project == project.name);
-    complete_prefix(library.projects().iter().filter(is_listed).map(|project| project.name.clone()).collect(), typed)
+    complete_prefix(library.projects.iter().filter(is_listed).map(|project| project.name.clone()).collect(), typed)
 }
 
 /// Returns the project like [`project_of`], or `None` if there is none.

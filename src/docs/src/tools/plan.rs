@@ -178,8 +178,8 @@ fn document_target(indexed: &IndexedTenant, path: &str) -> Target {
 
 /// Returns the path and text of an existing document.
 pub(super) fn read_existing(project: &Project, path: &str) -> Result<(String, String), McpError> {
-    let path = project.files().check_path(path)?;
-    let bytes = project.files().read(&path)?.ok_or_else(|| unknown_document_error(&project.name, &path))?;
+    let path = project.files.check_path(path)?;
+    let bytes = project.files.read(&path)?.ok_or_else(|| unknown_document_error(&project.name, &path))?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok((path, text)),
         Err(_) => Err(McpError::new(ErrorKind::FileSystem, "The file is not UTF-8 text.").with("path", path)),
@@ -196,9 +196,9 @@ fn unknown_document_error(project: &str, path: &str) -> McpError {
 }
 
 fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &str) -> Result<Plan, McpError> {
-    let path = project.files().check_path(path)?;
+    let path = project.files.check_path(path)?;
     let checked = project.types().check(&path, content).map_err(|refusal| refusal::to_error(&path, refusal))?;
-    let before = project.files().read(&path)?;
+    let before = project.files.read(&path)?;
     if before.as_deref() == Some(content.as_bytes()) {
         return Err(invalid_argument("/content", "const", "The document has exactly this content already."));
     }
@@ -267,7 +267,7 @@ fn plan_promote(project: &Project, indexed: &IndexedTenant, path: &str, to: Leve
 
 /// Returns an error if the path belongs to the reference documentation, which has no levels.
 fn external_error(project: &Project, requested_path: &str) -> Option<McpError> {
-    let files = project.external_files()?;
+    let files = project.external_files.as_ref()?;
     let folder = project.external_folder()?;
     let path = requested_path.strip_prefix(folder).unwrap_or(requested_path).trim_start_matches('/');
     files.read(&files.check_path(path).ok()?).ok()??;
@@ -285,7 +285,7 @@ pub(crate) fn find_deletion(
     let project = require_project(library, Some(&request.project))?;
     let mut requested_paths: Option<BTreeSet<String>> = None;
     for path in request.paths.iter().flatten() {
-        requested_paths.get_or_insert_default().insert(project.files().check_path(path)?);
+        requested_paths.get_or_insert_default().insert(project.files.check_path(path)?);
     }
     let all = project.indexed_tenants()?;
     let check_known = |part: &str, name: &Option<String>, matches: &dyn Fn(&IndexedTenant, &str) -> bool| match name {
@@ -335,13 +335,13 @@ fn live_documents(
     let mut deletion = TenantDeletion { indexed: Arc::clone(indexed), documents: Vec::new(), chunks: 0 };
     let paths = match requested_paths {
         Some(paths) => paths.iter().cloned().collect(),
-        None => project.files().documents()?,
+        None => project.files.documents()?,
     };
     for path in paths {
         if cancel.is_cancelled() {
             return Err(McpError::new(ErrorKind::Cancelled, "The call was cancelled.").with("outcome", "not_applied"));
         }
-        let bytes = match project.files().read(&path) {
+        let bytes = match project.files.read(&path) {
             // A file that cannot be read is in no index either, and stays unless it is named.
             Err(_) if requested_paths.is_none() => continue,
             read => read?,

@@ -16,8 +16,8 @@ pub(crate) fn document_text(
     path: &str,
 ) -> Result<Option<String>, McpError> {
     let resolved = resolve_checked_out(library, selector)?;
-    let path = resolved.project.files().check_path(path)?;
-    let bytes = resolved.project.files().read(&path)?;
+    let path = resolved.project.files.check_path(path)?;
+    let bytes = resolved.project.files.read(&path)?;
     Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 

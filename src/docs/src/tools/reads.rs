@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use strum::VariantArray as _;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use super::{
     MAX_SHOWN_CHARS,
@@ -294,10 +294,6 @@ impl Reader {
         Ok(SearchScope { project, index, external_folder })
     }
 
-    async fn acquire_search_slot(&self) -> Result<OwnedSemaphorePermit, McpError> {
-        Arc::clone(&self.search_slots).acquire_owned().await.map_err(|_| McpError::shutting_down())
-    }
-
     /// Returns the hits of a query, and a note on how they were found.
     async fn search_index(
         &self,
@@ -319,7 +315,7 @@ impl Reader {
             }
         }
         let (index, text) = (Arc::clone(index), query.to_owned());
-        let slot = self.acquire_search_slot().await?;
+        let slot = Arc::clone(&self.search_slots).acquire_owned().await.map_err(|_| McpError::shutting_down())?;
         let result = run_blocking(move || {
             let _slot = slot;
             let query = Query { text: &text, vector: vector.as_deref(), filter: &filter, limit, min_relevance };

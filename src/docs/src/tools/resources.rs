@@ -36,7 +36,7 @@ pub(crate) async fn list(library: &Arc<Library>, ctx: &CallContext) -> Result<Ve
     let mut all = Vec::new();
     let active = active_tenant(ctx);
     let is_listed = |project: &&Arc<Project>| active.as_ref().is_none_or(|active| active.check(project).is_ok());
-    for project in library.projects().iter().filter(is_listed) {
+    for project in library.projects.iter().filter(is_listed) {
         let (project, remaining) = (Arc::clone(project), MAX_LISTED - all.len());
         let defs = run_blocking(move || {
             let indexed = project.tenant(None)?;
@@ -67,17 +67,13 @@ fn parse_uri(library: &Library, uri: &str) -> Result<(Arc<Project>, String), Mcp
             return None;
         }
         let project = library.project(project)?;
-        let parts: Option<Vec<String>> = path.split('/').map(decode_path_part).collect();
-        let path = project.files().check_path(&parts?.join("/")).ok()?;
+        let decode_part = |part| percent_decode_str(part).decode_utf8().ok().filter(|part| !part.contains('/'));
+        let parts: Option<Vec<_>> = path.split('/').map(decode_part).collect();
+        let path = project.files.check_path(&parts?.join("/")).ok()?;
         // Each document has only one URI.
         (project.uri(&path) == uri).then(|| (Arc::clone(project), path))
     };
     parse().ok_or_else(|| unknown_resource_error(uri))
-}
-
-fn decode_path_part(part: &str) -> Option<String> {
-    let decoded = percent_decode_str(part).decode_utf8().ok()?;
-    (!decoded.contains('/')).then(|| decoded.into_owned())
 }
 
 fn unknown_resource_error(uri: &str) -> McpError {
@@ -107,7 +103,7 @@ pub(crate) fn parse_for_session(
 /// Reads a document by its URI.
 pub(crate) async fn read(library: &Library, uri: &str, ctx: &CallContext) -> Result<Vec<ResourceText>, McpError> {
     let (project, path) = parse_for_session(library, uri, ctx)?;
-    let bytes = run_blocking(move || project.files().read(&path)).await?;
+    let bytes = run_blocking(move || project.files.read(&path)).await?;
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| unknown_resource_error(uri))?;
     Ok(vec![ResourceText { uri: uri.to_owned(), mime_type: MARKDOWN.to_owned(), text }])
 }

@@ -69,7 +69,7 @@ fn carry_out(action: &Action, project: &Project) -> Result<(), McpError> {
     match action {
         Action::Put { path, text, before } | Action::Promote { path, text, before, .. } => {
             let is_expected = |present: Option<&[u8]>| present.map(hash) == *before;
-            project.files().write(path, text.as_bytes(), &is_expected)
+            project.files.write(path, text.as_bytes(), &is_expected)
         }
         Action::Delete(deletion) => {
             let mut removed_paths = Vec::new();
@@ -86,7 +86,7 @@ fn remove_documents(deletion: &Deletion, removed_paths: &mut Vec<String>) -> Res
         if tenant_deletion.indexed.is_current {
             for (path, before) in &tenant_deletion.documents {
                 let is_expected = |present: Option<&[u8]>| present.is_some_and(|present| hash(present) == *before);
-                project.files().remove(path, &is_expected)?;
+                project.files.remove(path, &is_expected)?;
                 removed_paths.push(path.clone());
             }
         } else {
@@ -166,7 +166,7 @@ mod tests {
         let projects = vec![DocsProject { name, root, folder, external_docs: None, by_branch: true }];
         let config = DocsConfig { enabled: true, projects, embeddings: None, generation: None };
         let library = Library::open(&data, &config, None, &broadcast::channel(1000).0).unwrap();
-        let project = &library.projects()[0];
+        let project = &library.projects[0];
         project.wait_until_synchronized(&NoProgress, &CancellationToken::new()).await.unwrap();
         // The index of the next branch cannot be created.
         fs::rename(&data, dir.path().join("moved")).unwrap();

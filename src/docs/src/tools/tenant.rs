@@ -122,7 +122,7 @@ pub(crate) fn require_project(library: &Library, name: Option<&str>) -> Result<A
 pub(crate) fn project_of_path(library: &Library, path: &str) -> Result<Arc<Project>, McpError> {
     let is_plain = !Path::new(path).components().any(|part| part == std::path::Component::ParentDir);
     // The deepest root wins, since one project may be inside another.
-    let projects = library.projects().iter().filter(|project| is_plain && Path::new(path).starts_with(&project.root));
+    let projects = library.projects.iter().filter(|project| is_plain && Path::new(path).starts_with(&project.root));
     let deepest_project = projects.max_by_key(|project| project.root.components().count());
     deepest_project.map(Arc::clone).ok_or_else(|| {
         let short_path: String = path.chars().take(200).collect();
@@ -133,7 +133,7 @@ pub(crate) fn project_of_path(library: &Library, path: &str) -> Result<Arc<Proje
 }
 
 fn project_names(library: &Library) -> Value {
-    library.projects().iter().map(|project| project.name.clone()).collect::<Vec<_>>().into()
+    library.projects.iter().map(|project| project.name.clone()).collect::<Vec<_>>().into()
 }
 
 /// Adds the session's project and branch to the arguments; `None` if they stay unchanged. Only a project
