@@ -103,7 +103,11 @@ fn poll_then_spawn(mut work: Pin<Box<impl Future<Output = ()> + 'static>>) {
     }
     actix::spawn(async move {
         // A poll before the end of the wait would be in vain, and it would pass through all layers of a call.
-        future::poll_fn(|cx| first_wait.poll_end(cx)).await;
+        future::poll_fn(|cx| {
+            first_wait.task.register(cx.waker());
+            if first_wait.has_ended.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
         work.await;
     });
 }
@@ -113,14 +117,6 @@ fn poll_then_spawn(mut work: Pin<Box<impl Future<Output = ()> + 'static>>) {
 struct FirstWait {
     has_ended: AtomicBool,
     task: AtomicWaker,
-}
-
-impl FirstWait {
-    /// Waits until the future may continue.
-    fn poll_end(&self, cx: &Context<'_>) -> Poll<()> {
-        self.task.register(cx.waker());
-        if self.has_ended.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
-    }
 }
 
 impl Wake for FirstWait {

@@ -37,14 +37,6 @@ impl LongRequests {
         self.slots.take_evictable(&principal.name, stream)
     }
 
-    /// Takes a free slot for a stream that may be evicted later, without evicting another one.
-    ///
-    /// # Errors
-    /// `OVERLOADED` if all slots are taken.
-    pub fn admit_if_free(&self, principal: &Principal, stream: EvictableStream) -> Result<StreamSlot, McpError> {
-        self.slots.take_evictable_if_free(&principal.name, stream)
-    }
-
     /// Waits until the client's credential is no longer valid, and returns the error that ends the request.
     pub async fn wait_until_revoked(&self, identity: &Identity) -> McpError {
         self.authenticator.wait_until_revoked(identity).await

@@ -76,7 +76,7 @@ pub fn notify_when(
 ) {
     let (started_at, evicted) = (eviction::now(), CancellationToken::new());
     let stream = EvictableStream::new(move || Activity::Idle(started_at), evicted.clone());
-    let Ok(slot) = requests.admit_if_free(&exchange.identity.principal, stream) else { return };
+    let Ok(slot) = requests.slots.take_evictable_if_free(&exchange.identity.principal.name, stream) else { return };
     let (session, shutdown) = (Arc::clone(&exchange.session), requests.shutdown.clone());
     let params = json!({ "elicitationId": elicitation_id }).to_string();
     background::spawn(async move {
