@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use countersign_domain::principal::Principal;
 use countersign_exchange::{
     eviction::{Activity, EvictionQueue},
-    state::{Channel, SessionState, short_session_id},
+    state::{SessionState, short_session_id},
 };
 use countersign_routing::subscribers::Clients;
 
@@ -32,14 +32,10 @@ pub struct Registry {
     by_principal: Mutex<HashMap<String, PrincipalSessions>>,
 }
 
-fn holds_state(session: &SessionState) -> bool {
-    !matches!(session.channel, Channel::None)
-}
-
 impl Clients for Registry {
     fn broadcast(&self, message: &Bytes, is_concerned: &dyn Fn(&Principal) -> bool) {
         self.for_each(|session| {
-            let is_open = session.is_initialized() && session.legacy_revision().is_some() && holds_state(session);
+            let is_open = session.is_initialized() && session.legacy_revision().is_some() && session.holds_state();
             if is_open && is_concerned(session.principal()) {
                 session.send_unsolicited(message.clone());
             }
@@ -49,14 +45,12 @@ impl Clients for Registry {
 
 impl Registry {
     pub fn insert(&self, session: Arc<SessionState>) {
-        let (id, holds_state) = (Arc::clone(&session.id), holds_state(&session));
-        let principal = Arc::clone(session.principal());
-        self.sessions.insert(session.id.to_string(), session);
-        if holds_state {
+        self.sessions.insert(session.id.to_string(), Arc::clone(&session));
+        if session.holds_state() {
             let mut by_principal = self.by_principal.lock();
-            let principal_sessions = by_principal.entry(principal.name.clone()).or_default();
+            let principal_sessions = by_principal.entry(session.principal().name.clone()).or_default();
             principal_sessions.count += 1;
-            principal_sessions.queue.add(id, principal_sessions.count, |id| self.activity(id));
+            principal_sessions.queue.add(Arc::clone(&session.id), principal_sessions.count, |id| self.activity(id));
         }
     }
 
@@ -70,7 +64,7 @@ impl Registry {
 
     pub fn remove(&self, id: &str) -> Option<Arc<SessionState>> {
         let session = self.sessions.remove(id).map(|(_, session)| session)?;
-        if holds_state(&session) {
+        if session.holds_state() {
             let mut by_principal = self.by_principal.lock();
             let name = &session.principal().name;
             if let Some(principal_sessions) = by_principal.get_mut(name) {
@@ -101,7 +95,7 @@ impl Registry {
     pub fn evict_one(&self, principal: &str) -> Option<Arc<SessionState>> {
         let all = || {
             let principal_sessions =
-                self.sessions.iter().filter(|session| session.principal().name == principal && holds_state(session));
+                self.sessions.iter().filter(|session| session.principal().name == principal && session.holds_state());
             principal_sessions.map(|session| Arc::clone(&session.id)).collect()
         };
         let next = {

@@ -220,9 +220,14 @@ impl SessionState {
         self.facts.read().as_ref().is_some_and(|stored| Arc::ptr_eq(&stored.facts, facts))
     }
 
+    /// Returns `false` for the session of a stateless connection, which is for bookkeeping only.
+    pub fn holds_state(&self) -> bool {
+        !matches!(self.channel, Channel::None)
+    }
+
     /// Returns `true` if the client has completed its handshake, or has sent a stateless request.
     pub fn is_established(&self) -> bool {
-        matches!(self.channel, Channel::None)
+        !self.holds_state()
             || self.is_initialized()
             || self.facts.read().as_ref().is_some_and(|stored| stored.facts.revision.era() == Era::Modern)
     }

@@ -162,11 +162,17 @@ impl Actor for Session {
         if matches!(self.state.channel, Channel::Outbox(_)) {
             self.await_connection(ctx);
         }
-        if !matches!(self.state.channel, Channel::None) {
+        if self.state.holds_state() {
             match self.state.identity().credential {
                 Credential::Key(_) | Credential::Token(_) => self.watch_credential(ctx),
                 Credential::Loopback | Credential::SignIn(_) => {}
             }
+            // Other threads can end a session only by its token: after an overflow, a DELETE or the shutdown.
+            let (end_token, actor) = (self.state.ended.clone(), ctx.address());
+            background::spawn(async move {
+                end_token.cancelled().await;
+                let _ = actor.send(EndSession { code: close::GOING_AWAY, reason: "session ended" }).await;
+            });
         }
         if let Some(interval) = self.heartbeat {
             ctx.run_interval(interval, Self::check_heartbeat);
@@ -174,15 +180,6 @@ impl Actor for Session {
         if matches!(self.state.channel, Channel::Streams(_)) {
             let interval = self.sessions.limits.idle_timeout / 4;
             ctx.run_interval(interval.clamp(Duration::from_secs(1), Duration::from_secs(60)), Self::check_idle);
-        }
-        let end_token = self.state.ended.clone();
-        let actor = ctx.address();
-        // Other threads can end a session only by its token: after an overflow, a DELETE or the shutdown.
-        if !matches!(self.state.channel, Channel::None) {
-            background::spawn(async move {
-                end_token.cancelled().await;
-                let _ = actor.send(EndSession { code: close::GOING_AWAY, reason: "session ended" }).await;
-            });
         }
     }
 

@@ -102,7 +102,7 @@ impl Sessions {
     pub fn find(&self, identity: &Identity, transport: Transport, id: &str) -> Option<Arc<SessionState>> {
         let session = self.registry.get(id).filter(|session| {
             session.transport == transport
-                && !matches!(session.channel, Channel::None)
+                && session.holds_state()
                 && !session.ended.is_cancelled()
                 && session.principal().name == identity.principal.name
         })?;
@@ -124,7 +124,7 @@ impl Sessions {
 
     /// Publishes to the feed that a session was opened or closed.
     fn announce(&self, kind: &'static str, session: &SessionState) {
-        if matches!(session.channel, Channel::None) && session.facts().is_none() {
+        if !session.holds_state() && session.facts().is_none() {
             return;
         }
         let event = json!({ "type": kind, "at": Timestamp::now().to_string(), "session": SessionInfo::new(session) });
@@ -132,7 +132,7 @@ impl Sessions {
     }
 
     fn insert(&self, session: &Arc<SessionState>, actor: Addr<Session>) {
-        if !matches!(session.channel, Channel::None) {
+        if session.holds_state() {
             self.addresses.insert(Arc::clone(&session.id), actor);
         }
         self.registry.insert(Arc::clone(session));
