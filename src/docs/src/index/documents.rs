@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
+use rusqlite::{OptionalExtension as _, Row, Transaction, params};
 use strum::VariantArray as _;
 
 use super::{
@@ -241,23 +241,34 @@ impl Index {
         after: PassageId,
         limit: usize,
     ) -> Result<Vec<(PassageId, String)>, IndexError> {
-        self.read(|conn| {
-            passages_without_vector(
-                conn,
-                "(vector IS NULL OR model <> ?1) AND passages.id > ?2 ORDER BY passages.id LIMIT ?3",
-                params![model, after, limit],
-            )
-        })
+        let condition = "passages.id > ?2 ORDER BY passages.id LIMIT ?3";
+        self.passages_without_vector(condition, params![model, after, limit])
     }
 
     /// Returns the passages of one document that have no vector of this model.
     pub fn unembedded_passages_of(&self, path: &str, model: &str) -> Result<Vec<(PassageId, String)>, IndexError> {
+        self.passages_without_vector("documents.path = ?2", params![model, path])
+    }
+
+    /// Returns the passages that fulfil the condition and have no vector of the model, which is the first parameter.
+    fn passages_without_vector(
+        &self,
+        condition: &str,
+        parameters: &[&dyn rusqlite::ToSql],
+    ) -> Result<Vec<(PassageId, String)>, IndexError> {
+        let sql = format!(
+            "SELECT passages.id, documents.title, chunks.header_path, passages.text FROM passages
+             JOIN chunks ON chunks.id = passages.chunk JOIN documents ON documents.id = chunks.document
+             WHERE (vector IS NULL OR model <> ?1) AND {condition}"
+        );
         self.read(|conn| {
-            passages_without_vector(
-                conn,
-                "(vector IS NULL OR model <> ?1) AND documents.path = ?2",
-                params![model, path],
-            )
+            let mut statement = conn.prepare_cached(&sql)?;
+            let rows = statement.query_map(parameters, |row| {
+                let (title, header, text): (String, String, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
+                let heading = if header.is_empty() { title } else { format!("{title} — {header}") };
+                Ok((row.get(0)?, format!("{heading}\n{text}")))
+            })?;
+            rows.collect()
         })
     }
 
@@ -283,24 +294,6 @@ impl Index {
             },
         )
     }
-}
-
-fn passages_without_vector(
-    conn: &Connection,
-    condition: &str,
-    parameters: &[&dyn rusqlite::ToSql],
-) -> rusqlite::Result<Vec<(PassageId, String)>> {
-    let sql = format!(
-        "SELECT passages.id, documents.title, chunks.header_path, passages.text FROM passages
-         JOIN chunks ON chunks.id = passages.chunk JOIN documents ON documents.id = chunks.document WHERE {condition}"
-    );
-    let mut statement = conn.prepare_cached(&sql)?;
-    let rows = statement.query_map(parameters, |row| {
-        let (title, header, text): (String, String, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
-        let heading = if header.is_empty() { title } else { format!("{title} — {header}") };
-        Ok((row.get(0)?, format!("{heading}\n{text}")))
-    })?;
-    rows.collect()
 }
 
 /// Deletes a document if it exists, and returns the ids of its passages.
