@@ -7,15 +7,15 @@ use serde::Serialize;
 
 use super::{
     arguments::{GetIssue, Include, IssueRef, ListIssues, ListProjects, ProjectRef},
-    checks::not_found,
+    checks::{not_found, require_issue},
     cursor,
     db::{Db, DbResult, Parameters, values},
     history::{self, HistoryEntry},
     model::{Comment, Issue, IssueKey, IssueType, ListedIssue, Project, Status, Uuid},
     render::{self, answer},
     rows::{
-        ListedPerson, PROJECT_QUERY, comments, find_issue, find_parent, find_person, find_project, listed_issue_query,
-        people, read_listed_issue, read_project,
+        ListedPerson, PROJECT_QUERY, comments, find_parent, find_person, find_project, listed_issue_query, people,
+        read_listed_issue, read_project,
     },
     search::SearchQuery,
     workflow::Workflow,
@@ -195,7 +195,7 @@ struct Child {
 
 pub(super) fn get_issue(db: Db<'_>, workflow: &Workflow, args: &GetIssue) -> Result<ToolResult, McpError> {
     let IssueRef(entity) = &args.issue_id;
-    let issue = find_issue(db, workflow, entity)?.ok_or_else(|| not_found("issue", entity.as_str(), ""))?;
+    let issue = require_issue(db, workflow, entity)?;
     let includes = |part| args.include.contains(&part);
     let mut text = render::issue(&issue);
     let children = includes(Include::Children).then(|| add_children(db, issue.row, &mut text)).transpose()?;
