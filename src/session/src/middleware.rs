@@ -17,9 +17,7 @@ use crate::{
         tools,
         upstream_wait::RouteFinder,
     },
-    long_requests::LongRequests,
-    server::{McpServer, Routing},
-    state::callers::Limiter,
+    server::{CallRunner, McpServer, Routing},
 };
 use countersign_domain::principal::{Identity, Scope};
 use countersign_exchange::{context::Exchange, reply::Reply, state::Cancellation};
@@ -36,7 +34,7 @@ pub(crate) async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Ca
     let method = Method::parse(&request.method);
     let timer = RequestTimer::start(exchange, &request.method);
     let size = request.params.map_or(0, |params| params.get().len());
-    let outcome = match (check_caller(&exchange.identity, &server.long_requests, &server.limiter, size), method) {
+    let outcome = match (check_caller(&exchange.identity, &server.runner, size), method) {
         (Err(error), _) => Err(error),
         (Ok(()), Some(method)) if method.is_request() && method.exists_in(exchange.revision()) => {
             handle(scope, method, request, cancel).await
@@ -72,20 +70,16 @@ impl RequestEnd {
 ///
 /// # Errors
 /// `SHUTTING_DOWN`, `UNAUTHORIZED`, `FORBIDDEN`, or `RATE_LIMITED` with `retryAfter` (seconds).
-fn check_caller(
-    identity: &Identity,
-    long_requests: &LongRequests,
-    limiter: &Limiter,
-    size: usize,
-) -> Result<(), McpError> {
-    if long_requests.shutdown.is_cancelled() {
+fn check_caller(identity: &Identity, runner: &CallRunner, size: usize) -> Result<(), McpError> {
+    if runner.long_requests.shutdown.is_cancelled() {
         // `countersign stdio` sends a request that was not begun to the next gateway.
         return Err(McpError::shutting_down().with("started", false));
     }
     // A connection may outlive the credential that opened it.
-    long_requests.authenticator.check(identity)?;
+    runner.long_requests.authenticator.check(identity)?;
     check_access(identity)?;
-    limiter
+    runner
+        .limiter
         .check_rate(&identity.principal.name, size)
         .map_err(|wait| McpError::new(ErrorKind::RateLimited, "too many requests, slow down").with("retryAfter", wait))
 }

@@ -81,6 +81,7 @@ impl Reviews {
 pub struct CallRunner {
     pub bridge: Arc<Bridge>,
     pub limits: RequestLimits,
+    /// Limits the rate of each principal.
     pub limiter: Arc<Limiter>,
     pub long_requests: LongRequests,
 }
@@ -90,7 +91,6 @@ pub struct McpServer {
     pub limits: RequestLimits,
     /// The slots of requests that are being answered.
     pub slots: RequestSlots,
-    pub limiter: Arc<Limiter>,
     pub long_requests: LongRequests,
     /// The memory budget of each principal.
     pub memory: Arc<MemoryBudget>,
@@ -121,16 +121,10 @@ impl McpServer {
         let (limits, nodes) = (RequestLimits::new(config), Arc::clone(reviews.changes.nodes()));
         let limiter = Arc::new(Limiter::new(&config.limits, Box::new(move || nodes.live_count())));
         let long_requests = routing.long_requests.clone();
-        let runner = CallRunner {
-            bridge: Arc::new(bridge),
-            limits,
-            limiter: Arc::clone(&limiter),
-            long_requests: long_requests.clone(),
-        };
+        let runner = CallRunner { bridge: Arc::new(bridge), limits, limiter, long_requests: long_requests.clone() };
         Self {
             limits,
             slots: RequestSlots::new(config.limits.max_in_flight),
-            limiter,
             long_requests,
             local_tasks: LocalTasks::new(Arc::clone(&memory)),
             deciding_keys: DecidingKeys::default(),
