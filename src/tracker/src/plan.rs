@@ -310,33 +310,23 @@ fn plan_issue_update(db: Db<'_>, issue: Issue, update: &UpdateIssue) -> Result<P
 
 /// Returns the fields that an update gives another value.
 fn changed_fields(issue: &Issue, update: &UpdateIssue, new_parent: Option<&Option<Parent>>) -> Vec<FieldChange> {
-    let mut changes = Vec::new();
-    let mut compare = |field, label, before: Option<String>, after: Option<String>| {
-        if before != after {
-            changes.push(FieldChange::new(field, label, before, after));
-        }
+    let hours = |hours: Option<Hours>| hours.map(|hours| hours.to_string());
+    let label = |parent: &Option<Parent>| parent.as_ref().map(Parent::label);
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    // Each field with its present value, and with the new one if the update names it.
+    let fields = [
+        ("title", "Title", text(&issue.title), update.title.as_deref().map(|title| text(title))),
+        ("type", "Type", Some(issue.kind.to_string()), update.kind.map(|kind| Some(kind.to_string()))),
+        ("priority", "Priority", Some(issue.priority.to_string()), update.priority.map(|p| Some(p.to_string()))),
+        ("estimatedHours", "Estimated hours", hours(issue.estimated_hours), update.estimated_hours.0.map(hours)),
+        ("parent", "Parent", label(&issue.parent), new_parent.map(label)),
+        ("description", "Description", text(&issue.description), update.description.as_deref().map(|new| text(new))),
+    ];
+    let changed = |(field, label, before, after): (_, _, Option<String>, Option<Option<String>>)| {
+        let after = after.filter(|after| *after != before)?;
+        Some(FieldChange::new(field, label, before, after))
     };
-    if let Some(title) = &update.title {
-        compare("title", "Title", Some(issue.title.clone()), Some(title.to_string()));
-    }
-    if let Some(kind) = update.kind {
-        compare("type", "Type", Some(issue.kind.to_string()), Some(kind.to_string()));
-    }
-    if let Some(priority) = update.priority {
-        compare("priority", "Priority", Some(issue.priority.to_string()), Some(priority.to_string()));
-    }
-    if let Some(hours) = update.estimated_hours.0 {
-        let text = |hours: Option<Hours>| hours.map(|hours| hours.to_string());
-        compare("estimatedHours", "Estimated hours", text(issue.estimated_hours), text(hours));
-    }
-    if let Some(parent) = new_parent {
-        compare("parent", "Parent", issue.parent.as_ref().map(Parent::label), parent.as_ref().map(Parent::label));
-    }
-    if let Some(description) = &update.description {
-        let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        compare("description", "Description", non_empty(&issue.description), non_empty(description));
-    }
-    changes
+    fields.into_iter().filter_map(changed).collect()
 }
 
 fn plan_status_update(workflow: &Workflow, issue: Issue, to: Status) -> Result<Plan, McpError> {
