@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{error::RemoteError, http::HttpSender};
@@ -19,21 +18,6 @@ pub(crate) const MAX_ANSWER_TOKENS: u32 = 1024;
 pub(crate) struct Generator {
     model: String,
     sender: HttpSender,
-}
-
-#[derive(Deserialize)]
-struct Completion {
-    choices: Vec<Choice>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    message: Message,
-}
-
-#[derive(Deserialize)]
-struct Message {
-    content: Option<String>,
 }
 
 impl Generator {
@@ -62,10 +46,10 @@ impl Generator {
 }
 
 fn parse_response(answer: &[u8]) -> Result<String, RemoteError> {
-    let answer: Completion =
+    let answer: Value =
         serde_json::from_slice(answer).map_err(|error| RemoteError::invalid_response(error.to_string()))?;
-    let content_of_choice = answer.choices.into_iter().next().and_then(|choice| choice.message.content);
-    content_of_choice
-        .filter(|text| !text.trim().is_empty())
-        .ok_or_else(|| RemoteError::invalid_response("it says nothing"))
+    match answer.pointer("/choices/0/message/content").and_then(Value::as_str) {
+        Some(text) if !text.trim().is_empty() => Ok(text.to_owned()),
+        _ => Err(RemoteError::invalid_response("it says nothing")),
+    }
 }
