@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
+use countersign_provider::text::one_line;
+
 /// The importance of a document, in ascending order.
 #[derive(
     Clone,
@@ -42,14 +44,30 @@ pub(crate) enum Collection {
     External,
 }
 
+/// The name of the branch if branches are not distinguished, or if there is no repository.
+pub(crate) const NO_BRANCH: &str = "-";
+
+/// The maximum number of characters of a branch in a text.
+const MAX_BRANCH_CHARS: usize = 80;
+
 /// A project on one branch below one root. Searches never cross tenants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tenant {
     pub project: String,
-    /// `-` if branches are not distinguished.
+    /// [`NO_BRANCH`] if branches are not distinguished.
     pub branch: String,
     /// The first 16 hexadecimal digits of the SHA-256 of the root's canonical path.
     pub path_hash: String,
+}
+
+impl Tenant {
+    /// Returns ` on BRANCH` for a text, or an empty text if branches are not distinguished.
+    pub fn on_branch(&self) -> String {
+        match self.branch.as_str() {
+            NO_BRANCH => String::new(),
+            branch => format!(" on {}", one_line(branch, MAX_BRANCH_CHARS)),
+        }
+    }
 }
 
 /// A document as read from its file.

@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-/// The name of the branch if branches are not distinguished, or if there is no repository.
-pub(crate) const NO_BRANCH: &str = "-";
+use crate::model::NO_BRANCH;
+
 /// The maximum number of parent folders that are searched.
 const MAX_PARENTS: usize = 32;
 /// The maximum number of bytes of `HEAD`.

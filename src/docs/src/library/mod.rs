@@ -30,7 +30,6 @@ use crate::remote::Embedder;
 use countersign_config::DocsConfig;
 use countersign_provider::ProviderEvent;
 
-pub(crate) use git::NO_BRANCH;
 pub(crate) use project::{IndexedTenant, Project};
 use tenant_registry::TenantRegistry;
 

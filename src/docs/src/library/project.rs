@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     index::{Index, IndexError},
-    model::{Collection, Tenant},
+    model::{Collection, NO_BRANCH, Tenant},
     remote::Embedder,
     text::{DocTypes, MAX_SCHEMA_BYTES},
 };
@@ -99,8 +99,7 @@ impl Project {
         let failed = |source| DocsError::Root { project: config.name.clone(), path: config.root.clone(), source };
         let root = config.canonical_root().map_err(failed)?;
         let digest = hex(&Sha256::digest(root.as_os_str().as_encoded_bytes()));
-        let branch =
-            if config.by_branch { git::checked_out_branch(&root, git::NO_BRANCH) } else { git::NO_BRANCH.to_owned() };
+        let branch = if config.by_branch { git::checked_out_branch(&root, NO_BRANCH) } else { NO_BRANCH.to_owned() };
         let external_folder = config.external_docs.as_deref();
         let (tasks, task_receiver) = mpsc::channel();
         let project = Arc::new(Self {
@@ -425,8 +424,7 @@ impl Project {
                 return tracing::warn!(project = %self.name, %error, "the state of the index cannot be read");
             }
         };
-        let report =
-            report::describe(&self.name, &indexed.tenant.branch, &docs, external.as_ref(), self.lacks_repository());
+        let report = report::describe(&indexed.tenant, &docs, external.as_ref(), self.lacks_repository());
         let before = std::mem::replace(&mut *self.report.write(), report.clone());
         if before.details != report.details {
             tracing::info!(
@@ -442,7 +440,7 @@ impl Project {
 
     /// Returns `true` if branches should be distinguished but no repository names one.
     pub fn lacks_repository(&self) -> bool {
-        self.config.by_branch && *self.branch.read() == git::NO_BRANCH
+        self.config.by_branch && *self.branch.read() == NO_BRANCH
     }
 
     /// Publishes changes of documents, once the first synchronization is over.

@@ -1,20 +1,18 @@
 //! The report on a project's documents, for operators.
 
-use super::git;
-use crate::index::FrontMatterStats;
+use crate::{index::FrontMatterStats, model::Tenant};
 use countersign_domain::text::plural;
 use countersign_provider::Report;
 
-/// Describes the indexed documents of a branch, and their problems. `external` is the reference documentation.
+/// Describes the indexed documents of a tenant, and their problems. `external` is the reference documentation.
 pub(super) fn describe(
-    project: &str,
-    branch: &str,
+    tenant: &Tenant,
     docs: &FrontMatterStats,
     external: Option<&FrontMatterStats>,
     lacks_repository: bool,
 ) -> Report {
-    let on_branch = if branch == git::NO_BRANCH { String::new() } else { format!(" on {branch}") };
-    let mut detail = format!("{project}{on_branch}: {}", plural(docs.documents, "document"));
+    let project = &tenant.project;
+    let mut detail = format!("{project}{}: {}", tenant.on_branch(), plural(docs.documents, "document"));
     if docs.without_front_matter > 0 {
         detail.push_str(&format!(", {} without front matter", docs.without_front_matter));
     }

@@ -17,7 +17,7 @@ use super::{
     tenant::{ensure_checked_out, require_project, resolve_checked_out},
 };
 use crate::{
-    library::{IndexedTenant, Library, NO_BRANCH, Project},
+    library::{IndexedTenant, Library, Project},
     model::Level,
     text::{self, front_matter},
 };
@@ -159,11 +159,7 @@ fn tenant_state(indexed: &IndexedTenant) -> Vec<(&'static str, String)> {
 /// Returns a label such as `handbook/problems/pool.md`, with the branch if branches are distinguished.
 fn document_label(indexed: &IndexedTenant, path: &str) -> String {
     let tenant = &indexed.tenant;
-    let path = one_line(path, MAX_SHOWN_CHARS);
-    match tenant.branch.as_str() {
-        NO_BRANCH => format!("{}/{path}", tenant.project),
-        branch => format!("{}/{path} on {}", tenant.project, one_line(branch, MAX_LABEL_CHARS)),
-    }
+    format!("{}/{}{}", tenant.project, one_line(path, MAX_SHOWN_CHARS), tenant.on_branch())
 }
 
 fn document_target(indexed: &IndexedTenant, path: &str) -> Target {
@@ -397,12 +393,12 @@ fn plan_delete(deletion: Deletion) -> Result<Plan, McpError> {
             state.push(("path", path.clone()));
             state.push(("hash", hex(hash)));
         }
-        let source_name = match (tenant_deletion.indexed.is_current, tenant.branch.as_str()) {
-            (true, NO_BRANCH) => "Files".to_owned(),
-            (true, branch) => format!("Files on {}", one_line(branch, MAX_LABEL_CHARS)),
-            (false, branch) => format!("Index of {} (root {})", one_line(branch, MAX_LABEL_CHARS), tenant.path_hash),
+        let branch = one_line(&tenant.branch, MAX_LABEL_CHARS);
+        let source_name = match tenant_deletion.indexed.is_current {
+            true => format!("Files{}", tenant.on_branch()),
+            false => format!("Index of {branch} (root {})", tenant.path_hash),
         };
-        let field = format!("documents.{}.{}", tenant.path_hash, one_line(&tenant.branch, MAX_LABEL_CHARS));
+        let field = format!("documents.{}.{branch}", tenant.path_hash);
         diff.add_lines(
             &field,
             &source_name,

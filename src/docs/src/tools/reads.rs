@@ -20,7 +20,7 @@ use super::{
 use crate::{
     answer::{Answer, Answerer},
     index::{Index, Query, SearchResult},
-    library::{Library, NO_BRANCH, Project},
+    library::{Library, Project},
     model::{Collection, Filter, Hit, Level, Ranking},
     remote::Embedder,
     text::DocumentRefusal,
@@ -83,16 +83,8 @@ impl Reader {
             warnings: shorten_warnings(&project.report().warnings),
             note: None,
         };
-        let mut line = format!(
-            "{} is active{}: {}.",
-            tenant.project,
-            if tenant.branch == NO_BRANCH {
-                String::new()
-            } else {
-                format!(" on {}", text::one_line(&tenant.branch, 80))
-            },
-            plural(counts.documents, "document")
-        );
+        let documents = plural(counts.documents, "document");
+        let mut line = format!("{} is active{}: {documents}.", tenant.project, tenant.on_branch());
         if !answer.warnings.is_empty() {
             line = format!("{line}\nWarnings:\n- {}\n", answer.warnings.join("\n- "));
         }

@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
 use super::args::TenantSelector;
-use crate::library::{IndexedTenant, Library, NO_BRANCH, Project};
+use crate::{
+    library::{IndexedTenant, Library, Project},
+    model::NO_BRANCH,
+};
 use countersign_protocol::{
     ErrorKind, McpError,
     json::{MemberEdit, edit, member, quoted, string},
