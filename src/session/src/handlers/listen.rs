@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ItemRequest,
-    resources::reserve_memory,
+    resources::{reserve_memory, upstream_of_uri},
     tasks::{TaskSources, listen as tasks},
     upstream_wait::RouteFinder,
 };
@@ -39,7 +39,6 @@ use countersign_routing::{
     actor::{Acknowledge, Listen},
     resources::can_subscribe,
     subscribers::{ListenFilter, ListenSink},
-    table::RouteTable,
 };
 use countersign_runtime::background;
 use countersign_upstream::Upstream;
@@ -86,8 +85,8 @@ pub async fn listen(
         let watched = resources.into_iter().map(|(uri, ready)| async move { ready.await.is_err().then_some(uri) });
         let refused = join_all(watched).await.into_iter().flatten().collect();
         // The Router chose the providers by its newest table, which may be newer than that of the request.
-        let upstream_uris = upstream_uris(&routes.load(), &uris);
-        for (upstream, uri) in upstream_uris {
+        let table = routes.load_full();
+        for (upstream, uri) in uris.iter().filter_map(|uri| upstream_of_uri(&table, uri)) {
             own_link_subscriptions.subscribe(upstream, uri).await;
         }
         router.send(Acknowledge { key: listener.key, refused }).await.map_err(|_| McpError::shutting_down())?;
@@ -142,36 +141,23 @@ async fn find_subscriptions(
             can_subscribe(&provider) && admit(exchange, &table, &provider, Subject::Resource(uri)).is_ok()
         })
     };
-    let mut uris: HashSet<String> = requested.into_iter().filter(|uri| is_admitted(uri)).map(Cow::into_owned).collect();
+    let uris: HashSet<String> = requested.into_iter().filter(|uri| is_admitted(uri)).map(Cow::into_owned).collect();
     let max = limits.max_subscriptions;
     if uris.len() > max {
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
     }
-    remove_unreadable(exchange, limits, &table, &mut uris, cancel).await;
-    Ok(uris)
-}
-
-/// Removes the resources that the client may not read. The acknowledgement leaves them out like resources that do not
-/// exist.
-async fn remove_unreadable(
-    exchange: &Exchange,
-    limits: &RequestLimits,
-    table: &RouteTable,
-    uris: &mut HashSet<String>,
-    cancel: &Cancellation,
-) {
     let context = exchange.call_context(cancel, None);
-    let mut refused = Vec::new();
-    for uri in uris.iter() {
-        if let Some(RouteTarget::Module(module)) = table.provider_for_uri(uri)
-            && limits.with_timeout(module.check_subscription(uri, &context)).await.is_err()
+    let mut readable = HashSet::with_capacity(uris.len());
+    for uri in uris {
+        if let Some(RouteTarget::Module(module)) = table.provider_for_uri(&uri)
+            && limits.with_timeout(module.check_subscription(&uri, &context)).await.is_err()
         {
-            refused.push(uri.clone());
+            // The acknowledgement leaves it out like a resource that does not exist.
+            continue;
         }
+        readable.insert(uri);
     }
-    for uri in refused {
-        uris.remove(&uri);
-    }
+    Ok(readable)
 }
 
 /// Creates the sink that sends notifications to the client, and cancels `overflowed` if the client does not read.
@@ -184,16 +170,6 @@ fn create_sink(related: RelatedChannel, last_sent: Arc<AtomicU64>, overflowed: C
         }
         is_sent
     })
-}
-
-/// Returns the upstream of each resource that an upstream provides, with the upstream's own URI.
-fn upstream_uris(table: &RouteTable, uris: &HashSet<String>) -> Vec<(Arc<Upstream>, String)> {
-    let upstream_uri = |uri: &String| {
-        let provider = table.provider_for_uri(uri)?;
-        let upstream = provider.upstream()?;
-        Some((Arc::clone(upstream), upstream.names.upstream_uri(uri)?.to_owned()))
-    };
-    uris.iter().filter_map(upstream_uri).collect()
 }
 
 /// Ends the subscriptions on the client's own links, however the request ends.
