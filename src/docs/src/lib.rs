@@ -29,7 +29,6 @@ use serde_json::{Map, Value, json, value::RawValue};
 use tokio::sync::{Semaphore, broadcast};
 
 use self::{
-    answer::Answerer,
     library::Library,
     model::Collection,
     remote::{Embedder, Generator},
@@ -85,12 +84,11 @@ impl Docs {
             None => None,
         };
         let library = Library::open(data_dir, config, embedder.as_ref(), &events)?;
-        let answerer = Answerer { generator: config.generation.as_ref().map(Generator::new) };
         Ok(Arc::new(Self {
             reader: Reader {
                 library,
                 embedder,
-                answerer,
+                generator: config.generation.as_ref().map(Generator::new),
                 search_slots: Arc::new(Semaphore::new(MAX_CONCURRENT_SEARCHES)),
             },
             events,

@@ -8,8 +8,6 @@ mod citations;
 mod prompt;
 mod sampling;
 
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -47,12 +45,6 @@ pub(crate) struct Answer {
     pub note: Option<String>,
 }
 
-/// Writes answers from passages.
-#[derive(Clone)]
-pub(crate) struct Answerer {
-    pub generator: Option<Arc<Generator>>,
-}
-
 /// Returns the passage of a source as it is shown to a model.
 fn prompt_text(source: &Hit) -> String {
     shorten(&source.passage.text, MAX_PROMPT_PASSAGE_CHARS)
@@ -65,44 +57,47 @@ fn shorten(text: &str, max_chars: usize) -> String {
     format!("{beginning}{mark}")
 }
 
-impl Answerer {
-    /// Answers a query from the passages.
-    ///
-    /// # Errors
-    /// `CANCELLED`
-    pub async fn answer(&self, query: &str, sources: &[Hit], ctx: &CallContext) -> Result<Answer, McpError> {
-        if sources.is_empty() {
-            let text = "Nothing in the documents is relevant enough to answer this.".to_owned();
-            return Ok(Answer { text, mode: AnswerMode::None, note: None });
-        }
-        let mut note = None;
-        let user = prompt::user_prompt(query, sources);
-        if let Some(generator) = &self.generator {
-            match generator.answer(prompt::SYSTEM_PROMPT, &user, &ctx.cancel).await {
-                Ok(text) => match citations::sanitize(&shorten(&text, MAX_ANSWER_CHARS), sources) {
-                    Some(text) => return Ok(Answer { text, mode: AnswerMode::Generated, note }),
-                    None => note = Some(discarded_answer_note("gateway")),
-                },
-                Err(error) if ctx.cancel.is_cancelled() => {
-                    return Err(McpError::new(ErrorKind::Cancelled, error.to_string()));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the model for answers failed");
-                    note = Some("The gateway's model for answers did not answer.".to_owned());
-                }
-            }
-        }
-        if let Some(inquirer) = ctx.inquirer.as_ref().filter(|inquirer| inquirer.capabilities().sampling) {
-            match sampling::ask_client_model(&**inquirer, &user, &ctx.cancel).await {
-                Ok(text) => match citations::sanitize(&shorten(&text, MAX_ANSWER_CHARS), sources) {
-                    Some(text) => return Ok(Answer { text, mode: AnswerMode::Sampled, note }),
-                    None => note = Some(discarded_answer_note("client")),
-                },
-                Err(reason) => note = Some(format!("The client's model was not used: {}.", one_line(&reason, 200))),
-            }
-        }
-        Ok(Answer { text: quote_passages(sources), mode: AnswerMode::Extractive, note })
+/// Answers a query from the passages. `generator` is the configured model.
+///
+/// # Errors
+/// `CANCELLED`
+pub(crate) async fn answer_query(
+    generator: Option<&Generator>,
+    query: &str,
+    sources: &[Hit],
+    ctx: &CallContext,
+) -> Result<Answer, McpError> {
+    if sources.is_empty() {
+        let text = "Nothing in the documents is relevant enough to answer this.".to_owned();
+        return Ok(Answer { text, mode: AnswerMode::None, note: None });
     }
+    let mut note = None;
+    let user = prompt::user_prompt(query, sources);
+    if let Some(generator) = generator {
+        match generator.answer(prompt::SYSTEM_PROMPT, &user, &ctx.cancel).await {
+            Ok(text) => match citations::sanitize(&shorten(&text, MAX_ANSWER_CHARS), sources) {
+                Some(text) => return Ok(Answer { text, mode: AnswerMode::Generated, note }),
+                None => note = Some(discarded_answer_note("gateway")),
+            },
+            Err(error) if ctx.cancel.is_cancelled() => {
+                return Err(McpError::new(ErrorKind::Cancelled, error.to_string()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the model for answers failed");
+                note = Some("The gateway's model for answers did not answer.".to_owned());
+            }
+        }
+    }
+    if let Some(inquirer) = ctx.inquirer.as_ref().filter(|inquirer| inquirer.capabilities().sampling) {
+        match sampling::ask_client_model(&**inquirer, &user, &ctx.cancel).await {
+            Ok(text) => match citations::sanitize(&shorten(&text, MAX_ANSWER_CHARS), sources) {
+                Some(text) => return Ok(Answer { text, mode: AnswerMode::Sampled, note }),
+                None => note = Some(discarded_answer_note("client")),
+            },
+            Err(reason) => note = Some(format!("The client's model was not used: {}.", one_line(&reason, 200))),
+        }
+    }
+    Ok(Answer { text: quote_passages(sources), mode: AnswerMode::Extractive, note })
 }
 
 /// Explains that an answer could not be cleaned in [`citations::sanitize`].

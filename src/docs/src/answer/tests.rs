@@ -1,4 +1,4 @@
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json, value::to_raw_value};
 
@@ -179,7 +179,7 @@ async fn answer_with_client(sampling: bool, answer: Option<Result<Value, &'stati
     let client = Arc::new(TestClient { capabilities, answer, asked: Mutex::default() });
     let principal = Principal::new("ann", Role::Agent);
     let ctx = CallContext { inquirer: Some(Arc::clone(&client) as _), ..testing::context(principal) };
-    let answered = Answerer { generator: None }.answer("Why?", &sources(), &ctx).await.unwrap();
+    let answered = answer_query(None, "Why?", &sources(), &ctx).await.unwrap();
     let asked = std::mem::take(&mut *client.asked.lock().unwrap());
     (answered, asked)
 }
@@ -211,6 +211,6 @@ async fn clients_model_answers_or_documents_are_quoted() {
 #[tokio::test]
 async fn no_answer_without_relevant_passages() {
     let principal = Principal::new("ann", Role::Agent);
-    let answered = Answerer { generator: None }.answer("Why?", &[], &testing::context(principal)).await.unwrap();
+    let answered = answer_query(None, "Why?", &[], &testing::context(principal)).await.unwrap();
     assert_eq!(answered.mode, AnswerMode::None);
 }

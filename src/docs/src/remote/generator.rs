@@ -1,7 +1,5 @@
 //! Generates answers (`POST /chat/completions`).
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -22,8 +20,8 @@ pub(crate) struct Generator {
 
 impl Generator {
     /// Creates a client of the configured model.
-    pub fn new(endpoint: &ModelEndpoint) -> Arc<Self> {
-        Arc::new(Self { model: endpoint.model.clone(), sender: HttpSender::new(endpoint, "/chat/completions") })
+    pub fn new(endpoint: &ModelEndpoint) -> Self {
+        Self { model: endpoint.model.clone(), sender: HttpSender::new(endpoint, "/chat/completions") }
     }
 
     /// Returns the model's answer to a prompt.

@@ -18,11 +18,11 @@ use super::{
     tenant::{ActiveTenant, ResolvedTenant, project_of_path, require_project, resolve_checked_out, resolve_tenant},
 };
 use crate::{
-    answer::{Answer, Answerer},
+    answer::{Answer, answer_query},
     index::{Index, Query, SearchResult},
     library::{Library, Project},
     model::{Collection, Filter, Hit, Level, Ranking},
-    remote::Embedder,
+    remote::{Embedder, Generator},
     text::DocumentRefusal,
 };
 use countersign_domain::text::plural;
@@ -40,7 +40,8 @@ const MAX_WARNINGS: usize = 3;
 pub(crate) struct Reader {
     pub library: Arc<Library>,
     pub embedder: Option<Arc<Embedder>>,
-    pub answerer: Answerer,
+    /// The configured model for answers.
+    pub generator: Option<Generator>,
     /// Limits the number of concurrent searches, each of which keeps a core busy.
     pub search_slots: Arc<Semaphore>,
 }
@@ -196,7 +197,8 @@ impl Reader {
         if collection == Collection::Docs && args.include_critical {
             sources = self.put_critical_first(&scope.index, query, filter, sources).await?;
         }
-        let Answer { text: answer, mode, note: author_note } = self.answerer.answer(query, &sources, ctx).await?;
+        let Answer { text: answer, mode, note: author_note } =
+            answer_query(self.generator.as_ref(), query, &sources, ctx).await?;
         let linked_docs = match collection {
             Collection::Docs => Some(self.linked_documents(&scope.index, &sources).await?),
             Collection::External => None,
