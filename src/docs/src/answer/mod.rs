@@ -11,7 +11,7 @@ mod sampling;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{model::Hit, remote::Generator, text::truncate};
+use crate::{model::Hit, remote::Generator, text::shorten};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, text::one_line};
 
@@ -48,13 +48,6 @@ pub(crate) struct Answer {
 /// Returns the passage of a source as it is shown to a model.
 fn prompt_text(source: &Hit) -> String {
     shorten(&source.passage.text, MAX_PROMPT_PASSAGE_CHARS)
-}
-
-/// Cuts a text after this number of characters, and marks the cut.
-fn shorten(text: &str, max_chars: usize) -> String {
-    let beginning = truncate(text, max_chars);
-    let mark = if beginning.len() < text.len() { "…" } else { "" };
-    format!("{beginning}{mark}")
 }
 
 /// Answers a query from the passages. `generator` is the configured model.

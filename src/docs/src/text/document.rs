@@ -96,23 +96,16 @@ pub(crate) fn truncate(text: &str, max_chars: usize) -> &str {
     text.char_indices().nth(max_chars).map_or(text, |(end, _)| text.get(..end).unwrap_or(text))
 }
 
+/// Cuts a text after this number of characters, and marks the cut.
+pub(crate) fn shorten(text: &str, max_chars: usize) -> String {
+    let beginning = truncate(text, max_chars);
+    let mark = if beginning.len() < text.len() { "…" } else { "" };
+    format!("{beginning}{mark}")
+}
+
 /// Joins the words of a text by single spaces, and cuts it after this number of characters.
 fn one_line(text: &str, max_chars: usize) -> String {
-    let mut line = String::new();
-    for word in text.split_whitespace() {
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-        if line.len() > 4 * max_chars {
-            break;
-        }
-    }
-    if line.chars().nth(max_chars).is_some() {
-        line = truncate(&line, max_chars).to_owned();
-        line.push('…');
-    }
-    line
+    shorten(&text.split_whitespace().collect::<Vec<_>>().join(" "), max_chars)
 }
 
 #[cfg(test)]
