@@ -78,7 +78,7 @@ pub(crate) struct Project {
     progress: watch::Sender<SyncProgress>,
     /// The state of the folders when they were last scanned.
     report: RwLock<Report>,
-    tasks: Mutex<mpsc::Sender<Task>>,
+    tasks: mpsc::Sender<Task>,
     /// Held while a write is planned or carried out.
     write_lock: Arc<AsyncMutex<()>>,
     embedder: Option<Arc<Embedder>>,
@@ -115,7 +115,7 @@ impl Project {
             branch: RwLock::new(branch),
             progress: watch::Sender::new(SyncProgress::default()),
             report: RwLock::default(),
-            tasks: Mutex::new(tasks.clone()),
+            tasks: tasks.clone(),
             write_lock: Arc::default(),
             embedder: embedder.clone(),
             wake_embedding: Notify::new(),
@@ -148,7 +148,7 @@ impl Project {
 
     pub(super) fn stop(&self) {
         self.stopped.cancel();
-        let _ = self.tasks.lock().send(Task::Stop);
+        let _ = self.tasks.send(Task::Stop);
     }
 
     /// Returns the path of the reference documentation below the root.
@@ -175,7 +175,7 @@ impl Project {
         }
         let checked_out = git::checked_out_branch(&self.root, &last_branch);
         if checked_out != last_branch {
-            let _ = self.tasks.lock().send(Task::Scan);
+            let _ = self.tasks.send(Task::Scan);
         }
         checked_out
     }
@@ -288,7 +288,7 @@ impl Project {
     /// `STORE_UNAVAILABLE`; `SHUTTING_DOWN`
     pub async fn refresh(&self, collection: Collection, paths: Vec<String>) -> Result<(), McpError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.tasks.lock().send(Task::Refresh { collection, paths, reply });
+        let sent = self.tasks.send(Task::Refresh { collection, paths, reply });
         sent.map_err(|_| McpError::shutting_down())?;
         match answer.await {
             Ok(outcome) => outcome.map_err(|error| index_error(&error)),
