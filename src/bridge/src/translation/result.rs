@@ -233,12 +233,12 @@ impl AdaptedResult {
 /// Returns a result that asks for input, as JSON text. Each request has a key, a method and perhaps parameters.
 #[must_use]
 pub fn input_required_result<'q>(
-    requests: impl Iterator<Item = (&'q str, &'q str, Option<&'q str>)>,
+    requests: impl IntoIterator<Item = (&'q str, &'q str, Option<&'q str>)>,
     state: Option<&str>,
     meta: &str,
 ) -> String {
     let requests: Vec<(&str, String)> =
-        requests.map(|(key, method, params)| (key, input_request(method, params))).collect();
+        requests.into_iter().map(|(key, method, params)| (key, input_request(method, params))).collect();
     let requests = object(requests.iter().map(|(key, request)| (*key, request.as_str())));
     let state = state.map(quoted);
     let type_and_requests = [("resultType", r#""input_required""#), ("inputRequests", requests.as_str())];

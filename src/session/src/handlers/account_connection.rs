@@ -174,8 +174,7 @@ pub(super) async fn answer_refused_call(
         }
         if may_ask {
             let params = params.to_string();
-            let requests = [(INPUT_KEY, ELICITATION, Some(params.as_str()))];
-            let result = input_required_result(requests.into_iter(), None, SERVER_META);
+            let result = input_required_result([(INPUT_KEY, ELICITATION, Some(&*params))], None, SERVER_META);
             return Ok(Reply { is_pending: true, ..Reply::verbatim(result) });
         }
     }

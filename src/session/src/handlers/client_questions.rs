@@ -77,8 +77,8 @@ impl<'a> ClientQuestions<'a> {
                 None
             }
             None => {
-                let requests = [(key.as_str(), question.method.as_str(), params.as_deref())];
-                Some(input_required_result(requests.into_iter(), None, SERVER_META))
+                let request = (key.as_str(), question.method.as_str(), params.as_deref());
+                Some(input_required_result([request], None, SERVER_META))
             }
         }
     }

@@ -101,8 +101,7 @@ pub fn page_result(exchange: &Exchange, reviews: &Reviews, change: &Change) -> O
         return None;
     }
     let params = change_page_params(reviews, change).to_string();
-    let requests = [(INPUT_KEY, ELICITATION, Some(params.as_str()))];
-    Some(input_required_result(requests.into_iter(), Some(&change.id), SERVER_META))
+    Some(input_required_result([(INPUT_KEY, ELICITATION, Some(&*params))], Some(&change.id), SERVER_META))
 }
 
 /// Returns `inputRequests` of the change as a task, unless its client has already answered.

@@ -103,8 +103,8 @@ async fn ask_with_form(
     let params = json!({ "mode": "form", "message": message, "requestedSchema": schema }).to_string();
     if exchange.is_modern() {
         let Some(answer) = call.responses.and_then(|responses| member(responses, INPUT_KEY)) else {
-            let requests = [(INPUT_KEY, ELICITATION, Some(params.as_str()))];
-            return Some(MissingArguments::NeedsInput(input_required_result(requests.into_iter(), None, SERVER_META)));
+            let result = input_required_result([(INPUT_KEY, ELICITATION, Some(&*params))], None, SERVER_META);
+            return Some(MissingArguments::NeedsInput(result));
         };
         return fill_in(arguments, schema, answer).map(MissingArguments::Complete);
     }
