@@ -40,9 +40,10 @@ pub fn capabilities(revision: Revision) -> Value {
 /// The capabilities that a client and the servers behind the gateway agree on without it.
 const EXTENSION_KINDS: [&str; 2] = ["experimental", "extensions"];
 
-/// Returns the gateway's capabilities as JSON text. They include the extensions and experimental capabilities that both
-/// the client and an upstream declare. If several upstreams declare the same one, the first one's declaration is used.
-fn capabilities_json(table: &RouteTable, revision: Revision, client_capabilities: &str) -> String {
+/// Adds the gateway's capabilities to a result, and returns it as JSON text. They include the extensions and experimental
+/// capabilities that both the client and an upstream declare. If several upstreams declare the same one, the first one's
+/// declaration is used.
+fn add_capabilities(result: &Value, table: &RouteTable, revision: Revision, client_capabilities: &str) -> String {
     let own_capabilities = capabilities(revision).to_string();
     let mut members = Vec::new();
     if revision == Revision::V2025_11_25 {
@@ -71,7 +72,7 @@ fn capabilities_json(table: &RouteTable, revision: Revision, client_capabilities
         }
     }
     let members: Vec<_> = members.iter().map(|(kind, text)| (*kind, text.as_str())).collect();
-    json::add_members(&own_capabilities, &members)
+    json::add_members(&result.to_string(), &[("capabilities", &json::add_members(&own_capabilities, &members))])
 }
 
 /// Returns the gateway's name and version. Newer revisions also have a title.
@@ -113,8 +114,7 @@ pub fn initialize(
         "serverInfo": server_info(revision),
         "instructions": instructions(exchange, table),
     });
-    let capabilities = capabilities_json(table, revision, params.capabilities.get());
-    let result = json::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
+    let result = add_capabilities(&result, table, revision, params.capabilities.get());
     Ok(Reply { revision: Some(revision), ..Reply::new(result) })
 }
 
@@ -124,8 +124,7 @@ pub fn discover(exchange: &Exchange, table: &RouteTable) -> Reply {
         "supportedVersions": negotiate::supported_versions(Some(Era::Modern)),
         "instructions": instructions(exchange, table),
     });
-    let capabilities = capabilities_json(table, Revision::MODERN, &exchange.facts.capabilities);
-    let result = json::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
+    let result = add_capabilities(&result, table, Revision::MODERN, &exchange.facts.capabilities);
     // The instructions of servers vary by principal exactly as their tools do, and the extensions by client.
     let hint = hint_for_tools(table);
     Reply::new(result).with_cache_hint(CacheHint { is_public: hint.is_public && !has_extensions(table), ..hint })
