@@ -44,26 +44,20 @@ pub(crate) async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Ca
     };
     let end = match &outcome {
         Ok(reply) => RequestEnd { failure: reply.failure, is_in_band: true, is_pending: reply.is_pending },
-        Err(error) => RequestEnd::from_error(error),
+        Err(error) => RequestEnd { failure: Some(error.kind), is_in_band: false, is_pending: false },
     };
     log_request(exchange, &request.method, end, timer.finish(end));
     outcome
 }
 
 /// The end of a request, for logs and metrics.
-#[derive(Clone, Copy, Debug)]
-pub struct RequestEnd {
-    pub failure: Option<ErrorKind>,
+#[derive(Clone, Copy)]
+struct RequestEnd {
+    failure: Option<ErrorKind>,
     /// `true` if the failure is part of a result.
-    pub is_in_band: bool,
+    is_in_band: bool,
     /// `true` if the call waits for a person's approval.
-    pub is_pending: bool,
-}
-
-impl RequestEnd {
-    fn from_error(error: &McpError) -> Self {
-        Self { failure: Some(error.kind), is_in_band: false, is_pending: false }
-    }
+    is_pending: bool,
 }
 
 /// Checks the credential, the role and the rate of the caller of a request with parameters of this size.

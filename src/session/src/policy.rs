@@ -154,10 +154,7 @@ impl JudgedCall {
                 "a standing rule decided on a call"
             );
             crash_point("after_rule_used");
-        }
-        if decision.standing_rule.is_none()
-            && let Some(counts) = &decision.counts
-        {
+        } else if let Some(counts) = &decision.counts {
             counts.increment(decision.intended_verdict());
         }
         if let Some(simulated_verdict) = decision.simulated {

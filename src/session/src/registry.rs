@@ -98,13 +98,10 @@ impl Registry {
                 self.sessions.iter().filter(|session| session.principal().name == principal && session.holds_state());
             principal_sessions.map(|session| Arc::clone(&session.id)).collect()
         };
-        let next = {
-            let mut by_principal = self.by_principal.lock();
-            by_principal
-                .get_mut(principal)
-                .and_then(|principal_sessions| principal_sessions.queue.next(|id| self.activity(id), all))
-        };
-        next.and_then(|id| self.remove(&id))
+        let mut by_principal = self.by_principal.lock();
+        let next = by_principal.get_mut(principal)?.queue.next(|id| self.activity(id), all);
+        drop(by_principal);
+        self.remove(&next?)
     }
 
     /// Calls `f` with each session. It may miss a session that opens or closes meanwhile.
@@ -116,9 +113,7 @@ impl Registry {
 
     /// Describes all live sessions.
     pub fn describe_all(&self) -> Vec<SessionInfo> {
-        let mut all = Vec::new();
-        self.for_each(|session| all.push(SessionInfo::new(session)));
-        all
+        self.sessions.iter().map(|session| SessionInfo::new(&session)).collect()
     }
 }
 

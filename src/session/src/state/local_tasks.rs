@@ -193,9 +193,7 @@ impl LocalTask {
     /// Describes the task as `tasks/get` shows it.
     #[must_use]
     pub fn describe(&self) -> String {
-        let status = self.status();
-        let times = self.progress.borrow().times;
-        task_shape::local_task(&self.id, status, &times)
+        task_shape::local_task(&self.id, self.status(), &self.progress.borrow().times)
     }
 
     /// Answers `tasks/get`, `tasks/result` and `tasks/cancel`.
