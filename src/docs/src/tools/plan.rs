@@ -63,7 +63,6 @@ pub(crate) fn hash(bytes: &[u8]) -> Hash {
 
 /// Documents to be deleted.
 pub(crate) struct Deletion {
-    pub project: Arc<Project>,
     pub request: DeletionRequest,
     pub tenants: Vec<TenantDeletion>,
 }
@@ -208,11 +207,7 @@ fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &st
         None => (Operation::Create, "Add"),
         Some(_) => (Operation::Update, "Change"),
     };
-    let kind = checked
-        .document
-        .doc_type
-        .as_deref()
-        .map_or_else(|| "document".to_owned(), |kind| one_line(kind, MAX_LABEL_CHARS).into());
+    let kind = one_line(checked.document.doc_type.as_deref().unwrap_or("document"), MAX_LABEL_CHARS);
     Ok(Plan {
         operation,
         target: document_target(indexed, &path),
@@ -317,7 +312,7 @@ pub(crate) fn find_deletion(
     if let Some(path) = requested_paths.iter().flatten().find(|path| !existing_paths.contains(path)) {
         return Err(unknown_document_error(&request.project, path));
     }
-    Ok(Deletion { project, request: request.clone(), tenants })
+    Ok(Deletion { request: request.clone(), tenants })
 }
 
 /// Returns the documents of the checked-out branch as their files are now. A file that is not UTF-8 is not a document.
@@ -399,11 +394,8 @@ fn plan_delete(deletion: Deletion) -> Result<Plan, McpError> {
             false => format!("Index of {branch} (root {})", tenant.path_hash),
         };
         let field = format!("documents.{}.{branch}", tenant.path_hash);
-        diff.add_lines(
-            &field,
-            &source_name,
-            tenant_deletion.paths().map(|path| (LineOp::Delete, path.as_str().into())),
-        );
+        let lines = tenant_deletion.paths().map(|path| (LineOp::Delete, path.as_str().into()));
+        diff.add_lines(&field, &source_name, lines);
     }
     let title = match (documents, deletion.named_paths().first()) {
         (1, Some(path)) => format!("Delete {} of {name}", one_line(path, MAX_SHOWN_CHARS)),

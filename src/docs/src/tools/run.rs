@@ -73,16 +73,15 @@ fn carry_out(action: &Action, project: &Project) -> Result<(), McpError> {
         }
         Action::Delete(deletion) => {
             let mut removed_paths = Vec::new();
-            remove_documents(deletion, &mut removed_paths)
+            remove_documents(project, deletion, &mut removed_paths)
                 .map_err(|error| partial_deletion_error(error, &removed_paths, deletion.document_count()))
         }
     }
 }
 
 /// Removes documents, and adds their paths to `removed_paths`.
-fn remove_documents(deletion: &Deletion, removed_paths: &mut Vec<String>) -> Result<(), McpError> {
-    let Deletion { project, tenants, request } = deletion;
-    for tenant_deletion in tenants {
+fn remove_documents(project: &Project, deletion: &Deletion, removed_paths: &mut Vec<String>) -> Result<(), McpError> {
+    for tenant_deletion in &deletion.tenants {
         if tenant_deletion.indexed.is_current {
             for (path, before) in &tenant_deletion.documents {
                 let is_expected = |present: Option<&[u8]>| present.is_some_and(|present| hash(present) == *before);
@@ -91,7 +90,8 @@ fn remove_documents(deletion: &Deletion, removed_paths: &mut Vec<String>) -> Res
             }
         } else {
             let paths: Vec<String> = tenant_deletion.paths().cloned().collect();
-            project.forget(&tenant_deletion.indexed, request.paths.is_some().then_some(paths.as_slice()))?;
+            let has_named_paths = deletion.request.paths.is_some();
+            project.forget(&tenant_deletion.indexed, has_named_paths.then_some(paths.as_slice()))?;
             removed_paths.extend(paths);
         }
     }
