@@ -108,7 +108,7 @@ impl Tracker {
                 let _ = sender.send(ProviderEvent::ListChanged(List::Resources));
             }
         };
-        let storage = Storage::open(location, Box::new(announce), |db, is_new| {
+        let storage = Storage::open(location, Arc::new(announce), |db, is_new| {
             if is_new && config.sample_project {
                 sample::fill(db, now)?;
             }

@@ -62,7 +62,7 @@ impl From<DbError> for TrackerError {
 }
 
 /// Receives the resources that a write changed, once it is durable.
-pub(super) type Announce = Box<dyn Fn(ChangedResources) + Send + Sync>;
+pub(super) type Announce = Arc<dyn Fn(ChangedResources) + Send + Sync>;
 
 /// The kind of a read, which decides where it runs and whether it runs in a transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub(super) struct Storage(Arc<StorageParts>);
 
 struct StorageParts {
     database: Database,
-    announce: Arc<Announce>,
+    announce: Announce,
     /// The only permit for writes. Waiting for it occupies no thread of the blocking pool.
     write_permit: Arc<Semaphore>,
     slow_read_permits: Arc<Semaphore>,
@@ -102,7 +102,6 @@ impl Storage {
         announce: Announce,
         fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>,
     ) -> Result<Self, TrackerError> {
-        let announce = Arc::new(announce);
         let (database, slow_reads) = match location {
             ModuleStorage::Directory(dir) => {
                 (Database::Sqlite(Arc::new(SqliteDatabase::open(dir, fill)?)), sqlite::MAX_SLOW_READS)
@@ -242,7 +241,7 @@ mod tests {
     async fn slow_read_is_cancelled() {
         let dir = tempfile::tempdir().unwrap();
         let location = ModuleStorage::Directory(dir.path().to_owned());
-        let storage = Storage::open(&location, Box::new(|_| {}), |_, _| Ok(())).unwrap();
+        let storage = Storage::open(&location, Arc::new(|_| {}), |_, _| Ok(())).unwrap();
         let cancel = CancellationToken::new();
         let (report_start, started) = tokio::sync::oneshot::channel();
         let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n";

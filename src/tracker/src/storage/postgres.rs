@@ -55,7 +55,7 @@ impl PostgresDatabase {
     /// Opens or creates the tables, as [`super::Storage::open`] does.
     pub fn open(
         tables: Arc<Tables>,
-        announce: Arc<Announce>,
+        announce: Announce,
         fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>,
     ) -> Result<Self, TrackerError> {
         let mut connection = tables.wait_for_connection()?;
@@ -189,7 +189,7 @@ fn migrate(
 /// Polls the announcements of other nodes, and passes them on to subscribers of this one.
 struct Follower {
     tables: Arc<Tables>,
-    announce: Arc<Announce>,
+    announce: Announce,
     node: String,
     /// The id of the last announcement that was read.
     last_id: i64,
