@@ -60,7 +60,7 @@ pub(super) struct InsertedIssue {
 }
 
 /// Inserts an issue with the next number of the project.
-pub(super) fn insert_issue(db: Db<'_>, issue: &NewIssue<'_>, creator: &str, at: &Time) -> DbResult<InsertedIssue> {
+pub(super) fn insert_issue(db: Db<'_>, issue: &NewIssue<'_>, creator: &Actor) -> DbResult<InsertedIssue> {
     let sql = "UPDATE projects SET next_number = next_number + 1 WHERE id = ?1 RETURNING next_number - 1";
     let number: i64 = db.query_one(sql, values![issue.project], |row| row.get(0))?;
     let (id, key) = (Uuid::new(), IssueKey(format!("{}-{number}", issue.project_key)));
@@ -81,8 +81,8 @@ pub(super) fn insert_issue(db: Db<'_>, issue: &NewIssue<'_>, creator: &str, at: 
             issue.assignee,
             issue.parent,
             issue.estimated_hours,
-            at,
-            creator
+            &creator.at,
+            &creator.name
         ],
         |row| row.get(0),
     )?;
@@ -96,12 +96,11 @@ pub(super) fn insert_project(
     key: &ProjectKey,
     name: &str,
     description: &str,
-    creator: &str,
-    at: &Time,
+    creator: &Actor,
 ) -> DbResult<i64> {
     let sql = "INSERT INTO projects (uuid, key, name, description, created_at, created_by) \
                VALUES (?1, ?2, ?3, ?4, ?5, ?6) RETURNING id";
-    db.query_one(sql, values![&Uuid::new(), key, name, description, at, creator], |row| row.get(0))
+    db.query_one(sql, values![&Uuid::new(), key, name, description, &creator.at, &creator.name], |row| row.get(0))
 }
 
 /// Inserts a comment, and returns its id. The issue counts as updated at that time.

@@ -21,13 +21,14 @@ pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
     }
     let (key, name, description) = PROJECT;
     let project_key = ProjectKey(key.to_owned());
-    let project = insert_project(db, &project_key, name, description, PEOPLE[0], &start)?;
+    let creator = actor(PEOPLE[0], 24 * 30);
+    let project = insert_project(db, &project_key, name, description, &creator)?;
     let change = FieldChange::added(("name", "Name", name.to_owned()));
-    record(db, &Subject { project, issue: None }, &actor(PEOPLE[0], 24 * 30), "created", &[change])?;
+    record(db, &Subject { project, issue: None }, &creator, "created", &[change])?;
 
     let mut created_issues: Vec<InsertedIssue> = Vec::new();
     for sample in ISSUES {
-        let reporter = PEOPLE[sample.reporter];
+        let reporter = actor(PEOPLE[sample.reporter], sample.age_hours);
         let new_issue = NewIssue {
             project,
             project_key: &project_key,
@@ -40,23 +41,22 @@ pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
             parent: sample.parent.map(|number| created_issues[number - 1].row),
             estimated_hours: sample.estimated_hours.map(Hours),
         };
-        let issue = insert_issue(db, &new_issue, reporter, &ago(sample.age_hours))?;
+        let issue = insert_issue(db, &new_issue, &reporter)?;
         let subject = Subject { project, issue: Some((&issue.id, &issue.key)) };
         let fields = [
             ("type", "Type", sample.kind.to_string()),
             ("title", "Title", sample.title.to_owned()),
             ("priority", "Priority", sample.priority.to_string()),
         ];
-        record(db, &subject, &actor(reporter, sample.age_hours), "created", &fields.map(FieldChange::added))?;
+        record(db, &subject, &reporter, "created", &fields.map(FieldChange::added))?;
         if let Some(index) = sample.assignee {
             let change = FieldChange::added(("assignee", "Assignee", PEOPLE[index].to_owned()));
             record(db, &subject, &actor(PEOPLE[0], sample.moved_hours_ago + 1), "assigned", &[change])?;
         }
         if sample.status != Status::Backlog {
-            let mover = sample.assignee.map_or(reporter, |index| PEOPLE[index]);
+            let mover = actor(PEOPLE[sample.assignee.unwrap_or(sample.reporter)], sample.moved_hours_ago);
             let before = Some(previous_status(sample.status).to_string());
             let change = FieldChange::new("status", "Status", before, Some(sample.status.to_string()));
-            let mover = actor(mover, sample.moved_hours_ago);
             record(db, &subject, &mover, "status", &[change])?;
             db.execute("UPDATE issues SET updated_at = ?2 WHERE id = ?1", values![issue.row, &mover.at])?;
         }

@@ -153,7 +153,7 @@ impl PlanRun<'_> {
     }
 
     fn create_project(&mut self, key: &ProjectKey, new: &CreateProject) -> DbResult<ToolResult> {
-        let row = insert_project(self.db, key, &new.name, &new.description, &self.actor.name, &self.actor.at)?;
+        let row = insert_project(self.db, key, &new.name, &new.description, self.actor)?;
         record(self.db, &Subject { project: row, issue: None }, self.actor, "created", &self.plan.field_changes)?;
         let project = find_project(self.db, &EntityRef::Key(key.to_string()))?.ok_or_else(missing_row)?;
         self.changed_resources.add_project(&project.id, &project.key);
@@ -181,7 +181,7 @@ impl PlanRun<'_> {
             parent: parent.map(|parent| parent.row),
             estimated_hours: new.estimated_hours,
         };
-        let InsertedIssue { id, key, .. } = insert_issue(self.db, &new_issue, &self.actor.name, &self.actor.at)?;
+        let InsertedIssue { id, key, .. } = insert_issue(self.db, &new_issue, self.actor)?;
         let mut changes = self.plan.field_changes.clone();
         // The plan could not know the key yet.
         if let Some(change) = changes.iter_mut().find(|change| change.field == "key") {
