@@ -105,11 +105,6 @@ impl JudgedCall {
         self.operation.as_ref().map_or(&self.route.name, |operation| &operation.subject)
     }
 
-    #[must_use]
-    pub fn verdict(&self) -> Verdict {
-        self.decision.verdict
-    }
-
     /// Admits the call, sends it to review or refuses it, and counts the decision for the rule or the standing rule that made
     /// it. A call that only runs because the policy is simulated is counted as such, too. Each call is counted once, even if
     /// it runs as a task or its upstream asks for input several times.
@@ -117,7 +112,7 @@ impl JudgedCall {
     /// # Errors
     /// `POLICY_DENIED` with the rule and the reason, or `FORBIDDEN` if the client's token does not permit proposals.
     pub fn apply_decision(self, exchange: &Exchange, counting: Counting) -> Result<Admission, McpError> {
-        if self.verdict() == Verdict::Review {
+        if self.decision.verdict == Verdict::Review {
             exchange.identity.principal.require_scope(Scope::ToolsPropose)?;
         }
         if counting == Counting::Count {
@@ -125,7 +120,7 @@ impl JudgedCall {
         }
         let (tool, rule) = (self.subject(), self.decision.rule.as_deref().unwrap_or("policy.default"));
         let reason = &self.decision.reason;
-        match self.verdict() {
+        match self.decision.verdict {
             Verdict::Allow => Ok(Admission::Run(AdmittedCall(self.route))),
             Verdict::Review => Ok(Admission::Review(self)),
             Verdict::Deny => {

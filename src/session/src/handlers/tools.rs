@@ -204,7 +204,7 @@ async fn decide(
         true => policy::judge(exchange, route, arguments).await?,
         false => judge_with_fallback(exchange, table, route, arguments).await?,
     };
-    let is_reviewed = judged.verdict() == Verdict::Review;
+    let is_reviewed = judged.decision.verdict == Verdict::Review;
     if is_reviewed || call_plan.wants_task {
         // Neither a change nor a task begins that cannot run without the person's account.
         account_connection::check_connected(exchange, &judged.route).await?;
@@ -442,12 +442,12 @@ async fn judge_with_fallback(
         Some(upstream) => !upstream.is_refusing(),
         None => validate::check_arguments(route, arguments).is_ok(),
     };
-    if judged.verdict() == Verdict::Allow
+    if judged.decision.verdict == Verdict::Allow
         && is_refusing
         && let Some(fallback) = table.fallback_of(route)
         && can_answer(&fallback)
         && let Ok(judged_fallback) = policy::judge(exchange, &fallback, arguments).await
-        && judged_fallback.verdict() == Verdict::Allow
+        && judged_fallback.decision.verdict == Verdict::Allow
     {
         tracing::debug!(tool = %route.name, instead = %fallback.name, "the fallback tool answers, because the circuit of the tool's server is open");
         return Ok(judged_fallback);

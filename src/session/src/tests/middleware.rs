@@ -129,7 +129,7 @@ async fn condition_can_use_arguments_and_principal() {
         let client = bench.client_of(principal, LEGACY, "{}");
         let arguments = serde_json::value::to_raw_value(&json!({ "target": target })).unwrap();
         let judged = policy::judge(&client.exchange, &route, &arguments).await.unwrap();
-        assert_eq!(judged.verdict(), verdict, "{principal} {target}");
+        assert_eq!(judged.decision.verdict, verdict, "{principal} {target}");
         let admission = judged.apply_decision(&client.exchange, Counting::Count).unwrap();
         assert_eq!(matches!(admission, Admission::Run(_)), verdict == Verdict::Allow);
     }

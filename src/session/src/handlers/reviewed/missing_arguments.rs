@@ -82,7 +82,7 @@ pub(in crate::handlers) async fn ask_for(
         Some(judged) => judged,
         None => policy::judge(exchange, route, arguments).await?,
     };
-    if judged.verdict() != Verdict::Review || !judged.decision.terms.questions {
+    if judged.decision.verdict != Verdict::Review || !judged.decision.terms.questions {
         return Ok(None);
     }
     exchange.identity.principal.require_scope(Scope::ToolsPropose)?;

@@ -201,7 +201,7 @@ async fn judge_step(
         validate::check_arguments(route, arguments)?;
     }
     let judged = policy::judge(exchange, route, arguments).await?;
-    if judged.verdict() != Verdict::Deny {
+    if judged.decision.verdict != Verdict::Deny {
         account_connection::check_connected(exchange, route).await?;
     }
     Ok(judged)
