@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use countersign_domain::{
-    policy::{Decision, Policy, Requester, Subject, Verdict},
+    policy::{DEFAULT_IDENTITY, Decision, Policy, Requester, Subject, Verdict},
     principal::Scope,
 };
 use countersign_exchange::context::{Exchange, requester};
@@ -118,7 +118,7 @@ impl JudgedCall {
         if counting == Counting::Count {
             self.count_decision(exchange);
         }
-        let (tool, rule) = (self.subject(), self.decision.rule.as_deref().unwrap_or("policy.default"));
+        let (tool, rule) = (self.subject(), self.decision.rule.as_deref().unwrap_or(DEFAULT_IDENTITY));
         let reason = &self.decision.reason;
         match self.decision.verdict {
             Verdict::Allow => Ok(Admission::Run(AdmittedCall(self.route))),
@@ -156,7 +156,7 @@ impl JudgedCall {
             metrics::counter!(telemetry::POLICY_SIMULATED, "verdict" => simulated_verdict.as_str()).increment(1);
             tracing::info!(
                 tool, %principal, verdict = simulated_verdict.as_str(),
-                rule = decision.rule.as_deref().unwrap_or("policy.default"), reason = %decision.reason,
+                rule = decision.rule.as_deref().unwrap_or(DEFAULT_IDENTITY), reason = %decision.reason,
                 "a call went through because policy.mode is simulate"
             );
         }
@@ -187,7 +187,7 @@ pub fn admit(
     let Some(refusal) = find_refusal(policy, provider, subject, &requester(exchange)) else { return Ok(()) };
     policy.count_refusal(refusal.rule.as_deref());
     let name: String = subject.name().chars().take(2048).collect();
-    let rule = refusal.rule.as_deref().unwrap_or("policy.default");
+    let rule = refusal.rule.as_deref().unwrap_or(DEFAULT_IDENTITY);
     let (kind, principal) = (subject.kind_name(), &exchange.identity.principal.name);
     if policy.simulates() {
         metrics::counter!(telemetry::POLICY_SIMULATED, "verdict" => "deny").increment(1);

@@ -21,7 +21,7 @@ use crate::{policy::JudgedCall, server::Reviews};
 use countersign_bridge::tasks;
 use countersign_domain::{
     changes::{Change, OnReview, Preview, PreviewNote, Proposer, arguments::are_equal},
-    policy::Decision,
+    policy::{DEFAULT_IDENTITY, Decision},
 };
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel};
@@ -46,7 +46,7 @@ pub(super) async fn review(
     let JudgedCall { decision, .. } = judged;
     tracing::debug!(
         tool = judged.subject(),
-        rule = decision.rule.as_deref().unwrap_or("policy.default"),
+        rule = decision.rule.as_deref().unwrap_or(DEFAULT_IDENTITY),
         reason = %decision.reason,
         "a call is reviewed"
     );
