@@ -16,7 +16,7 @@ use super::{
     DocsError, embedding,
     files::Files,
     git, paths, report,
-    synchronize::{FolderIndex, IndexChanges, SyncError},
+    synchronize::{FolderIndex, IndexChanges},
     tenant_registry::TenantRegistry,
     worker::{Task, Worker},
 };
@@ -291,7 +291,7 @@ impl Project {
         let sent = self.tasks.send(Task::Refresh { collection, paths, reply });
         sent.map_err(|_| McpError::shutting_down())?;
         match answer.await {
-            Ok(outcome) => outcome.map_err(|error| index_error(&error)),
+            Ok(outcome) => Ok(outcome?),
             Err(_) => Err(McpError::shutting_down()),
         }
     }
@@ -376,8 +376,8 @@ impl Project {
     pub(super) fn with_folder_index(
         &self,
         collection: Collection,
-        work: impl FnOnce(&FolderIndex<'_>) -> Result<IndexChanges, SyncError>,
-    ) -> Result<IndexChanges, SyncError> {
+        work: impl FnOnce(&FolderIndex<'_>) -> Result<IndexChanges, IndexError>,
+    ) -> Result<IndexChanges, IndexError> {
         let indexes = self.indexes_of(&self.current_tenant())?;
         let types = self.types();
         let (files, index) = match (collection, &self.external_files, &indexes.external) {

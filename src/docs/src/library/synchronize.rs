@@ -35,15 +35,6 @@ impl IndexChanges {
     }
 }
 
-/// The reason why a synchronization stopped early.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum SyncError {
-    #[error("{0}")]
-    Index(#[from] IndexError),
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
-}
-
 /// Returns `true` if a file is unchanged since it was read.
 fn is_unchanged(stamp: &FileStamp, found: &FileEntry) -> bool {
     stamp.size == found.size
@@ -60,8 +51,8 @@ pub(super) struct FolderIndex<'a> {
 
 impl FolderIndex<'_> {
     /// Synchronizes the whole folder. `progress` gets the number of files done and the total, and returns `false` to stop.
-    pub fn synchronize_all(&self, progress: &mut dyn FnMut(usize, usize) -> bool) -> Result<IndexChanges, SyncError> {
-        let listing = self.files.walk()?;
+    pub fn synchronize_all(&self, progress: &mut dyn FnMut(usize, usize) -> bool) -> Result<IndexChanges, IndexError> {
+        let listing = self.files.walk().map_err(|source| IndexError::Io { path: self.files.folder_path(), source })?;
         if listing.is_truncated {
             tracing::warn!("a folder has more documents than are indexed");
         }
@@ -96,7 +87,7 @@ impl FolderIndex<'_> {
     }
 
     /// Synchronizes these files, whether they exist or not. Skips those that [`Files::walk`] leaves out because of their path.
-    pub fn synchronize_files(&self, paths: &[String]) -> Result<IndexChanges, SyncError> {
+    pub fn synchronize_files(&self, paths: &[String]) -> Result<IndexChanges, IndexError> {
         let mut changes = IndexChanges::default();
         let mut indexed_stamps = self.index.stamps()?;
         let is_document = |path: &&String| self.files.check_path(path).is_ok();
@@ -109,7 +100,7 @@ impl FolderIndex<'_> {
     }
 
     /// Synchronizes these files, each with its stamp in the index.
-    fn synchronize_batch(&self, files: &[(String, Option<FileStamp>)]) -> Result<IndexChanges, SyncError> {
+    fn synchronize_batch(&self, files: &[(String, Option<FileStamp>)]) -> Result<IndexChanges, IndexError> {
         let mut changes = IndexChanges::default();
         let mut parsed: Vec<(FileStamp, Document)> = Vec::new();
         let mut restamped = Vec::new();

@@ -24,7 +24,7 @@ use super::{
     project::{Project, SyncProgress},
     synchronize::FolderIndex,
 };
-use crate::{model::Collection, text::has_markdown_extension};
+use crate::{index::IndexError, model::Collection, text::has_markdown_extension};
 
 /// The pause before changes are scanned, so that several are scanned together, and git has written `HEAD`.
 const DEBOUNCE: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ pub(super) enum Task {
     Refresh {
         collection: Collection,
         paths: Vec<String>,
-        reply: oneshot::Sender<Result<(), String>>,
+        reply: oneshot::Sender<Result<(), IndexError>>,
     },
     /// Scans the paths that were touched.
     Scan,
@@ -153,19 +153,12 @@ impl Worker {
 }
 
 /// Updates the index with these files, and logs a failure.
-fn refresh(project: &Project, collection: Collection, paths: &[String]) -> Result<(), String> {
+fn refresh(project: &Project, collection: Collection, paths: &[String]) -> Result<(), IndexError> {
     let changes =
         project.with_folder_index(collection, |folder_index: &FolderIndex<'_>| folder_index.synchronize_files(paths));
-    match changes {
-        Ok(changes) => {
-            project.publish_changes(collection, changes);
-            Ok(())
-        }
-        Err(error) => {
-            tracing::warn!(project = %project.name, %error, "documents could not be indexed");
-            Err(error.to_string())
-        }
-    }
+    changes
+        .map(|changes| project.publish_changes(collection, changes))
+        .inspect_err(|error| tracing::warn!(project = %project.name, %error, "documents could not be indexed"))
 }
 
 impl WatchedFolder {
