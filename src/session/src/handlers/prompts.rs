@@ -56,14 +56,10 @@ pub async fn get(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, M
         }
         RouteTarget::Module(module) => module,
     };
-    for argument in route.def.arguments.iter().filter(|a| a.required) {
-        if !params.arguments.contains_key(&argument.name) {
-            return Err(McpError::new(
-                ErrorKind::InvalidParams,
-                format!("the prompt {} needs the argument `{}`", route.def.name, argument.name),
-            )
-            .with("argument", argument.name.clone()));
-        }
+    let mut required = route.def.arguments.iter().filter(|argument| argument.required);
+    if let Some(argument) = required.find(|argument| !params.arguments.contains_key(&argument.name)) {
+        let text = format!("the prompt {} needs the argument `{}`", route.def.name, argument.name);
+        return Err(McpError::new(ErrorKind::InvalidParams, text).with("argument", argument.name.clone()));
     }
     let context = exchange.call_context(cancel, None);
     let work = module.get_prompt(&route.def.name, &params.arguments, &context);

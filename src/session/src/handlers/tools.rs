@@ -50,13 +50,8 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
     let revision = exchange.revision();
     table.refresh_stale_lists();
     let tools: Vec<_> = table.tools_for(&exchange.identity.principal).collect();
-    let json = render_page(
-        "tools",
-        &tools,
-        |route| &route.name,
-        |route| route.list_entry(revision),
-        params.cursor.as_deref(),
-    )?;
+    let cursor = params.cursor.as_deref();
+    let json = render_page("tools", &tools, |route| &route.name, |route| route.list_entry(revision), cursor)?;
     Ok(Reply::new(json).with_cache_hint(hint_for_tools(table)))
 }
 
