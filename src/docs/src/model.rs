@@ -16,7 +16,6 @@ use countersign_provider::text::one_line;
     Eq,
     PartialOrd,
     Ord,
-    Hash,
     Serialize,
     Deserialize,
     JsonSchema,
