@@ -153,21 +153,16 @@ impl Storage {
         // limit.
         let stop = CancellationToken::new();
         let _stop_guard = stop.clone().drop_guard();
+        let read = move |db: Db<'_>| {
+            let _permit = permit;
+            read(db)
+        };
         let reading = async {
             match &self.0.database {
-                Database::Postgres(server) => {
-                    let read = move |db: Db<'_>| {
-                        let _permit = permit;
-                        read(db)
-                    };
-                    server.read(ReadKind::Slow, read).await
-                }
+                Database::Postgres(server) => server.read(ReadKind::Slow, read).await,
                 Database::Sqlite(file) => {
                     let file = Arc::clone(file);
-                    let task = background::spawn_blocking(move || {
-                        let _permit = permit;
-                        file.read(Some(stop), read)
-                    });
+                    let task = background::spawn_blocking(move || file.read(Some(stop), read));
                     task.await.map_err(|_| internal_error())?
                 }
             }
