@@ -64,19 +64,14 @@ impl<'q> SearchQuery<'q> {
 
 /// Returns an expression for `MATCH` of FTS5.
 fn match_expression(words: &[&str], match_all: bool) -> String {
-    let last = words.len().saturating_sub(1);
-    let mut expression = String::new();
-    for (index, word) in words.iter().enumerate() {
-        if index > 0 {
-            expression.push_str(if match_all { " AND " } else { " OR " });
-        }
-        let _ = write!(expression, "\"{}\"", word.replace('"', "\"\""));
-        // The search for a prefix of a single letter would match too many texts.
-        if index == last && word.chars().count() > 1 {
-            expression.push_str(" *");
-        }
+    let mut terms: Vec<String> = words.iter().map(|word| format!("\"{}\"", word.replace('"', "\"\""))).collect();
+    // The search for a prefix of a single letter would match too many texts.
+    if let Some(term) = terms.last_mut()
+        && words.last().is_some_and(|word| word.chars().count() > 1)
+    {
+        term.push_str(" *");
     }
-    expression
+    terms.join(if match_all { " AND " } else { " OR " })
 }
 
 #[derive(Serialize, JsonSchema)]

@@ -71,20 +71,14 @@ impl Terms {
     /// Returns the query in the syntax of PostgreSQL. All terms must occur if `match_all` is set, otherwise any of
     /// them.
     pub fn expression(&self, match_all: bool) -> String {
-        let mut expression = String::new();
-        for (index, term) in self.terms.iter().enumerate() {
-            if index > 0 {
-                expression.push_str(if match_all { " & " } else { " | " });
-            }
-            expression.push('(');
-            for (position, word) in term.iter().enumerate() {
-                expression.push_str(if position > 0 { " <-> '" } else { "'" });
-                expression.push_str(word);
-                expression.push_str(if self.is_prefix(index, position) { "':*" } else { "'" });
-            }
-            expression.push(')');
-        }
-        expression
+        let expressions = self.terms.iter().enumerate().map(|(index, term)| {
+            let words = term.iter().enumerate().map(|(position, word)| {
+                let suffix = if self.is_prefix(index, position) { ":*" } else { "" };
+                format!("'{word}'{suffix}")
+            });
+            format!("({})", words.collect::<Vec<_>>().join(" <-> "))
+        });
+        expressions.collect::<Vec<_>>().join(if match_all { " & " } else { " | " })
     }
 
     /// Returns `true` if the word at this position of a term may be the beginning of a longer word.
