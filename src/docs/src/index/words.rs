@@ -85,14 +85,9 @@ fn for_each_part<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
 
 /// Returns the text for the index: its terms, separated by spaces.
 pub(super) fn index_text(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + text.len() / 8);
-    for_each_term(text, |term| {
-        if !out.is_empty() {
-            out.push(' ');
-        }
-        out.push_str(term);
-    });
-    out
+    let mut terms = Vec::new();
+    for_each_term(text, |term| terms.push(term));
+    terms.join(" ")
 }
 
 /// Returns the terms of a query: each once, in lower case, and without stop words unless there are no others.
