@@ -27,8 +27,9 @@ fn is_word_char(c: char) -> bool {
     c.is_alphanumeric() && !is_unspaced(c)
 }
 
-/// Calls `each` with every term of the text: words, parts of compound words, and pairs.
-fn for_each_term<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
+/// Splits a text into its terms: words, parts of compound words, and pairs.
+fn split_into_terms(text: &str) -> Vec<&str> {
+    let mut terms = Vec::new();
     let mut word: Option<usize> = None;
     let mut unspaced: Option<(usize, usize)> = None;
     for (offset, c) in text.char_indices().chain(std::iter::once((text.len(), ' '))) {
@@ -36,27 +37,28 @@ fn for_each_term<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
             word.get_or_insert(offset);
         } else if let Some(start) = word.take() {
             let whole = text.get(start..offset).unwrap_or_default();
-            each(whole);
-            for_each_part(whole, &mut each);
+            terms.push(whole);
+            push_parts(whole, &mut terms);
         }
         if is_unspaced(c) && c.is_alphanumeric() {
             let end = offset + c.len_utf8();
             if let Some((before, _)) = unspaced {
-                each(text.get(before..end).unwrap_or_default());
+                terms.push(text.get(before..end).unwrap_or_default());
             }
             unspaced = Some((offset, end));
         } else if let Some((start, end)) = unspaced.take() {
             // A character that stands alone forms no pair.
             let is_alone = text.get(..start).is_none_or(|before| !before.ends_with(is_unspaced));
             if is_alone {
-                each(text.get(start..end).unwrap_or_default());
+                terms.push(text.get(start..end).unwrap_or_default());
             }
         }
     }
+    terms
 }
 
-/// Calls `each` with the parts of compounds like `maxInFlight`, `HTTPServer` and `utf8`; not if there is only one part.
-fn for_each_part<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
+/// Adds the parts of compounds like `maxInFlight`, `HTTPServer` and `utf8`, unless there is only one part.
+fn push_parts<'a>(word: &'a str, terms: &mut Vec<&'a str>) {
     if word.len() < 3 || word.bytes().skip(1).all(|byte| byte.is_ascii_lowercase()) {
         return;
     }
@@ -78,16 +80,14 @@ fn for_each_part<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
     cuts.push(word.len());
     for pair in cuts.windows(2) {
         if let [start, end] = pair {
-            each(word.get(*start..*end).unwrap_or_default());
+            terms.push(word.get(*start..*end).unwrap_or_default());
         }
     }
 }
 
 /// Returns the text for the index: its terms, separated by spaces.
 pub(super) fn index_text(text: &str) -> String {
-    let mut terms = Vec::new();
-    for_each_term(text, |term| terms.push(term));
-    terms.join(" ")
+    split_into_terms(text).join(" ")
 }
 
 /// Returns the terms of a query: each once, in lower case, and without stop words unless there are no others.
@@ -95,12 +95,12 @@ pub(super) fn query_terms(query: &str) -> Vec<String> {
     let query = query.get(..query.floor_char_boundary(MAX_QUERY_BYTES)).unwrap_or_default();
     let mut seen = HashSet::new();
     let mut all: Vec<String> = Vec::new();
-    for_each_term(query, |term| {
+    for term in split_into_terms(query) {
         let term: String = term.chars().flat_map(char::to_lowercase).collect();
         if seen.insert(term.clone()) {
             all.push(term);
         }
-    });
+    }
     let meaningful: Vec<String> = all.iter().filter(|term| !STOP_WORDS.contains(&term.as_str())).cloned().collect();
     let mut terms = if meaningful.is_empty() { all } else { meaningful };
     terms.truncate(MAX_QUERY_TERMS);
