@@ -119,8 +119,8 @@ async fn handle(
         Method::ToolsList => tools::list(exchange, table, request),
         Method::ToolsCall => {
             server.deciding_keys.note_call(&exchange.identity.principal, exchange.transport.as_str());
-            let scope = ToolCallScope { exchange, cancel, table, runner, reviews };
-            tools::call_tool(scope, item.finder, local_tasks, request).await
+            let scope = ToolCallScope { exchange, cancel, table, runner, reviews, local_tasks };
+            tools::call_tool(scope, item.finder, request).await
         }
         Method::ResourcesList => resources::list(exchange, table, limits, request, cancel).await,
         Method::ResourceTemplatesList => resources::list_templates(exchange, table, request),

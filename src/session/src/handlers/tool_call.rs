@@ -9,7 +9,10 @@ use super::{
     reviewed::finished_call::{ChangeOutcome, FinishedCall, outcome_of},
     upstream_wait::RouteFinder,
 };
-use crate::server::{CallRunner, Reviews};
+use crate::{
+    server::{CallRunner, Reviews},
+    state::local_tasks::LocalTasks,
+};
 use countersign_bridge::tasks;
 use countersign_domain::changes::{
     CHANGE_ID_PREFIX, Change,
@@ -117,6 +120,7 @@ pub struct ToolCallScope<'a> {
     pub table: &'a RouteTable,
     pub runner: &'a CallRunner,
     pub reviews: &'a Arc<Reviews>,
+    pub local_tasks: &'a LocalTasks,
 }
 
 impl ToolCallScope<'_> {

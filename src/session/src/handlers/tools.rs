@@ -26,7 +26,6 @@ use crate::{
     owned::OwnedRequest,
     policy::{self, Admission, AdmittedCall, Counting, JudgedCall},
     server::CallRunner,
-    state::local_tasks::LocalTasks,
 };
 use countersign_bridge::{
     self, CallPlan,
@@ -62,17 +61,16 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
 pub async fn call_tool(
     scope: ToolCallScope<'_>,
     finder: RouteFinder<'_>,
-    local_tasks: &LocalTasks,
     request: &Request<'_>,
 ) -> Result<Reply, McpError> {
     if let Some(answer) = answer_about_account(scope.exchange, request) {
         let continued = async {
             let request = account_connection::await_connection(scope, request, answer).await?;
-            call_or_ask_for_account(scope, finder, local_tasks, &request.as_request(), false).await
+            call_or_ask_for_account(scope, finder, &request.as_request(), false).await
         };
         return Box::pin(continued).await;
     }
-    call_or_ask_for_account(scope, finder, local_tasks, request, true).await
+    call_or_ask_for_account(scope, finder, request, true).await
 }
 
 /// Returns the answer of a stateless client to the request to connect an account, as JSON.
@@ -88,11 +86,10 @@ fn answer_about_account<'a>(exchange: &Exchange, request: &'a Request<'_>) -> Op
 async fn call_or_ask_for_account(
     scope: ToolCallScope<'_>,
     finder: RouteFinder<'_>,
-    local_tasks: &LocalTasks,
     request: &Request<'_>,
     may_ask: bool,
 ) -> Result<Reply, McpError> {
-    match answer_call(scope, finder, local_tasks, request).await {
+    match answer_call(scope, finder, request).await {
         Err(error) => Box::pin(account_connection::answer_refused_call(scope, request, error, may_ask)).await,
         reply => reply,
     }
@@ -105,7 +102,6 @@ async fn call_or_ask_for_account(
 async fn answer_call(
     scope: ToolCallScope<'_>,
     finder: RouteFinder<'_>,
-    local_tasks: &LocalTasks,
     request: &Request<'_>,
 ) -> Result<Reply, McpError> {
     let ToolCallScope { exchange, cancel, runner, .. } = scope;
@@ -138,7 +134,7 @@ async fn answer_call(
         return Err(tasks::local::forbidden_task_error());
     }
     // Awaited one after the other: each level of futures around a call would copy it.
-    match decide(scope, local_tasks, request, &route, arguments_or_empty(arguments)?, call_plan).await? {
+    match decide(scope, request, &route, arguments_or_empty(arguments)?, call_plan).await? {
         NextStep::Answer(reply) => Ok(reply),
         NextStep::Run(admitted, call_plan) => {
             pass_to_provider(exchange, runner, request, admitted, call_plan, cancel).await
@@ -181,7 +177,6 @@ fn complete_arguments(
 /// checks those of an allowed call itself, and [`run_in_task`] those of an allowed call that a module runs as a task.
 async fn decide(
     scope: ToolCallScope<'_>,
-    local_tasks: &LocalTasks,
     request: &Request<'_>,
     route: &Arc<ToolRoute>,
     arguments: &RawValue,
@@ -191,8 +186,7 @@ async fn decide(
     let is_checked_before_policy =
         exchange.transport == Transport::Rest || (route.provider.upstream().is_none() && !call_plan.wants_task);
     if is_checked_before_policy && let Err(error) = validate::check_arguments(route, arguments) {
-        let answer = Box::pin(answer_invalid_call(scope, local_tasks, request, route, None, error)).await?;
-        return Ok(NextStep::Answer(answer));
+        return Box::pin(answer_invalid_call(scope, request, route, None, error)).await.map(NextStep::Answer);
     }
     // The answers to an upstream's questions must reach that same upstream, so a retry has no fallback.
     let judged = match call_plan.is_retry {
@@ -210,18 +204,18 @@ async fn decide(
             return Err(reviewed::foreign_state_error());
         }
         if let Err(error) = validate::check_arguments(route, arguments) {
-            let answer = Box::pin(answer_invalid_call(scope, local_tasks, request, route, Some(judged), error)).await?;
-            return Ok(NextStep::Answer(answer));
+            return Box::pin(answer_invalid_call(scope, request, route, Some(judged), error))
+                .await
+                .map(NextStep::Answer);
         }
     }
-    determine_next_step(scope, local_tasks, request, route, judged, call_plan).await
+    determine_next_step(scope, request, route, judged, call_plan).await
 }
 
 /// Answers a call with invalid arguments. If some are missing, the person at the client may be asked for them, and the policy
 /// decides on the complete call. `judged` is its decision on the incomplete call if it was made.
 async fn answer_invalid_call(
     scope: ToolCallScope<'_>,
-    local_tasks: &LocalTasks,
     request: &Request<'_>,
     route: &Arc<ToolRoute>,
     judged: Option<JudgedCall>,
@@ -245,7 +239,7 @@ async fn answer_invalid_call(
             let judged = policy::judge(exchange, route, &arguments).await?;
             // A stateless client answers a server by repeating its own call, which lacks the arguments.
             let call_plan = CallPlan { forbids_questions: exchange.is_modern(), ..classify(exchange, route, &request) };
-            match determine_next_step(scope, local_tasks, &request, route, judged, call_plan).await? {
+            match determine_next_step(scope, &request, route, judged, call_plan).await? {
                 NextStep::Answer(reply) => Ok(reply),
                 NextStep::Run(admitted, call_plan) => {
                     pass_to_provider(exchange, runner, &request, admitted, call_plan, cancel).await
@@ -260,13 +254,12 @@ async fn answer_invalid_call(
 /// call does not run if it repeats a change by its idempotency key.
 async fn determine_next_step(
     scope: ToolCallScope<'_>,
-    local_tasks: &LocalTasks,
     request: &Request<'_>,
     route: &Arc<ToolRoute>,
     judged: JudgedCall,
     call_plan: CallPlan,
 ) -> Result<NextStep, McpError> {
-    let ToolCallScope { exchange, runner, .. } = scope;
+    let ToolCallScope { exchange, runner, local_tasks, .. } = scope;
     let counting = if call_plan.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
     let admitted = match judged.apply_decision(exchange, counting) {
         Ok(Admission::Run(admitted)) => admitted,
