@@ -210,38 +210,20 @@ pub(crate) fn check_reviewable(arguments: &RawValue, max: usize, kind: ErrorKind
 }
 
 fn new_change(state: &ReviewState, proposal: Proposal) -> Change {
-    let Proposal {
-        proposer,
-        provider,
-        tool,
-        tool_title,
-        tool_hash,
-        served_by,
-        arguments,
-        preview,
-        review,
-        terms,
-        client_capabilities,
-        idempotency_key,
-        stated_reason,
-        expire_after,
-        plan,
-    } = proposal;
-    let preview = recheck::truncate_headlines(preview);
-    let dialogue = client_capabilities.filter(|_| terms.questions).map(Dialogue::new);
+    let preview = recheck::truncate_headlines(proposal.preview);
     let now = state.changes.config.now();
-    let expire_after = SignedDuration::try_from(expire_after).unwrap_or(SignedDuration::MAX);
+    let expire_after = SignedDuration::try_from(proposal.expire_after).unwrap_or(SignedDuration::MAX);
     let mut change = Change {
         id: format!("{CHANGE_ID_PREFIX}{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
         version: 1,
         state: ChangeState::Pending,
-        proposer: shorten_proposer(proposer),
-        provider,
-        tool,
-        tool_title,
-        tool_hash,
-        served_by,
-        arguments,
+        proposer: shorten_proposer(proposal.proposer),
+        provider: proposal.provider,
+        tool: proposal.tool,
+        tool_title: proposal.tool_title,
+        tool_hash: proposal.tool_hash,
+        served_by: proposal.served_by,
+        arguments: proposal.arguments,
         proposed_arguments: None,
         edits: Vec::new(),
         preview: preview.note,
@@ -252,12 +234,13 @@ fn new_change(state: &ReviewState, proposal: Proposal) -> Change {
         previous_diff: None,
         fingerprint: preview.fingerprint,
         digest: String::new(),
-        review,
-        idempotency_key,
-        stated_reason: stated_reason.and_then(shorten_reason),
-        terms,
+        review: proposal.review,
+        idempotency_key: proposal.idempotency_key,
+        stated_reason: proposal.stated_reason.and_then(shorten_reason),
+        dialogue: proposal.client_capabilities.filter(|_| proposal.terms.questions).map(Dialogue::new),
+        terms: proposal.terms,
         duplicate_of: None,
-        plan,
+        plan: proposal.plan,
         run_after: None,
         claimed_by: None,
         call_timeout_ms: None,
@@ -267,7 +250,6 @@ fn new_change(state: &ReviewState, proposal: Proposal) -> Change {
         created_at: now,
         updated_at: now,
         expires_at: now.saturating_add(expire_after).unwrap_or(jiff::Timestamp::MAX),
-        dialogue,
         result: None,
         verification: None,
         fault: None,
