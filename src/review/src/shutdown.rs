@@ -8,6 +8,8 @@ use std::{
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use countersign_protocol::McpError;
+
 #[derive(Default)]
 pub(super) struct Shutdown {
     closing: AtomicBool,
@@ -24,9 +26,12 @@ pub(super) struct Shutdown {
 }
 
 impl Shutdown {
-    /// Returns `true` if endpoints may start no new work.
-    pub(super) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Acquire)
+    /// Rejects new work of endpoints once the gateway shuts down.
+    ///
+    /// # Errors
+    /// `SHUTTING_DOWN`
+    pub(super) fn check_open(&self) -> Result<(), McpError> {
+        if self.closing.load(Ordering::Acquire) { Err(McpError::shutting_down()) } else { Ok(()) }
     }
 
     /// Refuses new work and waits until the Executor has ended. At the deadline, it ends the running calls.

@@ -24,9 +24,7 @@ pub(crate) fn check_request(
     reviewer: &Principal,
     comment: Option<&str>,
 ) -> Result<(), ChangeRequestError> {
-    if state.changes.shutdown.is_closing() {
-        return Err(McpError::shutting_down().into());
-    }
+    state.changes.shutdown.check_open()?;
     if !reviewer.role.may_decide() {
         return Err(McpError::new(ErrorKind::Forbidden, "Only a reviewer may decide on changes").into());
     }

@@ -81,9 +81,7 @@ impl Changes {
     /// `CHANGE_EXPIRED`, `OVERLOADED`; the errors of the store.
     pub async fn withdraw(&self, id: &str, principal: &Principal, reason: Option<String>) -> RequestResult {
         let state = &*self.state;
-        if state.changes.shutdown.is_closing() {
-            return Err(McpError::shutting_down().into());
-        }
+        state.changes.shutdown.check_open()?;
         principal.require_scope(Scope::ToolsPropose)?;
         let mut change = load(state, id).await?;
         if change.proposer.principal != principal.name {

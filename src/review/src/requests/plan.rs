@@ -48,9 +48,7 @@ impl Changes {
         proposals: Vec<Proposal>,
     ) -> Result<Vec<Arc<Change>>, McpError> {
         let state = &*self.state;
-        if state.changes.shutdown.is_closing() {
-            return Err(McpError::shutting_down());
-        }
+        state.changes.shutdown.check_open()?;
         check_texts(title, reason)?;
         if !(1..=MAX_STEPS).contains(&proposals.len()) {
             return Err(invalid_params_error(format!("A plan has 1 to {MAX_STEPS} calls")));
@@ -113,9 +111,7 @@ impl Changes {
         announcement: PlanAnnouncement,
     ) -> Result<Arc<Change>, McpError> {
         let state = &*self.state;
-        if state.changes.shutdown.is_closing() {
-            return Err(McpError::shutting_down());
-        }
+        state.changes.shutdown.check_open()?;
         check_texts(&announcement.title, None)?;
         crash_point("before_propose");
         let principal = proposal.proposer.principal.clone();

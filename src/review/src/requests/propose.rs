@@ -32,9 +32,7 @@ impl Changes {
     /// `max_bytes_per_day`), `OVERLOADED`, `STORE_UNAVAILABLE`, `SHUTTING_DOWN`.
     pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
         let state = &*self.state;
-        if state.changes.shutdown.is_closing() {
-            return Err(McpError::shutting_down());
-        }
+        state.changes.shutdown.check_open()?;
         crash_point("before_propose");
         if proposal.idempotency_key.is_some() {
             return Box::pin(propose_with_key(state, proposal)).await;
@@ -101,9 +99,7 @@ impl Changes {
         reason: &str,
     ) -> Result<(), McpError> {
         let state = &*self.state;
-        if state.changes.shutdown.is_closing() {
-            return Err(McpError::shutting_down());
-        }
+        state.changes.shutdown.check_open()?;
         state.proposal_rate.admit(&proposer.principal, 1, state.changes.nodes.live_count())?;
         let proposer = shorten_proposer(proposer);
         let details = json!({ "provider": provider, "tool": tool, "comment": reason, "proposer": proposer });
