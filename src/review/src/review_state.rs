@@ -8,6 +8,7 @@ use super::{
     actor::proposal_rate::ProposalRate, dialogue_channels::DialogueChannels, stored_changes::StoredChanges,
     waiting_reasons::WaitingReasons,
 };
+use countersign_protocol::McpError;
 use countersign_provider::ProviderDirectory;
 
 pub(super) struct ReviewState {
@@ -24,6 +25,14 @@ pub(super) struct ReviewState {
 }
 
 impl ReviewState {
+    /// Admits changes that the principal proposes together ([`ProposalRate::admit`]).
+    ///
+    /// # Errors
+    /// `RATE_LIMITED`
+    pub fn admit_proposals(&self, principal: &str, changes: usize) -> Result<(), McpError> {
+        self.proposal_rate.admit(principal, changes, self.changes.nodes.live_count())
+    }
+
     /// Returns `true` right after the start, when providers may still be connecting.
     pub fn is_starting(&self) -> bool {
         self.started.elapsed() < self.changes.config.tuning.provider_startup_timeout

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::propose::{
-    CallIdentity, answer_repeat, draft_change, find_by_key, into_client_error, key_conflict_error, write_new_change,
+    CallIdentity, answer_repeat, draft_change, find_by_key, find_existing, into_client_error, key_conflict_error,
+    write_new_change,
 };
 use crate::{Changes, Proposal, actor::TransitionError, review_state::ReviewState, store_error};
 use countersign_domain::changes::{
@@ -68,11 +69,7 @@ impl Changes {
                 return Ok(stored);
             }
             if !is_counted {
-                state.proposal_rate.admit(
-                    &proposals[0].proposer.principal,
-                    missing,
-                    state.changes.nodes.live_count(),
-                )?;
+                state.admit_proposals(&proposals[0].proposer.principal, missing)?;
                 is_counted = true;
             }
             let drafts = prepare_missing_steps(state, title, reason, &stored, &proposals)?;
@@ -118,7 +115,7 @@ impl Changes {
         if let Some(existing) = find_existing(state, &proposal).await? {
             return answer_repeat(existing, CallIdentity::from_proposal(&proposal), Some(&announcement.id));
         }
-        state.proposal_rate.admit(&principal, 1, state.changes.nodes.live_count())?;
+        state.admit_proposals(&principal, 1)?;
         let PlanAnnouncement { id, title, last } = announcement;
         let original_preview = proposal.preview.clone();
         for _ in 0..MAX_ATTEMPTS {
@@ -228,12 +225,6 @@ async fn store_missing_steps(
         }
     }
     Ok(Some(stored))
-}
-
-/// Returns the change that the same principal proposed with the same idempotency key.
-async fn find_existing(state: &ReviewState, proposal: &Proposal) -> Result<Option<Arc<Change>>, McpError> {
-    let Some(key) = &proposal.idempotency_key else { return Ok(None) };
-    find_by_key(state, &proposal.proposer.principal, key).await
 }
 
 /// Returns the steps that were stored for the same idempotency key, if they are the first ones of these calls. If there

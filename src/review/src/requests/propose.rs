@@ -34,14 +34,25 @@ impl Changes {
         let state = &*self.state;
         state.changes.shutdown.check_open()?;
         crash_point("before_propose");
-        if proposal.idempotency_key.is_some() {
-            return Box::pin(propose_with_key(state, proposal)).await;
+        // Existing changes are looked up first, so that a repeat is answered even if a limit is reached.
+        if let Some(existing) = find_existing(state, &proposal).await? {
+            return answer_repeat(existing, CallIdentity::from_proposal(&proposal), None);
         }
-        state.proposal_rate.admit(&proposal.proposer.principal, 1, state.changes.nodes.live_count())?;
+        state.admit_proposals(&proposal.proposer.principal, 1)?;
         // The proposal is consumed here, so that many waiting requests do not keep its preview and arguments in memory
         // twice.
         let draft = draft_change(state, proposal)?;
-        write_new_change(state, draft).await.map_err(into_client_error)
+        let change = Arc::clone(&draft.change);
+        match write_new_change(state, draft).await {
+            // Another proposal with the same key was stored at the same moment.
+            Err(TransitionError::Duplicate) if let Some(key) = &change.idempotency_key => {
+                let existing = find_by_key(state, &change.proposer.principal, key).await?;
+                let existing = existing.ok_or_else(|| into_client_error(TransitionError::Duplicate))?;
+                let Change { provider, tool, arguments, .. } = &*change;
+                answer_repeat(existing, CallIdentity { provider, tool, arguments }, None)
+            }
+            written => written.map_err(into_client_error),
+        }
     }
 }
 
@@ -100,7 +111,7 @@ impl Changes {
     ) -> Result<(), McpError> {
         let state = &*self.state;
         state.changes.shutdown.check_open()?;
-        state.proposal_rate.admit(&proposer.principal, 1, state.changes.nodes.live_count())?;
+        state.admit_proposals(&proposer.principal, 1)?;
         let proposer = shorten_proposer(proposer);
         let details = json!({ "provider": provider, "tool": tool, "comment": reason, "proposer": proposer });
         let record = AuditRecord::new(
@@ -128,28 +139,6 @@ pub(super) async fn write_new_change(state: &ReviewState, draft: TransitionDraft
         state.changes.shared.duplicates.remove(&id);
     }
     result
-}
-
-async fn propose_with_key(state: &ReviewState, proposal: Proposal) -> Result<Arc<Change>, McpError> {
-    let principal = proposal.proposer.principal.clone();
-    let key = proposal.idempotency_key.clone().unwrap_or_default();
-    // Existing changes are looked up first, so that a repeat is answered even if a limit is reached.
-    if let Some(existing) = find_by_key(state, &principal, &key).await? {
-        return answer_repeat(existing, CallIdentity::from_proposal(&proposal), None);
-    }
-    let draft = draft_change(state, proposal)?;
-    let change = Arc::clone(&draft.change);
-    state.proposal_rate.admit(&principal, 1, state.changes.nodes.live_count())?;
-    match write_new_change(state, draft).await {
-        // Another proposal with the same key was stored at the same moment.
-        Err(TransitionError::Duplicate) => {
-            let existing = find_by_key(state, &principal, &key).await?;
-            let existing = existing.ok_or_else(|| into_client_error(TransitionError::Duplicate))?;
-            let Change { provider, tool, arguments, .. } = &*change;
-            answer_repeat(existing, CallIdentity { provider, tool, arguments }, None)
-        }
-        written => written.map_err(into_client_error),
-    }
 }
 
 /// Checks a proposal, and drafts its change. A change without an idempotency key is added to the index of duplicates.
@@ -271,6 +260,12 @@ pub(super) fn shorten_reason(reason: String) -> Option<String> {
     let mut reason = reason.trim().to_owned();
     recheck::truncate_chars(&mut reason, MAX_REASON_CHARS);
     Some(reason).filter(|reason| !reason.is_empty())
+}
+
+/// Returns the change that the same principal proposed with the same idempotency key.
+pub(super) async fn find_existing(state: &ReviewState, proposal: &Proposal) -> Result<Option<Arc<Change>>, McpError> {
+    let Some(key) = &proposal.idempotency_key else { return Ok(None) };
+    find_by_key(state, &proposal.proposer.principal, key).await
 }
 
 /// Returns the change that the principal has proposed with this idempotency key.
