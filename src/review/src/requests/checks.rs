@@ -10,7 +10,11 @@ use crate::{
     upkeep::expiry,
 };
 use countersign_domain::{
-    changes::{AbsentPerson, Change, ChangeState, machine::IllegalTransition, person::Person},
+    changes::{
+        AbsentPerson, Change, ChangeState,
+        machine::{ChangeEvent, IllegalTransition},
+        person::Person,
+    },
     principal::Principal,
 };
 use countersign_protocol::{ErrorKind, McpError};
@@ -140,12 +144,8 @@ pub(crate) async fn check_decidable(
         return Err(version_conflict_error(change));
     }
     if expiry::is_expired(&state.changes, change).await.map_err(|e| store_error(&e))? {
-        let transition = state.changes.transitions.apply_event_for_endpoint(change, expiry::expire_event(change)).await;
-        return Err(refusal_error(
-            ErrorKind::ChangeExpired,
-            "The change has expired",
-            &to_request_result(state, change, transition).await?,
-        ));
+        let expired = apply_event(state, change, expiry::expire_event(change)).await?;
+        return Err(refusal_error(ErrorKind::ChangeExpired, "The change has expired", &expired));
     }
     Ok(())
 }
@@ -159,6 +159,12 @@ pub(crate) async fn load(state: &ReviewState, id: &str) -> Result<Arc<Change>, C
         return Err(not_found_error().into());
     }
     state.changes.store.get(id).await.map_err(|e| store_error(&e))?.ok_or_else(|| not_found_error().into())
+}
+
+/// Applies an event to exactly this version of the change for an endpoint.
+pub(crate) async fn apply_event(state: &ReviewState, change: &Arc<Change>, event: ChangeEvent) -> RequestResult {
+    let transition = state.changes.transitions.apply_event_for_endpoint(change, event).await;
+    to_request_result(state, change, transition).await
 }
 
 /// Converts the outcome of a transition into the result of the request. A conflict carries the current state.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{
     checks::{
-        RequestResult, ReviewerRight, check_comment, check_decidable, check_request, check_reviewer, check_sign_in,
-        is_proposer, load, not_found_error, refusal_error, to_request_result, version_conflict_error,
+        RequestResult, ReviewerRight, apply_event, check_comment, check_decidable, check_request, check_reviewer,
+        check_sign_in, is_proposer, load, not_found_error, refusal_error, to_request_result, version_conflict_error,
         wrong_state_error,
     },
     propose::shorten_reason,
@@ -68,9 +68,9 @@ impl Changes {
         }
         let event = ChangeEvent::Unapprove { reviewer: reviewer.clone(), all: reviewer.role == Role::Admin };
         crash_point("before_undo");
-        let transition = state.changes.transitions.apply_event_for_endpoint(&change, event).await;
+        let undone = apply_event(state, &change, event).await;
         crash_point("after_undo");
-        to_request_result(state, &change, transition).await
+        undone
     }
 
     /// Withdraws a pending or stale change for its proposer, whose token must permit proposals. The audit trail keeps the
@@ -150,9 +150,9 @@ impl Changes {
         }
         let event = ChangeEvent::Settle { reviewer: reviewer.clone(), applied, comment };
         crash_point("before_settle");
-        let transition = state.changes.transitions.apply_event_for_endpoint(&change, event).await;
+        let settled = apply_event(state, &change, event).await;
         crash_point("after_settle");
-        to_request_result(state, &change, transition).await
+        settled
     }
 }
 
@@ -197,8 +197,7 @@ pub(super) async fn check_decision(
         check_sign_in(state, &reviewer, &change)?;
         if let Some(void) = votes::void_event(&state.changes, &change)? {
             // The version that was shown counted a vote that is no longer valid.
-            let transition = state.changes.transitions.apply_event_for_endpoint(&change, void).await;
-            return Err(version_conflict_error(&to_request_result(state, &change, transition).await?));
+            return Err(version_conflict_error(&apply_event(state, &change, void).await?));
         }
     }
     let event = ChangeEvent::Decide(ReviewDecision {
@@ -237,9 +236,9 @@ pub(super) async fn check_decision(
 
 /// Makes a decision that was checked.
 pub(super) async fn record_decision(state: &ReviewState, change: &Arc<Change>, event: ChangeEvent) -> RequestResult {
-    let decided = state.changes.transitions.apply_event_for_endpoint(change, event).await;
+    let decided = apply_event(state, change, event).await;
     crash_point("after_decide");
-    to_request_result(state, change, decided).await
+    decided
 }
 
 /// Returns the refusal of a decision that is not legal.

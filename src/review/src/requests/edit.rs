@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 
 use super::{
     checks::{
-        RequestResult, check_decidable, check_request, check_reviewer, check_sign_in, is_proposer, load, refusal_error,
-        to_request_result,
+        RequestResult, apply_event, check_decidable, check_request, check_reviewer, check_sign_in, is_proposer, load,
+        refusal_error,
     },
     propose::check_reviewable,
 };
@@ -80,9 +80,9 @@ async fn edit_now(state: &ReviewState, edit: ChangeEdit) -> RequestResult {
     let (editor, terms) = ((*reviewer).clone(), Box::new(terms));
     let event = ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms };
     crash_point("before_edit");
-    let transition = state.changes.transitions.apply_event_for_endpoint(&change, event).await;
+    let edited = apply_event(state, &change, event).await;
     crash_point("after_edit");
-    to_request_result(state, &change, transition).await
+    edited
 }
 
 /// Checks edited arguments like those of every reviewed call, and that they differ from the current ones.

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use super::checks::{
-    RequestResult, check_decidable, check_request, load, refusal_error, to_request_result, wrong_state_error,
+    RequestResult, apply_event, check_decidable, check_request, load, refusal_error, wrong_state_error,
 };
 use crate::{
     ChangeRequestError, Changes,
-    actor::TransitionResult,
     recheck::{Divergence, Recheck},
     review_state::ReviewState,
 };
@@ -35,68 +34,47 @@ impl Changes {
             if change.state == ChangeState::Stale && state.find_denial(&change).await?.is_some() {
                 return Ok(change);
             }
-            match recheck_target(&state, &change).await? {
-                TargetCheck::AsShown => Ok(change),
-                TargetCheck::NotAsShown(current, _) => to_request_result(&state, &change, current).await,
-            }
+            let difference = recheck_target(&state, &change).await?;
+            Ok(difference.map_or(change, |(current, _)| current))
         };
         self.state.run_on_executor(refresh).await
     }
 }
 
-/// The result of comparing a change with its target.
-enum TargetCheck {
-    /// The change may be approved as it was shown.
-    AsShown,
-    /// The change must be shown again. Contains its current state, and the reason if the target or the server has changed.
-    NotAsShown(TransitionResult, Option<String>),
-}
-
-/// Compares a change that waits for a decision with its target, and records a difference.
-async fn recheck_target(state: &ReviewState, change: &Arc<Change>) -> Result<TargetCheck, ChangeRequestError> {
+/// Compares a change that waits for a decision with its target, and records a difference. Returns `None` if the change may be
+/// approved as it was shown; otherwise the change that must be shown, and the reason if the target or the server has changed.
+async fn recheck_target(
+    state: &ReviewState,
+    change: &Arc<Change>,
+) -> Result<Option<(Arc<Change>, Option<String>)>, ChangeRequestError> {
     let is_stale = change.state == ChangeState::Stale;
     Ok(match state.recheck(change).await {
-        Recheck::Same(..) if !is_stale => TargetCheck::AsShown,
+        Recheck::Same(..) if !is_stale => None,
         // The change is no longer stale, but reviewers were shown that it cannot be approved.
-        Recheck::Same(same) => {
-            TargetCheck::NotAsShown(refresh_unchanged(state, change, same.provider.server_identity()).await, None)
-        }
+        Recheck::Same(same) => Some((refresh_unchanged(state, change, same.provider.server_identity()).await?, None)),
         Recheck::Moved(moved) => {
             let Divergence { preview, served_by, fault } = *moved;
             let reason = fault.message.clone();
             crash_point("before_stale");
             let marked = if is_stale {
-                Ok(Arc::clone(change))
+                Arc::clone(change)
             } else {
-                state.changes.transitions.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await
+                apply_event(state, change, ChangeEvent::MarkStale { fault }).await?
             };
             crash_point("between_stale_and_refresh");
-            let refreshed = match marked {
-                Ok(marked) => {
-                    state
-                        .changes
-                        .transitions
-                        .apply_event_for_endpoint(&marked, ChangeEvent::Refresh { preview, served_by })
-                        .await
-                }
-                failed => failed,
-            };
+            let refreshed = apply_event(state, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
             crash_point("after_refresh");
-            TargetCheck::NotAsShown(refreshed, Some(reason))
+            Some((refreshed, Some(reason)))
         }
-        Recheck::Impossible(_) if is_stale => TargetCheck::NotAsShown(Ok(Arc::clone(change)), None),
-        Recheck::Impossible(fault) => TargetCheck::NotAsShown(
-            state.changes.transitions.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await,
-            None,
-        ),
+        Recheck::Impossible(_) if is_stale => Some((Arc::clone(change), None)),
+        Recheck::Impossible(fault) => Some((apply_event(state, change, ChangeEvent::MarkStale { fault }).await?, None)),
         Recheck::Unavailable(error) => return Err(ChangeRequestError { error, current: Some(Arc::clone(change)) }),
     })
 }
 
 /// Rejects the approval of a change whose target is no longer as shown, and records the difference.
 pub(crate) async fn require_same_target(state: &ReviewState, change: &Arc<Change>) -> Result<(), ChangeRequestError> {
-    let TargetCheck::NotAsShown(current, reason) = recheck_target(state, change).await? else { return Ok(()) };
-    let current = to_request_result(state, change, current).await?;
+    let Some((current, reason)) = recheck_target(state, change).await? else { return Ok(()) };
     if current.state == ChangeState::Stale {
         return Err(wrong_state_error(&current));
     }
@@ -106,7 +84,7 @@ pub(crate) async fn require_same_target(state: &ReviewState, change: &Arc<Change
 }
 
 /// Makes a stale change pending again with the content that it has.
-async fn refresh_unchanged(state: &ReviewState, change: &Arc<Change>, served_by: ServerIdentity) -> TransitionResult {
+async fn refresh_unchanged(state: &ReviewState, change: &Arc<Change>, served_by: ServerIdentity) -> RequestResult {
     let preview = Preview {
         note: change.preview.clone(),
         operation: change.operation,
@@ -116,5 +94,5 @@ async fn refresh_unchanged(state: &ReviewState, change: &Arc<Change>, served_by:
         fingerprint: change.fingerprint.clone(),
         state_effect: StateEffect::Dependent,
     };
-    state.changes.transitions.apply_event_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }).await
+    apply_event(state, change, ChangeEvent::Refresh { preview, served_by }).await
 }
