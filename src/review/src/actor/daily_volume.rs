@@ -4,7 +4,7 @@
 //! Bytes are counted by the hour. The counts are not stored, because the store knows when each change was made and how
 //! large it was.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -25,8 +25,8 @@ pub(crate) fn window_start(now: Timestamp) -> Timestamp {
 pub(crate) struct DailyVolume {
     /// `None` means no limit.
     max: Option<u64>,
-    /// For each principal, the hours since the Unix epoch that have proposals, with their bytes, in order.
-    by_principal: HashMap<String, VecDeque<(i64, u64)>>,
+    /// For each principal, the hours since the Unix epoch that have proposals, with their bytes.
+    by_principal: HashMap<String, BTreeMap<i64, u64>>,
     /// The hour in which principals without proposals in the window were last removed.
     last_removal: i64,
 }
@@ -43,12 +43,7 @@ impl DailyVolume {
         }
         for ProposalRecord { principal, bytes, at } in proposed {
             let hours = self.by_principal.entry(principal.clone()).or_default();
-            let hour = at.as_second().div_euclid(SECONDS_PER_HOUR);
-            // The store returns them in order; a clock that was set back does not matter here.
-            match hours.back_mut() {
-                Some((last, sum)) if *last >= hour => *sum += bytes,
-                _ => hours.push_back((hour, *bytes)),
-            }
+            *hours.entry(hour_of(*at)).or_default() += bytes;
         }
     }
 
@@ -58,17 +53,17 @@ impl DailyVolume {
     /// `RATE_LIMITED` with `retryAfter` (seconds).
     pub(crate) fn admit(&mut self, principal: &str, bytes: u64, now: Timestamp) -> Result<(), McpError> {
         let Some(max) = self.max else { return Ok(()) };
-        let hour = now.as_second().div_euclid(SECONDS_PER_HOUR);
+        let hour = hour_of(now);
         self.remove_idle(hour);
         let hours = self.by_principal.entry(principal.to_owned()).or_default();
         // This also drops hours that lie in the future after the clock was set back.
-        hours.retain(|(at, _)| (hour - WINDOW_HOURS + 1..=hour).contains(at));
-        let used: u64 = hours.iter().map(|(_, bytes)| bytes).sum();
+        hours.retain(|at, _| (hour - WINDOW_HOURS + 1..=hour).contains(at));
+        let used: u64 = hours.values().sum();
         if used.saturating_add(bytes) > max {
             // The wait ends when enough of the counted hours have left the window.
             let mut remaining = used;
             let last_to_leave = hours.iter().find(|(_, hour_bytes)| {
-                remaining -= hour_bytes;
+                remaining -= **hour_bytes;
                 remaining.saturating_add(bytes) <= max
             });
             let wait_seconds = last_to_leave.map_or(WINDOW_HOURS, |(at, _)| at + WINDOW_HOURS - hour)
@@ -86,16 +81,13 @@ impl DailyVolume {
             .with("current", used)
             .with("retryAfter", wait_seconds.max(1)));
         }
-        match hours.back_mut() {
-            Some((last, sum)) if *last == hour => *sum += bytes,
-            _ => hours.push_back((hour, bytes)),
-        }
+        *hours.entry(hour).or_default() += bytes;
         Ok(())
     }
 
     /// Counts a change that another node has written.
     pub(crate) fn count_remote(&mut self, proposed: ProposalRecord, now: Timestamp) {
-        self.remove_idle(now.as_second().div_euclid(SECONDS_PER_HOUR));
+        self.remove_idle(hour_of(now));
         self.restore(&[proposed]);
     }
 
@@ -103,18 +95,21 @@ impl DailyVolume {
     fn remove_idle(&mut self, hour: i64) {
         if self.last_removal != hour {
             self.last_removal = hour;
-            self.by_principal.retain(|_, hours| hours.back().is_some_and(|(last, _)| *last > hour - WINDOW_HOURS));
+            self.by_principal.retain(|_, hours| hours.keys().any(|at| *at > hour - WINDOW_HOURS));
         }
     }
 
     /// Subtracts the bytes of a write that failed, and that was admitted at the time `at`.
     pub(crate) fn release(&mut self, principal: &str, bytes: u64, at: Timestamp) {
-        let hour = at.as_second().div_euclid(SECONDS_PER_HOUR);
-        let Some(hours) = self.by_principal.get_mut(principal) else { return };
-        if let Some((_, sum)) = hours.iter_mut().find(|(counted, _)| *counted == hour) {
+        if let Some(sum) = self.by_principal.get_mut(principal).and_then(|hours| hours.get_mut(&hour_of(at))) {
             *sum = sum.saturating_sub(bytes);
         }
     }
+}
+
+/// Returns the hours since the Unix epoch.
+fn hour_of(time: Timestamp) -> i64 {
+    time.as_second().div_euclid(SECONDS_PER_HOUR)
 }
 
 #[cfg(test)]
