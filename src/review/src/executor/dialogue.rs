@@ -4,9 +4,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::select_all;
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use serde_json::value::RawValue;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout_at},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -51,8 +54,8 @@ struct OpenQuestion {
 pub(crate) enum DialogueEvent {
     Question(UpstreamRequest),
     Message(PendingMessage),
-    TimedOut,
-    Withdrawn,
+    /// A question has timed out, or its tool has withdrawn it.
+    QuestionEnded,
     Stopping,
 }
 
@@ -107,20 +110,14 @@ impl<'a> RunningDialogue<'a> {
 
     /// Waits for the next event. Cancel-safe.
     pub(crate) async fn next(&mut self) -> DialogueEvent {
-        let due = self.open.iter().map(|open| open.deadline).min();
-        let tokens: Vec<_> = self.open.iter().map(|open| Box::pin(open.cancelled.clone().cancelled_owned())).collect();
-        let withdrawn = async {
-            match tokens.is_empty() {
-                true => std::future::pending::<()>().await,
-                false => drop(select_all(tokens).await),
-            }
-        };
+        let ends = self.open.iter().map(|open| timeout_at(open.deadline, open.cancelled.cancelled()));
+        let mut ends: FuturesUnordered<_> = ends.collect();
         tokio::select! {
             Some(question) = self.questions.recv() => DialogueEvent::Question(question),
             Some(message) = self.messages.recv() => DialogueEvent::Message(message),
-            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => DialogueEvent::TimedOut,
-            () = withdrawn => DialogueEvent::Withdrawn,
+            Some(_) = ends.next() => DialogueEvent::QuestionEnded,
             () = self.state.changes.shutdown.stop.cancelled(), if !self.is_stopping => DialogueEvent::Stopping,
+            else => std::future::pending().await,
         }
     }
 
@@ -128,32 +125,26 @@ impl<'a> RunningDialogue<'a> {
     pub(crate) async fn handle(&mut self, event: DialogueEvent) -> Duration {
         match event {
             DialogueEvent::Question(question) => self.store_question(question).await,
-            DialogueEvent::Message((DialogueMessage::Answers { by, answers }, reply)) => {
-                let stored = self.store_answers(by, answers).await;
-                let _ = reply.send(stored);
-            }
-            DialogueEvent::Message((DialogueMessage::Cancel { by }, reply)) => {
-                let reason = CANCELLED_REASON;
-                let stored = self.close_questions(Some(by), |_| Some(Err(reason.to_owned())), true).await;
-                let _ = reply.send(stored);
-            }
-            DialogueEvent::TimedOut => {
-                let now = Instant::now();
-                let timed_out =
-                    |open: &OpenQuestion| (open.deadline <= now).then(|| Err("nobody answered in time".to_owned()));
-                let _ = self.close_questions(None, timed_out, false).await;
-            }
-            DialogueEvent::Withdrawn => {
-                let withdrawn = |open: &OpenQuestion| {
-                    open.cancelled.is_cancelled().then(|| Err("the tool withdrew its question".to_owned()))
+            DialogueEvent::Message((message, reply)) => {
+                let stored = match message {
+                    DialogueMessage::Answers { by, answers } => self.store_answers(by, answers).await,
+                    DialogueMessage::Cancel { by } => {
+                        self.close_questions(Some(by), |_| Some(Err(CANCELLED_REASON.to_owned())), true).await
+                    }
                 };
-                let _ = self.close_questions(None, withdrawn, false).await;
+                let _ = reply.send(stored);
+            }
+            DialogueEvent::QuestionEnded => {
+                let now = Instant::now();
+                let reason = |open: &OpenQuestion| match open.cancelled.is_cancelled() {
+                    true => Some("the tool withdrew its question"),
+                    false => (open.deadline <= now).then_some("nobody answered in time"),
+                };
+                let _ = self.close_questions(None, |open| Some(Err(reason(open)?.to_owned())), false).await;
             }
             DialogueEvent::Stopping => {
                 self.is_stopping = true;
-                if self.is_waiting() {
-                    let _ = self.close_questions(None, |_| Some(Err(STOPPING_REASON.to_owned())), false).await;
-                }
+                let _ = self.close_questions(None, |_| Some(Err(STOPPING_REASON.to_owned())), false).await;
             }
         }
         match (self.is_waiting(), self.paused_since) {
@@ -230,7 +221,7 @@ impl<'a> RunningDialogue<'a> {
     async fn close_questions(
         &mut self,
         by: Option<String>,
-        answer_for: impl Fn(&OpenQuestion) -> Option<Result<Arc<RawValue>, String>>,
+        answer_for: impl Fn(&OpenQuestion) -> Option<DialogueAnswer>,
         is_cancelled: bool,
     ) -> Result<(), McpError> {
         let (mut closed, mut replies, mut open) = (Vec::new(), Vec::new(), Vec::new());
