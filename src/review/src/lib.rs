@@ -175,10 +175,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn get(&self, id: &str) -> Result<Option<Arc<Change>>, McpError> {
-        if id.len() > MAX_ID_BYTES {
-            return Ok(None);
-        }
-        let found = self.state.changes.store.get(id).await.map_err(|e| store_error(&e))?;
+        let found = self.state.changes.find(id).await?;
         Ok(found.map(|change| self.state.waiting_reasons.add_to(change)))
     }
 

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use super::{
-    ReviewConfig, actor::shared_state::SharedChangeState, shutdown::Shutdown, transition_writer::TransitionWriter,
+    MAX_ID_BYTES, ReviewConfig, actor::shared_state::SharedChangeState, shutdown::Shutdown, store_error,
+    transition_writer::TransitionWriter,
 };
+use countersign_domain::changes::Change;
 use countersign_feed::Feed;
+use countersign_protocol::McpError;
 use countersign_store::{Nodes, Store};
 
 /// The store with the writer and the feed of its changes. The upkeep and the recording of outcomes need nothing else.
@@ -19,4 +22,17 @@ pub(super) struct StoredChanges {
     pub feed: Feed,
     /// The signals that end the work on changes.
     pub shutdown: Shutdown,
+}
+
+impl StoredChanges {
+    /// Returns a change, or `None` if there is none with that id.
+    ///
+    /// # Errors
+    /// The errors of the store.
+    pub async fn find(&self, id: &str) -> Result<Option<Arc<Change>>, McpError> {
+        if id.len() > MAX_ID_BYTES {
+            return Ok(None);
+        }
+        self.store.get(id).await.map_err(|e| store_error(&e))
+    }
 }

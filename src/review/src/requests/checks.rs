@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    ChangeRequestError, MAX_COMMENT_BYTES, MAX_ID_BYTES,
+    ChangeRequestError, MAX_COMMENT_BYTES,
     actor::{TransitionError, TransitionResult},
     review_state::ReviewState,
     store_error,
@@ -155,10 +155,7 @@ pub(crate) async fn check_decidable(
 /// # Errors
 /// `CHANGE_NOT_FOUND`, and the errors of the store.
 pub(crate) async fn load(state: &ReviewState, id: &str) -> Result<Arc<Change>, ChangeRequestError> {
-    if id.len() > MAX_ID_BYTES {
-        return Err(not_found_error().into());
-    }
-    state.changes.store.get(id).await.map_err(|e| store_error(&e))?.ok_or_else(|| not_found_error().into())
+    state.changes.find(id).await?.ok_or_else(|| not_found_error().into())
 }
 
 /// Applies an event to exactly this version of the change for an endpoint.
