@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Changes, MAX_ID_BYTES, store_error};
+use super::{Changes, store_error};
 use countersign_domain::changes::Change;
 use countersign_protocol::McpError;
 use countersign_store::StoredProposal;
@@ -101,9 +101,6 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn bundle(&self, change: &str) -> Result<Option<(Bundle, Vec<Arc<Change>>)>, McpError> {
-        if change.len() > MAX_ID_BYTES {
-            return Ok(None);
-        }
         let proposals = self.state.changes.store.bundle_candidates().await.map_err(|e| store_error(&e))?;
         let bundles = divide(&proposals, self.state.changes.config.bundle_window);
         let found = bundles.iter().find(|proposals| proposals.iter().any(|proposal| proposal.id == change));

@@ -16,7 +16,7 @@ mod view;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::value::RawValue;
 use tokio::sync::broadcast;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -32,8 +32,8 @@ use countersign_domain::changes::Preview;
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
-    Audience, CallContext, Completion, CompletionRef, Module, Provider, ProviderEvent, ResourceDef,
-    ResourceTemplateDef, ResourceText, ToolDef, ToolResult, text::unknown_tool_error,
+    Audience, CallContext, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef, ToolDef, ToolResult,
+    text::unknown_tool_error,
 };
 
 /// Events buffered for a slow receiver; a receiver that lags further reads the state again.
@@ -141,26 +141,5 @@ impl Provider for GatewayTools {
 
     fn events(&self) -> broadcast::Receiver<ProviderEvent> {
         self.events.subscribe()
-    }
-}
-
-#[async_trait]
-impl Module for GatewayTools {
-    async fn read_resource(&self, uri: &str, ctx: &CallContext) -> Result<Vec<ResourceText>, McpError> {
-        self.read(uri, ctx).await.map(|text| vec![text])
-    }
-
-    async fn check_subscription(&self, uri: &str, ctx: &CallContext) -> Result<(), McpError> {
-        self.check_access(uri, ctx).await
-    }
-
-    async fn complete(
-        &self,
-        reference: &CompletionRef,
-        argument: (&str, &str),
-        _: &Map<String, Value>,
-        ctx: &CallContext,
-    ) -> Result<Completion, McpError> {
-        self.complete_id(reference, argument, ctx).await
     }
 }

@@ -1,8 +1,9 @@
 //! The gateway's resources: a change, the caller's open changes, and the gateway itself (JSON).
 
+use async_trait::async_trait;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::{
     GatewayTools,
@@ -13,7 +14,7 @@ use crate::{ChangeFilter, MAX_ID_BYTES};
 use countersign_domain::changes::Change;
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_provider::{
-    CallContext, Completion, CompletionRef, ResourceDef, ResourceTemplateDef, ResourceText, text::cut_uri,
+    CallContext, Completion, CompletionRef, Module, ResourceDef, ResourceTemplateDef, ResourceText, text::cut_uri,
 };
 
 pub(super) const CHANGE_SCHEME: &str = "change://";
@@ -71,10 +72,10 @@ fn unknown_resource(uri: &str) -> McpError {
     McpError::new(ErrorKind::ResourceNotFound, "The gateway has no such resource.").with("uri", cut_uri(uri))
 }
 
-fn json_text(uri: &str, value: &impl Serialize) -> Result<ResourceText, McpError> {
+fn json_text(uri: &str, value: &impl Serialize) -> Result<Vec<ResourceText>, McpError> {
     let text = serde_json::to_string(value)
         .map_err(|_| McpError::new(ErrorKind::Internal, "The resource could not be written."))?;
-    Ok(ResourceText { uri: uri.to_owned(), mime_type: JSON_TYPE.to_owned(), text })
+    Ok(vec![ResourceText { uri: uri.to_owned(), mime_type: JSON_TYPE.to_owned(), text }])
 }
 
 /// Returns the id in a `change://` URI; `None` if it is not a valid id.
@@ -99,7 +100,30 @@ impl GatewayTools {
         Ok(self.changes.list(filter, MAX_LISTED_CHANGES, None).await?.items)
     }
 
-    pub(super) async fn read(&self, uri: &str, ctx: &CallContext) -> Result<ResourceText, McpError> {
+    /// Returns the change that a URI names, if the caller may see it.
+    async fn change_for_uri(&self, uri: &str, ctx: &CallContext) -> Result<std::sync::Arc<Change>, McpError> {
+        let id = change_id(uri).ok_or_else(|| unknown_resource(uri))?;
+        let found = self.visible_change(&id, &ctx.principal).await;
+        found.map_err(|error| if error.kind == ErrorKind::ChangeNotFound { unknown_resource(uri) } else { error })
+    }
+
+    fn describe_gateway(&self) -> Value {
+        let revisions: Vec<&str> = Revision::ALL.iter().map(|r| r.as_str()).collect();
+        json!({
+            "name": "countersign",
+            "version": env!("CARGO_PKG_VERSION"),
+            "protocolRevisions": revisions,
+            "providers": (self.count_providers)(),
+            "maxWaitSeconds": self.max_wait.as_secs(),
+            "writes": "A write may become a pending change. It is applied only after a person has approved it; follow it \
+                       with get_change or wait_for_change, or by reading or subscribing to change://{id}.",
+        })
+    }
+}
+
+#[async_trait]
+impl Module for GatewayTools {
+    async fn read_resource(&self, uri: &str, ctx: &CallContext) -> Result<Vec<ResourceText>, McpError> {
         match uri {
             OPEN_CHANGES_URI => {
                 let open = self.own_changes(ctx, false).await?;
@@ -114,38 +138,19 @@ impl GatewayTools {
         }
     }
 
-    /// Checks access to a resource like [`Self::read`], without reading it.
-    pub(super) async fn check_access(&self, uri: &str, ctx: &CallContext) -> Result<(), McpError> {
+    async fn check_subscription(&self, uri: &str, ctx: &CallContext) -> Result<(), McpError> {
         match uri {
             OPEN_CHANGES_URI | GATEWAY_URI => Ok(()),
             _ => self.change_for_uri(uri, ctx).await.map(drop),
         }
     }
 
-    /// Returns the change that a URI names, if the caller may see it.
-    async fn change_for_uri(&self, uri: &str, ctx: &CallContext) -> Result<std::sync::Arc<Change>, McpError> {
-        let id = change_id(uri).ok_or_else(|| unknown_resource(uri))?;
-        let found = self.visible_change(&id, &ctx.principal).await;
-        found.map_err(|error| if error.kind == ErrorKind::ChangeNotFound { unknown_resource(uri) } else { error })
-    }
-
-    fn describe_gateway(&self) -> serde_json::Value {
-        let revisions: Vec<&str> = Revision::ALL.iter().map(|r| r.as_str()).collect();
-        json!({
-            "name": "countersign",
-            "version": env!("CARGO_PKG_VERSION"),
-            "protocolRevisions": revisions,
-            "providers": (self.count_providers)(),
-            "maxWaitSeconds": self.max_wait.as_secs(),
-            "writes": "A write may become a pending change. It is applied only after a person has approved it; follow it \
-                       with get_change or wait_for_change, or by reading or subscribing to change://{id}.",
-        })
-    }
-
-    pub(super) async fn complete_id(
+    /// Completes the id in the template of a change.
+    async fn complete(
         &self,
         reference: &CompletionRef,
         argument: (&str, &str),
+        _: &Map<String, Value>,
         ctx: &CallContext,
     ) -> Result<Completion, McpError> {
         let is_change_id =
