@@ -305,20 +305,19 @@ pub(super) fn wait_result(change: &Change, timed_out: bool) -> ToolResult {
 /// text of [`change_result`].
 #[must_use]
 pub fn change_text(change: &Change) -> String {
-    let mut out = String::with_capacity(512);
-    let id = &change.id;
-    let _ = match change.state {
-        ChangeState::Pending => writeln!(out, "Change pending approval. ID: {id}"),
-        ChangeState::Approved => writeln!(out, "Change approved, about to run. ID: {id}"),
-        ChangeState::Executing => writeln!(out, "Change approved, running now. ID: {id}"),
-        ChangeState::Applied => writeln!(out, "Change applied. ID: {id}"),
-        ChangeState::Failed => writeln!(out, "Change approved, but it failed. ID: {id}"),
-        ChangeState::OutcomeUnknown => writeln!(out, "Change ran, but its outcome is unknown. ID: {id}"),
-        ChangeState::Rejected => writeln!(out, "Change rejected. ID: {id}"),
-        ChangeState::Expired => writeln!(out, "Change expired before it ran. ID: {id}"),
-        ChangeState::Withdrawn => writeln!(out, "Change withdrawn. ID: {id}"),
-        ChangeState::Stale => writeln!(out, "Change stale: it can no longer run as it was shown. ID: {id}"),
+    let state = match change.state {
+        ChangeState::Pending => "pending approval",
+        ChangeState::Approved => "approved, about to run",
+        ChangeState::Executing => "approved, running now",
+        ChangeState::Applied => "applied",
+        ChangeState::Failed => "approved, but it failed",
+        ChangeState::OutcomeUnknown => "ran, but its outcome is unknown",
+        ChangeState::Rejected => "rejected",
+        ChangeState::Expired => "expired before it ran",
+        ChangeState::Withdrawn => "withdrawn",
+        ChangeState::Stale => "stale: it can no longer run as it was shown",
     };
+    let mut out = format!("Change {state}. ID: {}\n", change.id);
     let view = change.for_proposer();
     let _ = writeln!(out, "Operation: {}", view.operation.as_str());
     let _ = writeln!(out, "Entity: {} {}", one_line(view.entity_type, 64), one_line(&view.label, 300));
