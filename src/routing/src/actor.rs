@@ -77,8 +77,8 @@ impl Router {
         self.subscribers.move_sources(|uri| find_source(&table, uri));
         let varies_by_principal = old.varies_by_principal || table.varies_by_principal;
         let may_refuse = old.refusing_policy().is_some() || table.refusing_policy().is_some();
-        if old.version.generation > 0 {
-            let (old_lists, lists) = (old.version.lists, table.version.lists);
+        if old.generation > 0 {
+            let (old_lists, lists) = (old.fingerprints, table.fingerprints);
             for (list, before, after) in [
                 (List::Tools, old_lists.tools, lists.tools),
                 (List::Prompts, old_lists.prompts, lists.prompts),

@@ -50,7 +50,7 @@ impl GatewayStatus {
         let table = self.routes.load();
         let listed = |server: &str| table.tools().iter().any(|route| route.provider.name() == server);
         let missing = self.upstreams.missing_required(listed);
-        let is_ready = store == "ok" && !is_draining && missing.is_empty() && table.version.generation > 0;
+        let is_ready = store == "ok" && !is_draining && missing.is_empty() && table.generation > 0;
         let mut health = json!({
             "status": if is_ready { "ok" } else if is_draining { "draining" } else { "unavailable" },
             "live": true,

@@ -49,39 +49,13 @@ pub struct TableInputs<'a> {
     pub strict: bool,
 }
 
-/// The version of a table and those of its lists. The default is that of the empty table.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TableVersion {
-    /// Increases with every table.
-    pub generation: u64,
-    pub lists: ListVersions,
-    /// A hash of the tools, of the prompts and of the resources, to detect changes.
-    fingerprints: [u64; 3],
-}
-
-/// The generations in which each list last changed. Clients are notified of the lists that changed.
+/// The hashes of a table's lists. Clients are notified of the lists whose hash has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ListVersions {
+pub struct ListFingerprints {
     pub tools: u64,
     pub prompts: u64,
     /// Covers the resources of upstreams, and all resource templates.
     pub resources: u64,
-}
-
-impl TableVersion {
-    /// Returns the version of the next table, whose lists have these fingerprints.
-    fn successor(self, fingerprints: [u64; 3]) -> Self {
-        let generation = self.generation + 1;
-        let version = |list: usize, before: u64| {
-            if fingerprints[list] == self.fingerprints[list] { before } else { generation }
-        };
-        let lists = ListVersions {
-            tools: version(0, self.lists.tools),
-            prompts: version(1, self.lists.prompts),
-            resources: version(2, self.lists.resources),
-        };
-        Self { generation, lists, fingerprints }
-    }
 }
 
 impl RouteTable {
@@ -143,25 +117,25 @@ impl RouteTable {
             warnings,
             headers: UsedHeaders { mirror_arguments, forwarded: collect_forwarded_headers(providers) },
             unreached,
+            generation: previous.map_or(0, |table| table.generation) + 1,
             ..Self::default()
         };
         table.warnings.log_new(previous.map_or(&Warnings::default(), |table| &table.warnings));
-        let previous_version = previous.map(|table| table.version).unwrap_or_default();
-        table.version = previous_version.successor(table.compute_fingerprints());
+        table.fingerprints = table.compute_fingerprints();
         table.server_instructions = ServerInstructions::for_table(&table);
         table.varies_by_principal =
             table.has_personal_lists() || table.tools().iter().any(|route| route.ruling.fixed_decision().is_none());
         Ok(table)
     }
 
-    fn compute_fingerprints(&self) -> [u64; 3] {
+    fn compute_fingerprints(&self) -> ListFingerprints {
         let mut tools = DefaultHasher::new();
         self.tools.order.iter().for_each(|route| route.hash_list_entry(&mut tools));
         let (mut prompts, mut resources) = (DefaultHasher::new(), DefaultHasher::new());
         self.prompts().iter().for_each(|route| route.list_entry(Revision::MODERN).hash(&mut prompts));
         self.resources().iter().for_each(|route| route.list_entry(Revision::MODERN).hash(&mut resources));
         self.templates().iter().for_each(|route| route.list_entry(Revision::MODERN).hash(&mut resources));
-        [tools, prompts, resources].map(|hasher| hasher.finish())
+        ListFingerprints { tools: tools.finish(), prompts: prompts.finish(), resources: resources.finish() }
     }
 }
 

@@ -49,7 +49,7 @@ use countersign_upstream::{CONNECT_TOOL, ListKinds, Upstream, server::Phase};
 
 pub use self::{
     aliases::Aliases,
-    build::{ListVersions, RouteError, TableInputs, TableVersion},
+    build::{ListFingerprints, RouteError, TableInputs},
     list_entries::PromptRoute,
 };
 
@@ -249,7 +249,9 @@ pub struct UsedHeaders {
 /// An immutable table of all tools, prompts, resources and their providers. The default is an empty one.
 #[derive(Default)]
 pub struct RouteTable {
-    pub version: TableVersion,
+    /// Increases with every table; 0 for the empty one.
+    pub generation: u64,
+    pub fingerprints: ListFingerprints,
     providers: Vec<RouteTarget>,
     tools: ResolvedNames<ToolRoute>,
     prompts: ResolvedNames<PromptRoute>,

@@ -247,7 +247,7 @@ fn warnings_per_provider_are_bounded() {
 }
 
 #[test]
-fn list_version_changes_only_with_its_list() {
+fn list_fingerprint_changes_only_with_its_list() {
     let a = UpstreamFixture::new("a", "", LEGACY, tools(&[&tool("t")]));
     let fixture = TableFixture::new(&[&a]);
     let first = fixture.table();
@@ -255,20 +255,24 @@ fn list_version_changes_only_with_its_list() {
         TableFixture { previous: Some(previous), ..TableFixture::new(&[&a]) }.build(false).unwrap()
     };
     let second = next(&first);
-    assert_eq!(second.version.generation, first.version.generation + 1);
-    assert_eq!(second.version.lists, first.version.lists);
+    assert_eq!(second.generation, first.generation + 1);
+    assert_eq!(second.fingerprints, first.fingerprints);
     testing::replace_catalog(
         &a.0,
         Catalog { resources: raws(&[r#"{"uri":"a:b","name":"r"}"#.to_owned()]), ..tools(&[&tool("t")]) },
     );
     let third = next(&second);
-    assert_eq!(third.version.lists, ListVersions { resources: third.version.generation, ..first.version.lists });
+    let resources = third.fingerprints.resources;
+    assert_ne!(resources, first.fingerprints.resources);
+    assert_eq!(third.fingerprints, ListFingerprints { resources, ..first.fingerprints });
     testing::replace_catalog(
         &a.0,
         Catalog { resources: raws(&[r#"{"uri":"a:b","name":"r"}"#.to_owned()]), ..tools(&[&tool("u")]) },
     );
     let fourth = next(&third);
-    assert_eq!(fourth.version.lists, ListVersions { tools: fourth.version.generation, ..third.version.lists });
+    let tools = fourth.fingerprints.tools;
+    assert_ne!(tools, third.fingerprints.tools);
+    assert_eq!(fourth.fingerprints, ListFingerprints { tools, ..third.fingerprints });
 }
 
 #[test]
