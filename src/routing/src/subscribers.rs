@@ -78,12 +78,6 @@ struct ResourceWatch {
     listeners: HashSet<u64>,
 }
 
-impl ResourceWatch {
-    fn is_empty(&self) -> bool {
-        self.sessions.is_empty() && self.listeners.is_empty()
-    }
-}
-
 /// All subscriptions to resources and lists.
 #[derive(Default)]
 pub struct Subscribers {
@@ -164,18 +158,20 @@ impl Subscribers {
         let watch = self.by_uri.entry(uri).or_insert_with_key(|uri| {
             let source = source(uri);
             if let Some(source) = &source {
-                source.watch();
+                source.upstream.watch_resource(&source.own_uri);
             }
             ResourceWatch { source, ..ResourceWatch::default() }
         });
-        let ready = watch.source.as_ref().map(WatchSource::wait_until_watched);
+        let ready = watch.source.as_ref().map(|source| source.upstream.wait_until_watched(&source.own_uri));
+        let ready = ready.map(|ready| Box::pin(ready) as WatchReady);
         (watch, ready)
     }
 
     fn remove_subscriber(&mut self, uri: &str, remove: impl FnOnce(&mut ResourceWatch)) {
         let Some(watch) = self.by_uri.get_mut(uri) else { return };
         remove(watch);
-        if watch.is_empty()
+        if watch.sessions.is_empty()
+            && watch.listeners.is_empty()
             && let Some(ResourceWatch { source: Some(source), .. }) = self.by_uri.remove(uri)
         {
             source.upstream.unwatch_resource(&source.own_uri);
@@ -197,7 +193,7 @@ impl Subscribers {
             }
             if let Some(new) = &new {
                 // Nobody waits for the confirmation.
-                new.watch();
+                new.upstream.watch_resource(&new.own_uri);
             }
             if let Some(old) = std::mem::replace(&mut watch.source, new) {
                 old.upstream.unwatch_resource(&old.own_uri);
@@ -272,18 +268,6 @@ impl Subscribers {
             }
         }
         closed_listeners.into_iter().for_each(|key| self.remove_listener(key));
-    }
-}
-
-impl WatchSource {
-    /// Starts to watch at once.
-    fn watch(&self) {
-        self.upstream.watch_resource(&self.own_uri);
-    }
-
-    /// Returns a future that resolves when the upstream has confirmed or refused the watch.
-    fn wait_until_watched(&self) -> WatchReady {
-        Box::pin(self.upstream.wait_until_watched(&self.own_uri))
     }
 }
 
