@@ -204,7 +204,7 @@ fn build_tool_route(
     };
     let recipe = provider.as_provider().recipe(&def.name);
     let sql = recipe.and_then(|recipe| recipe.sql.clone());
-    let sql = sql.filter(|_| ruling::accepted_reads(policy, provider, &def, &hash) == AcceptedReads::Sql);
+    let sql = sql.filter(|_| ruling::accepted_reads(policy, provider, &def, &hash, &def.name) == AcceptedReads::Sql);
     let has_reads = sql.is_some() || def.read_only_when.is_some() && provider.is_module();
     let read_ruling = has_reads.then(|| ruling::tool_ruling(policy, provider, &def, &hash, RuledCalls::Reads).1);
     let may_review = ruling.may_review() || operations.as_ref().is_some_and(OperationRoutes::may_review);

@@ -71,13 +71,8 @@ pub(super) enum RuledCalls {
     Operation(ToolOperation),
 }
 
-/// Returns the calls of the tool that a reviewer accepted as reads.
-pub(super) fn accepted_reads(policy: &Policy, provider: &RouteTarget, def: &ToolDef, hash: &str) -> AcceptedReads {
-    accepted_reads_by_name(policy, provider, def, hash, &def.name)
-}
-
-/// Returns the reads that were accepted under this name, which is that of the tool or of one of its operations.
-fn accepted_reads_by_name(
+/// Returns the calls that a reviewer accepted as reads under this name, which is that of the tool or of one of its operations.
+pub(super) fn accepted_reads(
     policy: &Policy,
     provider: &RouteTarget,
     def: &ToolDef,
@@ -105,7 +100,7 @@ pub(super) fn tool_ruling(
         RuledCalls::Operation(operation) => (false, Some(operation)),
     };
     let mut definition_status = DefinitionStatus::Module;
-    let mut reads = accepted_reads(policy, provider, def, hash);
+    let mut reads = accepted_reads(policy, provider, def, hash, &def.name);
     if !provider.is_module() && !def.self_service {
         let status = |name: &str| policy.pins().status((provider.name(), fingerprint), name, hash);
         definition_status = status(&def.name);
@@ -117,7 +112,7 @@ pub(super) fn tool_ruling(
         if let Some(name) = name.filter(|name| status(name) == DefinitionStatus::Accepted) {
             definition_status = DefinitionStatus::Accepted;
             if reads == AcceptedReads::None {
-                reads = accepted_reads_by_name(policy, provider, def, hash, &name);
+                reads = accepted_reads(policy, provider, def, hash, &name);
             }
         }
     }
