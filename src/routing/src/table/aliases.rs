@@ -1,8 +1,7 @@
 //! Aliases of tools, and the priority among providers of the same name.
 
-use std::{cmp::Reverse, collections::HashMap, sync::Arc};
+use std::{cmp::Reverse, sync::Arc};
 
-use parking_lot::RwLock;
 use regex::Regex;
 
 use super::{RouteError, RouteTable, ToolRoute};
@@ -104,40 +103,25 @@ impl Aliases {
     }
 }
 
-/// The aliases of a table, and the tools to which names have been resolved.
-#[derive(Default)]
-pub struct CachedAliases {
-    pub configured: Aliases,
-    pub(super) cache: RwLock<HashMap<String, Arc<ToolRoute>>>,
-}
-
-impl CachedAliases {
-    #[must_use]
-    pub fn new(configured: Aliases) -> Self {
-        Self { configured, cache: RwLock::default() }
-    }
-
-    /// Returns the tool to which the name was resolved before.
-    #[must_use]
-    pub fn find_cached(&self, name: &str) -> Option<Arc<ToolRoute>> {
-        self.cache.read().get(name).cloned()
-    }
-
-    /// Caches the tool that a name was resolved to, unless the name is too long or the cache is full.
-    pub fn add_to_cache(&self, name: &str, route: &Arc<ToolRoute>) {
+impl RouteTable {
+    /// Resolves a name that is not the exact name of a tool, and caches the result.
+    pub(super) fn find_by_alias(&self, name: &str) -> Option<Arc<ToolRoute>> {
+        if let Some(route) = self.resolved_aliases.read().get(name) {
+            return Some(Arc::clone(route));
+        }
+        let route = self.resolve_alias(name)?;
+        // Unresolved names are not cached, because clients could fill the cache with invented names.
         if name.len() <= MAX_CACHED_ALIAS_LEN {
-            let mut cache = self.cache.write();
-            if cache.len() < MAX_CACHED_ALIASES {
-                cache.insert(name.to_owned(), Arc::clone(route));
+            let mut resolved = self.resolved_aliases.write();
+            if resolved.len() < MAX_CACHED_ALIASES {
+                resolved.insert(name.to_owned(), Arc::clone(&route));
             }
         }
+        Some(route)
     }
-}
 
-impl RouteTable {
-    /// Resolves a name that is not the exact name of a tool.
-    pub(super) fn resolve_alias(&self, name: &str) -> Option<Arc<ToolRoute>> {
-        let aliases = &self.aliases.configured;
+    fn resolve_alias(&self, name: &str) -> Option<Arc<ToolRoute>> {
+        let aliases = &self.aliases;
         let by_provider = || {
             self.providers.iter().find_map(|provider| {
                 let own_name = name.strip_prefix(provider.name())?.strip_prefix('.')?;

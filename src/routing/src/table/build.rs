@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use super::{
     Aliases, PromptRoute, RouteTable, RouteTarget, ToolRoute, UsedHeaders,
-    aliases::CachedAliases,
     list_entries::RenderedEntry,
     name_conflicts::{ConflictRules, NameClaims, Warnings},
     operations::OperationRoutes,
@@ -112,7 +111,7 @@ impl RouteTable {
             tools,
             prompts,
             resources,
-            aliases: CachedAliases::new(aliases.clone()),
+            aliases: aliases.clone(),
             policy: Some(policy.clone()),
             warnings,
             headers: UsedHeaders { mirror_arguments, forwarded: collect_forwarded_headers(providers) },

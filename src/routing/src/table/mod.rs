@@ -17,15 +17,16 @@ pub mod unreached_upstreams;
 pub mod validate;
 
 use std::{
+    collections::HashMap,
     hash::{DefaultHasher, Hash},
     sync::{Arc, OnceLock},
 };
 
+use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    aliases::CachedAliases,
     list_entries::{RenderedEntry, ResourceRoute, TemplateRoute},
     name_conflicts::{ResolvedNames, Warnings},
     operations::OperationRoutes,
@@ -256,7 +257,9 @@ pub struct RouteTable {
     tools: ResolvedNames<ToolRoute>,
     prompts: ResolvedNames<PromptRoute>,
     pub(super) resources: Resources,
-    aliases: CachedAliases,
+    aliases: Aliases,
+    /// The tools to which names have been resolved by aliases.
+    resolved_aliases: RwLock<HashMap<String, Arc<ToolRoute>>>,
     /// `None` in an empty table.
     pub policy: Option<Policy>,
     warnings: Warnings,
@@ -284,13 +287,7 @@ impl RouteTable {
             return Some(self.first_available(route));
         }
         // Failover does not apply to aliases: an alias names its provider, or must always lead to the same one.
-        if let Some(route) = self.aliases.find_cached(name) {
-            return Some(route);
-        }
-        let route = self.resolve_alias(name)?;
-        // Unresolved names are not cached, because clients could fill the cache with invented names.
-        self.aliases.add_to_cache(name, &route);
-        Some(route)
+        self.find_by_alias(name)
     }
 
     /// Returns the tool that replaces one whose server is unavailable: the tool of the same own name at the configured

@@ -113,12 +113,12 @@ impl RouteTable {
         !self.unreached.pins.has_server(provider.name())
             || has(name)
             || dotted().unwrap_or(false)
-            || self.aliases.configured.patterns.iter().any(|rewrite| rewrite.pattern.is_match(name))
+            || self.aliases.patterns.iter().any(|rewrite| rewrite.pattern.is_match(name))
     }
 
     /// Resolves the name by the configured aliases to an unreached provider.
     fn unreached_by_alias(&self, name: &str) -> Option<&RouteTarget> {
-        let aliases = &self.aliases.configured;
+        let aliases = &self.aliases;
         let prefixes = aliases.prefixes.iter().filter(|(prefix, _)| name.starts_with(prefix.as_str()));
         let categories = aliases.categories.iter().filter(|category| category.own_name(name).is_some());
         let mut named_providers =

@@ -278,7 +278,7 @@ fn aliases_resolve_to_own_names_of_prefixed_server() {
         assert_eq!(serving_tool(&table, name), to, "{name}");
         assert_eq!(serving_tool(&table, name), to, "{name} again");
     }
-    assert_eq!(table.aliases.cache.read().len(), 8, "only resolved aliases are cached");
+    assert_eq!(table.resolved_aliases.read().len(), 8, "only resolved aliases are cached");
 }
 
 #[test]
