@@ -241,34 +241,34 @@ impl StandingRuleService {
         by: &Principal,
         comment: Option<&str>,
     ) -> Result<Arc<StandingRule>, McpError> {
-        let (rules, by) = (Arc::clone(self), by.clone());
+        let (this, by) = (Arc::clone(self), by.clone());
         let (id, comment) = (id.to_owned(), comment.map(str::to_owned));
-        run_to_completion(async move { rules.revoke_now(&id, &by, comment.as_deref()).await }).await
-    }
-
-    async fn revoke_now(&self, id: &str, by: &Principal, comment: Option<&str>) -> Result<Arc<StandingRule>, McpError> {
-        let _one_at_a_time = self.rules_lock.lock().await;
-        let rules = self.deps.cache.rules();
-        let Some(rule) = rules.iter().find(|rule| rule.id == id) else {
-            return Err(McpError::new(ErrorKind::NotFound, "there is no standing rule with this id"));
-        };
-        if rule.has_ended() {
-            return Err(already_ended_error(rule));
-        }
-        if rule.verdict == StandingVerdict::Deny && self.denies_own_calls(rule, by).await? {
-            let message = "you cannot revoke a rule that denies your own calls";
-            return Err(McpError::new(ErrorKind::SelfApproval, message));
-        }
-        let revoked = StandingRule {
-            revoked_at: Some(self.now()),
-            revoked_by: Some(by.name.clone()),
-            ..StandingRule::clone(rule)
-        };
-        crash_point("before_rule_revoked");
-        self.store_and_announce(&revoked, "standing_rule_revoked", "rule.revoked", &by.name, comment).await?;
-        crash_point("after_rule_revoked");
-        tracing::info!(rule = %id, by = %by.name, "a standing rule was revoked");
-        Ok(Arc::new(revoked))
+        run_to_completion(async move {
+            let _one_at_a_time = this.rules_lock.lock().await;
+            let rules = this.deps.cache.rules();
+            let Some(rule) = rules.iter().find(|rule| rule.id == id) else {
+                return Err(McpError::new(ErrorKind::NotFound, "there is no standing rule with this id"));
+            };
+            if rule.has_ended() {
+                return Err(already_ended_error(rule));
+            }
+            if rule.verdict == StandingVerdict::Deny && this.denies_own_calls(rule, &by).await? {
+                let message = "you cannot revoke a rule that denies your own calls";
+                return Err(McpError::new(ErrorKind::SelfApproval, message));
+            }
+            let revoked = StandingRule {
+                revoked_at: Some(this.now()),
+                revoked_by: Some(by.name.clone()),
+                ..StandingRule::clone(rule)
+            };
+            let comment = comment.as_deref();
+            crash_point("before_rule_revoked");
+            this.store_and_announce(&revoked, "standing_rule_revoked", "rule.revoked", &by.name, comment).await?;
+            crash_point("after_rule_revoked");
+            tracing::info!(rule = %id, by = %by.name, "a standing rule was revoked");
+            Ok(Arc::new(revoked))
+        })
+        .await
     }
 
     /// Returns the cache of the rules that the route table reads.
@@ -294,12 +294,19 @@ impl StandingRuleService {
         }
     }
 
-    /// Ends expired and orphaned rules if this node is the leader. The other nodes adopt what it records.
+    /// Ends expired and orphaned rules if this node is the leader. The other nodes adopt what it records. Checks the creators of
+    /// all rules again if the revocation counter has changed since `handled_revocations`.
     async fn end_invalid_rules(&self, handled_revocations: &mut Option<u64>) {
-        if self.deps.cache.nodes.is_leader() {
-            self.handle_orphans_after_revocations(handled_revocations).await;
-            self.expire().await;
+        if !self.deps.cache.nodes.is_leader() {
+            return;
         }
+        if let Ok(revocations) = self.deps.reviewers.revocations()
+            && *handled_revocations != Some(revocations)
+            && self.handle_orphans().await
+        {
+            *handled_revocations = Some(revocations);
+        }
+        self.expire().await;
     }
 
     /// Ends expired rules. If the end cannot be recorded, the next call tries again; expired rules decide nothing
@@ -318,27 +325,18 @@ impl StandingRuleService {
         }
     }
 
-    /// Checks the creators of all rules again if the revocation counter has changed since `handled_revocations`.
-    async fn handle_orphans_after_revocations(&self, handled_revocations: &mut Option<u64>) {
-        let Ok(revocations) = self.deps.reviewers.revocations() else { return };
-        if *handled_revocations != Some(revocations) && self.handle_orphans().await {
-            *handled_revocations = Some(revocations);
-        }
-    }
-
     /// Ends rules that allow, and marks rules that deny, if their creator may no longer decide. Returns `false` if
     /// some rules could not be checked or recorded, so that the caller must retry. These rules allow nothing meanwhile.
     pub async fn handle_orphans(&self) -> bool {
         let _one_at_a_time = self.rules_lock.lock().await;
         let mut all_handled = true;
         for rule in self.deps.cache.rules().iter().filter(|rule| !rule.has_ended() && rule.orphaned_at.is_none()) {
-            match self.deps.reviewers.current_principal(&rule.creator()) {
-                Ok(Some(creator)) if creator.role.may_decide() => continue,
-                Ok(_) => {}
-                Err(_) => {
-                    all_handled = false;
-                    continue;
-                }
+            let Ok(creator) = self.deps.reviewers.current_principal(&rule.creator()) else {
+                all_handled = false;
+                continue;
+            };
+            if creator.is_some_and(|creator| creator.role.may_decide()) {
+                continue;
             }
             let now = self.now();
             let mut orphan = StandingRule { orphaned_at: Some(now), ..StandingRule::clone(rule) };

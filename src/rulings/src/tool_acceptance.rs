@@ -26,7 +26,7 @@ use countersign_routing::{
     ruling::definition,
     table::{PublishedTable, ToolRoute},
 };
-use countersign_store::{PinStore, WriteError};
+use countersign_store::PinStore;
 
 /// Rebuilds the route table with the current pins and standing rules.
 pub type RouteRebuilder = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
@@ -247,37 +247,32 @@ impl ToolAcceptances {
     ) -> Result<(), McpError> {
         let (this, provider) = (Arc::clone(self), provider.to_owned());
         let (shown_definitions, reviewer) = (shown_definitions.to_vec(), reviewer.clone());
-        run_to_completion(async move { this.decide_now(&provider, decision, &shown_definitions, &reviewer).await })
-            .await
-    }
-
-    async fn decide_now(
-        &self,
-        provider: &str,
-        decision: DefinitionDecision,
-        shown_definitions: &[ShownDefinition],
-        reviewer: &Principal,
-    ) -> Result<(), McpError> {
-        let (target, definitions) = self.current_definitions(provider, shown_definitions)?;
-        let (server, by) = ((provider, target.as_str()), reviewer.name.as_str());
-        let (action, result) = match decision {
-            DefinitionDecision::Accept => {
-                (AcceptanceAction::Accepted, self.pins.accept(server, &definitions, None, by).await)
-            }
-            DefinitionDecision::AcceptKnownReads => {
-                let reads = self.known_reads_among(provider, &definitions)?;
-                (AcceptanceAction::Accepted, self.pins.accept(server, &definitions, Some(&reads), by).await)
-            }
-            DefinitionDecision::Revoke => {
-                (AcceptanceAction::Revoked, self.pins.revoke(provider, &definitions, by).await)
-            }
-        };
-        result.map_err(|error| storage_error(&error))?;
-        tracing::info!(%provider, tools = definitions.len(), by, ?decision, "a reviewer decided on definitions");
-        (self.rebuild)().await;
-        let tools: Vec<&str> = shown_definitions.iter().map(|definition| definition.name.as_str()).collect();
-        self.feed.publish_live(&acceptance_event(provider, action, &tools, Some(by)));
-        Ok(())
+        run_to_completion(async move {
+            let (target, definitions) = this.current_definitions(&provider, &shown_definitions)?;
+            let (server, by) = ((provider.as_str(), target.as_str()), reviewer.name.as_str());
+            let (action, result) = match decision {
+                DefinitionDecision::Accept => {
+                    (AcceptanceAction::Accepted, this.pins.accept(server, &definitions, None, by).await)
+                }
+                DefinitionDecision::AcceptKnownReads => {
+                    let reads = this.known_reads_among(&provider, &definitions)?;
+                    (AcceptanceAction::Accepted, this.pins.accept(server, &definitions, Some(&reads), by).await)
+                }
+                DefinitionDecision::Revoke => {
+                    (AcceptanceAction::Revoked, this.pins.revoke(&provider, &definitions, by).await)
+                }
+            };
+            result.map_err(|error| {
+                tracing::error!(%error, "a decision on tool definitions could not be stored");
+                error.to_user_error("the decision could not be stored; nothing was accepted or revoked")
+            })?;
+            tracing::info!(%provider, tools = definitions.len(), by, ?decision, "a reviewer decided on definitions");
+            (this.rebuild)().await;
+            let tools: Vec<&str> = shown_definitions.iter().map(|definition| definition.name.as_str()).collect();
+            this.feed.publish_live(&acceptance_event(&provider, action, &tools, Some(by)));
+            Ok(())
+        })
+        .await
     }
 
     /// Returns what calls of each definition count as reads. Fails if a definition is not in the provider's list of known
@@ -447,10 +442,4 @@ fn is_denied(route: &ToolRoute) -> bool {
 /// Shortens the name of a tool for an error.
 pub(crate) fn shorten_name(tool: &str) -> String {
     tool.chars().take(128).collect()
-}
-
-/// Converts an error of the store for a client; the details go to the log.
-fn storage_error(error: &WriteError) -> McpError {
-    tracing::error!(%error, "a decision on tool definitions could not be stored");
-    error.to_user_error("the decision could not be stored; nothing was accepted or revoked")
 }

@@ -38,45 +38,38 @@ impl StandingRuleService {
         by: &Principal,
         reason: &str,
     ) -> Result<(), McpError> {
-        let (rules, provider, shown_definitions) = (Arc::clone(self), provider.to_owned(), shown_definitions.to_vec());
+        let (this, provider, shown_definitions) = (Arc::clone(self), provider.to_owned(), shown_definitions.to_vec());
         let (by, reason) = (by.clone(), reason.to_owned());
-        run_to_completion(async move { rules.allow_tools_now(&provider, &shown_definitions, &by, &reason).await }).await
-    }
-
-    async fn allow_tools_now(
-        &self,
-        provider: &str,
-        shown_definitions: &[ShownDefinition],
-        by: &Principal,
-        reason: &str,
-    ) -> Result<(), McpError> {
-        let _one_at_a_time = self.rules_lock.lock().await;
-        let table = self.deps.routes.load_full();
-        let unknown = || McpError::new(ErrorKind::NotFound, "there is no server of this name");
-        let target = table.provider(provider).ok_or_else(unknown)?.as_provider().target_fingerprint().to_owned();
-        let now = self.now();
-        let mut rules: Vec<StandingRule> = Vec::new();
-        for ShownDefinition { name, hash } in shown_definitions {
-            let route = table.definitions(provider).find(|route| route.name == *name && route.hash == *hash);
-            let Some(route) = route else {
-                let message = "a tool's definition differs from the one that was shown, or the tool is gone";
-                return Err(tool_error(ErrorKind::VersionConflict, message, name));
-            };
-            if self.has_already_allowed(route, &target, by) || rules.iter().any(|rule| rule.tool == *name) {
-                continue;
+        run_to_completion(async move {
+            let _one_at_a_time = this.rules_lock.lock().await;
+            let table = this.deps.routes.load_full();
+            let unknown = || McpError::new(ErrorKind::NotFound, "there is no server of this name");
+            let target = table.provider(&provider).ok_or_else(unknown)?.as_provider().target_fingerprint().to_owned();
+            let now = this.now();
+            let mut rules: Vec<StandingRule> = Vec::new();
+            for ShownDefinition { name, hash } in &shown_definitions {
+                let route = table.definitions(&provider).find(|route| route.name == *name && route.hash == *hash);
+                let Some(route) = route else {
+                    let message = "a tool's definition differs from the one that was shown, or the tool is gone";
+                    return Err(tool_error(ErrorKind::VersionConflict, message, name));
+                };
+                if this.has_already_allowed(route, &target, &by) || rules.iter().any(|rule| rule.tool == *name) {
+                    continue;
+                }
+                this.check_may_allow(route, &by)?;
+                rules.push(StandingRule {
+                    served_by: Some(target.clone()),
+                    comment: Some(reason.clone()),
+                    ..unrestricted_rule(StandingVerdict::Allow, (&provider, name, hash), &by, now)
+                });
             }
-            self.check_may_allow(route, by)?;
-            rules.push(StandingRule {
-                served_by: Some(target.clone()),
-                comment: Some(reason.to_owned()),
-                ..unrestricted_rule(StandingVerdict::Allow, (provider, name, hash), by, now)
-            });
-        }
-        if rules.is_empty() {
-            return Ok(());
-        }
-        self.check_limits(by, rules.len())?;
-        self.store_in_order(&rules, by, reason).await
+            if rules.is_empty() {
+                return Ok(());
+            }
+            this.check_limits(&by, rules.len())?;
+            this.store_in_order(&rules, &by, &reason).await
+        })
+        .await
     }
 
     /// Stores rules until one cannot be stored, and puts the stored ones into force in any case.

@@ -74,53 +74,47 @@ impl StandingRuleService {
         by: &Principal,
         request: RuleRequest,
     ) -> Result<Arc<StandingRule>, McpError> {
-        let (rules, change, by) = (Arc::clone(self), Arc::clone(change), by.clone());
-        run_to_completion(async move { rules.create_now(&change, &by, request).await }).await
-    }
-
-    async fn create_now(
-        &self,
-        change: &Arc<Change>,
-        by: &Principal,
-        request: RuleRequest,
-    ) -> Result<Arc<StandingRule>, McpError> {
-        let _one_at_a_time = self.rules_lock.lock().await;
-        let route = self.deps.routes.load().tool_of_provider(&change.tool, &change.provider);
-        self.check_may_create(change, route.as_ref(), by, &request).await?;
-        self.check_limits(by, 1)?;
-        let now = self.now();
-        let validity = request
-            .valid_for_seconds
-            .and_then(|seconds| i64::try_from(seconds).ok())
-            .map(jiff::SignedDuration::from_secs);
-        let tool =
-            route.as_ref().map_or(Cow::Borrowed(change.tool.as_str()), |route| route.qualified_name(&change.arguments));
-        let is_exact = request.arguments == RuleArguments::Exact;
-        let arguments = change.arguments.get();
-        let rule = StandingRule {
-            served_by: Some(change.served_by.fingerprint.clone()),
-            principal: (request.callers == RuleCallers::Proposer).then(|| change.proposer.principal.clone()),
-            proposer: Some(AccountRef {
-                name: change.proposer.principal.clone(),
-                owner: change.proposer.owner.clone(),
-                key_id: change.proposer.key_id.clone(),
-                other_names: Person::from_proposer(&change.proposer).other_names.to_vec(),
-            }),
-            arguments_hash: is_exact.then(|| canonical_text_hash(arguments)),
-            arguments: (is_exact && arguments.len() <= MAX_KEPT_ARGUMENTS_BYTES).then(|| Arc::clone(&change.arguments)),
-            matching: request.matching,
-            from_change: Some(change.id.clone()),
-            comment: request.comment,
-            expires_at: validity.and_then(|validity| now.checked_add(validity).ok()),
-            ..unrestricted_rule(request.verdict, (&change.provider, &tool, &change.tool_hash), by, now)
-        }
-        .with_deadline(now);
-        crash_point("before_rule_created");
-        self.store_and_announce(&rule, "standing_rule_created", "rule.created", &by.name, rule.comment.as_deref())
-            .await?;
-        crash_point("after_rule_created");
-        tracing::info!(rule = %rule.id, change = %change.id, by = %by.name, verdict = ?rule.verdict, "a standing rule was created");
-        Ok(Arc::new(rule))
+        let (this, change, by) = (Arc::clone(self), Arc::clone(change), by.clone());
+        run_to_completion(async move {
+            let _one_at_a_time = this.rules_lock.lock().await;
+            let route = this.deps.routes.load().tool_of_provider(&change.tool, &change.provider);
+            this.check_may_create(&change, route.as_ref(), &by, &request).await?;
+            this.check_limits(&by, 1)?;
+            let now = this.now();
+            let validity = request
+                .valid_for_seconds
+                .and_then(|seconds| i64::try_from(seconds).ok())
+                .map(jiff::SignedDuration::from_secs);
+            let tool =
+                route.as_ref().map_or(Cow::Borrowed(change.tool.as_str()), |route| route.qualified_name(&change.arguments));
+            let is_exact = request.arguments == RuleArguments::Exact;
+            let arguments = change.arguments.get();
+            let rule = StandingRule {
+                served_by: Some(change.served_by.fingerprint.clone()),
+                principal: (request.callers == RuleCallers::Proposer).then(|| change.proposer.principal.clone()),
+                proposer: Some(AccountRef {
+                    name: change.proposer.principal.clone(),
+                    owner: change.proposer.owner.clone(),
+                    key_id: change.proposer.key_id.clone(),
+                    other_names: Person::from_proposer(&change.proposer).other_names.to_vec(),
+                }),
+                arguments_hash: is_exact.then(|| canonical_text_hash(arguments)),
+                arguments: (is_exact && arguments.len() <= MAX_KEPT_ARGUMENTS_BYTES).then(|| Arc::clone(&change.arguments)),
+                matching: request.matching,
+                from_change: Some(change.id.clone()),
+                comment: request.comment,
+                expires_at: validity.and_then(|validity| now.checked_add(validity).ok()),
+                ..unrestricted_rule(request.verdict, (&change.provider, &tool, &change.tool_hash), &by, now)
+            }
+            .with_deadline(now);
+            crash_point("before_rule_created");
+            this.store_and_announce(&rule, "standing_rule_created", "rule.created", &by.name, rule.comment.as_deref())
+                .await?;
+            crash_point("after_rule_created");
+            tracing::info!(rule = %rule.id, change = %change.id, by = %by.name, verdict = ?rule.verdict, "a standing rule was created");
+            Ok(Arc::new(rule))
+        })
+        .await
     }
 
     pub(super) async fn check_may_create(
