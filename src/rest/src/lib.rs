@@ -58,7 +58,7 @@ use actix_web::{
         header::{CACHE_CONTROL, HeaderValue, X_CONTENT_TYPE_OPTIONS},
     },
     middleware::{Next, from_fn},
-    web::{self, ServiceConfig},
+    web::{self, ServiceConfig, delete, get, post, put},
 };
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
@@ -118,47 +118,37 @@ const POST: &str = "POST";
 
 macro_rules! route {
     (READ $path:literal, $handler:path) => {
-        Route { path: $path, allow: READ, build: |r| r.route(web::route().guard(get_or_head()).to($handler)) }
+        route!($path, READ; read => $handler)
     };
     (POST $path:literal, $handler:path) => {
-        Route { path: $path, allow: POST, build: |r| r.route(web::post().to($handler)) }
+        route!($path, POST; post => $handler)
     };
+    ($path:literal, $allow:expr; $($method:ident => $handler:path),+) => {
+        Route { path: $path, allow: $allow, build: |resource| resource$(.route($method().to($handler)))+ }
+    };
+}
+
+/// Begins the route of a GET or HEAD request.
+fn read() -> actix_web::Route {
+    web::route().guard(get_or_head())
 }
 
 /// All paths of the REST API and the feed. A test compares them with [`openapi`].
 pub const ROUTES: &[Route] = &[
     route!(READ "/api/openapi.json", openapi::get),
-    Route {
-        path: "/api/sign-in",
-        allow: "GET, HEAD, POST",
-        build: |r| {
-            r.route(web::post().to(account::sign_in))
-                .route(web::route().guard(get_or_head()).to(identity_provider::options))
-        },
-    },
+    route!("/api/sign-in", "GET, HEAD, POST"; read => identity_provider::options, post => account::sign_in),
     route!(READ "/api/sign-in/provider", identity_provider::begin),
     route!(READ "/api/sign-in/callback", identity_provider::finish),
     route!(POST "/api/sign-in/back-channel-logout", identity_provider::back_channel_logout),
     route!(POST "/api/sign-out", account::sign_out),
     route!(READ "/api/me", account::me),
-    Route {
-        path: "/api/account/absence",
-        allow: "GET, HEAD, PUT, DELETE",
-        build: |r| {
-            r.route(web::put().to(absence::set))
-                .route(web::delete().to(absence::end))
-                .route(web::route().guard(get_or_head()).to(absence::get))
-        },
-    },
+    route!("/api/account/absence", "GET, HEAD, PUT, DELETE";
+        read => absence::get, put => absence::set, delete => absence::end),
     route!(READ "/api/overview", overview::get),
     route!(READ "/api/first-steps", first_steps::get),
     route!(POST "/api/test-change", first_steps::propose_test_change),
-    Route {
-        path: "/api/keys",
-        allow: "GET, HEAD, POST",
-        build: |r| r.route(web::post().to(keys::create)).route(web::route().guard(get_or_head()).to(keys::list)),
-    },
-    Route { path: "/api/keys/{id}", allow: "DELETE", build: |r| r.route(web::delete().to(keys::revoke)) },
+    route!("/api/keys", "GET, HEAD, POST"; read => keys::list, post => keys::create),
+    route!("/api/keys/{id}", "DELETE"; delete => keys::revoke),
     route!(READ "/api/changes", changes::list),
     route!(READ "/api/changes/{id}", changes::get),
     route!(POST "/api/changes/{id}/decision", changes::decide),
@@ -177,7 +167,7 @@ pub const ROUTES: &[Route] = &[
     route!(POST "/api/rules/{id}/revoke", rules::revoke),
     route!(READ "/api/policy", policy_rules::get),
     route!(READ "/api/policy/file", policy_edits::file),
-    Route { path: "/api/policy/rules", allow: "PUT", build: |r| r.route(web::put().to(policy_edits::replace)) },
+    route!("/api/policy/rules", "PUT"; put => policy_edits::replace),
     route!(POST "/api/policy/test", policy::test),
     route!(POST "/api/previews/test", previews::test),
     route!(READ "/api/audit", changes::audit),
@@ -188,50 +178,26 @@ pub const ROUTES: &[Route] = &[
     route!(POST "/api/webhooks/{name}/test", webhooks::test),
     route!(READ "/api/sessions", views::sessions),
     route!(READ "/api/nodes", nodes::list),
-    Route {
-        path: "/api/servers",
-        allow: "GET, HEAD, POST",
-        build: |r| {
-            r.route(web::post().to(server_edits::add)).route(web::route().guard(get_or_head()).to(servers::list))
-        },
-    },
+    route!("/api/servers", "GET, HEAD, POST"; read => servers::list, post => server_edits::add),
     route!(READ "/api/server-file", server_edits::file),
-    Route {
-        path: "/api/server-trials",
-        allow: "GET, HEAD, POST",
-        build: |r| {
-            r.route(web::post().to(server_trials::start))
-                .route(web::route().guard(get_or_head()).to(server_trials::list))
-        },
-    },
+    route!("/api/server-trials", "GET, HEAD, POST"; read => server_trials::list, post => server_trials::start),
     route!(POST "/api/server-trials/{id}/decision", server_trials::decide),
     // Before the servers' own paths. No server has this name.
     route!(READ "/api/servers/callback", server_accounts::finish),
-    Route {
-        path: "/api/servers/{name}",
-        allow: "GET, HEAD, PUT, DELETE",
-        build: |r| {
-            r.route(web::put().to(server_edits::replace))
-                .route(web::delete().to(server_edits::remove))
-                .route(web::route().guard(get_or_head()).to(servers::get))
-        },
-    },
+    route!("/api/servers/{name}", "GET, HEAD, PUT, DELETE";
+        read => servers::get, put => server_edits::replace, delete => server_edits::remove),
     route!(POST "/api/servers/{name}/accept", servers::accept),
     route!(POST "/api/servers/{name}/accept-known-reads", servers::accept_known_reads),
     route!(POST "/api/servers/{name}/revoke", servers::revoke),
     route!(POST "/api/servers/{name}/allow", servers::allow),
     route!(POST "/api/servers/{name}/connect", server_accounts::connect),
-    Route {
-        path: "/api/servers/{name}/connection",
-        allow: "DELETE",
-        build: |r| r.route(web::delete().to(server_accounts::disconnect)),
-    },
+    route!("/api/servers/{name}/connection", "DELETE"; delete => server_accounts::disconnect),
     route!(READ "/.well-known/oauth-client.json", server_accounts::client_metadata),
     route!(READ "/api/config", reload::active_config),
     route!(READ "/api/reload", reload::status),
     route!(POST "/api/reload/consent", reload::consent),
-    Route { path: "/api/events", allow: "GET", build: |r| r.route(web::get().to(events::stream)) },
-    Route { path: "/events", allow: "GET", build: |r| r.route(web::get().to(events_ws::upgrade)) },
+    route!("/api/events", "GET"; get => events::stream),
+    route!("/events", "GET"; get => events_ws::upgrade),
 ];
 
 /// The operations whose handlers read the query. A test compares them with [`openapi`].
