@@ -12,7 +12,6 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::{Problem, caller, path_id, path_name};
-use countersign_config::HttpConfig;
 use countersign_domain::{changes::visible, principal::Principal};
 use countersign_http::answer;
 use countersign_protocol::{ErrorKind, McpError};
@@ -30,11 +29,8 @@ pub trait Body: DeserializeOwned + Send + 'static {
     const NOT_FOUND: (&'static str, ErrorKind) = ("Change", ErrorKind::ChangeNotFound);
     /// `true` if only a principal who may decide can send it.
     const NEEDS_REVIEWER: bool = true;
-
-    /// Returns the maximum size in bytes.
-    fn max_bytes(_: &HttpConfig) -> usize {
-        MAX_BODY_BYTES
-    }
+    /// The maximum size in bytes; `None` allows as many as a request of an agent (`transports.http.max_body`).
+    const MAX_BYTES: Option<usize> = Some(MAX_BODY_BYTES);
 }
 
 /// A body with its sender, and with the id or the name in the path.
@@ -50,7 +46,7 @@ impl<B: Body> FromRequest for Submission<B> {
     type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
 
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let endpoint = Endpoint { not_found: B::NOT_FOUND, needs_reviewer: B::NEEDS_REVIEWER, max_bytes: B::max_bytes };
+        let endpoint = Endpoint { not_found: B::NOT_FOUND, needs_reviewer: B::NEEDS_REVIEWER, max_bytes: B::MAX_BYTES };
         let received = receive(endpoint, request.clone(), payload.take());
         Box::pin(async move {
             let Submission { principal, path_parameter, body } = received.await?;
@@ -63,7 +59,7 @@ impl<B: Body> FromRequest for Submission<B> {
 struct Endpoint {
     not_found: (&'static str, ErrorKind),
     needs_reviewer: bool,
-    max_bytes: fn(&HttpConfig) -> usize,
+    max_bytes: Option<usize>,
 }
 
 /// Checks the sender and the path of a request, and reads its body. All types of bodies share the code of this function.
@@ -79,7 +75,7 @@ async fn receive(endpoint: Endpoint, request: HttpRequest, payload: Payload) -> 
             .to_owned(),
         None => path_name(&request),
     };
-    let max = (endpoint.max_bytes)(&caller::access_data(&request)?.http);
+    let max = endpoint.max_bytes.unwrap_or(caller::access_data(&request)?.http.max_body);
     let body = read_json_text(max, &request, payload).await?;
     Ok(Submission { principal: Arc::clone(principal), path_parameter, body })
 }

@@ -14,7 +14,6 @@ use super::{
     page::PageParams,
     path_id,
 };
-use countersign_config::HttpConfig;
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, audit::AuditEntry, digest::hex};
 use countersign_protocol::ErrorKind;
 use countersign_review::{ChangeDecision, ChangeEdit, ChangeFilter, ChangeRequestError, Changes};
@@ -148,10 +147,7 @@ pub struct EditRequest {
 }
 
 impl Body for EditRequest {
-    /// Allows as many bytes as a request of an agent.
-    fn max_bytes(http: &HttpConfig) -> usize {
-        http.max_body
-    }
+    const MAX_BYTES: Option<usize> = None;
 }
 
 /// Edits the arguments of a change.

@@ -12,7 +12,6 @@ use super::{
     body::{self, Body, Submission},
     json_ok,
 };
-use countersign_config::HttpConfig;
 use countersign_domain::{
     changes::Terms,
     policy::{AcceptanceMark, Requester, StandingRule, Subject, Verdict, subjects::Refusal},
@@ -57,10 +56,7 @@ pub struct PolicyTestRequest {
 
 impl Body for PolicyTestRequest {
     const NEEDS_REVIEWER: bool = false;
-
-    fn max_bytes(_: &HttpConfig) -> usize {
-        body::MAX_ARGUMENTS_BYTES
-    }
+    const MAX_BYTES: Option<usize> = Some(body::MAX_ARGUMENTS_BYTES);
 }
 
 /// The decision of the policy about the call.

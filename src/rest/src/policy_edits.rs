@@ -13,7 +13,6 @@ use super::{
     rules::ChangeLink,
 };
 use countersign_config::{
-    HttpConfig,
     edit::rules::{RuleEntry, rules_in},
     tree::{Node, entries_from_json},
 };
@@ -98,11 +97,7 @@ pub struct PolicyEditRequest {
 }
 
 impl Body for PolicyEditRequest {
-    const NOT_FOUND: (&'static str, ErrorKind) = ("Rule", ErrorKind::NotFound);
-
-    fn max_bytes(_: &HttpConfig) -> usize {
-        MAX_RULES_BYTES
-    }
+    const MAX_BYTES: Option<usize> = Some(MAX_RULES_BYTES);
 }
 
 /// A recorded call whose verdict would differ.

@@ -13,7 +13,6 @@ use super::{
     body::{self, Body, Submission},
     json_ok,
 };
-use countersign_config::HttpConfig;
 use countersign_domain::changes::{Diff, Operation, Preview, PreviewNote, Target, visible::quoted};
 use countersign_protocol::ErrorKind;
 use countersign_provider::{CallContext, ProviderDirectory as _, previews};
@@ -35,9 +34,7 @@ pub struct PreviewTestRequest {
 }
 
 impl Body for PreviewTestRequest {
-    fn max_bytes(_: &HttpConfig) -> usize {
-        body::MAX_ARGUMENTS_BYTES
-    }
+    const MAX_BYTES: Option<usize> = Some(body::MAX_ARGUMENTS_BYTES);
 }
 
 /// The preview that a change with this call would have.

@@ -20,7 +20,6 @@ use super::{
     server_trials::ServerTrials,
 };
 use countersign_config::{
-    HttpConfig,
     edit::{
         self, ServerChange,
         hidden::hide_secrets,
@@ -106,11 +105,7 @@ pub struct AddServersRequest {
 }
 
 impl Body for AddServersRequest {
-    const NOT_FOUND: (&'static str, ErrorKind) = ("Server", ErrorKind::NotFound);
-
-    fn max_bytes(_: &HttpConfig) -> usize {
-        MAX_EDIT_BYTES
-    }
+    const MAX_BYTES: Option<usize> = Some(MAX_EDIT_BYTES);
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -127,11 +122,7 @@ pub struct EditServerRequest {
 }
 
 impl Body for EditServerRequest {
-    const NOT_FOUND: (&'static str, ErrorKind) = ("Server", ErrorKind::NotFound);
-
-    fn max_bytes(_: &HttpConfig) -> usize {
-        MAX_EDIT_BYTES
-    }
+    const MAX_BYTES: Option<usize> = Some(MAX_EDIT_BYTES);
 }
 
 /// The result of an edit, or of its preview.

@@ -25,7 +25,6 @@ use super::{
     server_settings::{has_same_target, is_enabled, settings_from_form, with_old_secrets},
 };
 use countersign_config::{
-    HttpConfig,
     edit::{
         self, ServerChange, TrialServer,
         hidden::hide_secrets,
@@ -280,11 +279,7 @@ pub struct TrialRequest {
 }
 
 impl Body for TrialRequest {
-    const NOT_FOUND: (&'static str, ErrorKind) = ("Server", ErrorKind::NotFound);
-
-    fn max_bytes(_: &HttpConfig) -> usize {
-        MAX_PASTE_BYTES + 4096
-    }
+    const MAX_BYTES: Option<usize> = Some(MAX_PASTE_BYTES + 4096);
 }
 
 /// Trials of servers.

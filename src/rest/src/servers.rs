@@ -14,7 +14,6 @@ use super::{
     path_name,
     server_accounts::AccountInfo,
 };
-use countersign_config::HttpConfig;
 use countersign_protocol::ErrorKind;
 use countersign_review::Page;
 use countersign_rulings::{
@@ -185,9 +184,7 @@ pub struct DefinitionsRequest {
 }
 
 impl Body for DefinitionsRequest {
-    fn max_bytes(_: &HttpConfig) -> usize {
-        MAX_DEFINITIONS_BYTES
-    }
+    const MAX_BYTES: Option<usize> = Some(MAX_DEFINITIONS_BYTES);
 }
 
 /// Accepts definitions of a server's tools.
