@@ -60,11 +60,11 @@ pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) 
     let parameter_names = ["status", "principal", "tool", "server", "q", "since", "until", "limit", "cursor"];
     let query = Query::read(&request, &parameter_names)?;
     let filter = ChangeFilter {
-        states: query.enum_values("status")?,
-        principals: query.texts("principal")?,
+        states: query.values("status")?,
+        principals: query.values("principal")?,
         criteria: ChangeCriteria {
-            providers: query.texts("server")?,
-            tools: query.texts("tool")?,
+            providers: query.values("server")?,
+            tools: query.values("tool")?,
             text: query.get("q").map(str::to_owned),
             since: query.time("since")?,
             until: query.time("until")?,
@@ -283,8 +283,8 @@ pub async fn audit(_: Caller, request: HttpRequest, changes: web::Data<Changes>)
     let query = Query::read(&request, &["change", "event", "actor", "q", "since", "until", "limit", "cursor"])?;
     let search = AuditSearch {
         change: query.get("change").map(str::to_owned),
-        events: query.texts("event")?,
-        actors: query.texts("actor")?,
+        events: query.values("event")?,
+        actors: query.values("actor")?,
         text: query.get("q").map(str::to_owned),
         since: query.time("since")?,
         until: query.time("until")?,

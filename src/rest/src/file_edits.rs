@@ -73,18 +73,15 @@ pub(super) async fn edit_file(
 /// # Errors
 /// `FORBIDDEN`
 pub(super) fn check_may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
-    let refuse = |reason: &'static str| Err(Problem::new(ErrorKind::Forbidden, reason));
-    match reloader.editing() {
-        EditingState::Off => return refuse("the configuration file is not edited here: `dashboard.edit` is off"),
+    let reason = match reloader.editing() {
+        EditingState::On => return check_editor(principal, request, reloader),
+        EditingState::Off => "the configuration file is not edited here: `dashboard.edit` is off",
         EditingState::SharedStore => {
-            return refuse(
-                "the configuration file is not edited here: other gateways of this store have files of their own",
-            );
+            "the configuration file is not edited here: other gateways of this store have files of their own"
         }
-        EditingState::NoFile => return refuse("the gateway reads no configuration file"),
-        EditingState::On => {}
-    }
-    check_editor(principal, request, reloader)
+        EditingState::NoFile => "the gateway reads no configuration file",
+    };
+    Err(Problem::new(ErrorKind::Forbidden, reason))
 }
 
 /// Checks that the principal is an editor, whether or not the file can be edited here. Where it cannot, editors still see the

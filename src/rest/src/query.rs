@@ -81,24 +81,6 @@ impl Query {
         text.parse().map_err(|_| refuse(format!("{name} must be true or false")))
     }
 
-    /// Returns the items of a comma-separated list, and refuses one with more than [`MAX_LIST_ITEMS`].
-    fn items(&self, name: &str) -> Result<Vec<&str>, Problem> {
-        let words = self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
-        let words: Vec<&str> = words.collect();
-        if words.len() > MAX_LIST_ITEMS {
-            return Err(refuse(format!("{name} has more than {MAX_LIST_ITEMS} values")));
-        }
-        Ok(words)
-    }
-
-    /// Returns the texts of a comma-separated list.
-    ///
-    /// # Errors
-    /// `INVALID_PARAMS` for too many of them.
-    pub fn texts(&self, name: &str) -> Result<Vec<String>, Problem> {
-        Ok(self.items(name)?.into_iter().map(str::to_owned).collect())
-    }
-
     /// Returns a time (RFC 3339).
     ///
     /// # Errors
@@ -110,12 +92,17 @@ impl Query {
         time.map(Some).map_err(|_| refuse(format!("{name} must be a time like 2026-07-28T12:00:00Z")))
     }
 
-    /// Returns the values of a comma-separated list whose items are names of an enumeration.
+    /// Returns the values of a comma-separated list whose items are texts or names of an enumeration.
     ///
     /// # Errors
-    /// `INVALID_PARAMS` with the valid names, or for too many of them.
-    pub fn enum_values<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>, Problem> {
-        self.items(name)?
+    /// `INVALID_PARAMS` with the valid names, or for more than [`MAX_LIST_ITEMS`] values.
+    pub fn values<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>, Problem> {
+        let words = self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
+        let words: Vec<&str> = words.collect();
+        if words.len() > MAX_LIST_ITEMS {
+            return Err(refuse(format!("{name} has more than {MAX_LIST_ITEMS} values")));
+        }
+        words
             .into_iter()
             .map(|word| {
                 T::deserialize(word.into_deserializer())
@@ -139,7 +126,7 @@ mod tests {
     #[test]
     fn names_must_be_known_and_unique() {
         let query = Query::parse("status=pending%2Cstale&limit=7&cursor=", &["status", "limit", "cursor"]).unwrap();
-        assert_eq!(query.enum_values::<ChangeState>("status").unwrap(), [ChangeState::Pending, ChangeState::Stale]);
+        assert_eq!(query.values::<ChangeState>("status").unwrap(), [ChangeState::Pending, ChangeState::Stale]);
         assert_eq!((query.limit().unwrap(), query.get("cursor"), query.get("other")), (7, None, None));
         for bad in ["stauts=pending", "limit=1&limit=2", &format!("cursor={}", "x".repeat(2000))] {
             assert_eq!(Query::parse(bad, &["limit", "cursor"]).unwrap_err().error.kind, ErrorKind::InvalidParams);
@@ -170,8 +157,7 @@ mod tests {
 
     #[test]
     fn unknown_states_are_refused_with_valid_ones() {
-        let problem =
-            Query::parse("status=open", &["status"]).unwrap().enum_values::<ChangeState>("status").unwrap_err();
+        let problem = Query::parse("status=open", &["status"]).unwrap().values::<ChangeState>("status").unwrap_err();
         assert!(problem.error.message.contains("outcome_unknown"), "{problem}");
     }
 
@@ -180,18 +166,18 @@ mod tests {
         let query = |name: &str, value: &str, count: usize| {
             Query::parse(&format!("{name}={}", [value].repeat(count).join(",")), &["tool", "status"]).unwrap()
         };
-        assert_eq!(query("tool", "x", 64).texts("tool").unwrap().len(), 64);
-        assert_eq!(query("tool", "x", 65).texts("tool").unwrap_err().error.kind, ErrorKind::InvalidParams);
-        assert_eq!(query("status", "stale", 64).enum_values::<ChangeState>("status").unwrap().len(), 64);
-        let problem = query("status", "stale", 65).enum_values::<ChangeState>("status").unwrap_err();
+        assert_eq!(query("tool", "x", 64).values::<String>("tool").unwrap().len(), 64);
+        assert_eq!(query("tool", "x", 65).values::<String>("tool").unwrap_err().error.kind, ErrorKind::InvalidParams);
+        assert_eq!(query("status", "stale", 64).values::<ChangeState>("status").unwrap().len(), 64);
+        let problem = query("status", "stale", 65).values::<ChangeState>("status").unwrap_err();
         assert_eq!(problem.error.kind, ErrorKind::InvalidParams);
     }
 
     #[test]
     fn lists_and_times_are_parsed_leniently() {
         let query = |text: &str| Query::parse(text, &["tools", "since"]).unwrap();
-        assert_eq!(query("tools=a,%20b,,c%20").texts("tools").unwrap(), ["a", "b", "c"]);
-        assert_eq!(query("").texts("tools").unwrap(), Vec::<String>::new());
+        assert_eq!(query("tools=a,%20b,,c%20").values::<String>("tools").unwrap(), ["a", "b", "c"]);
+        assert_eq!(query("").values::<String>("tools").unwrap(), Vec::<String>::new());
         let noon = Some("2026-07-28T12:00:00Z".parse().unwrap());
         for same in ["2026-07-28T12:00:00Z", "2026-07-28T14:00:00%2B02:00", "2026-07-28T14:00:00+02:00"] {
             assert_eq!(query(&format!("since={same}")).time("since").unwrap(), noon, "{same}");
