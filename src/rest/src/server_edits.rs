@@ -158,11 +158,10 @@ pub async fn add(
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body, .. } = submission;
-    check_editor(&principal, &request, &reloader)?;
+    let context = EditContext::new(&principal, &request, &reloader, &trials).await?;
     let servers = parse_servers(&body.text, body.name.as_deref())
         .map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
-    let file = reloader.read_file().await.map_err(to_problem)?;
-    let mut file_variables = variables_in(file.text());
+    let mut file_variables = variables_in(context.file.text());
     let mut draft = EditDraft::default();
     for mut server in servers {
         let replaced = replace_secrets(&server.name, &mut server.settings, &file_variables);
@@ -175,15 +174,7 @@ pub async fn add(
         draft.notes.append(&mut server.notes);
         draft.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
     }
-    let context = EditContext {
-        principal: &principal,
-        request: &request,
-        reloader: &reloader,
-        trials: &trials,
-        version: &body.version,
-        is_preview: body.preview,
-    };
-    draft.finish(context, &file).await
+    draft.finish(context, &body.version, body.preview).await
 }
 
 /// Changes a server in the configuration file.
@@ -199,10 +190,9 @@ pub async fn replace(
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: name, body } = submission;
-    check_editor(&principal, &request, &reloader)?;
-    let file = reloader.read_file().await.map_err(to_problem)?;
-    let old = edit::find_server(file.text(), &name).map_err(|error| to_problem(error.into()))?;
-    let settings = settings_from_form(&name, &body.settings, file.text());
+    let context = EditContext::new(&principal, &request, &reloader, &trials).await?;
+    let old = edit::find_server(context.file.text(), &name).map_err(|error| to_problem(error.into()))?;
+    let settings = settings_from_form(&name, &body.settings, context.file.text());
     let mut server = PastedServer { name, settings, notes: Vec::new() };
     let mut draft = EditDraft::default();
     let old_variables = variables_in(&edit::to_yaml(&server.name, &old));
@@ -211,15 +201,7 @@ pub async fn replace(
     let settings = with_old_secrets(&masked_settings, &old)?;
     draft.changes.unmasked.push(ServerChange::Replace { name: name.clone(), settings });
     draft.changes.masked.push(ServerChange::Replace { name, settings: masked_settings });
-    let context = EditContext {
-        principal: &principal,
-        request: &request,
-        reloader: &reloader,
-        trials: &trials,
-        version: &body.version,
-        is_preview: body.preview,
-    };
-    draft.finish(context, &file).await
+    draft.finish(context, &body.version, body.preview).await
 }
 
 /// The parameters of a removal.
@@ -244,35 +226,34 @@ pub async fn remove(
     reloader: web::Data<Reloader>,
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
-    let principal = Arc::clone(caller.reviewer()?);
-    check_editor(&principal, &request, &reloader)?;
+    let context = EditContext::new(caller.reviewer()?, &request, &reloader, &trials).await?;
     let query = Query::read(&request, &["version", "preview"])?;
-    let version = query.get("version").unwrap_or_default();
-    let is_preview = query.boolean("preview")?;
-    let name = path_name(&request);
-    let file = reloader.read_file().await.map_err(to_problem)?;
     let mut draft = EditDraft::default();
-    draft.changes.push(ServerChange::Remove { name });
-    let context = EditContext {
-        principal: &principal,
-        request: &request,
-        reloader: &reloader,
-        trials: &trials,
-        version,
-        is_preview,
-    };
-    draft.finish(context, &file).await
+    draft.changes.push(ServerChange::Remove { name: path_name(&request) });
+    draft.finish(context, query.get("version").unwrap_or_default(), query.boolean("preview")?).await
 }
 
-/// The request of an edit, and the version of the file on which it is based.
+/// The request of an edit, and the file as it is before.
 struct EditContext<'a> {
     principal: &'a Arc<Principal>,
     request: &'a HttpRequest,
     reloader: &'a web::Data<Reloader>,
     trials: &'a ServerTrials,
-    version: &'a str,
-    /// `true` if the edit is only shown.
-    is_preview: bool,
+    file: ConfigFile,
+}
+
+impl<'a> EditContext<'a> {
+    /// Checks that the principal is an editor, and reads the file.
+    async fn new(
+        principal: &'a Arc<Principal>,
+        request: &'a HttpRequest,
+        reloader: &'a web::Data<Reloader>,
+        trials: &'a ServerTrials,
+    ) -> Result<Self, Problem> {
+        check_editor(principal, request, reloader)?;
+        let file = reloader.read_file().await.map_err(to_problem)?;
+        Ok(Self { principal, request, reloader, trials, file })
+    }
 }
 
 /// An edit that was not made yet.
@@ -317,15 +298,16 @@ impl EditDraft {
         })
     }
 
-    /// Makes the edit, or keeps it until another person consents. A preview only shows what it would change.
-    async fn finish(self, context: EditContext<'_>, file: &ConfigFile) -> Result<HttpResponse, Problem> {
-        let EditContext { principal, request, reloader, trials, version, is_preview } = context;
+    /// Makes the edit of this version of the file, or keeps it until another person consents. A preview only shows what it would
+    /// change.
+    async fn finish(self, context: EditContext<'_>, version: &str, is_preview: bool) -> Result<HttpResponse, Problem> {
+        let EditContext { principal, request, reloader, trials, file } = context;
         let servers: Vec<String> = self.changes.unmasked.iter().map(|change| change.name().to_owned()).collect();
-        let needs_consent = !is_at_machine(request, reloader) && self.has_new_target(reloader, file);
+        let needs_consent = !is_at_machine(request, reloader) && self.has_new_target(reloader, &file);
         let yaml = self.changes.to_yaml();
         let with_yaml = |problem: Problem| problem.with("yaml", yaml.clone());
         let summary = if is_preview {
-            reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?.0
+            reloader.preview_edit(&file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?.0
         } else if needs_consent {
             check_may_edit(principal, request, reloader)?;
             // Consent is given to a comparison with the old servers, so the file must still have them.
@@ -333,7 +315,7 @@ impl EditDraft {
                 return Err(with_yaml(to_problem(FileError::Changed(file.path().to_owned()).into())));
             }
             let (summary, _) =
-                reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?;
+                reloader.preview_edit(&file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?;
             trials.request_edit(principal, reloader, self.changes, file.version()).await?;
             summary
         } else {

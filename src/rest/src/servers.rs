@@ -121,28 +121,18 @@ fn tools_page_response(
     Ok(json_ok(&ServerTools { name, tools: items, known_reads: acceptances.known_reads(name), next_cursor }))
 }
 
-/// A definition that was shown.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct DefinitionRef {
-    name: String,
-    /// The hash that was shown.
-    hash: String,
-}
-
-fn to_definitions(tools: Vec<DefinitionRef>, max: usize) -> Result<Vec<ShownDefinition>, Problem> {
-    if tools.is_empty() || tools.len() > max {
-        let message = format!("`tools` must name 1 to {max} definitions");
-        return Err(Problem::new(ErrorKind::ValidationFailed, message));
+fn check_count(tools: &[ShownDefinition], max: usize) -> Result<(), Problem> {
+    if (1..=max).contains(&tools.len()) {
+        return Ok(());
     }
-    Ok(tools.into_iter().map(|DefinitionRef { name, hash }| ShownDefinition { name, hash }).collect())
+    Err(Problem::new(ErrorKind::ValidationFailed, format!("`tools` must name 1 to {max} definitions")))
 }
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AllowRequest {
     #[schema(min_items = 1, max_items = 200)]
-    tools: Vec<DefinitionRef>,
+    tools: Vec<ShownDefinition>,
     /// The reason why the tools need no review. The rule and the audit trail keep it.
     #[schema(min_length = 1)]
     reason: String,
@@ -171,8 +161,8 @@ pub async fn allow(
     let missing = "`reason` is missing: say why the tools need no review; the audit trail keeps it";
     let reason = body::normalize_comment(Some(body.reason))?;
     let reason = reason.ok_or_else(|| Problem::new(ErrorKind::ValidationFailed, missing))?;
-    let tools = to_definitions(body.tools, MAX_RULES_PER_OWNER)?;
-    standing_rules.allow_tools(&server, &tools, &principal, &reason).await?;
+    check_count(&body.tools, MAX_RULES_PER_OWNER)?;
+    standing_rules.allow_tools(&server, &body.tools, &principal, &reason).await?;
     tools_response(&server, &acceptances)
 }
 
@@ -180,7 +170,7 @@ pub async fn allow(
 #[serde(deny_unknown_fields)]
 pub struct DefinitionsRequest {
     #[schema(min_items = 1, max_items = 20000)]
-    tools: Vec<DefinitionRef>,
+    tools: Vec<ShownDefinition>,
 }
 
 impl Body for DefinitionsRequest {
@@ -239,7 +229,7 @@ async fn decide(
     decision: DefinitionDecision,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: server, body } = submission;
-    let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
-    acceptances.decide(&server, decision, &tools, &principal).await?;
+    check_count(&body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
+    acceptances.decide(&server, decision, &body.tools, &principal).await?;
     tools_response(&server, acceptances)
 }

@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
@@ -143,10 +143,13 @@ impl From<&KnownReads> for KnownReadsInfo {
     }
 }
 
-/// A definition that was shown to a person.
-#[derive(Clone, Debug)]
+/// A definition that was shown.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = DefinitionRef)]
 pub struct ShownDefinition {
     pub name: String,
+    /// The hash that was shown.
     pub hash: String,
 }
 
