@@ -77,7 +77,7 @@ fn describe(Deputyship { absence, groups }: Deputyship) -> AbsentColleague {
 
 /// Returns the caller's absence, unless it is over.
 fn find_own(store: &dyn Credentials, principal: &Principal, now: Timestamp) -> Result<Option<OwnAbsence>, Problem> {
-    let absences = store.absences().map_err(|error| unavailable(&error))?;
+    let absences = store.absences().map_err(unavailable)?;
     let is_own = |absence: &Absence| {
         absence.is_current(now) && names_match(absence.person.person_name(), principal.person_name())
     };
@@ -146,7 +146,7 @@ pub async fn set(
         let deputy = find_deputy(store, &principal, &body.deputy)?;
         let person = AbsentPerson::from_principal(&principal);
         let absence = Absence { person, deputy, since, until: body.until };
-        store.put_absence(&absence).map_err(|error| unavailable(&error))?;
+        store.put_absence(&absence).map_err(unavailable)?;
         tracing::info!(person = principal.name, deputy = absence.deputy, until = %absence.until, "a person is away");
         read_state(store, &reviewers, &principal).map_err(|_| unread_result_error().into())
     })
@@ -162,7 +162,7 @@ pub async fn set(
 pub async fn end(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
     let (principal, reviewers) = (caller.principal.clone(), data.reviewers.clone());
     let state = use_store(&data, move |store| {
-        if !store.end_absence(principal.person_name(), &principal.name).map_err(|error| unavailable(&error))? {
+        if !store.end_absence(principal.person_name(), &principal.name).map_err(unavailable)? {
             return Err(Problem::new(ErrorKind::NotFound, "you are not away"));
         }
         tracing::info!(person = principal.name, "a person is back");
@@ -190,8 +190,8 @@ fn read_state(store: &dyn Credentials, reviewers: &Reviewers, principal: &Princi
 /// Returns the principals of all other people who may decide on changes: one for each key and each person of the identity
 /// provider.
 fn deciding_colleagues(store: &dyn Credentials, principal: &Principal) -> Result<Vec<Principal>, Problem> {
-    let keys = store.list().map_err(|error| unavailable(&error))?;
-    let people = store.people().map_err(|error| unavailable(&error))?;
+    let keys = store.list().map_err(unavailable)?;
+    let people = store.people().map_err(unavailable)?;
     let key_holders = keys.into_iter().filter(|key| key.revoked_at.is_none()).map(|key| Principal {
         key_id: Some(key.id),
         owner: key.owner,

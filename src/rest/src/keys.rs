@@ -90,7 +90,7 @@ struct KeyList {
     (status = 200, description = "The keys", body = KeyList)))]
 pub async fn list(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
     check_manager(&caller)?;
-    let keys = use_store(&data, |store| store.list().map_err(|error| unavailable(&error))).await?;
+    let keys = use_store(&data, |store| store.list().map_err(unavailable)).await?;
     let entry = |key: ApiKey| Key {
         may_revoke: key.revoked_at.is_none() && may_manage(&caller, key.role),
         created_by: key.created_by.into_iter().next(),
@@ -156,11 +156,11 @@ pub async fn create(
     let new = keys::create(&body.name, role, Timestamp::now())
         .and_then(|new| new.owned_by(body.owner.as_deref()))
         .and_then(|new| new.created_by(&caller.principal))
-        .map_err(|error| invalid(&error))?;
+        .map_err(invalid)?;
     let (key, hash, actor, config) = (new.key.clone(), new.hash, caller.principal.name.clone(), reloader.config());
     use_store(&data, move |store| {
         check_names(store, &key, &config)?;
-        store.insert_by(&key, &hash, &actor).map_err(|error| unavailable(&error))
+        store.insert_by(&key, &hash, &actor).map_err(unavailable)
     })
     .await?;
     tracing::info!(key = new.key.id, name = new.key.name, by = caller.principal.name, "a key was created");
@@ -169,7 +169,7 @@ pub async fn create(
 
 /// Refuses a name or an owner that looks like another one of a key or a group.
 fn check_names(store: &dyn Credentials, key: &ApiKey, config: &Config) -> Result<(), Problem> {
-    let keys = store.list().map_err(|error| unavailable(&error))?;
+    let keys = store.list().map_err(unavailable)?;
     let names = keys.iter().flat_map(|key| std::iter::once(&key.name).chain(&key.owner));
     let members = config.policy.groups.values().flatten().filter_map(|member| match member {
         GroupMember::Name(name) => Some(name),
@@ -177,7 +177,7 @@ fn check_names(store: &dyn Credentials, key: &ApiKey, config: &Config) -> Result
     });
     let known_names: Vec<&str> = names.chain(members).map(String::as_str).collect();
     std::iter::once(&key.name).chain(&key.owner).try_for_each(|name| {
-        confusable_names::check_is_distinguishable(name, known_names.iter().copied()).map_err(|error| invalid(&error))
+        confusable_names::check_is_distinguishable(name, known_names.iter().copied()).map_err(invalid)
     })
 }
 
@@ -198,12 +198,12 @@ pub async fn revoke(
     let (is_admin, actor) = (caller.principal.role == Role::Admin, caller.principal.name.clone());
     let revoked_id = id.clone();
     let is_revoked = use_store(&data, move |store| {
-        let keys = store.list().map_err(|error| unavailable(&error))?;
+        let keys = store.list().map_err(unavailable)?;
         let key = keys.into_iter().find(|key| key.id == id).ok_or_else(not_found)?;
         if !is_admin && key.role.may_decide() {
             return Err(Problem::new(ErrorKind::Forbidden, "only an admin revokes a key that may decide on changes"));
         }
-        store.revoke_by(&id, Timestamp::now(), &actor).map_err(|error| unavailable(&error))
+        store.revoke_by(&id, Timestamp::now(), &actor).map_err(unavailable)
     })
     .await?;
     if !is_revoked {
@@ -223,12 +223,12 @@ pub(super) async fn use_store<T: Send + 'static>(
     result.map_err(McpError::from)?
 }
 
-fn invalid(error: &McpError) -> Problem {
+fn invalid(error: McpError) -> Problem {
     Problem::new(ErrorKind::ValidationFailed, error.message.clone())
 }
 
 /// Logs an error of the store, and returns the problem for the caller.
-pub(super) fn unavailable(error: &StoreError) -> Problem {
+pub(super) fn unavailable(error: StoreError) -> Problem {
     tracing::warn!(%error, "the store of keys and people cannot be read or written");
     Problem::from(error.to_mcp())
 }
