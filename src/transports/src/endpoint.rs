@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use countersign_config::TransportsConfig;
 use countersign_http::connections::Connections;
+use countersign_protocol::McpError;
 use countersign_session::{McpServer, Sessions};
 
 /// The data of the endpoints, which all workers share.
@@ -41,5 +42,13 @@ impl McpEndpoint {
             sessions,
             connections,
         }
+    }
+
+    /// Checks that the gateway is not shutting down.
+    ///
+    /// # Errors
+    /// That of [`McpError::shutting_down`].
+    pub fn check_open(&self) -> Result<(), McpError> {
+        if self.shutdown.is_cancelled() { Err(McpError::shutting_down()) } else { Ok(()) }
     }
 }

@@ -23,7 +23,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
     endpoint::McpEndpoint,
-    http::{identify, mcp},
+    http::{identify_caller, mcp},
     next_pump_id,
 };
 use countersign_domain::principal::Identity;
@@ -43,7 +43,6 @@ use countersign_session::{
     Session,
     actor::{Attach, AttachedConnection, Disconnected, InboundMessage, deliver},
     cluster::lost_session_error,
-    middleware::check_access,
     sessions::SessionWithActor,
 };
 use countersign_telemetry::metrics::Transport;
@@ -75,12 +74,9 @@ async fn try_upgrade(
     payload: web::Payload,
     endpoint: &Arc<McpEndpoint>,
 ) -> Result<HttpResponse, McpError> {
-    if endpoint.shutdown.is_cancelled() {
-        return Err(McpError::shutting_down());
-    }
+    endpoint.check_open()?;
     let invalid = |reason: String| McpError::new(ErrorKind::InvalidRequest, reason);
-    let identity = identify(endpoint, request)?;
-    check_access(&identity)?;
+    let identity = identify_caller(endpoint, request)?;
     let query = query.map_err(|_| invalid("the query takes `session` and `received`, and nothing else".into()))?;
     // The handshake is checked before a permit is taken, because a plain GET of /ws needs no permit.
     actix_web_actors::ws::handshake(request).map_err(|e| invalid(format!("this is not a WebSocket handshake: {e}")))?;

@@ -10,12 +10,11 @@ use serde::Deserialize;
 use tokio::{sync::Notify, time::Interval};
 
 use super::{
-    body_error_status, identify,
+    body_error_status, identify_caller,
     mcp::{owner_of_session, unread_body},
     read_body,
 };
 use crate::{endpoint::McpEndpoint, next_pump_id};
-use countersign_domain::principal::Identity;
 use countersign_exchange::{
     slots::StreamSlot,
     state::{Channel, SessionState},
@@ -29,16 +28,10 @@ use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_session::{
     Session,
     actor::{Attach, AttachedConnection, Disconnected, InboundMessage, deliver},
-    middleware::check_access,
 };
 use countersign_telemetry::metrics::Transport;
 
 const REVISION: Revision = Revision::V2024_11_05;
-
-fn identify_caller(endpoint: &McpEndpoint, request: &HttpRequest) -> Result<Identity, McpError> {
-    let identity = identify(endpoint, request)?;
-    check_access(&identity).map(|()| identity)
-}
 
 /// `GET /sse`: opens a session and its stream.
 pub async fn stream(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
@@ -47,9 +40,7 @@ pub async fn stream(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> H
 
 async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Result<HttpResponse, McpError> {
     let identity = identify_caller(endpoint, request)?;
-    if endpoint.shutdown.is_cancelled() {
-        return Err(McpError::shutting_down());
-    }
+    endpoint.check_open()?;
     if !answer::AcceptedMedia::from_request(request).sse {
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
         return Ok(answer::error_with_status(406, None, &error, REVISION));

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 
 use super::{
-    HeaderView, body_error_status, identify, modern, names,
+    HeaderView, body_error_status, identify, identify_caller, modern, names,
     post::{LargeRequest, MirrorCheck, Post, handshake_session_id, request_id, session_id},
     read_body, refuse, refuse_message, session,
 };
@@ -37,7 +37,6 @@ use countersign_routing::RouteTable;
 use countersign_runtime::is_large;
 use countersign_session::{
     cluster::{Body, Cluster, FORWARDED_HEADER, ForwardTarget, whole_body},
-    middleware::check_access,
     owned::OwnedMessage,
 };
 
@@ -61,9 +60,7 @@ pub async fn post(request: HttpRequest, payload: web::Payload, endpoint: web::Da
 /// Returns the error and the HTTP status with which the request is refused.
 fn admit<'a>(request: &'a HttpRequest, endpoint: &'a web::Data<McpEndpoint>) -> Result<Post<'a>, (u16, McpError)> {
     let invalid = |reason| McpError::new(ErrorKind::InvalidRequest, reason);
-    if endpoint.shutdown.is_cancelled() {
-        return Err((503, McpError::shutting_down()));
-    }
+    endpoint.check_open().map_err(|error| (503, error))?;
     let identity = identify(endpoint, request).map_err(|error| (error.kind.status(), error))?;
     if !answer::is_json(request) {
         return Err((415, invalid("the Content-Type must be application/json")));
@@ -207,17 +204,14 @@ fn assumed_revision(request: &HttpRequest) -> Revision {
 /// `GET /mcp`: opens the stream of a handshake-era session, or resumes a stream that broke off.
 pub async fn get(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
     let open_stream = async {
-        if endpoint.shutdown.is_cancelled() {
-            return Err(McpError::shutting_down());
-        }
-        let identity = identify(&endpoint, &request)?;
-        check_access(&identity)?;
+        endpoint.check_open()?;
+        let identity = identify_caller(&endpoint, &request)?;
         Ok(match owner_of_session(&endpoint, &request, session_id(&request)).await? {
             Some(owner) => owner.forward(&request, None).await,
             None => session::stream(&request, &endpoint, &identity),
         })
     };
-    open_stream.await.unwrap_or_else(|error| refuse(&error, assumed_revision(&request)))
+    open_stream.await.unwrap_or_else(|error: McpError| refuse(&error, assumed_revision(&request)))
 }
 
 /// `DELETE /mcp`: ends a handshake-era session.

@@ -46,6 +46,7 @@ use countersign_protocol::{
     headers::{HeaderField, Headers},
 };
 use countersign_runtime::reclaim;
+use countersign_session::middleware::check_access;
 use countersign_telemetry::RequestMetrics;
 
 /// Adds the endpoints of Streamable HTTP, of the 2024-11-05 pair and of plain HTTP.
@@ -92,6 +93,15 @@ fn read_only_resource(path: &str, route: Route) -> Resource {
 /// `UNAUTHORIZED`.
 pub fn identify(endpoint: &McpEndpoint, request: &HttpRequest) -> Result<Identity, McpError> {
     identify_agent(&endpoint.sessions.authenticator, request)
+}
+
+/// Authenticates an agent, and checks that it may use the MCP endpoints.
+///
+/// # Errors
+/// Those of [`identify`] and [`check_access`].
+pub fn identify_caller(endpoint: &McpEndpoint, request: &HttpRequest) -> Result<Identity, McpError> {
+    let identity = identify(endpoint, request)?;
+    check_access(&identity).map(|()| identity)
 }
 
 /// Refuses a request with the status of its error, and counts the error.

@@ -10,7 +10,7 @@ use actix_web::{
 };
 use serde_json::{Value, json, value::RawValue};
 
-use super::{HeaderView, identify, read_body};
+use super::{HeaderView, identify, identify_caller, read_body};
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
@@ -32,7 +32,7 @@ use countersign_protocol::{
     params::keys,
 };
 use countersign_provider::{AnswerError, ToolResult, text::content_text};
-use countersign_session::{RequestScope, inbound, middleware};
+use countersign_session::{RequestScope, inbound};
 use countersign_telemetry::metrics::Transport;
 
 /// The revision whose formats this endpoint uses.
@@ -73,8 +73,7 @@ pub async fn resource_metadata(
 
 /// `GET /tools`: the whole result of `tools/list`.
 pub async fn tools(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> Result<HttpResponse, Problem> {
-    let identity = identify(&endpoint, &request)?;
-    middleware::check_access(&identity)?;
+    let identity = identify_caller(&endpoint, &request)?;
     let table = endpoint.server.routing.routes.load();
     let tools: Vec<&str> = table.tools_for(&identity.principal).map(|route| route.list_entry(REVISION)).collect();
     Ok(HttpResponse::Ok()
@@ -89,9 +88,7 @@ pub async fn call(
     payload: web::Payload,
     endpoint: web::Data<McpEndpoint>,
 ) -> Result<HttpResponse, Problem> {
-    if endpoint.shutdown.is_cancelled() {
-        return Err(McpError::shutting_down().into());
-    }
+    endpoint.check_open()?;
     let endpoint = endpoint.into_inner();
     let identity = identify(&endpoint, &request)?;
     let http = &endpoint.transports.http;
