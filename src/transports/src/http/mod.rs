@@ -18,7 +18,7 @@ use std::{
 };
 
 use actix_web::{
-    HttpMessage as _, HttpRequest, HttpResponse, Resource, Route,
+    FromRequest, Handler, HttpMessage as _, HttpRequest, HttpResponse, Resource, Responder,
     dev::Payload,
     error::PayloadError,
     guard,
@@ -61,30 +61,29 @@ pub fn routes(cfg: &mut web::ServiceConfig) {
     )
     .service(web::resource("/sse").route(web::get().to(legacy_pair::stream)))
     .service(web::resource("/messages").route(web::post().to(legacy_pair::message)))
-    .service(read_only_resource("/health", read_route().to(plain::health)))
-    .service(read_only_resource("/info", read_route().to(plain::info)))
-    .service(read_only_resource("/metrics", read_route().to(plain::metrics)))
-    .service(read_only_resource("/tools", read_route().to(plain::tools)))
+    .service(read_only_resource("/health", plain::health))
+    .service(read_only_resource("/info", plain::info))
+    .service(read_only_resource("/metrics", plain::metrics))
+    .service(read_only_resource("/tools", plain::tools))
     .service(
         web::resource("/tools/{name}")
             .route(web::post().to(plain::call))
             .default_service(methods::refuse_others("POST")),
-    )
-    .service(read_only_resource(METADATA_PATH, read_route().to(plain::resource_metadata)));
-    for endpoint in protected_resource::ENDPOINTS {
-        cfg.service(read_only_resource(
-            &format!("{METADATA_PATH}{endpoint}"),
-            read_route().to(plain::resource_metadata),
-        ));
+    );
+    for endpoint in std::iter::once("").chain(protected_resource::ENDPOINTS) {
+        cfg.service(read_only_resource(&format!("{METADATA_PATH}{endpoint}"), plain::resource_metadata));
     }
 }
 
-fn read_route() -> Route {
-    web::route().guard(methods::get_or_head())
-}
-
-fn read_only_resource(path: &str, route: Route) -> Resource {
-    web::resource(path).route(route).default_service(methods::refuse_others(methods::READ))
+/// Returns the resource of a path that can only be read.
+fn read_only_resource<F, Args>(path: &str, handler: F) -> Resource
+where
+    F: Handler<Args, Output: Responder + 'static>,
+    Args: FromRequest + 'static,
+{
+    web::resource(path)
+        .route(web::route().guard(methods::get_or_head()).to(handler))
+        .default_service(methods::refuse_others(methods::READ))
 }
 
 /// Authenticates an agent, as [`identify_agent`] does.
@@ -179,7 +178,8 @@ pub async fn read_body(
     let reading = future::poll_fn(|cx| {
         let poll = reading.as_mut().poll(cx);
         if poll.is_pending() {
-            if std::mem::replace(&mut is_waiting, true) && announced_length(request) > max {
+            let is_too_long = || request.get_header::<ContentLength>().is_some_and(|length| length.into_inner() > max);
+            if std::mem::replace(&mut is_waiting, true) && is_too_long() {
                 return Poll::Ready(Err(too_large(max)));
             }
             if awaited.is_none() {
@@ -197,11 +197,6 @@ pub async fn read_body(
 /// (408) and not of the gateway (504).
 fn body_error_status(error: &McpError) -> u16 {
     if error.kind == ErrorKind::Timeout { 408 } else { error.kind.status() }
-}
-
-/// Returns the length that the head announces for the body, or 0.
-fn announced_length(request: &HttpRequest) -> usize {
-    request.get_header::<ContentLength>().map_or(0, |length| length.into_inner())
 }
 
 /// Returns the piece of an HTTP/1.1 body that is available at once.
