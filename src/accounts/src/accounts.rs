@@ -109,9 +109,11 @@ impl Accounts {
         self.accounts.lock().retain(|_, account| current.iter().any(|server| account.belongs_to(server)));
     }
 
-    /// Returns the configured server of this name.
-    fn find_server(&self, name: &str) -> Option<Arc<AccountServer>> {
-        self.servers.lock().iter().find(|server| server.name == name).cloned()
+    /// Returns the server with this name, if people connect to it.
+    fn find_server(&self, name: &str) -> Result<Arc<AccountServer>, ConnectError> {
+        let servers = self.servers.lock();
+        let server = servers.iter().find(|server| server.name == name && server.requires_consent());
+        server.cloned().ok_or(ConnectError::UnknownServer)
     }
 
     /// Begins the consent of a principal to a server.
@@ -125,8 +127,7 @@ impl Accounts {
         principal: &Principal,
         now: Timestamp,
     ) -> Result<StartedConsent, ConnectError> {
-        let server = self.find_server(server).filter(|server| server.requires_consent());
-        let server = server.ok_or(ConnectError::UnknownServer)?;
+        let server = self.find_server(server)?;
         let holder = self.holder_for(&server.oauth, principal);
         if !self.may_connect(&holder, principal.role) {
             return Err(ConnectError::AdminOnly);
@@ -149,8 +150,7 @@ impl Accounts {
     ) -> Result<FinishedConsent, ConnectError> {
         let pending = cookie.and_then(|cookie| consent::open(&self.client, cookie, now));
         let pending = pending.ok_or(ConnectError::Interrupted)?;
-        let server = self.find_server(&pending.server).filter(|server| server.requires_consent());
-        let server = server.ok_or(ConnectError::UnknownServer)?;
+        let server = self.find_server(&pending.server)?;
         let account_key = AccountKey { server: pending.server.clone(), holder: pending.holder.clone() };
         let (started_by, api_key_id) = (pending.started_by.clone(), pending.api_key_id.clone());
         let tokens = consent::redeem(&self.client, &server, pending, query, now).await?;
@@ -173,9 +173,7 @@ impl Accounts {
     /// `NOT_FOUND` if no server of this name needs an account; `STORE_UNAVAILABLE`; `FORBIDDEN` for the account of the gateway,
     /// unless the principal is an admin.
     pub async fn disconnect(&self, server: &str, principal: &Principal) -> Result<bool, McpError> {
-        let server = self.find_server(server).filter(|server| server.requires_consent());
-        let server =
-            server.ok_or_else(|| McpError::new(ErrorKind::NotFound, ConnectError::UnknownServer.to_string()))?;
+        let server = self.find_server(server).map_err(|error| McpError::new(ErrorKind::NotFound, error.to_string()))?;
         let holder = self.holder_for(&server.oauth, principal);
         if !self.may_connect(&holder, principal.role) {
             return Err(McpError::new(ErrorKind::Forbidden, "only an admin can disconnect this server"));

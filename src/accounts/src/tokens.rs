@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     failure::ConsentReason,
-    oauth::{MAX_SCOPES, discovery::DiscoveredResource, registration::Registration, token::TokenResponse},
+    oauth::{MAX_SCOPES, discovery::DiscoveredResource, join_scopes, registration::Registration, token::TokenResponse},
 };
 
 /// The remaining lifetime at which a token is refreshed. For a short-lived token, it is a tenth of the whole lifetime.
@@ -175,17 +175,6 @@ pub fn merge_scopes(known: &[String], challenged: &[String]) -> Vec<String> {
         len <= MAX_STEP_UP_LEN
     };
     join_scopes([known, challenged]).into_iter().take(MAX_SCOPES).take_while(fits).collect()
-}
-
-/// Joins lists of scopes, each scope once.
-fn join_scopes<const N: usize>(lists: [&[String]; N]) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    for scope in lists.into_iter().flatten() {
-        if !all.contains(scope) {
-            all.push(scope.clone());
-        }
-    }
-    all
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use url::Url;
 
-use super::{OAuthError, discovery::DiscoveredResource, registration::Registration};
+use super::{OAuthError, discovery::DiscoveredResource, join_scopes, registration::Registration};
 use countersign_auth::tokens::code_flow::{self, AuthorizationResponseError, CodeRequest, OFFLINE_ACCESS};
 use countersign_runtime::secret;
 
@@ -72,12 +72,7 @@ pub fn scopes_to_request(
         None if configured.is_empty() => discovered.resource_scopes.as_deref().unwrap_or_default(),
         None => &[],
     };
-    let mut scopes: Vec<String> = Vec::new();
-    for scope in configured.iter().chain(earlier).chain(server_scopes) {
-        if !scopes.contains(scope) {
-            scopes.push(scope.clone());
-        }
-    }
+    let mut scopes = join_scopes([configured, earlier, server_scopes]);
     let is_offline = |scope: &String| scope == OFFLINE_ACCESS;
     let offers_offline =
         discovered.authorization_server.scopes_supported.as_ref().is_some_and(|offered| offered.iter().any(is_offline));

@@ -70,5 +70,17 @@ fn read_scopes<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<String> {
     scopes
 }
 
+/// Joins lists of scopes, each scope once.
+#[must_use]
+pub fn join_scopes<const N: usize>(lists: [&[String]; N]) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for scope in lists.into_iter().flatten() {
+        if !all.contains(scope) {
+            all.push(scope.clone());
+        }
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests;
