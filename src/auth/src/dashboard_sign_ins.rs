@@ -111,36 +111,12 @@ impl DashboardSignIns {
         Ok(live_sign_in)
     }
 
-    /// Signs in a principal. A browser that is already signed in as the same principal keeps its cookie, so that its
-    /// other tabs stay signed in.
+    /// Signs in a principal with their `key`, or with their `session` at the identity provider. A browser that is
+    /// already signed in as the same principal keeps its cookie, so that its other tabs stay signed in.
     ///
     /// # Errors
     /// `FORBIDDEN` for agents; `STORE_UNAVAILABLE`; `INTERNAL_ERROR` if there is no source of randomness.
     pub fn sign_in(
-        &self,
-        principal: Arc<Principal>,
-        key: Option<SecretHash>,
-        cookies: &[String],
-        now: Timestamp,
-    ) -> Result<NewSignIn, McpError> {
-        self.create(principal, key, None, cookies, now)
-    }
-
-    /// Signs in a person with their session at the identity provider, as [`Self::sign_in`] does.
-    ///
-    /// # Errors
-    /// The errors of [`Self::sign_in`].
-    pub fn sign_in_person(
-        &self,
-        principal: Arc<Principal>,
-        session: ProviderSession,
-        cookies: &[String],
-        now: Timestamp,
-    ) -> Result<NewSignIn, McpError> {
-        self.create(principal, None, Some(session), cookies, now)
-    }
-
-    fn create(
         &self,
         principal: Arc<Principal>,
         key: Option<SecretHash>,

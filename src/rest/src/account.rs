@@ -80,12 +80,8 @@ pub async fn sign_in(
         _ => error,
     })?;
     let (sign_ins, cookies, now) = (&data.authentication.sign_ins, dashboard_cookies(&request), Timestamp::now());
-    let signed_in = match subject {
-        SignInSubject { principal, session: Some(session), .. } => {
-            sign_ins.sign_in_person(principal, session, &cookies, now)?
-        }
-        SignInSubject { principal, key, .. } => sign_ins.sign_in(principal, key, &cookies, now)?,
-    };
+    let SignInSubject { principal, key, session } = subject;
+    let signed_in = sign_ins.sign_in(principal, key, session, &cookies, now)?;
     tracing::info!(principal = signed_in.principal.name, "signed in");
 
     let principal = SignedInPrincipal { name: &signed_in.principal.name, role: signed_in.principal.role };
