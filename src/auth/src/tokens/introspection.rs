@@ -6,7 +6,7 @@ use super::{
     MAX_TOKEN_BYTES, TokenRefusal,
     claims::TokenClaims,
     issuer::Issuer,
-    metadata::Metadata,
+    metadata::{Metadata, needs_secret_in_form},
     principal,
     requests::{ClientIdentity, RequestError, post_form},
 };
@@ -47,7 +47,8 @@ impl Issuer {
     ) -> Result<String, RequestError> {
         let missing = || RequestError::Unusable("its metadata has no `introspection_endpoint`".to_owned());
         let endpoint = metadata.introspection_endpoint.as_ref().ok_or_else(missing)?;
-        let needs_secret_in_form = metadata.needs_secret_in_form;
+        let methods = metadata.introspection_endpoint_auth_methods_supported.as_deref();
+        let needs_secret_in_form = needs_secret_in_form(methods);
         let identity = ClientIdentity { id: &client.id, secret: Some(&client.secret), needs_secret_in_form };
         let fields = [("token", token), ("token_type_hint", "access_token")];
         post_form(endpoint, self.config.authorities.as_ref(), identity, &fields).await

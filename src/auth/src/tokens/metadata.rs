@@ -10,45 +10,20 @@ use countersign_config::{Authorities, is_loopback};
 /// The maximum number of characters of another party's text that are quoted.
 const MAX_QUOTED_CHARS: usize = 200;
 
-/// The part of an issuer's metadata that the gateway uses.
-#[derive(Debug, Default)]
+/// The members of an issuer's metadata that the gateway uses.
+#[derive(Debug, Default, Deserialize)]
 pub(super) struct Metadata {
+    issuer: String,
     pub jwks_uri: Option<String>,
     pub introspection_endpoint: Option<String>,
-    /// Set if the introspection endpoint accepts the client's secret in the form only.
-    pub needs_secret_in_form: bool,
-    pub sign_in: SignInEndpoints,
-}
-
-/// The endpoints by which people sign in, as far as the issuer has them.
-#[derive(Debug, Default)]
-pub(super) struct SignInEndpoints {
-    pub authorization: Option<String>,
-    pub token: Option<String>,
-    pub userinfo: Option<String>,
-    pub end_session: Option<String>,
-    pub device_authorization: Option<String>,
-    pub revocation: Option<String>,
-    /// Set if every answer to an authorization request names the issuer (RFC 9207).
-    pub names_issuer: bool,
-    /// Set if the token endpoint accepts the client's secret in the form only.
-    pub needs_secret_in_form: bool,
-}
-
-/// The members of a metadata document that the gateway uses.
-#[derive(Deserialize)]
-struct Document {
-    issuer: String,
-    jwks_uri: Option<String>,
-    introspection_endpoint: Option<String>,
-    introspection_endpoint_auth_methods_supported: Option<Vec<String>>,
-    authorization_endpoint: Option<String>,
-    token_endpoint: Option<String>,
-    token_endpoint_auth_methods_supported: Option<Vec<String>>,
-    userinfo_endpoint: Option<String>,
-    end_session_endpoint: Option<String>,
-    device_authorization_endpoint: Option<String>,
-    revocation_endpoint: Option<String>,
+    pub introspection_endpoint_auth_methods_supported: Option<Vec<String>>,
+    pub authorization_endpoint: Option<String>,
+    pub token_endpoint: Option<String>,
+    pub token_endpoint_auth_methods_supported: Option<Vec<String>>,
+    pub userinfo_endpoint: Option<String>,
+    pub end_session_endpoint: Option<String>,
+    pub device_authorization_endpoint: Option<String>,
+    pub revocation_endpoint: Option<String>,
     authorization_response_iss_parameter_supported: Option<bool>,
 }
 
@@ -75,12 +50,12 @@ impl Metadata {
             let mut failure = RequestError::Unusable("it has no well-known URL".to_owned());
             for url in &urls {
                 let is_unavailable = matches!(failure, RequestError::Unavailable(_));
-                let document = get_json(url, trusted).await.and_then(|document| {
-                    Document::deserialize(document).map_err(|error| RequestError::Unusable(quote(&error.to_string())))
+                let metadata = get_json(url, trusted).await.and_then(|document| {
+                    Self::deserialize(document).map_err(|error| RequestError::Unusable(quote(&error.to_string())))
                 });
                 // At a URL without metadata, issuers answer with any status, with a page, or with other JSON.
-                let document = match document {
-                    Ok(document) => document,
+                let metadata = match metadata {
+                    Ok(metadata) => metadata,
                     Err(RequestError::Unreachable(error)) => {
                         return Err(RequestError::Unreachable(format!("{url}: {error}")));
                     }
@@ -98,54 +73,40 @@ impl Metadata {
                         continue;
                     }
                 };
-                return Self::from_document(issuer, document)
-                    .map_err(|error| RequestError::Unusable(format!("{url}: {error}")));
+                let checked = metadata.check(issuer);
+                return checked.map(|()| metadata).map_err(|error| RequestError::Unusable(format!("{url}: {error}")));
             }
             Err(failure)
         })
     }
 
-    /// Checks a document, and returns its metadata.
-    fn from_document(issuer: &str, document: Document) -> Result<Self, String> {
+    /// Checks that the metadata are those of this issuer, and that the gateway may use their endpoints.
+    fn check(&self, issuer: &str) -> Result<(), String> {
         // RFC 8414, section 3.3. Otherwise an issuer could speak for another one.
-        if document.issuer != issuer {
-            return Err(format!("the issuer in the document is {}, not {issuer:?}", quote(&document.issuer)));
+        if self.issuer != issuer {
+            return Err(format!("the issuer in the document is {}, not {issuer:?}", quote(&self.issuer)));
         }
         let endpoints = [
-            &document.jwks_uri,
-            &document.introspection_endpoint,
-            &document.authorization_endpoint,
-            &document.token_endpoint,
-            &document.userinfo_endpoint,
-            &document.end_session_endpoint,
-            &document.device_authorization_endpoint,
-            &document.revocation_endpoint,
+            &self.jwks_uri,
+            &self.introspection_endpoint,
+            &self.authorization_endpoint,
+            &self.token_endpoint,
+            &self.userinfo_endpoint,
+            &self.end_session_endpoint,
+            &self.device_authorization_endpoint,
+            &self.revocation_endpoint,
         ];
-        for endpoint in endpoints.into_iter().flatten() {
-            check_endpoint(issuer, endpoint)?;
-        }
-        let sign_in = SignInEndpoints {
-            authorization: document.authorization_endpoint,
-            token: document.token_endpoint,
-            userinfo: document.userinfo_endpoint,
-            end_session: document.end_session_endpoint,
-            device_authorization: document.device_authorization_endpoint,
-            revocation: document.revocation_endpoint,
-            names_issuer: document.authorization_response_iss_parameter_supported == Some(true),
-            needs_secret_in_form: needs_secret_in_form(document.token_endpoint_auth_methods_supported.as_deref()),
-        };
-        let methods = document.introspection_endpoint_auth_methods_supported;
-        Ok(Self {
-            jwks_uri: document.jwks_uri,
-            introspection_endpoint: document.introspection_endpoint,
-            needs_secret_in_form: needs_secret_in_form(methods.as_deref()),
-            sign_in,
-        })
+        endpoints.into_iter().flatten().try_for_each(|endpoint| check_endpoint(issuer, endpoint))
+    }
+
+    /// Returns `true` if every answer to an authorization request names the issuer (RFC 9207).
+    pub(super) fn names_issuer(&self) -> bool {
+        self.authorization_response_iss_parameter_supported == Some(true)
     }
 }
 
 /// Returns `true` if an endpoint with these authentication methods accepts a secret in the form only.
-fn needs_secret_in_form(methods: Option<&[String]>) -> bool {
+pub(super) fn needs_secret_in_form(methods: Option<&[String]>) -> bool {
     let supports = |name: &str| methods.is_some_and(|all| all.iter().any(|method| method == name));
     supports("client_secret_post") && !supports("client_secret_basic")
 }
@@ -226,8 +187,7 @@ mod tests {
     #[test]
     fn foreign_issuer_is_cut_and_escaped_in_the_error() {
         let document = json!({ "issuer": format!("a\n{}", "b".repeat(100_000)) });
-        let document = Document::deserialize(document).unwrap();
-        let error = Metadata::from_document("https://id.example", document).unwrap_err();
+        let error = Metadata::deserialize(document).unwrap().check("https://id.example").unwrap_err();
         assert!(error.contains(r"a\nbb") && error.len() < 300, "{error:.400}");
     }
 

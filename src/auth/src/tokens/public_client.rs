@@ -138,7 +138,7 @@ impl PublicClient {
 
     #[must_use]
     pub fn has_device_grant(&self) -> bool {
-        self.metadata.sign_in.device_authorization.is_some()
+        self.metadata.device_authorization_endpoint.is_some()
     }
 
     /// Prepares an authorization request whose answer comes to `redirect_uri`.
@@ -146,7 +146,7 @@ impl PublicClient {
     /// # Errors
     /// Returns why the identity provider cannot be asked.
     pub fn request_authorization(&self, redirect_uri: &str) -> Result<AuthorizationRequest, GrantError> {
-        let endpoint = require_endpoint(self.metadata.sign_in.authorization.as_deref(), "authorization_endpoint")?;
+        let endpoint = require_endpoint(self.metadata.authorization_endpoint.as_deref(), "authorization_endpoint")?;
         let mut url = Url::parse(endpoint).map_err(|error| GrantError::Unusable(error.to_string()))?;
         let random = || secret::generate("").map_err(|error| GrantError::Unusable(error.message.to_string()));
         let (state, verifier) = (random()?, random()?);
@@ -169,8 +169,7 @@ impl PublicClient {
         query: &str,
     ) -> Result<TokenResponse, GrantError> {
         let AuthorizationRequest { redirect_uri, state, verifier, .. } = request;
-        let names_issuer = self.metadata.sign_in.names_issuer;
-        let code = code_flow::read_code(query, state, &self.settings.issuer, names_issuer)?;
+        let code = code_flow::read_code(query, state, &self.settings.issuer, self.metadata.names_issuer())?;
         let form = [
             ("grant_type", "authorization_code"),
             ("code", &code),
@@ -185,7 +184,7 @@ impl PublicClient {
     /// # Errors
     /// Returns why there is no code.
     pub async fn authorize_device(&self) -> Result<DeviceAuthorization, GrantError> {
-        let device = self.metadata.sign_in.device_authorization.as_deref();
+        let device = self.metadata.device_authorization_endpoint.as_deref();
         let endpoint = require_endpoint(device, "device_authorization_endpoint")?;
         let scope = self.settings.scopes.join(" ");
         parse(&self.send_form_with_resource(endpoint, &[("scope", &scope)]).await?)
@@ -212,7 +211,7 @@ impl PublicClient {
     /// # Errors
     /// Returns why the token may still be valid.
     pub async fn revoke(&self, token: &str) -> Result<bool, GrantError> {
-        let Some(endpoint) = self.metadata.sign_in.revocation.as_deref() else { return Ok(false) };
+        let Some(endpoint) = self.metadata.revocation_endpoint.as_deref() else { return Ok(false) };
         self.send_form(endpoint, &[("token", token)]).await?;
         Ok(true)
     }
@@ -222,7 +221,7 @@ impl PublicClient {
     }
 
     async fn ask_for_tokens(&self, form: &[(&str, &str)]) -> Result<TokenResponse, GrantError> {
-        let endpoint = require_endpoint(self.metadata.sign_in.token.as_deref(), "token_endpoint")?;
+        let endpoint = require_endpoint(self.metadata.token_endpoint.as_deref(), "token_endpoint")?;
         parse(&self.send_form_with_resource(endpoint, form).await?)
     }
 

@@ -167,7 +167,7 @@ impl OidcClient {
         let provider = self.provider.load_full().ok_or(SignInError::NotConfigured)?;
         let ConfiguredIdentityProvider { config, issuer } = &*provider;
         let snapshot = issuer.current_snapshot(now).await.map_err(SignInError::from_refusal)?;
-        let endpoint = snapshot.metadata.sign_in.authorization.as_deref();
+        let endpoint = snapshot.metadata.authorization_endpoint.as_deref();
         let endpoint = endpoint.ok_or_else(|| provider.log_unusable("its metadata has no `authorization_endpoint`"))?;
         let random = || secret::generate("").map_err(|_| SignInError::Failed);
         let (issuer, state, nonce, verifier) = (config.issuer.clone(), random()?, random()?, random()?);
@@ -285,7 +285,7 @@ impl OidcClient {
     pub fn end_session_url(&self, session: &ProviderSession, now: Timestamp) -> Option<String> {
         let provider = self.provider.load_full().filter(|provider| provider.config.issuer == session.issuer)?;
         let snapshot = provider.issuer.snapshot(now)?;
-        let mut url = Url::parse(snapshot.metadata.sign_in.end_session.as_deref()?).ok()?;
+        let mut url = Url::parse(snapshot.metadata.end_session_endpoint.as_deref()?).ok()?;
         url.query_pairs_mut()
             .append_pair("id_token_hint", &self.id_token(session)?)
             .append_pair("client_id", &provider.config.client_id)
@@ -316,7 +316,7 @@ impl OidcClient {
 
 /// Checks that the query of the redirect belongs to the sign-in, and returns its code.
 fn read_code(query: &str, pending: &PendingSignIn, snapshot: &IssuerSnapshot) -> Result<String, SignInError> {
-    let code = code_flow::read_code(query, &pending.state, &pending.issuer, snapshot.metadata.sign_in.names_issuer);
+    let code = code_flow::read_code(query, &pending.state, &pending.issuer, snapshot.metadata.names_issuer());
     code.map_err(|error| match error {
         AuthorizationResponseError::OtherRequest => SignInError::Interrupted,
         AuthorizationResponseError::OtherIssuer | AuthorizationResponseError::NoCode => {

@@ -11,7 +11,7 @@ use super::{
         claims::TokenClaims,
         issuer::IssuerSnapshot,
         jwt::UnverifiedJwt,
-        metadata::SignInEndpoints,
+        metadata::needs_secret_in_form,
         principal::{MAX_ID_BYTES, display_name, other_names, read_groups, role_of_groups},
         requests::{ClientIdentity, RequestError, get_with_token, post_form},
     },
@@ -111,10 +111,11 @@ impl ConfiguredIdentityProvider {
         snapshot: &IssuerSnapshot,
         form: &[(&str, &str)],
     ) -> Result<TokenResponse, SignInError> {
-        let SignInEndpoints { token, needs_secret_in_form, .. } = &snapshot.metadata.sign_in;
-        let endpoint = token.as_deref().ok_or_else(|| self.log_unusable("its metadata has no `token_endpoint`"))?;
+        let endpoint = snapshot.metadata.token_endpoint.as_deref();
+        let endpoint = endpoint.ok_or_else(|| self.log_unusable("its metadata has no `token_endpoint`"))?;
         let OidcConfig { client_id: id, client_secret, authorities, .. } = &self.config;
-        let needs_secret_in_form = *needs_secret_in_form;
+        let methods = snapshot.metadata.token_endpoint_auth_methods_supported.as_deref();
+        let needs_secret_in_form = needs_secret_in_form(methods);
         let identity = ClientIdentity { id, secret: client_secret.as_ref(), needs_secret_in_form };
         let answer = post_form(endpoint, authorities.as_ref(), identity, form).await;
         let answer = answer.map_err(|error| self.log_problem(&error))?;
@@ -151,7 +152,7 @@ impl ConfiguredIdentityProvider {
         let (auth_time, acr) = (id_claims.auth_time(now.as_second()), id_claims.acr());
         let snapshot = self.issuer.current_snapshot(now).await.map_err(SignInError::from_refusal)?;
         let mut userinfo_claims = BTreeSet::new();
-        let claims = match (snapshot.metadata.sign_in.userinfo.as_deref(), &tokens.access_token) {
+        let claims = match (snapshot.metadata.userinfo_endpoint.as_deref(), &tokens.access_token) {
             (Some(endpoint), Some(token)) => {
                 let trusted = self.config.authorities.as_ref();
                 let text = get_with_token(endpoint, trusted, token).await.map_err(|error| self.log_problem(&error))?;
