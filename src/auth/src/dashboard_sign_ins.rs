@@ -196,7 +196,8 @@ impl DashboardSignIns {
         cached.sign_in.last_used = cached.sign_in.last_used.max(now);
         if now.duration_since(cached.use_stored_at) >= MIN_STORE_INTERVAL {
             cached.use_stored_at = now;
-            self.store.record_sign_in_use(*id, now);
+            let id = *id;
+            self.store.record_use(move |writer| writer.use_sign_in(&id, now));
         }
     }
 

@@ -60,13 +60,8 @@ impl StoredCredentials {
         &self.keyring
     }
 
-    /// Records the use of a sign-in in the background.
-    pub(crate) fn record_sign_in_use(&self, id: SecretHash, at: Timestamp) {
-        self.record_use(move |writer| writer.use_sign_in(&id, at));
-    }
-
     /// Records a use on another thread without waiting, because it is a durable write.
-    fn record_use(&self, write: impl FnOnce(&dyn Credentials) -> Result<(), StoreError> + Send + 'static) {
+    pub(crate) fn record_use(&self, write: impl FnOnce(&dyn Credentials) -> Result<(), StoreError> + Send + 'static) {
         if tokio::runtime::Handle::try_current().is_err() {
             return;
         }
