@@ -89,7 +89,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn bundles(&self) -> Result<Vec<Bundle>, McpError> {
-        let proposals = self.state.changes.store.bundle_candidates().await.map_err(|e| store_error(&e))?;
+        let proposals = self.state.changes.store.bundle_candidates().await.map_err(store_error)?;
         let bundles = divide(&proposals, self.state.changes.config.bundle_window);
         let bundles = bundles.iter().filter_map(|proposals| Bundle::new(proposals));
         Ok(bundles.filter(|bundle| bundle.waiting.len() > 1).collect())
@@ -101,7 +101,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn bundle(&self, change: &str) -> Result<Option<(Bundle, Vec<Arc<Change>>)>, McpError> {
-        let proposals = self.state.changes.store.bundle_candidates().await.map_err(|e| store_error(&e))?;
+        let proposals = self.state.changes.store.bundle_candidates().await.map_err(store_error)?;
         let bundles = divide(&proposals, self.state.changes.config.bundle_window);
         let found = bundles.iter().find(|proposals| proposals.iter().any(|proposal| proposal.id == change));
         let Some(mut bundle) = found.and_then(|proposals| Bundle::new(proposals)) else { return Ok(None) };

@@ -193,7 +193,7 @@ impl Changes {
         let before = parse_cursor(cursor.as_deref())?;
         let ChangeFilter { states, principals, criteria } = filter;
         let query = ListQuery { states, principals, criteria, before, limit };
-        let listing = self.state.changes.store.list(query).await.map_err(|e| store_error(&e))?;
+        let listing = self.state.changes.store.list(query).await.map_err(store_error)?;
         let next_cursor = listing.items.last().filter(|_| listing.more).map(|(number, _)| number.to_string());
         let items = listing.items.into_iter().map(|(_, change)| self.state.waiting_reasons.add_to(change)).collect();
         Ok(Page { items, next_cursor })
@@ -230,7 +230,7 @@ impl Changes {
         };
         let needs_confirmation = message.closes_question(&change);
         let store = &self.state.changes.store;
-        store.send_to_node(&claimant.node, id, message.to_json()?).await.map_err(|e| store_error(&e))?;
+        store.send_to_node(&claimant.node, id, message.to_json()?).await.map_err(store_error)?;
         // The next version of the change confirms the delivery; a change without open questions may ignore it.
         let current = self.wait(id, change.version, CONFIRMATION_TIMEOUT).await?;
         if needs_confirmation && current.is_some_and(|current| current.version == change.version) {
@@ -287,7 +287,7 @@ impl Changes {
             return Ok(());
         }
         let occupants = self.state.changes.store.occupants(targets, self.state.changes.config.now()).await;
-        let occupants = occupants.map_err(|e| store_error(&e))?;
+        let occupants = occupants.map_err(store_error)?;
         for change in changes.iter_mut().filter(|change| approved(change)) {
             let target = change.target_hash();
             if let Some(occupant) = occupants.iter().find(|occupant| occupant.target == target) {
@@ -329,7 +329,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn audit_after(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>, McpError> {
-        self.state.changes.store.audit_after(after, limit).await.map_err(|e| store_error(&e))
+        self.state.changes.store.audit_after(after, limit).await.map_err(store_error)
     }
 
     /// Searches the audit trail, newest first, and returns each entry with the title of its change; `limit` is clamped to
@@ -345,7 +345,7 @@ impl Changes {
     ) -> Result<Page<FoundEntry>, McpError> {
         let before = parse_cursor(cursor)?;
         let lookup = self.state.changes.store.search_audit(search, before, limit.clamp(1, MAX_PAGE_SIZE));
-        let FoundEntries { entries, next } = lookup.await.map_err(|e| store_error(&e))?;
+        let FoundEntries { entries, next } = lookup.await.map_err(store_error)?;
         Ok(Page { items: entries, next_cursor: next.map(|next| next.to_string()) })
     }
 
@@ -354,7 +354,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn overview(&self, since: Timestamp) -> Result<OverviewRecords, McpError> {
-        self.state.changes.store.overview(since).await.map_err(|e| store_error(&e))
+        self.state.changes.store.overview(since).await.map_err(store_error)
     }
 
     /// Returns the head of the audit trail, for export.
@@ -362,7 +362,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn audit_head(&self) -> Result<AuditHead, McpError> {
-        self.state.changes.store.heads().await.map(|heads| heads.audit).map_err(|e| store_error(&e))
+        self.state.changes.store.heads().await.map(|heads| heads.audit).map_err(store_error)
     }
 }
 
@@ -373,7 +373,7 @@ fn parse_cursor(cursor: Option<&str>) -> Result<Option<u64>, McpError> {
 }
 
 /// Converts a store error for a client; the details go to the log.
-fn store_error(error: &StoreError) -> McpError {
+fn store_error(error: StoreError) -> McpError {
     if !matches!(error, StoreError::Closed) {
         tracing::error!(%error, "the store failed");
     }

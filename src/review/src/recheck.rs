@@ -188,7 +188,7 @@ impl ReviewState {
                 let mut preview = truncate_headlines(preview);
                 let dependency = match plan_steps::compose_over_plan(&self.changes, change, &mut preview).await {
                     Ok(dependency) => dependency,
-                    Err(error) => return Recheck::Unavailable(store_error(&error)),
+                    Err(error) => return Recheck::Unavailable(store_error(error)),
                 };
                 let served_by = provider.server_identity();
                 let same_server = change.served_by.fingerprint == served_by.fingerprint;

@@ -33,6 +33,6 @@ impl StoredChanges {
         if id.len() > MAX_ID_BYTES {
             return Ok(None);
         }
-        self.store.get(id).await.map_err(|e| store_error(&e))
+        self.store.get(id).await.map_err(store_error)
     }
 }

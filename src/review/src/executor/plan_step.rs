@@ -45,7 +45,7 @@ pub(super) async fn prepare(
     let Some(plan) = &change.plan else { return Ok(Preparation::AsApproved) };
     let steps = match state.changes.store.plan_states(&plan.id).await {
         Ok(steps) => steps,
-        Err(error) => return Ok(Preparation::Unavailable(store_error(&error))),
+        Err(error) => return Ok(Preparation::Unavailable(store_error(error))),
     };
     match PlanProgress::from_steps(&steps) {
         PlanProgress::Ready { step, at } if steps.get(step).is_some_and(|step| step.change == change.id) => {
@@ -101,7 +101,7 @@ async fn check_later_steps(state: &ReviewState, plan: &PlanStep, is_own: bool) -
         tracing::error!(%error, plan = %plan.id, "the later steps of a plan cannot be checked; trying again");
         RetryReason::Unavailable
     };
-    let steps = state.changes.store.plan(&plan.id).await.map_err(|error| unreadable(store_error(&error)))?;
+    let steps = state.changes.store.plan(&plan.id).await.map_err(|error| unreadable(store_error(error)))?;
     let mut are_valid = true;
     for step in steps.iter().filter(|step| step.plan.as_ref().is_some_and(|later| later.index > plan.index)) {
         // Policy cannot be asked about the tools of a server that is still connecting.
@@ -122,7 +122,7 @@ async fn check_later_steps(state: &ReviewState, plan: &PlanStep, is_own: bool) -
 /// Fills in the results of earlier steps, and previews the call with them.
 async fn fill_in_results(state: &ReviewState, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
     let Some(plan) = &change.plan else { return Ok(None) };
-    let steps = state.changes.store.plan(&plan.id).await.map_err(|e| store_error(&e))?;
+    let steps = state.changes.store.plan(&plan.id).await.map_err(store_error)?;
     let results: Vec<Option<String>> = steps.iter().map(|step| result_value(step)).collect();
     let invalid = |text: String| McpError::new(ErrorKind::ValidationFailed, text);
     let filled = fill_references(&change.arguments, plan.index as usize, |from| results.get(from)?.as_deref());
@@ -163,7 +163,7 @@ async fn preview_again(
 ) -> Result<ChangeEvent, McpError> {
     let (provider, computed) = state.preview_as_proposer(change, &arguments).await.map_err(PreviewError::into_error)?;
     // A step that policy allowed has waited for the others, so its own time may be over.
-    let expires_at = expiry::expiry_time(&state.changes, change).await.map_err(|e| store_error(&e))?;
+    let expires_at = expiry::expiry_time(&state.changes, change).await.map_err(store_error)?;
     Ok(ChangeEvent::Fill {
         comment: comment.to_owned(),
         arguments,

@@ -143,7 +143,7 @@ pub(crate) async fn check_decidable(
     if change.version != version {
         return Err(version_conflict_error(change));
     }
-    if expiry::is_expired(&state.changes, change).await.map_err(|e| store_error(&e))? {
+    if expiry::is_expired(&state.changes, change).await.map_err(store_error)? {
         let expired = apply_event(state, change, expiry::expire_event(change)).await?;
         return Err(refusal_error(ErrorKind::ChangeExpired, "The change has expired", &expired));
     }
@@ -179,7 +179,7 @@ pub(crate) async fn to_request_result(
             Err(refusal_error(error_kind(illegal), capitalize(&illegal.to_string()), change))
         }
         Err(TransitionError::Refused(error)) => Err(error.into()),
-        Err(TransitionError::Store(error)) => Err(store_error(&error).into()),
+        Err(TransitionError::Store(error)) => Err(store_error(error).into()),
         Err(TransitionError::Fenced) => {
             let message = "The gateway that ran the change may still send the call; try again later";
             Err(refusal_error(ErrorKind::ChangeNotPending, message, change))

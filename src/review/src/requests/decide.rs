@@ -140,7 +140,7 @@ impl Changes {
         check_comment(&change, comment.as_deref())?;
         check_sign_in(state, reviewer, &change)?;
         // The store would refuse the transition too, but here the error can name the time.
-        if let Some(until) = state.changes.store.in_flight_until(id).await.map_err(|e| crate::store_error(&e))? {
+        if let Some(until) = state.changes.store.in_flight_until(id).await.map_err(crate::store_error)? {
             let message = format!(
                 "The gateway that ran the change does not respond and may still send the call; settle the change after \
                  {until}, or restart that gateway"

@@ -72,7 +72,7 @@ async fn edit_now(state: &ReviewState, edit: ChangeEdit) -> RequestResult {
         let (provider, ComputedPreview { preview, .. }) =
             state.preview_as_proposer(&change, &arguments).await.map_err(PreviewError::into_error)?;
         let mut preview = truncate_headlines(preview);
-        compose_over_plan(&state.changes, &change, &mut preview).await.map_err(|e| store_error(&e))?;
+        compose_over_plan(&state.changes, &change, &mut preview).await.map_err(store_error)?;
         Ok((terms, preview, provider.server_identity()))
     };
     let (terms, preview, served_by) =

@@ -119,7 +119,7 @@ impl Changes {
         let PlanAnnouncement { id, title, last } = announcement;
         let original_preview = proposal.preview.clone();
         for _ in 0..MAX_ATTEMPTS {
-            let steps = state.changes.store.plan(&id).await.map_err(|e| store_error(&e))?;
+            let steps = state.changes.store.plan(&id).await.map_err(store_error)?;
             let index = next_index(&steps)?;
             if index as usize + 1 == MAX_STEPS && !last {
                 return Err(invalid_params_error(format!(
@@ -235,7 +235,7 @@ async fn find_repeated_steps(
     calls: &[CallIdentity<'_>],
 ) -> Result<Vec<Arc<Change>>, McpError> {
     let steps = match &first.plan {
-        Some(plan) => state.changes.store.plan(&plan.id).await.map_err(|e| store_error(&e))?,
+        Some(plan) => state.changes.store.plan(&plan.id).await.map_err(store_error)?,
         None => Vec::new(),
     };
     let is_complete = steps.last().and_then(|step| step.plan.as_ref()).is_some_and(|plan| plan.last);

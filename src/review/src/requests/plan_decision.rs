@@ -107,7 +107,7 @@ async fn load(state: &ReviewState, id: &str) -> Result<Option<Plan>, McpError> {
     if id.len() > MAX_ID_BYTES {
         return Ok(None);
     }
-    let steps = state.changes.store.plan(id).await.map_err(|e| store_error(&e))?;
+    let steps = state.changes.store.plan(id).await.map_err(store_error)?;
     Ok(Plan::new(id, steps))
 }
 

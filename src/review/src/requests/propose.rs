@@ -162,7 +162,7 @@ pub(super) fn draft_change(state: &ReviewState, proposal: Proposal) -> Result<Tr
 pub(super) fn into_client_error(error: TransitionError) -> McpError {
     match error {
         TransitionError::Refused(error) => error,
-        TransitionError::Store(error) => store_error(&error),
+        TransitionError::Store(error) => store_error(error),
         TransitionError::Illegal(_)
         | TransitionError::Conflict
         | TransitionError::Duplicate
@@ -274,7 +274,7 @@ pub(super) async fn find_by_key(
     principal: &str,
     key: &str,
 ) -> Result<Option<Arc<Change>>, McpError> {
-    state.changes.store.find_by_idempotency_key(principal, key).await.map_err(|e| store_error(&e))
+    state.changes.store.find_by_idempotency_key(principal, key).await.map_err(store_error)
 }
 
 /// Answers a repeated proposal with the existing change, if it is the same call of the same plan.
