@@ -285,28 +285,19 @@ impl From<RegistrationError> for TokenError {
 impl TokenError {
     /// Begins a pause, unless no request was sent, and returns the failure.
     fn begin_pause(self, pause: &Pause) -> AuthorizationError {
-        let length = match &self {
-            Self::OAuth(OAuthError::Refused(_)) => Some(PAUSE_AFTER_REFUSAL),
-            Self::OAuth(_) => Some(PAUSE_AFTER_OUTAGE),
-            Self::NoSubjectToken(_) | Self::Store => None,
+        let (failure, length) = match self {
+            Self::OAuth(error @ OAuthError::Refused(_)) => {
+                (AuthorizationError::Refused(format!("cannot be used, because {error}")), Some(PAUSE_AFTER_REFUSAL))
+            }
+            Self::OAuth(error) => (unavailable(&error), Some(PAUSE_AFTER_OUTAGE)),
+            Self::NoSubjectToken(reason) => {
+                (AuthorizationError::Unavailable(format!("cannot be used now, because {reason}")), None)
+            }
+            Self::Store => (store_unavailable(), None),
         };
-        let failure = self.into_failure();
         if let Some(length) = length {
             pause.begin(length, &failure);
         }
         failure
-    }
-
-    fn into_failure(self) -> AuthorizationError {
-        match self {
-            Self::OAuth(error @ OAuthError::Refused(_)) => {
-                AuthorizationError::Refused(format!("cannot be used, because {error}"))
-            }
-            Self::OAuth(error) => unavailable(&error),
-            Self::NoSubjectToken(reason) => {
-                AuthorizationError::Unavailable(format!("cannot be used now, because {reason}"))
-            }
-            Self::Store => store_unavailable(),
-        }
     }
 }
