@@ -1,7 +1,7 @@
-//! Counts open changes per principal for the limits and per state for display, and keeps their deadlines for expiry.
+//! Counts open changes per principal for the limits and per state for display, and orders them by deadline for expiry.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::atomic::{AtomicU64, Ordering},
     time::Instant,
 };
@@ -177,15 +177,25 @@ fn gauge_value(n: u64) -> f64 {
 /// Deadlines of open changes, by the wall clock and by the monotonic clock. The earlier of both deadlines counts, so that
 /// setting the clock back keeps no change alive.
 #[derive(Default)]
-pub(crate) struct Deadlines(Mutex<HashMap<String, (Timestamp, Instant)>>);
+pub(crate) struct Deadlines(Mutex<DeadlineIndex>);
+
+#[derive(Default)]
+struct DeadlineIndex {
+    by_wall_clock: BTreeSet<(Timestamp, String)>,
+    by_monotonic_clock: BTreeSet<(Instant, String)>,
+    by_id: HashMap<String, (Timestamp, Instant)>,
+}
 
 impl Deadlines {
     pub(crate) fn insert(&self, id: &str, expires_at: Timestamp, now: Timestamp) {
         let remaining = std::time::Duration::try_from(expires_at.duration_since(now)).unwrap_or_default();
         // A time beyond the range of `Instant` is never reached.
-        if let Some(monotonic) = Instant::now().checked_add(remaining) {
-            self.0.lock().insert(id.to_owned(), (expires_at, monotonic));
-        }
+        let Some(monotonic) = Instant::now().checked_add(remaining) else { return };
+        let mut deadlines = self.0.lock();
+        deadlines.remove(id);
+        deadlines.by_wall_clock.insert((expires_at, id.to_owned()));
+        deadlines.by_monotonic_clock.insert((monotonic, id.to_owned()));
+        deadlines.by_id.insert(id.to_owned(), (expires_at, monotonic));
     }
 
     pub(crate) fn remove(&self, id: &str) {
@@ -194,8 +204,29 @@ impl Deadlines {
 
     /// Returns at most `limit` changes that are due. They stay until they are removed.
     pub(crate) fn due(&self, now: Timestamp, limit: usize) -> Vec<String> {
-        let (deadlines, monotonic_now) = (self.0.lock(), Instant::now());
-        let due = deadlines.iter().filter(|(_, (wall, monotonic))| *wall <= now || *monotonic <= monotonic_now);
-        due.take(limit).map(|(id, _)| id.clone()).collect()
+        let deadlines = self.0.lock();
+        let monotonic_now = Instant::now();
+        let mut due: Vec<String> = deadlines
+            .by_wall_clock
+            .iter()
+            .take_while(|(at, _)| *at <= now)
+            .take(limit)
+            .map(|(_, id)| id.clone())
+            .collect();
+        for (_, id) in deadlines.by_monotonic_clock.iter().take_while(|(at, _)| *at <= monotonic_now).take(limit) {
+            if due.len() < limit && !due.contains(id) {
+                due.push(id.clone());
+            }
+        }
+        due
+    }
+}
+
+impl DeadlineIndex {
+    fn remove(&mut self, id: &str) {
+        if let Some((wall, monotonic)) = self.by_id.remove(id) {
+            self.by_wall_clock.remove(&(wall, id.to_owned()));
+            self.by_monotonic_clock.remove(&(monotonic, id.to_owned()));
+        }
     }
 }
