@@ -34,25 +34,14 @@ impl Changes {
         let state = &*self.state;
         state.changes.shutdown.check_open()?;
         crash_point("before_propose");
-        // Existing changes are looked up first, so that a repeat is answered even if a limit is reached.
-        if let Some(existing) = find_existing(state, &proposal).await? {
-            return answer_repeat(existing, CallIdentity::from_proposal(&proposal), None);
+        if proposal.idempotency_key.is_some() {
+            return Box::pin(propose_with_key(state, proposal)).await;
         }
         state.admit_proposals(&proposal.proposer.principal, 1)?;
         // The proposal is consumed here, so that many waiting requests do not keep its preview and arguments in memory
         // twice.
         let draft = draft_change(state, proposal)?;
-        let change = Arc::clone(&draft.change);
-        match write_new_change(state, draft).await {
-            // Another proposal with the same key was stored at the same moment.
-            Err(TransitionError::Duplicate) if let Some(key) = &change.idempotency_key => {
-                let existing = find_by_key(state, &change.proposer.principal, key).await?;
-                let existing = existing.ok_or_else(|| into_client_error(TransitionError::Duplicate))?;
-                let Change { provider, tool, arguments, .. } = &*change;
-                answer_repeat(existing, CallIdentity { provider, tool, arguments }, None)
-            }
-            written => written.map_err(into_client_error),
-        }
+        write_new_change(state, draft).await.map_err(into_client_error)
     }
 }
 
@@ -139,6 +128,27 @@ pub(super) async fn write_new_change(state: &ReviewState, draft: TransitionDraft
         state.changes.shared.duplicates.remove(&id);
     }
     result
+}
+
+async fn propose_with_key(state: &ReviewState, proposal: Proposal) -> Result<Arc<Change>, McpError> {
+    // Existing changes are looked up first, so that a repeat is answered even if a limit is reached.
+    if let Some(existing) = find_existing(state, &proposal).await? {
+        return answer_repeat(existing, CallIdentity::from_proposal(&proposal), None);
+    }
+    let draft = draft_change(state, proposal)?;
+    let change = Arc::clone(&draft.change);
+    state.admit_proposals(&change.proposer.principal, 1)?;
+    match write_new_change(state, draft).await {
+        // Another proposal with the same key was stored at the same moment.
+        Err(TransitionError::Duplicate) => {
+            let key = change.idempotency_key.as_deref().unwrap_or_default();
+            let existing = find_by_key(state, &change.proposer.principal, key).await?;
+            let existing = existing.ok_or_else(|| into_client_error(TransitionError::Duplicate))?;
+            let Change { provider, tool, arguments, .. } = &*change;
+            answer_repeat(existing, CallIdentity { provider, tool, arguments }, None)
+        }
+        written => written.map_err(into_client_error),
+    }
 }
 
 /// Checks a proposal, and drafts its change. A change without an idempotency key is added to the index of duplicates.
