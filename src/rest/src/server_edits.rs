@@ -158,10 +158,11 @@ pub async fn add(
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body, .. } = submission;
-    let context = EditContext::new(&principal, &request, &reloader, &trials).await?;
+    let context = EditContext::new(&principal, &request, &reloader, &trials)?;
     let servers = parse_servers(&body.text, body.name.as_deref())
         .map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
-    let mut file_variables = variables_in(context.file.text());
+    let file = reloader.read_file().await.map_err(to_problem)?;
+    let mut file_variables = variables_in(file.text());
     let mut draft = EditDraft::default();
     for mut server in servers {
         let replaced = replace_secrets(&server.name, &mut server.settings, &file_variables);
@@ -174,7 +175,7 @@ pub async fn add(
         draft.notes.append(&mut server.notes);
         draft.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
     }
-    draft.finish(context, &body.version, body.preview).await
+    draft.finish(context, &file, &body.version, body.preview).await
 }
 
 /// Changes a server in the configuration file.
@@ -190,9 +191,10 @@ pub async fn replace(
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: name, body } = submission;
-    let context = EditContext::new(&principal, &request, &reloader, &trials).await?;
-    let old = edit::find_server(context.file.text(), &name).map_err(|error| to_problem(error.into()))?;
-    let settings = settings_from_form(&name, &body.settings, context.file.text());
+    let context = EditContext::new(&principal, &request, &reloader, &trials)?;
+    let file = reloader.read_file().await.map_err(to_problem)?;
+    let old = edit::find_server(file.text(), &name).map_err(|error| to_problem(error.into()))?;
+    let settings = settings_from_form(&name, &body.settings, file.text());
     let mut server = PastedServer { name, settings, notes: Vec::new() };
     let mut draft = EditDraft::default();
     let old_variables = variables_in(&edit::to_yaml(&server.name, &old));
@@ -201,7 +203,7 @@ pub async fn replace(
     let settings = with_old_secrets(&masked_settings, &old)?;
     draft.changes.unmasked.push(ServerChange::Replace { name: name.clone(), settings });
     draft.changes.masked.push(ServerChange::Replace { name, settings: masked_settings });
-    draft.finish(context, &body.version, body.preview).await
+    draft.finish(context, &file, &body.version, body.preview).await
 }
 
 /// The parameters of a removal.
@@ -226,33 +228,33 @@ pub async fn remove(
     reloader: web::Data<Reloader>,
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
-    let context = EditContext::new(caller.reviewer()?, &request, &reloader, &trials).await?;
+    let context = EditContext::new(caller.reviewer()?, &request, &reloader, &trials)?;
     let query = Query::read(&request, &["version", "preview"])?;
+    let is_preview = query.boolean("preview")?;
+    let file = reloader.read_file().await.map_err(to_problem)?;
     let mut draft = EditDraft::default();
     draft.changes.push(ServerChange::Remove { name: path_name(&request) });
-    draft.finish(context, query.get("version").unwrap_or_default(), query.boolean("preview")?).await
+    draft.finish(context, &file, query.get("version").unwrap_or_default(), is_preview).await
 }
 
-/// The request of an edit, and the file as it is before.
+/// The request of an editor.
 struct EditContext<'a> {
     principal: &'a Arc<Principal>,
     request: &'a HttpRequest,
     reloader: &'a web::Data<Reloader>,
     trials: &'a ServerTrials,
-    file: ConfigFile,
 }
 
 impl<'a> EditContext<'a> {
-    /// Checks that the principal is an editor, and reads the file.
-    async fn new(
+    /// Checks that the principal is an editor.
+    fn new(
         principal: &'a Arc<Principal>,
         request: &'a HttpRequest,
         reloader: &'a web::Data<Reloader>,
         trials: &'a ServerTrials,
     ) -> Result<Self, Problem> {
         check_editor(principal, request, reloader)?;
-        let file = reloader.read_file().await.map_err(to_problem)?;
-        Ok(Self { principal, request, reloader, trials, file })
+        Ok(Self { principal, request, reloader, trials })
     }
 }
 
@@ -300,14 +302,20 @@ impl EditDraft {
 
     /// Makes the edit of this version of the file, or keeps it until another person consents. A preview only shows what it would
     /// change.
-    async fn finish(self, context: EditContext<'_>, version: &str, is_preview: bool) -> Result<HttpResponse, Problem> {
-        let EditContext { principal, request, reloader, trials, file } = context;
+    async fn finish(
+        self,
+        context: EditContext<'_>,
+        file: &ConfigFile,
+        version: &str,
+        is_preview: bool,
+    ) -> Result<HttpResponse, Problem> {
+        let EditContext { principal, request, reloader, trials } = context;
         let servers: Vec<String> = self.changes.unmasked.iter().map(|change| change.name().to_owned()).collect();
-        let needs_consent = !is_at_machine(request, reloader) && self.has_new_target(reloader, &file);
+        let needs_consent = !is_at_machine(request, reloader) && self.has_new_target(reloader, file);
         let yaml = self.changes.to_yaml();
         let with_yaml = |problem: Problem| problem.with("yaml", yaml.clone());
         let summary = if is_preview {
-            reloader.preview_edit(&file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?.0
+            reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?.0
         } else if needs_consent {
             check_may_edit(principal, request, reloader)?;
             // Consent is given to a comparison with the old servers, so the file must still have them.
@@ -315,7 +323,7 @@ impl EditDraft {
                 return Err(with_yaml(to_problem(FileError::Changed(file.path().to_owned()).into())));
             }
             let (summary, _) =
-                reloader.preview_edit(&file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?;
+                reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?;
             trials.request_edit(principal, reloader, self.changes, file.version()).await?;
             summary
         } else {
