@@ -85,8 +85,9 @@ impl StandingRuleService {
                 .valid_for_seconds
                 .and_then(|seconds| i64::try_from(seconds).ok())
                 .map(jiff::SignedDuration::from_secs);
-            let tool =
-                route.as_ref().map_or(Cow::Borrowed(change.tool.as_str()), |route| route.qualified_name(&change.arguments));
+            let tool = route
+                .as_ref()
+                .map_or(Cow::Borrowed(change.tool.as_str()), |route| route.qualified_name(&change.arguments));
             let is_exact = request.arguments == RuleArguments::Exact;
             let arguments = change.arguments.get();
             let rule = StandingRule {
@@ -99,7 +100,8 @@ impl StandingRuleService {
                     other_names: Person::from_proposer(&change.proposer).other_names.to_vec(),
                 }),
                 arguments_hash: is_exact.then(|| canonical_text_hash(arguments)),
-                arguments: (is_exact && arguments.len() <= MAX_KEPT_ARGUMENTS_BYTES).then(|| Arc::clone(&change.arguments)),
+                arguments: (is_exact && arguments.len() <= MAX_KEPT_ARGUMENTS_BYTES)
+                    .then(|| Arc::clone(&change.arguments)),
                 matching: request.matching,
                 from_change: Some(change.id.clone()),
                 comment: request.comment,
@@ -111,7 +113,8 @@ impl StandingRuleService {
             this.store_and_announce(&rule, "standing_rule_created", "rule.created", &by.name, rule.comment.as_deref())
                 .await?;
             crash_point("after_rule_created");
-            tracing::info!(rule = %rule.id, change = %change.id, by = %by.name, verdict = ?rule.verdict, "a standing rule was created");
+            let StandingRule { id, verdict, .. } = &rule;
+            tracing::info!(rule = %id, change = %change.id, by = %by.name, ?verdict, "a standing rule was created");
             Ok(Arc::new(rule))
         })
         .await
