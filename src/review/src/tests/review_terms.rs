@@ -278,6 +278,9 @@ async fn proposal_rate_limits_new_changes_but_not_repeats() {
     );
     assert!(refused.data["retryAfter"].as_u64().unwrap() > 0);
     assert_eq!(bench.changes.propose(keyed()).await.unwrap().id, first.id, "a repeat returns the first change");
+    let invalid = crate::Proposal { idempotency_key: Some("i".into()), ..bench.proposal("agent", r#"{"a":1,"a":2}"#) };
+    let refused = bench.changes.propose(invalid).await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::InvalidParams, "an invalid proposal with a key is not counted");
     bench.changes.propose(bench.proposal("other", "{}")).await.unwrap();
     // The refused proposal left no change.
     assert_eq!(bench.changes.wait(&first.id, 0, Duration::ZERO).await.unwrap().unwrap().version, 1);
