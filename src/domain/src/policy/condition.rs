@@ -73,6 +73,10 @@ impl ConditionError {
     }
 }
 
+/// Describes the paths that `path_within` refuses.
+pub const INVALID_PATH: &str = "a path that is not absolute, that contains `..`, a NUL or a backslash, or that names the \
+                                folder in another Unicode form";
+
 /// The reason why an evaluation has no result. It names keys but never values, which may be an agent's secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionFault {
@@ -82,10 +86,7 @@ pub enum ConditionFault {
     Missing(String),
     #[error("its condition compares or combines values whose types do not fit")]
     Types,
-    #[error(
-        "its condition uses a path that is not absolute, that contains `..`, a NUL or a backslash, or that names the folder \
-         in another Unicode form"
-    )]
+    #[error("its condition uses {}", INVALID_PATH)]
     Path,
     #[error("its condition reads a text that is not {0}")]
     Document(&'static str),

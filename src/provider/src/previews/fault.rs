@@ -2,7 +2,7 @@
 
 use countersign_domain::{
     changes::{CertainFailure, visible::escape_hidden},
-    policy::ConditionFault,
+    policy::{ConditionFault, condition::INVALID_PATH},
 };
 use countersign_protocol::{ErrorKind, McpError, redact::redact};
 
@@ -63,10 +63,7 @@ impl Fault {
             ConditionFault::Arguments(_) => {
                 format!("`{expression}` cannot look at this: too large, or with numbers or keys that are not exact")
             }
-            ConditionFault::Path => format!(
-                "`{expression}` is given a path that is not absolute, has `..` in it, or names the folder in another \
-                 Unicode form"
-            ),
+            ConditionFault::Path => format!("`{expression}` is given {INVALID_PATH}"),
             ConditionFault::Other => format!("`{expression}` cannot be evaluated"),
         };
         Self::new("expression", reason)
