@@ -270,17 +270,37 @@ fn plain_call(expression: &Expr) -> Option<(String, Vec<&Expr>)> {
     name.quote_style.is_none().then_some((name.value.to_ascii_lowercase(), arguments(function)?))
 }
 
-/// Returns `true` if PostgreSQL may take a text for the present time, or for a time relative to it. It does so only if every
-/// word may belong to a time. The name of a time zone may contain any word, but also contains a slash or a digit.
+/// Returns `true` if PostgreSQL may take a text for the present time, or for values one of which is the present time.
 fn may_be_present_time(text: &str) -> bool {
-    // An array or a range has several values, in which quotes and backslashes may be anywhere.
-    let is_list = text.trim_start().starts_with(['{', '[', '(']);
-    let text = if is_list { text.replace(['"', '\\'], "") } else { text.to_owned() }.to_ascii_lowercase();
+    let text = text.to_ascii_lowercase();
+    if !text.trim_start().starts_with(['{', '[', '(']) || begins_as_json_object(&text) {
+        return is_relative_time(&text);
+    }
+    // In the values of an array, a range or a row, quotes and backslashes may be anywhere.
+    let unquoted = text.replace(['"', '\\'], "");
+    if words(&unquoted).eq(words(&text)) {
+        unquoted.split(['{', '}', '[', ']', '(', ')', ',']).any(is_relative_time)
+    } else {
+        PRESENT_TIME_WORDS.iter().any(|word| unquoted.contains(word))
+    }
+}
+
+/// Returns `true` if the text begins with the first member of a JSON object. It is then no array and no range, in which no colon
+/// may follow a value in quotes.
+fn begins_as_json_object(text: &str) -> bool {
+    let members = text.trim_ascii_start().strip_prefix('{').map_or("", str::trim_ascii_start);
+    let first_name = members.strip_prefix('"').and_then(|members| members.split_once('"'));
+    first_name.is_some_and(|(name, rest)| !name.contains('\\') && rest.trim_ascii_start().starts_with(':'))
+}
+
+/// Returns `true` if a text in lower case may be a time relative to the present one in PostgreSQL: each of its words may belong
+/// to a time. The name of a time zone may contain any word, but also contains a slash or a digit.
+fn is_relative_time(text: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || "+-/_.:".contains(c);
     let may_belong_to_time =
         |part: &str| part.contains(|c: char| c == '/' || c.is_ascii_digit()) || words(part).all(is_time_word);
-    words(&text).any(|word| PRESENT_TIME_WORDS.contains(&word))
-        && (is_list || text.split(|c: char| !is_part(c)).all(may_belong_to_time))
+    words(text).any(|word| PRESENT_TIME_WORDS.contains(&word))
+        && text.split(|c: char| !is_part(c)).all(may_belong_to_time)
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {

@@ -6,10 +6,13 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use countersign_sql::{Dialect, WriteKind};
+use countersign_sql::{Dialect, PreviewSource, WriteKind};
 use serde_json::Value;
 
-use crate::corpus::{Case, DEPENDENT_TABLES, cases_in};
+use crate::{
+    classify_write,
+    corpus::{Case, DEPENDENT_TABLES, cases_in},
+};
 
 /// Functions of the list that PostgreSQL calls volatile, but that change nothing.
 const VOLATILE_READS: &[&str] = &[
@@ -256,6 +259,46 @@ fn previews_select_what_postgresql_changes() {
     ] {
         let query = Case::dependents_query(Dialect::Postgres, table);
         assert_eq!(server.run("previews", &[&query], "").trim(), expected, "{table}");
+    }
+}
+
+#[test]
+fn texts_that_postgresql_takes_for_times_have_no_preview() {
+    let server = Server::start();
+    let is_previewed = |text: &str| {
+        let write = classify_write(Dialect::Postgres, &format!("DELETE FROM t WHERE a = '{text}'"));
+        matches!(write.preview, PreviewSource::Rows(_))
+    };
+    let is_time = |text: &str| {
+        let types = ["timestamp", "timestamp[]", "tsrange", "tsmultirange"];
+        types.iter().any(|name| {
+            let sql = format!("SELECT CAST('{text}' AS {name})");
+            server.try_run("postgres", &[&sql], "").1
+        })
+    };
+    for text in [
+        "{today}",
+        r#"{today"on}"#,
+        r#"{"on": "today"}"#,
+        r#"{"on\"t\oday"}"#,
+        r#"["on""to"day,]"#,
+        r#"["today", "tomorrow"]"#,
+        r#"[{"on":"today"},{"on":"tomorrow"}]"#,
+        r#"{["today","tomorrow"]}"#,
+    ] {
+        assert!(is_time(text) && !is_previewed(text), "{text}");
+    }
+    for text in [
+        r#"{"note": "today"}"#,
+        r#"{"tags": ["today", "now"]}"#,
+        r#"{ "a" : {"on": "today"} }"#,
+        r#"["call today"]"#,
+        r#"["call today", "now or never"]"#,
+        r#"[{"note": "today"}, {"note": "now"}]"#,
+        r#"{"call today",snow}"#,
+        "{nowhere}",
+    ] {
+        assert!(!is_time(text) && is_previewed(text), "{text}");
     }
 }
 
