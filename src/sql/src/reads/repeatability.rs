@@ -365,7 +365,7 @@ fn is_time_of_row(dialect: Dialect, expression: &Expr) -> bool {
                 (Dialect::Sqlite, "date" | "datetime" | "julianday" | "unixepoch", [column, modifiers @ ..]) => {
                     is_column(dialect, column) && modifiers.iter().all(|modifier| is_literal(modifier))
                 }
-                (Dialect::Mysql, "date", [column]) => is_column(dialect, column),
+                (Dialect::Postgres | Dialect::Mysql, "date", [column]) => is_column(dialect, column),
                 _ => false,
             }
         }),
@@ -391,6 +391,10 @@ fn is_present_time(dialect: Dialect, expression: &Expr) -> bool {
                 | (Dialect::Mysql, "curdate", []) => true,
                 (Dialect::Postgres | Dialect::Mysql, "current_timestamp" | "localtimestamp" | "now", [precision]) => {
                     is_literal(precision)
+                }
+                (Dialect::Postgres | Dialect::Mysql, "date", [time]) => is_present_time(dialect, time),
+                (Dialect::Postgres, "date_trunc", [unit, time, zone @ ..]) => {
+                    is_literal(unit) && is_present_time(dialect, time) && zone.iter().all(|zone| is_literal(zone))
                 }
                 (Dialect::Mysql, "date_add" | "date_sub", [time, duration]) => {
                     is_present_time(dialect, time) && is_duration(dialect, duration)
