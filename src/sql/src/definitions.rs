@@ -2,7 +2,10 @@
 
 use sqlparser::ast::{Ident, ObjectName, ObjectNamePart, ObjectType, Query, SchemaName, Statement};
 
-use crate::{Dialect, names::unquote};
+use crate::{
+    Dialect,
+    names::{exact_name, unquote},
+};
 
 /// The kind of an object, which decides how its definition is queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +51,7 @@ impl<'a> SchemaObject<'a> {
     }
 
     fn postgres_query(&self, schema: Option<&Ident>, object: &Ident) -> Option<String> {
-        let name = Dialect::Postgres.literal(&postgres_name(object));
+        let name = Dialect::Postgres.literal(&exact_name(Dialect::Postgres, object));
         match self.kind {
             ObjectKind::Relation => {
                 let relation = format!("to_regclass({})", Dialect::Postgres.literal(&self.name));
@@ -119,14 +122,9 @@ pub fn sqlite_schema_prefix(schema: Option<&Ident>) -> String {
     schema.map_or(String::new(), |schema| format!("{}.", Dialect::Sqlite.quote_name(&unquote(schema))))
 }
 
-/// Returns the name as PostgreSQL stores it in encodings such as UTF-8, where it folds the case of ASCII letters only.
-pub fn postgres_name(name: &Ident) -> String {
-    if name.quote_style.is_some() { unquote(name) } else { name.value.to_ascii_lowercase() }
-}
-
 fn postgres_schema(schema: Option<&Ident>) -> String {
     match schema {
-        Some(schema) => format!("nspname = {}", Dialect::Postgres.literal(&postgres_name(schema))),
+        Some(schema) => format!("nspname = {}", Dialect::Postgres.literal(&exact_name(Dialect::Postgres, schema))),
         None => "nspname = ANY (current_schemas(false))".to_owned(),
     }
 }

@@ -1,6 +1,9 @@
 //! The dialects of SQL, with the functions of each that have no effects.
 
-use std::{collections::BTreeSet, sync::LazyLock};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
 
 use sqlparser::dialect::{MySqlDialect, PostgreSqlDialect, SQLiteDialect};
 use strum::{EnumString, IntoStaticStr, VariantArray};
@@ -21,11 +24,31 @@ static POSTGRES_FUNCTIONS: Names = LazyLock::new(|| parse_names(include_str!("fu
 static POSTGRES_TYPES: Names = LazyLock::new(|| parse_names(include_str!("functions/postgres_types.txt")));
 static SQLITE_FUNCTIONS: Names = LazyLock::new(|| parse_names(include_str!("functions/sqlite.txt")));
 static MYSQL_FUNCTIONS: Names = LazyLock::new(|| parse_names(include_str!("functions/mysql.txt")));
-static REPEATABLE_FUNCTIONS: Names = LazyLock::new(|| parse_names(include_str!("functions/repeatable.txt")));
 static POSTGRES_TIME_WORDS: Names = LazyLock::new(|| parse_names(include_str!("functions/postgres_time_words.txt")));
+static REPEATABLE_FUNCTIONS: LazyLock<BTreeMap<&'static str, FunctionResult>> = LazyLock::new(|| {
+    let entries = parse_names(include_str!("functions/repeatable.txt")).into_iter();
+    entries
+        .map(|entry| match entry.split_once('=') {
+            Some((name, "number" | "time")) => (name, FunctionResult::NumberOrTime),
+            Some((name, "argument")) => (name, FunctionResult::Argument),
+            Some((name, _)) => (name, FunctionResult::Text),
+            None => (entry, FunctionResult::Text),
+        })
+        .collect()
+});
 
 fn parse_names(text: &'static str) -> BTreeSet<&'static str> {
     text.lines().filter(|line| !line.starts_with('#')).flat_map(str::split_whitespace).collect()
+}
+
+/// The result of a function that depends on its arguments alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FunctionResult {
+    /// Any value, which may be a text.
+    Text,
+    NumberOrTime,
+    /// One of the arguments.
+    Argument,
 }
 
 impl Dialect {
@@ -45,6 +68,25 @@ impl Dialect {
             Self::Mysql => &MYSQL_FUNCTIONS,
         };
         functions.contains(name)
+    }
+
+    /// Returns the result of a built-in function that reads nothing but its arguments, or `None` if it may read more. `name` is
+    /// in lower case.
+    pub(crate) fn result_of_function(self, name: &str) -> Option<FunctionResult> {
+        if self.takes_text_for_time(name) {
+            return Some(FunctionResult::NumberOrTime);
+        }
+        REPEATABLE_FUNCTIONS.get(name).copied()
+    }
+
+    /// Returns `true` for a function that takes a text for a time, and thereby may read the present time. `name` is in lower
+    /// case.
+    pub(crate) fn takes_text_for_time(self, name: &str) -> bool {
+        match self {
+            Self::Postgres => name == "date",
+            Self::Sqlite => matches!(name, "date" | "datetime" | "julianday" | "time" | "unixepoch"),
+            Self::Mysql => false,
+        }
     }
 
     /// Returns `true` if a cast to the type runs no user-defined function. `name` is in lower case.
@@ -72,11 +114,6 @@ impl Dialect {
         let quote = if self == Self::Mysql { '`' } else { '"' };
         format!("{quote}{}{quote}", name.replace(quote, &format!("{quote}{quote}")))
     }
-}
-
-/// Returns `true` if a function that only reads gives the same result for the same arguments. `name` is in lower case.
-pub(crate) fn is_repeatable_function(name: &str) -> bool {
-    REPEATABLE_FUNCTIONS.contains(name)
 }
 
 /// Returns `true` for a word that a time may contain in PostgreSQL. `word` is in lower case.

@@ -16,7 +16,6 @@ mod reads;
 mod selection;
 mod statement;
 mod text;
-mod words;
 mod writes;
 
 use std::thread;

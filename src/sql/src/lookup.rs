@@ -5,8 +5,8 @@ use sqlparser::ast::{Expr, Ident, ObjectName, ObjectNamePart, Statement, UnaryOp
 
 use crate::{
     Dialect,
-    definitions::{postgres_name, sqlite_schema_prefix},
-    names::unquote,
+    definitions::sqlite_schema_prefix,
+    names::{exact_name, unquote},
     reads,
 };
 
@@ -117,6 +117,7 @@ fn split_table_name(name: &ObjectName) -> Option<(Option<&Ident>, &Ident)> {
 
 /// Returns the expression that finds a table in PostgreSQL, with `NULL` as its value if there is none.
 fn postgres_table_expression(schema: Option<&Ident>, table: &Ident) -> String {
+    let quoted_name = |name| Dialect::Postgres.quote_name(&exact_name(Dialect::Postgres, name));
     let names: Vec<String> = schema.into_iter().chain([table]).map(quoted_name).collect();
     format!("to_regclass({})", Dialect::Postgres.literal(&names.join(".")))
 }
@@ -205,10 +206,6 @@ pub fn replacement_query(dialect: Dialect, name: &ObjectName) -> Option<String> 
          AND lower(sql) LIKE '%conflict%replace%'"
     );
     reads::is_single_read(dialect, &query).then_some(query)
-}
-
-fn quoted_name(name: &Ident) -> String {
-    Dialect::Postgres.quote_name(&postgres_name(name))
 }
 
 /// Returns the condition for rows with the values of this given row. Only literals are compared, and no fractions, which a

@@ -2,12 +2,21 @@
 
 use sqlparser::ast::Ident;
 
+use crate::Dialect;
+
 /// Returns the name without its quotes. The parser keeps the doubled quotes inside.
 pub fn unquote(name: &Ident) -> String {
     match name.quote_style {
         None | Some('[') => name.value.clone(),
         Some(quote) => name.value.replace(&format!("{quote}{quote}"), &quote.to_string()),
     }
+}
+
+/// Returns the name as the database compares it. PostgreSQL keeps the case of quoted names, and folds that of other names as it
+/// does in encodings such as UTF-8: for ASCII letters only.
+pub fn exact_name(dialect: Dialect, name: &Ident) -> String {
+    let unquoted = unquote(name);
+    if dialect == Dialect::Postgres && name.quote_style.is_some() { unquoted } else { unquoted.to_ascii_lowercase() }
 }
 
 /// Returns `true` if two names, as statements have them, may mean one object: `t` and `public.t` do, `a.t` and `b.t` do not.

@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 use sqlparser::ast::{
     Assignment, AssignmentTarget, CascadeOption, Cte, Delete, Expr, Ident, Insert, ObjectName, ObjectNamePart,
     OrderByExpr, Query, SelectItem, SetExpr, Statement, TableFactor, TableWithJoins, Truncate, Update,
-    UpdateTableFromKind, Values,
+    UpdateTableFromKind, Values, With,
 };
 
 use crate::{
     ALIAS_PREFIX, ColumnAssignment, ConflictRule, Dialect, PreviewSource, RowQueries, Write, WriteKind, definitions,
     lookup::{self, DefinitionChange, ReadBack, TableRows},
-    names::unquote,
-    reads::{self, Reason},
+    names::{exact_name, unquote},
+    reads::{self, Reason, UsedNames},
     selection::Selection,
-    words, writes,
+    writes,
 };
 
 /// The maximum number of definitions in a preview. A statement about more objects has no preview.
@@ -22,12 +22,14 @@ const MAX_DEFINITIONS: usize = 10;
 /// The number of bytes that PostgreSQL keeps of a name in any case: it cuts longer names to at most 63, between two characters.
 const COMPARED_NAME_BYTES: usize = 60;
 
+/// Columns that only sequences of PostgreSQL have.
+const SEQUENCE_COLUMNS: [&str; 2] = ["is_called", "last_value"];
+
 /// Describes a statement that is not a read for this reason.
 pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, max_rows: usize) -> Write {
     let uses_aliases = statement.to_string().to_ascii_lowercase().contains(ALIAS_PREFIX);
     let conflict_rule = writes::conflict_rule(statement);
-    let table = writes::changed_table(statement);
-    let changed_table = table.map(ToString::to_string);
+    let changed_table = writes::changed_table(statement);
     let builder = PreviewBuilder { dialect, max_rows, uses_aliases, conflict_rule, changed_table };
     if let Some(objects) = definitions::defined_objects(statement) {
         let read_back = ReadBack::Definitions(DefinitionChange::for_statement(statement));
@@ -43,41 +45,41 @@ pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, m
     }
     let (kind, targets) = writes::kind_and_tables(statement);
     let preview = builder.preview(statement, &reason).unwrap_or_else(|reason| PreviewSource::None { reason });
-    let replacement_query = table
+    let replacement_query = changed_table
         .filter(|_| matches!(kind, WriteKind::Insert | WriteKind::Update))
         .and_then(|table| lookup::replacement_query(dialect, table));
-    let rows = table.and_then(|table| TableRows::new(dialect, table));
+    let rows = changed_table.and_then(|table| TableRows::new(dialect, table));
     let read_back = rows.map_or(ReadBack::Nothing, ReadBack::Rows);
     Write { kind, conflict_rule, targets, reason, preview, replacement_query, read_back }
 }
 
-struct PreviewBuilder {
+struct PreviewBuilder<'a> {
     dialect: Dialect,
     max_rows: usize,
     /// The statement contains [`ALIAS_PREFIX`], so that a name may mean something else in a query for its rows.
     uses_aliases: bool,
     conflict_rule: ConflictRule,
-    changed_table: Option<String>,
+    /// The only table that the statement changes.
+    changed_table: Option<&'a ObjectName>,
 }
 
 type Preview = Result<PreviewSource, Reason>;
 
-impl PreviewBuilder {
+impl PreviewBuilder<'_> {
     fn preview(&self, statement: &Statement, write_reason: &str) -> Preview {
         let (statement, query) = writes::inner_statement(statement);
         let with = query.and_then(|query| query.with.as_ref());
         // An insertion is allowed, because its query reads the CTE in the statement itself, too.
         if !matches!(statement, Statement::Insert(_))
-            && let Some(table) = writes::changed_table(statement)
+            && let Some(table) = self.changed_table
             && with.is_some_and(|with| with.cte_tables.iter().any(|cte| self.hides_table(cte, table)))
         {
             return Err(format!("it changes {table}, but a query for its rows would read the CTE of this name"));
         }
-        let with = with.map_or(String::new(), |with| format!("{with} "));
         match statement {
             Statement::Update(update) => self.preview_update(update, with),
             Statement::Delete(delete) => self.preview_delete(delete, with),
-            Statement::Insert(insert) => self.preview_insert(insert, &with),
+            Statement::Insert(insert) => self.preview_insert(insert, with),
             Statement::Truncate(Truncate { cascade: Some(CascadeOption::Cascade), .. }) => {
                 Err("it also empties the tables that refer to this one".to_owned())
             }
@@ -97,7 +99,7 @@ impl PreviewBuilder {
         // PostgreSQL folds the case of letters beyond ASCII by the encoding of the database, and cuts long names.
         let name = |name: &Ident| {
             let name = match self.dialect {
-                Dialect::Postgres if name.value.is_ascii() => definitions::postgres_name(name),
+                Dialect::Postgres if name.value.is_ascii() => exact_name(self.dialect, name),
                 _ => unquote(name).to_lowercase(),
             };
             name.into_bytes().into_iter().take(COMPARED_NAME_BYTES).collect::<Vec<u8>>()
@@ -124,7 +126,7 @@ impl PreviewBuilder {
     }
 
     fn check_repeatable(&self, query: &str) -> Result<(), Reason> {
-        reads::check_repeatable(self.dialect, self.changed_table.as_deref(), query)
+        reads::check_repeatable(self.dialect, self.changed_table, query)
     }
 
     fn is_repeatable(&self, query: &str) -> bool {
@@ -134,7 +136,6 @@ impl PreviewBuilder {
     fn preview_whole_table(&self, table: &ObjectName) -> Preview {
         let selection = Selection {
             with: String::new(),
-            name: own_name(table),
             table: table.to_string(),
             alias: table.to_string(),
             other_tables: Vec::new(),
@@ -145,7 +146,7 @@ impl PreviewBuilder {
         self.preview_rows(&selection, Vec::new(), None)
     }
 
-    fn preview_update(&self, update: &Update, with: String) -> Preview {
+    fn preview_update(&self, update: &Update, with: Option<&With>) -> Preview {
         if update.or.is_some() {
             return Err("it may replace or skip rows that conflict with others".to_owned());
         }
@@ -156,7 +157,7 @@ impl PreviewBuilder {
             on_cluster: None,
             assignments,
             from,
-            selection,
+            selection: condition,
             returning,
             output: None,
             or: _,
@@ -175,14 +176,18 @@ impl PreviewBuilder {
             with,
             table,
             other_tables,
-            selection.as_ref(),
+            condition.as_ref(),
             limit_clause(self.dialect, order_by, limit.as_ref())?,
         )?;
         self.check_returning(returning.as_deref(), |items| selection.values_query(items))?;
+        let has_subquery = |condition| {
+            UsedNames::in_expression(self.dialect, condition).is_none_or(|names: UsedNames| names.has_query)
+        };
+        let reads_other_rows = !other_tables.is_empty() || condition.as_ref().is_some_and(has_subquery);
         let (mut values, mut assigned) = (Vec::new(), BTreeSet::new());
         for assignment in assignments {
             let value = assignment.value.to_string();
-            if selection.reads_other_rows(self.dialect)
+            if reads_other_rows
                 && (is_default(&value) || !self.is_read(&selection.values_query(&value)))
             {
                 return Err("a value that it assigns may change something, and its condition may then find other rows"
@@ -190,7 +195,8 @@ impl PreviewBuilder {
             }
             for (column, own_expression) in assigned_columns(assignment) {
                 let mut value = self.build_assignment(column, own_expression, &assignment.value);
-                let is_changed_before = self.uses_changed_value(&selection, &value.expression, &assigned);
+                let is_changed_before =
+                    own_expression.is_some_and(|expression| self.uses_changed_value(expression, with, &assigned));
                 if !assigned.insert(value.column.to_lowercase()) {
                     return Err(format!("it assigns {} twice", value.column));
                 }
@@ -228,15 +234,21 @@ impl PreviewBuilder {
     /// values from the data before the statement. In the other databases, subqueries see the rows that are changed already, and
     /// MySQL makes the assignments of a row one after the other. `changed` has the names of the columns assigned so far, in
     /// lower case.
-    fn uses_changed_value(&self, selection: &Selection, expression: &str, changed: &BTreeSet<String>) -> bool {
-        let lower_case = expression.to_lowercase();
-        let uses_column = || changed.iter().any(|name| words::contains_name(&lower_case, name));
-        let reads_table =
-            || words::reads_table(self.dialect, &format!("{}{expression}", selection.with), &selection.name);
+    fn uses_changed_value(&self, expression: &Expr, with: Option<&With>, changed: &BTreeSet<String>) -> bool {
+        let table = self.changed_table.and_then(|table| table.0.last()).and_then(ObjectNamePart::as_ident);
+        let (Some(names), Some(table)) = (UsedNames::in_expression(self.dialect, expression), table) else {
+            return true;
+        };
+        let table = unquote(table).to_lowercase();
+        let is_read_by_ctes = || {
+            let names = UsedNames::in_query(self.dialect, with, None);
+            names.is_none_or(|names| names.tables.contains(&table))
+        };
+        let reads_table = || names.tables.contains(&table) || names.has_query && is_read_by_ctes();
         match self.dialect {
             Dialect::Postgres => false,
             Dialect::Sqlite => reads_table(),
-            Dialect::Mysql => uses_column() || reads_table(),
+            Dialect::Mysql => !names.columns.is_disjoint(changed) || reads_table(),
         }
     }
 
@@ -246,7 +258,7 @@ impl PreviewBuilder {
         self.dialect == Dialect::Postgres && column.0.len() > 1
     }
 
-    fn preview_delete(&self, delete: &Delete, with: String) -> Preview {
+    fn preview_delete(&self, delete: &Delete, with: Option<&With>) -> Preview {
         let Delete {
             delete_token: _,
             optimizer_hints: _,
@@ -285,7 +297,7 @@ impl PreviewBuilder {
 
     fn build_selection(
         &self,
-        with: String,
+        with: Option<&With>,
         table: &TableWithJoins,
         other_tables: &[TableWithJoins],
         condition: Option<&Expr>,
@@ -296,8 +308,7 @@ impl PreviewBuilder {
         let last_part = name.0.last().ok_or("it changes no table")?.to_string();
         let alias = alias.as_ref().map_or(last_part, |alias| alias.name.to_string());
         Ok(Selection {
-            with,
-            name: own_name(name),
+            with: clause_text(with),
             table: table.to_string(),
             alias,
             other_tables: other_tables.iter().map(ToString::to_string).collect(),
@@ -345,7 +356,7 @@ impl PreviewBuilder {
         format!("SELECT * FROM ({query}) AS {ALIAS_PREFIX}query")
     }
 
-    fn preview_insert(&self, insert: &Insert, with: &str) -> Preview {
+    fn preview_insert(&self, insert: &Insert, ctes: Option<&With>) -> Preview {
         match self.conflict_rule {
             ConflictRule::Replace => return Err("it replaces rows with the same key, which are not shown".to_owned()),
             ConflictRule::Update => return Err("it updates rows with the same key, which are not shown".to_owned()),
@@ -354,6 +365,7 @@ impl PreviewBuilder {
         if insert.multi_table_insert_type.is_some() || insert.overwrite || insert.partitioned.is_some() {
             return Err("the statement has unknown clauses".to_owned());
         }
+        let with = clause_text(ctes);
         if !self.is_read(&format!("{with}SELECT 1")) {
             return Err("a CTE with which it begins is not known to only read".to_owned());
         }
@@ -388,13 +400,17 @@ impl PreviewBuilder {
         let selected = format!("{with}SELECT * FROM {rows} ORDER BY 1 LIMIT {}", self.max_rows + 1);
         let counted = format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM {rows}");
         let preview = self.check_queries(RowQueries {
-            rows: self.wrap_ctes_for_sqlite(with, selected),
-            count: self.wrap_ctes_for_sqlite(with, counted),
+            rows: self.wrap_ctes_for_sqlite(&with, selected),
+            count: self.wrap_ctes_for_sqlite(&with, counted),
             dependents: None,
             assignments: Vec::new(),
         })?;
         // The default of a column may advance the sequence after each row.
-        if self.dialect == Dialect::Postgres && words::reads_sequence(&format!("{with}{source}")) {
+        let has_sequence_column =
+            |names: UsedNames| SEQUENCE_COLUMNS.iter().any(|column| names.columns.contains(*column));
+        if self.dialect == Dialect::Postgres
+            && UsedNames::in_query(self.dialect, ctes, Some(&source)).is_none_or(has_sequence_column)
+        {
             return Err(
                 "it may find other rows when it runs, because it reads a sequence, which each inserted row may advance"
                     .to_owned(),
@@ -483,9 +499,9 @@ fn assigned_columns(assignment: &Assignment) -> Vec<(&ObjectName, Option<&Expr>)
     }
 }
 
-/// Returns the name of a table without its schema and quotes, in lower case.
-fn own_name(table: &ObjectName) -> String {
-    table.0.last().and_then(ObjectNamePart::as_ident).map_or(String::new(), |name| unquote(name).to_lowercase())
+/// Returns the text of the CTEs that a statement begins with, for the beginning of a query.
+fn clause_text(with: Option<&With>) -> String {
+    with.map_or(String::new(), |with| format!("{with} "))
 }
 
 /// Returns `true` for the default of a column, which only the database knows.

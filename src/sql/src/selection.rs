@@ -1,13 +1,11 @@
 //! The rows that a statement changes, and the queries for them.
 
-use crate::{ALIAS_PREFIX, Dialect, words};
+use crate::ALIAS_PREFIX;
 
 /// The rows that a statement changes.
 pub struct Selection {
     /// CTEs that the statement begins with.
     pub with: String,
-    /// The name of the table without its schema and quotes, in lower case.
-    pub name: String,
     /// The table as the statement names it, with its alias if it has one.
     pub table: String,
     /// The name by which the statement calls the table.
@@ -44,12 +42,6 @@ impl Selection {
     pub fn values_query(&self, values: &str) -> String {
         let tables = [std::slice::from_ref(&self.table), &self.other_tables].concat().join(", ");
         format!("{}SELECT {values} FROM {tables}", self.with)
-    }
-
-    /// Returns `true` if the condition may depend on more than the row that it is evaluated for.
-    pub fn reads_other_rows(&self, dialect: Dialect) -> bool {
-        let has_subquery = |condition: &String| words::has_subquery(dialect, condition);
-        !self.other_tables.is_empty() || self.condition.as_ref().is_some_and(has_subquery)
     }
 
     pub fn count_query(&self) -> String {

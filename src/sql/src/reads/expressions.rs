@@ -4,15 +4,12 @@ use sqlparser::ast::{
     AccessExpr, BinaryOperator, CaseWhen, DataType, Distinct, Expr, Function, FunctionArg, FunctionArgExpr,
     FunctionArgumentClause, FunctionArguments, GroupByExpr, GroupByWithModifier, Ident, InTarget, LimitClause,
     NamedWindowDefinition, NamedWindowExpr, ObjectName, ObjectNamePart, OrderBy, OrderByExpr, OrderByKind, OrderBySort,
-    SelectItem, SelectItemQualifiedWildcardKind, Subscript, TypedString, UnaryOperator, WildcardAdditionalOptions,
+    SelectItem, SelectItemQualifiedWildcardKind, Subscript, TypedString, UnaryOperator, Value, WildcardAdditionalOptions,
     WindowFrameBound, WindowSpec, WindowType,
 };
 
-use super::{
-    Check, QueryChecker,
-    repeatability::{is_computed_alias, is_literal},
-};
-use crate::Dialect;
+use super::{Check, QueryChecker, values::is_literal};
+use crate::{Dialect, names::unquote};
 
 impl QueryChecker {
     pub(super) fn check_expressions(&mut self, expressions: &[Expr]) -> Check {
@@ -27,10 +24,16 @@ impl QueryChecker {
     pub(super) fn check_expression(&mut self, expression: &Expr) -> Check {
         match expression {
             Expr::Wildcard(_) | Expr::QualifiedWildcard(..) => Ok(()),
-            Expr::Value(value) => self.check_literal(&value.value),
-            Expr::Identifier(name) => self.check_column_name(std::slice::from_ref(name)),
+            Expr::Value(value) => {
+                // In MySQL, a setting decides whether it is a name.
+                if let Value::DoubleQuotedString(text) = &value.value {
+                    self.add_column(&Ident::with_quote('"', text));
+                }
+                self.repeatability.check_literal(&value.value)
+            }
+            Expr::Identifier(name) => self.check_column(std::slice::from_ref(name)),
             Expr::CompoundIdentifier(parts) => {
-                self.check_column_name(parts)?;
+                self.check_column(parts)?;
                 if let [.., table, column] = parts.as_slice() {
                     self.qualified_names.push((self.exact_name(table), self.exact_name(column)));
                 }
@@ -102,7 +105,7 @@ impl QueryChecker {
             }
             Expr::Cast { kind: _, expr, data_type, format: None } => {
                 self.check_data_type(data_type)?;
-                self.check_cast(expr, data_type)?;
+                self.repeatability.check_cast(expr, data_type)?;
                 // A literal that is cast to text is not taken for a time.
                 if is_literal(expr) && matches!(data_type, DataType::Text | DataType::Varchar(_)) {
                     return Ok(());
@@ -117,7 +120,7 @@ impl QueryChecker {
                 self.check_expressions(styles)
             }
             Expr::TypedString(TypedString { data_type, value, uses_odbc_syntax: false }) => {
-                self.check_literal(&value.value)?;
+                self.repeatability.check_literal(&value.value)?;
                 self.check_data_type(data_type)
             }
             Expr::Substring { expr, substring_from, substring_for, special: _, shorthand: _ } => {
@@ -150,9 +153,26 @@ impl QueryChecker {
             Expr::Tuple(list) => self.check_expressions(list),
             Expr::Array(array) => self.check_expressions(&array.elem),
             Expr::Interval(interval) => self.check_expression(&interval.value),
-            Expr::MatchAgainst { .. } if self.dialect == Dialect::Mysql => Ok(()),
+            Expr::MatchAgainst { columns, .. } if self.dialect == Dialect::Mysql => {
+                columns.iter().for_each(|column| self.add_named_column(column));
+                Ok(())
+            }
             _ => Err("it contains an unknown kind of expression".to_owned()),
         }
+    }
+
+    fn check_column(&mut self, parts: &[Ident]) -> Check {
+        parts.last().into_iter().for_each(|column| self.add_column(column));
+        self.repeatability.check_column(parts)
+    }
+
+    fn add_column(&mut self, column: &Ident) {
+        self.names.columns.insert(unquote(column).to_lowercase());
+    }
+
+    /// Records a column that is named outside of expressions.
+    pub(super) fn add_named_column(&mut self, name: &ObjectName) {
+        name.0.last().and_then(ObjectNamePart::as_ident).into_iter().for_each(|column| self.add_column(column));
     }
 
     fn check_expression_pair(&mut self, left: &Expr, right: &Expr) -> Check {
@@ -178,8 +198,8 @@ impl QueryChecker {
         if self.dialect.is_builtin_type(&name) { Ok(()) } else { Err(format!("the type {name} is not built in")) }
     }
 
-    /// Checks the name of a function that is called.
-    pub(super) fn check_function_name(&self, name: &ObjectName) -> Check {
+    /// Checks the function of a call.
+    pub(super) fn check_call(&mut self, name: &ObjectName, arguments: &[FunctionArg]) -> Check {
         let is_harmless = match name.0.as_slice() {
             [ObjectNamePart::Identifier(function)] => self.is_harmless(function),
             [ObjectNamePart::Identifier(schema), ObjectNamePart::Identifier(function)] => {
@@ -189,7 +209,10 @@ impl QueryChecker {
             }
             _ => false,
         };
-        if is_harmless { Ok(()) } else { Err(format!("the function {name} may do more than read the data")) }
+        if !is_harmless {
+            return Err(format!("the function {name} may do more than read the data"));
+        }
+        self.repeatability.check_call(name, arguments)
     }
 
     fn is_harmless(&self, function: &Ident) -> bool {
@@ -199,12 +222,11 @@ impl QueryChecker {
     fn check_function(&mut self, function: &Function) -> Check {
         let Function { name, uses_odbc_syntax, parameters, args, within_group, filter, null_treatment: _, over } =
             function;
-        self.check_function_name(name)?;
         let arguments = match args {
             FunctionArguments::List(list) => list.args.as_slice(),
             FunctionArguments::None | FunctionArguments::Subquery(_) => &[],
         };
-        self.check_repeatable_call(name, arguments)?;
+        self.check_call(name, arguments)?;
         if *uses_odbc_syntax || *parameters != FunctionArguments::None {
             return Err(format!("the call of {name} has unknown clauses"));
         }
@@ -321,7 +343,7 @@ impl QueryChecker {
         match item {
             SelectItem::UnnamedExpr(expression) => self.check_expression(expression),
             SelectItem::ExprWithAlias { expr, alias } => {
-                self.has_computed_columns |= is_computed_alias(self.dialect, alias, expr);
+                self.repeatability.add_alias(alias, expr);
                 self.check_expression(expr)
             }
             SelectItem::QualifiedWildcard(kind, options) => {

@@ -1,22 +1,26 @@
 //! Decides whether a statement only reads. Every node of it must be one that is known to change nothing.
 
 mod expressions;
+mod present_time;
 mod repeatability;
 mod tables;
+mod values;
+
+use std::collections::BTreeSet;
 
 use sqlparser::{
     ast::{
         DescribeAlias, Expr, Ident, ObjectName, ObjectNamePart, Query, Select, SelectFlavor, SetExpr,
-        ShowStatementFilter, ShowStatementFilterPosition, ShowStatementOptions, Statement, UtilityOption,
+        ShowStatementFilter, ShowStatementFilterPosition, ShowStatementOptions, Statement, UtilityOption, With,
     },
     keywords::Keyword,
 };
 
-pub use self::repeatability::replace_times_and_random_values;
-use self::tables::RowSource;
+pub use self::present_time::replace_times_and_random_values;
+use self::{present_time::replace_compared_time, repeatability::Repeatability, tables::RowSource};
 use crate::{
     Dialect,
-    names::unquote,
+    names::{exact_name, unquote},
     text::{self, ParsedStatement},
 };
 
@@ -73,7 +77,7 @@ const VALUELESS_PRAGMAS: &[&str] = &[
 /// # Errors
 /// Returns the reason why it may do more.
 pub fn check(dialect: Dialect, parsed: &ParsedStatement) -> Check {
-    let checker = QueryChecker::new(dialect);
+    let checker = QueryChecker::new(dialect, Repeatability::optional(dialect));
     match &parsed.statement {
         Statement::Query(query) => checker.check_whole_query(query, &parsed.keywords),
         Statement::Explain {
@@ -108,9 +112,14 @@ pub fn check(dialect: Dialect, parsed: &ParsedStatement) -> Check {
 
 /// Returns `true` if the text is one statement that only reads. It needs a thread with a large stack ([`crate::classify`]).
 pub fn is_single_read(dialect: Dialect, text: &str) -> bool {
-    let pieces = text::split(dialect, text).unwrap_or_default();
-    let [piece] = pieces.as_slice() else { return false };
-    piece.parse(dialect).is_ok_and(|parsed| check(dialect, &parsed).is_ok())
+    parse_single(dialect, text).is_ok_and(|parsed| check(dialect, &parsed).is_ok())
+}
+
+fn parse_single(dialect: Dialect, text: &str) -> Result<ParsedStatement, Reason> {
+    match text::split(dialect, text)?.as_slice() {
+        [piece] => piece.parse(dialect),
+        _ => Err("it is not one statement".to_owned()),
+    }
 }
 
 /// Checks that the text is one query that only reads, and whose result depends on the data alone, apart from one comparison of
@@ -119,16 +128,44 @@ pub fn is_single_read(dialect: Dialect, text: &str) -> bool {
 ///
 /// # Errors
 /// Returns the reason why the result may be another one when the query runs again, or when a statement contains it.
-pub fn check_repeatable(dialect: Dialect, changed_table: Option<&str>, text: &str) -> Check {
-    let pieces = text::split(dialect, text)?;
-    let [piece] = pieces.as_slice() else { return Err("it is not one statement".to_owned()) };
-    let parsed = piece.parse(dialect)?;
-    let ParsedStatement { statement: Statement::Query(mut query), keywords } = parsed else {
+pub fn check_repeatable(dialect: Dialect, changed_table: Option<&ObjectName>, text: &str) -> Check {
+    let ParsedStatement { statement: Statement::Query(mut query), keywords } = parse_single(dialect, text)? else {
         return Err("it is not a query".to_owned());
     };
-    repeatability::replace_compared_time(dialect, &mut query);
-    let changed_table = changed_table.map(str::to_owned);
-    QueryChecker { must_repeat: true, changed_table, ..QueryChecker::new(dialect) }.check_whole_query(&query, &keywords)
+    replace_compared_time(dialect, &mut query);
+    QueryChecker::new(dialect, Repeatability::required(dialect, changed_table)).check_whole_query(&query, &keywords)
+}
+
+/// The names that a part of a statement uses, in lower case and without quotes.
+#[derive(Default)]
+pub struct UsedNames {
+    /// The tables and CTEs that it reads, without their schemas.
+    pub tables: BTreeSet<String>,
+    /// The columns, without the names of their tables.
+    pub columns: BTreeSet<String>,
+    /// It is a query or contains one.
+    pub has_query: bool,
+}
+
+impl UsedNames {
+    /// Returns the names in an expression, or `None` if it is not known to only read.
+    pub fn in_expression(dialect: Dialect, expression: &Expr) -> Option<Self> {
+        Self::collect(dialect, |checker| checker.check_expression(expression))
+    }
+
+    /// Returns the names in these CTEs and this query, or `None` if they are not known to only read.
+    pub fn in_query(dialect: Dialect, with: Option<&With>, query: Option<&Query>) -> Option<Self> {
+        Self::collect(dialect, |checker| {
+            with.map_or(Ok(()), |with| checker.check_ctes(with))?;
+            query.map_or(Ok(()), |query| checker.check_query(query))
+        })
+    }
+
+    fn collect(dialect: Dialect, check: impl FnOnce(&mut QueryChecker) -> Check) -> Option<Self> {
+        let mut checker = QueryChecker::new(dialect, Repeatability::optional(dialect));
+        check(&mut checker).ok()?;
+        Some(checker.names)
+    }
 }
 
 /// Checks the statements that show settings and definitions. They change nothing in PostgreSQL and MySQL.
@@ -215,33 +252,20 @@ struct QueryChecker {
     row_sources: Vec<RowSource>,
     /// Qualified names of columns: the last two parts.
     qualified_names: Vec<(String, String)>,
-    /// Refuses what does not depend on the data alone.
-    must_repeat: bool,
-    /// The table that the statement changes.
-    changed_table: Option<String>,
-    /// The query may take texts in columns for times.
-    takes_columns_for_times: bool,
-    /// A column may be a text that the query computes.
-    has_computed_columns: bool,
+    names: UsedNames,
+    repeatability: Repeatability,
 }
 
 impl QueryChecker {
-    fn new(dialect: Dialect) -> Self {
-        Self {
-            dialect,
-            row_sources: Vec::new(),
-            qualified_names: Vec::new(),
-            must_repeat: false,
-            changed_table: None,
-            takes_columns_for_times: false,
-            has_computed_columns: false,
-        }
+    fn new(dialect: Dialect, repeatability: Repeatability) -> Self {
+        let (row_sources, qualified_names) = (Vec::new(), Vec::new());
+        Self { dialect, row_sources, qualified_names, names: UsedNames::default(), repeatability }
     }
 
     fn check_whole_query(mut self, query: &Query, keywords: &[Keyword]) -> Check {
         refuse_writing_keywords(keywords)?;
         self.check_query(query)?;
-        self.check_time_columns()?;
+        self.repeatability.check_times(&self.names)?;
         self.check_qualified_names()
     }
 
@@ -264,13 +288,9 @@ impl QueryChecker {
         if settings.is_some() || format_clause.is_some() || !pipe_operators.is_empty() {
             return Err("it has unknown clauses".to_owned());
         }
-        for cte in with.iter().flat_map(|with| &with.cte_tables) {
-            if cte.from.is_some() {
-                return Err("it has unknown clauses".to_owned());
-            }
-            self.check_alias(Some(&cte.alias))?;
-            self.has_computed_columns |= repeatability::has_computed_columns(self.dialect, &cte.query.body);
-            self.check_query(&cte.query)?;
+        self.names.has_query = true;
+        if let Some(with) = with {
+            self.check_ctes(with)?;
         }
         self.check_set_expression(body)?;
         if let Some(order_by) = order_by {
@@ -283,6 +303,18 @@ impl QueryChecker {
             Some(quantity) => self.check_expression(quantity),
             None => Ok(()),
         }
+    }
+
+    fn check_ctes(&mut self, with: &With) -> Check {
+        for cte in &with.cte_tables {
+            if cte.from.is_some() {
+                return Err("it has unknown clauses".to_owned());
+            }
+            self.check_alias(Some(&cte.alias))?;
+            self.repeatability.add_query(Some(&cte.alias), &cte.query.body);
+            self.check_query(&cte.query)?;
+        }
+        Ok(())
     }
 
     fn check_set_expression(&mut self, body: &SetExpr) -> Check {
@@ -370,12 +402,56 @@ impl QueryChecker {
         }
     }
 
-    /// Returns a name as the database compares it: PostgreSQL keeps the case of quoted names.
+    /// Returns a name as the database compares it.
     fn exact_name(&self, name: &Ident) -> String {
-        if self.dialect == Dialect::Postgres && name.quote_style.is_some() {
-            unquote(name)
-        } else {
-            unquote(name).to_ascii_lowercase()
+        exact_name(self.dialect, name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlparser::parser::Parser;
+
+    use super::*;
+
+    fn names_in(dialect: Dialect, expression: &str) -> UsedNames {
+        let parsed = Parser::new(dialect.grammar()).try_with_sql(expression).unwrap().parse_expr().unwrap();
+        UsedNames::in_expression(dialect, &parsed).unwrap()
+    }
+
+    #[test]
+    fn subquery_is_no_word_in_a_text_or_name() {
+        for text in ["id IN (select id FROM t)", "EXISTS (SELECT 1)"] {
+            assert!(names_in(Dialect::Postgres, text).has_query, "{text}");
+        }
+        for text in ["status = 'select'", "\"select\" = 1", "selected", "data ->> 'selected_at' = 'x'"] {
+            assert!(!names_in(Dialect::Postgres, text).has_query, "{text}");
+        }
+    }
+
+    #[test]
+    fn qualifier_of_a_column_is_not_taken_for_a_table() {
+        let reads_table = |text: &str| names_in(Dialect::Sqlite, text).tables.contains("q");
+        for text in
+            ["(SELECT max(a) FROM q)", "(SELECT 1 FROM main.\"Q\" x)", "(SELECT 1 FROM 'q')", "(SELECT 1 FROM [q])"]
+        {
+            assert!(reads_table(text), "{text}");
+        }
+        for text in ["(SELECT a FROM r WHERE r.id = q.id)", "(SELECT a FROM r WHERE id = \"q\" . id)", "q + 1"] {
+            assert!(!reads_table(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn columns_are_found_wherever_they_are_named() {
+        for (dialect, text, is_used) in [
+            (Dialect::Postgres, "id < (SELECT x.Last_Value FROM ticket_no x)", true),
+            (Dialect::Postgres, "id IN (SELECT id FROM x JOIN y USING (\"last_value\"))", true),
+            (Dialect::Postgres, "last_value(id) OVER (ORDER BY id) = 'last_value'", false),
+            (Dialect::Mysql, "\"last_value\" + 1", true),
+            (Dialect::Mysql, "MATCH (x.last_value) AGAINST ('y')", true),
+        ] {
+            assert_eq!(names_in(dialect, text).columns.contains("last_value"), is_used, "{text}");
         }
     }
 }

@@ -1,15 +1,12 @@
 //! Tables, functions and other sources of rows in a query.
 
 use sqlparser::ast::{
-    Ident, Join, JoinConstraint, JoinOperator, ObjectName, ObjectNamePart, TableAlias, TableFactor, TableFunctionArgs,
+    FunctionArg, Ident, Join, JoinConstraint, JoinOperator, ObjectName, ObjectNamePart, TableAlias, TableFactor, TableFunctionArgs,
     TableWithJoins,
 };
 
-use super::{
-    Check, QueryChecker, is_read_without_value, last_part, pragma_reason,
-    repeatability::{has_computed_arguments, has_computed_columns, is_column},
-};
-use crate::Dialect;
+use super::{Check, QueryChecker, is_read_without_value, last_part, pragma_reason, values::argument_value};
+use crate::{Dialect, names::unquote};
 
 /// Words that PostgreSQL takes for functions in a FROM clause, unless they are in quotes.
 pub(super) const KEYWORD_FUNCTIONS: &[&str] = &[
@@ -69,11 +66,16 @@ impl QueryChecker {
         };
         match constraint {
             JoinConstraint::On(condition) => self.check_expression(condition),
-            JoinConstraint::UsingAlias(_, alias) => {
+            JoinConstraint::UsingAlias(columns, alias) => {
+                columns.iter().for_each(|column| self.add_named_column(column));
                 self.add_row_source(Some(alias));
                 Ok(())
             }
-            JoinConstraint::Using(_) | JoinConstraint::Natural | JoinConstraint::None => Ok(()),
+            JoinConstraint::Using(columns) => {
+                columns.iter().for_each(|column| self.add_named_column(column));
+                Ok(())
+            }
+            JoinConstraint::Natural | JoinConstraint::None => Ok(()),
         }
     }
 
@@ -91,41 +93,27 @@ impl QueryChecker {
                 sample: None,
                 index_directives: _,
                 inheritance: _,
-            } if with_hints.is_empty() => {
-                self.check_alias(alias.as_ref())?;
-                match args {
-                    Some(TableFunctionArgs { args, settings: None }) => {
-                        self.check_function_name(name)?;
-                        self.check_repeatable_call(name, args)?;
-                        self.check_function_arguments(args)?;
-                        self.has_computed_columns |= has_computed_arguments(self.dialect, args);
-                        self.add_table_function(name, alias.as_ref())
-                    }
-                    Some(_) => Err("it has unknown clauses".to_owned()),
-                    None => {
-                        let own_name = name.0.last().and_then(ObjectNamePart::as_ident);
-                        self.add_row_source(alias.as_ref().map(|alias| &alias.name).or(own_name));
-                        // In SQLite, a condition may give the arguments of `json_each`.
-                        self.has_computed_columns |= self.dialect == Dialect::Sqlite
-                            && last_part(name).is_some_and(|table| self.dialect.is_harmless_function(&table));
-                        self.check_table_name(name)
-                    }
+            } if with_hints.is_empty() => match args {
+                Some(TableFunctionArgs { args, settings: None }) => {
+                    self.check_table_function(name, args, alias.as_ref())
                 }
-            }
+                Some(_) => Err("it has unknown clauses".to_owned()),
+                None => {
+                    self.check_alias(alias.as_ref())?;
+                    let own_name = name.0.last().and_then(ObjectNamePart::as_ident);
+                    self.names.tables.extend(own_name.map(|name| unquote(name).to_lowercase()));
+                    self.add_row_source(alias.as_ref().map(|alias| &alias.name).or(own_name));
+                    self.check_table_name(name)
+                }
+            },
             TableFactor::Derived { lateral: _, subquery, alias, sample: None } => {
                 self.check_alias(alias.as_ref())?;
                 self.add_row_source(alias.as_ref().map(|alias| &alias.name));
-                let is_own = alias.as_ref().is_some_and(|alias| alias.name.value.starts_with(crate::ALIAS_PREFIX));
-                self.has_computed_columns |= !is_own && has_computed_columns(self.dialect, &subquery.body);
+                self.repeatability.add_query(alias.as_ref(), &subquery.body);
                 self.check_query(subquery)
             }
             TableFactor::Function { lateral: _, name, args, with_ordinality: _, alias } => {
-                self.check_alias(alias.as_ref())?;
-                self.check_function_name(name)?;
-                self.check_repeatable_call(name, args)?;
-                self.check_function_arguments(args)?;
-                self.has_computed_columns |= has_computed_arguments(self.dialect, args);
-                self.add_table_function(name, alias.as_ref())
+                self.check_table_function(name, args, alias.as_ref())
             }
             TableFactor::UNNEST {
                 alias,
@@ -136,7 +124,7 @@ impl QueryChecker {
             } => {
                 self.check_alias(alias.as_ref())?;
                 self.check_expressions(array_exprs)?;
-                self.has_computed_columns |= !array_exprs.iter().all(|array| is_column(self.dialect, array));
+                self.repeatability.add_function(array_exprs.iter().map(Some));
                 self.add_table_function(&ObjectName::from(vec!["unnest".into()]), alias.as_ref())
             }
             TableFactor::NestedJoin { table_with_joins, alias } => {
@@ -148,8 +136,17 @@ impl QueryChecker {
         }
     }
 
-    fn check_table_name(&self, name: &ObjectName) -> Check {
-        self.check_ordinary_table(name)?;
+    /// Checks a call of a function in the FROM clause.
+    fn check_table_function(&mut self, name: &ObjectName, args: &[FunctionArg], alias: Option<&TableAlias>) -> Check {
+        self.check_alias(alias)?;
+        self.check_call(name, args)?;
+        self.check_function_arguments(args)?;
+        self.repeatability.add_function(args.iter().map(argument_value));
+        self.add_table_function(name, alias)
+    }
+
+    fn check_table_name(&mut self, name: &ObjectName) -> Check {
+        self.repeatability.check_table(name)?;
         let table = last_part(name).ok_or("it reads from an unknown kind of table")?;
         match self.dialect {
             Dialect::Postgres if is_unquoted_word(name) && KEYWORD_FUNCTIONS.contains(&table.as_str()) => {

@@ -343,6 +343,29 @@ fn inserted_rows_have_the_names_of_their_columns() {
 }
 
 #[test]
+fn inserted_texts_are_previewed_beside_functions_for_times() {
+    for (dialect, source, is_previewed) in [
+        (Dialect::Postgres, "SELECT id, upper(owner) FROM ev WHERE placed::date = '2026-01-02'", true),
+        (Dialect::Sqlite, "SELECT id, upper(owner) FROM ev WHERE date(placed) = '2026-01-02'", true),
+        (Dialect::Sqlite, "SELECT id, upper(owner) AS name FROM ev WHERE date(placed) = '2026-01-02'", true),
+        (Dialect::Sqlite, "SELECT date(placed) AS day, count(*) FROM ev WHERE date(placed) < '2026-01-02' GROUP BY day", true),
+        (Dialect::Sqlite, "WITH x AS (SELECT id, round(total) AS n FROM ev) SELECT * FROM x WHERE date(placed) < '2026-01-02'", true),
+        // SQLite lets a condition use an alias.
+        (Dialect::Sqlite, "SELECT lower('NOW') AS name, id FROM ev WHERE date(name) = '2026-01-02'", false),
+        (Dialect::Sqlite, "SELECT lower('NOW') AS Name, id FROM ev WHERE date(\"name\") = '2026-01-02'", false),
+        (Dialect::Sqlite, "SELECT lower('NOW') AS a, id FROM ev WHERE EXISTS (SELECT a AS b WHERE date(b) = '2026-01-02')", false),
+        (Dialect::Sqlite, "WITH x AS (SELECT lower('NOW') AS a) SELECT id, 1 FROM ev, x WHERE date(x.a) = '2026-01-02'", false),
+        (Dialect::Sqlite, "SELECT id, a FROM (SELECT id, lower('NOW') AS a FROM ev) WHERE date(a) = '2026-01-02'", false),
+    ] {
+        for columns in ["", " (id, name)"] {
+            let write = classify_write(dialect, &format!("INSERT INTO arch{columns} {source}"));
+            let is_shown = matches!(write.preview, PreviewSource::Rows(_));
+            assert_eq!(is_shown, is_previewed, "{columns} {source}: {:?}", write.preview);
+        }
+    }
+}
+
+#[test]
 fn inserted_time_or_random_value_is_shown_as_its_expression() {
     let preview = |dialect, sql: &str| {
         let write = classify_write(dialect, sql);
