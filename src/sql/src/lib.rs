@@ -23,7 +23,9 @@ use std::thread;
 pub use dialect::Dialect;
 pub use lookup::{DefinitionChange, Literal, ReadBack, TableRows};
 pub use names::may_be_same_object;
-pub use statement::{ColumnAssignment, ConflictRule, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind};
+pub use statement::{
+    ColumnAssignment, ConflictRule, Effect, ObjectDefinition, PreviewSource, RowPreview, Statement, Write, WriteKind,
+};
 
 /// Stack of the thread that parses. Deep expressions take much of it, because the parser and the checks recurse.
 const STACK_BYTES: usize = 64 << 20;

@@ -9,7 +9,8 @@ use sqlparser::ast::{
 };
 
 use crate::{
-    ALIAS_PREFIX, ColumnAssignment, ConflictRule, Dialect, PreviewSource, RowQueries, Write, WriteKind, definitions,
+    ALIAS_PREFIX, ColumnAssignment, ConflictRule, Dialect, ObjectDefinition, PreviewSource, RowPreview, Write, WriteKind,
+    definitions,
     lookup::{self, DefinitionChange, ReadBack, TableRows},
     names::{exact_name, unquote},
     reads::{self, Reason, UsedNames},
@@ -35,7 +36,7 @@ pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, m
         let read_back = ReadBack::Definitions(DefinitionChange::for_statement(statement));
         let preview = match definitions::stored_query(statement) {
             Some(query) if !builder.is_read(&query.to_string()) => {
-                PreviewSource::None { reason: "its query is not known to only read".to_owned() }
+                Err("its query is not known to only read".to_owned())
             }
             _ => builder.preview_definitions(&objects),
         };
@@ -44,7 +45,7 @@ pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, m
         return Write { kind, conflict_rule, targets, reason, preview, replacement_query: None, read_back };
     }
     let (kind, targets) = writes::kind_and_tables(statement);
-    let preview = builder.preview(statement, &reason).unwrap_or_else(|reason| PreviewSource::None { reason });
+    let preview = builder.preview(statement, &reason);
     let replacement_query = changed_table
         .filter(|_| matches!(kind, WriteKind::Insert | WriteKind::Update))
         .and_then(|table| lookup::replacement_query(dialect, table));
@@ -110,15 +111,18 @@ impl PreviewBuilder<'_> {
         }
     }
 
-    fn preview_definitions(&self, objects: &[definitions::SchemaObject<'_>]) -> PreviewSource {
-        let queries: Option<Vec<String>> = objects
+    fn preview_definitions(&self, objects: &[definitions::SchemaObject<'_>]) -> Preview {
+        let definitions: Option<Vec<_>> = objects
             .iter()
-            .map(|object| object.definition_query(self.dialect).filter(|query| self.is_read(query)))
+            .map(|object| {
+                let definition = object.definition_query(self.dialect).filter(|query| self.is_read(query))?;
+                Some(ObjectDefinition { name: object.name.clone(), definition })
+            })
             .collect();
-        match queries {
-            Some(queries) if (1..=MAX_DEFINITIONS).contains(&queries.len()) => PreviewSource::Definitions(queries),
-            _ => PreviewSource::None { reason: "the definitions of such objects are not shown".to_owned() },
-        }
+        definitions
+            .filter(|definitions| (1..=MAX_DEFINITIONS).contains(&definitions.len()))
+            .map(PreviewSource::Definitions)
+            .ok_or_else(|| "the definitions of such objects are not shown".to_owned())
     }
 
     fn is_read(&self, query: &str) -> bool {
@@ -339,7 +343,7 @@ impl PreviewBuilder<'_> {
     ) -> Preview {
         let values: Vec<(&str, &str)> =
             assignments.iter().filter_map(|value| Some((value.expression.as_str(), value.alias.as_deref()?))).collect();
-        let queries = RowQueries {
+        let queries = RowPreview {
             rows: self.wrap_ctes_for_sqlite(&selection.with, selection.rows_query(self.max_rows, &values)),
             count: self.wrap_ctes_for_sqlite(&selection.with, selection.count_query()),
             dependents,
@@ -381,7 +385,7 @@ impl PreviewBuilder<'_> {
             return if columns.is_empty() {
                 Err("it inserts a row of defaults".to_owned())
             } else {
-                Ok(PreviewSource::GivenRows { columns, rows: vec![row], equal_count_query: None })
+                Ok(PreviewSource::GivenRows { columns, rows: vec![row], equal_count: None })
             };
         };
         if let Query { with: None, body, order_by: None, limit_clause: None, .. } = source.as_ref()
@@ -390,7 +394,7 @@ impl PreviewBuilder<'_> {
             let texts = |row: &Vec<Expr>| row.iter().map(ToString::to_string).collect();
             let rows = values.rows.iter().map(|row| texts(&row.content)).collect();
             return Ok(PreviewSource::GivenRows {
-                equal_count_query: self.equal_count_query(insert, &columns, values),
+                equal_count: self.equal_count_query(insert, &columns, values),
                 columns,
                 rows,
             });
@@ -399,7 +403,7 @@ impl PreviewBuilder<'_> {
         let rows = self.inserted_rows(&columns, &source);
         let selected = format!("{with}SELECT * FROM {rows} ORDER BY 1 LIMIT {}", self.max_rows + 1);
         let counted = format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM {rows}");
-        let preview = self.check_queries(RowQueries {
+        let preview = self.check_queries(RowPreview {
             rows: self.wrap_ctes_for_sqlite(&with, selected),
             count: self.wrap_ctes_for_sqlite(&with, counted),
             dependents: None,
@@ -454,7 +458,7 @@ impl PreviewBuilder<'_> {
     }
 
     /// Returns the queries if all of them only read, and find the rows that the statement changes.
-    fn check_queries(&self, queries: RowQueries) -> Preview {
+    fn check_queries(&self, queries: RowPreview) -> Preview {
         if self.uses_aliases {
             return Err(format!("it contains {ALIAS_PREFIX}, with which the names in the query for its rows begin"));
         }

@@ -35,7 +35,8 @@ pub struct Write {
     pub targets: Vec<String>,
     /// The reason why it is not a read.
     pub reason: String,
-    pub preview: PreviewSource,
+    /// The parts of the preview, or the reason why there is none.
+    pub preview: Result<PreviewSource, String>,
     /// Finds the table if its definition in SQLite may make the statement remove rows with the same key
     /// (`ON CONFLICT REPLACE`). A preview would not show them.
     pub replacement_query: Option<String>,
@@ -68,30 +69,41 @@ pub enum ConflictRule {
     Update,
 }
 
-/// The source of what a preview shows.
+/// The parts of a preview. `Q` is a query that a part needs, or the answer to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PreviewSource {
+pub enum PreviewSource<Q = String> {
     /// The rows in the database that the statement changes, removes or inserts.
-    Rows(RowQueries),
-    /// The rows that the statement lists, as texts of their expressions. `equal_count_query` counts the rows in the database
-    /// that have the literals of one of them; other values are not compared.
-    GivenRows { columns: Vec<String>, rows: Vec<Vec<String>>, equal_count_query: Option<String> },
-    /// Queries for the definition of each object that the statement defines or changes.
-    Definitions(Vec<String>),
-    /// There is no preview.
-    None { reason: String },
+    Rows(RowPreview<Q>),
+    /// The rows that the statement lists, as texts of their expressions.
+    GivenRows {
+        columns: Vec<String>,
+        rows: Vec<Vec<String>>,
+        /// Counts the rows in the database that have the literals of one of these. Other values are not compared.
+        equal_count: Option<Q>,
+    },
+    /// The objects that the statement defines or changes.
+    Definitions(Vec<ObjectDefinition<Q>>),
 }
 
-/// Queries for the rows of a statement. Each of them only reads.
+/// The rows of a statement. Each of the queries only reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RowQueries {
+pub struct RowPreview<Q = String> {
     /// Selects the rows, with the column [`ColumnAssignment::alias`] for each value after an update.
-    pub rows: String,
+    pub rows: Q,
     /// Counts the rows in its only column.
-    pub count: String,
+    pub count: Q,
     /// Selects the names of the tables whose rows foreign keys delete or change with the rows, if the statement deletes some.
-    pub dependents: Option<String>,
+    pub dependents: Option<Q>,
     pub assignments: Vec<ColumnAssignment>,
+}
+
+/// An object that a statement defines or changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectDefinition<Q = String> {
+    /// The name as the statement has it.
+    pub name: String,
+    /// Selects the present definition.
+    pub definition: Q,
 }
 
 /// The assignment of a value to a column.
@@ -100,7 +112,7 @@ pub struct ColumnAssignment {
     /// The name of the column without quotes.
     pub column: String,
     pub expression: String,
-    /// The column of [`RowQueries::rows`] with the value of the expression, or `None` if a read cannot evaluate it, or if it
+    /// The column of [`RowPreview::rows`] with the value of the expression, or `None` if a read cannot evaluate it, or if it
     /// does not depend on the data alone. The database may convert the value when it stores it.
     pub alias: Option<String>,
 }

@@ -19,7 +19,7 @@ use super::{
     expressions,
     fault::Fault,
     labels::apply_recipe_labels,
-    sql::{self, ObservedStatement, QueryAnswer},
+    sql::{self, QueryAnswer},
     state_keys,
 };
 use crate::{CallContext, Provider, ProviderDirectory, ToolDef, ToolResult, text::content_text};
@@ -34,7 +34,6 @@ use countersign_protocol::{
     json::{self, MemberEdit},
 };
 use countersign_runtime::background;
-use countersign_sql::Statement;
 
 /// Time limit for all calls of one preview. It is shorter than the limits of a proposal and a recheck, so that the
 /// timeout can be shown.
@@ -139,7 +138,7 @@ impl<'a> RecipeRunner<'a> {
         let observed = async {
             let statements = sql::parse_statements(sql, &self.tool_title(tool), arguments).await?;
             sql::apply_statement_labels(recipe, &statements, &mut arguments_preview);
-            self.observe_statements(sql, statements, arguments).await
+            sql::observe_statements(self, sql, statements, arguments).await
         };
         let observed = tokio::time::timeout(MAX_PREVIEW_TIME, observed).await;
         let observed = observed.unwrap_or_else(|_| Err(Fault::timed_out(MAX_PREVIEW_TIME.as_secs())));
@@ -158,42 +157,6 @@ impl<'a> RecipeRunner<'a> {
     fn tool_title(&self, tool: &str) -> String {
         let tools = self.provider.tools();
         tools.iter().find(|definition| definition.name == tool).map_or(String::new(), |found| found.title.clone())
-    }
-
-    /// Makes the queries of the statements. The failure of one statement is no failure of the others.
-    async fn observe_statements(
-        &self,
-        sql: &SqlRecipe,
-        statements: Vec<Statement>,
-        arguments: &cel::Value,
-    ) -> Result<Vec<ObservedStatement>, Fault> {
-        let mut observed = Vec::with_capacity(statements.len());
-        for statement in statements {
-            match self.query_statement(sql, &statement, arguments).await {
-                Err(fault) if fault.transient_error.is_some() => return Err(fault),
-                answers => observed.push(ObservedStatement { statement, answers }),
-            }
-        }
-        Ok(observed)
-    }
-
-    /// Makes the queries of a statement, unless its table may replace rows.
-    async fn query_statement(
-        &self,
-        sql: &SqlRecipe,
-        statement: &Statement,
-        arguments: &cel::Value,
-    ) -> Result<Vec<QueryAnswer>, Fault> {
-        if let Some(query) = sql::replacement_query(statement)
-            && !self.query(sql, query, arguments).await?.rows.is_empty()
-        {
-            return Err(sql::replacement_fault());
-        }
-        let mut answers = Vec::new();
-        for query in sql::queries(statement) {
-            answers.push(self.query(sql, query, arguments).await?);
-        }
-        Ok(answers)
     }
 
     /// Makes one query, which only reads, by the tool of the recipe.
@@ -230,7 +193,7 @@ impl<'a> RecipeRunner<'a> {
         if result.is_error {
             return Err(Fault::from_error_result(&tool, &text));
         }
-        Ok(QueryAnswer { rows: sql::parse_rows(&tool, &text)?, restricted, state_key })
+        Ok(QueryAnswer { query: query.to_owned(), rows: sql::parse_rows(&tool, &text)?, restricted, state_key })
     }
 
     /// Reads the dry run, or else the current state, and the recipe's other reads.

@@ -2,7 +2,7 @@
 
 use crate::classify_write;
 use countersign_sql::{
-    Dialect, Effect, Literal, PreviewSource, ReadBack, RowQueries, Statement, Write, WriteKind, classify,
+    Dialect, Effect, Literal, PreviewSource, ReadBack, RowPreview, Statement, Write, WriteKind, classify,
 };
 
 /// Creates tables of which some refer to others.
@@ -29,10 +29,10 @@ impl Case {
     }
 
     /// Returns the kind of the text's only statement with the queries for its rows, if it has some.
-    pub fn row_queries(&self) -> Option<(WriteKind, RowQueries)> {
+    pub fn row_queries(&self) -> Option<(WriteKind, RowPreview)> {
         match <[Statement; 1]>::try_from(classify(self.dialect, &self.sql, 50)) {
             Ok([Statement { effect: Effect::Write(write), .. }]) => match write.preview {
-                PreviewSource::Rows(queries) => Some((write.kind, queries)),
+                Ok(PreviewSource::Rows(queries)) => Some((write.kind, queries)),
                 _ => None,
             },
             _ => None,
@@ -53,11 +53,11 @@ impl Case {
 
     /// Returns the queries that show definitions.
     pub fn definition_queries(&self) -> Vec<String> {
-        let queries = self.writes().map(|write| match write.preview {
-            PreviewSource::Definitions(queries) => queries,
+        let definitions = self.writes().map(|write| match write.preview {
+            Ok(PreviewSource::Definitions(definitions)) => definitions,
             _ => Vec::new(),
         });
-        queries.flatten().collect()
+        definitions.flatten().map(|object| object.definition).collect()
     }
 
     /// Returns the queries that read back what the statements did, and those for rows that are given.
@@ -67,11 +67,11 @@ impl Case {
                 ReadBack::Rows(table) => Some(table.key_columns_query().to_owned()),
                 _ => None,
             };
-            let equal_count_query = match write.preview {
-                PreviewSource::GivenRows { equal_count_query, .. } => equal_count_query,
+            let equal_count = match write.preview {
+                Ok(PreviewSource::GivenRows { equal_count, .. }) => equal_count,
                 _ => None,
             };
-            keys.into_iter().chain(equal_count_query)
+            keys.into_iter().chain(equal_count)
         });
         queries.flatten().collect()
     }
@@ -165,7 +165,7 @@ fn derived_queries_are_reads() {
 fn values_after_an_update_are_selected_if_they_are_reads() {
     let sql = "UPDATE t SET a = a + 1, b = nextval('s'), c = DEFAULT WHERE id = 7";
     let write = classify_write(Dialect::Postgres, sql);
-    let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
+    let Ok(PreviewSource::Rows(queries)) = write.preview else { panic!("{:?}", write.preview) };
     assert_eq!(queries.rows, "SELECT t.*, a + 1 AS countersign_after_0 FROM t WHERE id = 7 ORDER BY 1 LIMIT 51");
     assert_eq!(queries.count, "SELECT count(*) AS countersign_count FROM t WHERE id = 7");
     let assigned: Vec<_> = queries
@@ -183,7 +183,7 @@ fn values_after_an_update_are_selected_if_they_are_reads() {
 fn given_rows_are_shown_as_they_are_written() {
     let sql = "INSERT INTO t (a, b) VALUES (1, note('x')), (2, DEFAULT)";
     let write = classify_write(Dialect::Postgres, sql);
-    let PreviewSource::GivenRows { columns, rows, equal_count_query } = write.preview else {
+    let Ok(PreviewSource::GivenRows { columns, rows, equal_count }) = write.preview else {
         panic!("{:?}", write.preview)
     };
     assert_eq!(
@@ -194,7 +194,7 @@ fn given_rows_are_shown_as_they_are_written() {
         )
     );
     let counted = "SELECT count(*) AS countersign_count FROM t WHERE (a = '1') OR (a = '2')";
-    assert_eq!(equal_count_query.as_deref(), Some(counted), "only literals are compared");
+    assert_eq!(equal_count.as_deref(), Some(counted), "only literals are compared");
     for sql in [
         "INSERT INTO t (a) VALUES (now())",
         "INSERT INTO t VALUES (1)",
@@ -202,7 +202,7 @@ fn given_rows_are_shown_as_they_are_written() {
         "INSERT INTO t (a) VALUES (1.5)",
     ] {
         let write = classify_write(Dialect::Postgres, sql);
-        assert!(matches!(write.preview, PreviewSource::GivenRows { equal_count_query: None, .. }), "{sql}");
+        assert!(matches!(write.preview, Ok(PreviewSource::GivenRows { equal_count: None, .. })), "{sql}");
     }
 }
 
@@ -219,7 +219,7 @@ fn statements_that_reach_other_rows_have_no_preview() {
         (Dialect::Mysql, "INSERT IGNORE INTO t (id) VALUES (1) ON DUPLICATE KEY UPDATE a = 2"),
     ] {
         let write = classify_write(dialect, sql);
-        assert!(matches!(write.preview, PreviewSource::None { .. }), "{sql}: {:?}", write.preview);
+        assert!(write.preview.is_err(), "{sql}: {:?}", write.preview);
     }
 }
 
@@ -261,26 +261,26 @@ fn literals_and_names_stay_as_they_are_written() {
     let condition = "`c````d` = 'a''''b' OR a = 'C:\\\\new' OR a = \"a\"\"\"\"b\"";
     let sql = format!("DELETE FROM `a````b` WHERE {condition}");
     let write = classify_write(Dialect::Mysql, &sql);
-    let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
+    let Ok(PreviewSource::Rows(queries)) = write.preview else { panic!("{:?}", write.preview) };
     assert_eq!(queries.count, format!("SELECT count(*) AS countersign_count FROM `a````b` WHERE {condition}"));
     let ReadBack::Rows(table) = write.read_back else { panic!("{:?}", write.read_back) };
     assert!(table.key_columns_query().contains("table_name = 'a``b'"), "{}", table.key_columns_query());
     let sql = "INSERT INTO t (a) VALUES ('C:\\\\new''''')";
     let write = classify_write(Dialect::Mysql, sql);
-    let PreviewSource::GivenRows { equal_count_query, .. } = write.preview else { panic!("{:?}", write.preview) };
+    let Ok(PreviewSource::GivenRows { equal_count, .. }) = write.preview else { panic!("{:?}", write.preview) };
     let counted = "SELECT count(*) AS countersign_count FROM t WHERE (a = 'C:\\\\new''''')";
-    assert_eq!(equal_count_query.as_deref(), Some(counted));
+    assert_eq!(equal_count.as_deref(), Some(counted));
     let sql = "DROP TABLE \"a\"\"b\"";
     let write = classify_write(Dialect::Sqlite, sql);
-    let PreviewSource::Definitions(queries) = write.preview else { panic!("{:?}", write.preview) };
-    assert!(queries[0].contains("lower(name) = 'a\"b'"), "{queries:?}");
+    let Ok(PreviewSource::Definitions(definitions)) = write.preview else { panic!("{:?}", write.preview) };
+    assert!(definitions[0].definition.contains("lower(name) = 'a\"b'"), "{definitions:?}");
 }
 
 #[test]
 fn columns_that_get_the_elements_of_a_row_have_unknown_values() {
     let assigned = |sql: &str| {
         let write = classify_write(Dialect::Postgres, sql);
-        let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
+        let Ok(PreviewSource::Rows(queries)) = write.preview else { panic!("{:?}", write.preview) };
         let values = queries.assignments.into_iter();
         values.map(|value| (value.column, value.expression, value.alias.is_some())).collect::<Vec<_>>()
     };
@@ -306,7 +306,7 @@ fn values_after_an_update_respect_the_order_of_assignments() {
         (Dialect::Postgres, [true; 5]),
         (Dialect::Sqlite, [true; 5]),
     ] {
-        let PreviewSource::Rows(queries) = preview(dialect, sql) else { panic!("{dialect:?}") };
+        let Ok(PreviewSource::Rows(queries)) = preview(dialect, sql) else { panic!("{dialect:?}") };
         let are_known: Vec<bool> = queries.assignments.iter().map(|value| value.alias.is_some()).collect();
         assert_eq!(are_known, expected, "{dialect:?}");
     }
@@ -314,14 +314,14 @@ fn values_after_an_update_respect_the_order_of_assignments() {
     for (dialect, expected) in
         [(Dialect::Mysql, [false, false]), (Dialect::Postgres, [true; 2]), (Dialect::Sqlite, [false, true])]
     {
-        let PreviewSource::Rows(queries) = preview(dialect, sql) else { panic!("{dialect:?}") };
+        let Ok(PreviewSource::Rows(queries)) = preview(dialect, sql) else { panic!("{dialect:?}") };
         let are_known: Vec<bool> = queries.assignments.iter().map(|value| value.alias.is_some()).collect();
         assert_eq!(are_known, expected, "{dialect:?}");
     }
     // The last assignment counts.
     for dialect in [Dialect::Mysql, Dialect::Sqlite] {
         let preview = preview(dialect, "UPDATE t SET a = 1, b = 2, A = 1000 WHERE id = 7");
-        assert!(matches!(preview, PreviewSource::None { .. }), "{preview:?}");
+        assert!(preview.is_err(), "{preview:?}");
     }
 }
 
@@ -335,7 +335,7 @@ fn refusals_say_what_a_query_may_do() {
     ] {
         let write = classify_write(dialect, sql);
         assert_eq!(write.reason, reason, "{sql}");
-        let PreviewSource::None { reason: shown } = write.preview else { panic!("{:?}", write.preview) };
+        let Err(shown) = write.preview else { panic!("{:?}", write.preview) };
         assert!(shown.contains(reason), "{shown}");
     }
 }
@@ -347,7 +347,7 @@ fn queries_of_sqlite_begin_with_select() {
     }
     let sql = "WITH x AS (SELECT 1 AS id) DELETE FROM t WHERE id IN (SELECT id FROM x)";
     let write = classify_write(Dialect::Sqlite, sql);
-    let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
+    let Ok(PreviewSource::Rows(queries)) = write.preview else { panic!("{:?}", write.preview) };
     assert!(
         queries.rows.starts_with("SELECT * FROM (WITH x AS (SELECT 1 AS id) SELECT t.* FROM t"),
         "{}",
@@ -370,7 +370,7 @@ fn deep_statements_are_refused_and_long_ones_parsed() {
         let update = format!("UPDATE t SET a = b WHERE {}", chain(" + ", 1900).trim_start_matches("SELECT "));
         let statements = classify(dialect, &update, 50);
         assert!(
-            matches!(&statements[0].effect, Effect::Write(write) if matches!(write.preview, PreviewSource::Rows(_)))
+            matches!(&statements[0].effect, Effect::Write(write) if matches!(write.preview, Ok(PreviewSource::Rows(_))))
         );
     }
 }

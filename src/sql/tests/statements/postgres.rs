@@ -267,7 +267,7 @@ fn texts_that_postgresql_takes_for_times_have_no_preview() {
     let server = Server::start();
     let is_previewed = |text: &str| {
         let write = classify_write(Dialect::Postgres, &format!("DELETE FROM t WHERE a = '{text}'"));
-        matches!(write.preview, PreviewSource::Rows(_))
+        matches!(write.preview, Ok(PreviewSource::Rows(_)))
     };
     let is_time = |text: &str| {
         let types = ["timestamp", "timestamp[]", "tsrange", "tsmultirange"];

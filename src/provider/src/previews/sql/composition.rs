@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{ObservedStatement, QueryAnswer, Row};
+use super::{AnsweredPreview, ObservedStatement, QueryAnswer, Row};
 use crate::previews::{
     compose::{self, ProposedCall},
     fault::Fault,
@@ -20,7 +20,8 @@ use countersign_domain::{
     text::plural,
 };
 use countersign_sql::{
-    ALIAS_PREFIX, ColumnAssignment, ConflictRule, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind,
+    ALIAS_PREFIX, ColumnAssignment, ConflictRule, Effect, ObjectDefinition, PreviewSource, RowPreview, Statement, Write,
+    WriteKind,
 };
 
 /// Follows the number of inserted rows if the statement skips those whose key already exists.
@@ -109,37 +110,42 @@ impl Composer {
         let fields = self.builder.len();
         self.builder.add_lines(&format!("$statement{index}"), &label, equal_lines(text));
         self.builder.set_format_after(fields, FieldFormat::Sql);
-        let write = match effect {
-            Effect::Read => {
+        match (effect, &observed.preview) {
+            (Effect::Read, _) => {
                 self.add_note(index, "Effect", "only reads");
-                return Ok(());
-            }
-            Effect::Unparsed { reason } => {
-                return Err(Fault::new("statement", format!("the statement cannot be parsed: {reason}")));
-            }
-            Effect::Write(write) => write,
-        };
-        let answers = observed.shown_answers(write)?;
-        for answer in answers {
-            hasher.add_part(b"rows");
-            answer.rows.iter().for_each(|row| hash_row(hasher, row));
-        }
-        match (&write.preview, answers) {
-            (PreviewSource::Rows(queries), [selected, counted, dependents @ ..])
-                if dependents.len() == usize::from(queries.dependents.is_some()) =>
-            {
-                self.add_rows(index, write, queries, selected, counted)?;
-                dependents.first().map_or(Ok(()), |dependents| self.add_dependents(index, dependents))
-            }
-            (PreviewSource::GivenRows { columns, rows, .. }, answers) => {
-                self.add_given_rows(index, write, columns, rows, answers.first())
-            }
-            (PreviewSource::Definitions(_), answers) => {
-                self.add_definitions(index, write, answers);
                 Ok(())
             }
-            (PreviewSource::None { reason }, _) => Err(Fault::new("statement", reason.clone())),
-            (PreviewSource::Rows(_), _) => Err(Fault::new("answer", "an answer is missing")),
+            (Effect::Write(write), Ok(preview)) => {
+                let dependents = match preview {
+                    PreviewSource::Rows(rows) => rows.dependents.as_ref(),
+                    PreviewSource::GivenRows { .. } | PreviewSource::Definitions(_) => None,
+                };
+                for answer in observed.state_answers().into_iter().chain(dependents) {
+                    hasher.add_part(b"rows");
+                    answer.rows.iter().for_each(|row| hash_row(hasher, row));
+                }
+                self.add_preview(index, write, preview)
+            }
+            (Effect::Write(_), Err(fault)) => Err(fault.clone()),
+            (Effect::Unparsed { reason }, _) => {
+                Err(Fault::new("statement", format!("the statement cannot be parsed: {reason}")))
+            }
+        }
+    }
+
+    fn add_preview(&mut self, index: usize, write: &Write, preview: &AnsweredPreview) -> Result<(), Fault> {
+        match preview {
+            PreviewSource::Rows(rows) => {
+                self.add_rows(index, write, rows)?;
+                rows.dependents.as_ref().map_or(Ok(()), |dependents| self.add_dependents(index, dependents))
+            }
+            PreviewSource::GivenRows { columns, rows, equal_count } => {
+                self.add_given_rows(index, write, columns, rows, equal_count.as_ref())
+            }
+            PreviewSource::Definitions(objects) => {
+                self.add_definitions(index, objects);
+                Ok(())
+            }
         }
     }
 
@@ -148,18 +154,17 @@ impl Composer {
         &mut self,
         index: usize,
         write: &Write,
-        queries: &RowQueries,
-        selected: &QueryAnswer,
-        counted: &QueryAnswer,
+        preview: &RowPreview<QueryAnswer>,
     ) -> Result<(), Fault> {
+        let RowPreview { rows: selected, count: counted, assignments, .. } = preview;
         let count = parse_count(&counted.rows)?;
         if selected.rows.len() > self.max_rows + 1 || (count == 0) != selected.rows.is_empty() {
             return Err(Fault::new("answer", "the rows and their number contradict each other"));
         }
         let shown_rows = &selected.rows[..selected.rows.len().min(self.max_rows)];
-        shown_rows.iter().try_for_each(|row| check_values(row, &queries.assignments))?;
+        shown_rows.iter().try_for_each(|row| check_values(row, assignments))?;
         let before = rows_text(shown_rows.iter().map(|row| assigned_row(row, &[])));
-        let after = rows_text(shown_rows.iter().map(|row| assigned_row(row, &queries.assignments)));
+        let after = rows_text(shown_rows.iter().map(|row| assigned_row(row, assignments)));
         let (before, after) = match write.kind {
             WriteKind::Insert => (None, Some(after)),
             WriteKind::Update => (Some(before), Some(after)),
@@ -251,9 +256,8 @@ impl Composer {
     }
 
     /// Adds the present definitions of the objects. The statement itself says what they will be.
-    fn add_definitions(&mut self, index: usize, write: &Write, answers: &[QueryAnswer]) {
-        for (n, answer) in answers.iter().enumerate() {
-            let name = write.targets.get(n).map_or("the object", String::as_str);
+    fn add_definitions(&mut self, index: usize, objects: &[ObjectDefinition<QueryAnswer>]) {
+        for (n, ObjectDefinition { name, definition: answer }) in objects.iter().enumerate() {
             let label = self.label(index, &format!("Definition of {name} now"));
             let field = format!("$definition{index}.{n}");
             let fields = self.builder.len();
@@ -435,21 +439,33 @@ mod tests {
     fn rows_after_an_earlier_write_are_those_of_now() {
         let text = "BEGIN; SELECT 1; UPDATE t SET a = 1 WHERE id = 5; DELETE FROM t WHERE a = 1";
         let answer = |rows: Value| QueryAnswer {
+            query: String::new(),
             rows: rows.as_array().unwrap().iter().cloned().map(row).collect(),
             restricted: false,
             state_key: String::new(),
         };
         let updated = json!([{"id": 5, "a": 0, "countersign_after_0": 1}]);
-        let answers = [
-            vec![],
-            vec![],
-            vec![answer(updated), answer(json!([{"n": 1}]))],
-            vec![answer(json!([])), answer(json!([{"n": 0}])), answer(json!([{"name": "u"}, {"name": "v"}]))],
+        let preview = |rows: Value, count: u64, dependents: Option<Value>| {
+            let assignment =
+                ColumnAssignment { column: "a".into(), expression: "1".into(), alias: Some("countersign_after_0".into()) };
+            Ok(PreviewSource::Rows(RowPreview {
+                rows: answer(rows),
+                count: answer(json!([{ "n": count }])),
+                dependents: dependents.map(answer),
+                assignments: vec![assignment],
+            }))
+        };
+        let fault = || Err(Fault::new("statement", "no preview"));
+        let previews = [
+            fault(),
+            fault(),
+            preview(updated, 1, None),
+            preview(json!([]), 0, Some(json!([{"name": "u"}, {"name": "v"}]))),
         ];
         let statements = countersign_sql::classify(countersign_sql::Dialect::Sqlite, text, 10);
         let mut composer = Composer::new(10, statements.len());
-        for (index, (statement, answers)) in statements.into_iter().zip(answers).enumerate() {
-            let observed = ObservedStatement { statement, answers: Ok(answers) };
+        for (index, (statement, preview)) in statements.into_iter().zip(previews).enumerate() {
+            let observed = ObservedStatement { statement, preview };
             let added = composer.add_statement(index, &observed, &mut PartHasher::new("test"));
             assert_eq!(added.is_ok(), index > 0, "only BEGIN has no preview");
         }
@@ -466,7 +482,9 @@ mod tests {
             ("INSERT OR IGNORE INTO t VALUES (1)", "\"1 row; rows whose key already exists are skipped\""),
         ] {
             let statement = countersign_sql::classify(countersign_sql::Dialect::Sqlite, text, 10).remove(0);
-            let observed = ObservedStatement { statement, answers: Ok(Vec::new()) };
+            let preview =
+                Ok(PreviewSource::GivenRows { columns: Vec::new(), rows: vec![vec!["1".into()]], equal_count: None });
+            let observed = ObservedStatement { statement, preview };
             let mut composer = Composer::new(10, 1);
             composer.add_statement(0, &observed, &mut PartHasher::new("test")).unwrap();
             let diff = serde_json::to_string(&composer.builder.finish()).unwrap();

@@ -1,6 +1,7 @@
 //! Previews of tools that run SQL: the rows that a statement changes, before and after, and definitions of objects.
 
 mod composition;
+mod observation;
 mod rows;
 mod verification;
 
@@ -13,9 +14,10 @@ use countersign_domain::{
     changes::{Operation, Preview},
     recipes::{Recipe, SqlRecipe},
 };
-use countersign_sql::{ConflictRule, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind};
+use countersign_sql::{ConflictRule, Effect, PreviewSource, RowPreview, Statement, WriteKind};
 
 pub(super) use composition::compose_statements;
+pub(super) use observation::observe_statements;
 pub(super) use rows::parse_rows;
 pub(super) use verification::{is_verifiable, verify_statements};
 
@@ -24,15 +26,13 @@ const MAX_STATEMENTS: usize = 20;
 /// Maximum tables that the target of a change names.
 const MAX_TARGETS: usize = 5;
 
-/// The kind of [`replacement_fault`].
-const REPLACEMENT_FAULT: &str = "replacement";
-
 /// A row with the names of its columns.
 pub(super) type Row = Map<String, Value>;
 
-/// The answer to one query.
+/// A query with its answer.
 #[derive(Clone, Debug)]
 pub(super) struct QueryAnswer {
+    pub query: String,
     pub rows: Vec<Row>,
     /// Set if policy does not let the proposer make the query without review.
     pub restricted: bool,
@@ -40,32 +40,31 @@ pub(super) struct QueryAnswer {
     pub state_key: String,
 }
 
-/// A statement with the answers to its queries ([`queries`]), in their order.
+/// A preview whose queries are answered.
+pub(super) type AnsweredPreview = PreviewSource<QueryAnswer>;
+
+/// A statement with the answers to the queries of its preview.
 #[derive(Clone, Debug)]
 pub(super) struct ObservedStatement {
     pub statement: Statement,
-    pub answers: Result<Vec<QueryAnswer>, Fault>,
+    /// The preview of a write, or the reason why there is none.
+    pub preview: Result<AnsweredPreview, Fault>,
 }
 
 impl ObservedStatement {
-    /// Returns the state keys by which another statement about the same rows is recognized. Leaves out that of the query for
-    /// foreign keys, which is the same for all deletions from a table.
-    fn state_keys(&self) -> impl Iterator<Item = String> {
-        let count = match &self.statement.effect {
-            Effect::Write(Write { preview: PreviewSource::Rows(_), .. }) => 2,
-            _ => usize::MAX,
-        };
-        self.answers.iter().flatten().take(count).map(|answer| answer.state_key.clone())
+    /// Returns the answers by which another statement about the same rows is recognized. The query for foreign keys is none of
+    /// them, because it is the same for all deletions from a table.
+    fn state_answers(&self) -> Vec<&QueryAnswer> {
+        match &self.preview {
+            Ok(PreviewSource::Rows(RowPreview { rows, count, .. })) => vec![rows, count],
+            Ok(PreviewSource::GivenRows { equal_count, .. }) => equal_count.iter().collect(),
+            Ok(PreviewSource::Definitions(objects)) => objects.iter().map(|object| &object.definition).collect(),
+            Err(_) => Vec::new(),
+        }
     }
 
-    /// Returns the answers that the preview of this write shows. If the query of given rows fails, there are none: it only
-    /// counts equal rows.
-    fn shown_answers(&self, write: &Write) -> Result<&[QueryAnswer], Fault> {
-        match (&self.answers, &write.preview) {
-            (Ok(answers), _) => Ok(answers.as_slice()),
-            (Err(fault), PreviewSource::GivenRows { .. }) if fault.kind != REPLACEMENT_FAULT => Ok(&[]),
-            (Err(fault), _) => Err(fault.clone()),
-        }
+    fn state_keys(&self) -> impl Iterator<Item = String> {
+        self.state_answers().into_iter().map(|answer| answer.state_key.clone())
     }
 }
 
@@ -88,37 +87,6 @@ pub(super) async fn parse_statements(
         1..=MAX_STATEMENTS => Ok(statements),
         n => Err(Fault::new("statement", format!("there are {n} statements; at most {MAX_STATEMENTS} can be shown"))),
     }
-}
-
-/// Returns the queries for the preview of a statement.
-pub(super) fn queries(statement: &Statement) -> Vec<&str> {
-    match &statement.effect {
-        Effect::Write(write) => match &write.preview {
-            PreviewSource::Rows(RowQueries { rows, count, dependents, .. }) => {
-                [rows, count].into_iter().chain(dependents).map(String::as_str).collect()
-            }
-            PreviewSource::Definitions(queries) => queries.iter().map(String::as_str).collect(),
-            PreviewSource::GivenRows { equal_count_query, .. } => equal_count_query.as_deref().into_iter().collect(),
-            PreviewSource::None { .. } => Vec::new(),
-        },
-        Effect::Read | Effect::Unparsed { .. } => Vec::new(),
-    }
-}
-
-/// Returns the query that finds the table of a statement if it may replace rows.
-pub(super) fn replacement_query(statement: &Statement) -> Option<&str> {
-    match &statement.effect {
-        Effect::Write(Write { preview: PreviewSource::None { .. }, .. }) | Effect::Read | Effect::Unparsed { .. } => {
-            None
-        }
-        Effect::Write(write) => write.replacement_query.as_deref(),
-    }
-}
-
-/// Returns the fault of a statement whose table may replace rows.
-pub(super) fn replacement_fault() -> Fault {
-    let reason = "its table may replace rows with the same key, which are not shown (ON CONFLICT REPLACE)";
-    Fault::new(REPLACEMENT_FAULT, reason)
 }
 
 /// Sets the target and the operation of the change by its statements, unless the recipe names them. They depend on the
@@ -196,26 +164,20 @@ mod tests {
     #[test]
     fn state_keys_leave_out_foreign_keys() {
         let statement = countersign_sql::classify(Dialect::Sqlite, "DELETE FROM a WHERE x = 1", 10).remove(0);
-        let answers = queries(&statement).into_iter().map(|query| QueryAnswer {
+        let answer = |key: &str| QueryAnswer {
+            query: String::new(),
             rows: Vec::new(),
             restricted: false,
-            state_key: query.to_owned(),
-        });
-        let answers = Ok(answers.collect::<Vec<_>>());
-        let keys: Vec<String> = ObservedStatement { statement, answers }.state_keys().collect();
-        assert_eq!(keys.len(), 2, "{keys:?}");
-        assert!(keys.iter().all(|key| key.contains("x = 1")), "{keys:?}");
-    }
-
-    #[test]
-    fn insertions_that_replace_rows_are_not_shown() {
-        let statement = countersign_sql::classify(Dialect::Sqlite, "INSERT INTO a VALUES (1)", 10).remove(0);
-        assert!(replacement_query(&statement).is_some());
-        let Effect::Write(write) = statement.effect.clone() else { panic!("{statement:?}") };
-        for (fault, is_shown) in [(Fault::new("answer", "no rows"), true), (replacement_fault(), false)] {
-            let observed = ObservedStatement { statement: statement.clone(), answers: Err(fault) };
-            assert_eq!(observed.shown_answers(&write).is_ok(), is_shown);
-        }
+            state_key: key.to_owned(),
+        };
+        let preview = Ok(PreviewSource::Rows(RowPreview {
+            rows: answer("rows"),
+            count: answer("count"),
+            dependents: Some(answer("dependents")),
+            assignments: Vec::new(),
+        }));
+        let keys: Vec<String> = ObservedStatement { statement, preview }.state_keys().collect();
+        assert_eq!(keys, ["rows", "count"]);
     }
 
     #[test]

@@ -19,16 +19,19 @@ use countersign_domain::{
     recipes::SqlRecipe,
 };
 use countersign_sql::{
-    ALIAS_PREFIX, ColumnAssignment, DefinitionChange, Effect, Literal, PreviewSource, ReadBack, RowQueries, TableRows,
-    Write, WriteKind, may_be_same_object,
+    ALIAS_PREFIX, ColumnAssignment, DefinitionChange, Effect, Literal, ObjectDefinition, PreviewSource, ReadBack,
+    RowPreview, TableRows, Write, WriteKind, may_be_same_object,
 };
 
 /// Returns `true` if the effect of the statement can be read back after the run.
 pub(in crate::previews) fn is_verifiable(observed: &ObservedStatement) -> bool {
-    let Effect::Write(write) = &observed.statement.effect else { return false };
-    let is_observed = observed.answers.as_ref().is_ok_and(|answers| !answers.is_empty());
-    let inserts_query_result = matches!(write.preview, PreviewSource::Rows(_)) && write.kind == WriteKind::Insert;
-    is_observed && !inserts_query_result && write.read_back != ReadBack::Nothing
+    let (Effect::Write(write), Ok(preview)) = (&observed.statement.effect, &observed.preview) else { return false };
+    match (&write.read_back, preview) {
+        (ReadBack::Rows(_), PreviewSource::Rows(_)) => write.kind != WriteKind::Insert,
+        (ReadBack::Rows(_), PreviewSource::GivenRows { equal_count, .. }) => equal_count.is_some(),
+        (ReadBack::Definitions(_), PreviewSource::Definitions(_)) => true,
+        _ => false,
+    }
 }
 
 /// Returns `true` if another of the statements may change one of the same tables.
@@ -91,7 +94,7 @@ struct WrittenRows<'a> {
     table: &'a TableRows,
     /// The columns of the table's primary key.
     keys: Vec<String>,
-    queries: &'a RowQueries,
+    preview: &'a RowPreview<QueryAnswer>,
     /// The rows before the statement, as far as the preview showed them.
     shown_rows: &'a [Row],
 }
@@ -108,46 +111,42 @@ struct Verifier<'a> {
 
 impl Verifier<'_> {
     async fn verify(&mut self, index: usize, write: &Write, observed: &ObservedStatement) -> Result<(), Fault> {
-        if !is_verifiable(observed) {
-            return Err(Fault::new("statement", "there is no way to read back what a statement did"));
-        }
-        let before = observed.answers.as_ref().map_err(Fault::clone)?;
-        match (&write.read_back, &write.preview, before.as_slice()) {
-            (ReadBack::Rows(table), PreviewSource::Rows(queries), [selected, _, ..]) => {
-                let shown_rows = &selected.rows[..selected.rows.len().min(self.sql.rows)];
+        match (&write.read_back, &observed.preview) {
+            (ReadBack::Rows(table), Ok(PreviewSource::Rows(preview))) if write.kind != WriteKind::Insert => {
+                let shown_rows = &preview.rows.rows[..preview.rows.rows.len().min(self.sql.rows)];
                 let keys = self.key_columns(table).await?;
-                let written = WrittenRows { index, write, table, keys, queries, shown_rows };
+                let written = WrittenRows { index, write, table, keys, preview, shown_rows };
                 match write.kind {
                     WriteKind::Update => self.verify_update(&written).await,
                     _ => self.verify_deletion(&written).await,
                 }
             }
-            (ReadBack::Rows(_), PreviewSource::GivenRows { rows, equal_count_query: Some(query), .. }, [counted]) => {
+            (ReadBack::Rows(_), Ok(PreviewSource::GivenRows { rows, equal_count: Some(counted), .. })) => {
                 let expected = parse_count(&counted.rows)? + rows.len() as u64;
-                let answer = self.query(query).await?;
+                let answer = self.query(&counted.query).await?;
                 let count = parse_count(&answer.rows)?;
                 let text = |count| format!("{} with these values", plural_rows(count));
                 let field = format!("$rows{index}");
                 self.add(&field, &self.table_label(index, write), (Some(&text(expected)), Some(&text(count))), &answer);
                 Ok(())
             }
-            (ReadBack::Definitions(change), PreviewSource::Definitions(queries), before) => {
-                self.verify_definitions(index, write, *change, queries, before).await
+            (ReadBack::Definitions(change), Ok(PreviewSource::Definitions(objects))) => {
+                self.verify_definitions(index, *change, objects).await
             }
-            _ => Err(Fault::new("answer", "an answer is missing")),
+            _ => Err(Fault::new("statement", "there is no way to read back what a statement did")),
         }
     }
 
     /// Compares the rows with the values that the preview showed for after the update. Values that it could not know are not
     /// compared.
     async fn verify_update(&mut self, written: &WrittenRows<'_>) -> Result<(), Fault> {
-        let &WrittenRows { index, write, table, ref keys, queries, shown_rows } = written;
+        let &WrittenRows { index, write, table, ref keys, preview, shown_rows } = written;
         if keys.is_empty() {
             return Err(missing_key_fault(write));
         }
-        let expected: Vec<Row> = shown_rows.iter().map(|row| row_after(row, &queries.assignments)).collect();
+        let expected: Vec<Row> = shown_rows.iter().map(|row| row_after(row, &preview.assignments)).collect();
         let Some(first) = expected.first() else { return Ok(()) };
-        let is_assigned = |name: &&str| find_assignment(&queries.assignments, name).is_some();
+        let is_assigned = |name: &&str| find_assignment(&preview.assignments, name).is_some();
         let assigned: Vec<&str> = first.keys().map(String::as_str).filter(is_assigned).collect();
         let answer = self.find_rows(table, &expected, keys).await?;
         let is_unclear = |row: &&Row| {
@@ -194,12 +193,12 @@ impl Verifier<'_> {
     }
 
     async fn verify_deletion(&mut self, written: &WrittenRows<'_>) -> Result<(), Fault> {
-        let &WrittenRows { index, write, table, ref keys, queries, shown_rows } = written;
+        let &WrittenRows { index, write, table, ref keys, preview, shown_rows } = written;
         if shown_rows.is_empty() {
             return Ok(());
         }
         if keys.is_empty() {
-            let remaining = self.query(&queries.count).await?;
+            let remaining = self.query(&preview.count.query).await?;
             return if parse_count(&remaining.rows)? == 0 { Ok(()) } else { Err(missing_key_fault(write)) };
         }
         let answer = self.find_rows(table, shown_rows, keys).await?;
@@ -211,13 +210,11 @@ impl Verifier<'_> {
     async fn verify_definitions(
         &mut self,
         index: usize,
-        write: &Write,
         change: DefinitionChange,
-        queries: &[String],
-        before: &[QueryAnswer],
+        objects: &[ObjectDefinition<QueryAnswer>],
     ) -> Result<(), Fault> {
-        for (n, (query, before)) in queries.iter().zip(before).enumerate() {
-            let answer = self.query(query).await?;
+        for (n, ObjectDefinition { name, definition: before }) in objects.iter().enumerate() {
+            let answer = self.query(&before.query).await?;
             if answer.rows != before.rows {
                 continue;
             }
@@ -227,7 +224,6 @@ impl Verifier<'_> {
                 DefinitionChange::Removal if !answer.rows.is_empty() => (None, Some(text.as_str())),
                 _ => return Err(Fault::new("definition", "the definition that was shown did not change")),
             };
-            let name = write.targets.get(n).map_or("the object", String::as_str);
             let label = statement_label(self.is_single, index, &format!("Definition of {name}"));
             self.add(&format!("$definition{index}.{n}"), &label, approved_and_present, &answer);
         }
@@ -359,7 +355,7 @@ mod tests {
         let shared = |text: &str| -> Vec<bool> {
             let statements: Vec<ObservedStatement> = countersign_sql::classify(Dialect::Postgres, text, 10)
                 .into_iter()
-                .map(|statement| ObservedStatement { statement, answers: Ok(Vec::new()) })
+                .map(|statement| ObservedStatement { statement, preview: Err(Fault::new("statement", "none")) })
                 .collect();
             let writes = statements.iter().filter_map(|observed| match &observed.statement.effect {
                 Effect::Write(write) => Some(write),
