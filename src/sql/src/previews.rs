@@ -30,7 +30,11 @@ const SEQUENCE_COLUMNS: [&str; 2] = ["is_called", "last_value"];
 pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, max_rows: usize) -> Write {
     let uses_aliases = statement.to_string().to_ascii_lowercase().contains(ALIAS_PREFIX);
     let conflict_rule = writes::conflict_rule(statement);
-    let changed_table = writes::changed_table(statement);
+    let (kind, tables) = writes::kind_and_tables(statement);
+    let changed_table = match tables.as_slice() {
+        [table] => Some(*table),
+        _ => None,
+    };
     let builder = PreviewBuilder { dialect, max_rows, uses_aliases, conflict_rule, changed_table };
     if let Some(objects) = definitions::defined_objects(statement) {
         let read_back = ReadBack::Definitions(DefinitionChange::for_statement(statement));
@@ -41,10 +45,9 @@ pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, m
             _ => builder.preview_definitions(&objects),
         };
         let targets = objects.into_iter().map(|object| object.name).collect();
-        let kind = WriteKind::Ddl;
-        return Write { kind, conflict_rule, targets, reason, preview, replacement_query: None, read_back };
+        return Write { kind: WriteKind::Ddl, conflict_rule, targets, reason, preview, replacement_query: None, read_back };
     }
-    let (kind, targets) = writes::kind_and_tables(statement);
+    let targets = tables.iter().map(ToString::to_string).collect();
     let preview = builder.preview(statement, &reason);
     let replacement_query = changed_table
         .filter(|_| matches!(kind, WriteKind::Insert | WriteKind::Update))

@@ -20,14 +20,10 @@ pub struct Selection {
 impl Selection {
     /// Returns the query for the rows, with these expressions and their aliases.
     pub fn rows_query(&self, max_rows: usize, values: &[(&str, &str)]) -> String {
-        let Self { with, table, alias, other_tables, limit_clause, .. } = self;
+        let Self { with, table, alias, limit_clause, .. } = self;
         let values: String = values.iter().map(|(expression, name)| format!(", {expression} AS {name}")).collect();
         // The values may use the other tables, which must then be in the FROM clause.
-        let tables = if values.is_empty() {
-            table.clone()
-        } else {
-            [std::slice::from_ref(table), other_tables].concat().join(", ")
-        };
+        let tables = if values.is_empty() { table.clone() } else { self.all_tables() };
         let condition = if values.is_empty() { self.where_clause_on_table() } else { self.where_clause() };
         let limit = max_rows + 1;
         match limit_clause {
@@ -40,8 +36,11 @@ impl Selection {
 
     /// Returns a query that computes these values for all rows of the tables.
     pub fn values_query(&self, values: &str) -> String {
-        let tables = [std::slice::from_ref(&self.table), &self.other_tables].concat().join(", ");
-        format!("{}SELECT {values} FROM {tables}", self.with)
+        format!("{}SELECT {values} FROM {}", self.with, self.all_tables())
+    }
+
+    fn all_tables(&self) -> String {
+        [std::slice::from_ref(&self.table), &self.other_tables].concat().join(", ")
     }
 
     pub fn count_query(&self) -> String {

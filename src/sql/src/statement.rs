@@ -26,6 +26,16 @@ pub enum Effect {
     },
 }
 
+impl Effect {
+    #[must_use]
+    pub const fn as_write(&self) -> Option<&Write> {
+        match self {
+            Self::Write(write) => Some(write),
+            Self::Read | Self::Unparsed { .. } => None,
+        }
+    }
+}
+
 /// A statement that changes something, or that is not known to only read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {

@@ -206,11 +206,7 @@ impl<'t> Scanner<'t> {
             }
             '\r' if rest.starts_with("\r\n") => self.skip(1),
             ' ' | '\t' | '\n' => self.take(1),
-            '_' | 'a'..='z' | 'A'..='Z' | '0'..='9' => {
-                let end = rest.find(|c| !is_name_part(c)).unwrap_or(rest.len());
-                self.take_token(end);
-            }
-            _ if is_letter_beyond_ascii(next) => {
+            _ if is_name_part(next) => {
                 let end = rest.find(|c| !is_name_part(c)).unwrap_or(rest.len());
                 self.take_token(end);
             }

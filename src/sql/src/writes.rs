@@ -18,23 +18,18 @@ pub fn inner_statement(statement: &Statement) -> (&Statement, Option<&Query>) {
     }
 }
 
-/// Returns the kind of a write, with the names of the tables that it changes.
-pub fn kind_and_tables(statement: &Statement) -> (WriteKind, Vec<String>) {
-    let name = |name: &ObjectName| name.to_string();
+/// Returns the kind of a write, with the tables that it changes.
+pub fn kind_and_tables(statement: &Statement) -> (WriteKind, Vec<&ObjectName>) {
     match inner_statement(statement).0 {
-        Statement::Insert(Insert { table: TableObject::TableName(table), .. }) => {
-            (WriteKind::Insert, vec![name(table)])
-        }
+        Statement::Insert(Insert { table: TableObject::TableName(table), .. }) => (WriteKind::Insert, vec![table]),
         Statement::Insert(_) => (WriteKind::Insert, Vec::new()),
-        Statement::Update(Update { table, .. }) => {
-            (WriteKind::Update, table_name(table).map(name).into_iter().collect())
-        }
+        Statement::Update(Update { table, .. }) => (WriteKind::Update, table_name(table).into_iter().collect()),
         Statement::Delete(Delete { tables, from, .. }) if tables.is_empty() => {
-            (WriteKind::Delete, source_tables(from).iter().filter_map(table_name).map(name).collect())
+            (WriteKind::Delete, source_tables(from).iter().filter_map(table_name).collect())
         }
-        Statement::Delete(Delete { tables, .. }) => (WriteKind::Delete, tables.iter().map(name).collect()),
+        Statement::Delete(Delete { tables, .. }) => (WriteKind::Delete, tables.iter().collect()),
         Statement::Truncate(truncate) => {
-            (WriteKind::Delete, truncate.table_names.iter().map(|target| name(&target.name)).collect())
+            (WriteKind::Delete, truncate.table_names.iter().map(|target| &target.name).collect())
         }
         // Some dialects have blocks, whose BEGIN contains other statements.
         Statement::StartTransaction { statements, .. } if statements.is_empty() => (WriteKind::Begin, Vec::new()),
@@ -53,23 +48,6 @@ pub fn conflict_rule(statement: &Statement) -> ConflictRule {
         Insert { on: Some(_), .. } => ConflictRule::Update,
         Insert { ignore: true, .. } | Insert { or: Some(SqliteOnConflict::Ignore), .. } => ConflictRule::Keep,
         _ => ConflictRule::Refuse,
-    }
-}
-
-/// Returns the name of the only table that a statement changes.
-pub fn changed_table(statement: &Statement) -> Option<&ObjectName> {
-    match inner_statement(statement).0 {
-        Statement::Insert(Insert { table: TableObject::TableName(table), .. }) => Some(table),
-        Statement::Update(Update { table, .. }) => table_name(table),
-        Statement::Delete(Delete { tables, from, .. }) if tables.is_empty() => match source_tables(from) {
-            [table] => table_name(table),
-            _ => None,
-        },
-        Statement::Truncate(truncate) => match truncate.table_names.as_slice() {
-            [target] => Some(&target.name),
-            _ => None,
-        },
-        _ => None,
     }
 }
 

@@ -77,11 +77,8 @@ impl Case {
     }
 
     fn writes(&self) -> impl Iterator<Item = Write> {
-        let effects = classify(self.dialect, &self.sql, 50).into_iter().map(|statement| statement.effect);
-        effects.filter_map(|effect| match effect {
-            Effect::Write(write) => Some(write),
-            _ => None,
-        })
+        let statements = classify(self.dialect, &self.sql, 50).into_iter();
+        statements.filter_map(|statement| statement.effect.as_write().cloned())
     }
 }
 

@@ -339,7 +339,7 @@ fn check_values(row: &Row, assignments: &[ColumnAssignment]) -> Result<(), Fault
 }
 
 /// Returns the columns of a row that belong to the table.
-fn own_columns(row: &Row) -> impl Iterator<Item = (&String, &Value)> {
+pub(super) fn own_columns(row: &Row) -> impl Iterator<Item = (&String, &Value)> {
     row.iter().filter(|(name, _)| !name.starts_with(ALIAS_PREFIX))
 }
 

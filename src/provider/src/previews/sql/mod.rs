@@ -14,7 +14,7 @@ use countersign_domain::{
     changes::{Operation, Preview},
     recipes::{Recipe, SqlRecipe},
 };
-use countersign_sql::{ConflictRule, Effect, PreviewSource, RowPreview, Statement, WriteKind};
+use countersign_sql::{ConflictRule, PreviewSource, RowPreview, Statement, WriteKind};
 
 pub(super) use composition::compose_statements;
 pub(super) use observation::observe_statements;
@@ -93,17 +93,13 @@ pub(super) async fn parse_statements(
 /// arguments only, which the proposer knows. The key of the target stays that of the server, because a trigger or a foreign
 /// key may change other tables than the statement names.
 pub(super) fn apply_statement_labels(recipe: &Recipe, statements: &[Statement], preview: &mut Preview) {
-    let writes = statements.iter().map(|statement| match &statement.effect {
-        Effect::Write(write) => Some(write),
-        Effect::Read | Effect::Unparsed { .. } => None,
-    });
-    let writes: Vec<_> = writes.collect();
     if recipe.operation.is_none() {
         let mut operations = statements.iter().map(operation_of);
         let first = operations.next().unwrap_or(Operation::Call);
         preview.operation = if operations.all(|operation| operation == first) { first } else { Operation::Call };
     }
-    let mut targets: Vec<&str> = writes.iter().flatten().flat_map(|write| &write.targets).map(String::as_str).collect();
+    let writes = statements.iter().filter_map(|statement| statement.effect.as_write());
+    let mut targets: Vec<&str> = writes.flat_map(|write| &write.targets).map(String::as_str).collect();
     let mut seen = HashSet::new();
     targets.retain(|target| seen.insert(*target));
     if recipe.target.is_none() && (1..=MAX_TARGETS).contains(&targets.len()) {
@@ -114,7 +110,7 @@ pub(super) fn apply_statement_labels(recipe: &Recipe, statements: &[Statement], 
 
 /// Returns what a statement does to its target. A statement that begins with a comment counts as a call if it defines something.
 fn operation_of(statement: &Statement) -> Operation {
-    let Effect::Write(write) = &statement.effect else { return Operation::Call };
+    let Some(write) = statement.effect.as_write() else { return Operation::Call };
     let first_word = || statement.text.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
     match write.kind {
         // It may also change existing rows.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{
     ObservedStatement, QueryAnswer, Row,
     composition::{
-        add_row_diff, definition_text, find_assignment, parse_count, plural_rows, rows_text, statement_label,
+        add_row_diff, definition_text, find_assignment, own_columns, parse_count, plural_rows, rows_text, statement_label,
     },
 };
 use crate::previews::{
@@ -19,13 +19,13 @@ use countersign_domain::{
     recipes::SqlRecipe,
 };
 use countersign_sql::{
-    ALIAS_PREFIX, ColumnAssignment, DefinitionChange, Effect, Literal, ObjectDefinition, PreviewSource, ReadBack,
+    ColumnAssignment, DefinitionChange, Effect, Literal, ObjectDefinition, PreviewSource, ReadBack,
     RowPreview, TableRows, Write, WriteKind, may_be_same_object,
 };
 
 /// Returns `true` if the effect of the statement can be read back after the run.
 pub(in crate::previews) fn is_verifiable(observed: &ObservedStatement) -> bool {
-    let (Effect::Write(write), Ok(preview)) = (&observed.statement.effect, &observed.preview) else { return false };
+    let (Some(write), Ok(preview)) = (observed.statement.effect.as_write(), &observed.preview) else { return false };
     match (&write.read_back, preview) {
         (ReadBack::Rows(_), PreviewSource::Rows(_)) => write.kind != WriteKind::Insert,
         (ReadBack::Rows(_), PreviewSource::GivenRows { equal_count, .. }) => equal_count.is_some(),
@@ -36,14 +36,10 @@ pub(in crate::previews) fn is_verifiable(observed: &ObservedStatement) -> bool {
 
 /// Returns `true` if another of the statements may change one of the same tables.
 fn has_shared_target(write: &Write, statements: &[ObservedStatement]) -> bool {
-    let has_common_target = |observed: &&ObservedStatement| match &observed.statement.effect {
-        Effect::Write(other) => {
-            other.targets.iter().any(|target| write.targets.iter().any(|own| may_be_same_object(own, target)))
-        }
-        Effect::Read | Effect::Unparsed { .. } => false,
-    };
+    let writes = statements.iter().filter_map(|observed| observed.statement.effect.as_write());
+    let is_own = |target: &String| write.targets.iter().any(|own| may_be_same_object(own, target));
     // The write itself is one of the statements.
-    statements.iter().filter(has_common_target).count() > 1
+    writes.filter(|other| other.targets.iter().any(is_own)).count() > 1
 }
 
 /// Compares what the statements changed with what was approved.
@@ -289,8 +285,7 @@ fn missing_key_fault(write: &Write) -> Fault {
 
 /// Returns the values of a row after an update, without those that the preview does not know.
 fn row_after(row: &Row, assigned: &[ColumnAssignment]) -> Row {
-    let columns = row.iter().filter(|(name, _)| !name.starts_with(ALIAS_PREFIX));
-    columns
+    own_columns(row)
         .filter_map(|(name, value)| {
             let value = match find_assignment(assigned, name) {
                 None => value,
@@ -357,10 +352,7 @@ mod tests {
                 .into_iter()
                 .map(|statement| ObservedStatement { statement, preview: Err(Fault::new("statement", "none")) })
                 .collect();
-            let writes = statements.iter().filter_map(|observed| match &observed.statement.effect {
-                Effect::Write(write) => Some(write),
-                _ => None,
-            });
+            let writes = statements.iter().filter_map(|observed| observed.statement.effect.as_write());
             writes.map(|write| has_shared_target(write, &statements)).collect()
         };
         assert_eq!(shared("UPDATE t SET a = 1; DELETE FROM u; UPDATE t SET a = 2"), [true, false, true]);
