@@ -57,6 +57,7 @@ impl StateBefore {
 }
 
 /// A value that a recipe has read.
+#[derive(Default)]
 pub struct Observation {
     pub label: String,
     /// `None` if the target does not exist.
@@ -68,20 +69,6 @@ pub struct Observation {
     pub element: Option<cel::Value>,
     /// See [`PreviewNote::state_keys`]. `None` if the value was not read, or the selection of its parts depends on the arguments.
     pub state_key: Option<String>,
-}
-
-impl Observation {
-    /// Creates the observation of a target that does not exist yet.
-    pub const fn missing() -> Self {
-        Self {
-            label: String::new(),
-            value: None,
-            display_format: DisplayFormat::Text,
-            restricted: false,
-            element: None,
-            state_key: None,
-        }
-    }
 }
 
 /// All values that a recipe has read.

@@ -37,7 +37,7 @@ use countersign_runtime::background;
 
 /// Time limit for all calls of one preview. It is shorter than the limits of a proposal and a recheck, so that the
 /// timeout can be shown.
-pub(super) const MAX_PREVIEW_TIME: Duration = Duration::from_secs(8);
+const MAX_PREVIEW_TIME: Duration = Duration::from_secs(8);
 /// Maximum calls of one preview at the same time.
 const MAX_CONCURRENT_READS: usize = 8;
 
@@ -66,9 +66,12 @@ impl<'a> RecipeRunner<'a> {
         recipe: &Recipe,
         tool: &str,
         raw_arguments: &RawValue,
-        arguments_preview: Preview,
+        mut arguments_preview: Preview,
     ) -> ComputedPreview {
-        let mut computed = self.run_recipe(recipe, tool, raw_arguments, arguments_preview).await;
+        let mut computed = match self.run_recipe(recipe, tool, raw_arguments, &mut arguments_preview).await {
+            Ok((preview, before)) => ComputedPreview { preview, transient_error: None, before },
+            Err(fault) => compose::preview_of_failure(arguments_preview, fault),
+        };
         computed.preview.note.restricted = self.restricted.load(Ordering::Relaxed);
         computed.preview.note.tried = Some(recipe.tried_text());
         computed.preview.note.tool_operation =
@@ -81,47 +84,31 @@ impl<'a> RecipeRunner<'a> {
         recipe: &Recipe,
         tool: &str,
         raw_arguments: &RawValue,
-        mut arguments_preview: Preview,
-    ) -> ComputedPreview {
+        arguments_preview: &mut Preview,
+    ) -> Result<(Preview, Option<StateBefore>), Fault> {
         let text = raw_arguments.get().to_owned();
-        let arguments = match run_blocking(move || expressions::parse_arguments(&text)).await {
-            Ok(arguments) => arguments,
-            Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
-        };
-        apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
-        let selected = match select_alternative(recipe, &arguments) {
-            Ok(selected) => selected,
-            Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
-        };
+        let arguments = run_blocking(move || expressions::parse_arguments(&text)).await?;
+        apply_recipe_labels(recipe, &arguments, arguments_preview);
+        let selected = select_alternative(recipe, &arguments)?;
         let SelectedAlternative { position: alternative, recipe, .. } = selected;
-        apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
+        apply_recipe_labels(recipe, &arguments, arguments_preview);
         if let Some(sql) = &recipe.sql {
             return self.run_sql(&selected, sql, tool, raw_arguments, &arguments, arguments_preview).await;
         }
+        let fallback = arguments_preview.clone();
         if recipe.has_no_method() {
-            return ComputedPreview { preview: arguments_preview, transient_error: None, before: None };
+            return Ok((fallback, None));
         }
-        let observations =
-            tokio::time::timeout(MAX_PREVIEW_TIME, self.observe(recipe, tool, raw_arguments, &arguments)).await;
-        let observations = match observations {
-            Ok(Ok(observations)) => observations,
-            Ok(Err(fault)) => return compose::preview_of_failure(arguments_preview, fault),
-            Err(_) => {
-                return compose::preview_of_failure(arguments_preview, Fault::timed_out(MAX_PREVIEW_TIME.as_secs()));
-            }
-        };
+        let observations = finish_in_time(self.observe(recipe, tool, raw_arguments, &arguments)).await?;
         let values = observations.before.iter().map(|observation| observation.value.clone()).collect();
-        let before = Some(StateBefore { alternative, values, statements: Vec::new() });
-        let (recipe, text, fallback) = (recipe.clone(), raw_arguments.get().to_owned(), arguments_preview.clone());
+        let before = StateBefore { alternative, values, statements: Vec::new() };
+        let (recipe, text) = (recipe.clone(), raw_arguments.get().to_owned());
         let conditions: Vec<Condition> = selected.conditions.into_iter().cloned().collect();
         let compose = move || {
             let call = ProposedCall { text: &text, arguments: &arguments, arguments_preview: &fallback };
             compose::compose(&recipe, &conditions.iter().collect::<Vec<_>>(), call, observations)
         };
-        match run_blocking(compose).await {
-            Ok(preview) => ComputedPreview { preview, transient_error: None, before },
-            Err(fault) => compose::preview_of_failure(arguments_preview, fault),
-        }
+        Ok((run_blocking(compose).await?, Some(before)))
     }
 
     /// Shows what the SQL statements of the call change.
@@ -132,26 +119,19 @@ impl<'a> RecipeRunner<'a> {
         tool: &str,
         raw_arguments: &RawValue,
         arguments: &cel::Value,
-        mut arguments_preview: Preview,
-    ) -> ComputedPreview {
+        arguments_preview: &mut Preview,
+    ) -> Result<(Preview, Option<StateBefore>), Fault> {
         let recipe = selected.recipe;
-        let observed = async {
+        let statements = finish_in_time(async {
             let statements = sql::parse_statements(sql, &self.tool_title(tool), arguments).await?;
-            sql::apply_statement_labels(recipe, &statements, &mut arguments_preview);
+            sql::apply_statement_labels(recipe, &statements, arguments_preview);
             sql::observe_statements(self, sql, statements, arguments).await
-        };
-        let observed = tokio::time::timeout(MAX_PREVIEW_TIME, observed).await;
-        let observed = observed.unwrap_or_else(|_| Err(Fault::timed_out(MAX_PREVIEW_TIME.as_secs())));
-        let may_confirm = self.may_confirm(recipe, tool, raw_arguments);
-        let composed = observed.and_then(|statements| {
-            let call = ProposedCall { text: raw_arguments.get(), arguments, arguments_preview: &arguments_preview };
-            let preview = sql::compose_statements(recipe, sql, may_confirm, &selected.conditions, call, &statements)?;
-            Ok((preview, StateBefore { alternative: selected.position, values: Vec::new(), statements }))
         });
-        match composed {
-            Ok((preview, before)) => ComputedPreview { preview, transient_error: None, before: Some(before) },
-            Err(fault) => compose::preview_of_failure(arguments_preview, fault),
-        }
+        let statements = statements.await?;
+        let may_confirm = self.may_confirm(recipe, tool, raw_arguments);
+        let call = ProposedCall { text: raw_arguments.get(), arguments, arguments_preview };
+        let preview = sql::compose_statements(recipe, sql, may_confirm, &selected.conditions, call, &statements)?;
+        Ok((preview, Some(StateBefore { alternative: selected.position, values: Vec::new(), statements })))
     }
 
     fn tool_title(&self, tool: &str) -> String {
@@ -229,7 +209,8 @@ impl<'a> RecipeRunner<'a> {
             }
         }
         if observations.dry_run.is_none() && recipe.before.is_none() && recipe.after.is_some() {
-            observations.before = vec![Observation::missing()];
+            // The target does not exist yet.
+            observations.before = vec![Observation::default()];
         }
         for read in &recipe.reads {
             observations.reads.extend(self.read_each(read, arguments).await?);
@@ -402,6 +383,12 @@ impl<'a> RecipeRunner<'a> {
 
 fn raw_json(text: String) -> Result<Box<RawValue>, Fault> {
     RawValue::from_string(text).map_err(|_| Fault::new("arguments", "the arguments of a call could not be written"))
+}
+
+/// Awaits the calls of a preview or a verification, within the time limit.
+pub(super) async fn finish_in_time<T>(work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    let result = tokio::time::timeout(MAX_PREVIEW_TIME, work).await;
+    result.unwrap_or_else(|_| Err(Fault::timed_out(MAX_PREVIEW_TIME.as_secs())))
 }
 
 /// Runs the work on a thread for blocking tasks, off the threads that serve connections.

@@ -13,7 +13,7 @@ use super::{
     dry_run::is_dry_run,
     expressions,
     fault::{Fault, redacted_line},
-    recipe_runner::{MAX_PREVIEW_TIME, RecipeRunner, run_blocking},
+    recipe_runner::{RecipeRunner, finish_in_time, run_blocking},
     sql,
 };
 use crate::{CallContext, PresentValues, Provider, ProviderDirectory};
@@ -81,11 +81,6 @@ fn recipe_of_preview<'a>(recipe: &'a Recipe, state: Option<&StateBefore>) -> Opt
         Some(state) => alternatives.get(state.alternative).copied(),
         None => (alternatives.len() == 1 && std::ptr::eq(alternatives[0], recipe)).then_some(recipe),
     }
-}
-
-async fn finish_in_time<T>(work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
-    let result = tokio::time::timeout(MAX_PREVIEW_TIME, work).await;
-    result.unwrap_or_else(|_| Err(Fault::timed_out(MAX_PREVIEW_TIME.as_secs())))
 }
 
 /// Compares the present values of a module with those of the approved diff.
