@@ -4,9 +4,11 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use countersign_domain::changes::Claimant;
 use countersign_runtime::background;
 use countersign_store::{Nodes, StoreError, nodes::Node, webhooks::Deliveries};
 
@@ -21,20 +23,21 @@ pub(super) struct RemovedWebhookCleanup {
     pub nodes: Arc<dyn Nodes>,
     /// Held while the set of webhooks changes.
     pub replace_lock: Arc<tokio::sync::Mutex<()>>,
+    /// The names of all configured webhooks.
+    pub names: Arc<Mutex<Vec<String>>>,
 }
 
 impl RemovedWebhookCleanup {
     /// Cleans up once whenever this node becomes the leader. Waits as long as a node that was alive within the last
-    /// day has another configuration or version, which may be newer. `names` returns the names of the configured
-    /// webhooks.
-    pub async fn run(self, names: impl Fn() -> Vec<String>, shutdown: CancellationToken) {
+    /// day has another configuration or version, which may be newer.
+    pub async fn run(self, shutdown: CancellationToken) {
         let mut is_clean = false;
         loop {
             if !self.nodes.is_leader() {
                 is_clean = false;
             } else if !is_clean {
                 let _guard = self.replace_lock.lock().await;
-                match self.clean_up(names()).await {
+                match self.clean_up().await {
                     Ok(has_cleaned_up) => is_clean = has_cleaned_up,
                     Err(error) => tracing::warn!(%error, "removed webhooks could not be deleted; retrying"),
                 }
@@ -46,17 +49,27 @@ impl RemovedWebhookCleanup {
         }
     }
 
-    /// Deletes all webhooks except the named ones. Returns `false` if the nodes do not agree yet.
-    async fn clean_up(&self, names: Vec<String>) -> Result<bool, StoreError> {
+    /// Deletes all webhooks that are not configured. Returns `false` if the nodes do not agree yet.
+    async fn clean_up(&self) -> Result<bool, StoreError> {
         // Read before the check, so that the deletion fails if another node becomes the leader in between.
         let claimant = self.nodes.claimant();
         if !nodes_agree(&self.nodes.list().await?, self.nodes.now()) {
             return Ok(false);
         }
-        let store = claimant.map_or_else(|| Arc::clone(&self.store), |claimant| self.store.for_leader(&claimant));
-        let retained = background::spawn_blocking(move || store.retain_only(&names)).await;
-        retained.unwrap_or(Err(StoreError::Closed)).map(|()| true)
+        let names = self.names.lock().clone();
+        delete_others(store_of_leader(&self.store, claimant.as_ref()), names).await.map(|()| true)
     }
+}
+
+/// Deletes all webhooks except the named ones.
+pub(super) async fn delete_others(store: Arc<dyn Deliveries>, names: Vec<String>) -> Result<(), StoreError> {
+    let retained = background::spawn_blocking(move || store.retain_only(&names)).await;
+    retained.unwrap_or(Err(StoreError::Closed))
+}
+
+/// Returns the handle by which the leader writes. A single node has no claimant, and needs no other handle.
+pub(super) fn store_of_leader(store: &Arc<dyn Deliveries>, claimant: Option<&Claimant>) -> Arc<dyn Deliveries> {
+    claimant.map_or_else(|| Arc::clone(store), |claimant| store.for_leader(claimant))
 }
 
 /// Returns `true` if all live and recent nodes report the same configuration and version.
@@ -122,9 +135,10 @@ mod tests {
             store: Arc::clone(&store),
             nodes: Arc::clone(&nodes) as _,
             replace_lock: Arc::default(),
+            names: Arc::new(Mutex::new(vec!["stays".to_owned()])),
         };
         tokio::time::pause();
-        actix::spawn(cleanup.run(|| vec!["stays".to_owned()], CancellationToken::new()));
+        actix::spawn(cleanup.run(CancellationToken::new()));
         wait_for_several_checks().await;
         assert_eq!(pending_count("goes"), 1, "the node is not the leader");
         // The other configuration may be newer: that of a live node, of a crashed leader, or of a node that reports none yet.

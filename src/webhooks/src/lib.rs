@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
 use self::{
-    cleanup::RemovedWebhookCleanup,
+    cleanup::{RemovedWebhookCleanup, delete_others, store_of_leader},
     worker::{Command, Worker},
 };
 use countersign_config::{WebhookConfig, WebhooksConfig};
@@ -164,15 +164,14 @@ impl Webhooks {
         // One of several nodes may have an older configuration, so the cleanup task deletes webhooks once it is the leader.
         let deleting_store = context.nodes.claimant().is_none().then(|| Arc::clone(&context.store));
         self.replace(configured, deleting_store).await?;
-        let names = Arc::clone(&self.names);
         let cleanup = RemovedWebhookCleanup {
             store: Arc::clone(&context.store),
             nodes: Arc::clone(&context.nodes),
             replace_lock: Arc::clone(&self.replace_lock),
+            names: Arc::clone(&self.names),
         };
-        let names = move || names.lock().clone();
         let shutdown = shutdown.clone();
-        context.thread.spawn_fn(move || drop(background::spawn(cleanup.run(names, shutdown))));
+        context.thread.spawn_fn(move || drop(background::spawn(cleanup.run(shutdown))));
         Ok(())
     }
 
@@ -187,10 +186,7 @@ impl Webhooks {
         // Read before the check, so that the deletion fails if another node becomes the leader in between.
         let claimant = context.nodes.claimant();
         // A node with an older configuration must not delete webhooks of another node.
-        let deleting_store = context.nodes.is_leader().then(|| match &claimant {
-            Some(claimant) => context.store.for_leader(claimant),
-            None => Arc::clone(&context.store),
-        });
+        let deleting_store = context.nodes.is_leader().then(|| store_of_leader(&context.store, claimant.as_ref()));
         match self.replace(configured, deleting_store).await {
             // The new leader deletes removed webhooks.
             Err(StoreError::HandedOver) => Ok(()),
@@ -213,16 +209,16 @@ impl Webhooks {
         stop_all(&stopped).await;
         let names: Vec<String> = configured.entries().into_iter().map(|(name, _)| name.to_owned()).collect();
         self.names.lock().clone_from(&names);
-        let retained = background::spawn_blocking(move || {
-            deleting_store.map_or(Ok(()), |deleting_store| deleting_store.retain_only(&names))
-        })
-        .await;
+        let deleted = match deleting_store {
+            Some(store) => delete_others(store, names).await,
+            None => Ok(()),
+        };
         let now = configured.enabled.iter().map(|webhook| {
             let worker = unchanged.iter().find(|running| *running.config == *webhook);
             worker.map_or_else(|| Arc::new(context.start_worker(webhook, &self.feed)), Arc::clone)
         });
         *self.running.lock() = now.collect();
-        retained.unwrap_or(Err(StoreError::Closed))
+        deleted
     }
 
     /// Stops sending, and waits for the answers to deliveries in flight, so that a later sender does not overtake

@@ -24,6 +24,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     WebhookStatus,
+    cleanup::store_of_leader,
     event_filter::{EventFilter, event_facts},
     lanes::Lanes,
     send::{AttemptOutcome, DeliveryId, DeliverySender, FailedAttempt},
@@ -104,9 +105,7 @@ impl Worker {
         let test_sender = DeliverySender::for_any_node(Arc::clone(&self.nodes));
         let unfenced_store = Arc::clone(&self.store);
         while let Some(claimant) = self.wait_until_leader(&test_sender).await {
-            self.store = claimant
-                .as_ref()
-                .map_or_else(|| Arc::clone(&unfenced_store), |claimant| unfenced_store.for_leader(claimant));
+            self.store = store_of_leader(&unfenced_store, claimant.as_ref());
             let _ = self.serve(&sender, &test_sender).await;
             self.store = Arc::clone(&unfenced_store);
             if self.stop.is_cancelled() || claimant.is_none() {
