@@ -41,11 +41,11 @@ impl DefinitionChange {
 }
 
 /// A value with which a column is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Literal<'a> {
     Null,
     Boolean(bool),
-    Number(&'a str),
+    Number(String),
     Text(&'a str),
 }
 
@@ -83,7 +83,7 @@ impl TableRows {
             let column = dialect.quote_name(column);
             match value {
                 Literal::Null => format!("{column} IS NULL"),
-                value => format!("{column} = {}", literal_text(*dialect, *value)),
+                value => format!("{column} = {}", literal_text(*dialect, value)),
             }
         };
         let all = |values: &Vec<_>| format!("({})", values.iter().map(condition).collect::<Vec<_>>().join(" AND "));
@@ -95,12 +95,13 @@ impl TableRows {
 }
 
 /// Formats a literal. PostgreSQL converts a number in quotes to the type of the column with which it is compared.
-fn literal_text(dialect: Dialect, value: Literal<'_>) -> String {
+fn literal_text(dialect: Dialect, value: &Literal<'_>) -> String {
     match value {
         Literal::Null => "NULL".to_owned(),
         Literal::Boolean(value) => value.to_string().to_uppercase(),
-        Literal::Number(number) if dialect != Dialect::Postgres => number.to_owned(),
-        Literal::Number(text) | Literal::Text(text) => dialect.literal(text),
+        Literal::Number(number) if dialect != Dialect::Postgres => number.clone(),
+        Literal::Number(number) => dialect.literal(number),
+        Literal::Text(text) => dialect.literal(text),
     }
 }
 
@@ -222,12 +223,12 @@ pub fn given_row_condition(dialect: Dialect, columns: &[String], row: &[Expr]) -
 /// Returns the comparison of a column with a literal.
 fn compare_with_literal(dialect: Dialect, value: &Expr) -> Option<String> {
     let is_whole = |number: &str| number.bytes().all(|byte| byte.is_ascii_digit());
-    let equals = |value| Some(format!("= {}", literal_text(dialect, value)));
+    let equals = |value: &Literal<'_>| Some(format!("= {}", literal_text(dialect, value)));
     match value {
         Expr::Value(value) => match &value.value {
             Value::Null => Some("IS NULL".to_owned()),
-            Value::Boolean(value) => equals(Literal::Boolean(*value)),
-            Value::Number(number, false) if is_whole(number) => equals(Literal::Number(number)),
+            Value::Boolean(value) => equals(&Literal::Boolean(*value)),
+            Value::Number(number, false) if is_whole(number) => equals(&Literal::Number(number.clone())),
             // It keeps its quotes, so that it means the same as in the statement.
             Value::SingleQuotedString(_) => Some(format!("= {value}")),
             _ => None,

@@ -228,7 +228,7 @@ fn rows_are_found_again_by_their_primary_key() {
         table
     };
     let values = vec![
-        ("id", Literal::Number("7")),
+        ("id", Literal::Number("7".to_owned())),
         ("Name", Literal::Text("it's")),
         ("note", Literal::Null),
         ("on", Literal::Boolean(true)),
@@ -236,7 +236,7 @@ fn rows_are_found_again_by_their_primary_key() {
     let update = table(Dialect::Postgres, "WITH x AS (SELECT 1) UPDATE s.Things SET a = 1 FROM x WHERE id = 7");
     assert!(update.key_columns_query().contains(r#"to_regclass('"s"."things"')"#), "{}", update.key_columns_query());
     assert_eq!(
-        update.rows_query(&[values.clone(), vec![("id", Literal::Number("8"))]]).unwrap(),
+        update.rows_query(&[values.clone(), vec![("id", Literal::Number("8".to_owned()))]]).unwrap(),
         r#"SELECT * FROM s.Things WHERE ("id" = '7' AND "Name" = 'it''s' AND "note" IS NULL AND "on" = TRUE) OR ("id" = '8')"#
     );
     let doctors = table(Dialect::Postgres, "UPDATE ÄRZTE SET a = 1");

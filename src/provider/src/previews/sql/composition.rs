@@ -2,11 +2,16 @@
 
 use serde_json::Value;
 
-use super::{AnsweredPreview, ObservedStatement, QueryAnswer, Row};
+use super::{
+    AnsweredPreview, ObservedStatement, QueryAnswer, Row,
+    row_values::{
+        add_row_diff, assigned_row, check_values, definition_text, names_in, parse_count, plural_rows, rows_text,
+    },
+    statement_label,
+};
 use crate::previews::{
     compose::{self, ProposedCall},
     fault::Fault,
-    formats::format_of_content,
     labels,
 };
 use countersign_domain::{
@@ -20,8 +25,7 @@ use countersign_domain::{
     text::plural,
 };
 use countersign_sql::{
-    ALIAS_PREFIX, ColumnAssignment, ConflictRule, Effect, ObjectDefinition, PreviewSource, RowPreview, Statement, Write,
-    WriteKind,
+    ConflictRule, Effect, ObjectDefinition, PreviewSource, RowPreview, Statement, Write, WriteKind,
 };
 
 /// Follows the number of inserted rows if the statement skips those whose key already exists.
@@ -201,9 +205,8 @@ impl Composer {
 
     /// Adds a note with the tables whose rows foreign keys may delete or change with the shown ones.
     fn add_dependents(&mut self, index: usize, answer: &QueryAnswer) -> Result<(), Fault> {
-        let names = answer.rows.iter().map(|row| row.values().next().and_then(Value::as_str));
-        let names: Option<Vec<&str>> = names.collect();
-        let names = names.ok_or_else(|| Fault::new("answer", "the answer has no names of tables"))?;
+        let names =
+            names_in(&answer.rows).ok_or_else(|| Fault::new("answer", "the answer has no names of tables"))?;
         if names.is_empty() {
             return Ok(());
         }
@@ -264,8 +267,7 @@ impl Composer {
             if answer.rows.is_empty() {
                 self.builder.add_lines(&field, &label, [(LineOp::Note, "(does not exist)".into())]);
             } else {
-                let text: String = answer.rows.iter().map(|row| format!("{}\n", definition_text(row))).collect();
-                self.builder.add_lines(&field, &label, equal_lines(&text));
+                self.builder.add_lines(&field, &label, equal_lines(&definition_text(&answer.rows)));
             }
             if answer.restricted {
                 self.builder.restrict_after(fields);
@@ -285,15 +287,6 @@ impl Composer {
     }
 }
 
-/// Returns a label with the number of the statement if there are several.
-pub(super) fn statement_label(is_single: bool, index: usize, title: &str) -> String {
-    if is_single { title.to_owned() } else { format!("{}. {title}", index + 1) }
-}
-
-pub(super) fn plural_rows(count: u64) -> String {
-    plural(usize::try_from(count).unwrap_or(usize::MAX), "row")
-}
-
 fn equal_lines(text: &str) -> impl Iterator<Item = (LineOp, std::borrow::Cow<'_, str>)> {
     text_lines(text).map(|line| (LineOp::Equal, line.into()))
 }
@@ -305,134 +298,15 @@ fn hash_row(hasher: &mut PartHasher, row: &Row) {
     }
 }
 
-/// Returns the number in the only row of a count, which some servers give as text.
-pub(super) fn parse_count(rows: &[Row]) -> Result<u64, Fault> {
-    let number = match rows {
-        [row] if row.len() == 1 => row.values().next(),
-        _ => None,
-    };
-    let count = match number {
-        Some(Value::Number(number)) => number.as_u64(),
-        Some(Value::String(text)) => text.parse().ok(),
-        _ => None,
-    };
-    count.ok_or_else(|| Fault::new("answer", "the number of rows is not a number"))
-}
-
-/// Checks that a row has all assigned values that the query selects, and shows the columns that get them.
-///
-/// # Errors
-/// Fails if the row lacks one of them.
-fn check_values(row: &Row, assignments: &[ColumnAssignment]) -> Result<(), Fault> {
-    let is_missing = |value: &&ColumnAssignment| value.alias.as_ref().is_some_and(|alias| !row.contains_key(alias));
-    if let Some(value) = assignments.iter().find(is_missing) {
-        return Err(Fault::new("answer", format!("the answer has no value for {}", value.column)));
-    }
-    // Some columns are not among all columns of a table, such as `rowid` in SQLite.
-    let is_hidden = |value: &&ColumnAssignment| {
-        !own_columns(row).any(|(name, _)| find_assignment(std::slice::from_ref(*value), name).is_some())
-    };
-    match assignments.iter().find(is_hidden) {
-        Some(value) => Err(Fault::new("answer", format!("the answer has no column {}", value.column))),
-        None => Ok(()),
-    }
-}
-
-/// Returns the columns of a row that belong to the table.
-pub(super) fn own_columns(row: &Row) -> impl Iterator<Item = (&String, &Value)> {
-    row.iter().filter(|(name, _)| !name.starts_with(ALIAS_PREFIX))
-}
-
-/// Returns the columns of a row, with the assigned values in place of the present ones.
-fn assigned_row(row: &Row, assignments: &[ColumnAssignment]) -> Row {
-    let columns = own_columns(row).map(|(name, value)| {
-        let assigned = match find_assignment(assignments, name) {
-            None => value.clone(),
-            Some(ColumnAssignment { alias: Some(alias), .. }) => row[alias].clone(),
-            Some(ColumnAssignment { expression, .. }) => format!("({expression})").into(),
-        };
-        // A server may give one number as text and the other as a number.
-        let is_same = value_text(&assigned) == value_text(value);
-        (name.clone(), if is_same { value.clone() } else { assigned })
-    });
-    columns.collect()
-}
-
-/// Returns rows as a JSON array with a row in each line, which reviewers see as a table.
-pub(super) fn rows_text(rows: impl IntoIterator<Item = Row>) -> String {
-    let rows: Vec<String> = rows.into_iter().map(|row| Value::Object(row).to_string()).collect();
-    format!("[\n{}\n]\n", rows.join(",\n"))
-}
-
-/// Adds a field with the rows before and after, unless both are the same.
-pub(super) fn add_row_diff(
-    builder: &mut DiffBuilder,
-    field: &str,
-    label: &str,
-    before: Option<&str>,
-    after: Option<&str>,
-) {
-    let fields = builder.len();
-    builder.add(field, label, before, after);
-    if let Some(text) = after.or(before) {
-        builder.set_format_after(fields, format_of_content(text));
-    }
-}
-
-/// Returns the assignment to the column.
-pub(super) fn find_assignment<'a>(assignments: &'a [ColumnAssignment], column: &str) -> Option<&'a ColumnAssignment> {
-    assignments.iter().find(|assignment| assignment.column.eq_ignore_ascii_case(column))
-}
-
-/// Returns a value as text, which is the same for a number and for its text.
-fn value_text(value: &Value) -> String {
-    match value {
-        Value::String(text) if text.parse::<f64>().is_ok() => text.clone(),
-        other => other.to_string(),
-    }
-}
-
-/// Returns a row of a definition: names and texts, without the names of the columns. The column `number` only orders the rows.
-pub(super) fn definition_text(row: &Row) -> String {
-    let texts =
-        row.iter().filter(|(name, value)| *name != "number" && !value.is_null()).map(|(_, value)| match value {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        });
-    texts.collect::<Vec<_>>().join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use countersign_sql::ColumnAssignment;
     use serde_json::json;
 
     fn row(value: Value) -> Row {
         let Value::Object(row) = value else { panic!("{value}") };
         row
-    }
-
-    #[test]
-    fn row_shows_assigned_values_in_place_of_present_ones() {
-        let assigned = |column: &str, expression: &str, alias: Option<&str>| ColumnAssignment {
-            column: column.into(),
-            expression: expression.into(),
-            alias: alias.map(str::to_owned),
-        };
-        let values =
-            [assigned("Balance", "balance + 1", Some("countersign_after_0")), assigned("n", "nextval('s')", None)];
-        let mut row = row(json!({"id": 1, "balance": "5", "n": null, "owner": "a, b", "countersign_after_0": 6}));
-        let present = json!({"id": 1, "balance": "5", "n": null, "owner": "a, b"});
-        assert_eq!(Value::Object(assigned_row(&row, &[])), present);
-        check_values(&row, &values).unwrap();
-        let after = json!({"id": 1, "balance": 6, "n": "(nextval('s'))", "owner": "a, b"});
-        assert_eq!(Value::Object(assigned_row(&row, &values)), after);
-        let same = [assigned("balance", "5", Some("countersign_after_1"))];
-        row.insert("countersign_after_1".into(), 5.into());
-        assert_eq!(Value::Object(assigned_row(&row, &same)), present);
-        let unknown = [assigned("balance", "SELECT x, y", None), assigned("owner", "SELECT x, y", None)];
-        let after = json!({"id": 1, "balance": "(SELECT x, y)", "n": null, "owner": "(SELECT x, y)"});
-        assert_eq!(Value::Object(assigned_row(&row, &unknown)), after);
     }
 
     #[test]
@@ -489,23 +363,6 @@ mod tests {
             composer.add_statement(0, &observed, &mut PartHasher::new("test")).unwrap();
             let diff = serde_json::to_string(&composer.builder.finish()).unwrap();
             assert!(diff.contains(note), "{diff}");
-        }
-    }
-
-    #[test]
-    fn nonsense_answers_are_refused() {
-        for rows in
-            [json!([]), json!([{"n": -1}]), json!([{"n": "x"}]), json!([{"n": 1, "m": 2}]), json!([{"n": 1}, {"n": 2}])]
-        {
-            let rows: Vec<Row> = rows.as_array().unwrap().iter().cloned().map(row).collect();
-            assert!(parse_count(&rows).is_err(), "{rows:?}");
-        }
-        assert_eq!(parse_count(&[row(json!({"n": "12"}))]).unwrap(), 12);
-        let value = ColumnAssignment { column: "a".into(), expression: "1".into(), alias: Some("x".into()) };
-        let check = |answer| check_values(&row(answer), std::slice::from_ref(&value));
-        assert!(check(json!({"A": 1, "x": 1})).is_ok());
-        for answer in [json!({"a": 1}), json!({"id": 1, "x": 1}), json!({"x": 1})] {
-            assert!(check(answer.clone()).is_err(), "{answer}");
         }
     }
 }

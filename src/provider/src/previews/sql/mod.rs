@@ -1,8 +1,9 @@
 //! Previews of tools that run SQL: the rows that a statement changes, before and after, and definitions of objects.
 
+mod answers;
 mod composition;
 mod observation;
-mod rows;
+mod row_values;
 mod verification;
 
 use std::collections::HashSet;
@@ -16,9 +17,9 @@ use countersign_domain::{
 };
 use countersign_sql::{ConflictRule, PreviewSource, RowPreview, Statement, WriteKind};
 
+pub(super) use answers::parse_rows;
 pub(super) use composition::compose_statements;
 pub(super) use observation::observe_statements;
-pub(super) use rows::parse_rows;
 pub(super) use verification::{is_verifiable, verify_statements};
 
 /// Maximum statements of one call that are shown.
@@ -87,6 +88,11 @@ pub(super) async fn parse_statements(
         1..=MAX_STATEMENTS => Ok(statements),
         n => Err(Fault::new("statement", format!("there are {n} statements; at most {MAX_STATEMENTS} can be shown"))),
     }
+}
+
+/// Returns a label with the number of the statement if there are several.
+fn statement_label(is_single: bool, index: usize, title: &str) -> String {
+    if is_single { title.to_owned() } else { format!("{}. {title}", index + 1) }
 }
 
 /// Sets the target and the operation of the change by its statements, unless the recipe names them. They depend on the

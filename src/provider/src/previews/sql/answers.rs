@@ -96,43 +96,48 @@ impl PythonReader<'_> {
         let depth = depth.checked_sub(1)?;
         self.rest = self.rest.trim_start();
         match self.rest.chars().next()? {
-            '[' => self.read_list('[', ']', depth),
-            '(' => self.read_list('(', ')', depth),
+            '[' => self.read_list(['[', ']'], depth),
+            '(' => self.read_list(['(', ')'], depth),
             '{' => self.read_dict(depth),
             '\'' | '"' => self.read_text().map(Value::String),
             _ => self.read_word(depth),
         }
     }
 
-    fn read_list(&mut self, opening: char, closing: char, depth: usize) -> Option<Value> {
-        let mut elements = Vec::new();
+    /// Reads the elements between two brackets, which commas separate.
+    fn read_elements(
+        &mut self,
+        [opening, closing]: [char; 2],
+        mut read_element: impl FnMut(&mut Self) -> Option<()>,
+    ) -> Option<()> {
         if !self.take(opening) {
             return None;
         }
         while !self.take(closing) {
-            elements.push(self.read(depth)?);
+            read_element(self)?;
             if !self.take(',') {
-                return self.take(closing).then_some(Value::Array(elements));
+                return self.take(closing).then_some(());
             }
         }
+        Some(())
+    }
+
+    fn read_list(&mut self, brackets: [char; 2], depth: usize) -> Option<Value> {
+        let mut elements = Vec::new();
+        self.read_elements(brackets, |reader| {
+            elements.push(reader.read(depth)?);
+            Some(())
+        })?;
         Some(Value::Array(elements))
     }
 
     fn read_dict(&mut self, depth: usize) -> Option<Value> {
         let mut members = Map::new();
-        if !self.take('{') {
-            return None;
-        }
-        while !self.take('}') {
-            self.rest = self.rest.trim_start();
-            let key = self.read_text()?;
-            if !self.take(':') || members.insert(key, self.read(depth)?).is_some() {
-                return None;
-            }
-            if !self.take(',') {
-                return self.take('}').then_some(Value::Object(members));
-            }
-        }
+        self.read_elements(['{', '}'], |reader| {
+            reader.rest = reader.rest.trim_start();
+            let key = reader.read_text()?;
+            (reader.take(':') && members.insert(key, reader.read(depth)?).is_none()).then_some(())
+        })?;
         Some(Value::Object(members))
     }
 
@@ -193,16 +198,10 @@ impl PythonReader<'_> {
 
     /// Skips the arguments of a call, some of which may be named.
     fn read_arguments(&mut self, depth: usize) -> Option<()> {
-        if !self.take('(') {
-            return None;
-        }
-        while !self.take(')') {
-            self.read(depth)?;
-            if !self.take('=') && !self.take(',') {
-                return self.take(')').then_some(());
-            }
-        }
-        Some(())
+        self.read_elements(['(', ')'], |reader| {
+            reader.read(depth)?;
+            if reader.take('=') { reader.read(depth).map(|_| ()) } else { Some(()) }
+        })
     }
 }
 
