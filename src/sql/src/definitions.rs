@@ -32,10 +32,6 @@ impl<'a> SchemaObject<'a> {
         Self { kind, name: name.to_string(), parts: name.0.iter().map(ObjectNamePart::as_ident).collect() }
     }
 
-    fn from_ident(kind: ObjectKind, name: &'a Ident) -> Self {
-        Self { kind, name: name.to_string(), parts: Some(vec![name]) }
-    }
-
     /// Returns the query for the definition of the object, or `None` if it is not shown.
     pub fn definition_query(&self, dialect: Dialect) -> Option<String> {
         let (schema, object) = match *self.parts.as_deref()? {
@@ -181,7 +177,9 @@ pub fn defined_objects(statement: &Statement) -> Option<Vec<SchemaObject<'_>>> {
         Statement::CreateSchema { schema_name: SchemaName::Simple(name), .. }
         | Statement::CreateType { name, .. }
         | Statement::Comment { object_name: name, .. } => one(Unknown, name),
-        Statement::CreateExtension(extension) => Some(vec![SchemaObject::from_ident(Unknown, &extension.name)]),
+        Statement::CreateExtension(extension) => {
+            Some(vec![SchemaObject { kind: Unknown, name: extension.name.to_string(), parts: None }])
+        }
         Statement::CreateSchema { .. }
         | Statement::CreateDatabase { .. }
         | Statement::CreateRole(_)

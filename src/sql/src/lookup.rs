@@ -1,7 +1,7 @@
 //! Queries about the tables and objects of a statement: those that read back its effect after it ran, such as its changed rows
 //! by their primary key, and those that find what it reaches besides the rows that it names.
 
-use sqlparser::ast::{Expr, Ident, ObjectName, ObjectNamePart, Statement, UnaryOperator, Value};
+use sqlparser::ast::{Ident, ObjectName, ObjectNamePart, Statement};
 
 use crate::{
     Dialect,
@@ -95,7 +95,7 @@ impl TableRows {
 }
 
 /// Formats a literal. PostgreSQL converts a number in quotes to the type of the column with which it is compared.
-fn literal_text(dialect: Dialect, value: &Literal<'_>) -> String {
+pub fn literal_text(dialect: Dialect, value: &Literal<'_>) -> String {
     match value {
         Literal::Null => "NULL".to_owned(),
         Literal::Boolean(value) => value.to_string().to_uppercase(),
@@ -207,33 +207,4 @@ pub fn replacement_query(dialect: Dialect, name: &ObjectName) -> Option<String> 
          AND lower(sql) LIKE '%conflict%replace%'"
     );
     reads::is_single_read(dialect, &query).then_some(query)
-}
-
-/// Returns the condition for rows with the values of this given row. Only literals are compared, and no fractions, which a
-/// column may round. Returns `None` if nothing can be compared, or if the row and the columns differ in number.
-pub fn given_row_condition(dialect: Dialect, columns: &[String], row: &[Expr]) -> Option<String> {
-    let conditions: Vec<String> = columns
-        .iter()
-        .zip(row)
-        .filter_map(|(column, value)| Some(format!("{column} {}", compare_with_literal(dialect, value)?)))
-        .collect();
-    (columns.len() == row.len() && !conditions.is_empty()).then(|| format!("({})", conditions.join(" AND ")))
-}
-
-/// Returns the comparison of a column with a literal.
-fn compare_with_literal(dialect: Dialect, value: &Expr) -> Option<String> {
-    let is_whole = |number: &str| number.bytes().all(|byte| byte.is_ascii_digit());
-    let equals = |value: &Literal<'_>| Some(format!("= {}", literal_text(dialect, value)));
-    match value {
-        Expr::Value(value) => match &value.value {
-            Value::Null => Some("IS NULL".to_owned()),
-            Value::Boolean(value) => equals(&Literal::Boolean(*value)),
-            Value::Number(number, false) if is_whole(number) => equals(&Literal::Number(number.clone())),
-            // It keeps its quotes, so that it means the same as in the statement.
-            Value::SingleQuotedString(_) => Some(format!("= {value}")),
-            _ => None,
-        },
-        Expr::UnaryOp { op: UnaryOperator::Plus, expr } => compare_with_literal(dialect, expr),
-        _ => None,
-    }
 }

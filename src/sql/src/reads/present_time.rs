@@ -93,39 +93,23 @@ fn find_compared_time(dialect: Dialect, condition: &mut Expr) -> Option<&mut Exp
 
 /// Returns `true` for a column, for its value as a time, and for a time at a fixed distance from it.
 fn is_time_of_row(dialect: Dialect, expression: &Expr) -> bool {
-    match expression {
-        Expr::Nested(inner) => is_time_of_row(dialect, inner),
-        Expr::BinaryOp { left, op: BinaryOperator::Plus | BinaryOperator::Minus, right } => {
-            is_time_of_row(dialect, left) && is_duration(dialect, right)
-        }
-        Expr::Cast { expr, data_type, .. } => {
-            dialect == Dialect::Postgres && is_time(data_type) && is_time_of_row(dialect, expr)
-        }
-        Expr::Function(_) => plain_call(expression).is_some_and(|(name, arguments)| {
-            match (dialect, name.as_str(), arguments.as_slice()) {
+    is_time_from(dialect, expression, |origin| {
+        is_column(dialect, origin)
+            || plain_call(origin).is_some_and(|(name, arguments)| match (dialect, name.as_str(), arguments.as_slice()) {
                 (Dialect::Sqlite, "date" | "datetime" | "julianday" | "unixepoch", [column, modifiers @ ..]) => {
                     is_column(dialect, column) && modifiers.iter().all(|modifier| is_literal(modifier))
                 }
-                (Dialect::Postgres | Dialect::Mysql, "date", [column]) => is_column(dialect, column),
+                (Dialect::Postgres | Dialect::Mysql, "date", [time]) => is_time_of_row(dialect, time),
                 _ => false,
-            }
-        }),
-        _ => is_column(dialect, expression),
-    }
+            })
+    })
 }
 
 /// Returns `true` for the present time, and for a time at a fixed distance from it. Both only grow.
 fn is_present_time(dialect: Dialect, expression: &Expr) -> bool {
-    match expression {
-        Expr::Nested(inner) => is_present_time(dialect, inner),
-        Expr::BinaryOp { left, op: BinaryOperator::Plus | BinaryOperator::Minus, right } => {
-            is_present_time(dialect, left) && is_duration(dialect, right)
-        }
+    is_time_from(dialect, expression, |origin| match origin {
         Expr::AtTimeZone { timestamp, time_zone } => is_present_time(dialect, timestamp) && is_literal(time_zone),
-        Expr::Cast { expr, data_type, .. } => {
-            dialect == Dialect::Postgres && is_time(data_type) && is_present_time(dialect, expr)
-        }
-        _ => plain_call(expression).is_some_and(|(name, arguments)| {
+        _ => plain_call(origin).is_some_and(|(name, arguments)| {
             match (dialect, name.as_str(), arguments.as_slice()) {
                 (_, "current_date" | "current_timestamp", [])
                 | (Dialect::Postgres | Dialect::Mysql, "localtimestamp" | "now", [])
@@ -145,6 +129,23 @@ fn is_present_time(dialect: Dialect, expression: &Expr) -> bool {
                 _ => false,
             }
         }),
+    })
+}
+
+/// Returns `true` for an origin, for its value as a time, and for a time at a fixed distance from it.
+fn is_time_from(dialect: Dialect, expression: &Expr, is_origin: impl Fn(&Expr) -> bool) -> bool {
+    let mut expression = expression;
+    loop {
+        expression = match expression {
+            Expr::Nested(inner) => inner,
+            Expr::BinaryOp { left, op: BinaryOperator::Plus | BinaryOperator::Minus, right }
+                if is_duration(dialect, right) =>
+            {
+                left
+            }
+            Expr::Cast { expr, data_type, .. } if dialect == Dialect::Postgres && is_time(data_type) => expr,
+            origin => return is_origin(origin),
+        };
     }
 }
 
