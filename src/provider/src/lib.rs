@@ -39,7 +39,7 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations, arguments::canonical_text_hash};
 
 /// A tool as its provider defines it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ToolDef {
     pub name: String,
     pub title: String,

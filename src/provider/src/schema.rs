@@ -36,10 +36,7 @@ impl ToolDef {
             input_schema: input_schema::<A>(),
             output_schema: Some(output_schema::<R>()),
             annotations,
-            self_service: false,
-            long_running: false,
-            read_only_when: None,
-            raw: None,
+            ..Self::default()
         }
     }
 }

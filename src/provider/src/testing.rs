@@ -395,14 +395,8 @@ pub fn tool(name: &str, properties: &Value) -> ToolDef {
     ToolDef {
         name: name.into(),
         title: name.into(),
-        description: String::new(),
         input_schema: json!({ "type": "object", "properties": properties }),
-        output_schema: None,
-        annotations: ToolAnnotations::default(),
-        self_service: false,
-        long_running: false,
-        read_only_when: None,
-        raw: None,
+        ..ToolDef::default()
     }
 }
 

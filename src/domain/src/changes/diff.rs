@@ -153,9 +153,9 @@ impl DiffBuilder {
         full
     }
 
-    /// Marks all fields but the first `fields` ones as showing live state that the proposer could not read.
-    pub fn restrict_after(&mut self, fields: usize) {
-        self.diff.fields.iter_mut().skip(fields).for_each(|field| field.restricted = true);
+    /// Marks all fields but the first `fields` ones, if they show live state that the proposer could not read.
+    pub fn restrict_after(&mut self, fields: usize, is_restricted: bool) {
+        self.diff.fields.iter_mut().skip(fields).for_each(|field| field.restricted |= is_restricted);
     }
 
     /// Sets the format of all fields but the first `fields` ones.

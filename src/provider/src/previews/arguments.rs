@@ -240,12 +240,9 @@ mod tests {
             title: "Write".into(),
             description: "Writes a file.".into(),
             input_schema: serde_json::json!({"properties": {"path": {"title": "Path"}}}),
-            output_schema: None,
-            annotations: countersign_protocol::annotations::ToolAnnotations::default(),
-            self_service: false,
             long_running: true,
-            read_only_when: None,
             raw: Some(std::sync::Arc::from(RawValue::from_string(r#"{"name":"fs__write"}"#.into()).unwrap())),
+            ..ToolDef::default()
         }
     }
 

@@ -189,7 +189,7 @@ impl ComparisonWriter<'_> {
         if self.format == DisplayFormat::Yaml {
             self.builder.set_format_after(fields, FieldFormat::Yaml);
         }
-        self.restrict_after(fields);
+        self.builder.restrict_after(fields, self.restricted);
     }
 
     /// Adds the name of a record that keeps it, because the arguments often have only an id.
@@ -205,13 +205,6 @@ impl ComparisonWriter<'_> {
     fn add_note(&mut self, field: &str, label: &str, note: &str) {
         let fields = self.builder.len();
         self.builder.add_lines(field, label, [(LineOp::Note, note.into())]);
-        self.restrict_after(fields);
-    }
-
-    /// Marks all fields but the first `fields` ones, if they may show what the proposer may not read.
-    fn restrict_after(&mut self, fields: usize) {
-        if self.restricted {
-            self.builder.restrict_after(fields);
-        }
+        self.builder.restrict_after(fields, self.restricted);
     }
 }

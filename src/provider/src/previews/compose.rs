@@ -153,7 +153,7 @@ pub fn compose(
         hasher.add_part(b"failed").add_part(fault.kind.as_bytes());
         let fields = builder.len();
         builder.add_lines("$note", "The dry run", [(LineOp::Note, fault.reason.into())]);
-        builder.restrict_after(fields);
+        builder.restrict_after(fields, true);
     }
     for (n, observation) in reads.into_iter().enumerate() {
         add_observation(&mut builder, &format!("{READ_FIELD_PREFIX}{}", n + 1), observation);
@@ -242,9 +242,7 @@ fn add_observation(builder: &mut DiffBuilder, field: &str, observation: Observat
             builder.add_lines(field, &observation.label, unified_diff::parse_lines(text))
         }
     }
-    if observation.restricted {
-        builder.restrict_after(fields);
-    }
+    builder.restrict_after(fields, observation.restricted);
 }
 
 #[cfg(test)]

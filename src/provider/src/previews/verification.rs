@@ -66,11 +66,8 @@ pub fn read_back<'a>(
     let expectation = Expectation::from_recipe(recipe, before)?;
     Some(Box::pin(async move {
         let runner = RecipeRunner::new(directory, provider, context);
-        let compared = expectation.compare(&runner, change, result);
-        match finish_in_time(compared).await {
-            Ok(diff) => Verification::from_diff(diff),
-            Err(fault) => Verification::unreadable(fault.reason),
-        }
+        let compared = finish_in_time(expectation.compare(&runner, change, result)).await;
+        compared.map_or_else(|fault| Verification::unreadable(fault.reason), Verification::from_diff)
     }))
 }
 
@@ -95,9 +92,7 @@ fn compare_fields(approved: &Diff, present: &PresentValues) -> Verification {
         compared += 1;
         let fields = builder.len();
         builder.add(&field.field, &field.label, field.after.as_deref(), value.as_deref());
-        if field.restricted {
-            builder.restrict_after(fields);
-        }
+        builder.restrict_after(fields, field.restricted);
     }
     if compared == 0 {
         return Verification::unreadable("nothing of it can be compared");

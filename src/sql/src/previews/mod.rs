@@ -10,8 +10,8 @@ use sqlparser::ast::{
 };
 
 use crate::{
-    ALIAS_PREFIX, ColumnAssignment, ConflictRule, Dialect, ObjectDefinition, PreviewSource, RowPreview, Write, WriteKind,
-    definitions,
+    ALIAS_PREFIX, ColumnAssignment, ConflictRule, Dialect, ObjectDefinition, PreviewSource, RowPreview, Write,
+    WriteKind, definitions,
     lookup::{self, DefinitionChange, ReadBack, TableRows},
     names::{exact_name, unquote},
     reads::{self, Reason, UsedNames},
@@ -43,7 +43,15 @@ pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, m
             _ => builder.preview_definitions(&objects),
         };
         let targets = objects.into_iter().map(|object| object.name).collect();
-        return Write { kind: WriteKind::Ddl, conflict_rule, targets, reason, preview, replacement_query: None, read_back };
+        return Write {
+            kind: WriteKind::Ddl,
+            conflict_rule,
+            targets,
+            reason,
+            preview,
+            replacement_query: None,
+            read_back,
+        };
     }
     let targets = tables.iter().map(ToString::to_string).collect();
     let preview = builder.preview(statement, &reason);
@@ -192,9 +200,7 @@ impl PreviewBuilder<'_> {
         let (mut values, mut assigned) = (Vec::new(), BTreeSet::new());
         for assignment in assignments {
             let value = assignment.value.to_string();
-            if reads_other_rows
-                && (is_default(&value) || !self.is_read(&selection.values_query(&value)))
-            {
+            if reads_other_rows && (is_default(&value) || !self.is_read(&selection.values_query(&value))) {
                 return Err("a value that it assigns may change something, and its condition may then find other rows"
                     .to_owned());
             }

@@ -4,8 +4,8 @@ use sqlparser::ast::{
     AccessExpr, BinaryOperator, CaseWhen, DataType, Distinct, Expr, Function, FunctionArg, FunctionArgExpr,
     FunctionArgumentClause, FunctionArguments, GroupByExpr, GroupByWithModifier, Ident, InTarget, LimitClause,
     NamedWindowDefinition, NamedWindowExpr, ObjectName, ObjectNamePart, OrderBy, OrderByExpr, OrderByKind, OrderBySort,
-    SelectItem, SelectItemQualifiedWildcardKind, Subscript, TypedString, UnaryOperator, Value, WildcardAdditionalOptions,
-    WindowFrameBound, WindowSpec, WindowType,
+    SelectItem, SelectItemQualifiedWildcardKind, Subscript, TypedString, UnaryOperator, Value,
+    WildcardAdditionalOptions, WindowFrameBound, WindowSpec, WindowType,
 };
 
 use super::{Check, QueryChecker, values::is_literal};

@@ -95,12 +95,14 @@ fn find_compared_time(dialect: Dialect, condition: &mut Expr) -> Option<&mut Exp
 fn is_time_of_row(dialect: Dialect, expression: &Expr) -> bool {
     is_time_from(dialect, expression, |origin| {
         is_column(dialect, origin)
-            || plain_call(origin).is_some_and(|(name, arguments)| match (dialect, name.as_str(), arguments.as_slice()) {
-                (Dialect::Sqlite, "date" | "datetime" | "julianday" | "unixepoch", [column, modifiers @ ..]) => {
-                    is_column(dialect, column) && modifiers.iter().all(|modifier| is_literal(modifier))
+            || plain_call(origin).is_some_and(|(name, arguments)| {
+                match (dialect, name.as_str(), arguments.as_slice()) {
+                    (Dialect::Sqlite, "date" | "datetime" | "julianday" | "unixepoch", [column, modifiers @ ..]) => {
+                        is_column(dialect, column) && modifiers.iter().all(|modifier| is_literal(modifier))
+                    }
+                    (Dialect::Postgres | Dialect::Mysql, "date", [time]) => is_time_of_row(dialect, time),
+                    _ => false,
                 }
-                (Dialect::Postgres | Dialect::Mysql, "date", [time]) => is_time_of_row(dialect, time),
-                _ => false,
             })
     })
 }
@@ -109,25 +111,23 @@ fn is_time_of_row(dialect: Dialect, expression: &Expr) -> bool {
 fn is_present_time(dialect: Dialect, expression: &Expr) -> bool {
     is_time_from(dialect, expression, |origin| match origin {
         Expr::AtTimeZone { timestamp, time_zone } => is_present_time(dialect, timestamp) && is_literal(time_zone),
-        _ => plain_call(origin).is_some_and(|(name, arguments)| {
-            match (dialect, name.as_str(), arguments.as_slice()) {
-                (_, "current_date" | "current_timestamp", [])
-                | (Dialect::Postgres | Dialect::Mysql, "localtimestamp" | "now", [])
-                | (Dialect::Mysql, "curdate", []) => true,
-                (Dialect::Postgres | Dialect::Mysql, "current_timestamp" | "localtimestamp" | "now", [precision]) => {
-                    is_literal(precision)
-                }
-                (Dialect::Postgres | Dialect::Mysql, "date", [time]) => is_present_time(dialect, time),
-                (Dialect::Postgres, "date_trunc", [unit, time, zone @ ..]) => {
-                    is_literal(unit) && is_present_time(dialect, time) && zone.iter().all(|zone| is_literal(zone))
-                }
-                (Dialect::Mysql, "date_add" | "date_sub", [time, duration]) => {
-                    is_present_time(dialect, time) && is_duration(dialect, duration)
-                }
-                (Dialect::Sqlite, "date" | "datetime" | "julianday" | "unixepoch", time) => is_now(time),
-                (Dialect::Sqlite, "strftime", [format, time @ ..]) => has_growing_text(format) && is_now(time),
-                _ => false,
+        _ => plain_call(origin).is_some_and(|(name, arguments)| match (dialect, name.as_str(), arguments.as_slice()) {
+            (_, "current_date" | "current_timestamp", [])
+            | (Dialect::Postgres | Dialect::Mysql, "localtimestamp" | "now", [])
+            | (Dialect::Mysql, "curdate", []) => true,
+            (Dialect::Postgres | Dialect::Mysql, "current_timestamp" | "localtimestamp" | "now", [precision]) => {
+                is_literal(precision)
             }
+            (Dialect::Postgres | Dialect::Mysql, "date", [time]) => is_present_time(dialect, time),
+            (Dialect::Postgres, "date_trunc", [unit, time, zone @ ..]) => {
+                is_literal(unit) && is_present_time(dialect, time) && zone.iter().all(|zone| is_literal(zone))
+            }
+            (Dialect::Mysql, "date_add" | "date_sub", [time, duration]) => {
+                is_present_time(dialect, time) && is_duration(dialect, duration)
+            }
+            (Dialect::Sqlite, "date" | "datetime" | "julianday" | "unixepoch", time) => is_now(time),
+            (Dialect::Sqlite, "strftime", [format, time @ ..]) => has_growing_text(format) && is_now(time),
+            _ => false,
         }),
     })
 }

@@ -3,9 +3,7 @@
 //! The data alone may decide which rows a query finds. A statement that could read the time, its session, its own text or its
 //! locks could show a reviewer other rows than it changes.
 
-use sqlparser::ast::{
-    DataType, Expr, FunctionArg, Ident, ObjectName, SelectItem, SetExpr, TableAlias, Value,
-};
+use sqlparser::ast::{DataType, Expr, FunctionArg, Ident, ObjectName, SelectItem, SetExpr, TableAlias, Value};
 
 use super::{
     Check, UsedNames, last_part,

@@ -1,8 +1,8 @@
 //! Tables, functions and other sources of rows in a query.
 
 use sqlparser::ast::{
-    FunctionArg, Ident, Join, JoinConstraint, JoinOperator, ObjectName, ObjectNamePart, TableAlias, TableFactor, TableFunctionArgs,
-    TableWithJoins,
+    FunctionArg, Ident, Join, JoinConstraint, JoinOperator, ObjectName, ObjectNamePart, TableAlias, TableFactor,
+    TableFunctionArgs, TableWithJoins,
 };
 
 use super::{Check, QueryChecker, is_read_without_value, last_part, pragma_reason, values::argument_value};

@@ -64,7 +64,11 @@ fn conditions_that_depend_on_more_than_data_have_no_preview() {
         (Dialect::Postgres, r#"placed <@ '[n"o"\w,)'::tsrange"#, "is not known to depend on the data alone"),
         (Dialect::Postgres, "placed < '{today\"on}'", "today"),
         (Dialect::Postgres, r#"placed < '{"on": "today"}'"#, "today"),
-        (Dialect::Postgres, r#"placed = ANY ('{"on\"t\oday"}'::timestamp[])"#, "is not known to depend on the data alone"),
+        (
+            Dialect::Postgres,
+            r#"placed = ANY ('{"on\"t\oday"}'::timestamp[])"#,
+            "is not known to depend on the data alone",
+        ),
         (Dialect::Postgres, r#"during @> '["on""to"day,]'"#, "is not known to depend on the data alone"),
         (Dialect::Postgres, r#"during @> '["today", "tomorrow"]'"#, "today"),
         (Dialect::Postgres, r#"during @> '[{"on":"today"},{"on":"tomorrow"}]'"#, "today"),
@@ -143,7 +147,10 @@ fn conditions_that_depend_on_the_data_alone_are_previewed() {
         (Dialect::Postgres, "ctid NOT IN (SELECT min(ctid) FROM t GROUP BY lower(owner))"),
         (Dialect::Postgres, "data->>'a' = 'b' AND date_trunc('month', placed) = '2026-01-01'"),
         (Dialect::Postgres, "owner ILIKE '%today%' AND status = 'Call back tomorrow' AND bucket = 'today'::text"),
-        (Dialect::Postgres, r#"data = '{"note": "now", "tags": ["today"]}' AND data->'a' = '["call today", "today: x"]'"#),
+        (
+            Dialect::Postgres,
+            r#"data = '{"note": "now", "tags": ["today"]}' AND data->'a' = '["call today", "today: x"]'"#,
+        ),
         (Dialect::Postgres, r#"tags = '{"call today",snow}' AND data @> '{ "when" : {"on": "today"} }'"#),
         (
             Dialect::Postgres,
@@ -348,14 +355,34 @@ fn inserted_texts_are_previewed_beside_functions_for_times() {
         (Dialect::Postgres, "SELECT id, upper(owner) FROM ev WHERE placed::date = '2026-01-02'", true),
         (Dialect::Sqlite, "SELECT id, upper(owner) FROM ev WHERE date(placed) = '2026-01-02'", true),
         (Dialect::Sqlite, "SELECT id, upper(owner) AS name FROM ev WHERE date(placed) = '2026-01-02'", true),
-        (Dialect::Sqlite, "SELECT date(placed) AS day, count(*) FROM ev WHERE date(placed) < '2026-01-02' GROUP BY day", true),
-        (Dialect::Sqlite, "WITH x AS (SELECT id, round(total) AS n FROM ev) SELECT * FROM x WHERE date(placed) < '2026-01-02'", true),
+        (
+            Dialect::Sqlite,
+            "SELECT date(placed) AS day, count(*) FROM ev WHERE date(placed) < '2026-01-02' GROUP BY day",
+            true,
+        ),
+        (
+            Dialect::Sqlite,
+            "WITH x AS (SELECT id, round(total) AS n FROM ev) SELECT * FROM x WHERE date(placed) < '2026-01-02'",
+            true,
+        ),
         // SQLite lets a condition use an alias.
         (Dialect::Sqlite, "SELECT lower('NOW') AS name, id FROM ev WHERE date(name) = '2026-01-02'", false),
         (Dialect::Sqlite, "SELECT lower('NOW') AS Name, id FROM ev WHERE date(\"name\") = '2026-01-02'", false),
-        (Dialect::Sqlite, "SELECT lower('NOW') AS a, id FROM ev WHERE EXISTS (SELECT a AS b WHERE date(b) = '2026-01-02')", false),
-        (Dialect::Sqlite, "WITH x AS (SELECT lower('NOW') AS a) SELECT id, 1 FROM ev, x WHERE date(x.a) = '2026-01-02'", false),
-        (Dialect::Sqlite, "SELECT id, a FROM (SELECT id, lower('NOW') AS a FROM ev) WHERE date(a) = '2026-01-02'", false),
+        (
+            Dialect::Sqlite,
+            "SELECT lower('NOW') AS a, id FROM ev WHERE EXISTS (SELECT a AS b WHERE date(b) = '2026-01-02')",
+            false,
+        ),
+        (
+            Dialect::Sqlite,
+            "WITH x AS (SELECT lower('NOW') AS a) SELECT id, 1 FROM ev, x WHERE date(x.a) = '2026-01-02'",
+            false,
+        ),
+        (
+            Dialect::Sqlite,
+            "SELECT id, a FROM (SELECT id, lower('NOW') AS a FROM ev) WHERE date(a) = '2026-01-02'",
+            false,
+        ),
     ] {
         for columns in ["", " (id, name)"] {
             let write = classify_write(dialect, &format!("INSERT INTO arch{columns} {source}"));

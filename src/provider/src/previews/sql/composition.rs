@@ -24,9 +24,7 @@ use countersign_domain::{
     recipes::{NamedArguments, Recipe, SqlRecipe},
     text::plural,
 };
-use countersign_sql::{
-    ConflictRule, Effect, ObjectDefinition, PreviewSource, RowPreview, Statement, Write, WriteKind,
-};
+use countersign_sql::{ConflictRule, Effect, ObjectDefinition, PreviewSource, RowPreview, Statement, Write, WriteKind};
 
 /// Follows the number of inserted rows if the statement skips those whose key already exists.
 const SKIPPED_ROWS_NOTE: &str = "; rows whose key already exists are skipped";
@@ -154,12 +152,7 @@ impl Composer {
     }
 
     /// Adds the rows in the database: before and after an update, before a deletion, after an insertion.
-    fn add_rows(
-        &mut self,
-        index: usize,
-        write: &Write,
-        preview: &RowPreview<QueryAnswer>,
-    ) -> Result<(), Fault> {
+    fn add_rows(&mut self, index: usize, write: &Write, preview: &RowPreview<QueryAnswer>) -> Result<(), Fault> {
         let RowPreview { rows: selected, count: counted, assignments, .. } = preview;
         let count = parse_count(&counted.rows)?;
         if selected.rows.len() > self.max_rows + 1 || (count == 0) != selected.rows.is_empty() {
@@ -197,16 +190,13 @@ impl Composer {
                 self.add_note(index, "Values", "(nothing would change)");
             }
         }
-        if selected.restricted || counted.restricted {
-            self.builder.restrict_after(first_field);
-        }
+        self.builder.restrict_after(first_field, selected.restricted || counted.restricted);
         Ok(())
     }
 
     /// Adds a note with the tables whose rows foreign keys may delete or change with the shown ones.
     fn add_dependents(&mut self, index: usize, answer: &QueryAnswer) -> Result<(), Fault> {
-        let names =
-            names_in(&answer.rows).ok_or_else(|| Fault::new("answer", "the answer has no names of tables"))?;
+        let names = names_in(&answer.rows).ok_or_else(|| Fault::new("answer", "the answer has no names of tables"))?;
         if names.is_empty() {
             return Ok(());
         }
@@ -215,9 +205,7 @@ impl Composer {
         let note =
             format!("rows of {names} that refer to these may be deleted or changed with them; they are not shown");
         self.add_note(index, "Foreign keys", &note);
-        if answer.restricted {
-            self.builder.restrict_after(first_field);
-        }
+        self.builder.restrict_after(first_field, answer.restricted);
         Ok(())
     }
 
@@ -250,9 +238,7 @@ impl Composer {
         }
         let first_field = self.builder.len();
         self.add_note(index, "Rows", &note);
-        if equal_count.is_some_and(|answer| answer.restricted) {
-            self.builder.restrict_after(first_field);
-        }
+        self.builder.restrict_after(first_field, equal_count.is_some_and(|answer| answer.restricted));
         let label = self.label(index, &write.targets.join(", "));
         add_row_diff(&mut self.builder, &format!("$rows{index}"), &label, None, Some(&after));
         Ok(())
@@ -269,9 +255,7 @@ impl Composer {
             } else {
                 self.builder.add_lines(&field, &label, equal_lines(&definition_text(&answer.rows)));
             }
-            if answer.restricted {
-                self.builder.restrict_after(fields);
-            }
+            self.builder.restrict_after(fields, answer.restricted);
         }
     }
 
@@ -320,8 +304,11 @@ mod tests {
         };
         let updated = json!([{"id": 5, "a": 0, "countersign_after_0": 1}]);
         let preview = |rows: Value, count: u64, dependents: Option<Value>| {
-            let assignment =
-                ColumnAssignment { column: "a".into(), expression: "1".into(), alias: Some("countersign_after_0".into()) };
+            let assignment = ColumnAssignment {
+                column: "a".into(),
+                expression: "1".into(),
+                alias: Some("countersign_after_0".into()),
+            };
             Ok(PreviewSource::Rows(RowPreview {
                 rows: answer(rows),
                 count: answer(json!([{ "n": count }])),

@@ -82,10 +82,7 @@ async fn answer_queries(
 }
 
 /// Shows the rows that a statement gives even if no query could be made: it only counts equal rows.
-fn show_given_rows(
-    source: &PreviewSource,
-    answered: Result<AnsweredPreview, Fault>,
-) -> Result<AnsweredPreview, Fault> {
+fn show_given_rows(source: &PreviewSource, answered: Result<AnsweredPreview, Fault>) -> Result<AnsweredPreview, Fault> {
     match (answered, source) {
         (Err(fault), PreviewSource::GivenRows { columns, rows, .. })
             if fault.kind != REPLACEMENT_FAULT && fault.transient_error.is_none() =>

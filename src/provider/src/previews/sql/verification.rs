@@ -21,8 +21,8 @@ use countersign_domain::{
     recipes::SqlRecipe,
 };
 use countersign_sql::{
-    DefinitionChange, Effect, Literal, ObjectDefinition, PreviewSource, ReadBack,
-    RowPreview, TableRows, Write, WriteKind, may_be_same_object,
+    DefinitionChange, Effect, Literal, ObjectDefinition, PreviewSource, ReadBack, RowPreview, TableRows, Write,
+    WriteKind, may_be_same_object,
 };
 
 /// Returns `true` if the effect of the statement can be read back after the run.
@@ -234,9 +234,7 @@ impl Verifier<'_> {
     ) {
         let fields = self.builder.len();
         add_row_diff(&mut self.builder, field, label, approved, present);
-        if self.is_restricted || answer.restricted {
-            self.builder.restrict_after(fields);
-        }
+        self.builder.restrict_after(fields, self.is_restricted || answer.restricted);
     }
 
     fn table_label(&self, index: usize, write: &Write) -> String {
@@ -256,7 +254,8 @@ impl Verifier<'_> {
         for row in rows {
             let mut values = Vec::with_capacity(columns.len());
             for name in columns {
-                let value = row.get(name).ok_or_else(|| Fault::new("key", "a value of the primary key is not known"))?;
+                let value =
+                    row.get(name).ok_or_else(|| Fault::new("key", "a value of the primary key is not known"))?;
                 values.push((name.as_str(), literal(value).ok_or_else(not_found)?));
             }
             sets.push(values);
