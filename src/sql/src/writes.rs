@@ -1,26 +1,28 @@
 //! The kind and the targets of statements that write.
 
 use sqlparser::ast::{
-    Delete, FromTable, Insert, ObjectName, OnConflict, OnConflictAction, OnInsert, Query, SetExpr, SqliteOnConflict,
-    Statement, TableFactor, TableObject, TableWithJoins, Update,
+    Delete, FromTable, Insert, ObjectName, OnConflict, OnConflictAction, OnInsert, SetExpr, SqliteOnConflict,
+    Statement, TableFactor, TableObject, TableWithJoins, Update, With,
 };
 
 use crate::{ConflictRule, WriteKind};
 
-/// Returns the write in the body of a query with CTEs, together with that query, or else the statement itself.
-pub fn inner_statement(statement: &Statement) -> (&Statement, Option<&Query>) {
-    let Statement::Query(query) = statement else { return (statement, None) };
-    match query.body.as_ref() {
-        SetExpr::Insert(inner) | SetExpr::Update(inner) | SetExpr::Delete(inner) | SetExpr::Merge(inner) => {
-            (inner, Some(query))
-        }
+/// Returns the write in the body of a query, with the CTEs of the query, or else the statement itself.
+pub fn inner_statement(statement: &Statement) -> (&Statement, Option<&With>) {
+    match statement {
+        Statement::Query(query) => match query.body.as_ref() {
+            SetExpr::Insert(inner) | SetExpr::Update(inner) | SetExpr::Delete(inner) | SetExpr::Merge(inner) => {
+                (inner, query.with.as_ref())
+            }
+            _ => (statement, None),
+        },
         _ => (statement, None),
     }
 }
 
-/// Returns the kind of a write, with the tables that it changes.
+/// Returns the kind of a write without CTEs, with the tables that it changes.
 pub fn kind_and_tables(statement: &Statement) -> (WriteKind, Vec<&ObjectName>) {
-    match inner_statement(statement).0 {
+    match statement {
         Statement::Insert(Insert { table: TableObject::TableName(table), .. }) => (WriteKind::Insert, vec![table]),
         Statement::Insert(_) => (WriteKind::Insert, Vec::new()),
         Statement::Update(Update { table, .. }) => (WriteKind::Update, table_name(table).into_iter().collect()),
@@ -39,7 +41,7 @@ pub fn kind_and_tables(statement: &Statement) -> (WriteKind, Vec<&ObjectName>) {
 
 /// Returns what the statement does with rows whose key already exists.
 pub fn conflict_rule(statement: &Statement) -> ConflictRule {
-    let Statement::Insert(insert) = inner_statement(statement).0 else { return ConflictRule::Refuse };
+    let Statement::Insert(insert) = statement else { return ConflictRule::Refuse };
     match insert {
         Insert { replace_into: true, .. } | Insert { or: Some(SqliteOnConflict::Replace), .. } => ConflictRule::Replace,
         Insert { on: Some(OnInsert::OnConflict(OnConflict { action: OnConflictAction::DoNothing, .. })), .. } => {

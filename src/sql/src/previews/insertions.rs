@@ -1,8 +1,8 @@
 //! Previews of insertions: the rows that a statement gives, or those that its query selects.
 
-use sqlparser::ast::{Expr, Insert, Query, SelectItem, SetExpr, UnaryOperator, Value, Values, With};
+use sqlparser::ast::{Expr, Insert, Query, SelectItem, SetExpr, UnaryOperator, Value, Values};
 
-use super::{Preview, PreviewBuilder, assigned_columns, clause_text};
+use super::{Preview, PreviewBuilder, assigned_columns};
 use crate::{
     ALIAS_PREFIX, ConflictRule, Dialect, PreviewSource, RowPreview,
     lookup::{Literal, literal_text},
@@ -13,7 +13,7 @@ use crate::{
 const SEQUENCE_COLUMNS: [&str; 2] = ["is_called", "last_value"];
 
 impl PreviewBuilder<'_> {
-    pub(super) fn preview_insert(&self, insert: &Insert, ctes: Option<&With>) -> Preview {
+    pub(super) fn preview_insert(&self, insert: &Insert) -> Preview {
         match self.conflict_rule {
             ConflictRule::Replace => return Err("it replaces rows with the same key, which are not shown".to_owned()),
             ConflictRule::Update => return Err("it updates rows with the same key, which are not shown".to_owned()),
@@ -22,7 +22,7 @@ impl PreviewBuilder<'_> {
         if insert.multi_table_insert_type.is_some() || insert.overwrite || insert.partitioned.is_some() {
             return Err("the statement has unknown clauses".to_owned());
         }
-        let with = clause_text(ctes);
+        let with = self.with_clause();
         if !self.is_read(&format!("{with}SELECT 1")) {
             return Err("a CTE with which it begins is not known to only read".to_owned());
         }
@@ -66,7 +66,7 @@ impl PreviewBuilder<'_> {
         let has_sequence_column =
             |names: UsedNames| SEQUENCE_COLUMNS.iter().any(|column| names.columns.contains(*column));
         if self.dialect == Dialect::Postgres
-            && UsedNames::in_query(self.dialect, ctes, Some(&source)).is_none_or(has_sequence_column)
+            && UsedNames::in_query(self.dialect, self.with, Some(&source)).is_none_or(has_sequence_column)
         {
             return Err(
                 "it may find other rows when it runs, because it reads a sequence, which each inserted row may advance"

@@ -27,13 +27,14 @@ const COMPARED_NAME_BYTES: usize = 60;
 /// Describes a statement that is not a read for this reason.
 pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, max_rows: usize) -> Write {
     let uses_aliases = statement.to_string().to_ascii_lowercase().contains(ALIAS_PREFIX);
-    let conflict_rule = writes::conflict_rule(statement);
-    let (kind, tables) = writes::kind_and_tables(statement);
+    let (inner, with) = writes::inner_statement(statement);
+    let conflict_rule = writes::conflict_rule(inner);
+    let (kind, tables) = writes::kind_and_tables(inner);
     let changed_table = match tables.as_slice() {
         [table] => Some(*table),
         _ => None,
     };
-    let builder = PreviewBuilder { dialect, max_rows, uses_aliases, conflict_rule, changed_table };
+    let builder = PreviewBuilder { dialect, max_rows, uses_aliases, conflict_rule, changed_table, with };
     if let Some(objects) = definitions::defined_objects(statement) {
         let read_back = ReadBack::Definitions(DefinitionChange::for_statement(statement));
         let preview = match definitions::stored_query(statement) {
@@ -54,7 +55,7 @@ pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, m
         };
     }
     let targets = tables.iter().map(ToString::to_string).collect();
-    let preview = builder.preview(statement, &reason);
+    let preview = builder.preview(inner, &reason);
     let replacement_query = changed_table
         .filter(|_| matches!(kind, WriteKind::Insert | WriteKind::Update))
         .and_then(|table| lookup::replacement_query(dialect, table));
@@ -71,25 +72,25 @@ struct PreviewBuilder<'a> {
     conflict_rule: ConflictRule,
     /// The only table that the statement changes.
     changed_table: Option<&'a ObjectName>,
+    /// The CTEs with which the statement begins.
+    with: Option<&'a With>,
 }
 
 type Preview = Result<PreviewSource, Reason>;
 
 impl PreviewBuilder<'_> {
     fn preview(&self, statement: &Statement, write_reason: &str) -> Preview {
-        let (statement, query) = writes::inner_statement(statement);
-        let with = query.and_then(|query| query.with.as_ref());
         // An insertion is allowed, because its query reads the CTE in the statement itself, too.
         if !matches!(statement, Statement::Insert(_))
             && let Some(table) = self.changed_table
-            && with.is_some_and(|with| with.cte_tables.iter().any(|cte| self.hides_table(cte, table)))
+            && self.with.is_some_and(|with| with.cte_tables.iter().any(|cte| self.hides_table(cte, table)))
         {
             return Err(format!("it changes {table}, but a query for its rows would read the CTE of this name"));
         }
         match statement {
-            Statement::Update(update) => self.preview_update(update, with),
-            Statement::Delete(delete) => self.preview_delete(delete, with),
-            Statement::Insert(insert) => self.preview_insert(insert, with),
+            Statement::Update(update) => self.preview_update(update),
+            Statement::Delete(delete) => self.preview_delete(delete),
+            Statement::Insert(insert) => self.preview_insert(insert),
             Statement::Truncate(Truncate { cascade: Some(CascadeOption::Cascade), .. }) => {
                 Err("it also empties the tables that refer to this one".to_owned())
             }
@@ -134,16 +135,17 @@ impl PreviewBuilder<'_> {
             .ok_or_else(|| "the definitions of such objects are not shown".to_owned())
     }
 
+    /// Returns the CTEs of the statement, for the beginning of a query.
+    fn with_clause(&self) -> String {
+        self.with.map_or(String::new(), |with| format!("{with} "))
+    }
+
     fn is_read(&self, query: &str) -> bool {
         reads::is_single_read(self.dialect, query)
     }
 
     fn check_repeatable(&self, query: &str) -> Result<(), Reason> {
         reads::check_repeatable(self.dialect, self.changed_table, query)
-    }
-
-    fn is_repeatable(&self, query: &str) -> bool {
-        self.check_repeatable(query).is_ok()
     }
 
     fn preview_whole_table(&self, table: &ObjectName) -> Preview {
@@ -159,7 +161,7 @@ impl PreviewBuilder<'_> {
         self.preview_rows(&selection, Vec::new(), None)
     }
 
-    fn preview_update(&self, update: &Update, with: Option<&With>) -> Preview {
+    fn preview_update(&self, update: &Update) -> Preview {
         if update.or.is_some() {
             return Err("it may replace or skip rows that conflict with others".to_owned());
         }
@@ -186,7 +188,6 @@ impl PreviewBuilder<'_> {
             None => &[],
         };
         let selection = self.build_selection(
-            with,
             table,
             other_tables,
             condition.as_ref(),
@@ -207,7 +208,7 @@ impl PreviewBuilder<'_> {
             for (column, own_expression) in assigned_columns(assignment) {
                 let mut value = self.build_assignment(column, own_expression, &assignment.value);
                 let is_changed_before =
-                    own_expression.is_some_and(|expression| self.uses_changed_value(expression, with, &assigned));
+                    own_expression.is_some_and(|expression| self.uses_changed_value(expression, &assigned));
                 if !assigned.insert(value.column.to_lowercase()) {
                     return Err(format!("it assigns {} twice", value.column));
                 }
@@ -217,7 +218,7 @@ impl PreviewBuilder<'_> {
                     && !self.is_field(column)
                     && !is_default(&value.expression)
                     && !is_changed_before;
-                value.alias = Some(alias).filter(|_| is_evaluable && self.is_repeatable(&test_query));
+                value.alias = Some(alias).filter(|_| is_evaluable && self.check_repeatable(&test_query).is_ok());
                 values.push(value);
             }
         }
@@ -245,14 +246,14 @@ impl PreviewBuilder<'_> {
     /// values from the data before the statement. In the other databases, subqueries see the rows that are changed already, and
     /// MySQL makes the assignments of a row one after the other. `changed` has the names of the columns assigned so far, in
     /// lower case.
-    fn uses_changed_value(&self, expression: &Expr, with: Option<&With>, changed: &BTreeSet<String>) -> bool {
+    fn uses_changed_value(&self, expression: &Expr, changed: &BTreeSet<String>) -> bool {
         let table = self.changed_table.and_then(|table| table.0.last()).and_then(ObjectNamePart::as_ident);
         let (Some(names), Some(table)) = (UsedNames::in_expression(self.dialect, expression), table) else {
             return true;
         };
         let table = unquote(table).to_lowercase();
         let is_read_by_ctes = || {
-            let names = UsedNames::in_query(self.dialect, with, None);
+            let names = UsedNames::in_query(self.dialect, self.with, None);
             names.is_none_or(|names| names.tables.contains(&table))
         };
         let reads_table = || names.tables.contains(&table) || names.has_query && is_read_by_ctes();
@@ -269,7 +270,7 @@ impl PreviewBuilder<'_> {
         self.dialect == Dialect::Postgres && column.0.len() > 1
     }
 
-    fn preview_delete(&self, delete: &Delete, with: Option<&With>) -> Preview {
+    fn preview_delete(&self, delete: &Delete) -> Preview {
         let Delete {
             delete_token: _,
             optimizer_hints: _,
@@ -292,7 +293,6 @@ impl PreviewBuilder<'_> {
         };
         let using = using.as_deref().unwrap_or_default();
         let selection = self.build_selection(
-            with,
             table,
             using,
             selection.as_ref(),
@@ -308,7 +308,6 @@ impl PreviewBuilder<'_> {
 
     fn build_selection(
         &self,
-        with: Option<&With>,
         table: &TableWithJoins,
         other_tables: &[TableWithJoins],
         condition: Option<&Expr>,
@@ -319,7 +318,7 @@ impl PreviewBuilder<'_> {
         let last_part = name.0.last().ok_or("it changes no table")?.to_string();
         let alias = alias.as_ref().map_or(last_part, |alias| alias.name.to_string());
         Ok(Selection {
-            with: clause_text(with),
+            with: self.with_clause(),
             table: table.to_string(),
             alias,
             other_tables: other_tables.iter().map(ToString::to_string).collect(),
@@ -411,11 +410,6 @@ fn assigned_columns(assignment: &Assignment) -> Vec<(&ObjectName, Option<&Expr>)
         }
         (AssignmentTarget::Tuple(columns), _) => columns.iter().map(|column| (column, None)).collect(),
     }
-}
-
-/// Returns the text of the CTEs that a statement begins with, for the beginning of a query.
-fn clause_text(with: Option<&With>) -> String {
-    with.map_or(String::new(), |with| format!("{with} "))
 }
 
 /// Returns `true` for the default of a column, which only the database knows.
