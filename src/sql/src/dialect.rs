@@ -70,8 +70,7 @@ impl Dialect {
         functions.contains(name)
     }
 
-    /// Returns the result of a built-in function that reads nothing but its arguments, or `None` if it may read more. `name` is
-    /// in lower case.
+    /// Returns the result of a built-in function, or `None` if it may depend on more than the arguments. `name` is in lower case.
     pub(crate) fn result_of_function(self, name: &str) -> Option<FunctionResult> {
         if self.takes_text_for_time(name) {
             return Some(FunctionResult::NumberOrTime);
@@ -122,21 +121,10 @@ pub(crate) fn is_time_word(word: &str) -> bool {
 }
 
 fn is_builtin_postgres_type(name: &str) -> bool {
-    let without_modifiers: String = {
-        let mut depth = 0_u32;
-        let is_outside = |c: &char| {
-            match c {
-                '(' | '[' => depth += 1,
-                ')' | ']' => {
-                    depth = depth.saturating_sub(1);
-                    return false;
-                }
-                _ => {}
-            }
-            depth == 0
-        };
-        name.chars().filter(is_outside).collect()
-    };
+    let mut parts = name.split(['(', '[']);
+    let first = parts.next();
+    let after_modifiers = parts.filter_map(|part| Some(part.split_once([')', ']'])?.1));
+    let without_modifiers: String = first.into_iter().chain(after_modifiers).collect();
     let words: Vec<&str> = without_modifiers.split_whitespace().collect();
     match words.as_slice() {
         [word] => POSTGRES_TYPES.contains(word),
