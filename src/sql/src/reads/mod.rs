@@ -1,4 +1,7 @@
 //! Decides whether a statement only reads. Every node of it must be one that is known to change nothing.
+//!
+//! The checker visits the nodes of a query (`tables`, `expressions`). It passes them on to `repeatability`, which decides whether
+//! the result depends on the data alone.
 
 mod expressions;
 mod present_time;

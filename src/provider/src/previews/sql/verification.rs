@@ -111,7 +111,8 @@ impl Verifier<'_> {
     async fn verify(&mut self, index: usize, write: &Write, observed: &ObservedStatement) -> Result<(), Fault> {
         match (&write.read_back, &observed.preview) {
             (ReadBack::Rows(table), Ok(PreviewSource::Rows(preview))) if write.kind != WriteKind::Insert => {
-                let shown_rows = &preview.rows.rows[..preview.rows.rows.len().min(self.sql.rows)];
+                let selected = &preview.rows.rows;
+                let shown_rows = &selected[..selected.len().min(self.sql.rows)];
                 let keys = self.key_columns(table).await?;
                 let written = WrittenRows { index, write, table, keys, preview, shown_rows };
                 match write.kind {
