@@ -326,7 +326,7 @@ impl PgConnector {
             while let Some(received) = poll_fn(|cx| connection.poll_message(cx)).await {
                 match received {
                     Ok(AsyncMessage::Notification(notification)) => on_notification(notification.payload()),
-                    Ok(AsyncMessage::Notice(notice)) => tracing::info!("{}: {}", notice.severity(), notice.message()),
+                    // Notices, such as that of a rollback without a transaction, tell an operator nothing.
                     Ok(_) => {}
                     Err(error) => return tracing::warn!(%error, "a connection to PostgreSQL ended"),
                 }
