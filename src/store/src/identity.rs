@@ -27,7 +27,8 @@ const FORMAT: u32 = 1;
 /// The only member that every format has, except the first one.
 #[derive(Deserialize)]
 struct Format {
-    format: Option<u32>,
+    #[serde(default)]
+    format: u32,
 }
 
 /// Returns a new random id.
@@ -64,8 +65,8 @@ impl StoreIdentity {
         let failed = |source: std::io::Error| StoreError::data_dir(&path, source);
         let Some(text) = none_if_missing(fs::read(&path)).map_err(failed)? else { return Ok(None) };
         let Format { format } = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
-        if let Some(found) = format.filter(|format| *format > FORMAT) {
-            return Err(StoreError::NewerIdentity { path, found, known: FORMAT });
+        if format > FORMAT {
+            return Err(StoreError::NewerIdentity { path, found: format, known: FORMAT });
         }
         serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into()))
     }
