@@ -127,9 +127,9 @@ impl<B: Queries> Store for B {
     fn overview(&self, since: Timestamp) -> StoreFuture<OverviewRecords> {
         let entries =
             "SELECT a.at, a.change_id, a.from_state, a.to_state, c.principal, s.provider, s.tool, s.created_ms
-                       FROM (SELECT seq, at, change_id, from_state, to_state FROM audit ORDER BY seq DESC LIMIT ?1) a
-                       LEFT JOIN changes c ON c.id = a.change_id LEFT JOIN change_search s ON s.no = c.no
-                       ORDER BY a.seq DESC";
+             FROM (SELECT seq, at, change_id, from_state, to_state FROM audit ORDER BY seq DESC LIMIT ?1) a
+             LEFT JOIN changes c ON c.id = a.change_id LEFT JOIN change_search s ON s.no = c.no
+             ORDER BY a.seq DESC";
         let waiting = "SELECT s.created_ms FROM changes c JOIN change_search s ON s.no = c.no
                        WHERE c.state IN ('pending', 'stale') ORDER BY c.no LIMIT ?1";
         self.read(async move |db| {

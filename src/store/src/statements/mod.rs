@@ -1,4 +1,5 @@
-//! Statements that both backends share: all statements except those that write changes and the audit trail.
+//! Statements that both backends share. Those with a single caller are written there: in `queries`, `stored_keys` and
+//! `delivery_store`.
 
 pub mod changes;
 pub mod claims;

@@ -204,7 +204,7 @@ impl<D: Database> Credentials for StoredKeys<D> {
         let SignIn { id, cookie, principal, key, last_used, session, refreshed_at } = sign_in;
         let sql =
             "INSERT INTO sign_ins (id, cookie, key, name, role, key_id, owner, last_used_ms, session, refreshed_ms)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (id) DO NOTHING";
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (id) DO NOTHING";
         let session = session.as_ref().map(serde_json::to_string).transpose()?;
         self.0.repeatable_transaction(REQUEST_TIMEOUT, async |db| {
             forget_sign_ins(db, ended).await?;
