@@ -1,5 +1,7 @@
 //! Formats values as YAML on one line.
 
+use std::fmt::Write as _;
+
 use super::{tree::Node, variables};
 use countersign_domain::changes::visible::chars_with_hidden;
 
@@ -13,10 +15,16 @@ pub(super) fn yaml_text(text: &str) -> String {
     if plain {
         return text.to_owned();
     }
-    let escape = |(c, is_hidden): (char, bool)| {
-        if is_hidden { format!("\\U{:08X}", u32::from(c)) } else { String::from(c) }
-    };
-    chars_with_hidden(&serde_json::Value::from(text).to_string()).map(escape).collect()
+    let json = serde_json::Value::from(text).to_string();
+    let mut out = String::with_capacity(json.len());
+    for (c, is_hidden) in chars_with_hidden(&json) {
+        if is_hidden {
+            let _ = write!(out, "\\U{:08X}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// Formats a text as YAML if it names variables only, otherwise a placeholder.
@@ -51,6 +59,37 @@ pub(super) fn yaml_node(node: &Node, format_text: &dyn Fn(&str) -> String) -> St
         Node::List(items) => yaml_items(items.iter().map(|item| yaml_node(&item.node, format_text))),
         Node::Map(entries) => {
             yaml_map(entries.iter().map(|entry| (entry.key.as_str(), yaml_node(&entry.value.node, format_text))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::{self, KeyValue};
+    use countersign_domain::changes::visible::{HIDDEN_RANGES, has_hidden};
+
+    #[test]
+    fn every_text_is_visible_and_read_back() {
+        let hidden = HIDDEN_RANGES.iter().flat_map(|range| [*range.start(), *range.end()]);
+        let texts = ('\0'..='\u{17f}')
+            .chain(hidden)
+            .flat_map(|c| [c.to_string(), format!("a{c}"), format!(" {c}\\{c}\"#{c}: ")]);
+        for text in texts.chain(["1\u{fe0f}\u{20e3}", "\u{1f469}\u{200d}\u{1f4bb}", "true", "~"].map(str::to_owned)) {
+            let entry = yaml_map([(text.as_str(), "1".to_owned())]);
+            let yaml = yaml_items([yaml_text(&text), entry].into_iter());
+            let expected = [Node::Text(text.clone()), Node::Map(vec![KeyValue::new(&text, Node::Int(1))])];
+            let expected = Node::List(expected.map(Node::without_location).to_vec());
+            assert!(tree::parse(&yaml).unwrap().node.has_same_value(&expected), "{yaml}");
+            assert!(!has_hidden(&yaml), "{yaml}");
+        }
+    }
+
+    #[test]
+    fn number_keeps_its_type() {
+        for number in [0.5, 3.0, -0.0, 1e300, 1e-7].map(Node::Float).into_iter().chain([Node::Int(3)]) {
+            let yaml = yaml_node(&number, &yaml_text);
+            assert!(tree::parse(&yaml).unwrap().node.has_same_value(&number), "{yaml}");
         }
     }
 }
