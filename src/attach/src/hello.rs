@@ -71,7 +71,7 @@ impl Hello {
     }
 }
 
-/// The answer of the gateway. The member without a default tells which one it is.
+/// The answer of the gateway: an object with the member `refused`, `leaving` or `welcome`. The first of them counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum HelloAnswer {

@@ -221,6 +221,7 @@ fn key_of_tokens_is_checked_and_hidden() {
     assert_eq!(loaded.config.token_key, Some(Secret(TOKEN_KEY.to_owned())));
     let shown = show::yaml(&loaded.settings);
     assert!(shown.contains("${KEY}") && !shown.contains("AAAA"), "{shown}");
+    assert!(load_yaml("secrets: { key: \" ${KEY}\\n\" }").is_ok(), "blanks around the key are ignored, as in a file");
     for (wrong, part) in [
         ("secrets: { key: hush }", "not a key of 32 bytes"),
         ("secrets: { key: '${KEY}=' }", "not a key of 32 bytes"),
