@@ -142,6 +142,7 @@ impl Metrics {
     /// Adds recorded durations to the histograms, and recomputes the ratios.
     fn refresh(&self) {
         self.prometheus.run_upkeep();
+        CallHistory::global().update(SystemTime::now());
         gauge!(ERROR_RATIO).set(error_ratio());
         for cache in Cache::ALL {
             gauge!(CACHE_HIT_RATIO, "cache" => cache.as_str()).set(CacheMetrics::for_cache(*cache).ratio());
@@ -359,7 +360,7 @@ impl RequestMetrics {
         }
         self.requests.fetch_add(1, Ordering::Relaxed);
         if method == MethodLabel(Some(Method::ToolsCall)) {
-            CallHistory::global().record(outcome, duration, SystemTime::now());
+            CallHistory::global().record(outcome, duration);
         }
         if outcome.is_error() {
             self.failed.fetch_add(1, Ordering::Relaxed);

@@ -2,7 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -27,6 +30,10 @@ pub struct CallsInMinute {
 /// The tool calls of the last hours. [`CallHistory::global`] returns the only instance.
 #[derive(Default)]
 pub struct CallHistory {
+    calls: AtomicU64,
+    failed: AtomicU64,
+    timed: AtomicU64,
+    micros: AtomicU64,
     /// The minutes with calls, oldest first.
     minutes: Mutex<VecDeque<CallsInMinute>>,
 }
@@ -38,23 +45,39 @@ impl CallHistory {
         CALL_HISTORY.get_or_init(Self::default)
     }
 
-    /// Adds a call to the current minute, and drops minutes that are too old.
-    pub(super) fn record(&self, outcome: RequestOutcome, duration: Duration, now: SystemTime) {
+    /// Counts a call, which the next update adds to its minute.
+    pub(super) fn record(&self, outcome: RequestOutcome, duration: Duration) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if outcome.is_error() {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        if outcome != RequestOutcome::Pending {
+            self.timed.fetch_add(1, Ordering::Relaxed);
+            self.micros.fetch_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+
+    /// Adds the calls since the last update to the current minute, and drops minutes that are too old.
+    pub(super) fn update(&self, now: SystemTime) {
         let minute = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 60;
+        let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
+        let (calls, failed) = (take(&self.calls), take(&self.failed));
+        let (timed, micros) = (take(&self.timed), take(&self.micros));
         let mut minutes = self.minutes.lock().unwrap_or_else(PoisonError::into_inner);
         while minutes.front().is_some_and(|oldest| oldest.minute + MAX_MINUTES as u64 <= minute) {
             minutes.pop_front();
+        }
+        if calls == 0 {
+            return;
         }
         if minutes.back().is_none_or(|last| last.minute < minute) {
             minutes.push_back(CallsInMinute { minute, ..CallsInMinute::default() });
         }
         if let Some(last) = minutes.back_mut() {
-            last.calls += 1;
-            last.failed += u64::from(outcome.is_error());
-            if outcome != RequestOutcome::Pending {
-                last.timed += 1;
-                last.micros = last.micros.saturating_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
-            }
+            last.calls += calls;
+            last.failed += failed;
+            last.timed += timed;
+            last.micros += micros;
         }
     }
 
@@ -73,17 +96,18 @@ mod tests {
     fn calls_are_kept_by_minute_for_six_hours() {
         let history = CallHistory::default();
         let at = |minute: u64| UNIX_EPOCH + Duration::from_secs(minute * 60 + 1);
-        history.record(RequestOutcome::Ok, Duration::from_micros(30), at(100));
-        history.record(RequestOutcome::ToolError, Duration::from_micros(10), at(100));
-        history.record(RequestOutcome::Pending, Duration::from_secs(9), at(100));
+        history.record(RequestOutcome::Ok, Duration::from_micros(30));
+        history.record(RequestOutcome::ToolError, Duration::from_micros(10));
+        history.update(at(100));
+        history.record(RequestOutcome::Pending, Duration::from_secs(9));
+        history.update(at(100));
         let first = CallsInMinute { minute: 100, calls: 3, failed: 1, timed: 2, micros: 40 };
         assert_eq!(history.minutes(), [first]);
-        let single = |minute| CallsInMinute { minute, calls: 1, failed: 0, timed: 1, micros: 5 };
-        for minute in [101, 459] {
-            history.record(RequestOutcome::Ok, Duration::from_micros(5), at(minute));
-        }
-        assert_eq!(history.minutes(), [first, single(101), single(459)]);
-        history.record(RequestOutcome::Ok, Duration::from_micros(5), at(460));
-        assert_eq!(history.minutes(), [101, 459, 460].map(single));
+        history.record(RequestOutcome::Ok, Duration::from_micros(5));
+        history.update(at(101));
+        history.update(at(459));
+        assert_eq!(history.minutes().len(), 2);
+        history.update(at(460));
+        assert_eq!(history.minutes(), [CallsInMinute { minute: 101, calls: 1, failed: 0, timed: 1, micros: 5 }]);
     }
 }
