@@ -1,13 +1,14 @@
 //! Reads the servers from the files of desktop clients, and never writes these files.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::Read as _,
     path::{Path, PathBuf},
 };
 
 use serde_json::Value;
 
-use crate::{args::servers::ClientName, read_input};
+use crate::args::servers::ClientName;
 use countersign_config::{
     Environment,
     edit::paste::{PastedServer, parse_json, read_servers},
@@ -100,18 +101,18 @@ pub(super) fn find_servers(env: &Environment, only: Option<ClientName>) -> (Vec<
 /// Reads the servers of a file. A file that does not exist has none.
 fn read_file(path: &Path, format: Format) -> Result<Vec<PastedServer>, String> {
     match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error.to_string()),
         Ok(meta) if !meta.is_file() => return Err("not a file".to_owned()),
         Ok(_) => {}
     }
-    let text = read_input(path, MAX_FILE_BYTES + 1).map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData => "the file is not UTF-8".to_owned(),
-        _ => error.to_string(),
-    })?;
-    if text.len() as u64 > MAX_FILE_BYTES {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err("the file is too large".to_owned());
     }
+    let text = String::from_utf8(bytes).map_err(|_| "the file is not UTF-8".to_owned())?;
     let root = match format {
         Format::Json => sections_of_json(&parse_json(&text).ok_or("the file is not JSON")?),
         Format::Toml => toml::from_str::<Value>(&text).map_err(|_| "the file is not TOML")?,
