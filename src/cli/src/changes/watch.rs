@@ -93,7 +93,8 @@ fn handle_event(
     json: bool,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let data: Value = serde_json::from_slice(&event.data).unwrap_or_default();
+    let text = String::from_utf8_lossy(&event.data);
+    let data: Value = text.parse().unwrap_or_default();
     let seq = data["seq"].as_u64();
     let data: Option<EventData> = serde_json::from_value(data).ok();
     if let (Some(seq), Some(last)) = (seq, *last_seq)
@@ -116,7 +117,7 @@ fn handle_event(
     }
     if json {
         // The event is printed on exactly one line, whatever line breaks the stream had.
-        out.write_json(&String::from_utf8_lossy(&event.data).replace('\n', " "))?;
+        out.write_json(&text.replace('\n', " "))?;
     } else if let Some(data) = data {
         print_event(&data, out)?;
     }

@@ -204,7 +204,7 @@ impl GatewayConnection {
     }
 
     async fn handle_event(&self, event: &Event, last_seq: &mut Option<u64>) {
-        let data: Value = serde_json::from_slice(&event.data).unwrap_or_default();
+        let data: Value = String::from_utf8_lossy(&event.data).parse().unwrap_or_default();
         *last_seq = data["seq"].as_u64().or(*last_seq);
         match (event.name.as_str(), data["change"]["id"].as_str()) {
             // Events were lost, so only the whole list tells the current state.
