@@ -21,9 +21,9 @@ pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
         BackupError::Store(error) => error.into(),
         BackupError::Write { .. } => Failure::new(Exit::Unavailable, error),
     })?;
-    out.write_line(&args.file.display().to_string())?;
+    out.write_path(&args.file)?;
     if let Some(tracker) = &backup.tracker {
-        out.write_line(&tracker.display().to_string())?;
+        out.write_path(tracker)?;
     }
     out.finish()?;
     print_note(&format!(

@@ -4,6 +4,7 @@
 use std::{
     borrow::Cow,
     io::{self, BufRead, BufWriter, IsTerminal, Write},
+    path::Path,
 };
 
 use serde_json::value::RawValue;
@@ -120,7 +121,12 @@ impl Output {
         self.write_raw("\n")
     }
 
-    /// Writes a line of a file or a result, escaped except for its tabs.
+    /// Writes a path that the user named as a line, unchanged, because scripts read it.
+    pub fn write_path(&mut self, path: &Path) -> io::Result<()> {
+        self.write_raw(&format!("{}\n", path.display()))
+    }
+
+    /// Writes a line of a file or a result, escaped except for its tabs. A forged line break must not start a new line.
     pub fn write_content_line(&mut self, style: Style, text: &str) -> io::Result<()> {
         self.write_harmless(style, &escape_hidden(&text.replace('\n', "\\n")))?;
         self.write_raw("\n")

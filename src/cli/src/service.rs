@@ -117,7 +117,7 @@ impl Service {
             replace_file(&self.unit, unit.as_bytes(), 0o644)
                 .map_err(|error| path_failure("write", &self.unit, &error))?;
         }
-        out.write_line(&self.unit.display().to_string())?;
+        out.write_path(&self.unit)?;
         out.finish()?;
         if let Err(error) = systemctl(&["daemon-reload"]) {
             print_note(&format!(
