@@ -182,8 +182,13 @@ pub enum Grouping {
 
 impl Grouping {
     pub const fn next(self) -> Self {
-        let all = [Self::Bundle, Self::Target, Self::Tool, Self::Principal, Self::None];
-        all[(self as usize + 1) % all.len()]
+        match self {
+            Self::Bundle => Self::Target,
+            Self::Target => Self::Tool,
+            Self::Tool => Self::Principal,
+            Self::Principal => Self::None,
+            Self::None => Self::Bundle,
+        }
     }
 
     pub const fn name(self) -> &'static str {
