@@ -413,6 +413,16 @@ mod tests {
     }
 
     #[test]
+    fn results_are_escaped_and_paths_are_not() {
+        let mut out = Output::memory(false);
+        out.write_line("a\u{200c}\tb\n+ forged").unwrap();
+        out.write_content_line(Style::Plain, "a\u{200c}\tb\n+ forged").unwrap();
+        out.write_path(Path::new("a\u{200c}.db")).unwrap();
+        let lines = ["a\\u{200c}\\tb\\n+ forged", "a\\u{200c}\tb\\n+ forged", "a\u{200c}.db"];
+        assert_eq!(out.contents().lines().collect::<Vec<_>>(), lines);
+    }
+
+    #[test]
     fn harmless_json_escapes_hidden_characters() {
         let json = serde_json::json!({"a\u{202e}": "x\u{200b}\u{7f}\u{e0041}\n\u{1b}y", "ä": 1}).to_string();
         let shown = harmless_json(&format!("{json}\r")).into_owned();
