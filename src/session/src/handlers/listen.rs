@@ -86,7 +86,10 @@ pub async fn listen(
         let refused = join_all(watched).await.into_iter().flatten().collect();
         // The Router chose the providers by its newest table, which may be newer than that of the request.
         let table = routes.load_full();
-        for (upstream, uri) in uris.iter().filter_map(|uri| upstream_of_uri(&table, uri)) {
+        let upstream_uris: Vec<_> = uris.iter().filter_map(|uri| upstream_of_uri(&table, uri)).collect();
+        // This request may last for hours, and must not keep an old table in memory.
+        drop(table);
+        for (upstream, uri) in upstream_uris {
             own_link_subscriptions.subscribe(upstream, uri).await;
         }
         router.send(Acknowledge { key: listener.key, refused }).await.map_err(|_| McpError::shutting_down())?;
