@@ -105,7 +105,9 @@ pub(crate) fn shorten(text: &str, max_chars: usize) -> String {
 
 /// Joins the words of a text by single spaces, and cuts it after this number of characters.
 fn one_line(text: &str, max_chars: usize) -> String {
-    shorten(&text.split_whitespace().collect::<Vec<_>>().join(" "), max_chars)
+    // More words would be cut off, and the text may be as long as a file.
+    let words: Vec<&str> = text.split_whitespace().take(max_chars + 1).collect();
+    shorten(&words.join(" "), max_chars)
 }
 
 #[cfg(test)]
