@@ -48,6 +48,6 @@ fn parse_response(answer: &[u8]) -> Result<String, RemoteError> {
         serde_json::from_slice(answer).map_err(|error| RemoteError::invalid_response(error.to_string()))?;
     match answer.pointer("/choices/0/message/content").and_then(Value::as_str) {
         Some(text) if !text.trim().is_empty() => Ok(text.to_owned()),
-        _ => Err(RemoteError::invalid_response("it says nothing")),
+        _ => Err(RemoteError::invalid_response("it has no text at choices[0].message.content")),
     }
 }
