@@ -91,7 +91,8 @@ impl ChangedResources {
 
     /// Adds an issue with its history.
     pub fn add_issue(&mut self, id: &str, key: &str) {
-        self.add_parts("issues", id, key, &["", "/history"]);
+        self.add_issue_only(id, key);
+        self.add_parts("issues", id, key, &["/history"]);
     }
 
     /// Adds the comments of an issue.
