@@ -5,7 +5,7 @@ use std::{cell::RefCell, collections::HashMap, sync::Arc};
 use bytes::Bytes;
 use futures_util::{StreamExt, future::LocalBoxFuture, stream};
 
-use crate::{RequestScope, cluster, handlers, middleware, owned::OwnedRequest, server::McpServer};
+use crate::{RequestScope, cluster, handlers, middleware, owned_messages::OwnedRequest, server::McpServer};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     body_budget::Reservation,

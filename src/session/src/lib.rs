@@ -17,7 +17,7 @@ pub mod lifetimes;
 pub mod limits;
 pub mod long_requests;
 pub mod middleware;
-pub mod owned;
+pub mod owned_messages;
 pub mod policy;
 pub mod registry;
 pub mod server;

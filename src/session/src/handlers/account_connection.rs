@@ -12,7 +12,7 @@ use super::{
     reviewed::approval_page::{notify_when, page_params, supports_url_elicitation},
     tool_call::ToolCallScope,
 };
-use crate::owned::OwnedRequest;
+use crate::owned_messages::OwnedRequest;
 use countersign_bridge::{URL_ELICITATION_REQUIRED, result::input_required_result, tasks};
 use countersign_config::AccountKind;
 use countersign_domain::questions::ELICITATION;

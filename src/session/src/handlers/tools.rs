@@ -23,7 +23,7 @@ use super::{
     upstream_wait::RouteFinder,
 };
 use crate::{
-    owned::OwnedRequest,
+    owned_messages::OwnedRequest,
     policy::{self, Admission, AdmittedCall, Counting, JudgedCall},
     server::CallRunner,
 };

@@ -37,7 +37,7 @@ use countersign_routing::RouteTable;
 use countersign_runtime::is_large;
 use countersign_session::{
     cluster::{Body, Cluster, FORWARDED_HEADER, ForwardTarget, whole_body},
-    owned::OwnedMessage,
+    owned_messages::OwnedMessage,
 };
 
 /// `POST /mcp` (2026-07-28/basic/transports/streamable-http; 2025-11-25/basic/transports).

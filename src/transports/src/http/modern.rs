@@ -31,7 +31,7 @@ use countersign_session::{
     extension,
     handlers::upstream_wait,
     inbound,
-    owned::OwnedRequest,
+    owned_messages::OwnedRequest,
 };
 use countersign_telemetry::metrics::Transport;
 

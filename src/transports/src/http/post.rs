@@ -11,7 +11,7 @@ use countersign_exchange::{body_budget::Reservation, context::ForwardedHeaders};
 use countersign_http::answer::AcceptedMedia;
 use countersign_protocol::{McpError, RequestId, envelope::Message, headers, params::Meta};
 use countersign_routing::RouteTable;
-use countersign_session::owned::OwnedRequest;
+use countersign_session::owned_messages::OwnedRequest;
 
 /// A POST request whose headers were checked.
 pub struct Post<'a> {

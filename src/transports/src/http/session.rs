@@ -41,7 +41,7 @@ use countersign_session::{
     Session,
     actor::{EndSession, close},
     inbound::{self, AnswerFuture, MessageSource},
-    owned::OwnedRequest,
+    owned_messages::OwnedRequest,
 };
 use countersign_telemetry::metrics::Transport;
 

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::super::tools;
 use crate::{
-    owned::OwnedRequest,
+    owned_messages::OwnedRequest,
     policy::AdmittedCall,
     server::CallRunner,
     state::local_tasks::{LocalTaskState, LocalTasks},

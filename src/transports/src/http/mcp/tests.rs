@@ -12,7 +12,7 @@ use countersign_domain::principal::{Credential, Role, Scope};
 use countersign_exchange::testing::token_identity;
 use countersign_http::protected_resource::METADATA_PATH;
 use countersign_provider::testing::{FakeProvider, tool};
-use countersign_session::owned::OwnedRequest;
+use countersign_session::owned_messages::OwnedRequest;
 
 /// The parameters and the headers of `tools/list` in each era.
 const LISTS: [(&str, &[(&str, &str)]); 2] = [
