@@ -63,7 +63,7 @@ pub async fn call_tool(
     finder: RouteFinder<'_>,
     request: &Request<'_>,
 ) -> Result<Reply, McpError> {
-    if let Some(answer) = answer_about_account(scope.exchange, request) {
+    if let Some(answer) = find_account_answer(scope.exchange, request) {
         let continued = async {
             let request = account_connection::await_connection(scope, request, answer).await?;
             call_or_ask_for_account(scope, finder, &request.as_request(), false).await
@@ -74,7 +74,7 @@ pub async fn call_tool(
 }
 
 /// Returns the answer of a stateless client to the request to connect an account, as JSON.
-fn answer_about_account<'a>(exchange: &Exchange, request: &'a Request<'_>) -> Option<&'a str> {
+fn find_account_answer<'a>(exchange: &Exchange, request: &'a Request<'_>) -> Option<&'a str> {
     if !exchange.is_modern() {
         return None;
     }
@@ -109,14 +109,14 @@ async fn answer_call(
     let mut finder = finder;
     let route = find_route(&mut finder, &params.name).await?;
     let is_module = route.provider.upstream().is_none();
-    let completed_owned;
+    let completed_call;
     let completed_request;
     let (request, arguments) = match is_module.then(|| complete_arguments(exchange, &route, request, params.arguments))
     {
         Some(Err(error)) => return failure_reply(exchange, &route, error),
         Some(Ok(Some(completed))) => {
-            completed_owned = completed;
-            completed_request = completed_owned.as_request();
+            completed_call = completed;
+            completed_request = completed_call.as_request();
             (&completed_request, completed_request.tool_call()?.arguments)
         }
         Some(Ok(None)) | None => (request, params.arguments),
@@ -209,7 +209,7 @@ async fn decide(
                 .map(NextStep::Answer);
         }
     }
-    determine_next_step(scope, request, route, judged, call_plan).await
+    follow_decision(scope, request, route, judged, call_plan).await
 }
 
 /// Answers a call with invalid arguments. If some are missing, the person at the client may be asked for them, and the policy
@@ -239,7 +239,7 @@ async fn answer_invalid_call(
             let judged = policy::judge(exchange, route, &arguments).await?;
             // A stateless client answers a server by repeating its own call, which lacks the arguments.
             let call_plan = CallPlan { forbids_questions: exchange.is_modern(), ..classify(exchange, route, &request) };
-            match determine_next_step(scope, &request, route, judged, call_plan).await? {
+            match follow_decision(scope, &request, route, judged, call_plan).await? {
                 NextStep::Answer(reply) => Ok(reply),
                 NextStep::Run(admitted, call_plan) => {
                     pass_to_provider(exchange, runner, &request, admitted, call_plan, cancel).await
@@ -252,7 +252,7 @@ async fn answer_invalid_call(
 
 /// Applies the policy's decision on a call to the tool of `route`; `judged` may have the route of its fallback. An admitted
 /// call does not run if it repeats a change by its idempotency key.
-async fn determine_next_step(
+async fn follow_decision(
     scope: ToolCallScope<'_>,
     request: &Request<'_>,
     route: &Arc<ToolRoute>,
