@@ -156,3 +156,19 @@ pub(crate) struct Hit {
     pub header_path: String,
     pub passage: Passage,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn branch_in_a_text_is_short_and_visible() {
+        let on_branch = |branch: String| {
+            Tenant { project: "handbook".to_owned(), branch, path_hash: "0123456789abcdef".to_owned() }.on_branch()
+        };
+        assert_eq!(on_branch(NO_BRANCH.to_owned()), "");
+        assert_eq!(on_branch("release/2".to_owned()), " on release/2");
+        assert_eq!(on_branch("ma\u{202e}in".to_owned()), " on ma\\u{202e}in");
+        assert_eq!(on_branch("x".repeat(MAX_BRANCH_CHARS + 1)), format!(" on {}…", "x".repeat(MAX_BRANCH_CHARS)));
+    }
+}

@@ -76,6 +76,13 @@ fn hostile_documents_are_read_within_bounds() {
     assert_eq!(read("a.md", &links).links, ["b.md"]);
 }
 
+#[test]
+fn texts_are_joined_and_cut_after_their_characters() {
+    assert_eq!(super::one_line(" a\n\tb ", 3), "a b");
+    assert_eq!(super::one_line(&"ä ".repeat(1000), 5), "ä ä ä…");
+    assert_eq!(super::one_line("word", 2), "wo…");
+}
+
 /// Generates a document of so many parts.
 type Make = fn(usize) -> String;
 
