@@ -15,6 +15,5 @@ pub mod table;
 pub use actor::Router;
 pub use directory::RouteDirectory;
 pub use table::{
-    PublishedTable, RouteTable, RouteTarget, ToolRoute, list_entries, module_entries, resources, ruling,
-    unreached_upstreams, validate,
+    PublishedTable, RouteTable, RouteTarget, ToolRoute, list_entries, resources, ruling, unreached_upstreams, validate,
 };

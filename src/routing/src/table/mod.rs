@@ -3,7 +3,7 @@
 mod aliases;
 mod build;
 pub mod list_entries;
-pub mod module_entries;
+mod module_entries;
 mod name_conflicts;
 mod operations;
 mod personal_lists;
