@@ -85,8 +85,8 @@ impl QueryChecker {
             | Expr::ILike { negated: _, any: false, expr, pattern, escape_char }
             | Expr::SimilarTo { negated: _, expr, pattern, escape_char } => {
                 self.check_expression(expr)?;
-                // The text of a pattern is never taken for a time.
-                if !matches!(pattern.as_ref(), Expr::Value(_)) {
+                // PostgreSQL never takes the text of a pattern for a time. In MySQL, it may be a name.
+                if self.dialect != Dialect::Postgres || !matches!(pattern.as_ref(), Expr::Value(_)) {
                     self.check_expression(pattern)?;
                 }
                 self.check_optional_expression(escape_char.as_deref())

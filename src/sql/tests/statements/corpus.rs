@@ -307,6 +307,13 @@ fn values_after_an_update_respect_the_order_of_assignments() {
         let are_known: Vec<bool> = queries.assignments.iter().map(|value| value.alias.is_some()).collect();
         assert_eq!(are_known, expected, "{dialect:?}");
     }
+    // In MySQL, a setting decides whether it is a name.
+    for (dialect, is_last_known) in [(Dialect::Mysql, false), (Dialect::Postgres, true)] {
+        let Ok(PreviewSource::Rows(queries)) = preview(dialect, r#"UPDATE t SET b = 2, c = a LIKE "b""#) else {
+            panic!("{dialect:?}")
+        };
+        assert_eq!(queries.assignments[1].alias.is_some(), is_last_known, "{dialect:?}");
+    }
     let sql = "UPDATE Q SET a = (SELECT sum(x.a) FROM q AS x WHERE x.id <> Q.id), b = (SELECT max(a) FROM r WHERE r.id = Q.id)";
     for (dialect, expected) in
         [(Dialect::Mysql, [false, false]), (Dialect::Postgres, [true; 2]), (Dialect::Sqlite, [false, true])]
