@@ -59,7 +59,7 @@ impl Selection {
     }
 
     /// Returns the WHERE clause for the table alone, so that a row which several rows of the other tables match counts once.
-    fn where_clause_on_table(&self) -> String {
+    pub fn where_clause_on_table(&self) -> String {
         if self.other_tables.is_empty() {
             return self.where_clause();
         }

@@ -21,6 +21,9 @@ use crate::{
 
 /// The maximum number of definitions in a preview. A statement about more objects has no preview.
 const MAX_DEFINITIONS: usize = 10;
+/// Names for the number of a row in SQLite, in quotes. They are texts where a statement has several tables, and name the row
+/// where a query for the rows of the statement has one.
+const QUOTED_ROW_IDS: [&str; 3] = ["\"oid\"", "\"rowid\"", "\"_rowid_\""];
 /// The number of bytes that PostgreSQL keeps of a name in any case: it cuts longer names to at most 63, between two characters.
 const COMPARED_NAME_BYTES: usize = 60;
 
@@ -317,14 +320,22 @@ impl PreviewBuilder<'_> {
         let TableFactor::Table { alias, .. } = &table.relation else { return Err("it changes no table".to_owned()) };
         let last_part = name.0.last().ok_or("it changes no table")?.to_string();
         let alias = alias.as_ref().map_or(last_part, |alias| alias.name.to_string());
-        Ok(Selection {
+        let selection = Selection {
             with: self.with_clause(),
             table: table.to_string(),
             alias,
             other_tables: other_tables.iter().map(ToString::to_string).collect(),
             condition: condition.map(ToString::to_string),
             limit_clause,
-        })
+        };
+        let where_clause = selection.where_clause_on_table().to_ascii_lowercase();
+        if self.dialect == Dialect::Sqlite
+            && !other_tables.is_empty()
+            && let Some(name) = QUOTED_ROW_IDS.iter().find(|name| where_clause.contains(**name))
+        {
+            return Err(format!("{name} may mean something else in a query for its rows"));
+        }
+        Ok(selection)
     }
 
     /// Checks that the RETURNING clause of a statement changes nothing, because previews do not show it.
