@@ -5,8 +5,11 @@ use sqlparser::ast::{
     TableWithJoins, UnaryOperator, Value,
 };
 
-use super::values::{is_column, is_literal, is_safe_as_time, is_time, plain_call};
-use crate::{Dialect, dialect::is_time_word};
+use super::{
+    UsedNames,
+    values::{is_column, is_literal, is_safe_as_time, is_time, plain_call},
+};
+use crate::{Dialect, dialect::is_time_word, names::unquote};
 
 /// Words that mean a time relative to the present one in a literal of PostgreSQL.
 const PRESENT_TIME_WORDS: &[&str] = &["now", "today", "tomorrow", "yesterday"];
@@ -165,9 +168,17 @@ fn has_growing_text(format: &Expr) -> bool {
     fields.is_some_and(|fields| fields == "s" || !fields.is_empty() && "YmdHMS".starts_with(&fields))
 }
 
-/// Returns `true` for an interval that is a literal, and for a number or a text in place of one.
+/// Returns `true` for an interval that is a literal, and for a number or a text in place of one. PostgreSQL may take such a text
+/// for a time, and the difference between two present times would not always grow.
 fn is_duration(dialect: Dialect, expression: &Expr) -> bool {
     match expression {
+        Expr::Nested(inner) => is_duration(dialect, inner),
+        Expr::Value(value)
+            if dialect == Dialect::Postgres
+                && value.value.clone().into_string().is_some_and(|text| may_be_present_time(&text)) =>
+        {
+            false
+        }
         Expr::Interval(interval) => is_literal(&interval.value),
         Expr::Cast { expr, data_type: DataType::Interval { .. }, .. } => is_literal(expr),
         other => is_literal(other) && is_safe_as_time(dialect, other),
@@ -177,6 +188,10 @@ fn is_duration(dialect: Dialect, expression: &Expr) -> bool {
 /// Replaces selected times and random values by the texts of their expressions, if they do not decide which rows the source of
 /// an insertion selects.
 pub fn replace_times_and_random_values(dialect: Dialect, source: &Query) -> Query {
+    // In SQLite, a condition could use the alias of an item, and a name in double quotes is a text if nothing has this name. So
+    // the query keeps an item whose alias, before or after, is a name in it, and has no preview.
+    let names = (dialect == Dialect::Sqlite).then(|| UsedNames::in_query(dialect, None, Some(source)).unwrap_or_default());
+    let is_used = |name: &str| names.as_ref().is_some_and(|names| names.columns.contains(&name.to_lowercase()));
     let mut source = source.clone();
     if source.order_by.is_none()
         && let SetExpr::Select(select) = source.body.as_mut()
@@ -185,15 +200,16 @@ pub fn replace_times_and_random_values(dialect: Dialect, source: &Query) -> Quer
         && matches!(&select.group_by, GroupByExpr::Expressions(keys, _) if keys.is_empty())
     {
         for item in &mut select.projection {
-            // A condition in SQLite could use the alias, and would then read the text. So the item gets another alias there.
             let (value, alias) = match item {
                 SelectItem::UnnamedExpr(value) => (value, None),
-                SelectItem::ExprWithAlias { expr, alias } => (expr, Some(alias).filter(|_| dialect != Dialect::Sqlite)),
+                SelectItem::ExprWithAlias { expr, alias } => (expr, Some(alias)),
                 _ => continue,
             };
             let text = value.to_string();
-            if is_time_or_random(dialect, value) && !text.contains('\\') {
-                let alias = alias.cloned().unwrap_or_else(|| Ident::new(dialect.quote_name(&text)));
+            let has_used_name = is_used(&text) || alias.as_ref().is_some_and(|alias| is_used(&unquote(alias)));
+            if is_time_or_random(dialect, value) && !text.contains('\\') && !has_used_name {
+                let alias = alias.filter(|_| dialect != Dialect::Sqlite).cloned();
+                let alias = alias.unwrap_or_else(|| Ident::new(dialect.quote_name(&text)));
                 *item = SelectItem::ExprWithAlias { expr: expression_text(dialect, &text), alias };
             }
         }

@@ -52,6 +52,8 @@ fn conditions_that_depend_on_more_than_data_have_no_preview() {
         (Dialect::Postgres, "placed = date_trunc('month', now())", "the function now"),
         (Dialect::Postgres, "date_trunc('month', placed) < now()", "the function now"),
         (Dialect::Postgres, "'2026-05-01' < now()", "the function now"),
+        (Dialect::Postgres, "elapsed > now() - 'today'", "the function now"),
+        (Dialect::Postgres, "elapsed > date_trunc('hour', now() - ('yesterday'))", "the function now"),
         (Dialect::Postgres, "id IN (SELECT id FROM t WHERE placed < now())", "the function now"),
         (Dialect::Postgres, "EXISTS (SELECT 1 FROM (SELECT '2026-05-01'::date AS a) x WHERE x.a < now())", "now"),
         (Dialect::Postgres, "placed < ' Now '", "Now"),
@@ -192,6 +194,7 @@ fn one_comparison_with_the_present_time_is_previewed() {
         (Dialect::Postgres, "expires < now() AND NOT used"),
         (Dialect::Postgres, "(t.expires <= CURRENT_TIMESTAMP - interval '30 days' OR used)"),
         (Dialect::Postgres, "CURRENT_DATE - 30 > placed"),
+        (Dialect::Postgres, "elapsed < now() - '2026-05-01' AND placed < '2026-05-01'"),
         (Dialect::Postgres, "expires < LOCALTIMESTAMP + '1 day'::interval"),
         (Dialect::Postgres, "NOT (expires > now())"),
         (Dialect::Postgres, "placed + interval '30 days' < current_timestamp(0)"),
@@ -431,5 +434,22 @@ fn inserted_time_or_random_value_is_shown_as_its_expression() {
     ] {
         let shown = preview(Dialect::Postgres, &format!("INSERT INTO arch {source}"));
         assert!(shown.is_err(), "{source}: {shown:?}");
+    }
+}
+
+#[test]
+fn names_that_sqlite_may_take_for_texts_have_no_preview() {
+    for (sql, is_previewed) in [
+        ("INSERT INTO arch SELECT id, datetime('now') AS d FROM ev WHERE status = 'd'", true),
+        ("INSERT INTO arch SELECT id, datetime('now') AS d FROM ev WHERE \"D\" = 'd'", false),
+        ("INSERT INTO arch SELECT id, datetime('now') FROM ev WHERE \"datetime('now')\" = 'x'", false),
+        ("INSERT INTO arch SELECT id, random() FROM ev WHERE id IN (SELECT id FROM ev WHERE \"random()\" = 'x')", false),
+        ("UPDATE t SET a = 1 FROM u WHERE t.rowid = u.rowid", true),
+        ("UPDATE t SET a = 1 WHERE \"rowid\" = 1", true),
+        ("UPDATE t SET a = 1 FROM u WHERE t.a = CASE WHEN \"RowId\" = 'rowid' THEN 2 ELSE 3 END", false),
+        ("UPDATE t SET a = 1 FROM u JOIN v ON \"oid\" = 'oid' WHERE t.a = u.a", false),
+    ] {
+        let write = classify_write(Dialect::Sqlite, sql);
+        assert_eq!(matches!(write.preview, Ok(PreviewSource::Rows(_))), is_previewed, "{sql}: {:?}", write.preview);
     }
 }
