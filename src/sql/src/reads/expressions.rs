@@ -106,8 +106,11 @@ impl QueryChecker {
             Expr::Cast { kind: _, expr, data_type, format: None } => {
                 self.check_data_type(data_type)?;
                 self.repeatability.check_cast(expr, data_type)?;
-                // A literal that is cast to text is not taken for a time.
-                if is_literal(expr) && matches!(data_type, DataType::Text | DataType::Varchar(_)) {
+                // A literal that is cast to text is not taken for a time in PostgreSQL. In MySQL, it may be a name.
+                if self.dialect == Dialect::Postgres
+                    && is_literal(expr)
+                    && matches!(data_type, DataType::Text | DataType::Varchar(_))
+                {
                     return Ok(());
                 }
                 self.check_expression(expr)

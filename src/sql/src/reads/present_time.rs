@@ -190,7 +190,8 @@ fn is_duration(dialect: Dialect, expression: &Expr) -> bool {
 pub fn replace_times_and_random_values(dialect: Dialect, source: &Query) -> Query {
     // In SQLite, a condition could use the alias of an item, and a name in double quotes is a text if nothing has this name. So
     // the query keeps an item whose alias, before or after, is a name in it, and has no preview.
-    let names = (dialect == Dialect::Sqlite).then(|| UsedNames::in_query(dialect, None, Some(source)).unwrap_or_default());
+    let names =
+        (dialect == Dialect::Sqlite).then(|| UsedNames::in_query(dialect, None, Some(source)).unwrap_or_default());
     let is_used = |name: &str| names.as_ref().is_some_and(|names| names.columns.contains(&name.to_lowercase()));
     let mut source = source.clone();
     if source.order_by.is_none()

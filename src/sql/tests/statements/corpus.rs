@@ -308,11 +308,13 @@ fn values_after_an_update_respect_the_order_of_assignments() {
         assert_eq!(are_known, expected, "{dialect:?}");
     }
     // In MySQL, a setting decides whether it is a name.
-    for (dialect, is_last_known) in [(Dialect::Mysql, false), (Dialect::Postgres, true)] {
-        let Ok(PreviewSource::Rows(queries)) = preview(dialect, r#"UPDATE t SET b = 2, c = a LIKE "b""#) else {
+    for (dialect, are_others_known) in [(Dialect::Mysql, false), (Dialect::Postgres, true)] {
+        let Ok(PreviewSource::Rows(queries)) = preview(dialect, r#"UPDATE t SET b = 2, c = a LIKE "b", d = CAST("b" AS VARCHAR)"#)
+        else {
             panic!("{dialect:?}")
         };
-        assert_eq!(queries.assignments[1].alias.is_some(), is_last_known, "{dialect:?}");
+        let are_known: Vec<bool> = queries.assignments.iter().map(|value| value.alias.is_some()).collect();
+        assert_eq!(are_known, [true, are_others_known, are_others_known], "{dialect:?}");
     }
     let sql = "UPDATE Q SET a = (SELECT sum(x.a) FROM q AS x WHERE x.id <> Q.id), b = (SELECT max(a) FROM r WHERE r.id = Q.id)";
     for (dialect, expected) in

@@ -443,7 +443,10 @@ fn names_that_sqlite_may_take_for_texts_have_no_preview() {
         ("INSERT INTO arch SELECT id, datetime('now') AS d FROM ev WHERE status = 'd'", true),
         ("INSERT INTO arch SELECT id, datetime('now') AS d FROM ev WHERE \"D\" = 'd'", false),
         ("INSERT INTO arch SELECT id, datetime('now') FROM ev WHERE \"datetime('now')\" = 'x'", false),
-        ("INSERT INTO arch SELECT id, random() FROM ev WHERE id IN (SELECT id FROM ev WHERE \"random()\" = 'x')", false),
+        (
+            "INSERT INTO arch SELECT id, random() FROM ev WHERE id IN (SELECT id FROM ev WHERE \"random()\" = 'x')",
+            false,
+        ),
         ("UPDATE t SET a = 1 FROM u WHERE t.rowid = u.rowid", true),
         ("UPDATE t SET a = 1 WHERE \"rowid\" = 1", true),
         ("UPDATE t SET a = 1 FROM u WHERE t.a = CASE WHEN \"RowId\" = 'rowid' THEN 2 ELSE 3 END", false),
