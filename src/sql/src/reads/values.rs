@@ -13,8 +13,8 @@ const SQLITE_PRESENT_TIMES: &[&str] = &["now", "subsec", "subsecond"];
 pub fn is_literal(expression: &Expr) -> bool {
     match expression {
         Expr::Nested(inner) => is_literal(inner),
-        // SQLite takes the bytes of such a literal for a text.
-        Expr::Value(value) => !matches!(value.value, Value::HexStringLiteral(_)),
+        // SQLite takes the bytes of a hexadecimal literal for a text, and `true` for a column or an alias of this name.
+        Expr::Value(value) => !matches!(value.value, Value::HexStringLiteral(_) | Value::Boolean(_)),
         _ => false,
     }
 }
