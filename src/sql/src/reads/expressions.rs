@@ -166,6 +166,11 @@ impl QueryChecker {
 
     fn check_column(&mut self, parts: &[Ident]) -> Check {
         parts.last().into_iter().for_each(|column| self.add_column(column));
+        if let [column] = parts
+            && column.quote_style == Some('"')
+        {
+            self.names.quoted_columns.insert(unquote(column).to_lowercase());
+        }
         self.repeatability.check_column(parts)
     }
 

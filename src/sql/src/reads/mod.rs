@@ -146,6 +146,8 @@ pub struct UsedNames {
     pub tables: BTreeSet<String>,
     /// The columns, without the names of their tables.
     pub columns: BTreeSet<String>,
+    /// The columns in double quotes without a table, for which SQLite takes a text if there is no such column.
+    pub quoted_columns: BTreeSet<String>,
     /// It is a query or contains one.
     pub has_query: bool,
 }

@@ -188,11 +188,14 @@ fn is_duration(dialect: Dialect, expression: &Expr) -> bool {
 /// Replaces selected times and random values by the texts of their expressions, if they do not decide which rows the source of
 /// an insertion selects.
 pub fn replace_times_and_random_values(dialect: Dialect, source: &Query) -> Query {
-    // In SQLite, a condition could use the alias of an item, and a name in double quotes is a text if nothing has this name. So
-    // the query keeps an item whose alias, before or after, is a name in it, and has no preview.
-    let names =
-        (dialect == Dialect::Sqlite).then(|| UsedNames::in_query(dialect, None, Some(source)).unwrap_or_default());
-    let is_used = |name: &str| names.as_ref().is_some_and(|names| names.columns.contains(&name.to_lowercase()));
+    // SQLite lets a condition use an alias, which the query replaces by another one. A name in double quotes may be either of
+    // them, or a text if it is none, and `true` may be an alias. The query has no preview if it keeps the item.
+    let names = UsedNames::in_query(dialect, None, Some(source)).unwrap_or_default();
+    let may_be_named = |alias: &str| {
+        let alias = alias.to_lowercase();
+        dialect == Dialect::Sqlite
+            && (names.quoted_columns.contains(&alias) || matches!(alias.as_str(), "true" | "false"))
+    };
     let mut source = source.clone();
     if source.order_by.is_none()
         && let SetExpr::Select(select) = source.body.as_mut()
@@ -207,8 +210,8 @@ pub fn replace_times_and_random_values(dialect: Dialect, source: &Query) -> Quer
                 _ => continue,
             };
             let text = value.to_string();
-            let has_used_name = is_used(&text) || alias.as_ref().is_some_and(|alias| is_used(&unquote(alias)));
-            if is_time_or_random(dialect, value) && !text.contains('\\') && !has_used_name {
+            let is_named = may_be_named(&text) || alias.as_ref().is_some_and(|alias| may_be_named(&unquote(alias)));
+            if is_time_or_random(dialect, value) && !text.contains('\\') && !is_named {
                 let alias = alias.filter(|_| dialect != Dialect::Sqlite).cloned();
                 let alias = alias.unwrap_or_else(|| Ident::new(dialect.quote_name(&text)));
                 *item = SelectItem::ExprWithAlias { expr: expression_text(dialect, &text), alias };

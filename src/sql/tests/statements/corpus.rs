@@ -309,7 +309,8 @@ fn values_after_an_update_respect_the_order_of_assignments() {
     }
     // In MySQL, a setting decides whether it is a name.
     for (dialect, are_others_known) in [(Dialect::Mysql, false), (Dialect::Postgres, true)] {
-        let Ok(PreviewSource::Rows(queries)) = preview(dialect, r#"UPDATE t SET b = 2, c = a LIKE "b", d = CAST("b" AS VARCHAR)"#)
+        let Ok(PreviewSource::Rows(queries)) =
+            preview(dialect, r#"UPDATE t SET b = 2, c = a LIKE "b", d = CAST("b" AS VARCHAR)"#)
         else {
             panic!("{dialect:?}")
         };

@@ -121,6 +121,16 @@ fn conditions_that_depend_on_more_than_data_have_no_preview() {
         ),
         (Dialect::Sqlite, "placed < date(\"now\")", "the function date"),
         (Dialect::Sqlite, "placed < date(X'6e6f77')", "the function date"),
+        (
+            Dialect::Sqlite,
+            "EXISTS (SELECT 1 FROM (SELECT lower('NOW') AS true) WHERE datetime(true) < '2026-05-01')",
+            "the function datetime",
+        ),
+        (
+            Dialect::Sqlite,
+            "EXISTS (SELECT lower('NOW') AS true FROM t WHERE date(true) < '2026-05-01')",
+            "the function date",
+        ),
         (Dialect::Sqlite, "placed < date('subsec')", "the function date"),
         (Dialect::Sqlite, "strftime('%f', 'now') < '1'", "the function strftime"),
         (Dialect::Sqlite, "strftime('%Y') = '2026'", "the function strftime"),
@@ -441,10 +451,15 @@ fn inserted_time_or_random_value_is_shown_as_its_expression() {
 fn names_that_sqlite_may_take_for_texts_have_no_preview() {
     for (sql, is_previewed) in [
         ("INSERT INTO arch SELECT id, datetime('now') AS d FROM ev WHERE status = 'd'", true),
+        ("INSERT INTO arch SELECT id, datetime('now') AS d FROM ev WHERE d < '2026-01-01' AND ev.\"d\" = 1", true),
         ("INSERT INTO arch SELECT id, datetime('now') AS d FROM ev WHERE \"D\" = 'd'", false),
         ("INSERT INTO arch SELECT id, datetime('now') FROM ev WHERE \"datetime('now')\" = 'x'", false),
         (
             "INSERT INTO arch SELECT id, random() FROM ev WHERE id IN (SELECT id FROM ev WHERE \"random()\" = 'x')",
+            false,
+        ),
+        (
+            "INSERT INTO arch SELECT id, datetime('now') AS True FROM ev WHERE status = CASE WHEN true = 1 THEN 2 END",
             false,
         ),
         ("UPDATE t SET a = 1 FROM u WHERE t.rowid = u.rowid", true),
