@@ -49,14 +49,12 @@ pub const LISTEN: &str = "127.0.0.1:0";
 
 /// Returns the program under test: the one of these sources, or the one that `COUNTERSIGN_TEST_BIN` names, such as an
 /// older build with which a new test must fail.
-#[must_use]
 pub fn binary() -> PathBuf {
     std::env::var_os("COUNTERSIGN_TEST_BIN").map_or_else(built_binary, PathBuf::from)
 }
 
 /// Returns the program of these sources. Cargo builds it before a test of this package and passes its path; for a test
 /// program run by hand, it is in Cargo's usual place.
-#[must_use]
 pub fn built_binary() -> PathBuf {
     let beside = || {
         let test = std::env::current_exe().unwrap();
@@ -66,7 +64,6 @@ pub fn built_binary() -> PathBuf {
 }
 
 /// Returns a command for the program with only the necessary parts of the developer's environment.
-#[must_use]
 pub fn command(env: &[(&str, &str)]) -> Command {
     let mut command = Command::new(binary());
     command.env_clear();
@@ -81,7 +78,6 @@ pub fn command(env: &[(&str, &str)]) -> Command {
 
 /// Returns a command like [`command`] that works on a data directory and the store that belongs to it. The caller adds
 /// the arguments.
-#[must_use]
 pub fn command_on(data: &Path) -> Command {
     let mut command = command(&[]);
     postgres::set_store_env(&mut command, data);
@@ -96,7 +92,6 @@ pub struct DeadPort {
 }
 
 impl DeadPort {
-    #[must_use]
     pub fn new() -> Self {
         Self::at_address(([127, 0, 0, 1], 0).into()).unwrap()
     }
@@ -237,23 +232,19 @@ impl Gateway {
         Process(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap())
     }
 
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         ([127, 0, 0, 1], self.port).into()
     }
 
-    #[must_use]
     pub fn data(&self) -> PathBuf {
         self.home.path().join("data")
     }
 
     /// Returns the log so far.
-    #[must_use]
     pub fn log(&self) -> String {
         log_of(self.home.path())
     }
 
-    #[must_use]
     pub fn connect(&self) -> Conn {
         Conn::open(self.address())
     }
@@ -267,7 +258,6 @@ impl Gateway {
     }
 
     /// Creates an API key with the command line.
-    #[must_use]
     pub fn create_key(&self, role: &str, name: &str) -> String {
         create_key(&self.data(), role, name)
     }
@@ -349,14 +339,12 @@ impl Gateway {
 
 /// Creates an API key with the command line, whether a gateway runs or not.
 #[track_caller]
-#[must_use]
 pub fn create_key(data: &Path, role: &str, name: &str) -> String {
     create_key_by(command_on(data), data, role, name)
 }
 
 /// Creates an API key like [`create_key`], in the store at that address.
 #[track_caller]
-#[must_use]
 pub fn create_key_in(store: &str, data: &Path, role: &str, name: &str) -> String {
     create_key_by(command(&[("COUNTERSIGN_STORE__URL", store)]), data, role, name)
 }

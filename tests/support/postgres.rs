@@ -57,14 +57,12 @@ impl Server {
     }
 
     /// Returns the folder of the socket; of two servers, that of the primary.
-    #[must_use]
     pub fn folder(&self) -> PathBuf {
         let [first, second] = self.folders();
         if self.is_second_primary.load(Ordering::SeqCst) { second } else { first }
     }
 
     /// Returns the socket folders of both servers.
-    #[must_use]
     pub fn folders(&self) -> [PathBuf; 2] {
         let (_, host) = self.base.split_once('@').unwrap();
         let first = PathBuf::from(host.trim_end_matches('/').replace("%2F", "/"));
@@ -73,7 +71,6 @@ impl Server {
     }
 
     /// Returns the URL of a database.
-    #[must_use]
     pub fn database(&self, name: &str) -> String {
         format!("{}{name}", self.base)
     }
@@ -118,7 +115,6 @@ impl Server {
     }
 
     /// Returns the URL of a database on whichever server is the primary.
-    #[must_use]
     pub fn database_of_both(&self, name: &str) -> String {
         let (user, host) = self.base.trim_end_matches('/').split_once('@').unwrap();
         format!("{user}@{host},{host}%2Fsecond/{name}")
@@ -157,7 +153,6 @@ impl Server {
 
     /// Dumps a database with `pg_dump` while it is in use.
     #[track_caller]
-    #[must_use]
     pub fn dump(&self, database: &str) -> Vec<u8> {
         let mut dump = Command::new("pg_dump");
         dump.args(["--username=countersign", "--host"]).arg(self.folder()).arg(database);
@@ -191,7 +186,6 @@ pub fn shared_server() -> &'static Server {
 }
 
 /// Returns `true` if the gateways of the tests keep their stores in PostgreSQL.
-#[must_use]
 pub fn is_enabled() -> bool {
     std::env::var("COUNTERSIGN_TEST_STORE").is_ok_and(|store| store == "postgres")
 }

@@ -34,13 +34,11 @@ pub struct TlsGateway {
 
 impl TlsGateway {
     /// Starts the gateway, and returns when it answers.
-    #[must_use]
     pub fn start() -> Self {
         Self::start_with("")
     }
 
     /// Starts it like [`TlsGateway::start`], with extra configuration.
-    #[must_use]
     pub fn start_with(more: &str) -> Self {
         // Both programs come with Debian; without them TLS cannot be tested here.
         for tool in ["openssl", "curl"] {
@@ -62,13 +60,11 @@ impl TlsGateway {
         tls
     }
 
-    #[must_use]
     pub fn data(&self) -> PathBuf {
         self.home.path().join("data")
     }
 
     /// Returns a curl command with these arguments; the last one is a path.
-    #[must_use]
     pub fn curl(&self, args: &[&str]) -> Command {
         let (path, args) = args.split_last().unwrap();
         let mut command = Command::new("curl");

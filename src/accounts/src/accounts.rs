@@ -68,7 +68,6 @@ pub struct AccountStatus {
 impl Accounts {
     /// Creates the accounts, and reads which ones the store holds. `on_change` is called with a server and a holder
     /// after this node connected or disconnected them, or noticed that another node did.
-    #[must_use]
     pub fn new(
         config: &Config,
         store: Arc<dyn store::AccountStore>,
@@ -223,7 +222,6 @@ impl Accounts {
 
     /// Returns the Client ID Metadata Document (2026-07-28/basic/authorization/client-registration), or `None` without
     /// a `public_url` that uses HTTPS.
-    #[must_use]
     pub fn client_metadata(&self) -> Option<Value> {
         metadata_document(&self.client.addresses.load())
     }
@@ -304,7 +302,6 @@ fn base_url(config: &Config) -> String {
 }
 
 /// Returns the path of the page of a server in the dashboard, to append to the address of the gateway.
-#[must_use]
 pub fn server_page(name: &str) -> String {
     let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let segment: String = name

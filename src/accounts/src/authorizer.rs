@@ -45,7 +45,6 @@ enum TokenSource {
 }
 
 impl AccountAuthorizer {
-    #[must_use]
     pub fn new(client: &Arc<OAuthClient>, server: &Arc<AccountServer>, key: AccountKey) -> Self {
         let (client, server) = (Arc::clone(client), Arc::clone(server));
         let source = if server.requires_consent() {
@@ -57,7 +56,6 @@ impl AccountAuthorizer {
     }
 
     /// Returns `true` if the account belongs to this server.
-    #[must_use]
     pub fn belongs_to(&self, server: &Arc<AccountServer>) -> bool {
         Arc::ptr_eq(&self.server, server)
     }
@@ -70,7 +68,6 @@ impl AccountAuthorizer {
     }
 
     /// Returns `true` if the gateway has obtained a token without a consent.
-    #[must_use]
     pub fn has_obtained_token(&self) -> bool {
         matches!(&self.source, TokenSource::Unattended(tokens) if tokens.has_token())
     }

@@ -207,7 +207,6 @@ impl OAuthClient {
     }
 
     /// Returns the registration to which tokens were issued, with the secret that is configured now.
-    #[must_use]
     pub fn registration_for(&self, tokens: &Tokens, server: &AccountServer) -> Registration {
         let configured =
             known_registration(&tokens.discovered.authorization_server, &server.oauth, &self.addresses.load());

@@ -177,7 +177,6 @@ async fn discover(client: &OAuthClient, server: &AccountServer) -> Result<Discov
 }
 
 /// Opens the cookie of a consent that began less than ten minutes ago.
-#[must_use]
 pub fn open(client: &OAuthClient, cookie: &str, now: Timestamp) -> Option<PendingConsent> {
     let pending: PendingConsent = client.store.open(COOKIE_CONTEXT, cookie)?;
     (now.duration_since(pending.started_at).abs() < MAX_CONSENT_DURATION).then_some(pending)

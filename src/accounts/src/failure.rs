@@ -56,7 +56,6 @@ impl From<ConsentReason> for AuthorizationError {
 }
 
 /// Returns the failure of a step that may succeed later.
-#[must_use]
 pub fn unavailable(error: &OAuthError) -> AuthorizationError {
     AuthorizationError::Unavailable(match error {
         OAuthError::Unusable(reason) => format!("cannot be used now, because there is no token: {reason}"),
@@ -65,7 +64,6 @@ pub fn unavailable(error: &OAuthError) -> AuthorizationError {
 }
 
 /// Returns the failure for an unavailable store.
-#[must_use]
 pub fn store_unavailable() -> AuthorizationError {
     AuthorizationError::Unavailable("cannot be used now, because the store of the gateway is unavailable".to_owned())
 }
@@ -85,7 +83,6 @@ impl Pause {
     }
 
     /// Returns the failure of the step while the pause is running.
-    #[must_use]
     pub fn failure(&self) -> Option<AuthorizationError> {
         let pause = self.0.lock();
         pause.as_ref().filter(|(end, _)| Instant::now() < *end).map(|(_, failure)| failure.clone())

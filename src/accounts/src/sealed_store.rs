@@ -64,7 +64,6 @@ pub struct UnsealedAccount {
 
 impl UnsealedAccount {
     /// Creates an account from its tokens. Returns `None` if the DPoP key cannot be read.
-    #[must_use]
     pub fn new(tokens: Tokens, now: Timestamp) -> Option<Self> {
         let dpop = tokens.dpop_key.as_deref().map(DpopKey::from_pem).transpose().ok()?;
         Some(Self { version: 0, refreshing_since: None, connected_at: now, tokens, dpop })
@@ -73,7 +72,6 @@ impl UnsealedAccount {
 
 impl SealedStore {
     /// Creates the sealed store, and reads the list of accounts.
-    #[must_use]
     pub fn new(store: Arc<dyn AccountStore>, sealer: Sealer) -> Arc<Self> {
         let (list, is_reading_list) = (Mutex::default(), AtomicBool::new(false));
         let sealed_store = Arc::new(Self { store, sealer, list, is_reading_list });
@@ -205,7 +203,6 @@ impl SealedStore {
     }
 
     /// Opens a value that was sealed for this context.
-    #[must_use]
     pub fn open<T: DeserializeOwned>(&self, context: &[u8], sealed: &str) -> Option<T> {
         serde_json::from_str(&self.sealer.open(context, sealed)?).ok()
     }

@@ -34,7 +34,6 @@ pub struct AccountServer {
 
 impl AccountServer {
     /// Creates the state of a configured server. Returns `None` for a server without a URL or without `oauth`.
-    #[must_use]
     pub fn new(config: &UpstreamConfig) -> Option<Self> {
         let (UpstreamTarget::Url { urls, .. }, Some(oauth)) = (&config.target, &config.oauth) else { return None };
         Some(Self {
@@ -49,7 +48,6 @@ impl AccountServer {
     }
 
     /// Returns `true` if both accept the same accounts and tokens, and obtain tokens in the same way.
-    #[must_use]
     pub fn has_same_accounts(&self, other: &Self) -> bool {
         (&self.name, &self.url, &self.target) == (&other.name, &other.url, &other.target)
             && (&self.oauth, &self.authorities) == (&other.oauth, &other.authorities)
@@ -76,7 +74,6 @@ impl AccountServer {
     }
 
     /// Creates the request for a token that the discovered resource of the server accepts.
-    #[must_use]
     pub fn token_request<'a>(
         &'a self,
         discovered: &'a DiscoveredResource,
@@ -96,13 +93,11 @@ impl AccountServer {
     }
 
     /// Returns `true` if its tokens need the consent of a person in a browser.
-    #[must_use]
     pub fn requires_consent(&self) -> bool {
         self.oauth.grant == OAuthGrant::AuthorizationCode
     }
 
     /// Returns the last challenge.
-    #[must_use]
     pub fn challenge(&self) -> Option<Challenge> {
         self.challenge.lock().clone()
     }
@@ -119,7 +114,6 @@ impl AccountServer {
     /// Binds the configured client to an authorization server if it is not bound yet: to that of the oldest account, or
     /// else to this one. Returns `true` if the client may be used at this one. With `oauth.issuer` or without a
     /// configured client, nothing is bound.
-    #[must_use]
     pub fn bind_client_to_issuer(&self, issuer: &str, issuers_of_accounts: &[String]) -> bool {
         if self.oauth.client_id.is_none() || self.oauth.issuer.is_some() {
             return true;
@@ -131,20 +125,17 @@ impl AccountServer {
     }
 
     /// Returns `true` unless another authorization server is configured.
-    #[must_use]
     pub fn accepts_issuer(&self, issuer: &str) -> bool {
         let configured = self.oauth.issuer.as_deref();
         configured.is_none_or(|configured| configured.trim_end_matches('/') == issuer.trim_end_matches('/'))
     }
 
     /// Returns `true` if tokens for the server must be bound to a key, by its configuration or its challenge.
-    #[must_use]
     pub fn wants_dpop(&self) -> bool {
         self.oauth.dpop || self.challenge.lock().as_ref().is_some_and(|challenge| challenge.is_dpop)
     }
 
     /// Returns `true` if the server refused a request without a token.
-    #[must_use]
     pub fn requires_token(&self) -> bool {
         self.challenge.lock().is_some()
     }

@@ -78,7 +78,6 @@ struct Cache {
 type AccountResult = Result<Arc<UnsealedAccount>, AuthorizationError>;
 
 impl StoredTokens {
-    #[must_use]
     pub fn new(client: Arc<OAuthClient>, server: Arc<AccountServer>, key: AccountKey) -> Self {
         let is_unused = key.holder.is_empty() == server.oauth.is_personal();
         let (cache, pause, read_lock, refresh_lock) = Default::default();
@@ -110,7 +109,6 @@ impl StoredTokens {
     }
 
     /// Returns the time at which the person connected the account, as it was read last.
-    #[must_use]
     pub fn connected_at(&self) -> Option<Timestamp> {
         self.cache.lock().account.as_ref().map(|account| account.connected_at)
     }
@@ -479,7 +477,6 @@ impl StoredTokens {
 }
 
 /// Returns why the person must connect the account again, if they must.
-#[must_use]
 pub fn reconnect_reason(account: &UnsealedAccount, now: Timestamp) -> Option<ConsentReason> {
     let UnsealedAccount { tokens, refreshing_since, .. } = account;
     if refreshing_since.is_some_and(|since| now.duration_since(since) >= MAX_REFRESH_TIME) {

@@ -65,7 +65,6 @@ pub struct TokenOrigin {
 }
 
 impl Tokens {
-    #[must_use]
     pub fn new(answer: TokenResponse, origin: TokenOrigin, now: Timestamp) -> Self {
         let TokenOrigin { discovered, registration, requested_scopes, dpop_key } = origin;
         Self {
@@ -86,7 +85,6 @@ impl Tokens {
     }
 
     /// Returns the tokens after a refresh. The old refresh token and scopes are kept if the answer has none.
-    #[must_use]
     pub fn with_refreshed(&self, answer: TokenResponse, now: Timestamp) -> Self {
         Self {
             access_token: answer.access_token,
@@ -101,13 +99,11 @@ impl Tokens {
     }
 
     /// Returns `true` if the access token may be used.
-    #[must_use]
     pub fn is_valid(&self, now: Timestamp) -> bool {
         self.refusal_reason.is_none() && self.expires_at.is_none_or(|expires_at| now < expires_at)
     }
 
     /// Returns `true` if the access token is about to expire, or must no longer be used.
-    #[must_use]
     pub fn needs_refresh(&self, now: Timestamp) -> bool {
         let is_expiring = |expires_at: Timestamp| {
             let tenth = expires_at.duration_since(self.received_at) / 10;
@@ -117,14 +113,12 @@ impl Tokens {
     }
 
     /// Returns `true` if the server would refuse another token too, because it refuses one that was just issued.
-    #[must_use]
     pub fn is_too_new_to_replace(&self, now: Timestamp) -> bool {
         now.duration_since(self.received_at) < MIN_AGE_TO_REPLACE
     }
 
     /// Returns the scopes that the next consent requests in addition to the usual ones: those that the server demanded
     /// before the last consent, and during a step-up all that were granted, requested or demanded so far.
-    #[must_use]
     pub fn scopes_for_next_consent(&self, now: Timestamp) -> Vec<String> {
         match self.recent_step_up(now) {
             Some(step_up) => join_scopes([&self.scopes[..], &self.requested_scopes, &step_up.scopes]),
@@ -140,13 +134,11 @@ impl Tokens {
     }
 
     /// Returns the step-up, unless it is older than [`STEP_UP_LIFETIME`].
-    #[must_use]
     pub fn recent_step_up(&self, now: Timestamp) -> Option<&StepUp> {
         self.step_up.as_ref().filter(|step_up| now.duration_since(step_up.since) < STEP_UP_LIFETIME)
     }
 
     /// Returns the step-up after the server has demanded these scopes.
-    #[must_use]
     pub fn step_up_for(&self, challenged: &[String], now: Timestamp) -> StepUp {
         let last = self.recent_step_up(now);
         // Scopes of an old step-up leave space for new ones.
@@ -160,14 +152,12 @@ impl Tokens {
     }
 
     /// Returns `true` if all of these scopes were requested.
-    #[must_use]
     pub fn has_requested(&self, scopes: &[String]) -> bool {
         scopes.iter().all(|scope| self.requested_scopes.contains(scope))
     }
 }
 
 /// Joins known and challenged scopes, up to [`MAX_SCOPES`] scopes and [`MAX_STEP_UP_LEN`] bytes.
-#[must_use]
 pub fn merge_scopes(known: &[String], challenged: &[String]) -> Vec<String> {
     let mut len = 0;
     let fits = |scope: &String| {

@@ -55,14 +55,12 @@ struct State {
 }
 
 impl UnattendedTokens {
-    #[must_use]
     pub fn new(client: Arc<OAuthClient>, server: Arc<AccountServer>, holder: String) -> Self {
         let (state, pause, step_up_pause, request_lock) = Default::default();
         Self { client, server, holder, state, pause, step_up_pause, request_lock }
     }
 
     /// Returns `true` if a token was obtained, even if it has expired.
-    #[must_use]
     pub fn has_token(&self) -> bool {
         self.state.lock().account.is_some()
     }

@@ -347,14 +347,12 @@ impl Conversation {
 
     /// Returns `true` if a request was sent and is unanswered. After [`Self::note_gateway_end`], only those are left that the
     /// next gateway gets.
-    #[must_use]
     pub fn has_unanswered_requests(&self) -> bool {
         self.pending.values().any(|request| request.is_sent)
     }
 
     /// Returns the request that opens the session at a new gateway, or `None` if there is no session. Its answer is
     /// [`GatewayLine::Resumed`] or [`GatewayLine::NotResumed`].
-    #[must_use]
     pub fn handshake_request(&self) -> Option<Vec<u8>> {
         let handshake = self.handshake.as_ref().filter(|_| self.gateway > 0)?;
         let mut request: Value = std::str::from_utf8(&handshake.request).ok()?.parse().ok()?;

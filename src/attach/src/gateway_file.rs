@@ -37,7 +37,6 @@ pub struct GatewayFile {
 
 impl GatewayFile {
     /// Describes this process, which listens on `address`.
-    #[must_use]
     pub fn from_process(config: &Config, address: SocketAddr, detached: bool, proof: Option<ProofSecret>) -> Self {
         Self {
             pid: std::process::id(),
@@ -50,7 +49,6 @@ impl GatewayFile {
     }
 
     /// Returns the base URL of links that people open.
-    #[must_use]
     pub fn link_base(&self) -> &str {
         self.public_url.as_deref().unwrap_or(&self.url)
     }

@@ -64,7 +64,6 @@ impl std::fmt::Debug for Hello {
 
 impl Hello {
     /// Creates the hello of this process.
-    #[must_use]
     pub fn from_process(key: Option<String>) -> Self {
         let version = OWN_VERSION.to_owned();
         Self { handshake_version: 1, version, pid: std::process::id(), key, replace: Some(false) }

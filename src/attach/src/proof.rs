@@ -32,20 +32,17 @@ impl fmt::Debug for ProofSecret {
 
 impl ProofSecret {
     /// Generates a secret. Returns `None` if the operating system provides no randomness.
-    #[must_use]
     pub fn new() -> Option<Self> {
         secret::generate(SECRET_PREFIX).ok().map(Self)
     }
 
     /// Returns the answer to a challenge, or `None` if it is malformed.
-    #[must_use]
     pub fn answer_challenge(&self, challenge: &str) -> Option<String> {
         secret::is_well_formed(CHALLENGE_PREFIX, challenge)
             .then(|| countersign_domain::changes::digest::hex(self.sign(challenge).as_ref()))
     }
 
     /// Returns `true` if the answer proves knowledge of the secret. A malformed secret proves nothing.
-    #[must_use]
     pub fn is_valid_answer(&self, challenge: &str, answer: &str) -> bool {
         let Some(expected) =
             self.answer_challenge(challenge).filter(|_| secret::is_well_formed(SECRET_PREFIX, &self.0))
@@ -64,7 +61,6 @@ impl ProofSecret {
 }
 
 /// Generates a challenge. Returns `None` if the operating system provides no randomness.
-#[must_use]
 pub fn new_challenge() -> Option<String> {
     secret::generate(CHALLENGE_PREFIX).ok()
 }

@@ -45,7 +45,6 @@ struct ShortPath {
 }
 
 /// Returns the full path of the socket, which may be too long to bind.
-#[must_use]
 pub fn path(data: &Path) -> PathBuf {
     data.join(SOCKET_FILE)
 }
@@ -176,7 +175,6 @@ pub async fn connect(data: &Path) -> Result<Option<UnixStream>, SocketError> {
 }
 
 /// Returns `true` if a gateway listens on the socket.
-#[must_use]
 pub fn is_listening(data: &Path) -> bool {
     short_path(data, SOCKET_FILE).is_ok_and(|short| std::os::unix::net::UnixStream::connect(&short.path).is_ok())
 }

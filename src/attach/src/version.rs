@@ -7,7 +7,6 @@ pub const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Returns `true` if `version` has a higher precedence than `other` (semver.org, section 11). A text that is not a version
 /// is neither newer nor older.
-#[must_use]
 pub fn is_newer(version: &str, other: &str) -> bool {
     match (Version::parse(version), Version::parse(other)) {
         (Ok(version), Ok(other)) => version.cmp_precedence(&other).is_gt(),

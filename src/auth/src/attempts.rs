@@ -47,11 +47,9 @@ pub enum AttemptSource {
 }
 
 impl AttemptSource {
-    #[must_use]
     pub fn for_peer(peer: Option<IpAddr>) -> Self {
         peer.map_or(Self::Untracked, |ip| Self::Peer(client_network(ip)))
     }
-    #[must_use]
     pub fn for_wrong_key(peer: Option<IpAddr>, key_hash: u64) -> Self {
         peer.map_or(Self::Untracked, |ip| Self::WrongKey(client_network(ip), key_hash))
     }

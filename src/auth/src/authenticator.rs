@@ -79,7 +79,6 @@ pub struct Authenticator {
 impl Authenticator {
     /// Creates an authenticator. With `behind_tls_proxy`, every peer may look like loopback, so that even `auth.mode:
     /// local` requires a key.
-    #[must_use]
     pub fn new(config: &Config, store: Arc<dyn KeyStore>) -> Self {
         Self {
             mode: config.auth.mode,
@@ -96,19 +95,16 @@ impl Authenticator {
     }
 
     /// Returns `true` if all requests come from a TLS proxy, which reports the addresses of the clients.
-    #[must_use]
     pub const fn is_behind_tls_proxy(&self) -> bool {
         self.is_behind_tls_proxy
     }
 
-    #[must_use]
     pub fn tokens(&self) -> &TokenVerifier {
         &self.tokens
     }
 
     /// Checks the access token in an `Authorization` header without asking its issuer. Returns `None` for a key, and
     /// for a token that [`Self::identify`] refuses.
-    #[must_use]
     pub fn check_token<'a>(&self, authorization: &'a [u8]) -> Option<TokenCheck<'a>> {
         let token = self.parse_header(authorization).ok().filter(|token| self.is_access_token(token))?;
         let Some(outcome) = self.tokens.identify_without_issuer(token, Timestamp::now()) else {

@@ -79,7 +79,6 @@ fn store_code(
 
 /// Returns the name of the cookie with the browser's secret for a code. Each code has a cookie of its own, so that several tabs can
 /// sign in at the same time.
-#[must_use]
 pub fn cookie_name(code: &str) -> String {
     format!("{SIGN_IN_COOKIE}_{}", hex(&secret::hash(code.as_bytes())[..8]))
 }
@@ -177,7 +176,6 @@ fn refusal_error() -> McpError {
 }
 
 /// Returns the name of the local reviewer: that of the operating system's user, changed to follow the rules for names.
-#[must_use]
 pub fn local_reviewer() -> String {
     let from_system = std::fs::read_to_string("/etc/passwd").ok().and_then(|text| {
         let uid = rustix::process::getuid().as_raw().to_string();

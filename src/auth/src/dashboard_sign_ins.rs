@@ -68,14 +68,12 @@ pub struct DashboardSignIns {
 
 impl DashboardSignIns {
     /// Reads the sign-ins from the store. Begins without any if the store cannot be read; they are then read when used.
-    #[must_use]
     pub fn new(authenticator: Arc<Authenticator>, store: Arc<StoredCredentials>, rules: &OriginRules) -> Self {
         let all = store.reader().sign_ins().map_err(report_unavailable).unwrap_or_default();
         let cached = all.into_iter().map(|sign_in| (sign_in.id, CachedSignIn::new(sign_in))).collect();
         Self { authenticator, store, cached: Mutex::new(cached), secure_cookies: rules.browsers_use_https() }
     }
 
-    #[must_use]
     pub const fn authenticator(&self) -> &Arc<Authenticator> {
         &self.authenticator
     }
@@ -203,7 +201,6 @@ impl DashboardSignIns {
 
     /// Returns `true` if one of the cookies belongs to a cached sign-in, even if another process has ended it. This
     /// authorizes nothing.
-    #[must_use]
     pub fn is_signed_in(&self, cookies: &[String], now: Timestamp) -> bool {
         let hashes = hash_cookies(cookies);
         let cached = self.lock();
@@ -260,7 +257,6 @@ impl DashboardSignIns {
     }
 
     /// Returns `true` if browsers send the cookies over https only.
-    #[must_use]
     pub const fn has_secure_cookies(&self) -> bool {
         self.secure_cookies
     }

@@ -49,7 +49,6 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    #[must_use]
     pub fn new(source: Arc<dyn ValidKeySource>) -> Self {
         Self { source, cached: Mutex::new(None), revocation_count: AtomicU64::new(0) }
     }

@@ -45,7 +45,6 @@ pub struct StoredKey {
 
 impl StoredKey {
     /// Returns the principal who presents this key.
-    #[must_use]
     pub fn principal(&self) -> Principal {
         Principal {
             name: self.key.name.clone(),

@@ -157,7 +157,6 @@ pub struct OriginRules {
 
 impl OriginRules {
     /// Computes the rules. Invalid hosts and origins are skipped here; `config check` reports them.
-    #[must_use]
     pub fn new(config: &Config) -> Self {
         let loopback = [
             Host::Name("localhost".into()),
@@ -199,7 +198,6 @@ impl OriginRules {
     }
 
     /// Returns `true` if a `Host` header (or the authority of a request target) names this gateway.
-    #[must_use]
     pub fn is_own_host(&self, host: &[u8]) -> bool {
         self.common_hosts.iter().any(|common| common.as_bytes() == host)
             || parse_authority(host).is_some_and(|(host, port)| self.serves(&host, port))
@@ -247,13 +245,11 @@ impl OriginRules {
     }
 
     /// Returns `true` if other origins are allowed, so that every response depends on `Origin`.
-    #[must_use]
     pub fn has_cors(&self) -> bool {
         !self.cors_origins.is_empty()
     }
 
     /// Returns `true` if browsers use https, so that cookies can be `Secure`.
-    #[must_use]
     pub fn browsers_use_https(&self) -> bool {
         let public = self.public_origin.as_ref().map(|o| matches!(o, Origin::Web { https: true, .. }));
         public.unwrap_or(self.uses_tls || self.behind_tls_proxy)

@@ -36,12 +36,10 @@ pub struct ProviderSignIns {
 }
 
 impl ProviderSignIns {
-    #[must_use]
     pub fn new(client: OidcClient, store: Arc<StoredCredentials>) -> Self {
         Self { client, store }
     }
 
-    #[must_use]
     pub fn client(&self) -> &OidcClient {
         &self.client
     }

@@ -49,13 +49,11 @@ impl StoredCredentials {
     }
 
     /// Returns the connection for writes, which also serves listings.
-    #[must_use]
     pub fn writer(&self) -> &dyn Credentials {
         &*self.writer
     }
 
     /// Returns the keyring, which all users of these credentials share.
-    #[must_use]
     pub fn keyring(&self) -> &Arc<Keyring> {
         &self.keyring
     }

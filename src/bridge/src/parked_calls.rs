@@ -40,7 +40,6 @@ const MAX_CALLS_PER_PRINCIPAL: usize = 8;
 const QUESTION_GATHER_TIME: Duration = Duration::from_millis(30);
 
 /// Returns the error for a client that comes back too late.
-#[must_use]
 pub fn ended_call_error() -> McpError {
     let minutes = MAX_CLIENT_WAIT.as_secs() / 60;
     invalid_state(&format!("the call has ended (a client has {minutes} minutes to answer), and its outcome is unknown"))
@@ -314,7 +313,6 @@ struct ParkedCall {
 }
 
 impl ParkedCalls {
-    #[must_use]
     pub fn new(node: Option<String>, sealer: Arc<StateSealer>) -> Arc<Self> {
         let (run_id, calls) = (*uuid::Uuid::new_v4().as_bytes(), Mutex::default());
         Arc::new(Self { sealer, node, run_id, calls, next_number: AtomicU64::new(0) })

@@ -40,7 +40,6 @@ const INTERNAL: i64 = ErrorKind::Internal.number();
 
 /// Returns the capabilities that this upstream may use: those that the client declared, its revision has and the
 /// configuration allows. The second value is `true` if that is less than the client declared.
-#[must_use]
 pub fn allowed_capabilities(exchange: &Exchange, config: &UpstreamConfig) -> (ClientCapabilities, bool) {
     let declared = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
     let mut allowed = declared.clone();
@@ -55,7 +54,6 @@ pub fn allowed_capabilities(exchange: &Exchange, config: &UpstreamConfig) -> (Cl
 }
 
 /// Converts a client's failure to answer into the error for the upstream.
-#[must_use]
 pub fn refusal_error(error: &AskError) -> RpcError {
     match error {
         AskError::Refused(object) => parse_rpc_error(object.get()),
@@ -176,7 +174,6 @@ pub struct MessageRecipient {
 
 impl MessageRecipient {
     /// Returns the client of an exchange.
-    #[must_use]
     pub fn for_exchange(exchange: &Exchange, progress_token: Option<&str>, log_level: Option<LoggingLevel>) -> Self {
         let progress_token = progress_token.map(Into::into);
         Self { related: exchange.related.clone(), progress_token, log_level, revision: exchange.revision() }
@@ -226,7 +223,6 @@ fn withheld_capability_error(config: &UpstreamConfig, required: &str) -> Option<
 }
 
 /// Replaces an upstream's error about a missing capability, if its configuration withholds the capability.
-#[must_use]
 pub fn explain_withheld_capability(config: &UpstreamConfig, error: McpError) -> McpError {
     let foreign = error.passthrough.as_ref().filter(|_| error.kind == ErrorKind::MissingCapability);
     let required = foreign.and_then(|foreign| member(foreign.data.as_deref()?, "requiredCapabilities"));
@@ -274,7 +270,6 @@ pub fn check_requests(
 
 /// Returns the capabilities that a client lacks for these questions, each a method with its parameters, in the form of
 /// `requiredCapabilities`. `declared` are the capabilities that it has.
-#[must_use]
 pub fn missing_capabilities<'q>(
     declared: &ClientCapabilities,
     questions: impl Iterator<Item = (&'q str, Option<&'q str>)>,
@@ -312,7 +307,6 @@ pub struct Relay {
 impl Relay {
     /// Creates a relay that declines the upstream's questions. `forwards_unknown` states whether notifications that the
     /// gateway does not know are passed on.
-    #[must_use]
     pub fn new(recipient: MessageRecipient, forwards_unknown: bool) -> Arc<Self> {
         Self::with_channel(recipient, None, forwards_unknown)
     }

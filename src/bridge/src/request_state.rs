@@ -43,7 +43,6 @@ impl StateKind {
 }
 
 /// Returns the error for a state that cannot be used.
-#[must_use]
 pub fn invalid_state(reason: &str) -> McpError {
     let message = format!("this requestState cannot be used: {reason}; the call was not made again");
     McpError::new(ErrorKind::InvalidParams, message).with("member", "requestState")
@@ -54,7 +53,6 @@ pub struct StateSealer(Sealer);
 
 impl StateSealer {
     /// Returns `None` for a key that the cipher refuses.
-    #[must_use]
     pub fn new(key: [u8; KEY_LEN]) -> Option<Self> {
         Sealer::new(&key).map(Self)
     }

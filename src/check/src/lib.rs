@@ -49,7 +49,6 @@ pub enum Target {
 
 impl Target {
     /// Returns the name for reports, without headers, user, password or query, which may be credentials.
-    #[must_use]
     pub fn label(&self) -> String {
         match self {
             Self::Command { program, arguments, .. } => format!("{program} {}", arguments.join(" ")).trim().to_owned(),
@@ -64,7 +63,6 @@ impl Target {
     }
 
     /// Returns `stdio`, `http` or `websocket`.
-    #[must_use]
     pub fn transport(&self) -> &'static str {
         match self {
             Self::Command { .. } => "stdio",

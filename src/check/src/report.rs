@@ -68,20 +68,17 @@ pub struct Report {
 
 impl Report {
     /// Counts the checks with this status and, unless it is `None`, this level.
-    #[must_use]
     pub fn count(&self, status: Status, level: Option<Level>) -> usize {
         let counted = |check: &&CheckResult| check.status == status && level.is_none_or(|level| check.level == level);
         self.checks.iter().filter(counted).count()
     }
 
     /// Returns `true` if the run was complete and no required check failed. Skipped checks count as passed.
-    #[must_use]
     pub fn complies(&self) -> bool {
         self.stopped.is_none() && self.count(Status::Failed, Some(Level::Must)) == 0
     }
 
     /// Formats the report as a JSON object.
-    #[must_use]
     pub fn to_json(&self) -> Value {
         let mut json = json!(self);
         json["complies"] = self.complies().into();
@@ -89,7 +86,6 @@ impl Report {
     }
 
     /// Formats the report as JUnit XML for CI systems. A failed *should* check is not a failure there.
-    #[must_use]
     pub fn to_junit(&self) -> String {
         let seconds = |milliseconds: u64| milliseconds as f64 / 1000.0;
         let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");

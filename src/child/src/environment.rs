@@ -76,13 +76,11 @@ pub struct InheritedEnvironment {
 
 impl InheritedEnvironment {
     /// Selects the variables of this process that a child inherits.
-    #[must_use]
     pub fn from_process() -> Self {
         Self::new(std::env::vars_os())
     }
 
     /// Selects the variables that a child inherits.
-    #[must_use]
     pub fn new(all: impl Iterator<Item = (OsString, OsString)>) -> Self {
         let mut inherited = Self::default();
         for (variable, value) in all {

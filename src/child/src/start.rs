@@ -38,7 +38,6 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// Returns the path of this program, which provides the guard's subcommand for children.
-#[must_use]
 pub fn this_program() -> PathBuf {
     let this = PathBuf::from(THIS_PROGRAM);
     if this.exists() { this } else { std::env::current_exe().unwrap_or(this) }

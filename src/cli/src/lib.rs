@@ -66,7 +66,6 @@ use countersign_protocol::suggest;
 use countersign_store::{StoreIdentity, StoreLocation};
 
 /// Runs the program with the arguments of this process.
-#[must_use]
 pub fn main() -> ExitCode {
     // The guard comes first, because a guard process runs beside every stdio server and must stay small.
     let mut args = std::env::args_os().skip(1);

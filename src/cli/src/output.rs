@@ -334,7 +334,6 @@ pub fn read_answer(question: &str) -> io::Result<String> {
 
 /// Breaks JSON into indented lines and changes nothing else: numbers keep all digits and strings their escapes, as they
 /// will be sent. Text that is not JSON is returned unchanged.
-#[must_use]
 pub fn indented(json: &str) -> String {
     if serde_json::from_str::<&RawValue>(json).is_err() {
         return json.to_owned();

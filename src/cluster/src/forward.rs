@@ -108,7 +108,6 @@ impl Forwarder {
 
 /// Returns the error for a node that is alive but does not answer, or that cannot be found because the store does not
 /// answer.
-#[must_use]
 pub fn peer_unavailable() -> McpError {
     McpError::new(
         ErrorKind::UpstreamUnavailable,
@@ -117,7 +116,6 @@ pub fn peer_unavailable() -> McpError {
 }
 
 /// Returns the error after which a client starts a new session (2025-11-25/basic/transports, "Session Management").
-#[must_use]
 pub fn session_not_found() -> McpError {
     McpError::new(ErrorKind::SessionNotFound, "no such session; send `initialize` again")
 }

@@ -13,14 +13,12 @@ use countersign_session::cluster::ForwardTarget;
 use countersign_store::Nodes;
 
 /// Returns the node that the name of a session or task begins with.
-#[must_use]
 pub fn node_of(name: &str) -> Option<&str> {
     name.split_once('.').map(|(node, _)| node)
 }
 
 /// Returns the names in a request that may begin with their node: the request state of the parked call that it resumes
 /// (`ParkedCalls::seal_reference` of the bridge), or the ids of servers' tasks (`Task::alias` of the bridge).
-#[must_use]
 pub fn owned_names<'a>(request: &Request<'a>) -> Vec<Cow<'a, str>> {
     let Some(params) = request.params.map(RawValue::get) else { return Vec::new() };
     let text = |name| member(params, name).and_then(string);

@@ -71,7 +71,6 @@ pub enum PeerError {
 
 impl PeerError {
     /// Returns `true` if nothing listens at the address, so that the process which held the session has ended.
-    #[must_use]
     pub fn is_connection_refused(&self) -> bool {
         matches!(self, Self::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
@@ -144,7 +143,6 @@ pub struct Peer {
 impl Peer {
     /// Returns `true` if the lease of the other node has expired or its URL has changed. A renewed certificate does not matter.
     /// Returns `false` while this node does not hold its own lease, because it then cannot know.
-    #[must_use]
     pub fn is_gone(&self) -> bool {
         self.nodes.holds_claim(None)
             && self.nodes.peer(&self.node_id).is_none_or(|address| address.url != self.address.url)

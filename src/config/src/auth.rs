@@ -252,7 +252,6 @@ fn check_issuer(text: &str) -> Result<(), ValueError> {
 
 impl TokenIssuer {
     /// Formats the issuer as in the file, without its secret.
-    #[must_use]
     pub fn show(&self) -> String {
         let Self { issuer, audiences, roles, groups_claim, introspection, authorities } = self;
         let mut entries = vec![("issuer", yaml_text(issuer))];

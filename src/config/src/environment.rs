@@ -26,7 +26,6 @@ pub struct NotUnicode;
 
 impl Environment {
     /// Reads the environment of this process.
-    #[must_use]
     pub fn from_process() -> Self {
         Self {
             vars: std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v))).collect(),
@@ -36,7 +35,6 @@ impl Environment {
     }
 
     /// Creates an environment with these variables.
-    #[must_use]
     pub fn new(cwd: &Path, vars: &[(&str, &str)]) -> Self {
         let vars = vars.iter().map(|(k, v)| ((*k).to_owned(), (*v).into())).collect();
         Self { vars, cwd: cwd.to_owned(), used_values: Arc::default() }
@@ -79,31 +77,26 @@ impl Environment {
     }
 
     /// Returns `HOME` if it is an absolute path.
-    #[must_use]
     pub fn home(&self) -> Option<PathBuf> {
         self.absolute_path("HOME")
     }
 
     /// Returns `XDG_STATE_HOME`, or `~/.local/state`. A relative value is ignored, as the XDG specification requires.
-    #[must_use]
     pub fn state_home(&self) -> Option<PathBuf> {
         self.absolute_path("XDG_STATE_HOME").or_else(|| Some(self.home()?.join(".local/state")))
     }
 
     /// Returns `XDG_CONFIG_HOME`, or `~/.config`.
-    #[must_use]
     pub fn config_home(&self) -> Option<PathBuf> {
         self.absolute_path("XDG_CONFIG_HOME").or_else(|| Some(self.home()?.join(".config")))
     }
 
     /// Returns the file with the tokens of `countersign login`.
-    #[must_use]
     pub fn logins_file(&self) -> Option<PathBuf> {
         self.config_home().map(|home| home.join("countersign/credentials.json"))
     }
 
     /// Returns the folder of the credentials that systemd passes to the service.
-    #[must_use]
     pub fn credentials_directory(&self) -> Option<PathBuf> {
         self.absolute_path("CREDENTIALS_DIRECTORY")
     }

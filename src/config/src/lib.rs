@@ -101,20 +101,17 @@ pub struct Config {
 
 impl Config {
     /// Returns the URL at which other gateways on the same store reach this one, if it is configured.
-    #[must_use]
     pub fn node_url(&self) -> Option<&str> {
         self.store.as_ref()?.node_url.as_deref()
     }
 
     /// Returns the identifier of this gateway as a protected resource (RFC 9728): `PUBLIC_URL/mcp`.
-    #[must_use]
     pub fn resource(&self) -> Option<String> {
         self.public_url.as_ref().map(|url| format!("{}/mcp", url.trim_end_matches('/')))
     }
 
     /// Returns `true` if servers may be edited on the dashboard. A store on a server may have several gateways, each with a
     /// file of its own, which must not drift apart.
-    #[must_use]
     pub fn may_edit_on_dashboard(&self) -> bool {
         let is_on = match self.dashboard_edit {
             DashboardEdit::Auto => self.auth.mode == AuthMode::Local,
@@ -125,13 +122,11 @@ impl Config {
     }
 
     /// Returns the URL and the certificate authorities of the store's server, if the store is on one.
-    #[must_use]
     pub fn store_server(&self) -> Option<(&str, Option<&Path>)> {
         self.store.as_ref().map(StoreServer::address)
     }
 
     /// Returns the URL at which this machine reaches a bound address of the gateway ([`local_url`]).
-    #[must_use]
     pub fn local_url(&self, address: SocketAddr) -> String {
         local_url(self.tls.is_some(), address)
     }
@@ -164,7 +159,6 @@ pub struct StoreServer {
 
 impl StoreServer {
     /// Returns the URL and the certificate authorities.
-    #[must_use]
     pub fn address(&self) -> (&str, Option<&Path>) {
         (self.url.0.as_str(), self.ca.as_deref())
     }
@@ -344,7 +338,6 @@ impl Default for Config {
 }
 
 /// Returns the URL at which this machine reaches a bound address; an unspecified address becomes loopback.
-#[must_use]
 pub fn local_url(has_tls: bool, address: SocketAddr) -> String {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),

@@ -66,7 +66,6 @@ pub struct LoadedConfig {
 
 impl LoadedConfig {
     /// Returns the file that set the key, or `None` if it was set elsewhere.
-    #[must_use]
     pub fn source_file(&self, key: &str) -> Option<&Path> {
         match &self.settings.iter().find(|setting| setting.key == key)?.origin {
             Origin::File { path, .. } => Some(path),
@@ -87,7 +86,6 @@ static DEFAULT_TREE: LazyLock<LocatedNode> = LazyLock::new(|| {
 });
 
 /// Returns every key in the order of the default file, which names all of them.
-#[must_use]
 pub fn list_keys() -> Vec<&'static str> {
     fn add_keys(path: &str, value: &LocatedNode, keys: &mut Vec<String>) {
         match &value.node {
@@ -111,7 +109,6 @@ fn join_key(section: &str, name: &str) -> String {
 
 /// Returns the environment variable of a key: `COUNTERSIGN_TRANSPORTS__HTTP__MAX_BODY` sets
 /// `transports.http.max_body`.
-#[must_use]
 pub fn variable_name(key: &str) -> String {
     format!("{VARIABLE_PREFIX}{}", key.replace('.', "__").to_ascii_uppercase())
 }
@@ -155,7 +152,6 @@ pub fn store_settings(flags: &Flags, env: &Environment) -> Result<StoreSettings,
 }
 
 /// Returns `true` if a flag or a variable names the configuration file or the server of the store.
-#[must_use]
 pub fn is_store_named(flags: &Flags, env: &Environment) -> bool {
     let is_set = |name: &str| !matches!(env.var(name), Ok(None));
     flags.config.is_some() || is_set(FILE_VARIABLE) || is_set(&variable_name("store.url"))
@@ -183,14 +179,12 @@ pub fn issuers(flags: &Flags, env: &Environment) -> Result<Vec<String>, ConfigEr
 }
 
 /// Returns the log settings, or the default settings if they cannot be read.
-#[must_use]
 pub fn log_config(flags: &Flags, env: &Environment) -> LogConfig {
     let file = find_file(flags, env).ok().flatten();
     read_sections(file.as_ref(), flags, env, &["log"], read::log).unwrap_or_else(|_| default_config(env).log)
 }
 
 /// Returns the file that [`load`] would read, if it can be determined.
-#[must_use]
 pub fn find_config_file(flags: &Flags, env: &Environment) -> Option<PathBuf> {
     find_file(flags, env).ok().flatten().map(|(path, _)| path)
 }

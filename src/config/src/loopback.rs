@@ -3,7 +3,6 @@
 use url::Url;
 
 /// Returns `true` if the host of a URL is this machine.
-#[must_use]
 pub fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
@@ -14,7 +13,6 @@ pub fn is_loopback(url: &Url) -> bool {
 }
 
 /// Returns `true` if a `Host` header, with or without a port, names this machine.
-#[must_use]
 pub fn is_loopback_host(host: &str) -> bool {
     Url::parse(&format!("http://{host}")).is_ok_and(|url| is_loopback(&url))
 }

@@ -33,27 +33,23 @@ impl From<&Setting> for ListedSetting {
 }
 
 /// Formats the rules of a configuration for a listing.
-#[must_use]
 pub fn rules(config: &Config) -> String {
     rules::show(&config.policy.rules, &config.policy.review)
 }
 
 /// Formats the rules of a configuration, one per line, without generated names. A rule in force keeps the number that it had in
 /// another list, which is no difference of the rule.
-#[must_use]
 pub fn rule_lines(config: &Config) -> String {
     let rules = rules::renumber(&config.policy.rules);
     rules::format_each(&rules, &config.policy.review).map(|rule| format!("{rule}\n")).collect()
 }
 
 /// Formats the groups of a configuration for a listing.
-#[must_use]
 pub fn groups(config: &Config) -> String {
     yaml_map(group_entries(config))
 }
 
 /// Formats the groups of a configuration, one per line.
-#[must_use]
 pub fn group_lines(config: &Config) -> String {
     group_entries(config).map(|(name, people)| format!("{}: {people}\n", yaml_text(name))).collect()
 }
@@ -67,13 +63,11 @@ fn group_entries(config: &Config) -> impl Iterator<Item = (&str, String)> {
 }
 
 /// Formats the settings as a YAML file that loads to the same configuration.
-#[must_use]
 pub fn yaml(settings: &[Setting]) -> String {
     listing(&settings.iter().map(ListedSetting::from).collect::<Vec<_>>())
 }
 
 /// Formats a listing of arbitrary settings.
-#[must_use]
 pub fn listing(settings: &[ListedSetting]) -> String {
     let mut lines: Vec<(String, Option<&str>)> = Vec::new();
     let mut open: Vec<&str> = Vec::new();
@@ -105,7 +99,6 @@ pub fn listing(settings: &[ListedSetting]) -> String {
 }
 
 /// Formats the settings as JSON: `{"key": {"value": <YAML text>, "source": …}}`.
-#[must_use]
 pub fn json(settings: &[Setting]) -> serde_json::Value {
     let entry = |s: &Setting| {
         let value = serde_json::json!({ "value": s.value, "source": s.origin.to_string() });

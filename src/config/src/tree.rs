@@ -44,20 +44,17 @@ pub struct SyntaxError {
 }
 
 /// Converts the members of a JSON object.
-#[must_use]
 pub fn entries_from_json(members: &serde_json::Map<String, serde_json::Value>) -> Vec<KeyValue> {
     members.iter().map(|(key, value)| KeyValue::new(key, Node::from_json(value))).collect()
 }
 
 /// Returns the value of a key in a map.
-#[must_use]
 pub fn find_value<'a>(entries: &'a [KeyValue], key: &str) -> Option<&'a Node> {
     entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value.node)
 }
 
 impl Node {
     /// Returns a description of the value's type for messages.
-    #[must_use]
     pub const fn describe_kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -70,7 +67,6 @@ impl Node {
     }
 
     /// Returns the text, unless the value is of another type.
-    #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -79,7 +75,6 @@ impl Node {
     }
 
     /// Returns the entries of a map; none for another value.
-    #[must_use]
     pub fn entries(&self) -> &[KeyValue] {
         match self {
             Self::Map(entries) => entries,
@@ -88,7 +83,6 @@ impl Node {
     }
 
     /// Returns `true` if both values are equal, wherever they are written.
-    #[must_use]
     pub fn has_same_value(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Float(one), Self::Float(two)) => one.to_bits() == two.to_bits(),
@@ -106,13 +100,11 @@ impl Node {
     }
 
     /// Returns a text as it is, and any other value as JSON.
-    #[must_use]
     pub fn to_scalar_text(&self) -> String {
         self.as_text().map_or_else(|| self.to_json().to_string(), str::to_owned)
     }
 
     /// Converts a JSON value.
-    #[must_use]
     pub fn from_json(value: &serde_json::Value) -> Self {
         use serde_json::Value;
         match value {
@@ -131,7 +123,6 @@ impl Node {
     }
 
     /// Converts the value to JSON. Numbers that JSON lacks become `null`.
-    #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         use serde_json::{Number, Value};
         match self {
@@ -156,7 +147,6 @@ impl Node {
 
 impl KeyValue {
     /// Creates an entry without a position, as one that comes from no file.
-    #[must_use]
     pub fn new(key: &str, node: Node) -> Self {
         Self { key: key.to_owned(), line: 0, column: 0, value: node.without_location() }
     }

@@ -22,7 +22,6 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Formats a duration as the shortest exact text: `24h`, `90s`, `500ms`.
-#[must_use]
 pub fn show_duration(duration: Duration) -> String {
     let (seconds, nanos) = (duration.as_secs(), duration.subsec_nanos());
     match (seconds, nanos) {
@@ -75,7 +74,6 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// Formats a size as a number of the largest unit that divides it, or of bytes: `8MiB`, `3MB`, `64000`.
-#[must_use]
 pub fn show_size(bytes: u64) -> String {
     for (unit, factor) in
         [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("GB", 1_000_000_000), ("MB", 1_000_000)]

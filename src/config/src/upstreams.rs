@@ -107,7 +107,6 @@ pub struct UpstreamOAuth {
 impl UpstreamOAuth {
     /// Returns `true` if each person uses an account of their own. Grants in which the gateway or its platform authenticates
     /// involve no person.
-    #[must_use]
     pub fn is_personal(&self) -> bool {
         let grants_to_person = match self.grant {
             OAuthGrant::AuthorizationCode => true,
@@ -158,7 +157,6 @@ pub struct Authorities {
 
 impl Authorities {
     /// Returns the hash of the certificates.
-    #[must_use]
     pub fn fingerprint(&self) -> String {
         let mut hasher = PartHasher::new("countersign.authorities.1");
         for certificate in &self.certificates {
@@ -196,7 +194,6 @@ impl UpstreamTarget {
     /// Returns the `sha256:…` of everything that decides which program answers: the command with its arguments and working
     /// directory, or the addresses and their transport. Only the names of `env` and `headers` count, so that a credential
     /// can be renewed. Credentials in arguments or addresses do count.
-    #[must_use]
     pub fn fingerprint(&self) -> String {
         let mut hasher = PartHasher::new("countersign.target.1");
         match self {
@@ -296,7 +293,6 @@ pub struct BreakerConfig {
 
 impl UpstreamConfig {
     /// Returns the name in lower case, with `-` for each character other than `[a-z0-9.-]`.
-    #[must_use]
     pub fn slug(&self) -> String {
         let fits = |c: &char| matches!(c, 'a'..='z' | '0'..='9' | '.' | '-');
         self.name.chars().map(|c| Some(c.to_ascii_lowercase()).filter(fits).unwrap_or('-')).collect()
@@ -304,7 +300,6 @@ impl UpstreamConfig {
 
     /// Returns the part before the `+` in URIs of the server's resources, which is used if the server has a prefix. It is
     /// a valid scheme (RFC 3986, section 3.1).
-    #[must_use]
     pub fn uri_slug(&self) -> String {
         let mut slug = self.slug();
         // A scheme begins with a letter, and URL parsers in clients reject a whole list otherwise.
@@ -315,7 +310,6 @@ impl UpstreamConfig {
     }
 
     /// Creates a server with the defaults of all optional keys.
-    #[must_use]
     pub fn new(name: &str, target: UpstreamTarget) -> Self {
         Self {
             name: name.to_owned(),

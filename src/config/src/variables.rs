@@ -30,7 +30,6 @@ pub fn expand(text: &str, env: &Environment) -> Result<String, ValueError> {
 
 /// Returns `true` if the text consists only of variables and credentials without defaults, optionally after the name of an
 /// authentication scheme (`Bearer `). Such a text reveals no secret.
-#[must_use]
 pub fn is_safe_to_show(text: &str) -> bool {
     let Ok(pieces) = parse_pieces(text) else { return false };
     let mut has_variable = false;
@@ -45,7 +44,6 @@ pub fn is_safe_to_show(text: &str) -> bool {
 }
 
 /// Returns the names of the variables without a default that the text refers to.
-#[must_use]
 pub fn required_variables(text: &str) -> Vec<String> {
     let names = parse_pieces(text).unwrap_or_default().into_iter().filter_map(|piece| match piece {
         Piece::Value { source: Source::Variable(name), default: None } => Some(name.to_owned()),
@@ -55,7 +53,6 @@ pub fn required_variables(text: &str) -> Vec<String> {
 }
 
 /// Returns the text with the names of its variables and credentials, without their values and defaults.
-#[must_use]
 pub fn hide_values(text: &str) -> String {
     replace_pieces(text, |piece| match piece {
         Piece::Literal(text) => text.into(),
@@ -64,7 +61,6 @@ pub fn hide_values(text: &str) -> String {
 }
 
 /// Returns the text with its defaults in place of the variables that have one.
-#[must_use]
 pub fn fill_defaults(text: &str) -> String {
     replace_pieces(text, |piece| match piece {
         Piece::Literal("${") => "$${".into(),
@@ -74,7 +70,6 @@ pub fn fill_defaults(text: &str) -> String {
 }
 
 /// Returns the text without the variables that have no default, and with the defaults of the others.
-#[must_use]
 pub fn remove_variables(text: &str) -> String {
     replace_pieces(text, |piece| match piece {
         Piece::Literal(text) | Piece::Value { default: Some(text), .. } => text.into(),
@@ -89,7 +84,6 @@ fn replace_pieces<'a>(text: &'a str, replace: impl Fn(Piece<'a>) -> Cow<'a, str>
 
 /// Returns `true` if nothing in the text but its variables can be a secret: it has at most labels before them, such as
 /// `Bearer ` and `session=`.
-#[must_use]
 pub fn has_only_labels(text: &str) -> bool {
     let Ok(pieces) = parse_pieces(text) else { return false };
     let is_plain = |text: &str| !text.contains(|c: char| c.is_alphanumeric());

@@ -63,7 +63,6 @@ pub struct WebhooksConfig {
 
 impl WebhooksConfig {
     /// Returns every name, with its webhook if that is enabled.
-    #[must_use]
     pub fn entries(&self) -> Vec<(&str, Option<&WebhookConfig>)> {
         let enabled = self.enabled.iter().map(|webhook| (webhook.name.as_str(), Some(webhook)));
         enabled.chain(self.disabled.iter().map(|name| (name.as_str(), None))).collect()
@@ -105,7 +104,6 @@ impl std::fmt::Debug for WebhookUrl {
 
 impl WebhookUrl {
     /// Returns scheme, host and port, and an ellipsis in place of the path and the query.
-    #[must_use]
     pub fn redacted(&self) -> String {
         let rest = if self.0.path() == "/" && self.0.query().is_none() { "/" } else { "/…" };
         format!("{}{rest}", self.0.origin().ascii_serialization())

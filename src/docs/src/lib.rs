@@ -65,7 +65,6 @@ pub struct Docs {
 
 impl Docs {
     /// Returns the tools without opening any data.
-    #[must_use]
     pub fn tool_definitions() -> Vec<ToolDef> {
         definitions::tools()
     }

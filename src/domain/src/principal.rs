@@ -32,7 +32,6 @@ impl Role {
         self.into()
     }
 
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         name.parse().ok()
     }
@@ -79,25 +78,21 @@ pub struct Principal {
 
 impl Principal {
     /// Creates a principal without a key, an owner of another name, or claims.
-    #[must_use]
     pub fn new(name: impl Into<String>, role: Role) -> Self {
         Self { name: name.into(), role, key_id: None, owner: None, claims: None, key_creators: Vec::new() }
     }
 
     /// Returns the name for people, if an identity provider gave one.
-    #[must_use]
     pub fn display_name(&self) -> Option<&str> {
         self.claims.as_ref()?.display_name.as_deref()
     }
 
     /// Returns the further names of the person ([`Claims::other_names`]), or of those who created their key.
-    #[must_use]
     pub fn other_names(&self) -> &[String] {
         self.claims.as_ref().map_or(&self.key_creators, |claims| &claims.other_names)
     }
 
     /// Returns every name of the person, without repetitions and beginning with the principal's own.
-    #[must_use]
     pub fn all_names(&self) -> Vec<String> {
         let mut names = vec![self.name.clone()];
         for name in self.owner.iter().chain(self.other_names()) {
@@ -110,7 +105,6 @@ impl Principal {
 
     /// Returns `true` if the principal's token permits this. Keys and tokens whose role comes from a claim permit all that
     /// their role does.
-    #[must_use]
     pub fn has_scope(&self, scope: Scope) -> bool {
         let scopes = self.claims.as_ref().and_then(|claims| claims.scopes.as_ref());
         scopes.is_none_or(|scopes| scopes.iter().any(|granted| granted.includes(scope)))
@@ -133,13 +127,11 @@ impl Principal {
     }
 
     /// Returns the name of the person who has one vote: the owner, or else the principal's own name.
-    #[must_use]
     pub fn person_name(&self) -> &str {
         self.owner.as_deref().unwrap_or(&self.name)
     }
 
     /// Returns the shared principal of agents without a key in `auth.mode: local`.
-    #[must_use]
     pub fn local_agent() -> Self {
         Self::new("local-agent", Role::Agent)
     }
@@ -187,7 +179,6 @@ impl Scope {
         self.into()
     }
 
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         name.parse().ok()
     }
@@ -238,14 +229,12 @@ pub struct TokenRights {
 
 impl TokenRights {
     /// Returns the rights of a principal that an access token authenticated.
-    #[must_use]
     pub fn from_principal(principal: &Principal) -> Option<Self> {
         let claims = principal.claims.as_ref().filter(|_| principal.key_id.is_none())?;
         Some(Self { role: principal.role, groups: claims.groups.clone() })
     }
 
     /// Returns the claims on which the rights depend.
-    #[must_use]
     pub fn claims(&self) -> Claims {
         Claims { groups: self.groups.clone(), ..Claims::default() }
     }
@@ -253,31 +242,26 @@ impl TokenRights {
 
 /// Returns the name of a person at an identity provider: `ISSUER#SUBJECT`. It equals no name of a key, an owner or another
 /// subject, because it contains `://` and everything but visible ASCII is escaped.
-#[must_use]
 pub fn subject_name(issuer: &str, subject: &str) -> String {
     format!("{issuer}#{}", escape_part(subject))
 }
 
 /// Returns the id by which decisions name the person of that name, in place of a key.
-#[must_use]
 pub fn person_key_id(name: &str) -> String {
     format!("person:{name}")
 }
 
 /// Returns the name under which a client acts for a person: `ISSUER#SUBJECT#CLIENT`.
-#[must_use]
 pub fn subject_client_name(issuer: &str, subject: &str, client: &str) -> String {
     format!("{}#{}", subject_name(issuer, subject), escape_part(client))
 }
 
 /// Returns `true` for the name of a subject of an identity provider. Such names are compared exactly.
-#[must_use]
 pub fn is_subject_name(name: &str) -> bool {
     name.contains("://")
 }
 
 /// Returns `true` for the name of a subject of this issuer, with or without a client.
-#[must_use]
 pub fn is_subject_of(name: &str, issuer: &str) -> bool {
     name.strip_prefix(issuer).is_some_and(|rest| rest.starts_with('#'))
 }

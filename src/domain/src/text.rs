@@ -3,13 +3,11 @@
 use std::fmt::Display;
 
 /// Formats a count with a regular plural: `1 chunk`, `2 chunks`.
-#[must_use]
 pub fn plural(n: impl Display + From<u8> + PartialEq, singular: &str) -> String {
     irregular_plural(n, singular, &format!("{singular}s"))
 }
 
 /// Formats a count with an irregular plural: `1 entry`, `2 entries`.
-#[must_use]
 pub fn irregular_plural<N: Display + From<u8> + PartialEq>(n: N, singular: &str, plural: &str) -> String {
     let word = if n == N::from(1) { singular } else { plural };
     format!("{n} {word}")

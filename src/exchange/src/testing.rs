@@ -43,7 +43,6 @@ impl Default for TestClients {
 impl TestClients {
     /// Creates a session of a principal: with an outbox in the handshake era, for bookkeeping only in the stateless
     /// era.
-    #[must_use]
     pub fn session(&self, principal: &str, era: Era) -> Arc<SessionState> {
         let (transport, channel) = match era {
             Era::Legacy => {
@@ -57,13 +56,11 @@ impl TestClients {
     }
 
     /// Creates a request of the agent `ann`, for a client with a revision and its capabilities.
-    #[must_use]
     pub fn exchange(&self, revision: Revision, capabilities: &str) -> Exchange {
         self.exchange_of("ann", revision, capabilities)
     }
 
     /// Creates a request of another agent.
-    #[must_use]
     pub fn exchange_of(&self, principal: &str, revision: Revision, capabilities: &str) -> Exchange {
         let session = self.session(principal, revision.era());
         let facts = Arc::new(facts(revision, capabilities));
@@ -88,14 +85,12 @@ impl TestClients {
 }
 
 /// Returns the identity of a principal that connects over loopback.
-#[must_use]
 pub fn identity(principal: &str, role: Role) -> Identity {
     let principal = Principal::new(principal, role);
     Identity { principal: Arc::new(principal), credential: Credential::Loopback }
 }
 
 /// Returns the identity of a principal with an access token that has these scopes. No verifier knows the token.
-#[must_use]
 pub fn token_identity(principal: &str, role: Role, scopes: &[Scope], expires_at: i64) -> Identity {
     let claims = Claims { scopes: Some(scopes.to_vec()), ..Claims::default() };
     let principal = Principal { claims: Some(Arc::new(claims)), ..Principal::new(principal, role) };
@@ -105,7 +100,6 @@ pub fn token_identity(principal: &str, role: Role, scopes: &[Scope], expires_at:
 }
 
 /// Returns the facts that a client named `test` states.
-#[must_use]
 pub fn facts(revision: Revision, capabilities: &str) -> ClientFacts {
     ClientFacts {
         revision,
@@ -116,7 +110,6 @@ pub fn facts(revision: Revision, capabilities: &str) -> ClientFacts {
 }
 
 /// Takes the messages that were sent to the client of an exchange.
-#[must_use]
 pub fn take_sent_messages(exchange: &Exchange) -> Vec<Value> {
     let messages = match (&exchange.related, &exchange.session.channel) {
         (RelatedChannel::Queue(queue), _) => queue.take(),
@@ -127,7 +120,6 @@ pub fn take_sent_messages(exchange: &Exchange) -> Vec<Value> {
 }
 
 /// Parses a request.
-#[must_use]
 pub fn request<'a>(text: &'a str) -> Request<'a> {
     let limits = envelope::Limits { max_depth: 64, max_batch: 10 };
     match envelope::parse(text.as_bytes(), &limits) {

@@ -72,7 +72,6 @@ impl FeedEvent {
     }
 
     /// Creates the first event for a subscriber that does not resume. It contains the current sequence number.
-    #[must_use]
     pub fn hello(seq: u64) -> Self {
         let json = format!(r#"{{"type":"hello","seq":{seq}}}"#);
         Self::new(None, "hello".into(), json.as_bytes(), None)
@@ -86,7 +85,6 @@ impl FeedEvent {
     }
 
     /// Creates the event of a transition that was just committed.
-    #[must_use]
     pub fn from_committed(written: &CommittedWrite, kind: &'static str, change: &Change) -> Self {
         let change = FeedChange {
             id: change.id.clone(),
@@ -98,7 +96,6 @@ impl FeedEvent {
     }
 
     /// Creates an event that was read from the store, about the given change.
-    #[must_use]
     pub fn from_stored(event: StoredEvent, change: FeedChange) -> Self {
         Self::new(Some(event.seq), event.kind.into(), event.data.as_bytes(), Some(change))
     }
@@ -150,21 +147,18 @@ pub struct Feed {
 impl Feed {
     /// Creates the feed of a store. `head` is the sequence number of the store's last event, and `ring_size` the number
     /// of events kept in memory.
-    #[must_use]
     pub fn new(store: Arc<dyn Store>, head: u64, ring_size: usize) -> Self {
         let (ring, _) = broadcast::channel(ring_size.max(1));
         Self { shared: Arc::new(Mutex::new(SharedState { head, ring: Some(ring) })), store }
     }
 
     /// Returns the sequence number of the last published change event; 0 before the first.
-    #[must_use]
     pub fn head(&self) -> u64 {
         self.shared.lock().head
     }
 
     /// Returns the current number of subscribers.
     #[cfg(any(test, feature = "testing"))]
-    #[must_use]
     pub fn subscriber_count(&self) -> usize {
         self.shared.lock().ring.as_ref().map_or(0, broadcast::Sender::receiver_count)
     }
@@ -247,7 +241,6 @@ pub struct FeedSubscription {
 
 impl FeedSubscription {
     /// Returns the sequence number of the last returned change event, or the requested start.
-    #[must_use]
     pub const fn position(&self) -> u64 {
         self.position
     }

@@ -22,7 +22,6 @@ pub struct AcceptedMedia {
 }
 
 impl AcceptedMedia {
-    #[must_use]
     pub fn from_request(request: &HttpRequest) -> Self {
         let values = request.headers().get_all(header::ACCEPT).as_slice();
         // Nearly every client sends the example value of the specification.
@@ -49,7 +48,6 @@ impl AcceptedMedia {
 }
 
 /// Returns `true` if the `Content-Type` is JSON.
-#[must_use]
 pub fn is_json(request: &HttpRequest) -> bool {
     request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).is_some_and(|value| {
         let media = value.split(';').next().unwrap_or_default().trim();
@@ -58,20 +56,17 @@ pub fn is_json(request: &HttpRequest) -> bool {
 }
 
 /// Returns `true` if the body has a `Content-Encoding`. The gateway decodes none.
-#[must_use]
 pub fn is_encoded(request: &HttpRequest) -> bool {
     let mut all = request.headers().get_all(header::CONTENT_ENCODING);
     all.any(|coding| !coding.is_empty() && !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
 /// Creates the error of a body that [`is_encoded`], which is refused with 415.
-#[must_use]
 pub fn unsupported_encoding() -> McpError {
     McpError::new(ErrorKind::InvalidRequest, "Content-Encoding is not supported; send the body without it")
 }
 
 /// Returns a response whose body is a JSON-RPC message.
-#[must_use]
 pub fn json(status: StatusCode, body: Bytes) -> HttpResponse {
     HttpResponse::build(status).insert_header((header::CONTENT_TYPE, JSON)).body(body)
 }
@@ -79,20 +74,17 @@ pub fn json(status: StatusCode, body: Bytes) -> HttpResponse {
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// Returns the error response with the HTTP status that belongs to the kind of the error.
-#[must_use]
 pub fn refusal(error: &McpError, revision: Revision) -> HttpResponse {
     error_with_status(error.kind.status(), None, error, revision)
 }
 
 /// Returns the error response with this HTTP status. `id` is `None` if the id of the request is unknown.
-#[must_use]
 pub fn error_with_status(status: u16, id: Option<&RequestId>, error: &McpError, revision: Revision) -> HttpResponse {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
     response_for(status, WireResponse::error(id, error, revision))
 }
 
 /// Returns the response whose body is one JSON-RPC answer.
-#[must_use]
 pub fn response_for(status: StatusCode, answer: WireResponse) -> HttpResponse {
     let mut response = json(status, answer.bytes);
     set_challenge(&mut response, answer.challenge);

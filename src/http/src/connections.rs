@@ -63,7 +63,6 @@ pub struct Connections {
 }
 
 impl Connections {
-    #[must_use]
     pub fn new(config: &TransportsConfig, body_budget: Arc<BodyBudget>, users: Users) -> Self {
         Self {
             max_http: config.http.max_connections,
@@ -82,13 +81,11 @@ impl Connections {
     }
 
     /// Creates the budget of a new connection for the bytes of request bodies.
-    #[must_use]
     pub fn new_budget(&self) -> Arc<ConnectionBudget> {
         self.body_budget.connection_budget()
     }
 
     /// Returns the number of connections to accept: all limits together, and some more that are refused with a 503.
-    #[must_use]
     pub fn max_accepted(&self) -> usize {
         self.max_http.saturating_add(self.max_web_sockets).saturating_add(self.max_reserved).saturating_add(256)
     }
@@ -355,7 +352,6 @@ impl Connection {
         self.state.is_peer.store(true, Relaxed);
     }
 
-    #[must_use]
     pub fn is_peer(&self) -> bool {
         self.state.is_peer.load(Relaxed)
     }
@@ -405,14 +401,12 @@ impl Connection {
     }
 
     /// Returns the budget for the bytes of request bodies: of the connection, or of one request if the connection is a peer's.
-    #[must_use]
     pub fn budget(&self) -> Arc<ConnectionBudget> {
         let new = || self.connections.new_budget();
         if self.is_peer() { new() } else { Arc::clone(self.budget.get_or_init(new)) }
     }
 
     /// Returns `true` if the connection exceeds the limit. Its requests are refused until there are fewer connections.
-    #[must_use]
     pub fn is_refused(&self) -> bool {
         if self.is_refused.get() && !self.connections.is_over_limit() {
             self.is_refused.set(false);
@@ -421,7 +415,6 @@ impl Connection {
     }
 
     /// Returns a function that breaks the connection at once, from any thread.
-    #[must_use]
     pub fn cutter(&self) -> Arc<dyn Fn() + Send + Sync> {
         let state = Arc::clone(&self.state);
         Arc::new(move || state.cut())
@@ -439,7 +432,6 @@ impl Connection {
 }
 
 /// Returns a function that breaks the connection of a request, as [`Connection::cutter`].
-#[must_use]
 pub fn cutter(request: &HttpRequest) -> Arc<dyn Fn() + Send + Sync> {
     Connection::for_request(request).map_or_else(|| Arc::new(|| ()) as _, |connection| connection.cutter())
 }

@@ -68,7 +68,6 @@ pub struct Front {
 }
 
 impl Front {
-    #[must_use]
     pub const fn new(authentication: Arc<RequestAuthenticator>, memory: Arc<MemoryBudget>) -> Self {
         Self { authentication, memory }
     }
@@ -293,7 +292,6 @@ fn compress(response: ServiceResponse) -> ServiceResponse<Encoder<BoxBody>> {
 }
 
 /// Returns `true` if a client prefers gzip to an uncompressed body, which every client can read.
-#[must_use]
 pub fn accepts_gzip(request: &HttpRequest) -> bool {
     const SUPPORTED_ENCODINGS: [Encoding; 2] = [Encoding::gzip(), Encoding::identity()];
     if !request.headers().contains_key(ACCEPT_ENCODING) {

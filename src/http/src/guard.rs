@@ -235,7 +235,6 @@ pub fn identify_agent(authenticator: &Authenticator, request: &HttpRequest) -> R
 
 /// Returns all values of the dashboard's cookie. There are several if gateways on other ports of this host have set the cookie
 /// too.
-#[must_use]
 pub fn dashboard_cookies(request: &HttpRequest) -> Vec<String> {
     let Ok(all) = request.cookies() else { return Vec::new() };
     all.iter()
@@ -278,7 +277,6 @@ impl RequestAuthenticator {
 
     /// Returns `true` if a request has the credential of somebody who may view changes. The dashboard's cookie alone is enough
     /// here, because a browser that loads a page cannot send the header.
-    #[must_use]
     pub fn may_view(&self, request: &HttpRequest) -> bool {
         self.identify(request).is_ok_and(|identity| identity.principal.role.may_view())
             || self.sign_ins.is_signed_in(&dashboard_cookies(request), Timestamp::now())
@@ -286,7 +284,6 @@ impl RequestAuthenticator {
 
     /// Returns the address under which failed attempts are counted. This is the socket's address, or the address that a TLS
     /// proxy reports.
-    #[must_use]
     pub fn address(&self, request: &HttpRequest) -> Option<IpAddr> {
         address(request, self.authenticator.is_behind_tls_proxy())
     }

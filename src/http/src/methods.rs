@@ -18,7 +18,6 @@ pub fn get_or_head() -> impl Guard {
 }
 
 /// Returns the default service of a path, which refuses the methods that it does not take. `allow` is the `Allow` header.
-#[must_use]
 pub fn refuse_others(allow: &'static str) -> Route {
     web::to(move |request: HttpRequest| {
         let problem = Problem::method_not_allowed(request.method().as_str(), allow);

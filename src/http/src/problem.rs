@@ -33,7 +33,6 @@ pub struct Problem {
 }
 
 impl Problem {
-    #[must_use]
     pub fn new(kind: ErrorKind, detail: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         McpError::new(kind, detail).into()
     }
@@ -52,13 +51,11 @@ impl Problem {
     }
 
     /// Creates the problem of an unknown path.
-    #[must_use]
     pub fn not_found(path: &str) -> Self {
         Self::new(ErrorKind::NotFound, format!("there is nothing at {:.100}", path.escape_default().to_string()))
     }
 
     /// Creates the problem of a method that the path does not support. `allow` is the `Allow` header.
-    #[must_use]
     pub fn method_not_allowed(method: &str, allow: &'static str) -> Self {
         Self {
             status: StatusCode::METHOD_NOT_ALLOWED,
@@ -68,14 +65,12 @@ impl Problem {
     }
 
     /// Creates the problem of a body whose `Content-Type` is not JSON.
-    #[must_use]
     pub fn unsupported_media_type() -> Self {
         let message = "the body must be JSON, with Content-Type: application/json";
         Self::unsupported_body(McpError::new(ErrorKind::InvalidRequest, message))
     }
 
     /// Creates the problem of a compressed body.
-    #[must_use]
     pub fn unsupported_encoding() -> Self {
         Self::unsupported_body(answer::unsupported_encoding())
     }
@@ -85,14 +80,12 @@ impl Problem {
     }
 
     /// Creates the problem of a body that did not arrive in time.
-    #[must_use]
     pub fn request_timeout() -> Self {
         let problem = Self::new(ErrorKind::Timeout, "the body did not arrive in time");
         Self { status: StatusCode::REQUEST_TIMEOUT, ..problem }
     }
 
     /// Creates the problem of a path that supports WebSocket only.
-    #[must_use]
     pub fn upgrade_required(reason: &str) -> Self {
         let problem = Self::new(ErrorKind::InvalidRequest, format!("this path is a WebSocket: {reason}"));
         Self { status: StatusCode::UPGRADE_REQUIRED, ..problem }

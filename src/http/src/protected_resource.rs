@@ -16,7 +16,6 @@ pub const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
 pub const ENDPOINTS: [&str; 3] = ["/mcp", "/ws", "/sse"];
 
 /// Returns the metadata of an endpoint, or `None` if no issuer is configured or the gateway has no public URL.
-#[must_use]
 pub fn metadata(tokens: &TokenVerifier, endpoint: &str) -> Option<Value> {
     let issuers = tokens.issuers();
     let url = public_url(tokens).filter(|_| !issuers.is_empty())?;

@@ -15,7 +15,6 @@ use countersign_config::TlsConfig;
 use countersign_domain::changes::digest::PartHasher;
 
 /// Returns the fingerprint by which other nodes identify a certificate.
-#[must_use]
 pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
     let mut hasher = PartHasher::new("countersign.certificate.1");
     hasher.add_part(certificate);
@@ -59,13 +58,11 @@ impl ServerCertificate {
     }
 
     /// Returns the paths of the certificate and its key.
-    #[must_use]
     pub fn files(&self) -> [&Path; 2] {
         [&self.files.cert, &self.files.key]
     }
 
     /// Returns the [`fingerprint`] of the certificate in use.
-    #[must_use]
     pub fn fingerprint(&self) -> String {
         self.current.read().cert.first().map(fingerprint).unwrap_or_default()
     }

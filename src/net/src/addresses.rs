@@ -32,7 +32,6 @@ pub enum AddressRange {
 
 impl AddressRange {
     /// Returns the smallest range that contains the address.
-    #[must_use]
     pub fn for_address(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::for_v4(address),
@@ -88,7 +87,6 @@ thread_local! {
 /// Returns the client of this thread that trusts these authorities in addition to the public ones. With a range, it refuses
 /// host names that resolve to an address outside of it, but an IP address in a URL must be checked by the caller. Clients for
 /// different ranges share no connections, since each checks the addresses to which it connects.
-#[must_use]
 pub fn shared_client(range: Option<AddressRange>, authorities: Option<&[CertificateDer<'static>]>) -> Client {
     SHARED_CLIENTS.with_borrow_mut(|clients| {
         let matches = |shared: &&SharedClient| shared.range == range && shared.authorities.as_deref() == authorities;

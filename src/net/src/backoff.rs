@@ -32,7 +32,6 @@ impl Backoff {
 }
 
 /// Returns a random byte. Returns 255 if the system has no randomness, because missing jitter is no reason to fail.
-#[must_use]
 pub fn random_byte() -> u8 {
     let mut byte = [255];
     let _ = getrandom::fill(&mut byte);

@@ -4,7 +4,6 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use url::Url;
 
 /// Returns the value of `Authorization` for the user and the password in a URL, if it has any.
-#[must_use]
 pub fn basic_authorization(url: &Url) -> Option<String> {
     if url.username().is_empty() && url.password().is_none() {
         return None;

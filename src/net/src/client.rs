@@ -25,13 +25,11 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 pub const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
 
 /// Builds a client for this thread. The client follows no redirects, and its user must limit the time of each request.
-#[must_use]
 pub fn client(tls: Arc<ClientConfig>) -> Client {
     client_with_connector(Connector::default(), None, tls)
 }
 
 /// Builds a client like [`client`] that asks the fence directly before each write to a connection.
-#[must_use]
 pub fn fenced_client(fence: WriteFence, tls: Arc<ClientConfig>) -> Client {
     client_with_connector(Connector::default(), Some(fence), tls)
 }
@@ -59,7 +57,6 @@ pub(super) fn client_with_connector(
 }
 
 /// Describes for people why a request has no answer.
-#[must_use]
 pub fn describe_send_error(error: &SendRequestError) -> String {
     match error {
         // The client was connected, although its own text says that it failed to connect.

@@ -22,14 +22,12 @@ pub const HTTP_1_1: &[u8] = b"http/1.1";
 pub const HTTP_2: &[u8] = b"h2";
 
 /// Returns the root certificates of the public authorities.
-#[must_use]
 pub fn public_roots() -> RootCertStore {
     RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }
 }
 
 /// Returns the root certificates of the public authorities and the given ones, which [`read_authorities`] has
 /// validated.
-#[must_use]
 pub fn roots_with_authorities(authorities: impl IntoIterator<Item = CertificateDer<'static>>) -> RootCertStore {
     let mut roots = public_roots();
     roots.add_parsable_certificates(authorities);
@@ -38,7 +36,6 @@ pub fn roots_with_authorities(authorities: impl IntoIterator<Item = CertificateD
 
 /// Returns the configuration that trusts the public authorities and offers both versions of HTTP. All threads share it, and
 /// with it the cache of TLS sessions.
-#[must_use]
 pub fn public_config() -> Arc<ClientConfig> {
     static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     Arc::clone(CONFIG.get_or_init(|| client_config(public_roots(), &[HTTP_2, HTTP_1_1])))
@@ -61,7 +58,6 @@ pub fn read_authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, Str
 
 /// Returns the configuration that trusts these authorities in addition to the public ones, and offers both versions of HTTP.
 /// Without authorities it is [`public_config`].
-#[must_use]
 pub fn config_with_authorities(authorities: Option<&[CertificateDer<'static>]>) -> Arc<ClientConfig> {
     match authorities {
         Some(authorities) => client_config(roots_with_authorities(authorities.iter().cloned()), &[HTTP_2, HTTP_1_1]),
@@ -70,7 +66,6 @@ pub fn config_with_authorities(authorities: Option<&[CertificateDer<'static>]>) 
 }
 
 /// Returns the configuration of a client that trusts these authorities and offers these protocols.
-#[must_use]
 pub fn client_config(roots: RootCertStore, protocols: &[&[u8]]) -> Arc<ClientConfig> {
     with_protocols(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth(), protocols)
 }

@@ -57,14 +57,12 @@ pub fn check(raw: &RawValue, max_depth: usize) -> Result<(), McpError> {
 /// Returns `sha256:<hex>` of JSON text whose object members are sorted by key. Texts that differ only in spacing,
 /// escapes and member order have equal hashes. Duplicate members count twice, and numbers count as written. Text that
 /// is not JSON is hashed unchanged.
-#[must_use]
 pub fn canonical_text_hash(text: &str) -> String {
     let canonical = serde_json::from_str::<&RawValue>(text).ok().and_then(|_| canonicalize(text));
     text_hash(canonical.as_deref().unwrap_or(text))
 }
 
 /// Returns `sha256:<hex>` of a text with plain SHA-256, so that standard tools can verify it.
-#[must_use]
 pub fn text_hash(text: &str) -> String {
     // `Bytes` formats itself as hexadecimal, unlike the digest.
     format!("sha256:{:x}", Bytes::copy_from_slice(&Sha256::digest(text)))

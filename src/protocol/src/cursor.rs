@@ -20,7 +20,6 @@ pub struct Cursor {
 const MAX_CURSOR_BYTES: usize = 256;
 
 /// Writes a cursor for the list `tag` (such as `tools`; `tag` must not contain `.`).
-#[must_use]
 pub fn encode(tag: &str, cursor: Cursor) -> String {
     let generation = cursor.generation.map_or_else(String::new, |generation| generation.to_string());
     URL_SAFE_NO_PAD.encode(format!("{tag}.{}.{generation}", cursor.offset))

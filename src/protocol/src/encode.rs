@@ -16,14 +16,12 @@ use super::{
 const NOTIFICATION_HEAD: &str = r#"{"jsonrpc":"2.0","method":"#;
 
 /// Returns the response to a request that succeeded. `result` is JSON text. Only its line breaks are changed.
-#[must_use]
 pub fn result(id: &RequestId, result: &str) -> Bytes {
     without_line_breaks([r#"{"jsonrpc":"2.0","id":"#, id.as_json(), r#","result":"#, result, "}"].concat())
 }
 
 /// Returns the response to a request that failed. Without an id, the revision decides whether the member is `null` or
 /// absent.
-#[must_use]
 pub fn error(id: Option<&RequestId>, error: &McpError, revision: Revision) -> Bytes {
     let id = match id {
         Some(id) => Some(id.as_json()),
@@ -41,13 +39,11 @@ pub fn error(id: Option<&RequestId>, error: &McpError, revision: Revision) -> By
 }
 
 /// Returns a notification, which is never answered. `params` is the JSON text of an object.
-#[must_use]
 pub fn notification(method: &str, params: Option<&str>) -> Bytes {
     message(&[NOTIFICATION_HEAD], method, params)
 }
 
 /// Returns the method of a notification that was written by [`notification`], or `None` for other messages.
-#[must_use]
 pub fn notified_method(message: &[u8]) -> Option<Method> {
     let method = message.strip_prefix(NOTIFICATION_HEAD.as_bytes())?.strip_prefix(b"\"")?;
     let end = method.iter().position(|byte| *byte == b'"')?;
@@ -55,7 +51,6 @@ pub fn notified_method(message: &[u8]) -> Option<Method> {
 }
 
 /// Returns a request, which must be answered. `params` is the JSON text of an object.
-#[must_use]
 pub fn request(id: &RequestId, method: &str, params: Option<&str>) -> Bytes {
     message(&[r#"{"jsonrpc":"2.0","id":"#, id.as_json(), r#","method":"#], method, params)
 }
@@ -77,7 +72,6 @@ fn message(head: &[&str], method: &str, params: Option<&str>) -> Bytes {
 
 /// Joins the responses to a batch (2025-03-26/basic/index, "Batching"). Without parts the result is an empty array,
 /// which must not be sent.
-#[must_use]
 pub fn batch(parts: &[Bytes]) -> Bytes {
     // The responses may be large, so they are copied once.
     let mut out = Vec::with_capacity(parts.iter().map(|part| part.len() + 1).sum::<usize>() + 1);

@@ -53,7 +53,6 @@ pub enum Message<'a> {
 
 impl<'a> Message<'a> {
     /// Returns the parameters of a request or notification.
-    #[must_use]
     pub fn params(&self) -> Option<&'a RawValue> {
         match self {
             Self::Request(request) => request.params,
@@ -76,7 +75,6 @@ pub struct Request<'a> {
 
 impl Request<'_> {
     /// Returns `params` with the positions of its members. Absent `params` count as an empty object.
-    #[must_use]
     pub fn outlined_params(&self) -> OutlinedParams<'_> {
         self.outline.params(self.params.map_or("{}", RawValue::get))
     }

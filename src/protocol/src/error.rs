@@ -197,7 +197,6 @@ impl McpError {
 
     /// Creates an error that passes an upstream's error through unchanged. The gateway counts the error as `kind`. `data` is
     /// JSON text.
-    #[must_use]
     pub fn from_upstream(
         kind: ErrorKind,
         code: i64,
@@ -212,14 +211,12 @@ impl McpError {
     }
 
     /// Creates `SHUTTING_DOWN`, which clients may answer with the same request after a second.
-    #[must_use]
     pub fn shutting_down() -> Self {
         Self::new(ErrorKind::ShuttingDown, "the gateway is shutting down").with("retryAfter", 1)
     }
 
     /// Creates `VALIDATION_FAILED` with the list `details.errors`, whose items hold a JSON pointer, the violated rule
     /// and a message. `details` of an error is always an object.
-    #[must_use]
     pub fn validation_failed(message: impl Into<Cow<'static, str>>, errors: Vec<Value>) -> Self {
         Self::new(ErrorKind::ValidationFailed, message).with("details", serde_json::json!({ "errors": errors }))
     }
@@ -244,7 +241,6 @@ impl McpError {
     /// Returns the `WWW-Authenticate` header of an HTTP response with this error (RFC 6750, section 3), if another
     /// credential could help. Its parameters come from `data`: `tokenError` if the client sent a token, the required `scope`, and
     /// `details` of the required sign-in.
-    #[must_use]
     pub fn challenge(&self) -> Option<Cow<'static, str>> {
         let text = |member: &str| self.data.get(member).and_then(Value::as_str);
         match (self.kind, text("tokenError"), text("scope")) {
@@ -277,7 +273,6 @@ impl McpError {
     }
 
     /// Returns the number on the wire in `revision`.
-    #[must_use]
     pub fn number(&self, revision: Revision) -> i64 {
         if let Some(foreign) = &self.passthrough {
             let is_defined = foreign.code == self.kind.number();
@@ -290,7 +285,6 @@ impl McpError {
     }
 
     /// Returns the `data` member: `code` first, then the added members.
-    #[must_use]
     pub fn data(&self) -> Value {
         let added = self.data.iter().filter(|(key, _)| *key != "code").map(|(key, value)| (key.clone(), value.clone()));
         std::iter::once(("code".to_owned(), self.kind.code().into())).chain(added).collect()
@@ -299,7 +293,6 @@ impl McpError {
 
 /// Returns the code with which an error of an upstream reaches a client. The stateless era reserves some codes for meanings that
 /// they do not have here (2026-07-28/basic/index#error-codes).
-#[must_use]
 pub fn code_for_client(code: i64, client: Revision) -> i64 {
     let is_reserved = matches!(code, -32099..=-32020 | -32002);
     if is_reserved && client.era() == Era::Modern { ErrorKind::Internal.number() } else { code }

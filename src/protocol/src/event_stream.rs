@@ -17,7 +17,6 @@ pub struct Event {
 impl Event {
     /// Returns `true` if the event carries a protocol message. Priming and keep-alive events are empty, and other names
     /// are ignored.
-    #[must_use]
     pub fn is_message(&self) -> bool {
         matches!(&*self.name, "" | "message") && !self.data.is_empty()
     }
@@ -51,7 +50,6 @@ pub struct EventReader {
 
 impl EventReader {
     /// Creates a parser that accepts at most `max_bytes` bytes for one event, including its unfinished line.
-    #[must_use]
     pub fn new(max_bytes: usize) -> Self {
         Self { max_bytes, ..Self::default() }
     }
@@ -68,13 +66,11 @@ impl EventReader {
     }
 
     /// Returns the id of the last complete event, for the header `Last-Event-ID`.
-    #[must_use]
     pub fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref().filter(|id| !id.is_empty())
     }
 
     /// Returns the milliseconds to wait before reconnecting, if the server set them.
-    #[must_use]
     pub fn retry_millis(&self) -> Option<u64> {
         self.retry_millis
     }
@@ -85,7 +81,6 @@ impl EventReader {
     }
 
     /// Returns `true` if bytes were pushed that were not parsed yet.
-    #[must_use]
     pub fn has_unparsed_bytes(&self) -> bool {
         !self.input.is_empty()
     }

@@ -53,7 +53,6 @@ impl<N: AsRef<str>, V: AsRef<[u8]>> Headers for [(N, V)] {
 /// Returns `true` if a message belongs to the stateless era, so that all checks apply: its `_meta` names a protocol
 /// version, its version header names a stateless revision, or it has `Mcp-Method` and no version header of a handshake
 /// revision.
-#[must_use]
 pub fn is_modern(headers: &(impl Headers + ?Sized), meta: &Meta<'_>) -> bool {
     if meta.names_revision() {
         return true;
@@ -158,7 +157,6 @@ fn check_notification(
 ///
 /// The specification fixes it for the errors of these checks. An error from a handler is sent with status 200, because from
 /// another status a client could conclude that the server belongs to the other era.
-#[must_use]
 pub fn http_status(error: &McpError) -> u16 {
     match error.kind {
         ErrorKind::Parse
@@ -191,7 +189,6 @@ fn required_version<'m>(meta: &'m Meta<'_>) -> Result<&'m str, McpError> {
 }
 
 /// Builds the headers that [`check_request`] requires, for a request that arrived without headers.
-#[must_use]
 pub fn for_request<'r>(request: &'r Request<'_>, meta: &'r Meta<'_>) -> Vec<(&'static str, Cow<'r, str>)> {
     let name =
         mirrored_name_key(&request.method).and_then(|key| json::string(request.outlined_params().object.member(key)?));
@@ -252,7 +249,6 @@ fn visible_ascii(value: &[u8]) -> Option<&str> {
 
 /// Encodes a value for a header: unchanged if possible, else in the Base64 form
 /// (2026-07-28/basic/transports/streamable-http, "Value Encoding").
-#[must_use]
 pub fn encode_value(value: &str) -> Cow<'_, str> {
     let is_marked = value.starts_with("=?base64?") && value.ends_with("?=");
     // Whitespace around a value is not part of it.

@@ -50,7 +50,6 @@ pub fn members(object: &str) -> impl Iterator<Item = Member<'_>> {
 }
 
 /// Returns the value of a member. The last of several duplicates counts, as in most parsers.
-#[must_use]
 pub fn member<'a>(object: &'a str, key: &str) -> Option<&'a str> {
     members(object).filter(|member| member.key == key).last().map(|member| member.value)
 }
@@ -62,7 +61,6 @@ pub fn elements(array: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// Decodes a JSON string. The result is borrowed if the string has no escapes.
-#[must_use]
 pub fn string(value: &str) -> Option<Cow<'_, str>> {
     let inner = inside_quotes(value)?;
     if !scanner::has_escapes(inner) {
@@ -77,7 +75,6 @@ pub(crate) fn inside_quotes(value: &str) -> Option<&str> {
 }
 
 /// Encodes text as a JSON string.
-#[must_use]
 pub fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     push_quoted(&mut out, text);
@@ -167,7 +164,6 @@ fn write_edited_members<'a, T: AsRef<str>>(
 
 /// Edits each member of an object with the action that `decide` returns for its key and raw value. Returns `None` if nothing
 /// changes.
-#[must_use]
 pub fn edit_members(object: &str, mut decide: impl FnMut(&str, &str) -> MemberAction) -> Option<String> {
     let mut out = String::new();
     let WriteProgress { copied_to, .. } =
@@ -177,7 +173,6 @@ pub fn edit_members(object: &str, mut decide: impl FnMut(&str, &str) -> MemberAc
 
 /// Replaces the values of the string members named in `keys` where `map` returns a new one. Returns `None` if nothing
 /// changes.
-#[must_use]
 pub fn replace_strings(
     object: &str,
     keys: &[&str],
@@ -190,7 +185,6 @@ pub fn replace_strings(
 }
 
 /// Replaces the elements of an array for which `change` returns a new text. Returns `None` if nothing changes.
-#[must_use]
 pub fn map_elements<'a>(array: &'a str, mut change: impl FnMut(&'a str) -> Option<String>) -> Option<String> {
     let (mut out, mut copied_to) = (String::new(), 0);
     for (start, element) in elements(array) {
@@ -222,7 +216,6 @@ pub enum MemberEdit<'a> {
 }
 
 /// Returns edits that set each of these members that has a new value.
-#[must_use]
 pub fn set_members<'a, const N: usize>(values: [(&'a str, &'a Option<String>); N]) -> Vec<(&'a str, MemberEdit<'a>)> {
     values.into_iter().filter_map(|(key, value)| Some((key, MemberEdit::Set(value.as_deref()?)))).collect()
 }
@@ -273,7 +266,6 @@ pub(crate) fn edit_object_into<'a>(
 }
 
 /// Like [`edit_into`], but returns a new string.
-#[must_use]
 pub fn edit(object: &str, edits: &[(&str, MemberEdit<'_>)]) -> String {
     let mut out = String::with_capacity(object.len() + max_growth(edits));
     edit_into(&mut out, object, edits);
@@ -281,7 +273,6 @@ pub fn edit(object: &str, edits: &[(&str, MemberEdit<'_>)]) -> String {
 }
 
 /// Returns the maximum number of bytes that the edits add to an object, if the new keys need no escapes.
-#[must_use]
 pub fn max_growth(edits: &[(&str, MemberEdit<'_>)]) -> usize {
     let added_len = |(key, edit): &(&str, MemberEdit<'_>)| match edit {
         MemberEdit::Set(value) | MemberEdit::Replace(value) | MemberEdit::SetIfMissing(value) => {
@@ -293,7 +284,6 @@ pub fn max_growth(edits: &[(&str, MemberEdit<'_>)]) -> usize {
 }
 
 /// Writes an object with these members, whose values are JSON text.
-#[must_use]
 pub fn object<'a>(members: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let mut out = String::from("{");
     for (index, (key, value)) in members.into_iter().enumerate() {
@@ -313,7 +303,6 @@ fn push_member(out: &mut String, is_first: bool, key: &str, value: &str) {
 }
 
 /// Edits entries of the top-level `_meta` of an object. A `_meta` that is missing or not an object is created.
-#[must_use]
 pub fn merge_meta(object: &str, entries: &[(&str, MemberEdit<'_>)]) -> String {
     // Most parsers use the last of several duplicates, and all duplicates get the new value.
     let meta = member(object, "_meta").filter(|meta| meta.starts_with('{')).unwrap_or("{}");
@@ -322,7 +311,6 @@ pub fn merge_meta(object: &str, entries: &[(&str, MemberEdit<'_>)]) -> String {
 
 /// Drops an entry of the top-level `_meta` of an object, and `_meta` itself if no entry remains. Returns `None` if there is
 /// no such entry.
-#[must_use]
 pub fn drop_meta_entry(object: &str, key: &str) -> Option<String> {
     let meta = member(object, "_meta").filter(|meta| member(meta, key).is_some())?;
     let meta = edit(meta, &[(key, MemberEdit::Drop)]);
@@ -332,7 +320,6 @@ pub fn drop_meta_entry(object: &str, key: &str) -> Option<String> {
 
 /// Appends members to an object without checking for duplicates, in one copy of the text. Values are JSON text. Text
 /// that is not an object is returned unchanged.
-#[must_use]
 pub fn add_members(object: &str, members: &[(&str, &str)]) -> String {
     const SPACE: [char; 4] = [' ', '\t', '\n', '\r'];
     let body = object.trim_end_matches(SPACE).strip_suffix('}');
@@ -352,7 +339,6 @@ pub fn add_members(object: &str, members: &[(&str, &str)]) -> String {
 }
 
 /// Returns a `RawValue` for text that is part of validated JSON, without parsing it.
-#[must_use]
 pub fn trusted_raw_value(text: &str) -> Option<&RawValue> {
     <&RawValue>::deserialize(TrustedText(text)).ok()
 }

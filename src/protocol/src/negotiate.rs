@@ -37,7 +37,6 @@ pub fn stateless_revision(version: &str) -> Result<Revision, McpError> {
 }
 
 /// Returns the versions that the gateway serves, newest first, optionally of one era.
-#[must_use]
 pub fn supported_versions(era: Option<Era>) -> Vec<&'static str> {
     Revision::ALL.iter().rev().filter(|r| era.is_none_or(|era| r.era() == era)).map(|r| r.as_str()).collect()
 }
@@ -71,7 +70,6 @@ impl ClientCapabilities {
     /// Reads the capabilities that a client declared.
     ///
     /// An empty `elicitation` means form mode (2025-11-25/client/elicitation#capabilities).
-    #[must_use]
     pub fn from_declaration(capabilities: &str) -> Self {
         // A fast path: most clients declare nothing, and every call passes here.
         if capabilities == "{}" {
@@ -96,13 +94,11 @@ impl ClientCapabilities {
     }
 
     /// Returns `true` if a server can send this client no request. All such clients share connections.
-    #[must_use]
     pub fn accepts_no_requests(&self) -> bool {
         !(self.elicitation_form || self.elicitation_url || self.sampling || self.roots)
     }
 
     /// Formats the capabilities for an upstream of `revision`, without those that the revision does not know.
-    #[must_use]
     pub fn to_json(&self, revision: Revision) -> Value {
         // Modes are newer than elicitation itself (2025-11-25/changelog).
         let has_modes = revision >= Revision::V2025_11_25;

@@ -64,7 +64,6 @@ pub(super) struct MemberSpans {
 
 impl Outline {
     /// Builds the outline of `params`, a JSON object. Other values have no members.
-    #[must_use]
     pub fn new(params: &str) -> Self {
         let mut spans = MemberSpans::default();
         for member in json::members(params) {
@@ -79,7 +78,6 @@ impl Outline {
     }
 
     /// Combines the outline with the `params` that it was built from.
-    #[must_use]
     pub fn params<'a>(&'a self, text: &'a str) -> OutlinedParams<'a> {
         let spans = &*self.0;
         let meta_text = spans.meta_range.clone().and_then(|range| text.get(range));
@@ -135,7 +133,6 @@ impl<'a> OutlinedObject<'a> {
     pub const EMPTY: OutlinedObject<'static> = OutlinedObject { text: "{}", spans: &[] };
 
     /// Returns the text of the object.
-    #[must_use]
     pub const fn text(&self) -> &'a str {
         self.text
     }
@@ -154,7 +151,6 @@ impl<'a> OutlinedObject<'a> {
     }
 
     /// Like [`json::member`].
-    #[must_use]
     pub fn member(&self, key: &str) -> Option<&'a str> {
         self.members().filter(|member| member.key == key).last().map(|member| member.value)
     }
@@ -175,7 +171,6 @@ impl<'a> OutlinedObject<'a> {
     }
 
     /// Like [`json::edit`].
-    #[must_use]
     pub fn edit(&self, edits: &[(&str, MemberEdit<'_>)]) -> String {
         let mut out = String::with_capacity(self.text.len() + json::max_growth(edits));
         self.edit_into(&mut out, edits);
@@ -220,14 +215,12 @@ fn eq_ignoring_case(a: &str, b: &str) -> bool {
 
 /// Returns `true` if no two keys of an object are equal when case is ignored. Some parsers ignore case, so that a server could
 /// read another of two such members than the gateway.
-#[must_use]
 pub fn are_keys_distinct<'a>(keys: impl Iterator<Item = &'a String>) -> bool {
     let mut folded_keys = HashSet::new();
     keys.map(|key| key.chars().map(fold_case).collect::<String>()).all(|key| folded_keys.insert(key))
 }
 
 /// Maps a character to its simple case folding, so that keys that differ only in case become equal.
-#[must_use]
 pub fn fold_case(c: char) -> char {
     if c.is_ascii() {
         return c.to_ascii_lowercase();

@@ -166,7 +166,6 @@ pub type MirroredHeaders = Vec<(Box<str>, Box<str>)>;
 /// Builds the headers for a call to a server that annotates its tools; `arguments` is JSON text.
 ///
 /// An absent or null argument has no header (2026-07-28/basic/transports/streamable-http, "Client Behavior").
-#[must_use]
 pub fn for_call(annotated: &[ParamHeader], arguments: Option<&str>) -> MirroredHeaders {
     let header = |param: &ParamHeader| {
         let value = param.value_in(arguments?)?;

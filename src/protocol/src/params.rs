@@ -294,7 +294,6 @@ impl LoggingLevel {
     pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Parses the name of a level, which is lower case.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         text.parse().ok()
     }
@@ -342,13 +341,11 @@ pub struct Meta<'a> {
 
 impl Meta<'_> {
     /// Returns `true` if the request names its revision, as only the stateless era does.
-    #[must_use]
     pub fn names_revision(&self) -> bool {
         self.protocol_version.is_some()
     }
 
     /// Returns `true` if the request has a member that only requests of the stateless era have.
-    #[must_use]
     pub fn is_stateless(&self) -> bool {
         self.names_revision() || self.client_info.is_some() || self.client_capabilities.is_some()
     }

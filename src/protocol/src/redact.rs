@@ -40,7 +40,6 @@ pub fn register_secrets(values: impl IntoIterator<Item = String>) {
 }
 
 /// Returns the text with all secrets masked.
-#[must_use]
 pub fn redact(text: &str) -> Cow<'_, str> {
     let mut out = Cow::Borrowed(text);
     if !HAS_SECRETS.load(Ordering::Acquire) {

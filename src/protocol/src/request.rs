@@ -34,13 +34,11 @@ impl RequestId {
     /// Parses an id from JSON text, which must be one value without surrounding whitespace.
     ///
     /// Returns `None` for null, fractions, exponents, booleans, objects and arrays.
-    #[must_use]
     pub fn from_json(raw: &str) -> Option<Self> {
         is_string_or_integer(raw).then(|| Self::from_raw(raw))
     }
 
     /// Returns the JSON text of the id, as the client wrote it.
-    #[must_use]
     pub fn as_json(&self) -> &str {
         &self.raw
     }
@@ -124,7 +122,6 @@ macro_rules! methods {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// Returns the method of that name; names are case-sensitive.
-            #[must_use]
             pub fn parse(name: &str) -> Option<Self> {
                 match name { $($name => Some(Self::$variant),)* _ => None }
             }

@@ -62,7 +62,6 @@ impl Revision {
     pub const MODERN: Self = Self::V2026_07_28;
 
     /// Returns the revision of that date, if the gateway serves it.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|r| r.as_str() == text)
     }

@@ -9,7 +9,6 @@ const MAX_CANDIDATES: usize = 2000;
 
 /// Returns the candidate with the fewest edits between it and `name`, if they are few enough: one for a name of three to seven
 /// characters, and one for every four characters of a longer name, but at most three.
-#[must_use]
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = normalize(name);
     let length = name.chars().count();
@@ -25,7 +24,6 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 }
 
 /// Like [`nearest`], for tools: also finds a name without its prefix (`read_file` for `fs__read_file`).
-#[must_use]
 pub fn nearest_tool<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let has_prefix = |candidate: &&&'a str| {
         let prefix = candidate.strip_suffix(name);

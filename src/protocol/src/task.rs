@@ -21,13 +21,11 @@ const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Returns `true` if capabilities, as JSON text, declare the extension.
-#[must_use]
 pub fn is_extension_declared(capabilities: &str) -> bool {
     member(capabilities, "extensions").is_some_and(|extensions| member(extensions, TASKS_EXTENSION).is_some())
 }
 
 /// Returns `execution.taskSupport` of a tool's definition.
-#[must_use]
 pub fn task_support(definition: &str) -> Option<Cow<'_, str>> {
     member(definition, "execution").and_then(|execution| member(execution, "taskSupport")).and_then(string)
 }
@@ -45,7 +43,6 @@ pub enum Status {
 
 impl Status {
     /// Returns the `status` of a task, or `None` if it is missing or unknown.
-    #[must_use]
     pub fn parse(task: &str) -> Option<Self> {
         member(task, "status").and_then(string)?.parse().ok()
     }
@@ -71,13 +68,11 @@ impl Status {
 }
 
 /// Returns the id of a task, which must be a string.
-#[must_use]
 pub fn task_id(task: &str) -> Option<String> {
     member(task, "taskId").and_then(string).map(Cow::into_owned)
 }
 
 /// Parses a member that is a time in milliseconds. Returns `None` if it is unlimited or missing.
-#[must_use]
 pub fn duration_ms(task: &str, key: &str) -> Option<Duration> {
     let value = member(task, key)?.parse::<f64>().ok().filter(|ms| ms.is_finite() && *ms >= 0.0)?;
     // A value that no duration can hold is treated as unlimited.
@@ -85,7 +80,6 @@ pub fn duration_ms(task: &str, key: &str) -> Option<Duration> {
 }
 
 /// Returns the time to wait before a task is requested again.
-#[must_use]
 pub fn poll_interval(task: &str) -> Duration {
     duration_ms(task, "pollIntervalMs")
         .or_else(|| duration_ms(task, "pollInterval"))

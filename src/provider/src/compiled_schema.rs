@@ -43,13 +43,11 @@ impl CompiledSchema {
     }
 
     /// Returns `true` if the value matches the schema.
-    #[must_use]
     pub fn is_valid(&self, value: &Value) -> bool {
         self.0.is_valid(value)
     }
 
     /// Returns all mismatches between the value and the schema.
-    #[must_use]
     pub fn iter_errors<'a>(&'a self, value: &'a Value) -> ErrorIterator<'a> {
         self.0.iter_errors(value)
     }

@@ -76,7 +76,6 @@ pub struct SessionNotes(Mutex<BTreeMap<&'static str, Arc<str>>>);
 
 impl SessionNotes {
     /// Returns the latest note of the module.
-    #[must_use]
     pub fn get(&self, module: &'static str) -> Option<Arc<str>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(module).cloned()
     }
@@ -118,7 +117,6 @@ pub struct Meter(pub Arc<dyn Fn(Duration) + Send + Sync>);
 
 impl CallContext {
     /// Creates the context of a call that runs no change, with no client to ask and no receiver of progress.
-    #[must_use]
     pub fn new(principal: Arc<Principal>) -> Self {
         Self {
             principal,
@@ -169,7 +167,6 @@ pub struct Permit(pub Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl Permit {
     /// Returns `true` while the call may be sent.
-    #[must_use]
     pub fn is_valid(&self) -> bool {
         (self.0)()
     }
@@ -183,7 +180,6 @@ impl Permit {
     }
 
     /// Returns the error for a lease that expired: another gateway may already have taken over the change.
-    #[must_use]
     pub fn expired_error() -> McpError {
         let message =
             "The lease of the gateway that claimed the change expired before anything was sent; propose it again";

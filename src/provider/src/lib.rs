@@ -64,7 +64,6 @@ pub struct ToolDef {
 impl ToolDef {
     /// Returns `sha256:…` of the definition, independent of the order of members. It covers all members that an upstream
     /// wrote, including unknown ones, and those of a module's definition that affect calls.
-    #[must_use]
     pub fn definition_hash(&self) -> String {
         match &self.raw {
             Some(raw) => canonical_text_hash(raw.get()),
@@ -223,7 +222,6 @@ pub struct Audience {
 
 impl Audience {
     /// Returns `true` if the principal may read the resource.
-    #[must_use]
     pub fn includes(&self, principal: &Principal) -> bool {
         self.principal == principal.name || (self.include_viewers && principal.role.may_view())
     }

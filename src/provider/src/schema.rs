@@ -22,7 +22,6 @@ const SEPARATOR: char = '\u{1f}';
 
 impl ToolDef {
     /// Defines a tool of a module that takes arguments of the type `A` and answers with the type `R`.
-    #[must_use]
     pub fn for_types<A: JsonSchema, R: JsonSchema>(
         name: &str,
         title: &str,
@@ -47,7 +46,6 @@ fn input_schema<A: JsonSchema>() -> Value {
 
 /// Derives the schema of answers of the type `R`. It refuses members that the type does not have, unless the type has the
 /// attribute `#[schemars(extend("additionalProperties" = true))]`.
-#[must_use]
 pub fn output_schema<R: JsonSchema>() -> Value {
     derive_schema::<R>(SchemaSettings::draft2020_12().for_serialize())
 }

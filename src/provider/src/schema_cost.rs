@@ -18,7 +18,6 @@ const MAX_NODES: usize = 100_000;
 const REAPPLICATION_FACTOR: u64 = 4;
 
 /// Returns `true` if checking a value against the schema takes bounded time.
-#[must_use]
 pub fn is_bounded(schema: &Value) -> bool {
     SchemaGraph::build(schema).is_some_and(|graph| graph.is_bounded())
 }

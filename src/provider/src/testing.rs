@@ -110,7 +110,6 @@ pub struct FakeProvider {
 
 impl FakeProvider {
     /// Creates a provider whose calls succeed and are allowed by policy.
-    #[must_use]
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -384,13 +383,11 @@ pub fn upstream_request(key: &str, method: &str, answered: oneshot::Sender<Strin
 }
 
 /// Returns the context of a call by that principal, without anybody to ask.
-#[must_use]
 pub fn context(principal: Principal) -> CallContext {
     CallContext::new(Arc::new(principal))
 }
 
 /// Returns a module's tool that takes an object with those properties.
-#[must_use]
 pub fn tool(name: &str, properties: &Value) -> ToolDef {
     ToolDef {
         name: name.into(),
@@ -401,7 +398,6 @@ pub fn tool(name: &str, properties: &Value) -> ToolDef {
 }
 
 /// Returns an upstream's tool; only the parts that matter to policy are parsed.
-#[must_use]
 pub fn upstream_tool(raw: &Value) -> ToolDef {
     let text = |member: &str| raw[member].as_str().unwrap_or_default().to_owned();
     let annotations = ToolAnnotations {
@@ -418,7 +414,6 @@ pub fn upstream_tool(raw: &Value) -> ToolDef {
 }
 
 /// Returns a resource with that URI and name.
-#[must_use]
 pub fn resource(uri: &str, name: &str) -> ResourceDef {
     ResourceDef {
         uri: uri.into(),
@@ -431,7 +426,6 @@ pub fn resource(uri: &str, name: &str) -> ResourceDef {
 }
 
 /// Returns a prompt with that name and one required argument.
-#[must_use]
 pub fn prompt(name: &str, required: &str) -> PromptDef {
     let argument =
         PromptArgumentDef { name: required.into(), title: required.into(), description: String::new(), required: true };

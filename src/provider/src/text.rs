@@ -16,7 +16,6 @@ use countersign_protocol::{ErrorKind, McpError};
 
 /// Returns the text on one line: line breaks become `⏎`, hidden characters are escaped, and the text is cut after `max`
 /// characters.
-#[must_use]
 pub fn one_line(text: &str, max: usize) -> Cow<'_, str> {
     let cut = match text.char_indices().nth(max) {
         Some((end, _)) => &text[..end],
@@ -33,14 +32,12 @@ pub fn one_line(text: &str, max: usize) -> Cow<'_, str> {
 }
 
 /// Returns the start of a URI, for an error about a resource that does not exist.
-#[must_use]
 pub fn cut_uri(uri: &str) -> String {
     uri.chars().take(512).collect()
 }
 
 /// Returns the error for an invalid argument. Like a failed check of the input schema, it lists in `details.errors` the
 /// JSON pointer and the rule that is broken.
-#[must_use]
 pub fn invalid_argument(pointer: &str, rule: &str, message: impl Into<String>) -> McpError {
     let message = message.into();
     let fault = json!({ "pointer": pointer, "rule": rule, "message": message });
@@ -67,14 +64,12 @@ pub fn tool_result(text: &str, structured: &impl Serialize) -> Result<ToolResult
 }
 
 /// Returns the error for a call of a tool that a module does not have. `module` begins its message: `The tracker`.
-#[must_use]
 pub fn unknown_tool_error(module: &str, tool: &str) -> McpError {
     let short_name = one_line(tool, 64).into_owned();
     McpError::new(ErrorKind::ToolNotFound, format!("{module} has no tool `{short_name}`.")).with("tool", short_name)
 }
 
 /// Joins the texts of a `content` array. Other kinds of content are represented by their name.
-#[must_use]
 pub fn content_text(content: &RawValue) -> String {
     #[derive(serde::Deserialize)]
     struct Block {

@@ -20,7 +20,6 @@ pub struct ToolResult {
 
 impl ToolResult {
     /// Returns a result with one text block and the same content in structured form.
-    #[must_use]
     pub fn text(text: &str, structured: Option<&Value>) -> Self {
         let raw = |v: &Value| RawValue::from_string(v.to_string()).unwrap_or_default();
         Self {
@@ -32,7 +31,6 @@ impl ToolResult {
 
     /// Returns the result of a failed call: `{"error": true, "code", "message", "details"}` as text and as
     /// `structuredContent`.
-    #[must_use]
     pub fn error(error: &McpError) -> Self {
         // Details of the error itself, such as the invalid arguments, take precedence.
         let own_details = error.data.get("details").filter(|details| details.is_object());
@@ -48,7 +46,6 @@ impl ToolResult {
 
     /// Returns the result as JSON for a client of the revision. The structured content is left out if `structured` is `false`
     /// or the revision has none.
-    #[must_use]
     pub fn to_json(&self, revision: Revision, structured: bool) -> String {
         let mut out = String::with_capacity(self.content.get().len() + 64);
         out.push_str(r#"{"content":"#);

@@ -56,19 +56,16 @@ impl ConfigFile {
         Ok(Self { path, text: Some(text) })
     }
 
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the text, which is empty if there is no file.
-    #[must_use]
     pub fn text(&self) -> &str {
         self.text.as_deref().unwrap_or_default()
     }
 
     /// Returns the hash of the text. An edit names it, so that it is refused if the file has changed.
-    #[must_use]
     pub fn version(&self) -> String {
         let mut hasher = PartHasher::new("countersign.config-file.1");
         hasher.add_optional(self.text.as_deref());
@@ -76,7 +73,6 @@ impl ConfigFile {
     }
 
     /// Returns the path at which a save keeps the previous text.
-    #[must_use]
     pub fn backup_path(&self) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         name.push(".bak");

@@ -45,7 +45,6 @@ pub struct Diff {
 
 impl Diff {
     /// Returns `true` if nothing changed that can change while the gateway runs.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self { needs_restart: self.needs_restart.clone(), ..Self::default() }
     }
@@ -53,7 +52,6 @@ impl Diff {
 
 /// Compares two configurations. Returns their differences, and the configuration that may take effect at once: the new one,
 /// but with the old values of everything that loosens policy and of the keys that are read only at the start.
-#[must_use]
 pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
     let mut changes = PolicyChanges::default();
     let mut effective = Config {
@@ -84,7 +82,6 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
 }
 
 /// Returns the configuration in force after consent to all changes of the new one that need it.
-#[must_use]
 pub fn apply_consent(in_force: &Config, new: &Config) -> Config {
     Config {
         upstreams: new.upstreams.clone(),
@@ -229,7 +226,6 @@ fn hold_back_groups(old: &PolicyConfig, new: &PolicyConfig, effective: &mut Poli
 
 /// Returns the keys that are read only at the start and whose values have changed since then. They still have their values
 /// from the start in the configuration in force.
-#[must_use]
 pub fn keys_that_need_restart(settings_at_start: &[Setting], in_force: &Config, now: &LoadedConfig) -> Vec<String> {
     let is_live = |key: &str| {
         ["mcpServers", "webhooks", "dashboard.edit", "log.filter", "auth.oidc", "auth.tokens"].contains(&key)

@@ -5,7 +5,6 @@ use countersign_domain::changes::digest::PartHasher;
 
 /// Returns the SHA-256 of a configuration's policy, `dashboard.edit`, identity provider, token issuers and servers, with the
 /// secrets of servers. Only gateways of the store know `salt`, so nobody else can test guesses of a secret against the hash.
-#[must_use]
 pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     // If a field or a derive changes the `Debug` form of the policy or of servers, refused changes ask for consent again.
     let mut hasher = PartHasher::new("countersign.reload.1");
@@ -36,7 +35,6 @@ pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
 
 /// Returns the hash of a server's command or address, including the values of its environment and headers. A server with
 /// other values is not the one that was trusted.
-#[must_use]
 pub fn target_digest(target: &UpstreamTarget, salt: &[u8; 16]) -> String {
     let mut hasher = PartHasher::new("countersign.reload.target.1");
     hasher.add_part(salt);

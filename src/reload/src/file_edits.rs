@@ -87,13 +87,11 @@ impl ServerChanges {
     }
 
     /// Returns the lines to write into the file by hand.
-    #[must_use]
     pub fn to_yaml(&self) -> String {
         join_lines(self.masked.iter().map(ServerChange::to_yaml))
     }
 
     /// Returns the lines that another person consents to: everything that would be executed, without what looks like a secret.
-    #[must_use]
     pub fn to_consent_yaml(&self) -> String {
         join_lines(self.unmasked.iter().map(|change| match change {
             ServerChange::Add { name, settings } | ServerChange::Replace { name, settings } => {
@@ -257,7 +255,6 @@ pub struct EditSummary {
 
 impl Reloader {
     /// Returns the reason why the file can or cannot be edited on the dashboard.
-    #[must_use]
     pub fn editing(&self) -> EditingState {
         let config = self.config();
         if self.file().is_none() {
@@ -283,7 +280,6 @@ impl Reloader {
     }
 
     /// Returns the flags and the environment with which the file is read.
-    #[must_use]
     pub const fn source(&self) -> &ConfigSource {
         &self.source
     }

@@ -39,7 +39,6 @@ pub struct InitialConfig {
 
 impl InitialConfig {
     /// Builds the initial configuration for an empty store. Digests are salted with a secret of the store's gateways.
-    #[must_use]
     pub fn for_empty_store(loaded: LoadedConfig, salt: [u8; 16]) -> Self {
         Self {
             settings_view: SettingsView::new(&loaded.settings),
@@ -55,7 +54,6 @@ impl InitialConfig {
     }
 
     /// Compares the file with the policy in the store. With `accept`, the operator accepts the file as it is.
-    #[must_use]
     pub fn new(loaded: LoadedConfig, salt: [u8; 16], snapshots: PolicySnapshots, accept: bool) -> Self {
         // A policy without an entry in the audit trail counts as not saved, so it is saved again with its entry.
         let saved = snapshots.own.clone().filter(|_| snapshots.has_audit_entry);
@@ -133,7 +131,6 @@ impl InitialConfig {
     }
 
     /// Returns the configuration in force.
-    #[must_use]
     pub fn config(&self) -> &Config {
         &self.loaded.config
     }
@@ -141,7 +138,6 @@ impl InitialConfig {
 
 /// Returns the configuration file if it has lost all its keys since this gateway ran last. A program may be about to write
 /// them, so a start and a reload refuse such a file.
-#[must_use]
 pub fn find_emptied_file<'a>(loaded: &'a LoadedConfig, snapshots: &PolicySnapshots) -> Option<&'a Path> {
     let had_keys = snapshots.own.as_ref().is_some_and(|own| snapshot::had_file_keys(&own.body));
     loaded.file.as_deref().filter(|_| had_keys && !loaded.file_has_keys)
@@ -149,7 +145,6 @@ pub fn find_emptied_file<'a>(loaded: &'a LoadedConfig, snapshots: &PolicySnapsho
 
 /// Predicts the configuration that a start would put into force, and the changes that it would hold back for consent. This is
 /// for commands that do not know the salt of the store's digests: the targets of servers count as unchanged.
-#[must_use]
 pub fn predict_initial_config(configured: &Config, last: Option<&PolicySnapshot>) -> (Config, Vec<Loosening>) {
     let previous = last.and_then(|last| snapshot::parse_previous(&last.body, configured, None).ok());
     let Some(previous) = previous else { return (configured.clone(), Vec::new()) };

@@ -68,7 +68,6 @@ pub struct ConfigSource {
 
 impl ConfigSource {
     /// Returns the source with the environment of this process.
-    #[must_use]
     pub fn from_process(flags: Flags) -> Self {
         Self { flags, env: Environment::from_process() }
     }
@@ -143,7 +142,6 @@ impl State {
 
 impl Reloader {
     /// Starts with the initial configuration, which is in force already.
-    #[must_use]
     pub fn new(
         source: ConfigSource,
         initial: InitialConfig,
@@ -181,32 +179,27 @@ impl Reloader {
     }
 
     /// Returns the configuration in force. Keys that are read only at the start have the values from then.
-    #[must_use]
     pub fn config(&self) -> Arc<Config> {
         Arc::clone(&self.state.lock().in_force)
     }
 
     /// Returns the watched file: the one that was read at the start, or the default path, where one may be created
     /// later.
-    #[must_use]
     pub fn file(&self) -> Option<&PathBuf> {
         self.file.as_ref()
     }
 
     /// Returns `true` once the file has been read, even if it has disappeared since.
-    #[must_use]
     pub fn has_read_file(&self) -> bool {
         self.has_read_file.load(Ordering::Acquire)
     }
 
     /// Returns the settings in force, key by key, with their pending changes.
-    #[must_use]
     pub fn settings(&self) -> Vec<ActiveSetting> {
         self.state.lock().active_settings(&self.settings_at_start)
     }
 
     /// Returns the status that `GET /api/reload` reports.
-    #[must_use]
     pub fn status(&self) -> ReloadStatus {
         let state = self.state.lock();
         ReloadStatus {

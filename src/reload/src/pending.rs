@@ -34,7 +34,6 @@ impl Loosening {
     }
 
     /// Describes the change in one line.
-    #[must_use]
     pub fn describe(&self) -> String {
         let Self { key, from, to } = self;
         match (from.as_str(), to.as_str()) {

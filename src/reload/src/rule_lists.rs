@@ -41,7 +41,6 @@ const RULES_KEY: &str = "policy.rules";
 /// - a removed rule that allows
 ///
 /// If the terms of a review loosen in any way, the old ones stay as a whole.
-#[must_use]
 pub fn merge(old: &[Rule], new: &[Rule], default_decision: &DefaultDecision) -> RuleListMerge {
     let mut merged = RuleListMerge::default();
     let (mut old_start, mut new_start) = (0, 0);

@@ -59,7 +59,6 @@ fn has_overlap(loosenings: &[Loosening], key: &str) -> bool {
 }
 
 impl SettingsView {
-    #[must_use]
     pub fn new(settings: &[Setting]) -> Self {
         Self { in_force: index_by_key(settings), file: index_by_key(settings), refused: Vec::new() }
     }
@@ -95,7 +94,6 @@ impl SettingsView {
 
     /// Returns all settings in the order of the defaults file. `needs_restart` contains the changed keys that are read only
     /// at the start, which keep their values of `settings_at_start`.
-    #[must_use]
     pub fn active_settings(
         &self,
         settings_at_start: &[Setting],
@@ -132,7 +130,6 @@ impl SettingsView {
 
     /// Returns the pending changes value by value: the difference between the configuration in force and the one that consent
     /// would put into force.
-    #[must_use]
     pub fn value_diffs(
         &self,
         loosenings: &[Loosening],

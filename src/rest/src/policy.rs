@@ -99,7 +99,6 @@ pub enum TestSubject {
 
 impl PolicyTestRequest {
     /// Returns the tool, if the test is about one.
-    #[must_use]
     pub fn tool(&self) -> Option<&str> {
         self.tool.as_deref()
     }

@@ -47,7 +47,6 @@ impl Query {
         Ok(Self(pairs))
     }
 
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
@@ -113,7 +112,6 @@ impl Query {
 }
 
 /// Parses a number that consists of digits only.
-#[must_use]
 pub fn parse_number(text: &str) -> Option<u64> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }

@@ -167,7 +167,6 @@ pub struct ServerTrials {
 
 impl ServerTrials {
     /// Creates an empty list. `max_message` limits the messages of servers, in bytes.
-    #[must_use]
     pub fn new(max_message: usize) -> Self {
         Self { all: Mutex::default(), max_message }
     }

@@ -299,7 +299,6 @@ impl Changes {
     }
 
     /// Returns the nodes that serve the store, including this one.
-    #[must_use]
     pub fn nodes(&self) -> &Arc<dyn Nodes> {
         &self.state.changes.nodes
     }
@@ -313,13 +312,11 @@ impl Changes {
     }
 
     /// Returns the feed of change events and live events.
-    #[must_use]
     pub fn feed(&self) -> &Feed {
         &self.state.changes.feed
     }
 
     /// Counts the changes in each state, including states without changes.
-    #[must_use]
     pub fn counts(&self) -> Vec<(ChangeState, u64)> {
         self.state.changes.shared.counts.read()
     }

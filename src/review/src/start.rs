@@ -143,7 +143,6 @@ impl Changes {
     }
 
     /// Returns `true` if the actor, the Executor and the store are alive. If not, only a restart of the process helps.
-    #[must_use]
     pub fn is_healthy(&self) -> bool {
         let StoredChanges { transitions, shutdown, store, .. } = &*self.state.changes;
         transitions.addr.connected() && !shutdown.executor_ended.is_cancelled() && store.is_open()
@@ -156,7 +155,6 @@ impl Changes {
     }
 
     /// Returns the error that currently keeps the store from working, if any. The store recovers by itself if it can.
-    #[must_use]
     pub fn current_store_error(&self) -> Option<StoreError> {
         self.state.changes.store.current_error()
     }

@@ -34,7 +34,6 @@ pub struct Router {
 }
 
 impl Router {
-    #[must_use]
     pub fn new(
         published: Arc<PublishedTable>,
         policy: Policy,

@@ -37,7 +37,6 @@ pub struct RuleCounts {
 }
 
 impl RuleCounts {
-    #[must_use]
     pub fn new(store: Arc<dyn RuleCountStore>, nodes: Arc<dyn Nodes>, routes: Arc<PublishedTable>) -> Self {
         Self { store, nodes, routes, previous: Mutex::default() }
     }

@@ -110,7 +110,6 @@ impl StandingRuleCache {
     }
 
     /// Returns all stored rules, oldest first, including ended ones.
-    #[must_use]
     pub fn rules(&self) -> Arc<Vec<Arc<StandingRule>>> {
         self.rules.load_full()
     }
@@ -170,7 +169,6 @@ impl StandingRuleService {
         now(&*self.deps.cache.nodes)
     }
 
-    #[must_use]
     pub fn new(deps: StandingRuleServiceDeps) -> Self {
         let recorded_uses = deps.cache.rules().iter().map(|rule| (rule.id.clone(), rule.uses.get())).collect();
         Self {
@@ -182,13 +180,11 @@ impl StandingRuleService {
     }
 
     /// Returns all stored rules, newest first, including ended ones.
-    #[must_use]
     pub fn list(&self) -> Vec<Arc<StandingRule>> {
         self.deps.cache.rules().iter().rev().cloned().collect()
     }
 
     /// Returns the route table, whose tools the rules apply to.
-    #[must_use]
     pub fn routes(&self) -> &Arc<PublishedTable> {
         &self.deps.routes
     }
@@ -272,7 +268,6 @@ impl StandingRuleService {
     }
 
     /// Returns the cache of the rules that the route table reads.
-    #[must_use]
     pub fn cache(&self) -> &StandingRuleCache {
         &self.deps.cache
     }

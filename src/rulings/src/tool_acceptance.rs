@@ -180,7 +180,6 @@ pub enum AcceptanceAction {
 }
 
 /// Returns the feed event about definitions.
-#[must_use]
 pub fn acceptance_event(provider: &str, action: AcceptanceAction, tools: &[&str], by: Option<&str>) -> Value {
     json!({
         "type": "provider.changed", "at": Timestamp::now().to_string(), "provider": provider,
@@ -189,20 +188,17 @@ pub fn acceptance_event(provider: &str, action: AcceptanceAction, tools: &[&str]
 }
 
 impl ToolAcceptances {
-    #[must_use]
     pub fn new(routes: Arc<PublishedTable>, pins: Arc<PinStore>, rebuild: RouteRebuilder, feed: Feed) -> Self {
         Self { routes, pins, rebuild, feed }
     }
 
     /// Returns the tools of a provider in the order of its list, or `None` if there is no such provider.
-    #[must_use]
     pub fn tools(&self, provider: &str) -> Option<Vec<ToolInfo>> {
         let table = self.routes.load_full();
         table.provider(provider).map(|_| table.definitions(provider).map(|route| self.describe_tool(route)).collect())
     }
 
     /// Returns the numbers of waiting tools by provider, for providers that have any.
-    #[must_use]
     pub fn pending_counts(&self) -> HashMap<String, PendingToolCounts> {
         let mut all: HashMap<String, PendingToolCounts> = HashMap::new();
         for route in self.routes.load().tools().iter().flat_map(ToolRoute::with_operations) {
@@ -230,7 +226,6 @@ impl ToolAcceptances {
     }
 
     /// Returns the list of known reads that is shipped for the provider.
-    #[must_use]
     pub fn known_reads(&self, provider: &str) -> Option<KnownReadsInfo> {
         self.routes.load().provider(provider)?.as_provider().known_reads().map(KnownReadsInfo::from)
     }

@@ -18,13 +18,11 @@ pub enum Installation {
 
 impl Installation {
     /// Returns the installation of the running program. A program whose path is unknown counts as stable.
-    #[must_use]
     pub fn current() -> Self {
         program_path().map_or(Self::Stable, |path| Self::from_path(&path))
     }
 
     /// Returns the installation of the program at a path.
-    #[must_use]
     pub fn from_path(path: &Path) -> Self {
         let folders: Vec<_> = path.iter().filter_map(|folder| folder.to_str()).collect();
         let has = |name: &str| folders.contains(&name);

@@ -70,7 +70,6 @@ impl Drop for MessageAssignment {
 
 impl LargeMessageThreads {
     /// Creates a pool with this number of threads; 0 means one for each core, and at least two.
-    #[must_use]
     pub fn new(threads: usize) -> Arc<Self> {
         let cores = || std::thread::available_parallelism().map_or(2, usize::from).max(2);
         let threads = if threads == 0 { cores() } else { threads };

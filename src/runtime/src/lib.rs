@@ -20,7 +20,6 @@ pub mod secret;
 const LARGE_MESSAGE_BYTES: usize = 64 * 1024;
 
 /// Returns `true` if a message, a body or a change of this size is large.
-#[must_use]
 pub const fn is_large(bytes: usize) -> bool {
     bytes > LARGE_MESSAGE_BYTES
 }

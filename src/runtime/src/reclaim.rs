@@ -95,7 +95,6 @@ pub fn note_allocation(bytes: usize) {
 }
 
 /// Returns the time until the next [`run_round`], or `None` if none is due.
-#[must_use]
 pub fn time_to_next_round() -> Option<Duration> {
     (ROUNDS_LEFT.get() > 0).then_some(ROUND_INTERVAL)
 }

@@ -22,7 +22,6 @@ pub struct Sealer {
 
 impl Sealer {
     /// Returns `None` for a key that the cipher refuses.
-    #[must_use]
     pub fn new(key: &[u8; KEY_LEN]) -> Option<Self> {
         UnboundKey::new(&CHACHA20_POLY1305, key).ok().map(|key| Self { key: LessSafeKey::new(key) })
     }
@@ -42,7 +41,6 @@ impl Sealer {
     }
 
     /// Opens a text that [`Self::seal`] returned. `None` for any other text or context.
-    #[must_use]
     pub fn open(&self, context: &[u8], text: &str) -> Option<String> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let (nonce, sealed) = bytes.split_at_checked(NONCE_LEN)?;
@@ -70,7 +68,6 @@ pub fn read_key_file(path: &Path) -> io::Result<[u8; KEY_LEN]> {
 }
 
 /// Reads a key of 32 bytes as base64. `None` for any other text.
-#[must_use]
 pub fn parse_key(text: &str) -> Option<[u8; KEY_LEN]> {
     STANDARD.decode(text.trim()).ok()?.try_into().ok()
 }

@@ -25,20 +25,17 @@ pub fn generate(prefix: &str) -> Result<String, McpError> {
 }
 
 /// Returns the hash under which a secret is stored.
-#[must_use]
 pub fn hash(secret: &[u8]) -> [u8; 32] {
     Sha256::digest(secret).into()
 }
 
 /// Compares two hashes in constant time.
-#[must_use]
 pub fn is_same_hash(a: &[u8; 32], b: &[u8; 32]) -> bool {
     a.ct_eq(b).into()
 }
 
 /// Returns `true` if a text has the format of [`generate`]`(prefix)`, whether or not such a secret was
 /// ever issued.
-#[must_use]
 pub fn is_well_formed(prefix: &str, text: &str) -> bool {
     text.strip_prefix(prefix).is_some_and(|rest| {
         rest.len() == 43 && rest.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))

@@ -18,7 +18,6 @@ pub struct GatewayAddress {
 }
 
 impl GatewayAddress {
-    #[must_use]
     pub fn new(config: &Config) -> Self {
         Self {
             public_url: config.public_url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
@@ -35,31 +34,26 @@ impl GatewayAddress {
     }
 
     /// Returns the address that the listener is bound to, or the configured one until it is bound.
-    #[must_use]
     pub fn listen_address(&self) -> SocketAddr {
         self.bound_address.get().copied().unwrap_or(self.configured_address)
     }
 
     /// Returns the URL of a change in the dashboard.
-    #[must_use]
     pub fn change_url(&self, id: &str) -> String {
         format!("{}inbox/{id}", self.dashboard_url())
     }
 
     /// Returns the link that signs a person in with a code. The code is in the fragment, which browsers never send.
-    #[must_use]
     pub fn sign_in_link(&self, code: &str) -> String {
         format!("{}/#code={code}", self.base_url())
     }
 
     /// Returns the URL of the dashboard, to which the name of a page is appended.
-    #[must_use]
     pub fn dashboard_url(&self) -> String {
         format!("{}/#/", self.base_url())
     }
 
     /// Returns the URL at which people reach the gateway, without a slash at its end.
-    #[must_use]
     pub fn base_url(&self) -> String {
         self.public_url.clone().unwrap_or_else(|| local_url(self.has_tls, self.listen_address()))
     }

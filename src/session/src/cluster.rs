@@ -103,7 +103,6 @@ pub fn find_forward_target<'a>(
 }
 
 /// Returns the headers that mirror arguments of a call, as the definition of its tool demands.
-#[must_use]
 pub fn mirrored_headers(table: &RouteTable, request: &Request<'_>) -> ForwardedHeaders {
     let params = request.outlined_params().object;
     let name = params.member("name").and_then(string).filter(|_| request.method == "tools/call");
@@ -138,13 +137,11 @@ pub async fn forward_to_owner(
 }
 
 /// Returns the stream for a body that has been read completely.
-#[must_use]
 pub fn whole_body(body: Bytes) -> Body {
     Box::pin(futures_util::stream::iter([Ok(body)]))
 }
 
 /// Returns the error for a session whose node is gone. The frames that the node kept for the client are lost, too.
-#[must_use]
 pub fn lost_session_error() -> McpError {
     McpError::new(
         ErrorKind::ResumeTooLate,

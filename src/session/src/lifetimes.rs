@@ -26,7 +26,6 @@ struct Epoch {
 }
 
 impl SessionLifetimes {
-    #[must_use]
     pub fn new(nodes: Arc<dyn Nodes>) -> Self {
         let end_token = CancellationToken::new();
         Self { nodes, epoch: Mutex::new(Epoch { since: 0, ended: end_token.child_token() }), ended: end_token }
@@ -65,7 +64,6 @@ impl SessionLifetimes {
     }
 
     /// Returns the name of this node if several nodes may serve its store.
-    #[must_use]
     pub fn node(&self) -> Option<String> {
         self.nodes.claimant().map(|claimant| claimant.node)
     }

@@ -24,7 +24,6 @@ pub struct RequestLimits {
 }
 
 impl RequestLimits {
-    #[must_use]
     pub fn new(config: &Config) -> Self {
         let limits = &config.limits;
         Self {
@@ -64,7 +63,6 @@ pub struct SessionLimits {
 }
 
 impl SessionLimits {
-    #[must_use]
     pub const fn new(config: &Config) -> Self {
         let limits = &config.limits;
         Self {
@@ -82,7 +80,6 @@ impl SessionLimits {
 }
 
 /// Creates the configured budget for the bytes of bodies. It has room at least for the longest body or message.
-#[must_use]
 pub fn body_budget(config: &TransportsConfig) -> std::sync::Arc<BodyBudget> {
     let TransportsConfig { http, websocket, stdio } = config;
     let longest = http.max_body.max(websocket.max_message_size).max(stdio.max_message_size);

@@ -21,7 +21,6 @@ pub struct OwnedRequest {
 }
 
 impl OwnedRequest {
-    #[must_use]
     pub fn from_request(request: &Request<'_>) -> Self {
         Self {
             id: request.id.clone(),
@@ -43,7 +42,6 @@ impl OwnedRequest {
         Ok(Self { id: request.id.clone(), method: (&*request.method).into(), params: Some(params), outline })
     }
 
-    #[must_use]
     pub fn as_request(&self) -> Request<'_> {
         Request {
             id: self.id.clone(),
@@ -62,7 +60,6 @@ pub enum OwnedMessage {
 }
 
 impl OwnedMessage {
-    #[must_use]
     pub fn from_message(message: &Message<'_>) -> Self {
         match message {
             Message::Request(request) => Self::Request(Arc::new(OwnedRequest::from_request(request))),
@@ -75,7 +72,6 @@ impl OwnedMessage {
         }
     }
 
-    #[must_use]
     pub fn as_message(&self) -> Message<'_> {
         match self {
             Self::Request(request) => Message::Request(request.as_request()),

@@ -50,7 +50,6 @@ impl NamedOperation {
 pub struct AdmittedCall(Arc<ToolRoute>);
 
 impl AdmittedCall {
-    #[must_use]
     pub fn route(&self) -> &Arc<ToolRoute> {
         &self.0
     }
@@ -100,7 +99,6 @@ fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decis
 
 impl JudgedCall {
     /// Returns the name by which rules refer to the call: that of the tool, or `tool/operation`.
-    #[must_use]
     pub fn subject(&self) -> &str {
         self.operation.as_ref().map_or(&self.route.name, |operation| &operation.subject)
     }
@@ -202,12 +200,10 @@ pub fn admit(
 pub struct ListFilter<'a>(Option<(&'a Policy, Requester<'a>)>);
 
 impl<'a> ListFilter<'a> {
-    #[must_use]
     pub fn for_requester(exchange: &'a Exchange, table: &'a RouteTable) -> Self {
         Self(table.refusing_policy().filter(|policy| !policy.simulates()).map(|policy| (policy, requester(exchange))))
     }
 
-    #[must_use]
     pub fn shows(&self, provider: &RouteTarget, subject: Subject<'_>) -> bool {
         let Some((policy, requester)) = &self.0 else { return true };
         find_refusal(policy, provider, subject, requester).is_none()

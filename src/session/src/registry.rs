@@ -145,7 +145,6 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
-    #[must_use]
     pub fn new(session: &SessionState) -> Self {
         let facts = session.facts();
         let client = facts.as_ref().and_then(|f| f.client.as_ref());

@@ -62,7 +62,6 @@ pub struct Reviews {
 }
 
 impl Reviews {
-    #[must_use]
     pub fn new(config: &Config, changes: Changes, address: Arc<GatewayAddress>, routing: &Routing) -> Self {
         Self {
             changes,
@@ -109,7 +108,6 @@ pub struct McpServer {
 }
 
 impl McpServer {
-    #[must_use]
     pub fn new(
         config: &Config,
         memory: Arc<MemoryBudget>,

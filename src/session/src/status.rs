@@ -35,7 +35,6 @@ pub struct GatewayStatus {
 
 impl GatewayStatus {
     /// Returns the health that `GET /health` serves: whether the gateway is live and able to take work.
-    #[must_use]
     pub fn health(&self) -> Value {
         let nodes = self.changes.nodes();
         let is_draining = self.shutdown.is_cancelled();
@@ -72,7 +71,6 @@ impl GatewayStatus {
     }
 
     /// Returns the description that `GET /info` serves. It contains nothing confidential.
-    #[must_use]
     pub fn info(&self) -> Value {
         let table = self.routes.load();
         let policy = &(self.config)().policy;
@@ -98,7 +96,6 @@ impl GatewayStatus {
     }
 
     /// Returns the metrics as Prometheus text, after an update of the gauges that are sampled rather than counted.
-    #[must_use]
     pub fn render_metrics(&self) -> String {
         let mut queued = 0;
         self.registry.for_each(|session| {

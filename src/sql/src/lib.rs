@@ -34,7 +34,6 @@ pub const ALIAS_PREFIX: &str = "countersign_";
 
 /// Classifies each statement of the text. The queries of previews select at most one row more than `max_rows`, so that a
 /// caller sees that there are more.
-#[must_use]
 pub fn classify(dialect: Dialect, text: &str, max_rows: usize) -> Vec<Statement> {
     let owned = text.to_owned();
     let parse = move || {
@@ -51,7 +50,6 @@ pub fn classify(dialect: Dialect, text: &str, max_rows: usize) -> Vec<Statement>
 }
 
 /// Returns `true` if the text has statements and each of them only reads.
-#[must_use]
 pub fn is_read(dialect: Dialect, text: &str) -> bool {
     let statements = classify(dialect, text, 0);
     !statements.is_empty() && statements.iter().all(|statement| statement.effect == Effect::Read)

@@ -70,13 +70,11 @@ impl TableRows {
     }
 
     /// Returns the query for the columns of the primary key, whose names are in its only column.
-    #[must_use]
     pub fn key_columns_query(&self) -> &str {
         &self.key_columns_query
     }
 
     /// Returns a query for the rows that have one of these sets of values, or `None` if it would not only read.
-    #[must_use]
     pub fn rows_query(&self, sets: &[Vec<(&str, Literal<'_>)>]) -> Option<String> {
         let Self { dialect, table, .. } = self;
         let condition = |(column, value): &(&str, Literal<'_>)| {

@@ -20,7 +20,6 @@ pub fn exact_name(dialect: Dialect, name: &Ident) -> String {
 }
 
 /// Returns `true` if two names, as statements have them, may mean one object: `t` and `public.t` do, `a.t` and `b.t` do not.
-#[must_use]
 pub fn may_be_same_object(one: &str, other: &str) -> bool {
     let (one, other) = (split_name(one), split_name(other));
     one.iter().rev().zip(other.iter().rev()).all(|(one, other)| one == other)

@@ -27,7 +27,6 @@ pub enum Effect {
 }
 
 impl Effect {
-    #[must_use]
     pub const fn as_write(&self) -> Option<&Write> {
         match self {
             Self::Write(write) => Some(write),

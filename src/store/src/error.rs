@@ -121,7 +121,6 @@ impl StoreError {
 
     /// Returns `true` if a write that failed with this error certainly changed nothing. Otherwise the caller must read
     /// the state again.
-    #[must_use]
     pub const fn is_certainly_aborted(&self) -> bool {
         !matches!(self, Self::OutcomeUnknown)
     }
@@ -132,7 +131,6 @@ impl StoreError {
     }
 
     /// Returns the reason that readiness reports, as one word.
-    #[must_use]
     pub const fn readiness_reason(&self) -> &'static str {
         match self {
             Self::DiskFull => "disk_full",
@@ -146,7 +144,6 @@ impl StoreError {
     }
 
     /// Returns `true` if the same operation may succeed later.
-    #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -160,7 +157,6 @@ impl StoreError {
     }
 
     /// Returns the error for a client, without the text of the database.
-    #[must_use]
     pub fn to_mcp(&self) -> McpError {
         let unavailable = |message: &'static str| McpError::new(ErrorKind::StoreUnavailable, message);
         match self {
@@ -183,7 +179,6 @@ impl StoreError {
 
 /// Returns the error for a client whose write was committed, but whose result cannot be read. The error of the read would say
 /// that nothing was changed.
-#[must_use]
 pub fn unread_result_error() -> McpError {
     McpError::new(
         ErrorKind::StoreUnavailable,
@@ -205,7 +200,6 @@ impl From<serde_json::Error> for StoreError {
 
 impl WriteError {
     /// Returns the error for a person, with the message `unchanged` unless the outcome is unknown.
-    #[must_use]
     pub fn to_user_error(&self, unchanged: &'static str) -> McpError {
         match self {
             Self::Store(error) if !error.is_certainly_aborted() => error.to_mcp(),

@@ -210,7 +210,6 @@ pub trait Credentials: People {
 }
 
 /// Returns `true` if a use of the key should be recorded now ([`Credentials::touch`]).
-#[must_use]
 pub fn is_touch_due(key: &ApiKey, now: Timestamp) -> bool {
     key.last_used_at.is_none_or(|at| now.duration_since(at).abs() >= SignedDuration::from_mins(1))
 }

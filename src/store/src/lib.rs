@@ -131,7 +131,6 @@ pub struct AuditRecord {
 
 impl AuditRecord {
     /// Returns a record about no change, server or rule. `details` is a JSON object.
-    #[must_use]
     pub fn new(event: &'static str, at: Timestamp, actor: &str, details: String) -> Self {
         Self {
             change: String::new(),

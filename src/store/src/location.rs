@@ -45,7 +45,6 @@ pub enum ModuleStorage {
 
 impl StoreLocation {
     /// Returns the location of the embedded database in a data directory. Opening creates the database.
-    #[must_use]
     pub fn directory(dir: &Path) -> Self {
         Self(Kind::Directory(dir.to_owned()))
     }

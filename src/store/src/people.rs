@@ -29,13 +29,11 @@ pub struct StoredPerson {
 
 impl StoredPerson {
     /// Returns `false` if the person was revoked and has never signed in.
-    #[must_use]
     pub fn has_signed_in(&self) -> bool {
         self.revoked_at != Some(self.updated_at)
     }
 
     /// Returns the person as a principal, unless they have no role or were revoked.
-    #[must_use]
     pub fn principal(&self) -> Option<Principal> {
         let role = self.role.filter(|_| self.revoked_at.is_none())?;
         let key_id = Some(person_key_id(&self.name));
@@ -66,7 +64,6 @@ pub struct ProviderSession {
 
 impl ProviderSession {
     /// Returns the name of the person.
-    #[must_use]
     pub fn person(&self) -> String {
         subject_name(&self.issuer, &self.subject)
     }

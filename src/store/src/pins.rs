@@ -79,7 +79,6 @@ impl PinStore {
     }
 
     /// Returns `true` if the pins must be reloaded, because another node has pinned the definitions of a server first.
-    #[must_use]
     pub fn is_behind(&self) -> bool {
         self.behind.load(Ordering::Acquire)
     }

@@ -13,7 +13,6 @@ pub struct SchemaVersions {
 
 impl SchemaVersions {
     /// Returns the versions that this program knows.
-    #[must_use]
     pub fn of_program() -> Self {
         Self { sqlite: open::known_version(), postgresql: schema::known_version() }
     }

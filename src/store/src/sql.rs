@@ -65,7 +65,6 @@ impl<'a, T: Into<Self>> From<Option<T>> for Value<'a> {
 
 impl Value<'_> {
     /// Returns the same value without copying its text or bytes.
-    #[must_use]
     pub fn as_value(&self) -> Value<'_> {
         match self {
             Self::Null => Value::Null,
@@ -385,7 +384,6 @@ impl Parameters {
         format!("({})", placeholders.join(", "))
     }
 
-    #[must_use]
     pub fn values(&self) -> Vec<Value<'_>> {
         self.0.iter().map(Cell::as_value).collect()
     }

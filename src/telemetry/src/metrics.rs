@@ -150,7 +150,6 @@ impl Metrics {
     }
 
     /// Renders the Prometheus text format, version 0.0.4.
-    #[must_use]
     pub fn render(&self) -> String {
         self.refresh();
         names::drop_removed_series(self.prometheus.render())
@@ -221,7 +220,6 @@ pub struct CacheMetrics {
 
 impl CacheMetrics {
     /// Returns the counters of a cache.
-    #[must_use]
     pub fn for_cache(cache: Cache) -> &'static Self {
         const COUNT: usize = Cache::ALL.len();
         static CACHE_METRICS: [OnceLock<CacheMetrics>; COUNT] = [const { OnceLock::new() }; COUNT];
@@ -277,7 +275,6 @@ labels! {
 
 impl RequestOutcome {
     /// Returns the outcome of a request that failed with this error.
-    #[must_use]
     pub const fn from_error_kind(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::Cancelled => Self::Cancelled,
@@ -307,7 +304,6 @@ impl RequestOutcome {
 pub struct MethodLabel(Option<Method>);
 
 impl MethodLabel {
-    #[must_use]
     pub fn from_name(name: &str) -> Self {
         Self(Method::parse(name))
     }
@@ -346,7 +342,6 @@ pub struct RequestMetrics {
 impl RequestMetrics {
     /// Returns the counters of this process. [`Metrics`] must be installed before the first request is recorded, because series
     /// that are older than the recorder are never shown.
-    #[must_use]
     pub fn get() -> &'static Self {
         static REQUEST_METRICS: OnceLock<RequestMetrics> = OnceLock::new();
         REQUEST_METRICS.get_or_init(Self::default)

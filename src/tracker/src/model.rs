@@ -33,7 +33,6 @@ macro_rules! named_values {
             #[must_use]
             pub const fn as_str(self) -> &'static str { match self { $(Self::$variant => stringify!($variant)),* } }
             /// Returns the value of this name, if there is one. Case is significant.
-            #[must_use]
             pub fn parse(text: &str) -> Option<Self> { Self::ALL.iter().copied().find(|value| value.as_str() == text) }
         }
         impl std::fmt::Display for $name {

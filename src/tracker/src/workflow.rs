@@ -65,13 +65,11 @@ impl Workflow {
     }
 
     /// Returns the statuses that an issue in this status may go to.
-    #[must_use]
     pub fn allowed_from(&self, from: Status) -> &[Status] {
         self.next.get(from as usize).map_or(&[], Vec::as_slice)
     }
 
     /// Returns `true` if an issue may go from one status to the other.
-    #[must_use]
     pub fn allows(&self, from: Status, to: Status) -> bool {
         self.allowed_from(from).contains(&to)
     }

@@ -32,7 +32,6 @@ pub struct McpEndpoint {
 }
 
 impl McpEndpoint {
-    #[must_use]
     pub fn new(transports: &TransportsConfig, sessions: Arc<Sessions>, connections: Arc<Connections>) -> Self {
         let server = Arc::clone(&sessions.server);
         Self {

@@ -15,7 +15,6 @@ pub mod ws;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Returns a number that no other pump of this process has.
-#[must_use]
 pub fn next_pump_id() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed)

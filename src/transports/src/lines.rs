@@ -50,7 +50,6 @@ pub struct Framer {
 
 impl Framer {
     /// Creates a framer for lines of at most `max` bytes.
-    #[must_use]
     pub fn new(max: usize) -> Self {
         Self { max, buffer: BytesMut::new(), searched: 0, is_skipping: false }
     }

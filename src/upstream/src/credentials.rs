@@ -25,7 +25,6 @@ pub enum AccountHolder {
 
 impl AccountHolder {
     /// Returns the name under which the account is stored: that of the person, or an empty text for the gateway.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
             Self::Person(name) => name,

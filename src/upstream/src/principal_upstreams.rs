@@ -66,7 +66,6 @@ impl Upstream {
     }
 
     /// Returns the time at which the principal's person connected their account, whether or not it works.
-    #[must_use]
     pub fn connected_at(&self, principal: &Principal) -> Option<Timestamp> {
         let source = &self.accounts.as_ref()?.source;
         source.credentials(&self.config, &source.holder(&self.config, principal))?.connected_at()

@@ -32,7 +32,6 @@ pub struct Upstreams {
 impl Upstreams {
     /// Creates an empty registry. `data` contains the folders of stdio servers; `max_message` limits their messages, in
     /// bytes.
-    #[must_use]
     pub fn new(data: &Path, max_message: usize, credentials: Option<Arc<dyn CredentialSource>>) -> Self {
         let data: PathBuf = data.to_owned();
         let factory: ConnectorFactory = Arc::new(move |config, account| {
@@ -42,7 +41,6 @@ impl Upstreams {
     }
 
     /// Creates an empty registry whose upstreams use the connectors of this factory.
-    #[must_use]
     pub fn with_connectors(connectors: ConnectorFactory, credentials: Option<Arc<dyn CredentialSource>>) -> Self {
         Self { thread: Arbiter::new(), connectors, credentials, all: Mutex::default() }
     }
@@ -120,7 +118,6 @@ impl Upstreams {
     }
 
     /// Returns the names and statuses of all upstreams.
-    #[must_use]
     pub fn statuses(&self) -> Vec<(String, UpstreamStatus)> {
         self.all.lock().iter().map(|upstream| (upstream.config.name.clone(), upstream.status())).collect()
     }
@@ -128,7 +125,6 @@ impl Upstreams {
     /// Returns the required servers that are not up or whose tools cannot be called yet. `is_listed` returns `true` if
     /// the route table has tools of the server, which takes a moment after the server was reached. A server that a
     /// person must connect counts as up: nobody could connect it through a gateway that is not ready.
-    #[must_use]
     pub fn missing_required(&self, is_listed: impl Fn(&str) -> bool) -> Vec<String> {
         let all = self.all.lock();
         let is_callable =

@@ -11,7 +11,6 @@ use countersign_feed::FeedEvent;
 
 /// Returns the facts of an event, with all its tools. If these were too many to keep, the facts name none, and filters by tool
 /// do not apply.
-#[must_use]
 pub fn event_facts(event: &FeedEvent) -> EventFacts {
     let facts = EventFacts::from_json(&event.json);
     match &event.tools {
@@ -31,7 +30,6 @@ pub struct EventFilter {
 }
 
 impl EventFilter {
-    #[must_use]
     pub fn new(config: &WebhookConfig) -> Self {
         let optional_globs = |patterns: &[String]| (!patterns.is_empty()).then(|| glob_set(patterns));
         Self {
@@ -44,14 +42,12 @@ impl EventFilter {
     }
 
     /// Returns `true` if events of this type can match.
-    #[must_use]
     pub fn accepts_kind(&self, kind: &str) -> bool {
         event_types().any(|known| known == kind) && self.kinds.is_match(kind)
     }
 
     /// Returns `true` if the event matches. Filters by server, tool or state do not apply to events without that
     /// field. A webhook never gets events about itself.
-    #[must_use]
     pub fn accepts(&self, kind: &str, facts: &EventFacts) -> bool {
         let matches_any = |glob_set: &Option<GlobSet>, names: &[String]| {
             glob_set

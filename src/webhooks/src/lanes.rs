@@ -46,24 +46,20 @@ pub struct Lanes {
 
 impl Lanes {
     /// Returns the number of deliveries that are pending or in flight.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.lanes.values().map(|lane| lane.queue.len()).sum()
     }
 
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lanes.is_empty()
     }
 
     /// Returns the lowest feed number among the deliveries.
-    #[must_use]
     pub fn lowest_seq(&self) -> Option<u64> {
         self.lanes.values().flat_map(|lane| &lane.queue).filter_map(|delivery| delivery.seq).min()
     }
 
     /// Returns `true` if the receiver counts as failing.
-    #[must_use]
     pub const fn is_failing(&self) -> bool {
         self.failures >= FAILURES_UNTIL_FAILING
     }
@@ -120,7 +116,6 @@ impl Lanes {
     }
 
     /// Returns the time at which [`Lanes::take_next`] will return a delivery if nothing else happens.
-    #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         if self.free_slots() == 0 {
             return None;

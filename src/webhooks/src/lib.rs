@@ -130,7 +130,6 @@ pub struct Webhooks {
 
 impl Webhooks {
     /// Creates an instance without webhooks, for [`Self::start`].
-    #[must_use]
     pub fn new(feed: Feed) -> Self {
         Self {
             feed,
@@ -237,7 +236,6 @@ impl Webhooks {
     }
 
     /// Lists the webhooks in the order of the configuration.
-    #[must_use]
     pub fn list(&self) -> Vec<WebhookSummary> {
         let head = self.feed.subscribe(None).map_or(0, |feed| feed.position());
         self.running()
@@ -282,7 +280,6 @@ impl Webhooks {
     }
 
     /// Returns the time limit of one attempt to deliver, or `None` if there is no webhook of this name.
-    #[must_use]
     pub fn attempt_timeout(&self, name: &str) -> Option<Duration> {
         self.find(name).ok().map(|running| running.config.timeout)
     }

@@ -57,7 +57,6 @@ pub struct DeliveryId {
 }
 
 impl DeliveryId {
-    #[must_use]
     pub fn new(key: &str, seq: Option<u64>, kind: &str, event: &str) -> Self {
         let hash = hex(&Sha256::digest(event.as_bytes()));
         let hash: String = hash.chars().take(16).collect();
@@ -75,13 +74,11 @@ pub struct DeliverySender {
 
 impl DeliverySender {
     /// Creates a sender that works on any node.
-    #[must_use]
     pub fn for_any_node(nodes: Arc<dyn Nodes>) -> Self {
         Self { client: net::client(tls::public_config()), nodes }
     }
 
     /// Creates a sender that works only while this node is the leader.
-    #[must_use]
     pub fn for_leader(nodes: Arc<dyn Nodes>) -> Self {
         Self { client: fence::client(Arc::clone(&nodes)), nodes }
     }

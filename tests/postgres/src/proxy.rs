@@ -45,7 +45,6 @@ struct ProxyControl {
 
 impl Proxy {
     /// Starts a proxy to the database at the address.
-    #[must_use]
     pub fn for_database(url: &str) -> Self {
         let (_, rest) = url.split_once('@').unwrap();
         let (folder, database) = rest.split_once('/').unwrap();
@@ -81,7 +80,6 @@ impl Proxy {
     }
 
     /// Returns the current mode.
-    #[must_use]
     pub fn mode(&self) -> u8 {
         self.control.mode.load(Ordering::SeqCst)
     }

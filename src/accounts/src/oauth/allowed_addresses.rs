@@ -25,7 +25,6 @@ pub struct AllowedAddresses {
 
 impl AllowedAddresses {
     /// Creates the rules for a server, and an issuer that the operator chose.
-    #[must_use]
     pub fn new(server: &Url, issuer: Option<&str>) -> Self {
         let issuer = issuer.and_then(|issuer| Url::parse(issuer).ok());
         Self { server_origin: origin(server), issuer_origin: issuer.as_ref().map(origin) }

@@ -60,7 +60,6 @@ pub fn read_code(query: &str, state: &str, issuer: &str, names_issuer: bool) -> 
 /// Returns the scopes to request: the configured ones, those of `earlier` consents and refusals, and those of the
 /// challenge. If neither the configuration nor the challenge names any, all scopes of the resource are included.
 /// `offline_access` is included exactly if the authorization server offers it.
-#[must_use]
 pub fn scopes_to_request(
     configured: &[String],
     earlier: &[String],

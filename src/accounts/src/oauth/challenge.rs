@@ -21,7 +21,6 @@ pub struct Challenge {
 impl Challenge {
     /// Reads the values of `WWW-Authenticate`. Returns `None` without a challenge of the schemes `Bearer` and `DPoP`.
     /// Each parameter is taken from the first of these challenges that has it.
-    #[must_use]
     pub fn parse(values: &[String]) -> Option<Self> {
         let values = values.iter().take(MAX_VALUES).filter(|value| value.len() <= MAX_VALUE_LEN);
         let challenges: Vec<SchemeChallenge<'_>> = values.flat_map(|value| read_challenges(value)).collect();

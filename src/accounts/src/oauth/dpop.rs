@@ -12,7 +12,6 @@ use countersign_runtime::secret;
 const MAX_NONCE_LEN: usize = 1024;
 
 /// Returns `true` if a nonce that a server demands is short enough to be sent in each proof (RFC 9449, section 8).
-#[must_use]
 pub fn is_usable_nonce(text: &str) -> bool {
     (1..=MAX_NONCE_LEN).contains(&text.len())
 }
@@ -46,7 +45,6 @@ impl DpopKey {
     }
 
     /// Returns the private key as text, to be stored sealed.
-    #[must_use]
     pub fn to_pem(&self) -> String {
         self.pem.clone()
     }

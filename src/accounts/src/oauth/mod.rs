@@ -45,7 +45,6 @@ pub enum OAuthError {
 
 impl OAuthError {
     /// Returns `true` if the error says nothing about the grant of the request, which can be sent again.
-    #[must_use]
     pub fn permits_repetition(&self) -> bool {
         match self {
             Self::Unavailable { is_unprocessed, .. } => *is_unprocessed,
@@ -71,7 +70,6 @@ fn read_scopes<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<String> {
 }
 
 /// Joins lists of scopes, each scope once.
-#[must_use]
 pub fn join_scopes<const N: usize>(lists: [&[String]; N]) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for scope in lists.into_iter().flatten() {

@@ -47,7 +47,6 @@ pub struct ClientAddresses {
 impl Registration {
     /// Returns `true` if the error says that the authorization server no longer knows the gateway, which can register
     /// itself anew.
-    #[must_use]
     pub fn is_forgotten(&self, error: &OAuthError) -> bool {
         let is_unknown = matches!(error, OAuthError::Refused(code) if code == "invalid_client");
         is_unknown && self.dynamic_redirect_uri.is_some()
@@ -85,7 +84,6 @@ struct RegisteredClient {
 
 /// Returns the registration that needs no request: the configured client, or the metadata document. Returns `None` if
 /// the gateway must register itself dynamically.
-#[must_use]
 pub fn known_registration(
     authorization_server: &AuthorizationServer,
     config: &UpstreamOAuth,
@@ -121,7 +119,6 @@ fn configured_method(authorization_server: &AuthorizationServer, config: &Upstre
 }
 
 /// Returns the method by which a client with a secret authenticates.
-#[must_use]
 pub fn secret_method(authorization_server: &AuthorizationServer) -> ClientAuthMethod {
     use ClientAuthMethod::{ClientSecretBasic, ClientSecretPost};
     let needs_form =
@@ -179,7 +176,6 @@ pub async fn register(
 }
 
 /// Returns the Client ID Metadata Document.
-#[must_use]
 pub fn metadata_document(addresses: &ClientAddresses) -> Option<Value> {
     let url = addresses.metadata_url.as_deref()?;
     let mut document = client_metadata(addresses);

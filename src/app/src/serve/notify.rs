@@ -122,7 +122,6 @@ pub fn describe(server: &McpServer) -> String {
 }
 
 /// Returns the checks of a response to `GET /health` that failed, in words.
-#[must_use]
 pub fn unready_reasons(health: &Value) -> Vec<String> {
     let checks = &health["checks"];
     let store = checks["store"].as_str().filter(|store| *store != "ok").map(|store| format!("store {store}"));

@@ -69,7 +69,6 @@ impl CodeRequest<'_> {
 }
 
 /// Returns the code challenge of a verifier (RFC 7636, `S256`).
-#[must_use]
 pub fn code_challenge(verifier: &str) -> String {
     URL_SAFE_NO_PAD.encode(secret::hash(verifier.as_bytes()))
 }

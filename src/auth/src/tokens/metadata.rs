@@ -112,7 +112,6 @@ pub(super) fn needs_secret_in_form(methods: Option<&[String]>) -> bool {
 }
 
 /// Returns the beginning of another party's text in quotes and escaped, for logs and error messages.
-#[must_use]
 pub fn quote(text: &str) -> String {
     format!("{:?}", text.chars().take(MAX_QUOTED_CHARS).collect::<String>())
 }
@@ -126,7 +125,6 @@ pub(super) fn check_endpoint(issuer: &str, endpoint: &str) -> Result<(), String>
 
 /// Returns the URLs of an issuer's metadata in the order in which MCP clients try them
 /// (2026-07-28/basic/authorization/authorization-server-discovery).
-#[must_use]
 pub fn well_known_urls(issuer: &str) -> Vec<String> {
     let Ok(url) = Url::parse(issuer) else { return Vec::new() };
     let origin = url.origin().ascii_serialization();

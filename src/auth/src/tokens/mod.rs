@@ -86,7 +86,6 @@ enum IssuerRequest {
 
 impl TokenVerifier {
     /// Creates a verifier. `resource` is the identifier of this gateway ([`countersign_config::Config::resource`]).
-    #[must_use]
     pub fn new(issuers: &[TokenIssuer], resource: Option<&str>) -> Self {
         let verifier = Self {
             resource: resource.map(str::to_owned),
@@ -101,26 +100,22 @@ impl TokenVerifier {
     }
 
     /// Returns the identifier of this gateway as a protected resource, if it has a public URL.
-    #[must_use]
     pub fn resource(&self) -> Option<&str> {
         self.resource.as_deref()
     }
 
     /// Returns the identifiers of the issuers.
-    #[must_use]
     pub fn issuers(&self) -> Vec<String> {
         self.issuers.load().iter().map(|issuer| issuer.config.issuer.clone()).collect()
     }
 
     /// Returns `true` if the scopes of tokens matter for at least one issuer. An issuer with `roles` may know no
     /// scopes.
-    #[must_use]
     pub fn uses_scopes(&self) -> bool {
         self.issuers.load().iter().any(|issuer| issuer.config.roles.is_empty())
     }
 
     /// Returns the grant that a client must request from this issuer, or `None` if the issuer is not configured.
-    #[must_use]
     pub fn required_grant(&self, issuer: &str) -> Option<RequiredGrant> {
         let issuer = self.find_issuer(issuer)?;
         // Another audience is a resource indicator only if it is an absolute URI (RFC 8707, section 2).
@@ -154,7 +149,6 @@ impl TokenVerifier {
     }
 
     /// Returns `true` if any issuer is configured.
-    #[must_use]
     pub fn is_enabled(&self) -> bool {
         !self.issuers.load().is_empty()
     }
@@ -168,7 +162,6 @@ impl TokenVerifier {
     }
 
     /// Returns the same as [`Self::identify`], or `None` if [`Self::ask_issuer`] should run first.
-    #[must_use]
     pub fn identify_without_issuer(&self, token: &str, now: Timestamp) -> Option<Result<Identity, TokenRefusal>> {
         let (outcome, request) = self.verify(token, now);
         request.is_none().then_some(outcome)
@@ -242,7 +235,6 @@ impl TokenVerifier {
     }
 
     /// Returns `true` if a token is opaque and not known to have been valid.
-    #[must_use]
     pub fn is_unknown_opaque_token(&self, token: &str) -> bool {
         !jwt::is_jwt(token) && !self.cache.was_valid(&secret::hash(token.as_bytes()))
     }

@@ -105,13 +105,11 @@ fn deserialize_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
 }
 
 impl DeviceAuthorization {
-    #[must_use]
     pub fn lifetime(&self) -> Duration {
         Duration::from_secs(self.expires_in.unwrap_or_default())
     }
 
     /// Returns the polling interval, which is at least a second.
-    #[must_use]
     pub fn interval(&self) -> Duration {
         Duration::from_secs(self.interval.unwrap_or(DEFAULT_INTERVAL).max(1))
     }
@@ -136,7 +134,6 @@ impl PublicClient {
         Ok(Self { settings, authorities, metadata })
     }
 
-    #[must_use]
     pub fn has_device_grant(&self) -> bool {
         self.metadata.device_authorization_endpoint.is_some()
     }

@@ -30,7 +30,6 @@ impl TokenRefusal {
 
     /// Returns `true` if the token counts as a failed attempt to authenticate. Other refusals concern clients that had
     /// a valid token, and may send it a few times before they renew it.
-    #[must_use]
     pub fn is_failed_attempt(&self) -> bool {
         matches!(self, Self::Invalid(_))
     }

@@ -107,7 +107,6 @@ pub(super) async fn post_form(
 }
 
 /// Returns the `Authorization` header of a client with a secret (RFC 6749, section 2.3.1).
-#[must_use]
 pub fn basic_credentials(client_id: &str, secret: &str) -> String {
     // Both are encoded as in a form.
     let encode = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
@@ -115,14 +114,12 @@ pub fn basic_credentials(client_id: &str, secret: &str) -> String {
 }
 
 /// Returns the beginning of the error code in a refusal (RFC 6749, section 5.2).
-#[must_use]
 pub fn read_error_code(body: &[u8]) -> Option<String> {
     let refusal: ErrorBody = serde_json::from_slice(body).ok()?;
     Some(refusal.error.chars().take(MAX_ERROR_CODE_CHARS).collect())
 }
 
 /// Reads a lifetime in seconds (`expires_in`), which some servers send as text.
-#[must_use]
 pub fn read_lifetime(value: &Value) -> Option<SignedDuration> {
     let seconds = match value {
         Value::Number(number) => number.as_f64()?,

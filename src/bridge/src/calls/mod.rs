@@ -42,7 +42,6 @@ pub struct Bridge {
 
 impl Bridge {
     /// Creates the bridge. `node` is the name of this gateway, if several gateways may serve its store.
-    #[must_use]
     pub fn new(sealer: StateSealer, memory: Arc<MemoryBudget>, node: Option<String>) -> Self {
         let sealer = Arc::new(sealer);
         let parked_calls = ParkedCalls::new(node.clone(), Arc::clone(&sealer));
@@ -68,14 +67,12 @@ pub struct CallPlan {
 
 impl CallPlan {
     /// Classifies a request that is not a tool call.
-    #[must_use]
     pub fn new(params: &OutlinedObject<'_>) -> Self {
         let is_retry = params.members().any(|member| matches!(&*member.key, "inputResponses" | "requestState"));
         Self { is_retry, ..Self::default() }
     }
 
     /// Classifies a tool call. `upstream` is `None` for a module; otherwise it includes the tool's definition.
-    #[must_use]
     pub fn for_tool(
         exchange: &Exchange,
         params: &OutlinedObject<'_>,
@@ -226,7 +223,6 @@ pub async fn subscribe_on_own_link(
 }
 
 /// Returns a tool result that describes an error.
-#[must_use]
 pub fn tool_error_reply(error: &McpError) -> Reply {
     let result = ToolResult::error(error);
     let json = format!(r#"{{"content":{},"isError":true}}"#, result.content.get());

@@ -33,13 +33,11 @@ pub struct AcceptedQuestion {
 }
 
 impl StatelessClient {
-    #[must_use]
     pub fn new(capabilities: ClientCapabilities, declared_capabilities: Arc<str>, upstream: String) -> Self {
         Self { capabilities, declared_capabilities, upstream, declined: DeclinedQuestions::default() }
     }
 
     /// Accepts a question of the upstream, or declines it if the client cannot be asked.
-    #[must_use]
     pub fn accept(&self, request: UpstreamRequest) -> Option<AcceptedQuestion> {
         let UpstreamRequest { id, method, params, reply, cancelled } = request;
         let text = params.as_deref().map(RawValue::get);
@@ -83,7 +81,6 @@ impl DeclinedQuestions {
 
     /// Returns the capabilities that the client would have needed for the declined questions, in the form of
     /// `requiredCapabilities`. `declared` are the capabilities that it has.
-    #[must_use]
     pub fn missing_capabilities(&self, declared: &ClientCapabilities) -> Option<Value> {
         let all = self.0.lock();
         let questions = all.iter().map(|(method, params)| (method.as_str(), params.as_deref().map(RawValue::get)));

@@ -69,7 +69,6 @@ pub struct AwaitedTask {
 
 impl AwaitedTask {
     /// Creates the state of a task from its description. `share` is an empty share of the task's principal.
-    #[must_use]
     pub fn new(task: &str, client: StatelessClient, share: MemoryShare) -> Arc<Self> {
         Arc::new(Self {
             upstream_id: task::task_id(task),
@@ -262,7 +261,6 @@ fn error_json(error: &RpcError) -> String {
 }
 
 /// Returns a notification of the extension with the state of a task.
-#[must_use]
 pub fn task_notification(task: &str, subscription: &str) -> bytes::Bytes {
     let params = merge_meta(task, &[(keys::SUBSCRIPTION_ID, MemberEdit::Set(subscription))]);
     encode::notification("notifications/tasks", Some(&params))

@@ -44,7 +44,6 @@ struct OutcomeState {
 
 impl KeptOutcome {
     /// Creates the place for the outcome of a task. `share` is an empty share of the task's principal.
-    #[must_use]
     pub fn new(share: MemoryShare) -> Arc<Self> {
         Arc::new(Self(Mutex::new(OutcomeState { outcome: None, share, ended_at: 0, is_forgotten: false })))
     }
@@ -67,7 +66,6 @@ impl KeptOutcome {
     }
 
     /// Returns `true` if the memory of the outcome was needed for something else.
-    #[must_use]
     pub fn is_forgotten(&self) -> bool {
         self.0.lock().is_forgotten
     }

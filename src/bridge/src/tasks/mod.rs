@@ -30,7 +30,6 @@ pub use table::Tasks;
 
 /// Returns `true` if a call of the tool may be passed on as a task: its upstream has tasks, and the definition allows
 /// them for this tool.
-#[must_use]
 pub fn can_run_as_task(upstream: &Upstream, definition: Option<&RawValue>) -> bool {
     let support = definition.and_then(|definition| task::task_support(definition.get()));
     support.is_some_and(|support| support != "forbidden")
@@ -38,19 +37,16 @@ pub fn can_run_as_task(upstream: &Upstream, definition: Option<&RawValue>) -> bo
 }
 
 /// Returns `true` if a client of 2025-11-25 requests this call as a task.
-#[must_use]
 pub fn is_requested(exchange: &Exchange, params: &OutlinedObject<'_>) -> bool {
     exchange.revision() == Revision::V2025_11_25 && params.member("task").is_some_and(|task| task.starts_with('{'))
 }
 
 /// Returns `true` if the gateway declares the extension to a stateless upstream for a client that cannot know it.
-#[must_use]
 pub fn declares_extension_for(client: Revision, upstream: &NegotiatedSession) -> bool {
     client.era() == Era::Legacy && upstream.revision.era() == Era::Modern && upstream.has_tasks()
 }
 
 /// Returns the error for a stateless client that needs the extension and does not declare it.
-#[must_use]
 pub fn missing_extension_error() -> McpError {
     McpError::new(ErrorKind::MissingCapability, "Missing required client capability")
         .with("requiredCapabilities", json!({ "extensions": { task::TASKS_EXTENSION: {} } }))

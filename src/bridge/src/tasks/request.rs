@@ -182,7 +182,6 @@ pub fn cancel_in_background(upstream: &Arc<Upstream>, task: &Task) {
 }
 
 /// Adds the declaration of the extension to capabilities.
-#[must_use]
 pub fn with_extension(capabilities: &str) -> String {
     let extensions = member(capabilities, "extensions").filter(|value| value.starts_with('{')).unwrap_or("{}");
     let extensions = edit(extensions, &[(TASKS_EXTENSION, MemberEdit::SetIfMissing("{}"))]);

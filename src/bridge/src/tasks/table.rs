@@ -38,7 +38,6 @@ pub enum TaskKind {
 
 impl TaskKind {
     /// Returns the kind of a new task at a stateless upstream, for a client of 2025-11-25.
-    #[must_use]
     pub const fn modern_upstream() -> Self {
         Self::ModernUpstream { is_cancelled: AtomicBool::new(false) }
     }
@@ -72,7 +71,6 @@ pub struct Task {
 }
 
 impl Task {
-    #[must_use]
     pub fn new(
         upstream_id: String,
         upstream: &Arc<Upstream>,
@@ -132,7 +130,6 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    #[must_use]
     pub fn new(node: Option<String>) -> Self {
         Self { node, by_alias: DashMap::new() }
     }
@@ -184,7 +181,6 @@ impl Tasks {
 
     /// Returns the tasks of a principal's handshake-era clients, oldest first. Tasks of stateless clients are left out,
     /// because no other client knows them and the extension has no list.
-    #[must_use]
     pub fn list_for(&self, principal: &str) -> Vec<Arc<Task>> {
         let is_listed =
             |task: &Task| task.caller.principal.name == principal && !task.caller.is_modern && !task.is_expired();

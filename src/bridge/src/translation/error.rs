@@ -21,7 +21,6 @@ pub const URL_ELICITATION_REQUIRED: i64 = -32042;
 
 /// Translates an error. `uri` is the exposed URI of a resource that was read. Exposed URIs begin with `uri_prefix`,
 /// for example `files+`.
-#[must_use]
 pub fn for_client(
     error: &RpcError,
     request_kind: RequestKind,

@@ -81,7 +81,6 @@ pub struct DeclaredClient<'a> {
 }
 
 /// Returns the gateway's own `clientInfo`, for clients that do not name themselves.
-#[must_use]
 pub fn client_info() -> &'static str {
     concat!(r#"{"name":"countersign","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#)
 }

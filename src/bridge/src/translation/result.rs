@@ -24,7 +24,6 @@ pub enum ResultType<'a> {
 }
 
 /// Returns `true` for the result of a tool that describes an error.
-#[must_use]
 pub fn is_error_result(result: &str) -> bool {
     member(result, "isError") == Some("true")
 }
@@ -56,7 +55,6 @@ pub struct ResultMembers<'a> {
 
 impl<'a> ResultMembers<'a> {
     /// Finds the members in one pass over the result.
-    #[must_use]
     pub fn parse(result: &'a str) -> Self {
         let mut parsed = Self::default();
         for member in members(result) {
@@ -78,7 +76,6 @@ impl<'a> ResultMembers<'a> {
     }
 
     /// Parses the type of the result. A missing `resultType`, or one that is not a string, means complete.
-    #[must_use]
     pub fn parse_type(&self) -> ResultType<'a> {
         match self.result_type.and_then(string) {
             None => ResultType::Complete,
@@ -231,7 +228,6 @@ impl AdaptedResult {
 }
 
 /// Returns a result that asks for input, as JSON text. Each request has a key, a method and perhaps parameters.
-#[must_use]
 pub fn input_required_result<'q>(
     requests: impl IntoIterator<Item = (&'q str, &'q str, Option<&'q str>)>,
     state: Option<&str>,
@@ -247,7 +243,6 @@ pub fn input_required_result<'q>(
 }
 
 /// Returns a question as `inputRequests` contain it, as JSON text.
-#[must_use]
 pub fn input_request(method: &str, params: Option<&str>) -> String {
     let method = quoted(method);
     object([("method", method.as_str())].into_iter().chain(params.map(|params| ("params", params))))

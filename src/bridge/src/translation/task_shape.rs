@@ -21,7 +21,6 @@ pub struct Times {
 }
 
 impl Times {
-    #[must_use]
     pub fn now() -> Self {
         let now = Timestamp::now();
         Self { created: now, updated: now }
@@ -29,14 +28,12 @@ impl Times {
 }
 
 /// Returns the task with another id.
-#[must_use]
 pub fn with_task_id(task: &str, alias: &str) -> String {
     edit(task, &[("taskId", MemberEdit::Replace(&quoted(alias)))])
 }
 
 /// Converts a task of the extension into one of 2025-11-25: renames its times and removes its result, error and
 /// questions. A completed task with an error result counts as failed there.
-#[must_use]
 pub fn to_legacy(task: &str, alias: &str, status: Status) -> String {
     let has_failed = status == Status::Completed && member(task, "result").is_some_and(is_error_result);
     let status = if has_failed { Status::Failed } else { status };
@@ -60,7 +57,6 @@ pub fn to_legacy(task: &str, alias: &str, status: Status) -> String {
 
 /// Converts a task of 2025-11-25 into one of the extension with a status and one more member (`result`, `error` or
 /// `inputRequests`, as JSON text).
-#[must_use]
 pub fn to_modern(task: &str, alias: &str, status: Status, detail: Option<(&'static str, &str)>) -> String {
     let (id, status) = (quoted(alias), quoted(status.as_str()));
     let ttl = member(task, "ttl").unwrap_or("null");
@@ -78,7 +74,6 @@ pub fn to_modern(task: &str, alias: &str, status: Status, detail: Option<(&'stat
 }
 
 /// Returns a task of 2025-11-25 that the gateway itself keeps.
-#[must_use]
 pub fn local_task(alias: &str, status: Status, times: &Times) -> String {
     json!({
         "taskId": alias,
@@ -93,20 +88,17 @@ pub fn local_task(alias: &str, status: Status, times: &Times) -> String {
 
 /// Returns the object with the task named in its `_meta` (2025-11-25/basic/utilities/tasks, "Associating Task-Related
 /// Messages").
-#[must_use]
 pub fn with_related_task(object: &str, alias: &str) -> String {
     let task = json!({ "taskId": alias }).to_string();
     merge_meta(object, &[(RELATED_TASK_KEY, MemberEdit::Set(&task))])
 }
 
 /// Returns the object without the task in its `_meta`, which the other era does not know.
-#[must_use]
 pub fn without_related_task(object: &str) -> String {
     drop_meta_entry(object, RELATED_TASK_KEY).unwrap_or_else(|| object.to_owned())
 }
 
 /// Returns the result with a `resultType`.
-#[must_use]
 pub fn with_result_type(object: &str, kind: &str) -> String {
     edit(object, &[("resultType", MemberEdit::Set(&quoted(kind)))])
 }

@@ -54,7 +54,6 @@ impl Group {
         self.into()
     }
 
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         text.parse().ok()
     }
@@ -151,7 +150,6 @@ impl Check {
     }
 
     /// Formats the revisions that have the requirement, for a table.
-    #[must_use]
     pub fn revisions(&self) -> String {
         let (first, last) = (*self.revisions.start(), *self.revisions.end());
         match (first == OLDEST, last == MODERN_REVISION) {

@@ -126,7 +126,6 @@ fn read_claim(node: &Node) -> Result<String, ValueError> {
 
 impl OidcConfig {
     /// Creates a public client with the default settings.
-    #[must_use]
     pub fn new(issuer: &str, client_id: &str) -> Self {
         Self {
             issuer: issuer.to_owned(),
@@ -144,13 +143,11 @@ impl OidcConfig {
     }
 
     /// Returns the public client of the command line: the one that is named, or else that of the gateway if it has no secret.
-    #[must_use]
     pub fn cli_client(&self) -> Option<&str> {
         self.cli_client_id.as_deref().or_else(|| self.client_secret.is_none().then_some(&self.client_id))
     }
 
     /// Formats the provider as in the file, without its secret.
-    #[must_use]
     pub fn show(&self) -> String {
         let Self {
             issuer, client_id, cli_client_id, scopes, roles, groups_claim, require, refresh, authorities, ..

@@ -12,7 +12,6 @@ use crate::{
 };
 
 /// Returns the settings with a placeholder for each value that could be a secret.
-#[must_use]
 pub fn hide_secrets(settings: &[KeyValue]) -> Vec<KeyValue> {
     let hide = |setting: &KeyValue| KeyValue::new(&setting.key, hide_value(&setting.key, &setting.value.node));
     settings.iter().map(hide).collect()

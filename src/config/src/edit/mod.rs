@@ -50,7 +50,6 @@ pub enum ServerChange {
 }
 
 impl ServerChange {
-    #[must_use]
     pub fn name(&self) -> &str {
         match self {
             Self::Add { name, .. } | Self::Replace { name, .. } | Self::Remove { name } => name,
@@ -58,7 +57,6 @@ impl ServerChange {
     }
 
     /// Returns the lines to write into the file by hand; none for a removal.
-    #[must_use]
     pub fn to_yaml(&self) -> String {
         match self {
             Self::Add { name, settings } | Self::Replace { name, settings } => to_yaml(name, settings),
@@ -127,7 +125,6 @@ impl From<SyntaxError> for EditError {
 }
 
 /// Returns a server as the lines of a file that has no others.
-#[must_use]
 pub fn to_yaml(name: &str, settings: &[KeyValue]) -> String {
     format!("{KEY}:\n{}", server_lines(2, name, settings, "\n"))
 }
@@ -179,7 +176,6 @@ const CONNECTION_KEYS: [&str; 14] = [
 ];
 
 /// Returns the settings that determine a connection to a server and its tools.
-#[must_use]
 pub fn connection_settings(settings: &[KeyValue]) -> Vec<KeyValue> {
     settings.iter().filter(|setting| CONNECTION_KEYS.contains(&setting.key.as_str())).cloned().collect()
 }

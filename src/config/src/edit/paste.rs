@@ -33,7 +33,6 @@ pub struct PastedServer {
 
 impl PastedServer {
     /// Returns `true` if the command of the server starts this gateway.
-    #[must_use]
     pub fn is_gateway(&self) -> bool {
         let texts = |key: &str| match find_value(&self.settings, key) {
             Some(Node::Text(text)) => vec![text.as_str()],
@@ -127,7 +126,6 @@ fn parse(text: &str) -> Result<Node, PasteError> {
 }
 
 /// Parses JSON that may have comments and trailing commas.
-#[must_use]
 pub fn parse_json(text: &str) -> Option<serde_json::Value> {
     let plain = without_json_comments(strip_byte_order_mark(text));
     plain.parse().or_else(|_| without_trailing_commas(&plain).parse()).ok()

@@ -48,7 +48,6 @@ pub(super) fn variable_name(parts: &[&str]) -> String {
 }
 
 /// Returns the names of all variables that a text refers to.
-#[must_use]
 pub fn variables_in(text: &str) -> BTreeSet<String> {
     let names = text.split("${").skip(1).map(|part| {
         let part = part.strip_prefix("env:").unwrap_or(part);
@@ -58,7 +57,6 @@ pub fn variables_in(text: &str) -> BTreeSet<String> {
 }
 
 /// Returns the variables that the settings of a server require and that the environment does not set, except those in `known`.
-#[must_use]
 pub fn unset_variables(settings: &[KeyValue], env: &Environment, known: &BTreeSet<String>) -> Vec<String> {
     let mut names = BTreeSet::new();
     for setting in settings {
@@ -94,7 +92,6 @@ pub fn replace_secrets(
 
 /// Returns the settings with a placeholder for everything that [`replace_secrets`] would replace. Everything else remains
 /// visible, such as a variable that loads code.
-#[must_use]
 pub fn mask_likely_secrets(settings: &[KeyValue]) -> Vec<KeyValue> {
     let mut settings = settings.to_vec();
     Replacer { server: "", used_names: BTreeSet::new(), is_masking: true, replaced: Vec::new() }

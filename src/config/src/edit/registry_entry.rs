@@ -71,7 +71,6 @@ pub struct PackageRunner {
 
 impl PackageRunner {
     /// Returns the runner for packages of `npm`, `pypi` or `docker` (`oci`), or `None` for another registry.
-    #[must_use]
     pub fn for_registry(registry: &str) -> Option<Self> {
         let (command, leading_args, version_separator): (_, &[&str], _) = match registry {
             "npm" => ("npx", &["-y"], "@"),

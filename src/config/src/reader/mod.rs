@@ -251,7 +251,6 @@ impl Reader {
     }
 
     /// Returns the origin of a key's value. Keys are written as in problems.
-    #[must_use]
     pub fn origin(&self, key: &str) -> Origin {
         let found = self.key_origins.get(key).or_else(|| self.values.get(key).map(|value| &value.origin));
         found.cloned().unwrap_or(Origin::Default)

@@ -54,7 +54,6 @@ fn reads_of_set(set: &RecipeSet) -> KnownReads {
 impl UpstreamConfig {
     /// Returns the known reads of the server that the command or the address identifies, or else of the only server
     /// whose recipes the operator named for this one.
-    #[must_use]
     pub fn known_reads(&self) -> Option<&'static KnownReads> {
         let named_set = match self.previews.sets.as_slice() {
             [name] => Some(*name),
@@ -66,7 +65,6 @@ impl UpstreamConfig {
 
     /// Returns the name of the recipe set for a server that calls itself `own_name`, unless the server is known. The name is
     /// only a hint, because any server can use it.
-    #[must_use]
     pub fn suggested_set(&self, own_name: &str) -> Option<&'static str> {
         let set = SHIPPED_RECIPE_SETS.iter().find(|set| set.own_name == own_name)?;
         self.known_reads().is_none().then_some(set.name)

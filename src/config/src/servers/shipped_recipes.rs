@@ -172,13 +172,11 @@ pub static SHIPPED_RECIPE_SETS: [RecipeSet; 20] = [
     },
 ];
 
-#[must_use]
 pub fn find_by_name(name: &str) -> Option<&'static RecipeSet> {
     SHIPPED_RECIPE_SETS.iter().find(|set| set.name == name)
 }
 
 /// Returns the set of the server at this target, which its command or all its addresses identify.
-#[must_use]
 pub fn find_by_target(target: &UpstreamTarget) -> Option<&'static RecipeSet> {
     match target {
         UpstreamTarget::Command { command, args, .. } => find_by_command(command, args),

@@ -33,7 +33,6 @@ pub struct AbsentPerson {
 }
 
 impl AbsentPerson {
-    #[must_use]
     pub fn from_principal(principal: &Principal) -> Self {
         Self {
             name: principal.name.clone(),
@@ -46,19 +45,16 @@ impl AbsentPerson {
     }
 
     /// Returns the name of the person: the owner of the account, or else the account's own name.
-    #[must_use]
     pub fn person_name(&self) -> &str {
         self.owner.as_deref().unwrap_or(&self.name)
     }
 
     /// Returns the name for people.
-    #[must_use]
     pub fn shown_name(&self) -> &str {
         self.display_name.as_deref().unwrap_or_else(|| self.person_name())
     }
 
     /// Returns only the names, for those who must not learn about the account.
-    #[must_use]
     pub fn names_only(&self) -> Self {
         let Self { name, display_name, owner, .. } = self.clone();
         Self { name, display_name, owner, key_id: None, other_names: Vec::new(), token: None }
@@ -78,13 +74,11 @@ pub struct Absence {
 
 impl Absence {
     /// Returns `true` until the absence ends by itself.
-    #[must_use]
     pub fn is_current(&self, now: Timestamp) -> bool {
         now < self.until
     }
 
     /// Returns `true` if the person named the deputy, who is certainly another person.
-    #[must_use]
     pub fn has_deputy(&self, person: Person<'_>) -> bool {
         person.is_named(&self.deputy) && !person.may_be_same_as(Person::from_absent(&self.person))
     }
@@ -97,7 +91,6 @@ impl ReviewDecision {
     }
 
     /// Returns the display names of those whose vote this is: `Ann`, or `Ann for Bob` if Ann decided as the deputy of Bob.
-    #[must_use]
     pub fn shown_voters(&self) -> String {
         match &self.deputy_for {
             Some(absent) => format!("{} for {}", self.shown_name(), absent.shown_name()),
@@ -109,14 +102,12 @@ impl ReviewDecision {
 impl Change {
     /// Returns `true` if this person may have approved the change, themselves or by a deputy. Errs on the side of `true`, so it
     /// must only be used to forbid something.
-    #[must_use]
     pub fn approvers_could_include(&self, person: Person<'_>) -> bool {
         let mut approvals = self.decisions.iter().filter(|vote| vote.verdict == ReviewVerdict::Approve);
         approvals.any(|vote| vote.voters().any(|voter| voter.may_be_same_as(person)))
     }
 
     /// Returns `true` if a deputy may approve in the place of this absent person, who may then not approve any more.
-    #[must_use]
     pub fn may_be_approved_by_deputy_of(&self, absent: &AbsentPerson) -> bool {
         let person = Person::from_absent(absent);
         let may_not_approve = !self.terms.editors_may_approve() && self.editors_could_include(person);

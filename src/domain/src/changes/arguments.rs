@@ -31,7 +31,6 @@ pub fn check(arguments: &RawValue) -> Result<(), ArgumentsError> {
 }
 
 /// Returns `true` if two argument objects are equal, regardless of spacing and key order.
-#[must_use]
 pub fn are_equal(a: &RawValue, b: &RawValue) -> bool {
     let parse = |raw: &RawValue| raw.get().parse::<Value>().ok();
     a.get() == b.get() || parse(a).zip(parse(b)).is_some_and(|(a, b)| a == b)

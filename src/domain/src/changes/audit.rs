@@ -68,13 +68,11 @@ pub struct AuditHead {
 
 impl AuditHead {
     /// Formats the head as `<seq>:<64 hexadecimal digits>`, to store it elsewhere and compare it later.
-    #[must_use]
     pub fn export(&self) -> String {
         format!("{}:{}", self.seq, hex(&self.hash))
     }
 
     /// Parses the format of [`AuditHead::export`].
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (seq, digits) = text.trim().split_once(':')?;
         if digits.len() != 64 || !digits.is_ascii() {
@@ -103,7 +101,6 @@ pub struct EntryContent<'a> {
 
 impl EntryContent<'_> {
     /// Returns the hash of the entry.
-    #[must_use]
     pub fn hash(&self, prev: &EntryHash) -> EntryHash {
         let mut hasher = PartHasher::new("countersign.audit.1");
         hasher.add_part(prev).add_number(self.seq);
@@ -162,7 +159,6 @@ pub struct Verifier {
 
 impl Verifier {
     /// Creates a verifier. `expected` is a head that was exported earlier and must be part of the trail.
-    #[must_use]
     pub fn new(expected: Option<AuditHead>) -> Self {
         Self { head: AuditHead::default(), expected }
     }

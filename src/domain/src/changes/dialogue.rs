@@ -65,7 +65,6 @@ pub struct ClosedQuestion {
 }
 
 impl Question {
-    #[must_use]
     pub const fn is_open(&self) -> bool {
         self.closed_at.is_none()
     }
@@ -77,25 +76,21 @@ impl Question {
 }
 
 impl Dialogue {
-    #[must_use]
     pub fn new(client_capabilities: Arc<RawValue>) -> Self {
         Self { client_capabilities, questions: Vec::new(), is_cancelled: false }
     }
 
     /// Returns the bytes of all questions and answers.
-    #[must_use]
     pub fn size(&self) -> usize {
         self.questions.iter().map(Question::size).sum()
     }
 
     /// Returns `true` if a further question of that size is within the limits.
-    #[must_use]
     pub fn has_room_for_question(&self, bytes: usize) -> bool {
         self.questions.len() < MAX_QUESTIONS && self.size().saturating_add(bytes) <= MAX_DIALOGUE_BYTES
     }
 
     /// Returns `true` if answers of that size are within the limits.
-    #[must_use]
     pub fn has_room_for_answers(&self, bytes: usize) -> bool {
         self.size().saturating_add(bytes) <= MAX_DIALOGUE_BYTES
     }
@@ -106,7 +101,6 @@ impl Dialogue {
     }
 
     /// Returns `true` if a question with that key was asked.
-    #[must_use]
     pub fn has_question(&self, key: &str) -> bool {
         self.questions.iter().any(|question| question.key == key)
     }

@@ -75,12 +75,10 @@ impl Default for DiffBuilder {
 
 impl DiffBuilder {
     /// Creates a builder with the default limits.
-    #[must_use]
     pub fn new() -> Self {
         Self::with_limits(DiffLimits::default())
     }
 
-    #[must_use]
     pub fn with_limits(limits: DiffLimits) -> Self {
         Self { limits, deadline: Instant::now() + limits.time, bytes: 0, diff: Diff::default() }
     }
@@ -163,12 +161,10 @@ impl DiffBuilder {
         self.diff.fields.iter_mut().skip(fields).for_each(|field| field.format = format);
     }
 
-    #[must_use]
     pub fn len(&self) -> usize {
         self.diff.fields.len()
     }
 
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.diff.fields.is_empty()
     }
@@ -270,7 +266,6 @@ fn tagged_items<'a>(op: &DiffOp, old: &[&'a str], new: &[&'a str]) -> impl Itera
 }
 
 /// Compares the operator's own texts line by line, without limits. Lines include their line break.
-#[must_use]
 pub fn compare_lines<'a>(before: &'a str, after: &'a str) -> Vec<(LineOp, &'a str)> {
     let old: Vec<&str> = before.split_inclusive('\n').collect();
     let new: Vec<&str> = after.split_inclusive('\n').collect();
@@ -279,7 +274,6 @@ pub fn compare_lines<'a>(before: &'a str, after: &'a str) -> Vec<(LineOp, &'a st
 
 /// Compares two lines word by word, including the separators. Returns `None` if less than 30 % are equal, because such
 /// a comparison is not helpful. After the deadline it gets coarser.
-#[must_use]
 pub fn compare_words<'a>(before: &'a str, after: &'a str, deadline: Instant) -> Option<Vec<(LineOp, &'a str)>> {
     let (old, new) = (before.tokenize_words(), after.tokenize_words());
     let operations = diff_ops(Algorithm::Myers, &old, &new, Some(deadline));

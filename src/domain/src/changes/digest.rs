@@ -14,7 +14,6 @@ pub struct PartHasher(Sha256);
 
 impl PartHasher {
     /// Creates a hasher. `domain` separates hashes of different purposes.
-    #[must_use]
     pub fn new(domain: &str) -> Self {
         let mut hasher = Self(Sha256::new());
         hasher.add_part(domain.as_bytes());
@@ -66,14 +65,12 @@ impl PartHasher {
 }
 
 /// Formats bytes as lower-case hexadecimal digits.
-#[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     // `Bytes` formats itself as hexadecimal, unlike a slice.
     format!("{:x}", Bytes::copy_from_slice(bytes))
 }
 
 /// Hashes the live state that a preview was computed against: names and values, in the order given.
-#[must_use]
 pub fn fingerprint<V: AsRef<str>>(parts: &[(&str, V)]) -> String {
     let mut hasher = PartHasher::new("countersign.fingerprint.1");
     for (name, value) in parts {
@@ -83,13 +80,11 @@ pub fn fingerprint<V: AsRef<str>>(parts: &[(&str, V)]) -> String {
 }
 
 /// Hashes the bytes of a call's arguments for the audit trail and [`super::Edit`]; equals the output of `sha256sum`.
-#[must_use]
 pub fn arguments_hash(arguments: &RawValue) -> String {
     text_hash(arguments.get())
 }
 
 /// Hashes the stored JSON of a change for the audit trail.
-#[must_use]
 pub fn body_hash(text: &str) -> String {
     let mut hasher = PartHasher::new("countersign.change.1");
     hasher.add_part(text.as_bytes());
@@ -99,7 +94,6 @@ pub fn body_hash(text: &str) -> String {
 impl Change {
     /// Returns the digest of the content that a reviewer sees now. A decision may carry it, as proof of what the reviewer
     /// saw.
-    #[must_use]
     pub fn review_digest(&self) -> String {
         let mut hasher = PartHasher::new("countersign.shown.4");
         let ServerIdentity { fingerprint, label } = &self.served_by;

@@ -20,7 +20,6 @@ pub struct Escalation {
 impl Terms {
     /// Returns the time from which further reviewers may decide on a change that was proposed at `created_at`. Returns `None`
     /// if the terms name none, or if every reviewer may decide anyway.
-    #[must_use]
     pub fn escalates_at(&self, created_at: Timestamp) -> Option<Timestamp> {
         let escalation = self.escalate.as_ref().filter(|_| !self.reviewers.is_empty())?;
         let after = SignedDuration::from_secs(i64::try_from(escalation.after).ok()?);
@@ -28,7 +27,6 @@ impl Terms {
     }
 
     /// Returns the roles and groups whose members may decide at the time `now`. Empty means every reviewer.
-    #[must_use]
     pub fn reviewers_at(&self, created_at: Timestamp, now: Timestamp) -> Vec<&str> {
         let is_escalated = self.escalates_at(created_at).is_some_and(|at| at <= now);
         let further = self.escalate.iter().filter(|_| is_escalated).flat_map(|escalation| &escalation.to);

@@ -28,7 +28,6 @@ pub struct TimeRange {
 }
 
 impl TimeRange {
-    #[must_use]
     pub fn contains(&self, entry: &AuditEntry) -> bool {
         self.since.is_none_or(|since| entry.at >= since) && self.until.is_none_or(|until| entry.at < until)
     }
@@ -38,7 +37,6 @@ const COLUMNS: [&str; 10] = ["seq", "at", "changeId", "event", "from", "to", "ac
 
 impl ExportFormat {
     /// Parses the name of a format: `jsonl` or `csv`.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         name.parse().ok()
     }

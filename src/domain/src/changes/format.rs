@@ -39,13 +39,11 @@ impl FieldFormat {
     }
 
     /// Returns `true` for the format that needs no special form.
-    #[must_use]
     pub const fn is_text(&self) -> bool {
         matches!(self, Self::Text)
     }
 
     /// Returns the format and the language of a file by its name, or `None` if the name does not tell.
-    #[must_use]
     pub fn from_path(path: &str) -> Option<(Self, Option<&'static str>)> {
         let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
         let extension = match name.rsplit_once('.') {

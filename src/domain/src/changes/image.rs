@@ -30,7 +30,6 @@ pub struct ImageFacts {
 
 impl ImageFacts {
     /// Reads the facts of an image in Base64 or a `data:` URL. Returns `None` for any other text.
-    #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let text = text.trim();
         let encoded = match text.strip_prefix("data:image/") {

@@ -191,7 +191,6 @@ impl ChangeEvent {
 
 impl Change {
     /// Estimates the size of its JSON in bytes.
-    #[must_use]
     pub fn estimated_size(&self) -> usize {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let diff = |diff: &Diff| -> usize {
@@ -209,27 +208,23 @@ impl Change {
     }
 
     /// Returns the number of reviewers who approved the current version.
-    #[must_use]
     pub fn approvals(&self) -> usize {
         self.decisions.iter().filter(|d| d.verdict == ReviewVerdict::Approve).count()
     }
 
     /// Returns the arguments that the agent proposed, regardless of edits.
-    #[must_use]
     pub fn original_arguments(&self) -> &Arc<RawValue> {
         self.proposed_arguments.as_ref().unwrap_or(&self.arguments)
     }
 
     /// Returns `true` if this person may have proposed the change, with any of their accounts. Errs on the side of `true`, so it
     /// must only be used to forbid something.
-    #[must_use]
     pub fn proposer_could_be(&self, person: Person<'_>) -> bool {
         Person::from_proposer(&self.proposer).may_be_same_as(person)
     }
 
     /// Returns `true` unless this person proposed the change. If its rule says `own_agents: allow`, a person may also approve
     /// what an agent proposed with an access token in their name, but only in a sign-in with the identity provider.
-    #[must_use]
     pub fn may_be_approved_by(&self, person: Person<'_>) -> bool {
         let Proposer { owner, key_id, claims, .. } = &self.proposer;
         let is_own_agent = self.terms.own_agents
@@ -242,7 +237,6 @@ impl Change {
 
     /// Returns `true` if this person may have edited its arguments. Errs on the side of `true`, so it must only be used to forbid
     /// something.
-    #[must_use]
     pub fn editors_could_include(&self, person: Person<'_>) -> bool {
         self.edits.iter().any(|edit| Person::from_editor(edit).may_be_same_as(person))
     }
@@ -257,7 +251,6 @@ impl Change {
     }
 
     /// Returns the deadline of the call, given the time at which it was sent.
-    #[must_use]
     pub fn call_deadline(&self, sent: Timestamp) -> Timestamp {
         let timeout = i64::try_from(self.call_timeout_ms.unwrap_or(DEFAULT_CALL_TIMEOUT_MS)).unwrap_or(i64::MAX);
         sent.saturating_add(SignedDuration::from_millis(timeout)).unwrap_or(Timestamp::MAX)

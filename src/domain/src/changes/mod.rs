@@ -92,7 +92,6 @@ impl ChangeState {
     }
 
     /// Parses the name of a state.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         name.parse().ok()
     }
@@ -280,7 +279,6 @@ pub struct ReviewDecision {
 
 impl ReviewDecision {
     /// Returns the reviewer's name for people.
-    #[must_use]
     pub fn shown_name(&self) -> &str {
         self.display_name.as_deref().unwrap_or(&self.reviewer)
     }
@@ -334,7 +332,6 @@ pub struct BlockingChange {
 
 impl BlockingChange {
     /// Describes for a reviewer what the change waits for and what can be done about it.
-    #[must_use]
     pub fn describe(&self) -> String {
         let Self { change, until } = self;
         match until {
@@ -362,7 +359,6 @@ pub struct ChangeFault {
 }
 
 impl ChangeFault {
-    #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { code: kind.code().into(), message: message.into() }
     }
@@ -485,7 +481,6 @@ impl Change {
 
     /// Returns a hash of the target. Changes with the same hash never run at the same time. It includes the provider,
     /// because two providers may use equal keys for different targets.
-    #[must_use]
     pub fn target_hash(&self) -> String {
         let mut hasher = digest::PartHasher::new("countersign.target.1");
         hasher.add_part(self.provider.as_bytes()).add_part(self.target.lock_key.as_bytes());

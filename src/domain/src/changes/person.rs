@@ -25,12 +25,10 @@ pub struct Person<'a> {
 
 impl<'a> Person<'a> {
     /// Creates a person of whom only the name is known.
-    #[must_use]
     pub fn from_name(name: &'a str) -> Self {
         Self { name, owner: None, key: None, other_names: &[] }
     }
 
-    #[must_use]
     pub fn from_principal(principal: &'a Principal) -> Self {
         Self {
             name: &principal.name,
@@ -40,7 +38,6 @@ impl<'a> Person<'a> {
         }
     }
 
-    #[must_use]
     pub fn from_proposer(proposer: &'a Proposer) -> Self {
         Self {
             name: &proposer.principal,
@@ -50,7 +47,6 @@ impl<'a> Person<'a> {
         }
     }
 
-    #[must_use]
     pub fn from_decision(decision: &'a ReviewDecision) -> Self {
         Self {
             name: &decision.reviewer,
@@ -60,7 +56,6 @@ impl<'a> Person<'a> {
         }
     }
 
-    #[must_use]
     pub fn from_absent(absent: &'a AbsentPerson) -> Self {
         Self {
             name: &absent.name,
@@ -70,7 +65,6 @@ impl<'a> Person<'a> {
         }
     }
 
-    #[must_use]
     pub fn from_editor(edit: &'a Edit) -> Self {
         Self {
             name: &edit.by,
@@ -118,7 +112,6 @@ impl<'a> Person<'a> {
 
 /// Returns `true` if two names are equal, ignoring case, compatibility forms of characters (NFKC) and invisible
 /// characters. Names of subjects of identity providers must be identical.
-#[must_use]
 pub fn names_match(a: &str, b: &str) -> bool {
     if is_subject_name(a) || is_subject_name(b) {
         return a == b;
@@ -131,7 +124,6 @@ pub fn names_match(a: &str, b: &str) -> bool {
 
 /// Returns the key of a person in the store, which is the same for all names that match. The key of a subject of an
 /// identity provider is never that of another name.
-#[must_use]
 pub fn person_key(name: &str) -> String {
     if is_subject_name(name) {
         return name.to_owned();
@@ -145,7 +137,6 @@ pub fn person_key(name: &str) -> String {
 }
 
 /// Normalizes a name, so that equal names have the same text.
-#[must_use]
 pub fn fold_name(name: &str) -> String {
     // Upper case first, because some letters differ only in lower case (`ß` and `ss`, `ς` and `σ`, `ſ` and `s`).
     let cased = name.nfkc().flat_map(char::to_uppercase).flat_map(char::to_lowercase);

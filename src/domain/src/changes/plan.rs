@@ -45,14 +45,12 @@ pub struct PlanStep {
 
 impl PlanStep {
     /// Returns the number of the step for people, from 1.
-    #[must_use]
     pub const fn number(&self) -> u32 {
         self.index + 1
     }
 }
 
 /// Returns the id of the plan that a principal calls `client_id`. Different principals never share a plan.
-#[must_use]
 pub fn plan_id(principal: &str, client_id: &str) -> String {
     let mut hasher = PartHasher::new("countersign.plan.1");
     hasher.add_part(principal.as_bytes()).add_part(client_id.as_bytes());
@@ -61,26 +59,22 @@ pub fn plan_id(principal: &str, client_id: &str) -> String {
 
 impl Change {
     /// Returns `true` for a step of a plan that policy allows without a review.
-    #[must_use]
     pub const fn is_allowed_step(&self) -> bool {
         self.plan.is_some() && self.terms.quorum == 0
     }
 
     /// Returns `true` for a step of a plan that is approved and has not begun to run.
-    #[must_use]
     pub const fn is_approved_step(&self) -> bool {
         self.plan.is_some() && matches!(self.state, ChangeState::Approved)
     }
 
     /// Returns `true` if a preview shows a reviewer exactly what the change shows.
-    #[must_use]
     pub fn shows(&self, preview: &Preview) -> bool {
         let Preview { note, operation, target, summary, diff, .. } = preview.clone();
         Self { preview: note, operation, target, summary, diff, ..self.clone() }.review_digest() == self.digest
     }
 
     /// Returns `true` if the change is a step whose arguments still refer to results of earlier steps.
-    #[must_use]
     pub fn has_open_references(&self) -> bool {
         self.plan.is_some() && has_references(&self.arguments)
     }

@@ -34,7 +34,6 @@ pub enum CertainFailure {
 }
 
 impl CertainFailure {
-    #[must_use]
     pub const fn new(is_readable: bool) -> Self {
         if is_readable { Self::Readable } else { Self::Restricted }
     }
@@ -77,20 +76,17 @@ pub struct PreviewNote {
 
 impl PreviewNote {
     /// Returns the name by which rules refer to the call of the tool: its own, or `tool/operation`.
-    #[must_use]
     pub fn subject<'a>(&self, tool: &'a str) -> Cow<'a, str> {
         let operation = self.tool_operation.as_deref();
         operation.map_or(Cow::Borrowed(tool), |operation| Cow::Owned(qualified_operation(tool, operation)))
     }
 
     /// Returns `true` if the preview shows the effect of the change, and not only its arguments.
-    #[must_use]
     pub const fn is_live(&self) -> bool {
         self.failed.is_none() && !matches!(self.kind, PreviewKind::Arguments)
     }
 
     /// Returns `true` if the change may be approved although its rule requires a preview.
-    #[must_use]
     pub const fn permits_approval(&self) -> bool {
         self.is_live() || self.awaits_results
     }
@@ -130,7 +126,6 @@ pub struct Preview {
 }
 
 /// Returns the name by which rules and acceptances refer to an operation of a tool.
-#[must_use]
 pub fn qualified_operation(tool: &str, operation: &str) -> String {
     format!("{tool}/{operation}")
 }

@@ -46,26 +46,22 @@ pub struct Proposer {
 
 impl Proposer {
     /// Creates a proposer with the role of an agent, without a key, a client and a session.
-    #[must_use]
     pub fn new(principal: &str, transport: &str) -> Self {
         Self { principal: principal.to_owned(), transport: transport.to_owned(), ..Self::default() }
     }
 
     /// Returns the name for people: that of the identity provider if it gave one.
-    #[must_use]
     pub fn shown_name(&self) -> &str {
         self.claims.as_ref().and_then(|claims| claims.display_name.as_deref()).unwrap_or(&self.principal)
     }
 
     /// Returns the principal that policy judges.
-    #[must_use]
     pub fn to_principal(&self) -> Principal {
         let Self { principal, role, owner, key_id, claims, key_creators, .. } = self.clone();
         Principal { name: principal, role, key_id, owner, claims, key_creators }
     }
 
     /// Returns the principal that previews and runs act for: the proposer, with an agent's rights only.
-    #[must_use]
     pub fn to_agent(&self) -> Principal {
         Principal { role: Role::Agent, ..self.to_principal() }
     }

@@ -30,13 +30,11 @@ pub struct ProposerView<'a> {
 
 impl Change {
     /// Returns `true` if the preview was made from state that the proposer could not read.
-    #[must_use]
     pub fn is_restricted(&self) -> bool {
         self.preview.restricted || self.diff.fields.iter().any(|field| field.restricted)
     }
 
     /// Returns the view for the proposer, with the preview withheld if it is restricted.
-    #[must_use]
     pub fn for_proposer(&self) -> ProposerView<'_> {
         let mut view = ProposerView {
             operation: self.operation,
@@ -72,7 +70,6 @@ impl Change {
 
 impl Diff {
     /// Creates the diff that a proposer sees in place of a restricted one.
-    #[must_use]
     pub fn withheld() -> Self {
         let field = FieldDiff {
             field: "$preview".into(),

@@ -10,7 +10,6 @@ const MAX_REMINDERS: i64 = 10;
 impl Terms {
     /// Returns the time of the first reminder after `time` of a change that was proposed at `created_at`, or `None` if there
     /// is none any more.
-    #[must_use]
     pub fn next_reminder(&self, created_at: Timestamp, time: Timestamp) -> Option<Timestamp> {
         let interval = i64::try_from(self.remind?).ok()?.max(1);
         let past_intervals = time.duration_since(created_at).as_secs().max(0) / interval;

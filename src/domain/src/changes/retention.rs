@@ -29,14 +29,12 @@ pub struct Redaction {
 
 impl Redaction {
     /// Returns `true` if the agent proposed exactly these arguments.
-    #[must_use]
     pub fn was_proposed_with(&self, arguments: &RawValue) -> bool {
         *self.proposed_arguments.as_ref().unwrap_or(&self.arguments) == text_hash(arguments.get())
     }
 }
 
 /// Returns the change without its contents. The version stays, because this is not a transition.
-#[must_use]
 pub fn redact(change: &Change, at: Timestamp) -> Change {
     let hash = |raw: &Arc<RawValue>| text_hash(raw.get());
     let redacted = Redaction {

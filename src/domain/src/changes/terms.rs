@@ -123,7 +123,6 @@ pub struct SignInTerms {
 
 impl SignInTerms {
     /// Returns `true` if the principal signed in recently and strongly enough. Keys have no sign-in.
-    #[must_use]
     pub fn admits(&self, principal: &Principal, now: Timestamp) -> bool {
         let claims = principal.claims.as_deref();
         let (auth_time, acr) = claims.map_or((None, None), |claims| (claims.auth_time, claims.acr.as_deref()));
@@ -131,7 +130,6 @@ impl SignInTerms {
     }
 
     /// Returns `true` if a sign-in at this second is recent enough.
-    #[must_use]
     pub fn admits_time(&self, auth_time: Option<i64>, now: Timestamp) -> bool {
         let Some(max_age) = self.max_age else { return true };
         let max_age = i64::try_from(max_age).unwrap_or(i64::MAX).saturating_add(MAX_SKEW);
@@ -139,7 +137,6 @@ impl SignInTerms {
     }
 
     /// Returns `true` if this kind of authentication suffices.
-    #[must_use]
     pub fn admits_acr(&self, acr: Option<&str>) -> bool {
         self.acr.is_empty() || acr.is_some_and(|acr| self.acr.iter().any(|sufficient| sufficient == acr))
     }
@@ -240,13 +237,11 @@ impl Default for Terms {
 
 impl Terms {
     /// Returns `true` if a single approval suffices and requires neither a look at the preview nor a sign-in for each call.
-    #[must_use]
     pub const fn single_approval_suffices(&self) -> bool {
         self.quorum <= 1 && !self.preview_required && self.sign_in.is_none()
     }
 
     /// Returns `true` if approvals by editors of the arguments count.
-    #[must_use]
     pub const fn editors_may_approve(&self) -> bool {
         self.quorum < 2 && matches!(self.edit, Editing::Allowed)
     }

@@ -11,7 +11,6 @@ use super::{
 };
 
 /// Creates a change with that proposer and state, and minimal other values.
-#[must_use]
 pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Change {
     let now = Timestamp::from_second(1_800_000_000).unwrap();
     Change {
@@ -59,7 +58,6 @@ pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Ch
 }
 
 /// Creates the first step of a plan, which has this preview of a call of the provider.
-#[must_use]
 pub fn first_step(provider: &str, preview: Preview) -> Change {
     let plan = PlanStep { id: "plan_1".into(), title: "t".into(), reason: None, index: 0, last: false };
     let Preview { note, operation, target, diff, .. } = preview;
@@ -75,7 +73,6 @@ pub fn first_step(provider: &str, preview: Preview) -> Change {
 }
 
 /// Creates a proposer without a key and a session.
-#[must_use]
 pub fn proposer(principal: &str) -> Proposer {
     Proposer::new(principal, "http")
 }

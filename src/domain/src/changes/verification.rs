@@ -36,7 +36,6 @@ impl VerificationOutcome {
 
 impl Change {
     /// Returns `true` if the target differed after the run from what was approved.
-    #[must_use]
     pub fn differs_from_approval(&self) -> bool {
         self.verification.as_ref().is_some_and(|verification| verification.verified == VerificationOutcome::Differs)
     }
@@ -56,18 +55,15 @@ pub struct Verification {
 
 impl Verification {
     /// Creates the verification of a change whose target is about to be read.
-    #[must_use]
     pub const fn not_read() -> Self {
         Self { verified: VerificationOutcome::NotRead, reason: None, diff: None }
     }
 
-    #[must_use]
     pub fn unreadable(reason: impl Into<String>) -> Self {
         Self { verified: VerificationOutcome::Unreadable, reason: Some(reason.into()), diff: None }
     }
 
     /// Creates the verification with these differences; without any, the target matches.
-    #[must_use]
     pub fn from_diff(diff: Diff) -> Self {
         if diff.fields.is_empty() {
             return Self { verified: VerificationOutcome::Matches, reason: None, diff: None };
@@ -76,7 +72,6 @@ impl Verification {
     }
 
     /// Describes the result in one line.
-    #[must_use]
     pub fn describe(&self) -> Cow<'static, str> {
         match (self.verified, &self.reason) {
             (VerificationOutcome::NotRead, _) => {
@@ -90,7 +85,6 @@ impl Verification {
     }
 
     /// Returns the verification without reason and differences, which may contain texts of the target.
-    #[must_use]
     pub const fn without_details(&self) -> Self {
         Self { verified: self.verified, reason: None, diff: None }
     }

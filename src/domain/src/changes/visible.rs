@@ -27,7 +27,6 @@ pub const HIDDEN_RANGES: [RangeInclusive<char>; 44] = [
 /// Escapes every hidden character as `\u{…}`; line breaks and tabs stay.
 ///
 /// A carriage return is escaped too, because in a terminal it would overwrite the line.
-#[must_use]
 pub fn escape_hidden(text: &str) -> Cow<'_, str> {
     if !has_hidden(text) {
         return Cow::Borrowed(text);
@@ -44,7 +43,6 @@ pub fn escape_hidden(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns `true` if a person would not see all of the text, or would see it in another order.
-#[must_use]
 pub fn has_hidden(text: &str) -> bool {
     chars_with_hidden(text).any(|(_, is_hidden)| is_hidden)
 }
@@ -57,7 +55,6 @@ pub fn chars_with_hidden(text: &str) -> impl Iterator<Item = (char, bool)> {
 
 /// Returns `true` if the character is invisible or reorders others, regardless of its context; see [`has_hidden`] for
 /// whole texts.
-#[must_use]
 pub fn is_hidden(c: char) -> bool {
     if matches!(c, '\n' | '\t') {
         return false;
@@ -87,25 +84,21 @@ fn joins_emoji(text: &str, offset: usize, c: char) -> bool {
 
 /// Returns `true` if the character leaves no visible mark: white space, hidden characters, and modifiers of the
 /// preceding character.
-#[must_use]
 pub fn is_blank(c: char) -> bool {
     c.is_whitespace() || is_hidden(c) || matches!(c, '\u{13440}'..='\u{1345f}' | '\u{16fe4}' | '\u{1d159}')
 }
 
 /// Returns `true` if the text has a visible character.
-#[must_use]
 pub fn has_visible_text(text: &str) -> bool {
     !text.chars().all(is_blank)
 }
 
 /// Returns the comment, or `None` if it has no visible character.
-#[must_use]
 pub fn visible_comment(text: Option<String>) -> Option<String> {
     text.filter(|text| has_visible_text(text))
 }
 
 /// Formats a value for a message: quoted, truncated to 80 characters, with control characters escaped.
-#[must_use]
 pub fn quoted(text: &str) -> String {
     let mut out: String = text.chars().take(80).flat_map(char::escape_debug).collect();
     if text.chars().nth(80).is_some() {

@@ -33,18 +33,15 @@ pub struct ArgumentPattern {
 }
 
 impl ArgumentPattern {
-    #[must_use]
     pub fn equal(argument: &str, value: &Value) -> Self {
         Self { argument: argument.to_owned(), equals: Some(value.clone()), within: None }
     }
 
-    #[must_use]
     pub fn within(argument: &str, folder: String) -> Self {
         Self { argument: argument.to_owned(), equals: None, within: Some(folder) }
     }
 
     /// Returns `true` if a pattern can require this value.
-    #[must_use]
     pub fn can_equal(value: &Value) -> bool {
         match value {
             Value::String(text) => text.len() <= MAX_TEXT_BYTES && !text.contains(char::is_control),
@@ -69,7 +66,6 @@ impl ArgumentPattern {
         }
     }
 
-    #[must_use]
     pub fn matches(&self, arguments: &Map<String, Value>) -> bool {
         match (arguments.get(&self.argument), &self.equals, &self.within) {
             (Some(value), Some(expected), None) => value == expected,
@@ -93,7 +89,6 @@ impl fmt::Display for ArgumentPattern {
 }
 
 /// Reads the arguments of a call, or returns `None` if they are ambiguous.
-#[must_use]
 pub fn read_arguments(raw: &RawValue) -> Option<Map<String, Value>> {
     arguments::check(raw, MAX_DEPTH).ok()?;
     let arguments: Map<String, Value> = raw.get().parse().ok()?;

@@ -63,7 +63,6 @@ pub struct ConditionError {
 
 impl ConditionError {
     /// Formats the position for the end of a sentence: ` (at character 7)`, or empty.
-    #[must_use]
     pub fn position_suffix(&self) -> String {
         match (self.line, self.column) {
             (0, _) => String::new(),
@@ -182,18 +181,15 @@ impl Condition {
     }
 
     /// Returns what the compiler found in the expression.
-    #[must_use]
     pub fn facts(&self) -> &ConditionFacts {
         &self.facts
     }
 
-    #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
     /// Returns `true` if the expression reads that variable.
-    #[must_use]
     pub fn uses(&self, variable: &str) -> bool {
         self.facts.used_names.contains(&variable)
     }
@@ -316,13 +312,11 @@ fn two_arguments<'b, 'v>(args: Arguments<'b, 'v>) -> Result<(CowVal<'b, 'v>, Cow
 }
 
 /// Creates a map of texts for a variable.
-#[must_use]
 pub fn text_map(entries: &[(&str, Option<&str>)]) -> Value {
     map_value(entries.iter().map(|(key, value)| (*key, value.map_or(Value::Null, Value::from))))
 }
 
 /// Creates a map value.
-#[must_use]
 pub fn map_value<'a>(entries: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
     let map: HashMap<String, Value> = entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     Value::Map(map.into())

@@ -99,7 +99,6 @@ fn is_exact_in_yaml(scalar: &str) -> bool {
 }
 
 /// Writes a value as YAML.
-#[must_use]
 pub fn to_yaml(json: &Json) -> String {
     serde_saphyr::to_string(json).unwrap_or_else(|_| json.to_string())
 }

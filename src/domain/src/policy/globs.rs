@@ -45,30 +45,25 @@ impl Globs {
     }
 
     /// Returns `true` if there is no pattern.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.patterns.is_empty()
     }
 
-    #[must_use]
     pub fn patterns(&self) -> &[String] {
         &self.patterns
     }
 
-    #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         self.set.is_match(name)
     }
 
     /// Returns `true` if a pattern that contains `/` matches the name. Other patterns do not count: a `*` matches a `/` as well,
     /// although its author may have thought only of tools and not of their operations.
-    #[must_use]
     pub fn matches_with_slash(&self, name: &str) -> bool {
         self.set.matches(name).into_iter().any(|index| self.patterns.get(index).is_some_and(|p| p.contains('/')))
     }
 
     /// Returns `true` if a pattern may match a name that begins with `prefix`.
-    #[must_use]
     pub fn may_match_below(&self, prefix: &str) -> bool {
         self.patterns.iter().any(|pattern| match pattern.find(['*', '?', '[', '{', '\\']) {
             Some(end) => pattern[..end].starts_with(prefix) || prefix.starts_with(&pattern[..end]),
@@ -77,7 +72,6 @@ impl Globs {
     }
 
     /// Returns `true` if a rule with these patterns covers the name. An empty list covers every name.
-    #[must_use]
     pub fn admits(&self, name: &str) -> bool {
         self.is_empty() || self.matches(name)
     }

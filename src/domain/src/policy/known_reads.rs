@@ -34,7 +34,6 @@ pub struct KnownReads {
 }
 
 impl KnownReads {
-    #[must_use]
     pub fn new(recipe_set: &'static str) -> Self {
         Self { recipe_set, ..Self::default() }
     }

@@ -236,20 +236,17 @@ impl ToolFacts {
     }
 
     /// Returns the reason why calls are reviewed regardless of the rules, if any.
-    #[must_use]
     pub fn mark(&self) -> Option<AcceptanceMark> {
         let is_unknown = self.operation.as_ref().is_some_and(|operation| operation.status != OperationStatus::Known);
         self.definition_status.mark().or(is_unknown.then_some(AcceptanceMark::OperationUnknown))
     }
 
     /// Returns `true` if its annotations are trusted.
-    #[must_use]
     pub fn has_trusted_annotations(&self) -> bool {
         self.definition_status.trusts_annotations(self.server_is_trusted)
     }
 
     /// Returns the annotations that count: its own if they are trusted, else the protocol's defaults.
-    #[must_use]
     pub fn effective_annotations(&self) -> ToolAnnotations {
         if self.has_trusted_annotations() { self.annotations } else { DEFAULT_ANNOTATIONS }
     }
@@ -274,7 +271,6 @@ pub struct Policy {
 }
 
 impl Policy {
-    #[must_use]
     pub fn new(config: &PolicyConfig) -> Self {
         let rules = config.rules.iter().cloned().map(Arc::new).collect();
         Self {
@@ -326,19 +322,16 @@ impl Policy {
     }
 
     /// Returns the default, the mode, and the terms of reviews for which no rule sets others.
-    #[must_use]
     pub fn defaults(&self) -> (PolicyDefault, PolicyMode, &Arc<Terms>) {
         (self.default, self.mode, &self.review)
     }
 
     /// Returns the rules, in order.
-    #[must_use]
     pub fn rules(&self) -> &[Arc<Rule>] {
         &self.rules
     }
 
     /// Returns the current pins.
-    #[must_use]
     pub fn pins(&self) -> Arc<Pins> {
         self.pins.as_ref().map(|source| source.pins()).unwrap_or_default()
     }

@@ -51,14 +51,12 @@ const READ_MARKS: [(AcceptedReads, &str); 2] = [(AcceptedReads::All, " read"), (
 
 impl Acceptance {
     /// Returns the hash as it is stored, including `reads`.
-    #[must_use]
     pub fn stored_hash(&self) -> String {
         let mark = READ_MARKS.iter().find(|(reads, _)| *reads == self.reads).map_or("", |(_, mark)| mark);
         format!("{}{mark}", self.hash)
     }
 
     /// Returns `hash` and `reads` of a stored hash.
-    #[must_use]
     pub fn parse_stored_hash(stored: String) -> (String, AcceptedReads) {
         let found = READ_MARKS.iter().find_map(|(reads, mark)| Some((stored.strip_suffix(mark)?.to_owned(), *reads)));
         found.unwrap_or((stored, AcceptedReads::None))
@@ -83,7 +81,6 @@ pub struct ToolPin {
 
 impl ToolPin {
     /// Returns the status of a definition with this hash, offered by the server with this fingerprint.
-    #[must_use]
     pub fn status(&self, server_fingerprint: &str, hash: &str) -> DefinitionStatus {
         match (&self.accepted, &self.seen) {
             (Some(accepted), _) if accepted.covers(server_fingerprint, hash) => DefinitionStatus::Accepted,
@@ -95,7 +92,6 @@ impl ToolPin {
     }
 
     /// Returns the calls that a reviewer accepted as reads, for the tool with this definition.
-    #[must_use]
     pub fn accepted_reads(&self, server_fingerprint: &str, hash: &str) -> AcceptedReads {
         let accepted = self.accepted.as_ref().filter(|accepted| accepted.covers(server_fingerprint, hash));
         accepted.map_or(AcceptedReads::None, |accepted| accepted.reads)
@@ -110,18 +106,15 @@ pub struct Pins {
 
 impl Pins {
     /// Returns `true` if the tools of this server were recorded before.
-    #[must_use]
     pub fn has_server(&self, server: &str) -> bool {
         self.servers.contains_key(server)
     }
 
-    #[must_use]
     pub fn pin(&self, server: &str, tool: &str) -> Option<&ToolPin> {
         self.servers.get(server)?.get(tool)
     }
 
     /// Returns the status of a definition. All definitions of a server that was never recorded count as first seen.
-    #[must_use]
     pub fn status(&self, (server, server_fingerprint): (&str, &str), tool: &str, hash: &str) -> DefinitionStatus {
         match self.servers.get(server) {
             None => DefinitionStatus::FirstSeen,

@@ -124,7 +124,6 @@ pub struct Reviewers {
 }
 
 impl Reviewers {
-    #[must_use]
     pub fn new(groups: &Groups) -> Self {
         Self { groups: ArcSwap::from_pointee(groups.clone()), ..Self::default() }
     }
@@ -148,7 +147,6 @@ impl Reviewers {
     }
 
     /// Returns the names of the groups that the principal belongs to.
-    #[must_use]
     pub fn groups_of(&self, principal: &Principal) -> Vec<String> {
         let groups = self.groups.load();
         groups.iter().filter(|(_, group)| is_member(group, principal)).map(|(name, _)| name.clone()).collect()
@@ -157,7 +155,6 @@ impl Reviewers {
     /// Returns `true` if the principal has one of these roles or belongs to one of these groups
     /// ([`Terms::reviewers_at`](crate::changes::Terms::reviewers_at)). An empty list admits every reviewer. Does not
     /// consider who proposed the change.
-    #[must_use]
     pub fn may_decide<N: AsRef<str>>(&self, reviewers: &[N], principal: &Principal) -> bool {
         if !principal.role.may_decide() {
             return false;
@@ -204,7 +201,6 @@ impl Reviewers {
     }
 
     /// Returns the names of the groups that list the principal by name, which are those for which a deputy may decide.
-    #[must_use]
     pub fn listed_groups_of(&self, principal: &Principal) -> Vec<String> {
         self.groups_of(&Principal { claims: None, ..principal.clone() })
     }

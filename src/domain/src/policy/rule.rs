@@ -60,7 +60,6 @@ pub struct AnnotationsMatch {
 
 impl AnnotationsMatch {
     /// Returns `true` if all required values match.
-    #[must_use]
     pub fn matches(&self, actual: &ToolAnnotations) -> bool {
         let matches = |required: Option<bool>, actual: bool| required.is_none_or(|required| required == actual);
         matches(self.read_only_hint, actual.read_only_hint)
@@ -72,7 +71,6 @@ impl AnnotationsMatch {
 
 impl Rule {
     /// Creates a rule that matches every call, with the default terms of a review.
-    #[must_use]
     pub fn new(label: impl Into<Arc<str>>, then: Verdict) -> Self {
         let label = label.into();
         Self {
@@ -103,7 +101,6 @@ impl Rule {
     }
 
     /// Returns `true` if the rules match the same calls, regardless of their verdicts.
-    #[must_use]
     pub fn matches_same_calls(&self, other: &Self) -> bool {
         // Without `..`, so that a new field must be compared here or left out explicitly.
         let Self {
@@ -135,14 +132,12 @@ impl Rule {
     }
 
     /// Returns `true` if the rule names methods, resources or prompts.
-    #[must_use]
     pub fn names_non_tools(&self) -> bool {
         !(self.methods.is_empty() && self.resources.is_empty() && self.prompts.is_empty())
     }
 
     /// Returns `true` if the rule covers a tool of that name. A rule that names no tools covers every tool, unless it names
     /// other subjects.
-    #[must_use]
     pub fn admits_tool(&self, name: &str) -> bool {
         if self.tools.is_empty() { !self.names_non_tools() } else { self.tools.matches(name) }
     }
@@ -165,13 +160,11 @@ impl Rule {
     }
 
     /// Returns `true` if the rule depends on the caller.
-    #[must_use]
     pub fn restricts_callers(&self) -> bool {
         !self.roles.is_empty() || !self.principals.is_empty()
     }
 
     /// Returns `true` if the rule covers this principal.
-    #[must_use]
     pub fn applies_to(&self, role: Role, name: &str) -> bool {
         (self.roles.is_empty() || self.roles.contains(&role)) && self.principals.admits(name)
     }

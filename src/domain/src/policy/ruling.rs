@@ -112,7 +112,6 @@ impl Ruling {
     }
 
     /// Returns `true` if the decision on a call of this principal may be slow, because a loop could read its arguments.
-    #[must_use]
     pub fn may_take_long(&self, principal: &Principal, arguments: &RawValue) -> bool {
         const MAX_FAST_BYTES: usize = 16 << 10;
         if self.standing_rules.as_ref().is_some_and(|rules| rules.may_take_long(arguments))
@@ -131,14 +130,12 @@ impl Ruling {
     }
 
     /// Returns `true` if the tool is listed for this principal. A tool is hidden if every call would be denied.
-    #[must_use]
     pub fn is_listed_to(&self, principal: &Principal) -> bool {
         let is_denied = || self.standing_rules.as_ref().is_some_and(|rules| rules.denies_all(principal));
         self.simulates || (!is_denied() && self.config_ruling.is_listed_to(principal))
     }
 
     /// Returns `true` if a call of this principal could be reviewed or denied.
-    #[must_use]
     pub fn may_block(&self, principal: &Principal) -> bool {
         !self.simulates && (self.standing_rules.is_some() || self.config_ruling.may_block(principal))
     }
@@ -151,13 +148,11 @@ impl Ruling {
     }
 
     /// Returns `true` if the policy, once enforced, allows every call of every principal.
-    #[must_use]
     pub fn always_allows(&self) -> bool {
         self.fixed.as_ref().is_some_and(|decision| decision.intended_verdict() == Verdict::Allow)
     }
 
     /// Returns `true` if a call may become a change.
-    #[must_use]
     pub fn may_review(&self) -> bool {
         let ruling = &self.config_ruling;
         !self.simulates && (!ruling.is_fixed() || ruling.otherwise.verdict == Verdict::Review)
@@ -182,7 +177,6 @@ impl Ruling {
     }
 
     /// Returns the standing rule that lets the tool run without review, if it applies to every caller but its creator.
-    #[must_use]
     pub fn tool_allow_rule(&self) -> Option<&Arc<StandingRule>> {
         let Decision { rule, mark, terms, .. } = &self.config_ruling.otherwise;
         let applies =

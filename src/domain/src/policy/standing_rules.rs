@@ -49,7 +49,6 @@ pub enum StandingVerdict {
 pub struct UseCounter(Arc<AtomicU64>);
 
 impl UseCounter {
-    #[must_use]
     pub fn new(uses: u64) -> Self {
         Self(Arc::new(AtomicU64::new(uses)))
     }
@@ -58,7 +57,6 @@ impl UseCounter {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -162,7 +160,6 @@ pub struct AccountRef {
 }
 
 impl AccountRef {
-    #[must_use]
     pub fn person(&self) -> Person<'_> {
         Person {
             name: &self.name,
@@ -183,7 +180,6 @@ impl Eq for StandingRule {}
 
 impl StandingRule {
     /// Returns the rule as events contain it: without its arguments, and without the values with which it compares arguments.
-    #[must_use]
     pub fn without_arguments(&self) -> Self {
         let without_value = |pattern: &ArgumentPattern| ArgumentPattern {
             argument: pattern.argument.clone(),
@@ -194,7 +190,6 @@ impl StandingRule {
     }
 
     /// Returns the principal who created the rule.
-    #[must_use]
     pub fn creator(&self) -> Principal {
         let other_names = &self.created_by_other_names;
         let claims = |token: &TokenRights| Claims { other_names: other_names.clone(), ..token.claims() };
@@ -209,7 +204,6 @@ impl StandingRule {
     }
 
     /// Returns `true` if the rule lets a whole tool run without review.
-    #[must_use]
     pub fn allows_whole_tool(&self) -> bool {
         self.from_change.is_none()
             && self.verdict == StandingVerdict::Allow
@@ -218,13 +212,11 @@ impl StandingRule {
     }
 
     /// Returns `true` if the rule does not depend on the arguments.
-    #[must_use]
     pub fn covers_any_arguments(&self) -> bool {
         self.arguments_hash.is_none() && self.matching.is_empty()
     }
 
     /// Returns `true` if the rule covers calls of this principal.
-    #[must_use]
     pub fn applies_to(&self, principal: &Principal) -> bool {
         let Some(name) = &self.principal else { return true };
         if self.verdict == StandingVerdict::Allow {
@@ -235,19 +227,16 @@ impl StandingRule {
     }
 
     /// Returns `true` if the rule is neither revoked nor expired.
-    #[must_use]
     pub fn is_live(&self, now: Timestamp) -> bool {
         !self.has_ended() && !self.is_expired(now)
     }
 
     /// Returns `true` if the end of the rule is recorded.
-    #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.revoked_at.is_some() || self.expired_at.is_some()
     }
 
     /// Returns `true` if the rule's time is over, whether that is recorded or not.
-    #[must_use]
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|at| at <= now) || self.deadline.is_some_and(|at| at <= Instant::now())
     }
@@ -273,7 +262,6 @@ pub trait StandingRuleSource: Send + Sync + 'static {
 }
 
 /// Returns `true` if this reviewer alone may approve a call under these terms.
-#[must_use]
 pub fn can_approve_alone(reviewers: &Reviewers, terms: &Terms, reviewer: &Principal) -> bool {
     terms.single_approval_suffices() && reviewers.may_decide(&terms.reviewers, reviewer)
 }

@@ -72,7 +72,6 @@ pub struct OwnedRequester {
 }
 
 impl OwnedRequester {
-    #[must_use]
     pub fn as_requester(&self) -> Requester<'_> {
         let Self { principal, transport, revision, client } = self;
         Requester { principal, transport, revision, client: client.as_deref() }
@@ -108,7 +107,6 @@ pub struct Refusal {
 
 impl Policy {
     /// Returns `true` if a resource or prompt could be refused to anyone. Otherwise none needs to be checked.
-    #[must_use]
     pub fn can_refuse_access(&self) -> bool {
         let can_deny = |rule: &Rule| {
             rule.then == Verdict::Deny && (!rule.resources.is_empty() || !rule.prompts.is_empty() || is_general(rule))
@@ -117,7 +115,6 @@ impl Policy {
     }
 
     /// Returns `true` if the policy is not enforced, so that all requests are allowed.
-    #[must_use]
     pub fn simulates(&self) -> bool {
         self.mode == PolicyMode::Simulate
     }
@@ -162,7 +159,6 @@ impl Policy {
 
     /// Returns `true` if an extension method may be sent to that server. `has_blockable_tool` tells whether the
     /// policy could block a call of some tool there.
-    #[must_use]
     pub fn allows_method(
         &self,
         server: &str,
@@ -194,7 +190,6 @@ impl Policy {
 
 impl<'a> Requester<'a> {
     /// Creates the requester of a change, which `principal` proposed ([`Proposer::to_principal`]).
-    #[must_use]
     pub fn for_proposer(proposer: &'a Proposer, principal: &'a Principal) -> Self {
         let Proposer { transport, revision, client_name, .. } = proposer;
         Self { principal, transport, revision: revision.as_deref().unwrap_or_default(), client: client_name.as_deref() }

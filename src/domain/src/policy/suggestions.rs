@@ -80,7 +80,6 @@ impl<'a> PastCall<'a> {
 ///
 /// A rule is suggested after [`APPROVALS_NEEDED`] approvals of the same agent's calls, unless somebody rejected or edited a
 /// matching call of any agent.
-#[must_use]
 pub fn suggest_rules(change: &Change, history: &[Arc<Change>]) -> Vec<SuggestedRule> {
     let Some(arguments) = read_arguments(&change.arguments) else { return Vec::new() };
     if change.operation == Operation::Delete {

@@ -11,7 +11,6 @@ use crate::{
 /// Combines the stricter of each term, if it is unclear which of two rules applies. Two lists of reviewers cannot be
 /// combined: the first list is used unless it is empty. The same holds for two lists of `acr` that have nothing in common. How
 /// the caller waits comes from the first terms too.
-#[must_use]
 pub fn stricter_terms(first: &Terms, second: &Terms) -> Terms {
     let reviewers = if first.reviewers.is_empty() { &second.reviewers } else { &first.reviewers };
     let rejects = first.on_expiry == OnExpiry::Reject || second.on_expiry == OnExpiry::Reject;
@@ -61,7 +60,6 @@ fn stricter_sign_in(first: Option<&SignInTerms>, second: Option<&SignInTerms>) -
 }
 
 /// Returns how `new` is looser than `old`, as pairs of texts for people: `quorum 2` and `quorum 1`.
-#[must_use]
 pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     // A new term must be compared below, or listed in the last line, whose terms do not loosen.
     #[rustfmt::skip]

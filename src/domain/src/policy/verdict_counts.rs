@@ -27,13 +27,11 @@ impl VerdictCounts {
     }
 
     /// Returns the numbers of calls that were allowed, reviewed and denied.
-    #[must_use]
     pub fn get(&self) -> [u64; 3] {
         self.0.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Returns the counts, and sets them to zero.
-    #[must_use]
     pub fn take(&self) -> [u64; 3] {
         self.0.each_ref().map(|count| count.swap(0, Ordering::Relaxed))
     }

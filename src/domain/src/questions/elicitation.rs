@@ -61,7 +61,6 @@ const MAX_NAMED_FIELDS: usize = 8;
 
 /// Returns the `params` of a question for a client of that revision, including the name of the server. See
 /// [`adapt_params`] for `elicitation_id`.
-#[must_use]
 pub fn params_for_client(
     server: &str,
     method: &str,
@@ -73,7 +72,6 @@ pub fn params_for_client(
 }
 
 /// Adds the name of the server to the `params` of a question. Requests that are not shown to a person are unchanged.
-#[must_use]
 pub fn attribute_params<'a>(server: &str, method: &str, params: Option<&'a str>) -> Option<Cow<'a, str>> {
     let params = params?;
     if method != ELICITATION {
@@ -118,7 +116,6 @@ pub fn attribute_params<'a>(server: &str, method: &str, params: Option<&'a str>)
 
 /// Adds the name of the server to all questions of an `inputRequests` object. Returns `None` if none is shown to a
 /// person.
-#[must_use]
 pub fn attribute_requests(server: &str, requests: &str) -> Option<String> {
     edit_members(requests, |_, request| {
         let method = member(request, "method").and_then(string).unwrap_or_default();

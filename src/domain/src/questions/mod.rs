@@ -20,7 +20,6 @@ const METHOD_NOT_FOUND: i64 = -32601;
 const INVALID_PARAMS: i64 = -32602;
 
 /// Returns `true` if the request asks a person to open a URL.
-#[must_use]
 pub fn is_url_elicitation(method: &str, params: Option<&str>) -> bool {
     method == ELICITATION && params.and_then(|p| member(p, "mode")).and_then(string).is_some_and(|mode| mode == "url")
 }
@@ -65,7 +64,6 @@ pub fn check_capabilities(
 
 /// Returns the capability that the client lacks for a request, in the form of `requiredCapabilities`. Returns `None` if
 /// it lacks none, or if no client can receive the request.
-#[must_use]
 pub fn missing_capability(declared: &ClientCapabilities, method: &str, params: Option<&str>) -> Option<Value> {
     let has = |key: &str| params.is_some_and(|params| member(params, key).is_some());
     match method {
@@ -85,7 +83,6 @@ pub fn missing_capability(declared: &ClientCapabilities, method: &str, params: O
 /// Adapts the `params` of a request to the client's revision. `elicitation_id` is the id for a URL request without one, if
 /// the client requires it. The server's progress token is dropped, because the client's progress does not reach the server
 /// and two servers may use the same token.
-#[must_use]
 pub fn adapt_params(
     method: &str,
     params: Option<&str>,

@@ -25,13 +25,11 @@ pub struct Dispatcher {
 impl Dispatcher {
     /// Returns the operation that a call names, or `None` if it names none. Ambiguous arguments name none, because the
     /// server could read another name.
-    #[must_use]
     pub fn operation_of(&self, arguments: &RawValue) -> Option<String> {
         self.operation_in(&values::arguments(arguments).ok()?)
     }
 
     /// Returns the operation that parsed arguments name.
-    #[must_use]
     pub fn operation_in(&self, arguments: &Value) -> Option<String> {
         match self.argument.evaluate(&[("arguments", arguments)], MAX_STEPS).ok()? {
             Value::String(name) if !name.is_empty() && name.chars().count() <= MAX_OPERATION_CHARS => {

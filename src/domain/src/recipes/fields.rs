@@ -26,7 +26,6 @@ enum PathStep {
 
 impl FieldPath {
     /// Parses a path: keys with dots between them, `["key.with.dots"]`, `*` for any key, `**` for any depth.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut steps = Vec::new();
         let mut rest = text;
@@ -60,13 +59,11 @@ impl FieldPath {
 }
 
 impl FieldFilter {
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keep.is_empty() && self.ignore.is_empty()
     }
 
     /// Returns the value with the fields that are shown.
-    #[must_use]
     pub fn apply(&self, mut value: Value) -> Value {
         if !self.keep.is_empty() {
             retain(&mut value, &self.keep.iter().map(|path| path.0.as_slice()).collect::<Vec<_>>());

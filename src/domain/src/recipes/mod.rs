@@ -107,7 +107,6 @@ pub enum StateAfter {
 
 impl StateAfter {
     /// Returns `true` if the state depends on the variable.
-    #[must_use]
     pub fn uses(&self, variable: &str) -> bool {
         match self {
             Self::Expression(expression) => expression.uses(variable),
@@ -118,7 +117,6 @@ impl StateAfter {
 
 impl Recipe {
     /// Returns the recipes that can make a preview: those of the operations or variants, or else this one.
-    #[must_use]
     pub fn alternatives(&self) -> Vec<&Self> {
         let operation_recipes = self.dispatcher.iter().flat_map(|dispatcher| dispatcher.operations.values());
         let variant_recipes = self.variants.iter().map(|variant| &variant.recipe);
@@ -129,13 +127,11 @@ impl Recipe {
     }
 
     /// Returns `true` if the recipe says nothing about the state, so that reviewers see the arguments.
-    #[must_use]
     pub fn has_no_method(&self) -> bool {
         self.method_keys().is_empty()
     }
 
     /// Returns the keys of the recipe that say what it reads, compares or confirms.
-    #[must_use]
     pub fn method_keys(&self) -> Vec<&'static str> {
         let Self { dry_run, before, after, reads, verify, sql, confirm, .. } = self;
         let methods = [
@@ -151,7 +147,6 @@ impl Recipe {
     }
 
     /// Returns how the state after a call depends on the state that `before` reads.
-    #[must_use]
     pub fn state_effect(&self) -> StateEffect {
         let Self { dry_run: None, sql: None, before: Some(PreviewRead { for_each: None, display_format, .. }), .. } =
             self
@@ -172,7 +167,6 @@ impl Recipe {
     }
 
     /// Returns what the recipe was tried with, or `none`.
-    #[must_use]
     pub fn tried_text(&self) -> String {
         if self.tried.is_empty() { "none".to_owned() } else { self.tried.join(", ") }
     }
@@ -272,7 +266,6 @@ pub struct PreviewRead {
 
 impl PreviewRead {
     /// Returns `true` if one of its expressions uses the variable.
-    #[must_use]
     pub fn uses(&self, variable: &str) -> bool {
         let mut selectors = self.pick.keep.iter().chain(&self.pick.paths);
         self.arguments.iter().any(|argument| argument.value.uses(variable))
@@ -315,7 +308,6 @@ pub struct Pattern(pub Regex);
 
 impl Pattern {
     /// Compiles a pattern, or returns `None` if it is not a regular expression.
-    #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         Regex::new(text).ok().map(Self)
     }
@@ -341,18 +333,15 @@ pub struct Recipes {
 }
 
 impl Recipes {
-    #[must_use]
     pub fn get(&self, tool: &str) -> Option<&Recipe> {
         self.by_tool.get(tool)
     }
 
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_tool.is_empty()
     }
 
     /// Returns the tools for whose SQL queries, dry run or confirmation the operator vouches.
-    #[must_use]
     pub fn trusted_tools(&self) -> Vec<String> {
         let trusted = self.by_tool.iter().filter(|(_, recipe)| recipe.has_trusted_calls());
         trusted.map(|(tool, _)| tool.clone()).collect()
@@ -368,7 +357,6 @@ impl Recipes {
     /// Returns `true` if these recipes permit something that `old` does not: recipes that the operator added or changed, SQL
     /// queries or dry runs that need no accepted tool, answers to questions of the server, or operations that are no longer
     /// unknown.
-    #[must_use]
     pub fn permits_more_than(&self, old: &Self) -> bool {
         let is_unconditional = |(tool, recipe): &(&String, &Recipe)| {
             self.tools_with_own_recipe.contains(tool) || recipe.has_trusted_calls()
@@ -385,7 +373,6 @@ impl Recipes {
     /// Returns the recipes that are in force until a reviewer consents to these: the recipes of `old`, with the
     /// dispatchers of both, because a rule that denies an operation matches none of its calls without the dispatcher.
     /// Only the operations that both name count as known.
-    #[must_use]
     pub fn hold_back(&self, old: &Self) -> Self {
         let mut result = old.clone();
         let dispatchers = self.by_tool.iter().filter_map(|(tool, recipe)| Some((tool, recipe.dispatcher.as_ref()?)));

@@ -52,7 +52,6 @@ pub struct UnnamedArgument<'a> {
 impl<'r> NamedArguments<'r> {
     /// Collects the arguments that the recipe shows: in its reads, labels and state after, and in the conditions that chose it.
     /// The verification is not shown. A summary counts only if it is whole.
-    #[must_use]
     pub fn for_recipe(recipe: &'r Recipe, conditions: &[&'r Condition], is_summary_whole: bool) -> Self {
         let Recipe { operation, target, summary, label, before, after, reads, sql, confirm, .. } = recipe;
         let mut named_arguments = Self::default();
@@ -78,7 +77,6 @@ impl<'r> NamedArguments<'r> {
     }
 
     /// Returns the parts of the arguments, a JSON text, that the recipe does not name.
-    #[must_use]
     pub fn unnamed<'a>(&self, arguments: &'a str) -> Vec<UnnamedArgument<'a>> {
         let mut unnamed = Vec::new();
         for member in json::members(arguments) {

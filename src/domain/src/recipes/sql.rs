@@ -64,7 +64,6 @@ pub struct SqlQuery {
 
 impl SqlRecipe {
     /// Returns the dialect of a tool with this title, if it is known.
-    #[must_use]
     pub fn dialect_of(&self, title: &str) -> Option<Dialect> {
         match self.dialect {
             SqlDialect::Fixed(dialect) => Some(dialect),
@@ -78,7 +77,6 @@ impl SqlRecipe {
 
     /// Returns `true` if a call of a tool with this title only reads, as far as its statements tell. `arguments` is the JSON
     /// text of the call's arguments.
-    #[must_use]
     pub fn is_read(&self, title: &str, arguments: &str) -> bool {
         let statement = || {
             let arguments = values::arguments_within(arguments, MAX_READ_BYTES, MAX_READ_VALUES).ok()?;

@@ -58,7 +58,6 @@ pub enum TextTemplateError {
 
 impl TextTemplateError {
     /// Says how to correct the text.
-    #[must_use]
     pub const fn remedy(&self) -> &'static str {
         match self {
             Self::Expression(_) => "Correct it; it is written in CEL (https://cel.dev).",
@@ -105,7 +104,6 @@ impl TextTemplate {
     }
 
     /// Returns the path of the argument that the text stands for, or `None` if it is anything else.
-    #[must_use]
     pub fn argument_path(&self) -> Option<&Condition> {
         match self {
             Self::Expression(path) if path.source() != "arguments" => {
@@ -116,7 +114,6 @@ impl TextTemplate {
     }
 
     /// Returns all expressions in it.
-    #[must_use]
     pub fn expressions(&self) -> Vec<&Condition> {
         match self {
             Self::Literal(_) => Vec::new(),
@@ -134,7 +131,6 @@ impl TextTemplate {
     }
 
     /// Returns `true` if one of its expressions uses the variable.
-    #[must_use]
     pub fn uses(&self, variable: &str) -> bool {
         self.expressions().iter().any(|expression| expression.uses(variable))
     }

@@ -51,7 +51,6 @@ pub struct EventFacts {
 
 impl EventFacts {
     /// Parses the JSON of an event. An unknown event has no facts.
-    #[must_use]
     pub fn from_json(json: &[u8]) -> Self {
         #[derive(Default, Deserialize)]
         #[serde(default)]
@@ -90,14 +89,12 @@ impl EventFacts {
 }
 
 /// Returns `true` if a pattern matches at least one event type.
-#[must_use]
 pub fn matches_any_type(pattern: &str) -> bool {
     let patterns = glob_set(&[pattern.to_owned()]);
     event_types().any(|kind| patterns.is_match(kind))
 }
 
 /// Compiles all patterns into one set.
-#[must_use]
 pub fn glob_set(patterns: &[String]) -> GlobSet {
     let mut set = GlobSetBuilder::new();
     // Invalid patterns were rejected with the configuration.

@@ -21,7 +21,6 @@ impl fmt::Debug for SigningKey {
 
 impl SigningKey {
     /// Parses `whsec_` followed by the Base64 of 24 to 64 bytes.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = STANDARD.decode(text.strip_prefix(SECRET_PREFIX)?).ok()?;
         KEY_LENGTHS.contains(&bytes.len()).then_some(Self(bytes))
@@ -37,7 +36,6 @@ impl SigningKey {
 }
 
 /// Returns the value of `webhook-signature` with one signature for each key. `id` must not contain a full stop.
-#[must_use]
 pub fn signature(keys: &[SigningKey], id: &str, timestamp: i64, body: &[u8]) -> String {
     keys.iter().map(|key| key.sign(id, timestamp, body)).collect::<Vec<_>>().join(" ")
 }

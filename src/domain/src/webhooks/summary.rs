@@ -6,7 +6,6 @@ use super::template::{TemplateValues, single_line};
 use crate::changes::machine::SYSTEM;
 
 /// Returns a clause about the event, without the summary of its change.
-#[must_use]
 pub fn event_clause(values: &TemplateValues<'_>) -> String {
     let (kind, actor, server) = (values.get("type"), values.get("actor"), values.get("server"));
     let text = |pointer| values.text(pointer);
@@ -81,7 +80,6 @@ fn approval_progress(values: &TemplateValues<'_>) -> Option<String> {
 }
 
 /// Returns the headline of an event.
-#[must_use]
 pub fn headline(values: &TemplateValues<'_>) -> String {
     match values.get("change.summary") {
         summary if summary.is_empty() => event_clause(values),
@@ -90,7 +88,6 @@ pub fn headline(values: &TemplateValues<'_>) -> String {
 }
 
 /// Returns further details on one line; may be empty.
-#[must_use]
 pub fn details(values: &TemplateValues<'_>) -> String {
     let mut parts = Vec::new();
     let (kind, actor) = (values.get("type"), values.get("actor"));
@@ -149,7 +146,6 @@ fn tools_clause(values: &TemplateValues<'_>) -> String {
 }
 
 /// Joins the names of a JSON array on one line.
-#[must_use]
 pub fn join_names(value: &Value) -> String {
     let names = value.as_array().into_iter().flatten().filter_map(Value::as_str);
     single_line(&names.collect::<Vec<_>>().join(", "))

@@ -67,7 +67,6 @@ pub enum MessageTemplateError {
 }
 
 impl MessageTemplateError {
-    #[must_use]
     pub fn remedy(&self) -> String {
         match self {
             Self::Unknown(_) => format!("Names are {}.", PLACEHOLDERS.map(|(name, _)| name).join(", ")),
@@ -120,7 +119,6 @@ impl MessageTemplate {
     }
 
     /// Fills in the placeholders, each value escaped with `escape`.
-    #[must_use]
     pub fn fill(&self, values: &TemplateValues<'_>, escape: impl Fn(&str) -> String) -> String {
         let mut out = String::new();
         for part in &self.0 {
@@ -147,24 +145,20 @@ pub struct TemplateValues<'a> {
 }
 
 impl<'a> TemplateValues<'a> {
-    #[must_use]
     pub const fn new(event: &'a Value, link: &'a str) -> Self {
         Self { event, link }
     }
 
-    #[must_use]
     pub const fn link(&self) -> &'a str {
         self.link
     }
 
     /// Returns the names of a JSON array on one line. Empty if the event does not have it.
-    #[must_use]
     pub fn names(&self, pointer: &str) -> String {
         self.event.pointer(pointer).map_or_else(String::new, summary::join_names)
     }
 
     /// Returns a value, truncated and on one line but not escaped. Empty if the event does not have it.
-    #[must_use]
     pub fn get(&self, name: &str) -> String {
         let first = |pointers: &[&str]| {
             let texts = pointers.iter().map(|pointer| self.text(pointer));
@@ -187,7 +181,6 @@ impl<'a> TemplateValues<'a> {
     }
 
     /// Returns the value at a JSON pointer of the event, like [`Self::get`].
-    #[must_use]
     pub fn text(&self, pointer: &str) -> String {
         match self.event.pointer(pointer) {
             Some(Value::String(text)) => single_line(text),
@@ -198,7 +191,6 @@ impl<'a> TemplateValues<'a> {
 }
 
 /// Puts a text on one line, escapes hidden characters and truncates it.
-#[must_use]
 pub fn single_line(text: &str) -> String {
     let mut line: String = escape_hidden(text).replace(['\n', '\t'], " ");
     if let Some((end, _)) = line.char_indices().nth(MAX_VALUE_CHARS) {
@@ -209,7 +201,6 @@ pub fn single_line(text: &str) -> String {
 }
 
 /// Escapes a text for use inside a JSON string.
-#[must_use]
 pub fn escape_json(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned()

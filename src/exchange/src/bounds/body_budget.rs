@@ -34,7 +34,6 @@ pub struct BodyBudget {
 
 impl BodyBudget {
     /// Creates the budget for all connections and for each one. A reader waits for room for at most `max_wait`.
-    #[must_use]
     pub fn new(max: usize, max_per_connection: usize, max_wait: Duration) -> Arc<Self> {
         let max = max.min(Semaphore::MAX_PERMITS);
         let max_per_connection = max_per_connection.min(Semaphore::MAX_PERMITS);
@@ -42,7 +41,6 @@ impl BodyBudget {
     }
 
     /// Returns the reserved bytes that count in the total.
-    #[must_use]
     pub fn reserved_bytes(&self) -> usize {
         self.max.saturating_sub(self.free_bytes.available_permits())
     }
@@ -79,7 +77,6 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }

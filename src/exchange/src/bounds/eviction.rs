@@ -9,7 +9,6 @@ use rustix::time::{ClockId, clock_gettime};
 const IDLE_BATCH: usize = 64;
 
 /// Returns milliseconds of the system's monotonic clock.
-#[must_use]
 pub fn now() -> u64 {
     // Cheaper than an `Instant` and the time since another one. Each request needs it, some several times.
     let time = clock_gettime(ClockId::Monotonic);

@@ -84,7 +84,6 @@ enum ExhaustedLimit {
 impl MemoryBudget {
     /// Creates the memory with a limit in bytes for each principal and one for all together. A total limit below that of
     /// a principal is raised to it.
-    #[must_use]
     pub fn new(max_per_principal: usize, max_total: usize) -> Arc<Self> {
         let max_total = max_total.max(max_per_principal);
         Arc::new(Self { max_per_principal, max_total, total: AtomicUsize::new(0), principals: Mutex::default() })
@@ -126,7 +125,6 @@ impl MemoryBudget {
 
     /// Returns the bytes that are kept for a principal.
     #[cfg(any(test, feature = "testing"))]
-    #[must_use]
     pub fn used_by(&self, principal: &str) -> usize {
         let principal_memory = self.principals.lock().get(principal).and_then(Weak::upgrade);
         principal_memory.map_or(0, |memory| memory.bytes.load(Ordering::Relaxed))
@@ -134,7 +132,6 @@ impl MemoryBudget {
 
     /// Returns the bytes that are kept for all principals.
     #[cfg(any(test, feature = "testing"))]
-    #[must_use]
     pub fn used_total(&self) -> usize {
         self.total.load(Ordering::Relaxed)
     }
@@ -233,7 +230,6 @@ pub struct MemoryShare {
 }
 
 impl MemoryShare {
-    #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }

@@ -50,7 +50,6 @@ impl EvictableStream {
 }
 
 impl StreamSlots {
-    #[must_use]
     pub fn new(max_per_principal: usize) -> Arc<Self> {
         Arc::new(Self { max_per_principal, next_number: AtomicU64::new(0), principals: Mutex::default() })
     }

@@ -42,18 +42,15 @@ pub struct Exchange {
 pub type ForwardedHeaders = Vec<(Box<str>, Box<str>)>;
 
 impl Exchange {
-    #[must_use]
     pub fn revision(&self) -> Revision {
         self.facts.revision
     }
 
-    #[must_use]
     pub fn is_modern(&self) -> bool {
         self.revision().era() == Era::Modern
     }
 
     /// Returns the proposer of a change that this request proposes.
-    #[must_use]
     pub fn proposer(&self) -> Proposer {
         let client = self.facts.client.as_ref();
         let principal = &self.identity.principal;
@@ -73,7 +70,6 @@ impl Exchange {
     }
 
     /// Returns the context for a call to a provider.
-    #[must_use]
     pub fn call_context(&self, cancel: &Cancellation, progress_token: Option<&str>) -> CallContext {
         CallContext {
             cancel: cancel.token(&self.session.ended),
@@ -84,13 +80,11 @@ impl Exchange {
     }
 
     /// Returns the notes of modules about the session; `None` for a request outside a handshake-era session.
-    #[must_use]
     pub fn notes(&self) -> Option<&Arc<SessionNotes>> {
         (!self.is_modern() && self.transport != Transport::Rest).then_some(&self.session.notes)
     }
 
     /// Returns the sink for the progress of a call.
-    #[must_use]
     pub fn progress(&self, token: Option<&str>) -> Arc<dyn ProgressSink> {
         match token {
             Some(token) => Arc::new(Progress {
@@ -119,7 +113,6 @@ impl Exchange {
 }
 
 /// Returns the requester in the form that policy rules use.
-#[must_use]
 pub fn requester(exchange: &Exchange) -> Requester<'_> {
     exchange.facts.requester(&exchange.identity.principal, exchange.transport)
 }
@@ -173,7 +166,6 @@ pub struct WireResponse {
 }
 
 impl WireResponse {
-    #[must_use]
     pub fn error(id: Option<&RequestId>, error: &McpError, revision: Revision) -> Self {
         Self {
             bytes: encode::error(id, error, revision),
@@ -183,7 +175,6 @@ impl WireResponse {
         }
     }
 
-    #[must_use]
     pub fn result(bytes: Bytes) -> Self {
         Self { bytes, error: None, retry_after: None, challenge: None }
     }
@@ -196,13 +187,11 @@ pub struct RequestSlots {
 }
 
 impl RequestSlots {
-    #[must_use]
     pub const fn new(max_per_session: usize) -> Self {
         Self { running: AtomicUsize::new(0), max_per_session }
     }
 
     /// Returns the number of requests that are being answered at all endpoints.
-    #[must_use]
     pub fn running(&self) -> usize {
         self.running.load(Ordering::Relaxed)
     }

@@ -66,13 +66,11 @@ pub struct Reply {
 }
 
 impl Reply {
-    #[must_use]
     pub fn new(json: String) -> Self {
         Self { json, ..Self::default() }
     }
 
     /// Creates a result that goes to its client unchanged.
-    #[must_use]
     pub fn verbatim(json: String) -> Self {
         Self { is_verbatim: true, ..Self::new(json) }
     }
@@ -92,7 +90,6 @@ impl Reply {
 
     /// Returns the `result` for the client. A modern client gets `resultType`, the server's name in `_meta` and cache
     /// hints, too (2026-07-28/basic/index, "ResultType" and "Per-response protocol fields").
-    #[must_use]
     pub fn finish(&self, revision: Revision) -> Cow<'_, str> {
         if self.is_verbatim || !revision.rules().result_type {
             return Cow::Borrowed(&self.json);
@@ -146,7 +143,6 @@ pub struct PostStream {
 }
 
 impl PostStream {
-    #[must_use]
     pub fn new(session: Arc<SessionState>) -> Self {
         Self { session, number: OnceLock::new(), opened: AtomicWaker::new() }
     }
@@ -199,13 +195,11 @@ pub struct ResponseQueue {
 }
 
 impl ResponseQueue {
-    #[must_use]
     pub fn new(max_messages: usize, max_bytes: usize) -> Self {
         Self { max_messages, max_bytes, memory: None, messages: Mutex::default(), reader: AtomicWaker::new() }
     }
 
     /// Creates a queue like [`Self::new`], whose messages count as memory of the principal.
-    #[must_use]
     pub fn with_memory(
         max_messages: usize,
         max_bytes: usize,

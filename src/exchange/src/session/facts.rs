@@ -35,7 +35,6 @@ pub struct ClientFacts {
 
 impl ClientFacts {
     /// Returns the bytes that the facts take.
-    #[must_use]
     pub fn size(&self) -> usize {
         let name_bytes = self.client.as_ref().map_or(0, |client| {
             client.name.len() + client.version.len() + client.title.as_ref().map_or(0, String::len)
@@ -44,13 +43,11 @@ impl ClientFacts {
     }
 
     /// Returns the revision that rules and reviewers see. Plain calls use none.
-    #[must_use]
     pub fn revision_over(&self, transport: Transport) -> Option<&'static str> {
         (transport != Transport::Rest).then(|| self.revision.as_str())
     }
 
     /// Returns a principal with these facts in the form that policy rules use.
-    #[must_use]
     pub fn requester<'a>(&'a self, principal: &'a Principal, transport: Transport) -> Requester<'a> {
         Requester {
             principal,
@@ -61,7 +58,6 @@ impl ClientFacts {
     }
 
     /// Returns a principal like [`Self::requester`], for rules that are applied after the request.
-    #[must_use]
     pub fn to_requester(&self, principal: Arc<Principal>, transport: Transport) -> OwnedRequester {
         OwnedRequester {
             principal,
@@ -91,7 +87,6 @@ impl FactLimits {
     }
 
     /// Shortens the name, version and title of a client.
-    #[must_use]
     pub fn shorten_names(&self, client: Implementation) -> Implementation {
         let Implementation { name, version, title } = client;
         Implementation {
@@ -102,7 +97,6 @@ impl FactLimits {
     }
 
     /// Shortens the texts of `clientInfo`, given as JSON text, and drops its icons.
-    #[must_use]
     pub fn shorten_info(&self, text: &str) -> String {
         let mut shortened = Map::new();
         let mut unknown_bytes = 0;

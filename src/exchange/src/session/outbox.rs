@@ -128,13 +128,11 @@ pub struct Outbox {
 impl Outbox {
     /// Creates an outbox whose frames do not count as memory of a principal.
     #[cfg(any(test, feature = "testing"))]
-    #[must_use]
     pub fn new(limits: OutboxLimits) -> Self {
         Self { limits, state: Arc::default() }
     }
 
     /// Creates an outbox whose frames count as memory of a principal.
-    #[must_use]
     pub fn with_share(limits: OutboxLimits, share: MemoryShare) -> Self {
         Self { limits, state: Arc::new(Mutex::new(State { share: Some(share), ..State::default() })) }
     }
@@ -261,7 +259,6 @@ impl Outbox {
 
     /// Attaches the pump of a generation and wakes it if frames wait. Returns `false` if another connection has taken over
     /// since.
-    #[must_use]
     pub fn attach(&self, generation: u64, wake: Wake) -> bool {
         let mut state = self.state.lock();
         if state.generation != generation {

@@ -126,7 +126,6 @@ impl Cancellation {
         }
     }
 
-    #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.is_cancelled.load(Ordering::Acquire)
     }
@@ -163,7 +162,6 @@ impl From<CancellationToken> for Cancellation {
 }
 
 impl SessionState {
-    #[must_use]
     pub fn new(transport: Transport, identity: Identity, channel: Channel, parent: &CancellationToken) -> Self {
         let now = Timestamp::now();
         let end_token = parent.child_token();
@@ -468,14 +466,12 @@ impl SessionState {
     }
 
     /// Returns the part of the id that may be shown. The complete id would let others use the session.
-    #[must_use]
     pub fn short_id(&self) -> String {
         format!("{}…", short_session_id(&self.id))
     }
 }
 
 /// Returns the part of a session id that may be shown, without the node's name, which all sessions of a gateway share.
-#[must_use]
 pub fn short_session_id(id: &str) -> String {
     id.split_once('.').map_or(id, |(_, random_part)| random_part).chars().take(8).collect()
 }

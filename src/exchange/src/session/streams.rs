@@ -33,7 +33,6 @@ pub struct EventId {
 
 impl EventId {
     /// Parses `Last-Event-ID`. Returns `None` for a text that is not of this form.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (stream, event) = text.trim().split_once('-')?;
         Some(Self { stream: stream.parse().ok()?, event: event.parse().ok()? })
@@ -157,7 +156,6 @@ pub struct Streams {
 impl Streams {
     /// Creates streams whose events do not count as memory of a principal. Waiting events and kept ones have equal limits.
     #[cfg(any(test, feature = "testing"))]
-    #[must_use]
     pub fn new(max_events: usize, max_bytes: usize) -> Self {
         Self::with_limits(OutboxLimits {
             messages: max_events,
@@ -169,7 +167,6 @@ impl Streams {
 
     /// Creates streams whose events count as memory of a principal. The limits of messages apply to each stream that is read,
     /// and those of replay to all streams together.
-    #[must_use]
     pub fn with_share(limits: OutboxLimits, share: MemoryShare) -> Self {
         let streams = Self::with_limits(limits);
         streams.state.lock().share = Some(share);

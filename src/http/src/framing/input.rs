@@ -54,7 +54,6 @@ impl InputState {
     }
 
     /// Returns the close code and reason if the input broke a limit.
-    #[must_use]
     pub fn close(&self) -> Option<Close> {
         self.0.borrow().close
     }
@@ -80,7 +79,6 @@ pub struct LimitedInput<S> {
 
 impl<S> LimitedInput<S> {
     /// Limits frames to `max` bytes of payload. Calls `heartbeat` for every `HEARTBEAT_BYTES` that arrive.
-    #[must_use]
     pub fn new(
         input: S,
         max: usize,

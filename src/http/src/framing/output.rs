@@ -19,7 +19,6 @@ pub struct SlicedBody {
 }
 
 impl SlicedBody {
-    #[must_use]
     pub fn new(body: BoxBody, heartbeat: Heartbeat) -> Self {
         Self { body, rest: Bytes::new(), heartbeat }
     }

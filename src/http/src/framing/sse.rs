@@ -12,7 +12,6 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use countersign_exchange::streams::EventId;
 
 /// Starts a response that no proxy may delay, compress or store.
-#[must_use]
 pub fn event_stream_response() -> HttpResponseBuilder {
     let mut response = HttpResponse::Ok();
     response
@@ -26,7 +25,6 @@ pub fn event_stream_response() -> HttpResponseBuilder {
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 
 /// Returns an interval whose first tick comes after one `period`. A late tick delays the next ones.
-#[must_use]
 pub fn interval_from_now(period: Duration) -> Interval {
     let period = period.max(Duration::from_millis(10));
     let mut ticks = interval_at(Instant::now() + period, period);
@@ -54,7 +52,6 @@ pub fn stream_response<S: 'static>(state: S, next: impl AsyncFnMut(&mut S) -> Op
 }
 
 /// Returns a complete event stream: the messages of `before`, then the answer `last`.
-#[must_use]
 pub fn complete_response(before: Vec<Bytes>, last: Bytes) -> HttpResponse {
     let mut body = Vec::new();
     for message in before.iter().chain([&last]) {

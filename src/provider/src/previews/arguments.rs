@@ -15,7 +15,6 @@ use countersign_domain::changes::{
 use countersign_protocol::{arguments::canonical_text_hash, json};
 
 /// Returns a preview that shows the arguments of the call, and nothing of its effect.
-#[must_use]
 pub fn preview_arguments(provider: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> Preview {
     let mut diff = DiffBuilder::new();
     for json::Member { key, value, .. } in json::members(arguments.get()) {

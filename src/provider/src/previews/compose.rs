@@ -50,7 +50,6 @@ pub struct StateBefore {
 impl StateBefore {
     /// Creates the state that a recipe without alternatives has read.
     #[cfg(any(test, feature = "testing"))]
-    #[must_use]
     pub fn with_values(values: Vec<Option<Value>>) -> Self {
         Self { values, ..Self::default() }
     }

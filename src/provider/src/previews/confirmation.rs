@@ -40,7 +40,6 @@ pub struct ConfirmingInquirer {
 impl ConfirmingInquirer {
     /// Returns the inquirer for a call whose reviewer saw how its question is answered, or `None` if its recipe answers
     /// none.
-    #[must_use]
     pub fn for_call(recipe: &Recipe, arguments: &RawValue, next: Option<Arc<dyn Inquirer>>) -> Option<Self> {
         let parsed = expressions::parse_arguments(arguments.get()).ok()?;
         let confirmation = select_alternative(recipe, &parsed).ok()?.recipe.confirm.as_ref()?;

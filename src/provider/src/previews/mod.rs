@@ -72,7 +72,6 @@ pub async fn recheck(
 
 /// Returns `true` if a step of a plan shows only its arguments: those refer to results of earlier steps, or the tool is one of
 /// a module and only reads, so that there is no effect to preview.
-#[must_use]
 pub fn shows_arguments_only(provider: &Arc<dyn Provider>, tool: &str, arguments: &RawValue) -> bool {
     let only_reads = |def: &ToolDef| {
         def.annotations.read_only_hint || def.read_only_when.is_some_and(|only_reads| only_reads(arguments))

@@ -7,7 +7,6 @@ use std::borrow::Cow;
 use countersign_domain::changes::LineOp;
 
 /// Returns the lines of the diff, with the number of lines skipped between hunks. Text outside of hunks becomes notes.
-#[must_use]
 pub fn parse_lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
     let mut out: Vec<(LineOp, Cow<'_, str>)> = Vec::new();
     // The lines of the current hunk that are still to come, in the old and in the new version.

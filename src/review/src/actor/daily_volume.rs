@@ -16,7 +16,6 @@ const SECONDS_PER_HOUR: i64 = 3600;
 const WINDOW_HOURS: i64 = 24;
 
 /// Returns the time from which the store's proposals are counted at the start.
-#[must_use]
 pub(crate) fn window_start(now: Timestamp) -> Timestamp {
     now.checked_sub(SignedDuration::from_hours(WINDOW_HOURS)).unwrap_or(Timestamp::MIN)
 }

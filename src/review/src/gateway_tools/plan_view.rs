@@ -56,7 +56,6 @@ pub(super) struct PlanView<'a> {
 }
 
 /// Returns the answer to `propose_plan`, with the steps of the plan in order.
-#[must_use]
 pub fn plan_result(steps: &[Arc<Change>]) -> ToolResult {
     let plan_id = steps.first().and_then(|step| step.plan.as_ref()).map_or("", |plan| &plan.id);
     let mut text = format!("Plan proposed. ID: {plan_id}\n");

@@ -147,7 +147,6 @@ fn tool_def<A: JsonSchema, R: JsonSchema>(
 }
 
 /// Returns the definitions of the tools. `max_wait` is the longest wait that they accept.
-#[must_use]
 pub fn tool_definitions(max_wait: Duration) -> Vec<ToolDef> {
     let (max, default) = wait_bounds(max_wait);
     let mut wait = tool_def::<WaitArgs, ChangeView<'_>>(

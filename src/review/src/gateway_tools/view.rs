@@ -170,7 +170,6 @@ pub(super) struct ListView<'a> {
 
 /// Returns the JSON Schema of the answer to a reviewed write ([`change_result`]). It has no `timedOut`, which only the
 /// answer to a wait contains. Its root is an object.
-#[must_use]
 pub fn change_output_schema() -> Value {
     let mut schema = output_schema::<ChangeView<'_>>();
     schema["title"] = "Change".into();
@@ -182,7 +181,6 @@ pub fn change_output_schema() -> Value {
 }
 
 /// Returns the answer to a reviewed or repeated write, for a change in any state.
-#[must_use]
 pub fn change_result(change: &Change) -> ToolResult {
     let text = change_text(change);
     tool_result(&text, &ChangeView::new(change)).unwrap_or_else(|_| ToolResult::text(&text, None))
@@ -190,7 +188,6 @@ pub fn change_result(change: &Change) -> ToolResult {
 
 /// Like [`change_result`], with a hint for the agent's user after the next step. Some clients show a model only the text,
 /// and others only the structured content, so both contain the hint.
-#[must_use]
 pub fn change_result_with_hint(change: &Change, hint: &str) -> ToolResult {
     let text = format!("{}\n{hint}", change_text(change));
     let mut view = ChangeView::new(change);
@@ -199,7 +196,6 @@ pub fn change_result_with_hint(change: &Change, hint: &str) -> ToolResult {
 }
 
 /// Describes how reviewers changed the arguments and what they are now; `None` if nobody changed them.
-#[must_use]
 pub fn edits_note(change: &Change) -> Option<String> {
     if change.edits.is_empty() {
         return None;
@@ -235,7 +231,6 @@ fn is_asking(change: &Change) -> bool {
 }
 
 /// Describes the state of the change in one clause, for a client that waits.
-#[must_use]
 pub fn progress_message(change: &Change) -> String {
     let clause = match change.state {
         ChangeState::Pending => "waits for a person's decision",
@@ -255,7 +250,6 @@ pub fn progress_message(change: &Change) -> String {
 
 /// Describes the state, the reason, and after a failure what to do next. This is the status message of a task, and the
 /// only text that some clients show of a failed one.
-#[must_use]
 pub fn task_status_message(change: &Change) -> String {
     let view = change.for_proposer();
     let summary = one_line(&view.summary, 400);
@@ -303,7 +297,6 @@ pub(super) fn wait_result(change: &Change, timed_out: bool) -> ToolResult {
 
 /// Describes the change for a model: what it does, its state, the reviewers' comments, and what to do next. This is the
 /// text of [`change_result`].
-#[must_use]
 pub fn change_text(change: &Change) -> String {
     let state = match change.state {
         ChangeState::Pending => "pending approval",

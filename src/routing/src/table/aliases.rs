@@ -32,7 +32,6 @@ pub struct CategoryAlias {
 
 impl CategoryAlias {
     /// Parses `to`, which is `provider` or `provider/tool`.
-    #[must_use]
     pub fn new(pattern: &str, to: &str) -> Self {
         let (provider, tool) = to.split_once('/').unwrap_or((to, "*"));
         let (prefix, suffix) = match pattern.split_once('*') {
@@ -43,7 +42,6 @@ impl CategoryAlias {
     }
 
     /// Returns the tool's own name at the provider, if the name matches.
-    #[must_use]
     pub fn own_name(&self, name: &str) -> Option<String> {
         let rest = name.strip_prefix(self.prefix.as_str())?;
         let middle = match &self.suffix {
@@ -97,7 +95,6 @@ impl Aliases {
     }
 
     /// Returns the provider's rank in the configured priority.
-    #[must_use]
     pub fn rank(&self, provider: &str) -> Option<usize> {
         self.priority.iter().position(|name| name == provider)
     }

@@ -53,7 +53,6 @@ pub type ResourceRoute = ListedRoute<ResourceDef>;
 pub type TemplateRoute = ListedRoute<ResourceTemplateDef>;
 
 impl<D> ListedRoute<D> {
-    #[must_use]
     pub fn new(provider: RouteTarget, def: D) -> Self {
         Self { provider, def, rendered: RenderedEntry::default() }
     }
@@ -61,7 +60,6 @@ impl<D> ListedRoute<D> {
 
 impl PromptRoute {
     /// Returns the prompt's entry in `prompts/list`.
-    #[must_use]
     pub fn list_entry(&self, revision: Revision) -> &str {
         self.rendered.get_or_write(revision, self.def.raw.as_ref(), filter_prompt, || prompt_entry(&self.def, revision))
     }
@@ -69,7 +67,6 @@ impl PromptRoute {
 
 impl ResourceRoute {
     /// Returns the resource's entry in `resources/list`.
-    #[must_use]
     pub fn list_entry(&self, revision: Revision) -> &str {
         self.rendered.get_or_write(revision, self.def.raw.as_ref(), filter_resource, || {
             resource_entry(to_value(&self.def), revision)
@@ -79,7 +76,6 @@ impl ResourceRoute {
 
 impl TemplateRoute {
     /// Returns the template's entry in `resources/templates/list`.
-    #[must_use]
     pub fn list_entry(&self, revision: Revision) -> &str {
         self.rendered.get_or_write(revision, self.def.raw.as_ref(), filter_resource, || {
             resource_entry(to_value(&self.def), revision)

@@ -73,7 +73,6 @@ impl RouteTarget {
         }
     }
 
-    #[must_use]
     pub fn as_provider(&self) -> &dyn Provider {
         match self {
             Self::Module(module) => &**module,
@@ -81,18 +80,15 @@ impl RouteTarget {
         }
     }
 
-    #[must_use]
     pub fn name(&self) -> &str {
         self.as_provider().name()
     }
 
-    #[must_use]
     pub fn is_module(&self) -> bool {
         self.as_provider().is_module()
     }
 
     /// Returns the target as a provider, for previews and the Executor.
-    #[must_use]
     pub fn provider(&self) -> Arc<dyn Provider> {
         match self {
             Self::Module(module) => Arc::clone(module) as _,
@@ -101,13 +97,11 @@ impl RouteTarget {
     }
 
     /// Returns `true` if both are the same instance, not only providers of the same name.
-    #[must_use]
     pub fn is_same_provider(&self, other: &Self) -> bool {
         self.identity() == other.identity()
     }
 
     /// Returns a number that distinguishes this instance from others of the same name.
-    #[must_use]
     pub fn identity(&self) -> usize {
         match self {
             Self::Module(module) => Arc::as_ptr(module).cast::<()>() as usize,
@@ -151,7 +145,6 @@ pub struct ToolRoute {
 
 impl ToolRoute {
     /// Returns the tool's entry in `tools/list`.
-    #[must_use]
     pub fn list_entry(&self, revision: Revision) -> &str {
         let pending_schema = self.pending_schema.as_deref();
         self.rendered.get_or_write(
@@ -164,7 +157,6 @@ impl ToolRoute {
 
     /// Returns `true` if the tool is listed for that principal. Tools that the principal may never call are hidden, and tools
     /// that the principal's own account at the server does not have.
-    #[must_use]
     pub fn is_visible_to(&self, principal: &Principal) -> bool {
         self.is_in(&mut PersonalLists::new(principal))
     }
@@ -177,26 +169,22 @@ impl ToolRoute {
 
     /// Returns `true` for the tool with which the gateway asks a person to connect the server (see
     /// [`Upstream::needs_consent`]).
-    #[must_use]
     pub fn is_connect_tool(&self) -> bool {
         self.def.self_service && !self.provider.is_module()
     }
 
     /// Returns `true` if the tool's annotations are trusted and say that it only reads, or a reviewer accepted it as a read.
-    #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.is_read_only
     }
 
     /// Returns `true` if a reviewer accepted that SQL statements which only read run without review.
-    #[must_use]
     pub fn passes_sql_reads(&self) -> bool {
         self.sql.is_some()
     }
 
     /// Returns `true` if a failed call may report its error in `structuredContent` too, because the output schema
     /// allows it.
-    #[must_use]
     pub fn allows_structured_error(&self) -> bool {
         *self.allows_structured_error.get_or_init(|| {
             let error = json!({ "error": true, "code": "INTERNAL_ERROR", "message": "", "details": {} });
@@ -281,7 +269,6 @@ impl RouteTable {
 
     /// Resolves a tool's name. An exact name comes first, then `<provider>.<name>`, configured prefixes, categories,
     /// patterns and the fallback. Each alias may use the server's own name of the tool.
-    #[must_use]
     pub fn find_tool(&self, name: &str) -> Option<Arc<ToolRoute>> {
         if let Some(route) = self.tools.by_name.get(name) {
             return Some(self.first_available(route));
@@ -292,7 +279,6 @@ impl RouteTable {
 
     /// Returns the tool that replaces one whose server is unavailable: the tool of the same own name at the configured
     /// fallback provider.
-    #[must_use]
     pub fn fallback_of(&self, route: &ToolRoute) -> Option<Arc<ToolRoute>> {
         let upstream = route.provider.upstream()?;
         let fallback = self.provider(upstream.config.fallback.as_deref()?)?;
@@ -302,7 +288,6 @@ impl RouteTable {
 
     /// Returns `true` if the policy allows the method for the requester (see [`Policy::allows_method`]). Tools that the
     /// configuration of the server hides count as denied.
-    #[must_use]
     pub fn allows_method(&self, upstream: &Upstream, method: &str, requester: &Requester<'_>) -> bool {
         let server = upstream.config.name.as_str();
         let hides_tools = !upstream.config.tools_allow.is_empty() || !upstream.config.tools_deny.is_empty();
@@ -316,7 +301,6 @@ impl RouteTable {
     }
 
     /// Returns the policy if it could refuse a resource or prompt to some principal.
-    #[must_use]
     pub fn refusing_policy(&self) -> Option<&Policy> {
         self.policy.as_ref().filter(|policy| policy.can_refuse_access())
     }
@@ -328,7 +312,6 @@ impl RouteTable {
     }
 
     /// Returns the tool of that name at that provider, even if another provider serves the name.
-    #[must_use]
     pub fn tool_of_provider(&self, name: &str, provider: &str) -> Option<Arc<ToolRoute>> {
         let first = self.tools.by_name.get(name)?;
         let alternatives = self.tools.alternatives.get(name).into_iter().flatten();
@@ -345,14 +328,12 @@ impl RouteTable {
     }
 
     /// Returns the tool whose name is most similar to an unknown one, among those visible to the principal.
-    #[must_use]
     pub fn nearest_tool(&self, name: &str, principal: &Principal) -> Option<String> {
         let tools = self.tools_for(principal).take(MAX_COMPARED_TOOLS);
         let names: Vec<&str> = tools.map(|route| route.name.as_str()).collect();
         suggest::nearest_tool(name, &names).map(str::to_owned)
     }
 
-    #[must_use]
     pub fn tools(&self) -> &[Arc<ToolRoute>] {
         &self.tools.order
     }
@@ -363,12 +344,10 @@ impl RouteTable {
         self.tools().iter().filter(move |route| route.is_in(&mut lists))
     }
 
-    #[must_use]
     pub fn prompt(&self, name: &str) -> Option<Arc<PromptRoute>> {
         self.prompts.by_name.get(name).cloned()
     }
 
-    #[must_use]
     pub fn prompts(&self) -> &[Arc<PromptRoute>] {
         &self.prompts.order
     }
@@ -380,12 +359,10 @@ impl RouteTable {
     }
 
     /// Returns the resources that upstreams list. Modules are asked for theirs on each request.
-    #[must_use]
     pub fn resources(&self) -> &[Arc<ResourceRoute>] {
         &self.resources.resources.order
     }
 
-    #[must_use]
     pub fn templates(&self) -> &[Arc<TemplateRoute>] {
         &self.resources.templates.order
     }
@@ -396,12 +373,10 @@ impl RouteTable {
         self.templates().iter().filter(move |route| lists.has_template(&route.provider, &route.def.uri_template))
     }
 
-    #[must_use]
     pub fn providers(&self) -> &[RouteTarget] {
         &self.providers
     }
 
-    #[must_use]
     pub fn provider(&self, name: &str) -> Option<&RouteTarget> {
         self.providers.iter().find(|provider| provider.name() == name)
     }
@@ -418,19 +393,16 @@ impl RouteTable {
     }
 
     /// Returns the provider that serves a URI or a URI template.
-    #[must_use]
     pub fn provider_for_uri(&self, uri: &str) -> Option<RouteTarget> {
         self.resources.find(uri).cloned()
     }
 
     /// Returns the instructions of the servers that this principal sees.
-    #[must_use]
     pub fn instructions_for(&self, principal: &Principal) -> Arc<str> {
         self.server_instructions.for_principal(principal)
     }
 
     /// Returns warnings about a provider's definitions, such as omitted ones and names that clients reject.
-    #[must_use]
     pub fn warnings(&self, provider: &str) -> Vec<String> {
         self.warnings.for_provider(provider)
     }
@@ -441,31 +413,26 @@ impl RouteTable {
     }
 
     /// Returns `true` if lists depend on the person who reads them ([`PersonalLists`]).
-    #[must_use]
     pub fn has_personal_lists(&self) -> bool {
         self.upstreams().any(|upstream| upstream.has_personal_accounts())
     }
 
     /// Returns `true` if a stateless server does not declare one of these lists public
     /// (2026-07-28/server/utilities/caching).
-    #[must_use]
     pub fn has_private_lists(&self, lists: ListKinds) -> bool {
         self.upstreams().any(|upstream| upstream.catalog().private_lists.intersects(lists))
     }
 
-    #[must_use]
     pub fn has_upstreams(&self) -> bool {
         self.upstreams().next().is_some()
     }
 
     /// Returns `true` if every upstream had been reached when the table was built.
-    #[must_use]
     pub fn was_complete_when_built(&self) -> bool {
         self.unreached.servers.is_empty()
     }
 
     /// Returns `true` if every upstream has been reached or waits for a person who connects it, so that the lists are complete.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.upstreams().all(|upstream| upstream.negotiated().is_some() || upstream.needs_consent())
     }

@@ -23,7 +23,6 @@ impl Warnings {
     }
 
     /// Returns the warnings of one provider. The last one may give the number of omitted warnings.
-    #[must_use]
     pub fn for_provider(&self, provider: &str) -> Vec<String> {
         let Some((texts, more)) = self.0.get(provider) else { return Vec::new() };
         let rest = (*more > 0).then(|| format!("and {more} more"));
@@ -86,7 +85,6 @@ impl<T> Default for ResolvedNames<T> {
 
 impl<T> NameClaims<T> {
     /// Creates an empty collection. `item` describes an item in errors, such as `a tool`.
-    #[must_use]
     pub fn new(item: &'static str) -> Self {
         Self { item, claims: Vec::new(), first_claims: HashMap::new(), contested: HashMap::new() }
     }

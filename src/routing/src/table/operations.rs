@@ -66,7 +66,6 @@ impl ToolRoute {
     }
 
     /// Returns the name by which rules refer to a call: that of the tool, or `tool/operation`.
-    #[must_use]
     pub fn qualified_name(&self, arguments: &RawValue) -> Cow<'_, str> {
         match self.operations.as_ref().map(|operations| operations.find(arguments)) {
             None => Cow::Borrowed(&self.name),
@@ -76,19 +75,16 @@ impl ToolRoute {
     }
 
     /// Returns the route of the operation that a call names, or `None` if the tool has no operations or does not know it.
-    #[must_use]
     pub fn operation_of(&self, arguments: &RawValue) -> Option<&Arc<Self>> {
         self.operations.as_ref()?.find(arguments).ok()
     }
 
     /// Returns `true` if an argument of the tool names an operation.
-    #[must_use]
     pub fn has_operations(&self) -> bool {
         self.operations.is_some()
     }
 
     /// Returns `true` if a call may become a change.
-    #[must_use]
     pub fn may_review(&self) -> bool {
         self.ruling.may_review() || self.operations.as_ref().is_some_and(OperationRoutes::may_review)
     }

@@ -14,7 +14,6 @@ pub struct PersonalLists<'a> {
 }
 
 impl<'a> PersonalLists<'a> {
-    #[must_use]
     pub fn new(principal: &'a Principal) -> Self {
         Self { principal, by_provider: HashMap::new() }
     }

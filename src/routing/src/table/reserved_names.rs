@@ -24,7 +24,6 @@ pub struct ReservedNames<'a> {
 }
 
 impl<'a> ReservedNames<'a> {
-    #[must_use]
     pub fn new(providers: &'a [RouteTarget], aliases: &'a Aliases, unreached: &'a UnreachedUpstreams) -> Self {
         let mut prefixes: Vec<(String, &str)> = Vec::new();
         for name in BUILT_IN_PROVIDERS {
@@ -47,7 +46,6 @@ impl<'a> ReservedNames<'a> {
     }
 
     /// Returns a warning if the provider may not offer the name. `is_tool` distinguishes tools from prompts.
-    #[must_use]
     pub fn refusal(&self, provider: &RouteTarget, name: &str, is_tool: bool) -> Option<String> {
         if provider.is_module() {
             return None;

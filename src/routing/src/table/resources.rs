@@ -133,7 +133,6 @@ impl Resources {
     }
 
     /// Returns the provider that serves a URI or a URI template.
-    #[must_use]
     pub fn find(&self, uri: &str) -> Option<&RouteTarget> {
         self.known_provider(uri).or_else(|| self.likeliest_provider(uri))
     }
@@ -186,7 +185,6 @@ fn has_resources(upstream: &Upstream) -> bool {
 
 /// Returns `true` if clients can subscribe to the provider's resources. A module always supports this, and an upstream if it
 /// declares so.
-#[must_use]
 pub fn can_subscribe(provider: &RouteTarget) -> bool {
     provider.upstream().is_none_or(|upstream| upstream.check_subscribable().is_ok())
 }

@@ -53,7 +53,6 @@ fn filter_members(object: &str, known: &[VersionedMember], revision: Revision) -
 
 /// Adapts one tool of `tools/list`; `None` if the text stays unchanged. `pending` is the output schema of a pending
 /// answer, if the tool may be put under review.
-#[must_use]
 pub fn filter_tool(raw: &str, pending: Option<&Value>, revision: Revision) -> Option<String> {
     let edited = edit_members(raw, |key, value| match member_action(TOOL_MEMBERS, key, value, revision) {
         MemberAction::Keep if key == "outputSchema" => output_schema(value, pending, revision),
@@ -78,7 +77,6 @@ fn allow_task_execution(tool: &str) -> Option<String> {
 }
 
 /// Adapts one prompt of `prompts/list`; `None` if the text stays unchanged.
-#[must_use]
 pub fn filter_prompt(raw: &str, revision: Revision) -> Option<String> {
     edit_members(raw, |key, value| match member_action(PROMPT_MEMBERS, key, value, revision) {
         MemberAction::Keep if key == "arguments" => {
@@ -90,7 +88,6 @@ pub fn filter_prompt(raw: &str, revision: Revision) -> Option<String> {
 
 /// Adapts one resource of `resources/list` or template of `resources/templates/list`; `None` if the text stays
 /// unchanged.
-#[must_use]
 pub fn filter_resource(raw: &str, revision: Revision) -> Option<String> {
     edit_members(raw, |key, value| match member_action(RESOURCE_MEMBERS, key, value, revision) {
         MemberAction::Keep if key == "annotations" => filter_members(value, ANNOTATION_MEMBERS, revision).into(),

@@ -18,7 +18,6 @@ use countersign_protocol::{annotations::ToolAnnotations, arguments::canonical_te
 use countersign_provider::ToolDef;
 
 /// Returns the definition in the form that a reviewer accepts.
-#[must_use]
 pub fn definition(def: &ToolDef) -> Definition {
     let text = match &def.raw {
         Some(raw) => raw.get().to_owned(),
@@ -140,7 +139,6 @@ pub(super) fn tool_ruling(
 }
 
 /// Returns the refusal of a subject by the policy, if there is one, whether or not the refusal is enforced.
-#[must_use]
 pub fn find_refusal(
     policy: &Policy,
     provider: &RouteTarget,

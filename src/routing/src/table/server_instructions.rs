@@ -32,7 +32,6 @@ struct InstructionsSection {
 }
 
 impl ServerInstructions {
-    #[must_use]
     pub fn for_table(table: &RouteTable) -> Self {
         let sections: Vec<InstructionsSection> =
             table.providers().iter().filter_map(|provider| section_for(table, provider)).collect();
@@ -42,7 +41,6 @@ impl ServerInstructions {
 
     /// Returns the text to append to the gateway's own instructions, which may be empty. The text is shared if the principal
     /// sees every section.
-    #[must_use]
     pub fn for_principal(&self, principal: &Principal) -> Arc<str> {
         let mut lists = PersonalLists::new(principal);
         let mut can_see = |section: &&InstructionsSection| {

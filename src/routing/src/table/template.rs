@@ -19,12 +19,10 @@ pub struct UriTemplate {
 }
 
 impl UriTemplate {
-    #[must_use]
     pub fn new(text: &str) -> Self {
         Self { text: text.to_owned(), literal_len: text.find('{').unwrap_or(text.len()), compiled: OnceLock::new() }
     }
 
-    #[must_use]
     pub fn matches(&self, uri: &str) -> bool {
         uri.starts_with(&self.text[..self.literal_len])
             && self

@@ -15,7 +15,6 @@ pub struct UnreachedUpstreams {
 }
 
 impl UnreachedUpstreams {
-    #[must_use]
     pub fn new(providers: &[RouteTarget], pins: Arc<Pins>) -> Self {
         let unreached = |provider: &&RouteTarget| provider.upstream().is_some_and(|upstream| !upstream.was_reached());
         let servers = providers.iter().filter(unreached).map(|provider| provider.name().to_owned()).collect();
@@ -69,7 +68,6 @@ impl RouteTable {
     /// Returns the unreached upstream that may own a tool or prompt of that name. It owns the name by the prefix, by a pinned
     /// tool or by an alias, or it may own it because it has no prefix and its names are unknown. The table must not contain
     /// the name.
-    #[must_use]
     pub fn unreached_upstream(&self, name: &str, kind: NameKind) -> Option<AwaitedUpstream> {
         if self.was_complete_when_built() {
             return None;
@@ -135,7 +133,6 @@ impl RouteTable {
 
     /// Returns the unreached upstream that owns the URI's prefix. For a URI without a known owner, returns one of the
     /// upstreams that may turn out to serve it.
-    #[must_use]
     pub fn unreached_upstream_of_uri(&self, uri: &str) -> Option<AwaitedUpstream> {
         if self.was_complete_when_built() {
             return None;

@@ -65,7 +65,6 @@ impl StandingRuleCache {
 impl StandingRuleService {
     /// Returns `true` if the rules must be reloaded, because another node was first to end a rule, or because it is unknown
     /// whether a rule of this node was stored.
-    #[must_use]
     pub fn is_behind(&self) -> bool {
         self.is_behind.load(Ordering::Acquire)
     }

@@ -22,7 +22,6 @@ pub struct ToolVerdictCounts {
 
 impl ToolAcceptances {
     /// Returns the numbers of tools by verdict and provider. Operations of a tool count with the tool.
-    #[must_use]
     pub fn verdict_counts(&self) -> HashMap<String, ToolVerdictCounts> {
         let mut all: HashMap<String, ToolVerdictCounts> = HashMap::new();
         for route in self.routes.load().tools() {

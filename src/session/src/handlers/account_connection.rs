@@ -41,7 +41,6 @@ const MAX_NOTIFICATION_WAIT: Duration = Duration::from_secs(600);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Returns the page on which a person connects the server, if the error asks for that.
-#[must_use]
 pub fn connect_url(error: &McpError) -> Option<&str> {
     if error.kind != ErrorKind::Authorization {
         return None;

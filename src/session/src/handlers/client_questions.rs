@@ -33,7 +33,6 @@ pub struct ClientQuestions<'a> {
 impl<'a> ClientQuestions<'a> {
     /// Creates both ends of the channel for the questions of a call. Returns `None` if the client does not support
     /// sampling.
-    #[must_use]
     pub fn for_call(exchange: &'a Exchange, responses: Option<&'a str>) -> Option<(Arc<dyn Inquirer>, Self)> {
         let capabilities = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
         if !capabilities.sampling {

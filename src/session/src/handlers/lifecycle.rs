@@ -23,7 +23,6 @@ change as a diff and approves or rejects it. Call `wait_for_change` with the id 
 withdraw it with `withdraw_change` if you no longer want it. Propose writes that belong together with `propose_plan`.";
 
 /// Returns the capabilities of the gateway in one revision.
-#[must_use]
 pub fn capabilities(revision: Revision) -> Value {
     let mut out = json!({
         "tools": { "listChanged": true },
@@ -76,7 +75,6 @@ fn add_capabilities(result: &Value, table: &RouteTable, revision: Revision, clie
 }
 
 /// Returns the gateway's name and version. Newer revisions also have a title.
-#[must_use]
 pub fn server_info(revision: Revision) -> Value {
     let mut out = json!({ "name": "countersign", "version": env!("CARGO_PKG_VERSION") });
     if revision.rules().structured_content {

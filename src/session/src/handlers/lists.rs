@@ -82,14 +82,12 @@ fn hint_for_list(table: &RouteTable, list: ListKinds) -> CacheHint {
 }
 
 /// Returns the hint for a list without the resources or prompts that the principal may not use or does not have.
-#[must_use]
 pub fn hint_for_filtered_list(table: &RouteTable, list: ListKinds) -> CacheHint {
     let hint = hint_for_list(table, list);
     CacheHint { is_public: hint.is_public && table.refusing_policy().is_none(), ..hint }
 }
 
 /// Returns the hint for `tools/list`, which leaves out tools that the principal may not call.
-#[must_use]
 pub fn hint_for_tools(table: &RouteTable) -> CacheHint {
     let hint = hint_for_list(table, ListKinds::TOOLS);
     CacheHint { is_public: hint.is_public && !table.varies_by_principal, ..hint }

@@ -35,7 +35,6 @@ pub struct ItemRequest<'a> {
 }
 
 /// Returns `true` if one call may answer several equal requests of a batch: it only reads, and has no progress token and no plan.
-#[must_use]
 pub fn is_shareable_read(table: &RouteTable, request: &Request<'_>) -> bool {
     if !request.meta().is_ok_and(|meta| meta.progress_token.is_none() && meta.plan.is_none()) {
         return false;

@@ -52,7 +52,6 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    #[must_use]
     pub fn new(
         server: Arc<McpServer>,
         registry: Arc<Registry>,
@@ -74,7 +73,6 @@ impl Sessions {
 
     /// Creates the session of a connection with an outbox. `replay` is the number of frames and bytes that are kept for
     /// a client that comes back.
-    #[must_use]
     pub fn create_outbox_session(
         &self,
         transport: Transport,
@@ -91,14 +89,12 @@ impl Sessions {
     }
 
     /// Creates a session for bookkeeping, through which nothing can be sent.
-    #[must_use]
     pub fn create_stateless_session(&self, transport: Transport, identity: Identity) -> Arc<SessionState> {
         Arc::new(SessionState::new(transport, identity, Channel::None, &self.lifetimes.ended))
     }
 
     /// Finds a session of the transport for its own principal. A stranger cannot tell a wrong id from another principal's
     /// session. From then on the token of this request keeps the session valid, unless it is a WebSocket session.
-    #[must_use]
     pub fn find(&self, identity: &Identity, transport: Transport, id: &str) -> Option<Arc<SessionState>> {
         let session = self.registry.get(id).filter(|session| {
             session.transport == transport
@@ -144,7 +140,6 @@ impl Sessions {
     }
 
     /// Returns the session with the address of its actor, or `None` once the actor has ended.
-    #[must_use]
     pub fn find_actor(&self, session: Arc<SessionState>) -> Option<SessionWithActor> {
         let actor = self.addresses.get(&session.id)?.clone();
         Some(SessionWithActor { session, actor })

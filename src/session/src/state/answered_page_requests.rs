@@ -26,7 +26,6 @@ impl AnsweredPageRequests {
     }
 
     /// Returns `true` if the client of a change has answered.
-    #[must_use]
     pub fn contains(&self, id: &str) -> bool {
         self.0.lock().0.contains(id)
     }

@@ -25,7 +25,6 @@ pub struct Limiter {
 
 impl Limiter {
     /// Creates the limiter. A rate of 0 means no limit.
-    #[must_use]
     pub fn new(limits: &LimitsConfig, live_nodes: Box<dyn Fn() -> usize + Send + Sync>) -> Self {
         let burst = NonZeroU32::new(limits.rate_burst).unwrap_or(NonZeroU32::MIN);
         let limiter = NonZeroU32::new(limits.rate_per_second)

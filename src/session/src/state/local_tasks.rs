@@ -75,20 +75,17 @@ pub struct LocalTasks {
 }
 
 impl LocalTasks {
-    #[must_use]
     pub fn new(memory: Arc<MemoryBudget>) -> Self {
         Self { tasks: DashMap::new(), memory }
     }
 
     /// Finds a task of a principal. The stateless era has no such tasks.
-    #[must_use]
     pub fn find(&self, principal: &str, id: &str, is_modern: bool) -> Option<Arc<LocalTask>> {
         let task = self.tasks.get(id).map(|task| Arc::clone(&task))?;
         (!is_modern && task.principal == principal && !task.is_expired()).then_some(task)
     }
 
     /// Returns the tasks of a principal as `tasks/list` shows them, oldest first.
-    #[must_use]
     pub fn describe_all_of(&self, principal: &str) -> Vec<String> {
         let mut tasks: Vec<Arc<LocalTask>> = self
             .tasks
@@ -152,7 +149,6 @@ impl LocalTasks {
 impl LocalTask {
     /// Keeps the result and returns the final state of the task, which is a failure if the principal has no memory to
     /// keep the result.
-    #[must_use]
     pub fn keep_result(&self, result: String) -> LocalTaskState {
         let mut share = self.share.lock();
         share.shrink_to(TASK_BYTES);
@@ -191,7 +187,6 @@ impl LocalTask {
     }
 
     /// Describes the task as `tasks/get` shows it.
-    #[must_use]
     pub fn describe(&self) -> String {
         task_shape::local_task(&self.id, self.status(), &self.progress.borrow().times)
     }

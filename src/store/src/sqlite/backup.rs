@@ -63,7 +63,6 @@ pub enum BackupError {
 }
 
 /// Returns the path of the tracker's copy beside the store's copy.
-#[must_use]
 pub fn tracker_copy(to: &Path) -> PathBuf {
     let mut name = to.as_os_str().to_owned();
     name.push(TRACKER_SUFFIX);

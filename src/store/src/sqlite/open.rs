@@ -55,7 +55,6 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_LOG_BYTES: i64 = 16 << 20;
 
 /// Returns the path of the database in the directory.
-#[must_use]
 pub fn database_path(dir: &Path) -> PathBuf {
     dir.join(DATABASE_FILE)
 }

@@ -39,7 +39,6 @@ pub struct CallHistory {
 }
 
 impl CallHistory {
-    #[must_use]
     pub fn global() -> &'static Self {
         static CALL_HISTORY: OnceLock<CallHistory> = OnceLock::new();
         CALL_HISTORY.get_or_init(Self::default)
@@ -82,7 +81,6 @@ impl CallHistory {
     }
 
     /// Returns the minutes with calls, oldest first.
-    #[must_use]
     pub fn minutes(&self) -> Vec<CallsInMinute> {
         self.minutes.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }

@@ -19,7 +19,6 @@ static NAME_COUNTS: Mutex<BTreeMap<(LabelNames, String), usize>> = Mutex::new(BT
 type LabelNames = &'static [&'static str];
 
 /// Returns the label of a configured name: the name itself, or `other` for names beyond `MAX_LABELED_NAMES`.
-#[must_use]
 pub fn label_of(name: &str) -> &str {
     static LABELED_NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut labeled = LABELED_NAMES.lock().unwrap_or_else(PoisonError::into_inner);

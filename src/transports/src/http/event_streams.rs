@@ -37,7 +37,6 @@ pub struct QueueBody {
 }
 
 impl QueueBody {
-    #[must_use]
     pub fn new(work: AnswerFuture, queue: Arc<ResponseQueue>, keep_alive: Duration) -> Self {
         Self { work: Some(work), queue, ticks: interval_from_now(keep_alive) }
     }

@@ -284,7 +284,6 @@ impl RemoteOwner<'_> {
 }
 
 /// Returns the unread body of a request.
-#[must_use]
 pub fn unread_body(payload: Payload) -> Body {
     payload.map_err(Into::into).boxed_local()
 }

@@ -41,7 +41,6 @@ pub enum MirrorCheck {
 }
 
 /// Returns the headers of the request that the configuration forwards to upstreams, or `None` if it forwards none.
-#[must_use]
 pub fn forwarded_headers(table: &RouteTable, request: &HttpRequest) -> Option<Arc<ForwardedHeaders>> {
     let names = &table.headers.forwarded;
     if names.is_empty() {
@@ -52,14 +51,12 @@ pub fn forwarded_headers(table: &RouteTable, request: &HttpRequest) -> Option<Ar
 }
 
 /// Returns the `Mcp-Session-Id` header, or `Some("")` if it is not text.
-#[must_use]
 pub fn session_id(request: &HttpRequest) -> Option<&str> {
     request.headers().get(&names::SESSION_ID).map(|v| v.to_str().unwrap_or_default())
 }
 
 /// Returns the session that a POST names. A POST whose version header names a stateless revision has none, whatever its
 /// `Mcp-Session-Id` (2026-07-28/basic/transports/streamable-http, "Earlier Streamable HTTP Revisions": ignore it).
-#[must_use]
 pub fn handshake_session_id(request: &HttpRequest) -> Option<&str> {
     let all = request.headers();
     let is_stateless =
@@ -68,7 +65,6 @@ pub fn handshake_session_id(request: &HttpRequest) -> Option<&str> {
 }
 
 /// Returns the id of a request.
-#[must_use]
 pub const fn request_id<'a>(message: &'a Message<'_>) -> Option<&'a RequestId> {
     if let Message::Request(request) = message { Some(&request.id) } else { None }
 }

@@ -46,7 +46,6 @@ impl AttemptError {
 
 impl Upstream {
     /// Returns `true` if this caller's requests use a link that is not shared with other callers.
-    #[must_use]
     pub fn needs_unshared_link(&self, caller: &Caller) -> bool {
         let kind = self.endpoints.first().map_or(LinkKind::SingleStream, |endpoint| endpoint.kind());
         !matches!(

@@ -44,7 +44,6 @@ pub enum RoundError {
 
 impl InputRounds {
     /// Returns the parameters that this round adds to the call's own, as JSON.
-    #[must_use]
     pub fn extra_params(&self) -> Vec<(&'static str, &str)> {
         let values = [("inputResponses", &self.responses), ("requestState", &self.state)];
         values.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?))).collect()

@@ -40,7 +40,6 @@ bitflags::bitflags! {
 
 impl ListKinds {
     /// Returns the list whose change a notification announces.
-    #[must_use]
     pub fn from_notification(method: &str) -> Option<Self> {
         List::ALL.into_iter().find(|list| list.notification() == method).map(Self::from)
     }
@@ -70,7 +69,6 @@ pub struct ServerFeatures {
 
 impl ServerFeatures {
     /// Reads the features from the capabilities. Malformed capabilities declare nothing.
-    #[must_use]
     pub fn from_negotiated(negotiated: &NegotiatedSession) -> Self {
         #[derive(Default, Deserialize)]
         #[serde(rename_all = "camelCase", default)]

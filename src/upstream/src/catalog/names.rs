@@ -23,57 +23,48 @@ pub struct Names {
 }
 
 impl Names {
-    #[must_use]
     pub fn new(config: &UpstreamConfig) -> Self {
         let uri_prefix = if config.prefix.is_empty() { String::new() } else { format!("{}+", config.uri_slug()) };
         Self { prefix: config.prefix.clone(), uri_prefix }
     }
 
     /// Returns a translation that changes nothing, for text that already has the names that clients use.
-    #[must_use]
     pub const fn identity() -> Self {
         Self { prefix: String::new(), uri_prefix: String::new() }
     }
 
     /// Returns `true` if names and URIs are not changed.
-    #[must_use]
     pub fn is_identity(&self) -> bool {
         self.prefix.is_empty()
     }
 
     /// Returns the prefix of names, which may be empty.
-    #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
     /// Returns the prefix of URIs (`fs+`), which may be empty.
-    #[must_use]
     pub fn uri_prefix(&self) -> &str {
         &self.uri_prefix
     }
 
     /// Returns the name of a tool or prompt that clients use.
-    #[must_use]
     pub fn expose<'a>(&self, original: &'a str) -> Cow<'a, str> {
         add_prefix(&self.prefix, original)
     }
 
     /// Returns the upstream's name of a tool or prompt; `None` if the name does not belong to the upstream.
-    #[must_use]
     pub fn upstream_name<'a>(&self, exposed: &'a str) -> Option<&'a str> {
         exposed.strip_prefix(self.prefix.as_str())
     }
 
     /// Returns the URI or URI template that clients use.
-    #[must_use]
     pub fn expose_uri<'a>(&self, original: &'a str) -> Cow<'a, str> {
         add_prefix(&self.uri_prefix, original)
     }
 
     /// Returns the upstream's URI or template; `None` if it does not belong to the upstream. The case of the scheme
     /// is ignored, because clients may normalize schemes (RFC 3986 section 3.1).
-    #[must_use]
     pub fn upstream_uri<'a>(&self, exposed: &'a str) -> Option<&'a str> {
         let (prefix, original) = exposed.split_at_checked(self.uri_prefix.len())?;
         prefix.eq_ignore_ascii_case(&self.uri_prefix).then_some(original)
@@ -81,7 +72,6 @@ impl Names {
 
     /// Returns the `ref` of `completion/complete` with the upstream's `name` or `uri`. Values that do not belong to the
     /// upstream are unchanged, as is all other text.
-    #[must_use]
     pub fn upstream_reference<'a>(&self, reference: &'a str) -> Cow<'a, str> {
         if self.is_identity() {
             return Cow::Borrowed(reference);
@@ -95,7 +85,6 @@ impl Names {
 }
 
 /// Returns the reason why some clients reject a tool of that name, or the whole list that contains it.
-#[must_use]
 pub fn client_rejection_reason(exposed: &str) -> Option<&'static str> {
     if exposed.is_empty() {
         return Some("it is empty");

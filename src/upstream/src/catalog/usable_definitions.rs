@@ -28,7 +28,6 @@ pub struct UsableDefinitions {
 impl UsableDefinitions {
     /// Parses the definitions that are valid and allowed by the configuration. An invalid definition does not affect
     /// the others.
-    #[must_use]
     pub fn build(config: &UpstreamConfig, names: &Names, catalog: &Catalog) -> Self {
         let filter = ToolFilter::new(config);
         let mut omitted = Vec::new();
@@ -75,7 +74,6 @@ fn parse_unique<R, T>(
 }
 
 /// Returns `true` if the configuration allows the tool with this name at the server.
-#[must_use]
 pub fn is_tool_allowed(config: &UpstreamConfig, upstream_name: &str) -> bool {
     ToolFilter::new(config).allows(upstream_name)
 }

@@ -51,7 +51,6 @@ pub struct UrlConnector {
 
 impl UrlConnector {
     /// Creates a connector that uses the configured transport, or else that of the URL's scheme.
-    #[must_use]
     pub fn new(url: &Url, config: &UpstreamConfig, credentials: Option<Arc<dyn Credentials>>) -> Self {
         let (headers, transport) = match &config.target {
             UpstreamTarget::Url { headers, transport, .. } => (&headers[..], *transport),

@@ -40,7 +40,6 @@ pub struct DetectionResult {
 }
 
 impl DetectionResult {
-    #[must_use]
     pub fn era(&self) -> Era {
         self.negotiated.revision.era()
     }

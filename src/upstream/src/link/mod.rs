@@ -187,7 +187,6 @@ pub struct NegotiatedSession {
 
 impl NegotiatedSession {
     /// Returns `true` if tools of the upstream may run as tasks.
-    #[must_use]
     pub fn has_tasks(&self) -> bool {
         let capabilities = self.capabilities.get();
         match self.revision.era() {
@@ -202,7 +201,6 @@ impl NegotiatedSession {
 
     /// Returns `true` if the gateway must request a task for a call of this tool
     /// (2025-11-25/basic/utilities/tasks, "Tool-Level Negotiation"). Stateless servers decide that themselves.
-    #[must_use]
     pub fn requires_task(&self, definition: Option<&RawValue>) -> bool {
         // A definition may be long, so it is read last.
         self.revision.era() == Era::Legacy
@@ -328,21 +326,18 @@ impl<'a> MalformedMessage<'a> {
     }
 
     /// Returns the id of the gateway's request that the message was meant to answer, if it names one.
-    #[must_use]
     pub fn answered_request(&self) -> Option<u64> {
         let IdentifyingMembers { id, method: None } = self.identify()? else { return None };
         wire::parse_gateway_id(id?)
     }
 
     /// Returns the id of the server's request that the message was meant to be, and the error that answers it.
-    #[must_use]
     pub fn refused_request(&self) -> Option<(RequestId, RpcError)> {
         let IdentifyingMembers { id, method: Some(_) } = self.identify()? else { return None };
         Some((RequestId::from_json(id?.get())?, RpcError::new(self.code, self.reason.clone())))
     }
 
     /// Returns [`LinkError::Lost`] if the end of the text seems to be missing, and [`LinkError::Protocol`] otherwise.
-    #[must_use]
     pub fn to_error(&self) -> LinkError {
         if serde_json::from_slice::<serde::de::IgnoredAny>(self.text).is_err_and(|error| error.is_eof()) {
             LinkError::Lost("its answer broke off".to_owned())
@@ -407,7 +402,6 @@ pub fn parse_response(outcome: Result<&RawValue, &RawValue>) -> Response {
 const MAX_REDACTED_BYTES: usize = 64 << 10;
 
 /// Returns the first kilobyte of an upstream's text on one line, without secrets and control characters.
-#[must_use]
 pub fn escape_excerpt(bytes: &[u8]) -> String {
     escape_beginning(bytes, 1024)
 }

@@ -221,7 +221,6 @@ impl Upstream {
 
     /// Returns `true` if calls may need an account, so that they go to the upstream that [`Self::for_principal`]
     /// returns.
-    #[must_use]
     pub fn uses_accounts(&self) -> bool {
         self.accounts
             .as_ref()
@@ -230,7 +229,6 @@ impl Upstream {
 
     /// Returns `true` if nobody has connected the account that the server requires, so that no list is known. The only
     /// tool is then [`super::CONNECT_TOOL`].
-    #[must_use]
     pub fn needs_consent(&self) -> bool {
         self.accounts.is_some() && !self.was_reached() && matches!(*self.phase.borrow(), Phase::ConsentNeeded(_))
     }
@@ -244,20 +242,17 @@ impl Upstream {
     }
 
     /// Returns the lists of the principal's own account, if they are known.
-    #[must_use]
     pub fn account_lists(&self, principal: &Principal) -> Option<Arc<UsableDefinitions>> {
         let personal = self.find_open_upstream(principal).filter(|personal| personal.was_reached())?;
         Some(personal.definitions.load_full())
     }
 
     /// Returns `true` if each person uses an account of their own, so that their lists differ.
-    #[must_use]
     pub fn has_personal_accounts(&self) -> bool {
         self.personal_upstreams().is_some()
     }
 
     /// Returns `true` if the calls of a principal use the account of this holder.
-    #[must_use]
     pub fn is_account_of(&self, principal: &Principal, holder: &str) -> bool {
         let source = self.accounts.as_ref().map(|accounts| &accounts.source);
         source.is_some_and(|source| source.holder(&self.config, principal).as_str() == holder)

@@ -136,7 +136,6 @@ impl Default for Cache {
 
 impl Cache {
     /// Prepares the lookup of a request before it is sent, so that later changes invalidate its answer.
-    #[must_use]
     pub fn prepare(&self, request: CacheRequest<'_>) -> CacheLookup {
         let Principal { name, role, key_id, owner: _, claims: _, key_creators: _ } = request.principal;
         let principal = format!("{}\n{}\n{name}", role.as_str(), key_id.as_deref().unwrap_or_default());
@@ -151,7 +150,6 @@ impl Cache {
     }
 
     /// Returns a fresh answer cached for this principal or for everybody, and counts a hit or a miss.
-    #[must_use]
     pub fn get(&self, lookup: &CacheLookup) -> Option<FreshResult> {
         let public_key = CacheKey { principal: None, ..lookup.key.clone() };
         let fresh = [&lookup.key, &public_key].into_iter().find_map(|key| {

@@ -32,7 +32,6 @@ pub struct UpstreamConnection {
 }
 
 impl UpstreamConnection {
-    #[must_use]
     pub fn new(link: Arc<dyn Link>, kind: LinkKind, calls: Arc<LinkCalls>, negotiated: &NegotiatedSession) -> Self {
         Self {
             kind,
@@ -47,7 +46,6 @@ impl UpstreamConnection {
     }
 
     /// Returns `true` if further calls may use the connection.
-    #[must_use]
     pub fn is_usable(&self) -> bool {
         !self.retired.is_cancelled()
     }
@@ -146,7 +144,6 @@ struct ActiveCall {
 }
 
 impl LinkCalls {
-    #[must_use]
     pub fn new(upstream: Weak<Upstream>, is_session_owned: bool) -> Arc<Self> {
         Arc::new(Self { upstream, is_session_owned, has_subscription: AtomicBool::new(false), state: Mutex::default() })
     }
@@ -260,13 +257,11 @@ pub enum LinkChoice {
 
 impl LinkChoice {
     /// Records the link that the request uses, for its follow-up requests.
-    #[must_use]
     pub fn recording() -> Self {
         Self::Record(Arc::default())
     }
 
     /// Returns the choice for follow-up requests: the recorded link, if there is one.
-    #[must_use]
     pub fn for_follow_up(&self) -> Self {
         match self {
             Self::Record(recorded) => recorded.lock().clone().map_or(Self::Any, Self::Only),
@@ -275,7 +270,6 @@ impl LinkChoice {
     }
 
     /// Returns `true` if only one link may be used and it has ended, so that no request can succeed any more.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         self.required().is_some_and(|connection| connection.upgrade().is_none_or(|connection| !connection.is_usable()))
     }

@@ -34,7 +34,6 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    #[must_use]
     pub fn new(index: usize, connector: Arc<dyn Connector>, breaker: BreakerConfig) -> Self {
         Self {
             index,
@@ -46,7 +45,6 @@ impl Endpoint {
         }
     }
 
-    #[must_use]
     pub fn connector(&self) -> Arc<dyn Connector> {
         Arc::clone(&self.connector.load())
     }
@@ -55,19 +53,16 @@ impl Endpoint {
         self.connector.store(Arc::new(connector));
     }
 
-    #[must_use]
     pub fn kind(&self) -> LinkKind {
         self.connector.load().kind()
     }
 
     /// Returns the common connection if it can be used.
-    #[must_use]
     pub fn common_connection(&self) -> Option<Arc<UpstreamConnection>> {
         self.common_connection.load_full().filter(|connection| connection.is_usable())
     }
 
     /// Returns the bit of this endpoint in a set of endpoints.
-    #[must_use]
     pub fn index_bit(&self) -> u64 {
         1 << (self.index % 64)
     }
@@ -88,7 +83,6 @@ impl Endpoint {
 
 /// Chooses the endpoint with the fewest calls in flight for the next call, at random among equals. Endpoints in the set
 /// `excluded` are not chosen.
-#[must_use]
 pub fn choose_endpoint(endpoints: &[Arc<Endpoint>], excluded: u64) -> Option<&Arc<Endpoint>> {
     let is_allowed = |endpoint: &&Arc<Endpoint>| excluded & endpoint.index_bit() == 0;
     if let [only] = endpoints {
@@ -136,12 +130,10 @@ struct CountedFailure {
 }
 
 impl Breaker {
-    #[must_use]
     pub fn new(config: BreakerConfig) -> Self {
         Self { config, state: AtomicU8::new(CLOSED), successes: AtomicU32::new(0), history: Mutex::default() }
     }
 
-    #[must_use]
     pub fn state(&self) -> CircuitState {
         match self.state.load(Ordering::Relaxed) {
             CLOSED => CircuitState::Closed,
@@ -252,7 +244,6 @@ pub struct CallPass<'a> {
 
 impl CallPass<'_> {
     /// Returns `true` for the trial call that decides about the circuit.
-    #[must_use]
     pub fn is_trial(&self) -> bool {
         self.is_trial
     }

@@ -42,7 +42,6 @@ pub struct CallSlots {
 }
 
 impl CallSlots {
-    #[must_use]
     pub fn new(max: usize, max_queue: usize) -> Self {
         let max = max.clamp(1, Semaphore::MAX_PERMITS);
         Self { permits: Semaphore::new(max), max, max_queue, waiting: AtomicUsize::new(0) }
@@ -70,13 +69,11 @@ impl CallSlots {
     }
 
     /// Returns the number of calls in flight.
-    #[must_use]
     pub fn in_use(&self) -> usize {
         self.max.saturating_sub(self.permits.available_permits())
     }
 
     /// Returns the number of calls that wait.
-    #[must_use]
     pub fn queued(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -108,7 +105,6 @@ pub struct CallTimeouts {
 
 impl CallTimeouts {
     /// Builds the limits. The globs were validated with the configuration.
-    #[must_use]
     pub fn new(config: &UpstreamConfig) -> Self {
         let tools = config.tool_timeouts.iter();
         let tools = tools.filter_map(|(glob, time)| Some((Glob::new(glob).ok()?.compile_matcher(), *time)));
@@ -116,7 +112,6 @@ impl CallTimeouts {
     }
 
     /// Returns the time limit of a call. `tool` is the upstream's own name of the tool.
-    #[must_use]
     pub fn for_call(&self, method: &str, tool: Option<&str>) -> Duration {
         if self.tools.is_empty() || method != "tools/call" {
             return self.default_timeout;
@@ -150,7 +145,6 @@ struct ClockState {
 }
 
 impl CallClock {
-    #[must_use]
     pub fn new(upstream: Weak<Upstream>, listener: Arc<dyn Listener>, timeout: Duration) -> Arc<Self> {
         let now = Instant::now();
         let state = ClockState {
@@ -188,7 +182,6 @@ impl CallClock {
     }
 
     /// Returns the remaining time, or zero.
-    #[must_use]
     pub fn remaining(&self) -> Duration {
         self.state.lock().deadline.saturating_duration_since(Instant::now())
     }

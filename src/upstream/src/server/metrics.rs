@@ -56,7 +56,6 @@ pub(super) struct ConnectionRecord {
 }
 
 impl UpstreamMetrics {
-    #[must_use]
     pub fn new(upstream: &str) -> Self {
         let label = label_of(upstream).to_owned();
         Self {
@@ -75,7 +74,6 @@ impl UpstreamMetrics {
 
     /// Creates the metrics of a person's upstream, which counts under the server's name. The gauges are those of the
     /// server as a whole.
-    #[must_use]
     pub fn for_person(upstream: &str) -> Self {
         Self { up: Gauge::noop(), in_flight: Gauge::noop(), links: Gauge::noop(), name: None, ..Self::new(upstream) }
     }
@@ -94,7 +92,6 @@ impl UpstreamMetrics {
     }
 
     /// Returns the milliseconds since the upstream was configured.
-    #[must_use]
     pub fn millis_since_configured(&self) -> u64 {
         u64::try_from(self.configured_at.elapsed().as_millis()).unwrap_or(u64::MAX)
     }

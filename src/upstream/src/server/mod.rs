@@ -193,32 +193,27 @@ impl Upstream {
     }
 
     /// Returns the era, revision and capabilities, which stay available while the upstream is disconnected.
-    #[must_use]
     pub fn negotiated(&self) -> Option<Arc<NegotiatedSession>> {
         self.negotiated.load_full()
     }
 
     /// Returns the era of the server. A server that was never reached counts as one of the handshake era.
-    #[must_use]
     pub fn era(&self) -> Era {
         self.negotiated.load().as_ref().map_or(Era::Legacy, |negotiated| negotiated.revision.era())
     }
 
     /// Returns `true` if links have one ordered stream for everything, so that a call with questions needs a link of
     /// its own.
-    #[must_use]
     pub fn needs_exclusive_links(&self) -> bool {
         self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::SingleStream)
     }
 
     /// Returns the lists, which are empty until the upstream was reached and stay available while it is disconnected.
-    #[must_use]
     pub fn catalog(&self) -> Arc<Catalog> {
         self.catalog.load_full()
     }
 
     /// Returns the cache of results, if the configuration enables it.
-    #[must_use]
     pub fn cache(&self) -> Option<&Cache> {
         self.cache.as_ref()
     }
@@ -234,7 +229,6 @@ impl Upstream {
         self.current_endpoint.load(Ordering::Relaxed)
     }
 
-    #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase.borrow().clone()
     }
@@ -300,19 +294,16 @@ impl Upstream {
     }
 
     /// Returns `true` if the upstream was ever reached and its lists were read.
-    #[must_use]
     pub fn was_reached(&self) -> bool {
         self.reached.load(Ordering::Acquire)
     }
 
     /// Returns `true` if calls are refused, because the circuit is open at every endpoint.
-    #[must_use]
     pub fn is_refusing(&self) -> bool {
         !self.endpoints.is_empty() && self.endpoints.iter().all(|endpoint| endpoint.breaker.is_refusing())
     }
 
     /// Returns the time since the upstream was configured.
-    #[must_use]
     pub fn age(&self) -> Duration {
         Duration::from_millis(self.metrics.millis_since_configured())
     }

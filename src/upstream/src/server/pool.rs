@@ -40,7 +40,6 @@ pub enum PoolKey {
 
 impl PoolKey {
     /// Returns the key of the links that the caller may use.
-    #[must_use]
     pub fn for_caller(caller: &Caller, kind: LinkKind, era: Era, isolation: Option<Isolation>) -> Self {
         // Stateless requests carry their capabilities, and servers only ask within an answer.
         if era == Era::Modern {
@@ -283,13 +282,11 @@ impl Pool {
     }
 
     /// Returns the number of links that are open or being opened.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.state.lock().entries.values().map(Vec::len).sum()
     }
 
     /// Returns `true` if there is a link with this key.
-    #[must_use]
     pub fn contains(&self, key: &PoolKey) -> bool {
         self.state.lock().entries.contains_key(key)
     }
@@ -407,7 +404,6 @@ impl<'a> Lease<'a> {
     }
 
     /// Returns `true` if the link belongs to a pool of interchangeable links.
-    #[must_use]
     pub fn is_pooled(&self) -> bool {
         self.pool_entry.is_some()
     }

@@ -107,7 +107,6 @@ impl ResourceWatches {
     }
 
     /// Decides what to do with an update from another connection.
-    #[must_use]
     pub fn classify_update_from_other_connection(&self, uri: &str) -> UpdateAction {
         let is_subscribed = {
             let answers = self.answers.borrow();
@@ -128,7 +127,6 @@ impl ResourceWatches {
 
     /// Ends the delay of an update. Returns `true` if it must be forwarded, because the gateway's own subscription did
     /// not announce it.
-    #[must_use]
     pub fn take_delayed_update(&self, uri: &str) -> bool {
         self.recent_updates.lock().get_mut(uri).is_some_and(|update| {
             update.is_delayed = false;
@@ -144,7 +142,6 @@ impl ResourceWatches {
     }
 
     /// Returns the URIs that clients watch.
-    #[must_use]
     pub fn uris(&self) -> BTreeSet<String> {
         self.watches.lock().keys().cloned().collect()
     }

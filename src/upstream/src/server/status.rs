@@ -101,7 +101,6 @@ fn own_name(negotiated: &NegotiatedSession) -> Option<String> {
 
 impl Upstream {
     /// Returns the current status.
-    #[must_use]
     pub fn status(&self) -> UpstreamStatus {
         let negotiated = self.negotiated();
         let definitions = self.definitions.load();
@@ -168,7 +167,6 @@ impl Upstream {
     }
 
     /// Returns the state of the circuit breaker; the best one if there are replicas or several persons.
-    #[must_use]
     pub fn breaker_state(&self) -> CircuitState {
         let personal_state = self
             .open_personal_upstreams()
@@ -181,7 +179,6 @@ impl Upstream {
     }
 
     /// Returns the indices of the endpoints whose circuit is open.
-    #[must_use]
     pub fn open_breakers(&self) -> Vec<usize> {
         let open = self.endpoints.iter().filter(|endpoint| endpoint.breaker.state() == CircuitState::Open);
         open.map(|endpoint| endpoint.index).collect()

@@ -17,7 +17,6 @@ use countersign_config::UpstreamConfig;
 use countersign_domain::principal::Principal;
 
 /// The account of a person.
-#[must_use]
 pub fn person(name: &str) -> AccountHolder {
     AccountHolder::Person(name.into())
 }
@@ -39,7 +38,6 @@ pub struct FakeAccount {
 
 impl FakeAccount {
     /// Creates an account with that token.
-    #[must_use]
     pub fn new(token: &str) -> Arc<Self> {
         Arc::new(Self { token: Mutex::new(Some(token.to_owned())), ..Self::default() })
     }

@@ -23,7 +23,6 @@ pub struct LogoutNotice {
 
 impl LogoutNotice {
     /// Returns `true` if the notice is about this session.
-    #[must_use]
     pub fn ends(&self, session: &ProviderSession) -> bool {
         let is_same_subject = self.subject.as_ref().is_none_or(|subject| *subject == session.subject);
         let is_same_session = self.sid.is_none() || self.sid == session.sid;

@@ -104,7 +104,6 @@ pub enum Renewal {
 }
 
 impl OidcClient {
-    #[must_use]
     pub fn new(config: &Config, sealer: Sealer) -> Self {
         let public_url = config.public_url.as_deref().unwrap_or_default().trim_end_matches('/').to_owned();
         let client = Self { provider: ArcSwapOption::empty(), sealer, public_url };
@@ -136,14 +135,12 @@ impl OidcClient {
     }
 
     /// Returns the configuration of the provider, if people sign in with one.
-    #[must_use]
     pub fn config(&self) -> Option<OidcConfig> {
         self.provider.load().as_ref().map(|provider| provider.config.clone())
     }
 
     /// Returns the person with the role that the current configuration gives to their last known claims. People of
     /// another provider have no role.
-    #[must_use]
     pub fn reassess(&self, person: &StoredPerson) -> StoredPerson {
         let provider = self.provider.load_full().filter(|provider| {
             let subject = person.name.strip_prefix(&provider.config.issuer);
@@ -273,7 +270,6 @@ impl OidcClient {
     }
 
     /// Returns the ID token of a session. It must be sent only to its issuer.
-    #[must_use]
     pub fn id_token(&self, session: &ProviderSession) -> Option<String> {
         let provider = self.provider.load_full().filter(|provider| provider.config.issuer == session.issuer);
         let tokens = provider.and_then(|_| self.sealer.open(TOKENS_CONTEXT, &session.tokens));
@@ -281,7 +277,6 @@ impl OidcClient {
     }
 
     /// Returns the URL at which the provider ends a session, if it has one.
-    #[must_use]
     pub fn end_session_url(&self, session: &ProviderSession, now: Timestamp) -> Option<String> {
         let provider = self.provider.load_full().filter(|provider| provider.config.issuer == session.issuer)?;
         let snapshot = provider.issuer.snapshot(now)?;
@@ -304,7 +299,6 @@ impl OidcClient {
     }
 
     /// Returns the page of the gateway that begins a sign-in, at the address to which the browser comes back.
-    #[must_use]
     pub fn sign_in_url(&self) -> String {
         format!("{}/api/sign-in/provider", self.public_url)
     }

@@ -12,7 +12,6 @@ const NAME_FIELDS: [&str; 2] = ["title", "name"];
 
 /// Returns `true` if the earlier step writes the target that the preview of a later call has read. A preview of the arguments
 /// alone has read nothing.
-#[must_use]
 pub fn is_written_by(earlier: &Change, provider: &str, preview: &Preview) -> bool {
     preview.note.kind != PreviewKind::Arguments
         && earlier.provider == provider

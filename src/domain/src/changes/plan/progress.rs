@@ -19,7 +19,6 @@ pub struct StepState {
 
 impl StepState {
     /// Returns the state of a change that is a step of a plan.
-    #[must_use]
     pub fn from_change(change: &Change) -> Option<Self> {
         let plan = change.plan.as_ref()?;
         Some(Self {
@@ -33,19 +32,16 @@ impl StepState {
     }
 
     /// Returns `true` if the step has ended without being applied.
-    #[must_use]
     pub fn stops_plan(&self) -> bool {
         self.state.is_final() && self.state != ChangeState::Applied
     }
 
     /// Describes the end of a step that stops its plan.
-    #[must_use]
     pub fn describe_end(&self) -> String {
         format!("step {} of its plan ({}) {}", self.index + 1, self.change, describe_state(self.state))
     }
 
     /// Returns `true` if the step has not begun to run. It is withdrawn if its plan stops.
-    #[must_use]
     pub const fn can_be_withdrawn(&self) -> bool {
         self.state.awaits_decision() || matches!(self.state, ChangeState::Approved)
     }
@@ -66,7 +62,6 @@ pub enum PlanProgress {
 
 impl PlanProgress {
     /// Determines the progress of the plan with these steps, given in the order of the plan.
-    #[must_use]
     pub fn from_steps(steps: &[StepState]) -> Self {
         // Steps are also withdrawn because another one has ended, which is then the reason.
         let ended_steps = steps.iter().filter(|step| step.stops_plan());

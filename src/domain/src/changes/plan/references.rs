@@ -51,7 +51,6 @@ pub struct Reference {
 }
 
 /// Returns `true` if the arguments contain a reference, valid or not.
-#[must_use]
 pub fn has_references(arguments: &RawValue) -> bool {
     // The visit fails at the first reference, and if the arguments are nested too deeply to be searched.
     visit(arguments.get(), 0, 0, &mut |_, _| Err(ReferenceError::Malformed)).is_err()

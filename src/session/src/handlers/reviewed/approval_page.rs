@@ -31,7 +31,6 @@ pub const INPUT_KEY: &str = "open-change";
 const MAX_NOTIFICATION_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Returns `true` if the client supports elicitation with a URL.
-#[must_use]
 pub fn supports_url_elicitation(exchange: &Exchange) -> bool {
     exchange.revision() >= Revision::V2025_11_25
         && ClientCapabilities::from_declaration(&exchange.facts.capabilities).elicitation_url
@@ -39,7 +38,6 @@ pub fn supports_url_elicitation(exchange: &Exchange) -> bool {
 
 /// Returns `true` if the gateway can ask the client to open a page while the client's own request is open. Only
 /// 2025-11-25 has both URL elicitation and requests of the gateway.
-#[must_use]
 pub fn can_ask(exchange: &Exchange) -> bool {
     exchange.revision() == Revision::V2025_11_25 && supports_url_elicitation(exchange)
 }
@@ -59,7 +57,6 @@ fn change_page_params(reviews: &Reviews, change: &Change) -> Value {
 }
 
 /// Returns the parameters of an elicitation that asks to open a page.
-#[must_use]
 pub fn page_params(message: &str, url: &str) -> Value {
     json!({ "mode": "url", "message": message, "url": url })
 }
@@ -95,7 +92,6 @@ pub fn notify_when(
 }
 
 /// Returns the result that asks a stateless client, which then retries the call.
-#[must_use]
 pub fn page_result(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
     if !exchange.is_modern() || !awaits_page(change) || !supports_url_elicitation(exchange) {
         return None;
@@ -105,7 +101,6 @@ pub fn page_result(exchange: &Exchange, reviews: &Reviews, change: &Change) -> O
 }
 
 /// Returns `inputRequests` of the change as a task, unless its client has already answered.
-#[must_use]
 pub fn page_input_requests(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
     let must_ask = awaits_page(change)
         && supports_url_elicitation(exchange)

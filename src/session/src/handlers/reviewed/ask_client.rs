@@ -31,7 +31,6 @@ const UNREACHABLE_CLIENT_PAUSE: Duration = Duration::from_secs(5);
 
 /// Returns the capabilities that the tool may ask the client for, to be stored with the change. Returns `None` unless
 /// the rule allows questions and the client stays reachable, through a task or an open call.
-#[must_use]
 pub fn capabilities_for_change(
     exchange: &Exchange,
     route: &ToolRoute,
@@ -49,14 +48,12 @@ pub fn capabilities_for_change(
 }
 
 /// Returns `true` if the tool of the change has open questions now.
-#[must_use]
 pub fn has_open_questions(change: &Change) -> bool {
     change.state == ChangeState::Executing
         && change.dialogue.as_ref().is_some_and(|dialogue| dialogue.open_questions().next().is_some())
 }
 
 /// Returns the open questions that this client can answer.
-#[must_use]
 pub fn answerable_questions<'c>(exchange: &Exchange, change: &'c Change) -> Vec<&'c Question> {
     if !has_open_questions(change) || !exchange.identity.principal.has_scope(Scope::ToolsPropose) {
         return Vec::new();
@@ -72,7 +69,6 @@ fn question_params(question: &Question) -> Option<&str> {
 }
 
 /// Returns the members of `inputRequests` as pairs of name and value.
-#[must_use]
 pub fn input_requests(exchange: &Exchange, change: &Change) -> Vec<(String, String)> {
     let open = answerable_questions(exchange, change).into_iter();
     open.map(|question| {
@@ -84,7 +80,6 @@ pub fn input_requests(exchange: &Exchange, change: &Change) -> Vec<(String, Stri
 }
 
 /// Returns the result that asks a stateless client, which then retries the call.
-#[must_use]
 pub fn question_result(exchange: &Exchange, change: &Change) -> Option<String> {
     let open = answerable_questions(exchange, change);
     if !exchange.is_modern() || open.is_empty() {

@@ -10,7 +10,6 @@ use countersign_telemetry::metrics::Transport;
 
 /// Returns the hint for the first change of a session that waits for a decision. Stateless HTTP has no sessions and gets
 /// no hint, because every request would repeat it.
-#[must_use]
 pub fn dashboard_hint(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
     let has_session = exchange.transport != Transport::Rest && exchange.session.holds_state();
     if !change.state.awaits_decision() || !has_session || !exchange.session.take_dashboard_hint() {

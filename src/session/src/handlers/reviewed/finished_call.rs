@@ -21,7 +21,6 @@ pub struct FinishedCall {
 
 impl FinishedCall {
     /// Creates the answer to a call that failed.
-    #[must_use]
     pub fn from_error(error: &McpError, route: &ToolRoute) -> Self {
         let fits_output_schema = route.allows_structured_error();
         Self { result: ToolResult::error(error), failure: Some(error.kind), fits_output_schema }
@@ -29,7 +28,6 @@ impl FinishedCall {
 }
 
 /// Returns `true` for a failure that the model can act on, and `false` for a failure of the gateway.
-#[must_use]
 pub fn is_tool_failure(kind: ErrorKind) -> bool {
     !matches!(
         kind,

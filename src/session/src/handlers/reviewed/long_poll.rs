@@ -28,13 +28,11 @@ pub struct HoldLimit {
 
 impl HoldLimit {
     /// Returns the limit of a call that is held from now on.
-    #[must_use]
     pub fn new(duration: Duration) -> Self {
         Self { started_at: Instant::now(), duration }
     }
 
     /// Returns the time that is left.
-    #[must_use]
     pub fn remaining(&self) -> Duration {
         self.duration.saturating_sub(self.started_at.elapsed())
     }
@@ -57,7 +55,6 @@ pub enum WaitOutcome {
 
 /// Returns `true` if the change can no longer move on its own. An unknown outcome may last for days, until a person
 /// settles it.
-#[must_use]
 pub fn is_over(change: &Change) -> bool {
     change.state.is_final() || change.state == ChangeState::OutcomeUnknown
 }

@@ -226,7 +226,6 @@ async fn find_named_change(
 }
 
 /// Returns the error for a call that is under review and whose `requestState` names no change of it.
-#[must_use]
 pub(super) fn foreign_state_error() -> McpError {
     McpError::new(ErrorKind::InvalidParams, "`requestState` does not belong to this call")
         .with("member", "params.requestState")
@@ -292,7 +291,6 @@ fn log_created(exchange: &Exchange, change: &Change) {
 
 /// Returns the proposal of a call, under the terms of the decision. The change expires after `expire_after` unless the terms
 /// say otherwise, and its tool cannot ask the client.
-#[must_use]
 pub fn new_proposal(
     route: &ToolRoute,
     proposer: Proposer,

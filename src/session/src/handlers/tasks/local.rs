@@ -64,7 +64,6 @@ pub fn start(
 
 /// Returns the error for a tool that does not run as a task. `tools/list` says so too
 /// (2025-11-25/basic/utilities/tasks, "Tool-Level Negotiation").
-#[must_use]
 pub fn forbidden_task_error() -> McpError {
     McpError::new(ErrorKind::MethodNotFound, "this tool does not run as a task")
         .with("execution", json!({ "taskSupport": "forbidden" }))

@@ -120,7 +120,6 @@ async fn handle_change(
 }
 
 /// Returns the answer to a call that became a task.
-#[must_use]
 pub fn creation_reply(
     exchange: &Exchange,
     reviews: &Arc<Reviews>,

@@ -67,13 +67,11 @@ const MODERN_KEYS: TimeKeys = TimeKeys { ttl: "ttlMs", poll_interval: "pollInter
 const LEGACY_KEYS: TimeKeys = TimeKeys { ttl: "ttl", poll_interval: "pollInterval" };
 
 /// Returns the task for the result that creates it. Its outcome is only in the answer to `tasks/get`.
-#[must_use]
 pub fn created_modern_task(reviews: &Reviews, change: &Change) -> String {
     common_members(reviews, change, modern_status(change), MODERN_KEYS)
 }
 
 /// Returns the status of a change for the extension, where `failed` means a protocol error only.
-#[must_use]
 pub fn modern_status(change: &Change) -> Status {
     match (change.state, outcome_of(change)) {
         (ChangeState::Withdrawn, _) => Status::Cancelled,
@@ -84,7 +82,6 @@ pub fn modern_status(change: &Change) -> Status {
 }
 
 /// Returns the status of a change for 2025-11-25, where `failed` includes a tool's own error.
-#[must_use]
 pub fn legacy_status(change: &Change) -> Status {
     match change.state {
         ChangeState::Applied => Status::Completed,
@@ -95,7 +92,6 @@ pub fn legacy_status(change: &Change) -> Status {
 }
 
 /// Returns the `DetailedTask` of the extension, with its result, its error or its open questions.
-#[must_use]
 pub fn modern_task(exchange: &Exchange, reviews: &Reviews, change: &Change) -> String {
     let mut status = modern_status(change);
     let detail = match (status, outcome_of(change)) {
@@ -138,7 +134,6 @@ fn error_json(exchange: &Exchange, error: &McpError) -> String {
 }
 
 /// Returns the `Task` of 2025-11-25.
-#[must_use]
 pub fn legacy_task(exchange: &Exchange, reviews: &Reviews, change: &Change) -> String {
     let mut status = legacy_status(change);
     let asks_for_page =

@@ -35,7 +35,6 @@ pub struct ChildConnector {
 impl ChildConnector {
     /// Creates a connector. `data` is the data directory, and `max_message` the maximum number of bytes of a message
     /// from the server (`transports.stdio.max_message_size`).
-    #[must_use]
     pub fn new(config: &Arc<UpstreamConfig>, data: &Path, max_message: usize) -> Self {
         let (config, data) = (Arc::clone(config), data.to_owned());
         Self { config, data, guard: this_program(), max_message, history: Arc::default() }

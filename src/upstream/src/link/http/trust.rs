@@ -25,7 +25,6 @@ pub struct TlsTrust {
 
 impl TlsTrust {
     /// Trusts the public authorities, and those of the configuration if it names some.
-    #[must_use]
     pub fn new(authorities: Option<&Authorities>) -> Arc<Self> {
         static PUBLIC: LazyLock<TlsTrust> = LazyLock::new(|| TlsTrust::from_roots(tls::public_roots()));
         Arc::new(match authorities {
