@@ -145,7 +145,7 @@ impl From<&KnownReads> for KnownReadsInfo {
 
 /// A definition that was shown.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename = "DefinitionRef")]
 #[schema(as = DefinitionRef)]
 pub struct ShownDefinition {
     pub name: String,
