@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::proof::ProofSecret;
 use countersign_config::Config;
-use countersign_runtime::{data_dir::DataLock, files::replace_file};
+use countersign_runtime::{
+    data_dir::DataLock,
+    files::{none_if_missing, replace_file},
+};
 
 /// The name of the file in the data directory.
 pub const GATEWAY_FILE: &str = "gateway.json";
@@ -58,11 +61,8 @@ impl GatewayFile {
     /// # Errors
     /// Errors of the file system, such as for the directory of another user.
     pub fn read(data: &Path) -> io::Result<Option<Self>> {
-        match fs::read(data.join(GATEWAY_FILE)) {
-            Ok(text) => Ok(serde_json::from_slice(&text).ok()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        let text = none_if_missing(fs::read(data.join(GATEWAY_FILE)))?;
+        Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
     }
 
     /// Writes the file, which is removed when the returned guard is dropped. Requires the lock of the data directory.

@@ -24,7 +24,7 @@ use countersign_config::Environment;
 use countersign_domain::changes::digest::hex;
 use countersign_runtime::{
     data_dir::is_locked,
-    files::replace_file,
+    files::{none_if_missing, replace_file},
     installation::{Installation, program_path},
     secret,
 };
@@ -355,11 +355,8 @@ fn remove(path: &Path, remove: fn(PathBuf) -> io::Result<()>, out: &mut Output) 
 
 /// Returns the SHA-256 of a file, or `None` if it does not exist.
 fn hash_file(path: &Path) -> Result<Option<String>, Failure> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(hex(&secret::hash(&bytes)))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(path_failure("read", path, &error)),
-    }
+    let bytes = none_if_missing(fs::read(path)).map_err(|error| path_failure("read", path, &error))?;
+    Ok(bytes.map(|bytes| hex(&secret::hash(&bytes))))
 }
 
 /// Returns the failure of an action on a path, which `action` names as a verb.

@@ -19,7 +19,10 @@ use crate::{
 };
 use countersign_auth::tokens::public_client::{ClientSettings, GrantError, PublicClient, TokenResponse};
 use countersign_config::{Authorities, Environment};
-use countersign_runtime::{background, files::replace_file};
+use countersign_runtime::{
+    background,
+    files::{none_if_missing, replace_file},
+};
 
 /// The time before its expiry at which an access token is due for renewal.
 const RENEWAL_MARGIN: SignedDuration = SignedDuration::from_secs(30);
@@ -151,12 +154,11 @@ impl LoginFile {
     }
 
     fn read(&self) -> Result<Entries, Failure> {
-        let bytes = match fs::read(&self.path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entries::new()),
-            Err(error) => return Err(self.failure(&format!("cannot be read: {error}"))),
+        let read_failure = |error: io::Error| self.failure(&format!("cannot be read: {error}"));
+        let Some(bytes) = none_if_missing(fs::read(&self.path)).map_err(read_failure)? else {
+            return Ok(Entries::new());
         };
-        let mode = fs::metadata(&self.path).map_err(|error| self.failure(&format!("cannot be read: {error}")))?.mode();
+        let mode = fs::metadata(&self.path).map_err(read_failure)?.mode();
         if mode & 0o077 != 0 {
             let problem =
                 format!("has the mode {:o}, so that others may read the tokens; run `chmod 600` on it", mode & 0o777);

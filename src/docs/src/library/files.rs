@@ -17,6 +17,7 @@ use super::paths::{self, MAX_DEPTH, file_error, stale_error, unsynced_error};
 use crate::text::has_markdown_extension;
 use countersign_protocol::McpError;
 use countersign_provider::text::invalid_argument;
+use countersign_runtime::files::none_if_missing;
 
 /// The maximum size of a document.
 pub(crate) const MAX_FILE_BYTES: usize = 2 << 20;
@@ -301,14 +302,6 @@ impl Files {
         }
         all.sort();
         all
-    }
-}
-
-/// Returns `None` if the file or folder does not exist.
-fn none_if_missing<T>(result: std::io::Result<T>) -> std::io::Result<Option<T>> {
-    match result {
-        Err(error) if error.kind() == IoErrorKind::NotFound => Ok(None),
-        result => result.map(Some),
     }
 }
 
