@@ -19,7 +19,7 @@ use countersign_review::Page;
 use countersign_rulings::{
     standing_rules::{MAX_RULES_PER_OWNER, StandingRuleService},
     tool_acceptance::{
-        DefinitionDecision, KnownReadsInfo, MAX_TOOLS_PER_ACCEPTANCE, PendingToolCounts, ShownDefinition,
+        DefinitionDecision, DefinitionRef, KnownReadsInfo, MAX_TOOLS_PER_ACCEPTANCE, PendingToolCounts,
         ToolAcceptances, ToolInfo, ToolVerdictCounts,
     },
 };
@@ -121,7 +121,7 @@ fn tools_page_response(
     Ok(json_ok(&ServerTools { name, tools: items, known_reads: acceptances.known_reads(name), next_cursor }))
 }
 
-fn check_count(tools: &[ShownDefinition], max: usize) -> Result<(), Problem> {
+fn check_count(tools: &[DefinitionRef], max: usize) -> Result<(), Problem> {
     if (1..=max).contains(&tools.len()) {
         return Ok(());
     }
@@ -132,7 +132,7 @@ fn check_count(tools: &[ShownDefinition], max: usize) -> Result<(), Problem> {
 #[serde(deny_unknown_fields)]
 pub struct AllowRequest {
     #[schema(min_items = 1, max_items = 200)]
-    tools: Vec<ShownDefinition>,
+    tools: Vec<DefinitionRef>,
     /// The reason why the tools need no review. The rule and the audit trail keep it.
     #[schema(min_length = 1)]
     reason: String,
@@ -170,7 +170,7 @@ pub async fn allow(
 #[serde(deny_unknown_fields)]
 pub struct DefinitionsRequest {
     #[schema(min_items = 1, max_items = 20000)]
-    tools: Vec<ShownDefinition>,
+    tools: Vec<DefinitionRef>,
 }
 
 impl Body for DefinitionsRequest {

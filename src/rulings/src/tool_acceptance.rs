@@ -145,9 +145,8 @@ impl From<&KnownReads> for KnownReadsInfo {
 
 /// A definition that was shown.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, rename = "DefinitionRef")]
-#[schema(as = DefinitionRef)]
-pub struct ShownDefinition {
+#[serde(deny_unknown_fields)]
+pub struct DefinitionRef {
     pub name: String,
     /// The hash that was shown.
     pub hash: String,
@@ -240,7 +239,7 @@ impl ToolAcceptances {
         self: &Arc<Self>,
         provider: &str,
         decision: DefinitionDecision,
-        shown_definitions: &[ShownDefinition],
+        shown_definitions: &[DefinitionRef],
         reviewer: &Principal,
     ) -> Result<(), McpError> {
         let (this, provider) = (Arc::clone(self), provider.to_owned());
@@ -312,7 +311,7 @@ impl ToolAcceptances {
     fn current_definitions(
         &self,
         provider: &str,
-        shown_definitions: &[ShownDefinition],
+        shown_definitions: &[DefinitionRef],
     ) -> Result<(String, Vec<Definition>), McpError> {
         let table = self.routes.load_full();
         let Some(current_provider) = table.provider(provider) else {
@@ -325,7 +324,7 @@ impl ToolAcceptances {
             .collect();
         let mut definitions = Vec::with_capacity(shown_definitions.len());
         let mut outdated = Vec::new();
-        for ShownDefinition { name, hash } in shown_definitions {
+        for DefinitionRef { name, hash } in shown_definitions {
             match routes.get(name.as_str()).filter(|route| route.hash == *hash) {
                 Some(route) => definitions.push(definition(&route.def)),
                 None => outdated.push(shorten_name(name)),

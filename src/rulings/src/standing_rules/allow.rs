@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{StandingRuleService, unrestricted_rule};
 use crate::{
     completion::run_to_completion,
-    tool_acceptance::{ShownDefinition, shorten_name},
+    tool_acceptance::{DefinitionRef, shorten_name},
 };
 use countersign_domain::{
     changes::person::Person,
@@ -34,7 +34,7 @@ impl StandingRuleService {
     pub async fn allow_tools(
         self: &Arc<Self>,
         provider: &str,
-        shown_definitions: &[ShownDefinition],
+        shown_definitions: &[DefinitionRef],
         by: &Principal,
         reason: &str,
     ) -> Result<(), McpError> {
@@ -47,7 +47,7 @@ impl StandingRuleService {
             let target = table.provider(&provider).ok_or_else(unknown)?.as_provider().target_fingerprint().to_owned();
             let now = this.now();
             let mut rules: Vec<StandingRule> = Vec::new();
-            for ShownDefinition { name, hash } in &shown_definitions {
+            for DefinitionRef { name, hash } in &shown_definitions {
                 let route = table.definitions(&provider).find(|route| route.name == *name && route.hash == *hash);
                 let Some(route) = route else {
                     let message = "a tool's definition differs from the one that was shown, or the tool is gone";
