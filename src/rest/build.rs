@@ -1,4 +1,4 @@
-//! Compresses the files that a release build contains: those of the dashboard and the OpenAPI document.
+//! Bundles and compresses the files that a release build contains: those of the dashboard and the OpenAPI document.
 //!
 //! The same files give the same program, because their names are sorted and the header of gzip has no time.
 
@@ -12,9 +12,12 @@ use std::{
 
 use flate2::{Compression, read::GzEncoder};
 
+mod bundle;
+
 fn main() -> io::Result<()> {
     println!("cargo::rustc-check-cfg=cfg(embedded_files)");
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=bundle.rs");
     // A debug build reads the files when they are requested.
     if variable("PROFILE")? == "debug" {
         return Ok(());
@@ -22,13 +25,21 @@ fn main() -> io::Result<()> {
     println!("cargo::rustc-cfg=embedded_files");
     println!("cargo::rerun-if-changed=openapi.json");
     println!("cargo::rerun-if-changed=assets");
-    let mut names = vec!["openapi.json".to_owned()];
-    add_names("assets", &mut names)?;
-    names.sort();
+    let mut files = vec![("openapi.json".to_owned(), fs::read("openapi.json")?)];
+    for entry in fs::read_dir("assets")? {
+        let path = entry?.path();
+        if path.is_file() {
+            files.push((path.display().to_string(), fs::read(&path)?));
+        }
+    }
+    for name in bundle::NAMES {
+        files.push((format!("assets/{name}"), bundle::join("assets", name)?.into_bytes()));
+    }
+    files.sort();
     let out = PathBuf::from(variable("OUT_DIR")?);
-    let mut table = format!("static FILES: [(&str, EmbeddedFile); {}] = [\n", names.len());
-    for name in names {
-        write(&out.join(format!("{name}.gz")), &compress(&name)?)?;
+    let mut table = format!("static FILES: [(&str, EmbeddedFile); {}] = [\n", files.len());
+    for (name, content) in files {
+        write(&out.join(format!("{name}.gz")), &compress(&content)?)?;
         table += &format!(
             "({name:?}, EmbeddedFile::new(FileContent::Gzip(Bytes::from_static(include_bytes!(\"{name}.gz\"))))),\n"
         );
@@ -42,19 +53,9 @@ fn variable(name: &str) -> io::Result<String> {
     env::var(name).map_err(|error| io::Error::other(format!("{name}: {error}")))
 }
 
-/// Adds the names of all files below a folder.
-fn add_names(folder: &str, names: &mut Vec<String>) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = format!("{folder}/{}", entry.file_name().display());
-        if entry.file_type()?.is_dir() { add_names(&name, names)? } else { names.push(name) }
-    }
-    Ok(())
-}
-
-fn compress(name: &str) -> io::Result<Vec<u8>> {
+fn compress(content: &[u8]) -> io::Result<Vec<u8>> {
     let mut compressed = Vec::new();
-    GzEncoder::new(fs::File::open(name)?, Compression::best()).read_to_end(&mut compressed)?;
+    GzEncoder::new(content, Compression::best()).read_to_end(&mut compressed)?;
     Ok(compressed)
 }
 

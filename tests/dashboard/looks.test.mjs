@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertAccessible, assertClean, becomes, button, dashboard, fitsScreen, focused, heading, holds, launch, matches, newPage, open, row, signIn } from './lib/browser.mjs';
+import { assertAccessible, assertClean, becomes, button, dashboard, exposeModules, fitsScreen, focused, heading, holds, launch, matches, newPage, open, row, signIn } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -155,9 +155,10 @@ test('the header fits every width, with the account and the way out', async () =
 test('a notice stays under the pointer and with the focus, a problem until it is dismissed', async () => {
   const page = await newPage(browser, gateway);
   await page.clock.install();
+  await exposeModules(page);
   await signIn(page, gateway, gateway.key('reviewer', 'noticed'), '/#/sessions');
   const notice = page.locator('.notice');
-  const show = (tone) => page.evaluate(async (t) => (await import('/assets/js/core/announce.js')).notice('It is done', { tone: t }), tone);
+  const show = (tone) => page.evaluate((t) => window.load('js/core/announce.js').notice('It is done', { tone: t }), tone);
   const later = () => page.clock.fastForward(7_000);
   await show('green');
   await notice.hover();
@@ -179,8 +180,8 @@ test('a notice stays under the pointer and with the focus, a problem until it is
   for (const tone of ['green', 'green', 'green']) await show(tone);
   await becomes(() => notice.evaluateAll((all) => all.map((one) => one.classList[1])), ['tone-green', 'tone-green', 'tone-red'], 'no problem is dropped for what disappears by itself');
   await later();
-  await page.evaluate(async () => {
-    const announce = await import('/assets/js/core/announce.js');
+  await page.evaluate(() => {
+    const announce = window.load('js/core/announce.js');
     for (const tone of ['green', 'red']) announce.notice(`It is ${tone}`, { tone, key: 'it' });
   });
   await becomes(() => notice.locator('> span').allTextContents(), ['It is red', 'It is done']);

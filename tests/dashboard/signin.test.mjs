@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, becomes, dashboard, focused, holds, launch, live, newPage, row, signIn, status, waitForNotice } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, exposeModules, focused, holds, launch, live, newPage, row, signIn, status, waitForNotice } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -122,7 +122,9 @@ test('tabs share a sign-in and a sign-out', async () => {
 });
 
 test('a link of somebody else asks before it replaces the sign-in of all tabs', async () => {
-  const first = await dashboard(browser, gateway);
+  const first = await newPage(browser, gateway);
+  await exposeModules(first);
+  await signIn(first, gateway);
   const second = await newPage(browser, gateway, { context: first.context() });
   const names = () => Promise.all([first, second].map((page) => page.locator('.me-name').innerText()));
   const dialog = second.getByRole('dialog', { name: 'Sign in as somebody else?' });
@@ -130,7 +132,7 @@ test('a link of somebody else asks before it replaces the sign-in of all tabs', 
   await dialog.locator('p', { hasText: 'You are signed in as alice' }).waitFor();
   await dialog.getByRole('button', { name: 'Cancel' }).click();
   await becomes(names, ['alice', 'alice']);
-  await first.evaluate(async () => (await import('/assets/js/core/announce.js')).notice('Only for alice', { tone: 'red' }));
+  await first.evaluate(() => window.load('js/core/announce.js').notice('Only for alice', { tone: 'red' }));
   await second.goto(gateway.link());
   await dialog.getByRole('button', { name: 'Sign in' }).click();
   await holds(names, ([one, other]) => one === other && one !== 'alice');

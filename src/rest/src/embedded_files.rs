@@ -1,7 +1,7 @@
 //! The files that the program contains: those of the dashboard and the OpenAPI document.
 //!
 //! A release build contains them compressed with gzip (`build.rs`), and sends them to most clients as they are. A debug build
-//! reads them at each request, so that an edit is visible at once.
+//! reads them at each request, so that an edit is visible at once. In both, the modules and the styles are each one file.
 
 use std::{
     borrow::Cow,
@@ -21,6 +21,10 @@ use flate2::{
 
 use countersign_domain::changes::digest::{PartHasher, hex};
 use countersign_http::{framing::EmbeddedBody, front};
+
+#[cfg(not(embedded_files))]
+#[path = "../bundle.rs"]
+mod bundle;
 
 /// A file of the program.
 #[derive(Clone)]
@@ -59,8 +63,14 @@ impl EmbeddedFile {
     /// Finds a file by its path below the folder of this crate, which must not lead out of it.
     #[cfg(not(embedded_files))]
     pub fn find(name: &str) -> Option<Cow<'static, Self>> {
-        let content = std::fs::read(format!("{}/{name}", env!("CARGO_MANIFEST_DIR"))).ok()?;
-        Some(Cow::Owned(Self::new(FileContent::Plain(content.into()))))
+        let folder = env!("CARGO_MANIFEST_DIR");
+        let content = match name.strip_prefix("assets/").filter(|name| bundle::NAMES.contains(name)) {
+            Some(name) => bundle::join(&format!("{folder}/assets"), name)
+                .map(String::into_bytes)
+                .inspect_err(|error| tracing::error!(%error, "a file of the dashboard cannot be bundled")),
+            None => std::fs::read(format!("{folder}/{name}")),
+        };
+        Some(Cow::Owned(Self::new(FileContent::Plain(content.ok()?.into()))))
     }
 
     /// Returns the entity tag, which is weak because it is the same for the compressed and the inflated file.
@@ -144,8 +154,8 @@ pub mod tests {
 
     #[test]
     fn every_file_is_found_as_it_is_in_the_repository() {
-        for (name, content) in assets() {
-            assert_eq!(EmbeddedFile::find(&name).unwrap().content().unwrap(), content, "{name}");
+        for (name, content) in assets().iter().filter(|(name, _)| name.matches('/').count() == 1) {
+            assert_eq!(EmbeddedFile::find(name).unwrap().content().unwrap(), content, "{name}");
         }
         let document = fs::read_to_string(format!("{FOLDER}/openapi.json")).unwrap();
         assert_eq!(EmbeddedFile::find("openapi.json").unwrap().content().unwrap(), document);

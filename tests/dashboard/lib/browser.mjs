@@ -49,6 +49,12 @@ export async function newPage(browser, gateway, { width = 1280, height = 800, da
   return page;
 }
 
+/** Lets tests use the modules of the page, which is not open yet: `window.load('js/core/api.js')` returns what one exports. */
+export const exposeModules = (page) => page.route('**/assets/js/load.js', async (route) => {
+  const response = await route.fetch();
+  await route.fulfill({ response, body: `${await response.text()}\nwindow.load = load;` });
+});
+
 /** Signs in with a key through the form. */
 export async function signIn(page, gateway, key = gateway.key('reviewer', 'alice'), route = '/') {
   await page.goto(`${gateway.url}${route}`);
