@@ -1,5 +1,5 @@
 // Tests the lists of known reads (config/reads): their hashes are those of the real servers, and accepting them lets reads run.
-// With RENEW_READS=1, writes the hashes of the installed servers into the lists instead of comparing them.
+// Those of the vendors in `vendors.mjs` are compared by the tests of their recipes, which start the servers.
 import assert from 'node:assert/strict';
 import { readdirSync } from 'node:fs';
 import { readFile, rm, writeFile } from 'node:fs/promises';
@@ -11,10 +11,9 @@ import { createSqlite, dbhubOnPostgres, dbhubOnSqlite, postgres, sqliteServer, s
 import { command, startGatewayWith } from './fixture.mjs';
 import { binary, environment, eventually, repository, run, temporaryData } from './gateway.mjs';
 import { connectPeer } from './peer.mjs';
+import { checkReads, LISTS, RENEWS } from './read-lists.mjs';
 import { SERVERS, prepare } from './servers.mjs';
-import { VENDORS } from './vendors.mjs';
 
-const LISTS = path.join(repository, 'config/reads');
 /** Stand-ins with the definitions of servers that the tests cannot install, and the packages that the definitions come from. */
 const STAND_INS = { github: { start: GitHubStandIn.start, package: PACKAGE } };
 /** The servers that have a list and that the tests install or stand in for. */
@@ -26,12 +25,10 @@ const DATABASES = [
     ['sqlite', 'mcp-server-sqlite 2025.4.25', async t => sqliteServer((await createSqlite(t)).file), ['read_query', 'list_tables', 'describe_table']],
     ['supabase', '@supabase/mcp-server-supabase 0.13.0', async t => (await startSupabaseServer(t, 'none')).entry, ['confirm_cost']]
 ];
-const RENEWS = process.env.RENEW_READS === '1';
 /** The definitions of server-memory 2025.4.25, which has no annotations, one on each line. */
 const WITHOUT_ANNOTATIONS = path.join(repository, 'tests/fixtures/memory-2025.4.25.jsonl');
 const STAND_IN = path.join(repository, 'tests/dashboard/lib/altering-server.mjs');
 
-const listFile = name => path.join(LISTS, `${name}.yaml`);
 const readText = file => readFile(file, 'utf8');
 
 /** Returns the packages that the tests install or stand in for, as the lists name them: `mcp-server-git 2026.10.19`. */
@@ -41,18 +38,6 @@ async function installedPackages() {
     const requirements = await readText(path.join(repository, 'tests/clients/python/requirements-servers.txt'));
     const standIns = Object.values(STAND_INS).map(standIn => standIn.package);
     return [...npm, ...standIns, ...requirements.split('\n').filter(line => line.includes('==')).map(line => line.replace('==', ' '))];
-}
-
-/** Calls `change(tool, hash)` for each tool below the package, and returns the text with the hashes that it returns. */
-function mapHashes(text, packages, change) {
-    let isInstalled = false;
-    const lines = text.split('\n').map(line => {
-        const [, name] = /^- package: '?([^']*)'?$/.exec(line) ?? [];
-        if (name) isInstalled = packages.includes(name);
-        const [, tool, hash] = /^ {4}([\w.-]+): (sha256:[0-9a-f]*)$/.exec(line) ?? [];
-        return tool && isInstalled ? `    ${tool}: ${change(tool, hash)}` : line;
-    });
-    return lines.join('\n');
 }
 
 /** Starts a gateway in front of the server, whose tools keep their names. */
@@ -81,41 +66,10 @@ async function startReal(t, name) {
     return { folder, ...(await startBehind(t, name, SERVERS[name].entry(folder))) };
 }
 
-/**
- * Compares the hashes below these packages in a list with the definitions of a server, or writes them. `except` are tools whose
- * annotations are wrong: those that declare to read and are not on the list, and those that are on it all the same.
- */
-async function checkList(set, packages, tools, except = []) {
-    const text = await readText(listFile(set));
-    const definitions = new Map(tools.map(tool => [tool.name, tool]));
-    const listed = [];
-    const renewed = mapHashes(text, packages, tool => {
-        listed.push(tool);
-        assert.ok(definitions.has(tool), `${tool} is gone`);
-        return definitions.get(tool).hash;
-    });
-    assert.ok(listed.length > 0, `no entry is for one of ${packages.join(', ')}`);
-    if (RENEWS) return writeFile(listFile(set), renewed);
-    assert.equal(renewed, text, 'RENEW_READS=1 writes the hashes of the installed version');
-    // Every tool that declares to read is either on the list or left out on purpose.
-    const claimed = tools.filter(tool => Boolean(tool.annotations.readOnlyHint) !== except.includes(tool.name));
-    assert.deepEqual(tools.filter(tool => tool.known === 'read').map(({ name }) => name), claimed.map(({ name }) => name));
-}
-
 for (const name of NAMES) {
     test(`the known reads of ${name} are those of the server`, async t => {
         const { tools } = await startReal(t, name);
-        await checkList(name, await installedPackages(), await tools());
-    });
-}
-
-// The definitions of stand-ins are not those of the originals.
-for (const vendor of Object.values(VENDORS).filter(({ standsFor }) => !standsFor)) {
-    test(`the known reads of ${vendor.package} are those of the real server`, async t => {
-        const { entry, stop } = await vendor.start();
-        t.after(stop);
-        const { tools } = await startBehind(t, vendor.set, { ...entry, previews: vendor.set });
-        await checkList(vendor.set, [vendor.package], await tools(), vendor.wrongReads);
+        await checkReads(name, await installedPackages(), await tools());
     });
 }
 
@@ -125,7 +79,7 @@ test('the known reads of servers for databases are those of the real servers', a
     for (const [set, name, start, wrongReads] of DATABASES) {
         await t.test(name, async t => {
             const { tools } = await startBehind(t, set, { ...(await start(t)), previews: set });
-            await checkList(set, [name], await tools(), wrongReads);
+            await checkReads(set, [name], await tools(), wrongReads);
         });
     }
 });

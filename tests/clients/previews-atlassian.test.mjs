@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { shareBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 import { VENDORS } from './vendors.mjs';
 
@@ -58,8 +58,10 @@ const CALLS = [
     ['confluence_delete_page', { page_id: '103' }, { title: ['-Old notes'] }, (jira, wiki) => [page(wiki, '103'), undefined]]
 ];
 
+const startServer = shareBehind('atlassian');
+
 test('every recipe for Atlassian shows what its tool does', async t => {
-    const behind = await startBehind(t, 'atlassian');
+    const behind = await startServer();
     for (const [name, , , , options] of CALLS.filter(([, , , , options]) => options?.wrong)) {
         const { annotations } = behind.definitions.find(tool => tool.name === name.split(',')[0]);
         assert.equal(annotations.destructiveHint, true, `${name}: ${options.wrong}`);
@@ -70,7 +72,7 @@ test('every recipe for Atlassian shows what its tool does', async t => {
 });
 
 test('changes in Jira and Confluence meanwhile make a change stale', async t => {
-    const behind = await startBehind(t, 'atlassian');
+    const behind = await startServer();
     await tryConcurrentChanges(t, behind, [
         ['jira_update_issue', { ...ISSUE, fields: '{"summary":"Mine"}' }, jira => (issue(jira).summary = 'Theirs'), { summary: ['-Theirs'] }],
         ['jira_transition_issue', { ...ISSUE, transition_id: '31' }, jira => (issue(jira).status = { ...issue(jira).status, name: 'Blocked' }), { status: ['-Blocked'] }],
@@ -81,7 +83,7 @@ test('changes in Jira and Confluence meanwhile make a change stale', async t => 
 });
 
 test('strange answers of Jira and Confluence give no preview, and nothing is written', async t => {
-    const behind = await startBehind(t, 'atlassian');
+    const behind = await startServer();
     page(behind.fakes[1].state, '101').storage = `<p>${'x'.repeat(6 << 20)}</p>`;
     await tryStrangeAnswers(t, behind, [
         ['jira_update_issue', { ...ISSUE, fields: '{"summary":"x"}' }, 'nonsense', /jira_get_issue/],
@@ -95,7 +97,7 @@ test('strange answers of Jira and Confluence give no preview, and nothing is wri
 });
 
 test('a call that Jira or Confluence accepts without doing anything is noticed', async t => {
-    const behind = await startBehind(t, 'atlassian');
+    const behind = await startServer();
     await trySilentWrites(t, behind, [
         ['jira_update_issue', { ...ISSUE, fields: '{"summary":"x"}' }],
         ['jira_transition_issue', { ...ISSUE, transition_id: '21' }],

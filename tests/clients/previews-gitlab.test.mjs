@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { shareBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 import { VENDORS } from './vendors.mjs';
 
@@ -98,8 +98,10 @@ const CALLS = [
     ['delete_branch', { ...SHOP, branch_name: 'add-tax' }, { name: ['-add-tax'] }, s => [s.branches['add-tax'], undefined]]
 ];
 
+const startServer = shareBehind('gitlab');
+
 test('every recipe for GitLab shows what its tool does', async t => {
-    const behind = await startBehind(t, 'gitlab');
+    const behind = await startServer();
     const tried = new TriedServer({ title: 'GitLab', how: `The real server ${VENDORS.gitlab.package} on a fake of GitLab's API.` });
     await tryCalls(t, behind, CALLS, tried);
     assert.deepEqual(behind.fake.unknown.filter(call => !call.includes('/approval_state')), [], 'the fake has all that the server asks for');
@@ -107,7 +109,7 @@ test('every recipe for GitLab shows what its tool does', async t => {
 });
 
 test('changes in GitLab meanwhile make a change stale', async t => {
-    const behind = await startBehind(t, 'gitlab');
+    const behind = await startServer();
     const write = { ...SHOP, file_path: 'README.md', branch: 'main', content: 'Mine\n', commit_message: 'm' };
     await tryConcurrentChanges(t, behind, [
         ['create_or_update_file', write, s => (s.branches.main['README.md'] = 'Theirs\n'), { 'README.md': ['-Theirs'] }],
@@ -120,7 +122,7 @@ test('changes in GitLab meanwhile make a change stale', async t => {
 });
 
 test('strange answers of GitLab give no preview, and nothing is written', async t => {
-    const behind = await startBehind(t, 'gitlab');
+    const behind = await startServer();
     const write = { ...SHOP, file_path: 'README.md', branch: 'main', content: 'x', commit_message: 'm' };
     behind.fake.state.branches.main['large.txt'] = 'x'.repeat(6 << 20);
     await tryStrangeAnswers(t, behind, [
@@ -137,7 +139,7 @@ test('strange answers of GitLab give no preview, and nothing is written', async 
 });
 
 test('a call that GitLab accepts without doing anything is noticed', async t => {
-    const behind = await startBehind(t, 'gitlab');
+    const behind = await startServer();
     await trySilentWrites(t, behind, [
         ['create_or_update_file', { ...SHOP, file_path: 'README.md', branch: 'main', content: 'x\n', commit_message: 'm' }],
         ['update_issue', { ...ISSUE, title: 'x' }],

@@ -6,7 +6,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 
-import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { shareBehind, startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 import { VENDORS } from './vendors.mjs';
 
@@ -34,8 +34,10 @@ async function createChart(t) {
     return folder;
 }
 
+const startServer = shareBehind('kubernetes');
+
 test('every recipe for kubernetes-mcp-server shows what its tool does', async t => {
-    const behind = await startBehind(t, 'kubernetes');
+    const behind = await startServer();
     const chart = await createChart(t);
     const tried = new TriedServer({ title: 'Kubernetes: kubernetes-mcp-server', how: `The real server ${VENDORS.kubernetes.package} on a fake of the API server with server-side apply.` });
     await tryCalls(t, behind, [
@@ -144,7 +146,7 @@ test('every recipe for mcp-server-kubernetes shows what its tool does', async t 
 });
 
 test('changes in the cluster meanwhile make a change stale', async t => {
-    const behind = await startBehind(t, 'kubernetes');
+    const behind = await startServer();
     const touch = of => of.metadata.resourceVersion += '0';
     await tryConcurrentChanges(t, behind, [
         ['resources_create_or_update', { resource: configMap('settings', { currency: 'EUR' }) }, s => (settings(s).data.currency = 'USD'), { Object: ['-  currency: USD'] }],
@@ -160,7 +162,7 @@ test('changes in the cluster meanwhile make a change stale', async t => {
 });
 
 test('strange answers of the cluster give no preview, and nothing is written', async t => {
-    const behind = await startBehind(t, 'kubernetes');
+    const behind = await startServer();
     settings(behind.fake.state).data.large = 'x'.repeat(6 << 20);
     const many = Array.from({ length: 51 }, (_, n) => configMap(`m${n}`, { a: 'b' })).join('---\n');
     await tryStrangeAnswers(t, behind, [
@@ -173,7 +175,7 @@ test('strange answers of the cluster give no preview, and nothing is written', a
 });
 
 test('a call that the cluster accepts without doing anything is noticed', async t => {
-    const behind = await startBehind(t, 'kubernetes');
+    const behind = await startServer();
     await trySilentWrites(t, behind, [
         ['resources_create_or_update', { resource: configMap('settings', { currency: 'EUR' }) }],
         ['resources_scale', { ...DEPLOYMENT, scale: 5 }],

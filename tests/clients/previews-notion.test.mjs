@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { IDS } from '../fixtures/fakes/notion.mjs';
-import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { shareBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 import { VENDORS } from './vendors.mjs';
 
@@ -34,8 +34,10 @@ const CALLS = [
     ['API-patch-page, to the trash', { page_id: IDS.other, in_trash: true }, { 'in trash': ['-false', '+true'], Page: [' Clean up'] }, s => [s.pages[IDS.other].in_trash, true]]
 ];
 
+const startServer = shareBehind('notion');
+
 test('every recipe for Notion shows what its tool does', async t => {
-    const behind = await startBehind(t, 'notion');
+    const behind = await startServer();
     for (const name of ['API-post-search', 'API-query-data-source']) {
         assert.equal(behind.definitions.find(tool => tool.name === name).annotations.destructiveHint, true, `${name} only reads`);
     }
@@ -46,7 +48,7 @@ test('every recipe for Notion shows what its tool does', async t => {
 });
 
 test('changes in Notion meanwhile make a change stale', async t => {
-    const behind = await startBehind(t, 'notion');
+    const behind = await startServer();
     await tryConcurrentChanges(t, behind, [
         ['API-update-page-markdown', { ...PAGE, type: 'replace_content', replace_content: { new_str: 'Mine' } }, s => (s.blocks[IDS.page][1].paragraph.rich_text[0].plain_text = 'Theirs'), { Markdown: ['-Theirs'] }],
         ['API-patch-page', { ...PAGE, properties: { Done: { checkbox: true } } }, s => (property(s, 'Done').checkbox = null), { properties: ['-    "value": null', '+    "value": true'] }],
@@ -55,7 +57,7 @@ test('changes in Notion meanwhile make a change stale', async t => {
 });
 
 test('strange answers of Notion give no preview, and nothing is written', async t => {
-    const behind = await startBehind(t, 'notion');
+    const behind = await startServer();
     const replace = { ...PAGE, type: 'replace_content', replace_content: { new_str: 'x' } };
     await tryStrangeAnswers(t, behind, [
         ['API-update-page-markdown', replace, 'nonsense', /`keep`/],
@@ -69,7 +71,7 @@ test('strange answers of Notion give no preview, and nothing is written', async 
 });
 
 test('a call that Notion refuses or ignores is noticed', async t => {
-    const behind = await startBehind(t, 'notion');
+    const behind = await startServer();
     await trySilentWrites(t, behind, [
         ['API-update-page-markdown', { ...PAGE, type: 'replace_content', replace_content: { new_str: 'x' } }],
         ['API-patch-page', { ...PAGE, properties: { Done: { checkbox: true } } }],

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { shareBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 import { VENDORS } from './vendors.mjs';
 
@@ -36,15 +36,17 @@ const CALLS = [
     ['usergroups_me, leave', { action: 'leave', usergroup_id: GROUP }, { 'number of members': ['-2', '+1'] }, s => [s.groups[0].users, ['U00000002']]]
 ];
 
+const startServer = shareBehind('slack');
+
 test('every recipe for Slack shows what its tool does', async t => {
-    const behind = await startBehind(t, 'slack');
+    const behind = await startServer();
     const tried = new TriedServer({ title: 'Slack', how: `The real server ${VENDORS.slack.package} on a fake of Slack's Web API.` });
     await tryCalls(t, behind, CALLS, tried);
     await t.test('the page about the servers tried says so', () => tried.check());
 });
 
 test('changes in Slack meanwhile make a change stale', async t => {
-    const behind = await startBehind(t, 'slack');
+    const behind = await startServer();
     await tryConcurrentChanges(t, behind, [
         ['reactions_add', { ...HELLO, emoji: 'wave' }, s => (s.messages[GENERAL][0].reactions[0].count = 7), { 'people who reacted': ['-7', '+8'] }],
         ['usergroups_update', { usergroup_id: GROUP, name: 'Mine' }, s => (s.groups[0].name = 'Theirs'), { name: ['-Theirs', '+Mine'] }],
@@ -53,7 +55,7 @@ test('changes in Slack meanwhile make a change stale', async t => {
 });
 
 test('strange answers of Slack give no preview, and nothing is written', async t => {
-    const behind = await startBehind(t, 'slack');
+    const behind = await startServer();
     const message = { channel_id: GENERAL, text: 'x' };
     await tryStrangeAnswers(t, behind, [
         ['conversations_add_message', { ...message, thread_ts: HELLO.timestamp }, 'nonsense', /conversations_replies/],
@@ -67,7 +69,7 @@ test('strange answers of Slack give no preview, and nothing is written', async t
 });
 
 test('a call that Slack ignores is noticed', async t => {
-    const behind = await startBehind(t, 'slack');
+    const behind = await startServer();
     await trySilentWrites(t, behind, [
         ['conversations_add_message', { channel_id: GENERAL, text: 'x' }],
         ['conversations_add_message', { channel_id: GENERAL, text: 'x', thread_ts: HELLO.timestamp }],

@@ -1,9 +1,11 @@
 // What the suites of shipped recipes have in common: they try each recipe with the real server of a vendor on a fake with state.
 import assert from 'node:assert/strict';
+import { after } from 'node:test';
 
 import { startGatewayWith } from './fixture.mjs';
 import { eventually } from './gateway.mjs';
 import { connectPeer } from './peer.mjs';
+import { checkReads } from './read-lists.mjs';
 import { VENDORS } from './vendors.mjs';
 
 const MARKS = { equal: ' ', note: ' ', insert: '+', delete: '-', skip: '@' };
@@ -28,9 +30,10 @@ export function assertShows(change, shows) {
  * Starts a gateway in front of the vendor's server, whose tools keep their names, and of fakes, the first of which is `fake`.
  * `propose` and `apply` make a change and run it, and `call` calls a tool as an agent. `reviewed` are tools that say that they only
  * read. `settings` are further settings of the gateway, and `entrySettings` of the server. `listen` is the gateway's address.
+ * The known reads of the server are compared with its definitions.
  */
 export async function startBehind(t, vendor, { reviewed = [], settings = {}, entrySettings = {}, listen } = {}) {
-    const { set, start } = VENDORS[vendor];
+    const { set, package: name, wrongReads, start } = VENDORS[vendor];
     const { fakes, entry, stop } = await start();
     t.after(stop);
     // Without questions, the slow server is not started once more to see whether it lists other tools then.
@@ -43,6 +46,7 @@ export async function startBehind(t, vendor, { reviewed = [], settings = {}, ent
     t.after(() => peer.close());
     await eventually('the tools are listed', async () => ((await gateway.api('GET', `/servers/${set}`)).body.tools?.length ?? 0) > 0);
     const definitions = (await gateway.api('GET', `/servers/${set}`)).body.tools;
+    if (name) await checkReads(set, [name], definitions, wrongReads);
     const propose = async (tool, args) => {
         const answer = await peer.call(tool, args);
         assert.equal(answer.structuredContent?.status, 'pending', JSON.stringify(answer));
@@ -61,6 +65,24 @@ export async function startBehind(t, vendor, { reviewed = [], settings = {}, ent
     const behave = mode => fakes.forEach(fake => (fake.mode = mode));
     const call = (tool, args) => peer.call(tool, args);
     return { fake: fakes[0], fakes, gateway, peer, definitions, call, propose, apply, writes, behave };
+}
+
+/**
+ * Returns a function that returns what `startBehind` does, but for all tests of the file. Each test finds the fakes as they were at
+ * the start.
+ */
+export function shareBehind(vendor) {
+    const stops = [];
+    const t = { after: stop => stops.push(stop) };
+    let behind;
+    after(async () => {
+        for (const stop of stops) await stop();
+    });
+    return async () => {
+        behind ??= startBehind(t, vendor);
+        for (const fake of (await behind).fakes) fake.reset();
+        return behind;
+    };
 }
 
 const given = (args, fakes) => (typeof args === 'function' ? args(...fakes.map(({ state }) => state)) : args);

@@ -4,7 +4,7 @@
 //! 1. Read and try the server, and name each tool that only reads in the file of its server, below the package with its
 //!    version. A tool whose recipe makes a dry run is named below `dry_runs`, one that runs SQL below `sql_reads`. Write
 //!    `sha256:` in place of the hash.
-//! 2. Run `RENEW_READS=1 node --test tests/clients/known-reads.test.mjs`. It starts the servers that the tests install and
+//! 2. Run `RENEW_READS=1 node --test tests/clients/{known-reads,previews-*}.test.mjs`. It starts the servers that the tests install and
 //!    writes the hashes of their definitions. Without the variable, it compares them.
 //! 3. Keep the entries of older versions, because people use them.
 
