@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use futures_util::future::LocalBoxFuture;
+use async_trait::async_trait;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -63,27 +63,17 @@ impl AuditedAccounts {
     }
 }
 
+#[async_trait(?Send)]
 impl ServerAccounts for AuditedAccounts {
-    fn list_statuses<'a>(
-        &'a self,
-        principal: &'a Principal,
-    ) -> LocalBoxFuture<'a, Result<Vec<AccountStatus>, McpError>> {
-        Box::pin(self.accounts.list_statuses(principal))
+    async fn list_statuses(&self, principal: &Principal) -> Result<Vec<AccountStatus>, McpError> {
+        self.accounts.list_statuses(principal).await
     }
 
-    fn begin_connection<'a>(
-        &'a self,
-        server: &'a str,
-        principal: &'a Principal,
-    ) -> LocalBoxFuture<'a, Result<StartedConsent, ConnectError>> {
-        Box::pin(self.accounts.begin_consent(server, principal, Timestamp::now()))
+    async fn begin_connection(&self, server: &str, principal: &Principal) -> Result<StartedConsent, ConnectError> {
+        self.accounts.begin_consent(server, principal, Timestamp::now()).await
     }
 
-    fn finish_connection<'a>(
-        &'a self,
-        query: &'a str,
-        cookie: Option<&'a str>,
-    ) -> LocalBoxFuture<'a, Result<String, ConnectError>> {
+    async fn finish_connection(&self, query: &str, cookie: Option<&str>) -> Result<String, ConnectError> {
         let (this, query, cookie) = (self.clone(), query.to_owned(), cookie.map(str::to_owned));
         // Runs in a task of its own, so that the audit entry is written even if the browser disconnects.
         let task = background::spawn_with_result(async move {
@@ -93,14 +83,10 @@ impl ServerAccounts for AuditedAccounts {
             this.record("account_connected", &started_by, &server).await;
             Ok(server)
         });
-        Box::pin(async move { task.await.unwrap_or(Err(ConnectError::StoreUnavailable)) })
+        task.await.unwrap_or(Err(ConnectError::StoreUnavailable))
     }
 
-    fn disconnect<'a>(
-        &'a self,
-        server: &'a str,
-        principal: &'a Principal,
-    ) -> LocalBoxFuture<'a, Result<bool, McpError>> {
+    async fn disconnect(&self, server: &str, principal: &Principal) -> Result<bool, McpError> {
         let (this, server, principal) = (self.clone(), server.to_owned(), principal.clone());
         // Runs in a task of its own, so that the audit entry is written even if the browser disconnects.
         let task = background::spawn_with_result(async move {
@@ -111,7 +97,7 @@ impl ServerAccounts for AuditedAccounts {
             Ok(is_removed)
         });
         let ended_early = |_| Err(McpError::new(ErrorKind::Internal, "the disconnection ended early"));
-        Box::pin(async move { task.await.unwrap_or_else(ended_early) })
+        task.await.unwrap_or_else(ended_early)
     }
 
     fn connect_url(&self, server: &str) -> String {

@@ -9,7 +9,7 @@ use actix_web::{
     http::header::ORIGIN,
     web,
 };
-use futures_util::future::LocalBoxFuture;
+use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
@@ -33,33 +33,19 @@ use countersign_protocol::{ErrorKind, McpError};
 const COOKIE_PATH: &str = "/api/servers";
 
 /// The accounts as the endpoints use them.
+#[async_trait(?Send)]
 pub trait ServerAccounts: Send + Sync + 'static {
     /// Returns the accounts that a principal uses, in the order of the configuration.
-    fn list_statuses<'a>(
-        &'a self,
-        principal: &'a Principal,
-    ) -> LocalBoxFuture<'a, Result<Vec<AccountStatus>, McpError>>;
+    async fn list_statuses(&self, principal: &Principal) -> Result<Vec<AccountStatus>, McpError>;
 
     /// Begins to connect the account of a principal at a server.
-    fn begin_connection<'a>(
-        &'a self,
-        server: &'a str,
-        principal: &'a Principal,
-    ) -> LocalBoxFuture<'a, Result<StartedConsent, ConnectError>>;
+    async fn begin_connection(&self, server: &str, principal: &Principal) -> Result<StartedConsent, ConnectError>;
 
     /// Finishes a connection with the query of the browser's request and its cookie. Returns the name of the server.
-    fn finish_connection<'a>(
-        &'a self,
-        query: &'a str,
-        cookie: Option<&'a str>,
-    ) -> LocalBoxFuture<'a, Result<String, ConnectError>>;
+    async fn finish_connection(&self, query: &str, cookie: Option<&str>) -> Result<String, ConnectError>;
 
     /// Removes the account of a principal. Returns `false` if there was none.
-    fn disconnect<'a>(
-        &'a self,
-        server: &'a str,
-        principal: &'a Principal,
-    ) -> LocalBoxFuture<'a, Result<bool, McpError>>;
+    async fn disconnect(&self, server: &str, principal: &Principal) -> Result<bool, McpError>;
 
     /// Returns the page on which a person connects a server, at the address to which browsers come back.
     fn connect_url(&self, server: &str) -> String;

@@ -1,6 +1,6 @@
 //! Tests that a person connects and disconnects accounts at servers, with fake accounts.
 
-use futures_util::future::LocalBoxFuture;
+use async_trait::async_trait;
 
 use super::*;
 use countersign_accounts::{AccountStatus, CONSENT_COOKIE, ConnectError, StartedConsent};
@@ -14,11 +14,9 @@ pub(super) struct FakeAccounts {
     connected: Mutex<Vec<String>>,
 }
 
+#[async_trait(?Send)]
 impl ServerAccounts for FakeAccounts {
-    fn list_statuses<'a>(
-        &'a self,
-        principal: &'a Principal,
-    ) -> LocalBoxFuture<'a, Result<Vec<AccountStatus>, McpError>> {
+    async fn list_statuses(&self, principal: &Principal) -> Result<Vec<AccountStatus>, McpError> {
         let is_connected = self.connected.lock().unwrap().iter().any(|owner| owner == principal.person_name());
         let status = AccountStatus {
             server: "pretend".to_owned(),
@@ -30,15 +28,11 @@ impl ServerAccounts for FakeAccounts {
             issuer: is_connected.then(|| "https://id.example".to_owned()),
             scopes: vec!["read".to_owned()],
         };
-        Box::pin(async { Ok(vec![status]) })
+        Ok(vec![status])
     }
 
-    fn begin_connection<'a>(
-        &'a self,
-        server: &'a str,
-        principal: &'a Principal,
-    ) -> LocalBoxFuture<'a, Result<StartedConsent, ConnectError>> {
-        let started = match server {
+    async fn begin_connection(&self, server: &str, principal: &Principal) -> Result<StartedConsent, ConnectError> {
+        match server {
             "pretend" => Ok(StartedConsent {
                 url: "https://id.example/authorize?state=1".to_owned(),
                 cookie: principal.person_name().to_owned(),
@@ -46,32 +40,25 @@ impl ServerAccounts for FakeAccounts {
             "shared" => Err(ConnectError::AdminOnly),
             "away" => Err(ConnectError::AuthorizationServerUnreachable),
             _ => Err(ConnectError::UnknownServer),
-        };
-        Box::pin(async { started })
+        }
     }
 
-    fn finish_connection<'a>(
-        &'a self,
-        query: &'a str,
-        cookie: Option<&'a str>,
-    ) -> LocalBoxFuture<'a, Result<String, ConnectError>> {
-        let finished = match cookie {
+    async fn finish_connection(&self, query: &str, cookie: Option<&str>) -> Result<String, ConnectError> {
+        match cookie {
             Some(owner) if query.contains("code=") => {
                 self.connected.lock().unwrap().push(owner.to_owned());
                 Ok("pre tend/".to_owned())
             }
             Some(_) => Err(ConnectError::Denied),
             None => Err(ConnectError::Interrupted),
-        };
-        Box::pin(async { finished })
+        }
     }
 
-    fn disconnect<'a>(&'a self, _: &'a str, principal: &'a Principal) -> LocalBoxFuture<'a, Result<bool, McpError>> {
+    async fn disconnect(&self, _: &str, principal: &Principal) -> Result<bool, McpError> {
         let mut connected = self.connected.lock().unwrap();
         let before = connected.len();
         connected.retain(|owner| owner != principal.person_name());
-        let removed = connected.len() < before;
-        Box::pin(async move { Ok(removed) })
+        Ok(connected.len() < before)
     }
 
     fn connect_url(&self, server: &str) -> String {
