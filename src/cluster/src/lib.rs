@@ -15,7 +15,7 @@ pub mod tunnel;
 
 use std::sync::Arc;
 
-use futures_util::future::LocalBoxFuture;
+use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
 use countersign_exchange::context::{Exchange, ForwardedHeaders, WireResponse};
@@ -41,22 +41,21 @@ impl StoreCluster {
     }
 }
 
+#[async_trait(?Send)]
 impl Cluster for StoreCluster {
     fn is_valid_forward_token(&self, token: &[u8]) -> bool {
         forward::is_valid_token(&*self.nodes, token)
     }
 
-    fn owner_of_session<'a>(&'a self, session: &'a str, is_forwarded: bool) -> OwnerLookup<'a> {
-        Box::pin(async move {
-            let claimant = self.nodes.claimant();
-            if claimant.is_some_and(|claimant| ownership::node_of(session) == Some(&claimant.node)) {
-                return (self.check_own_lease)().map(|()| None);
-            }
-            if is_forwarded {
-                return Ok(None);
-            }
-            ownership::find_owner(&*self.nodes, &[session.into()]).await
-        })
+    async fn owner_of_session(&self, session: &str, is_forwarded: bool) -> Result<Option<ForwardTarget>, McpError> {
+        let claimant = self.nodes.claimant();
+        if claimant.is_some_and(|claimant| ownership::node_of(session) == Some(&claimant.node)) {
+            return (self.check_own_lease)().map(|()| None);
+        }
+        if is_forwarded {
+            return Ok(None);
+        }
+        ownership::find_owner(&*self.nodes, &[session.into()]).await
     }
 
     fn owner_of_call<'a>(&'a self, request: &Request<'a>) -> Option<OwnerLookup<'a>> {
@@ -69,36 +68,32 @@ impl Cluster for StoreCluster {
         node != own.node && self.nodes.peer(node).is_none()
     }
 
-    fn forward<'a>(
-        &'a self,
+    async fn forward(
+        &self,
         target: ForwardTarget,
         http: http::Request<Option<Body>>,
-    ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>> {
-        Box::pin(async move { self.forwarder_for(target).ok_or_else(forward::session_not_found)?.send(http).await })
+    ) -> Result<http::Response<Body>, McpError> {
+        self.forwarder_for(target).ok_or_else(forward::session_not_found)?.send(http).await
     }
 
-    fn tunnel<'a>(
-        &'a self,
+    async fn tunnel(
+        &self,
         target: ForwardTarget,
         http: http::Request<Option<Body>>,
-        protocols: &'a [&'a str],
-    ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>> {
-        Box::pin(async move {
-            let forwarder = self.forwarder_for(target).ok_or_else(forward::peer_unavailable)?;
-            tunnel::open(forwarder, self.shutdown.child_token(), http, protocols).await
-        })
+        protocols: &[&str],
+    ) -> Result<http::Response<Body>, McpError> {
+        let forwarder = self.forwarder_for(target).ok_or_else(forward::peer_unavailable)?;
+        tunnel::open(forwarder, self.shutdown.child_token(), http, protocols).await
     }
 
-    fn call<'a>(
-        &'a self,
+    async fn call(
+        &self,
         target: ForwardTarget,
-        exchange: &'a Exchange,
+        exchange: &Exchange,
         mirrored_headers: ForwardedHeaders,
-        request: &'a Request<'a>,
-    ) -> LocalBoxFuture<'a, Result<WireResponse, McpError>> {
-        Box::pin(async move {
-            let forwarder = self.forwarder_for(target).ok_or_else(forward::peer_unavailable)?;
-            calls::forward_call(forwarder, exchange, mirrored_headers, request).await
-        })
+        request: &Request<'_>,
+    ) -> Result<WireResponse, McpError> {
+        let forwarder = self.forwarder_for(target).ok_or_else(forward::peer_unavailable)?;
+        calls::forward_call(forwarder, exchange, mirrored_headers, request).await
     }
 }

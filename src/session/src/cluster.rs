@@ -3,6 +3,7 @@
 //!
 //! A gateway that is the only one of its store has no [`Cluster`].
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{future::LocalBoxFuture, stream::LocalBoxStream};
 
@@ -35,6 +36,7 @@ pub const FORWARDED_HEADER: &str = "countersign-forwarded";
 pub type Body = LocalBoxStream<'static, Result<Bytes, Box<dyn std::error::Error>>>;
 
 /// The other nodes of the store.
+#[async_trait(?Send)]
 pub trait Cluster: Send + Sync {
     /// Returns `true` if a peer made the token in [`FORWARDED_HEADER`] for this node. The caller then answers the
     /// request here, and never forwards it again.
@@ -42,7 +44,10 @@ pub trait Cluster: Send + Sync {
 
     /// Finds the owner of a session. A request that a peer has forwarded (`is_forwarded`) finds no other node, so it is
     /// never forwarded again.
-    fn owner_of_session<'a>(&'a self, session: &'a str, is_forwarded: bool) -> OwnerLookup<'a>;
+    ///
+    /// # Errors
+    /// Those of an [`OwnerLookup`].
+    async fn owner_of_session(&self, session: &str, is_forwarded: bool) -> Result<Option<ForwardTarget>, McpError>;
 
     /// Finds the owner of the parked call or of the tasks that a request names. Returns `None` if the request names
     /// none of them. If the named tasks have several owners, only one of them gets the request, and this node is
@@ -57,36 +62,36 @@ pub trait Cluster: Send + Sync {
     ///
     /// # Errors
     /// `SESSION_NOT_FOUND` if the owner is gone, and `UPSTREAM_UNAVAILABLE` if it does not answer.
-    fn forward<'a>(
-        &'a self,
+    async fn forward(
+        &self,
         target: ForwardTarget,
         http: http::Request<Option<Body>>,
-    ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>>;
+    ) -> Result<http::Response<Body>, McpError>;
 
     /// Forwards a client that resumes its WebSocket session to the owner. The bodies carry the bytes of both
     /// directions; the response is that of the owner's handshake.
     ///
     /// # Errors
     /// The reason why the session cannot be resumed there.
-    fn tunnel<'a>(
-        &'a self,
+    async fn tunnel(
+        &self,
         target: ForwardTarget,
         http: http::Request<Option<Body>>,
-        protocols: &'a [&'a str],
-    ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>>;
+        protocols: &[&str],
+    ) -> Result<http::Response<Body>, McpError>;
 
     /// Forwards a request that arrived over a connection with an outbox. Messages that belong to the request are sent
     /// to the client before the answer. `mirrored` are the headers of [`mirrored_headers`].
     ///
     /// # Errors
     /// The reason why the owner has not answered.
-    fn call<'a>(
-        &'a self,
+    async fn call(
+        &self,
         target: ForwardTarget,
-        exchange: &'a Exchange,
+        exchange: &Exchange,
         mirrored: ForwardedHeaders,
-        request: &'a Request<'a>,
-    ) -> LocalBoxFuture<'a, Result<WireResponse, McpError>>;
+        request: &Request<'_>,
+    ) -> Result<WireResponse, McpError>;
 }
 
 /// Finds the owner of the subject of a request that arrived over a connection with an outbox. A request that arrived
