@@ -1,5 +1,7 @@
 //! Edits the configuration file for the dashboard, and checks who may do so.
 
+use std::sync::Arc;
+
 use actix_web::{HttpRequest, web};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -34,9 +36,9 @@ pub(super) struct FileState {
 impl FileState {
     /// Reads the file, if there is one. It is also read where it cannot be edited, so that pages can show what to write.
     pub(super) async fn read(
-        principal: &Principal,
+        principal: &Arc<Principal>,
         request: &HttpRequest,
-        reloader: &Reloader,
+        reloader: &web::Data<Reloader>,
     ) -> Result<(Self, Option<ConfigFile>), Problem> {
         let editing = reloader.editing();
         let config_file = match editing {
@@ -45,7 +47,7 @@ impl FileState {
         };
         let state = Self {
             editing,
-            may_edit: editing == EditingState::On && is_editor(principal, request, reloader),
+            may_edit: editing == EditingState::On && Editor::new(principal, request, reloader).is_ok(),
             file: reloader.file().map(|file| file.display().to_string()),
             version: config_file.as_ref().map(ConfigFile::version),
         };
@@ -68,13 +70,13 @@ pub(super) async fn edit_file(
     edited.map_err(|_| Problem::new(ErrorKind::Internal, "the edit was not carried out"))?.map_err(to_problem)
 }
 
-/// Checks that the file is edited here, and that the principal may do it.
+/// Checks that the configuration file is edited here.
 ///
 /// # Errors
 /// `FORBIDDEN`
-pub(super) fn check_may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
+pub(super) fn check_editing_is_on(reloader: &Reloader) -> Result<(), Problem> {
     let reason = match reloader.editing() {
-        EditingState::On => return check_editor(principal, request, reloader),
+        EditingState::On => return Ok(()),
         EditingState::Off => "the configuration file is not edited here: `dashboard.edit` is off",
         EditingState::SharedStore => {
             "the configuration file is not edited here: other gateways of this store have files of their own"
@@ -84,35 +86,53 @@ pub(super) fn check_may_edit(principal: &Principal, request: &HttpRequest, reloa
     Err(Problem::new(ErrorKind::Forbidden, reason))
 }
 
-/// Checks that the principal is an editor, whether or not the file can be edited here. Where it cannot, editors still see the
-/// lines to write by hand.
-///
-/// # Errors
-/// `FORBIDDEN`
-pub(super) fn check_editor(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
-    if is_editor(principal, request, reloader) {
-        return Ok(());
-    }
-    Err(Problem::new(ErrorKind::Forbidden, "editing the configuration file needs the role admin"))
+/// A person who may edit the configuration file: an admin, or a person at this machine who signed in with `countersign open`,
+/// because only the owner of the file can sign in that way.
+pub(super) struct Editor<'a> {
+    pub principal: &'a Arc<Principal>,
+    pub reloader: &'a web::Data<Reloader>,
+    /// `true` if the request comes from this machine itself.
+    pub is_at_machine: bool,
 }
 
-/// Returns `true` for an admin, and for a person at this machine who signed in with `countersign open`. Only the owner of the file
-/// can sign in that way.
-fn is_editor(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> bool {
-    let is_own_sign_in = || {
-        principal.role == Role::Reviewer
-            && principal.key_id.is_none()
-            && principal.claims.is_none()
-            && principal.name == local_reviewer()
-    };
-    principal.role == Role::Admin || (is_at_machine(request, reloader) && is_own_sign_in())
+impl<'a> Editor<'a> {
+    /// Returns the sender of a request if they are an editor, whether or not the file can be edited here. Where it cannot,
+    /// editors still see the lines to write by hand.
+    ///
+    /// # Errors
+    /// `FORBIDDEN`
+    pub(super) fn new(
+        principal: &'a Arc<Principal>,
+        request: &HttpRequest,
+        reloader: &'a web::Data<Reloader>,
+    ) -> Result<Self, Problem> {
+        let is_at_machine = is_at_machine(request, reloader);
+        let is_own_sign_in = || {
+            principal.role == Role::Reviewer
+                && principal.key_id.is_none()
+                && principal.claims.is_none()
+                && principal.name == local_reviewer()
+        };
+        if principal.role == Role::Admin || (is_at_machine && is_own_sign_in()) {
+            return Ok(Self { principal, reloader, is_at_machine });
+        }
+        Err(Problem::new(ErrorKind::Forbidden, "editing the configuration file needs the role admin"))
+    }
+
+    /// Edits the file as this person.
+    ///
+    /// # Errors
+    /// Those of [`Reloader::edit_file`].
+    pub(super) async fn edit_file(&self, change: impl FileChange, version: String) -> Result<EditSummary, Problem> {
+        edit_file(self.reloader, change, version, self.principal.name.clone()).await
+    }
 }
 
 /// The headers that proxies add, besides `X-Forwarded-*`.
 const PROXY_HEADERS: [&str; 6] = ["forwarded", "via", "x-real-ip", "x-client-ip", "cf-connecting-ip", "true-client-ip"];
 
 /// Returns `true` if the request comes from this machine itself in `auth.mode: local`, and not through a proxy.
-pub(super) fn is_at_machine(request: &HttpRequest, reloader: &Reloader) -> bool {
+fn is_at_machine(request: &HttpRequest, reloader: &Reloader) -> bool {
     let config = reloader.config();
     if config.auth.mode != AuthMode::Local || config.behind_tls_proxy {
         return false;

@@ -41,6 +41,7 @@ mod server_settings;
 pub mod server_trials;
 pub mod servers;
 pub mod sign_in_data;
+mod trial_list;
 pub mod views;
 pub mod webhooks;
 
@@ -69,8 +70,8 @@ pub use events::FeedAccess;
 pub use first_steps::AgentCommand;
 pub use query::Query;
 pub use server_accounts::ServerAccounts;
-pub use server_trials::ServerTrials;
 pub use sign_in_data::SignInData;
+pub use trial_list::ServerTrials;
 pub use views::{RoutedServers, ServerInfo, ServersView, SessionsView};
 
 use countersign_exchange::slots::StreamSlots;

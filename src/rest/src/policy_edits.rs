@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem,
     body::{Body, Submission},
-    file_edits::{FileState, check_editor, check_may_edit, edit_file, to_problem},
+    file_edits::{Editor, FileState, check_editing_is_on, to_problem},
     json_ok,
     rules::ChangeLink,
 };
@@ -163,7 +163,7 @@ pub async fn replace(
     standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body: PolicyEditRequest { version, rules, preview }, .. } = submission;
-    check_editor(&principal, &request, &reloader)?;
+    let editor = Editor::new(&principal, &request, &reloader)?;
     let invalid = |message: &'static str| Problem::new(ErrorKind::ValidationFailed, message);
     if rules.len() > MAX_RULES {
         return Err(invalid("there are too many rules"));
@@ -180,7 +180,7 @@ pub async fn replace(
         let dry_run = standing_rules.dry_run(&config.policy).await?;
         return Ok(json_ok(&PolicyEditResult { summary, yaml, dry_run: Some(dry_run.into()) }));
     }
-    check_may_edit(&principal, &request, &reloader)?;
-    let summary = edit_file(&reloader, list, version, principal.name.clone()).await.map_err(with_yaml)?;
+    check_editing_is_on(&reloader)?;
+    let summary = editor.edit_file(list, version).await.map_err(with_yaml)?;
     Ok(json_ok(&PolicyEditResult { summary, yaml, dry_run: None }))
 }

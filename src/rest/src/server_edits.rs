@@ -4,7 +4,7 @@
 //! are never sent to a page. A command or an address that the file does not have yet waits for the consent of another person
 //! before it is written, unless the edit comes from the machine itself.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
@@ -14,10 +14,10 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     Caller, Problem, Query,
     body::{Body, Submission},
-    file_edits::{FileState, check_editor, check_may_edit, edit_file, is_at_machine, to_problem},
+    file_edits::{Editor, FileState, check_editing_is_on, to_problem},
     json_ok, path_name,
     server_settings::{has_same_target, is_disabled, is_enabled, settings_from_form, with_old_secrets},
-    server_trials::ServerTrials,
+    trial_list::ServerTrials,
 };
 use countersign_config::{
     edit::{
@@ -28,7 +28,7 @@ use countersign_config::{
     },
     tree::{KeyValue, Node},
 };
-use countersign_domain::{changes::visible::quoted, principal::Principal};
+use countersign_domain::changes::visible::quoted;
 use countersign_protocol::ErrorKind;
 use countersign_reload::{
     ConfigSource, Reloader,
@@ -74,7 +74,8 @@ pub async fn file(
     let (state, read) = FileState::read(&caller.principal, &request, &reloader).await?;
     let may_read = caller.principal.role.may_decide();
     let servers = read.map(|file| list_servers(file.text(), may_read)).unwrap_or_default();
-    let may_test = state.may_edit && is_at_machine(&request, &reloader);
+    let is_at_machine = Editor::new(&caller.principal, &request, &reloader).is_ok_and(|editor| editor.is_at_machine);
+    let may_test = state.may_edit && is_at_machine;
     Ok(json_ok(&FileView { state, may_test, servers }))
 }
 
@@ -158,24 +159,23 @@ pub async fn add(
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body, .. } = submission;
-    let context = EditContext::new(&principal, &request, &reloader, &trials)?;
+    let editor = Editor::new(&principal, &request, &reloader)?;
     let servers = parse_servers(&body.text, body.name.as_deref())
         .map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
-    let file = reloader.read_file().await.map_err(to_problem)?;
-    let mut file_variables = variables_in(file.text());
-    let mut draft = EditDraft::default();
+    let mut draft = EditDraft::begin(editor, body.version, body.preview).await?;
+    let mut file_variables = variables_in(draft.file.text());
     for mut server in servers {
         let replaced = replace_secrets(&server.name, &mut server.settings, &file_variables);
         for reference in replaced {
             let (name, key, variable) = (&server.name, reference.key, reference.variable);
             server.notes.push(format!("the secret in {key} of {} is now ${{{variable}}}", quoted(name)));
         }
-        draft.disable_without_variables(&mut server, &BTreeSet::new(), &reloader);
+        draft.disable_without_variables(&mut server, &BTreeSet::new());
         file_variables.extend(variables_in(&edit::to_yaml(&server.name, &server.settings)));
         draft.notes.append(&mut server.notes);
         draft.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
     }
-    draft.finish(context, &file, &body.version, body.preview).await
+    draft.finish(&trials).await
 }
 
 /// Changes a server in the configuration file.
@@ -191,19 +191,18 @@ pub async fn replace(
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: name, body } = submission;
-    let context = EditContext::new(&principal, &request, &reloader, &trials)?;
-    let file = reloader.read_file().await.map_err(to_problem)?;
-    let old = edit::find_server(file.text(), &name).map_err(|error| to_problem(error.into()))?;
-    let settings = settings_from_form(&name, &body.settings, file.text());
+    let editor = Editor::new(&principal, &request, &reloader)?;
+    let mut draft = EditDraft::begin(editor, body.version, body.preview).await?;
+    let old = edit::find_server(draft.file.text(), &name).map_err(|error| to_problem(error.into()))?;
+    let settings = settings_from_form(&name, &body.settings, draft.file.text());
     let mut server = PastedServer { name, settings, notes: Vec::new() };
-    let mut draft = EditDraft::default();
     let old_variables = variables_in(&edit::to_yaml(&server.name, &old));
-    draft.disable_without_variables(&mut server, &old_variables, &reloader);
+    draft.disable_without_variables(&mut server, &old_variables);
     let PastedServer { name, settings: masked_settings, .. } = server;
     let settings = with_old_secrets(&masked_settings, &old)?;
     draft.changes.unmasked.push(ServerChange::Replace { name: name.clone(), settings });
     draft.changes.masked.push(ServerChange::Replace { name, settings: masked_settings });
-    draft.finish(context, &file, &body.version, body.preview).await
+    draft.finish(&trials).await
 }
 
 /// The parameters of a removal.
@@ -228,54 +227,47 @@ pub async fn remove(
     reloader: web::Data<Reloader>,
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
-    let context = EditContext::new(caller.reviewer()?, &request, &reloader, &trials)?;
+    let editor = Editor::new(caller.reviewer()?, &request, &reloader)?;
     let query = Query::read(&request, &["version", "preview"])?;
-    let is_preview = query.boolean("preview")?;
-    let file = reloader.read_file().await.map_err(to_problem)?;
-    let mut draft = EditDraft::default();
+    let version = query.get("version").unwrap_or_default().to_owned();
+    let mut draft = EditDraft::begin(editor, version, query.boolean("preview")?).await?;
     draft.changes.push(ServerChange::Remove { name: path_name(&request) });
-    draft.finish(context, &file, query.get("version").unwrap_or_default(), is_preview).await
-}
-
-/// The request of an editor.
-struct EditContext<'a> {
-    principal: &'a Arc<Principal>,
-    request: &'a HttpRequest,
-    reloader: &'a web::Data<Reloader>,
-    trials: &'a ServerTrials,
-}
-
-impl<'a> EditContext<'a> {
-    /// Checks that the principal is an editor.
-    fn new(
-        principal: &'a Arc<Principal>,
-        request: &'a HttpRequest,
-        reloader: &'a web::Data<Reloader>,
-        trials: &'a ServerTrials,
-    ) -> Result<Self, Problem> {
-        check_editor(principal, request, reloader)?;
-        Ok(Self { principal, request, reloader, trials })
-    }
+    draft.finish(&trials).await
 }
 
 /// An edit that was not made yet.
-#[derive(Default)]
-struct EditDraft {
+struct EditDraft<'a> {
+    editor: Editor<'a>,
+    /// The present file.
+    file: ConfigFile,
+    /// The version of the file that was shown.
+    version: String,
+    is_preview: bool,
     changes: ServerChanges,
     unset_variables: BTreeSet<String>,
     notes: Vec<String>,
 }
 
-impl EditDraft {
+impl<'a> EditDraft<'a> {
+    /// Reads the file, and begins an edit without changes.
+    async fn begin(editor: Editor<'a>, version: String, is_preview: bool) -> Result<Self, Problem> {
+        let file = editor.reloader.read_file().await.map_err(to_problem)?;
+        Ok(Self {
+            editor,
+            file,
+            version,
+            is_preview,
+            changes: ServerChanges::default(),
+            unset_variables: BTreeSet::new(),
+            notes: Vec::new(),
+        })
+    }
+
     /// Disables a server if the gateway lacks a variable that it needs, because the file would not be valid otherwise. Variables in
     /// `unchecked_variables` are not checked.
-    fn disable_without_variables(
-        &mut self,
-        server: &mut PastedServer,
-        unchecked_variables: &BTreeSet<String>,
-        reloader: &Reloader,
-    ) {
-        let unset = unset_variables(&server.settings, &reloader.source().env, unchecked_variables);
+    fn disable_without_variables(&mut self, server: &mut PastedServer, unchecked_variables: &BTreeSet<String>) {
+        let env = &self.editor.reloader.source().env;
+        let unset = unset_variables(&server.settings, env, unchecked_variables);
         if !unset.is_empty() {
             edit::set_key(&mut server.settings, "disabled", Node::Bool(true));
         }
@@ -283,8 +275,8 @@ impl EditDraft {
     }
 
     /// Returns `true` if a change brings in a command or an address that no enabled server of the same name has.
-    fn has_new_target(&self, reloader: &Reloader, file: &ConfigFile) -> bool {
-        let ConfigSource { flags, env } = reloader.source();
+    fn has_new_target(&self) -> bool {
+        let (file, ConfigSource { flags, env }) = (&self.file, self.editor.reloader.source());
         let prepare =
             |name: &str, settings: &[KeyValue]| edit::server_for_trial(file.path(), name, settings, flags, env).ok();
         self.changes.unmasked.iter().any(|change| {
@@ -300,36 +292,31 @@ impl EditDraft {
         })
     }
 
-    /// Makes the edit of this version of the file, or keeps it until another person consents. A preview only shows what it would
-    /// change.
-    async fn finish(
-        self,
-        context: EditContext<'_>,
-        file: &ConfigFile,
-        version: &str,
-        is_preview: bool,
-    ) -> Result<HttpResponse, Problem> {
-        let EditContext { principal, request, reloader, trials } = context;
-        let servers: Vec<String> = self.changes.unmasked.iter().map(|change| change.name().to_owned()).collect();
-        let needs_consent = !is_at_machine(request, reloader) && self.has_new_target(reloader, file);
-        let yaml = self.changes.to_yaml();
-        let with_yaml = |problem: Problem| problem.with("yaml", yaml.clone());
+    /// Makes the edit of the version that was shown, or keeps it until another person consents. A preview only shows what it
+    /// would change.
+    async fn finish(self, trials: &ServerTrials) -> Result<HttpResponse, Problem> {
+        let needs_consent = !self.editor.is_at_machine && self.has_new_target();
+        let Self { editor, file, version, is_preview, changes, .. } = self;
+        let servers: Vec<String> = changes.unmasked.iter().map(|change| change.name().to_owned()).collect();
+        let yaml = changes.to_yaml();
+        let with_yaml = |error| to_problem(error).with("yaml", yaml.clone());
+        let preview = || editor.reloader.preview_edit(&file, &changes).map_err(with_yaml);
+        if !is_preview {
+            check_editing_is_on(editor.reloader)?;
+        }
         let summary = if is_preview {
-            reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?.0
+            preview()?.0
         } else if needs_consent {
-            check_may_edit(principal, request, reloader)?;
             // Consent is given to a comparison with the old servers, so the file must still have them.
             if file.version() != version {
-                return Err(with_yaml(to_problem(FileError::Changed(file.path().to_owned()).into())));
+                return Err(with_yaml(FileError::Changed(file.path().to_owned()).into()));
             }
-            let (summary, _) =
-                reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?;
-            trials.request_edit(principal, reloader, self.changes, file.version()).await?;
+            let (summary, _) = preview()?;
+            trials.request_edit(editor.principal, editor.reloader, changes, version).await?;
             summary
         } else {
-            check_may_edit(principal, request, reloader)?;
-            let by = principal.name.clone();
-            edit_file(reloader, self.changes, version.to_owned(), by).await.map_err(with_yaml)?
+            let edited = editor.edit_file(changes, version).await;
+            edited.map_err(|problem| problem.with("yaml", yaml.clone()))?
         };
         Ok(json_ok(&EditResult {
             summary,

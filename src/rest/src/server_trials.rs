@@ -1,32 +1,27 @@
 //! Trials of servers: a server is started beside the running ones, its tools are listed, and it is stopped. Edits of servers
-//! that wait for consent are in the same list.
+//! that wait for consent are decided here, too.
 //!
 //! A trial executes a command of its requester, and so does an edit that adds one. Both need the consent of another person,
-//! unless the file already has exactly this server, or the requester is at the machine itself. They are kept in memory only: a
-//! restart drops them.
+//! unless the file already has exactly this server, or the requester is at the machine itself.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
     Caller, Problem,
     body::{Body, Submission},
-    file_edits::{check_may_edit, edit_file, is_at_machine, to_problem},
+    file_edits::{Editor, check_editing_is_on, edit_file, to_problem},
     json_ok,
     server_settings::{has_same_target, is_enabled, settings_from_form, with_old_secrets},
+    trial_list::{ServerTrials, Trial, TrialPurpose, TrialState, TrialWork, check_consent_size},
 };
 use countersign_config::{
     edit::{
-        self, ServerChange, TrialServer,
+        self,
         hidden::hide_secrets,
         paste::{MAX_PASTE_BYTES, parse_servers},
         references::{mask_likely_secrets, replace_secrets, variables_in},
@@ -39,231 +34,11 @@ use countersign_reload::{
     Reloader,
     file_edits::{EditingState, ServerChanges},
 };
-use countersign_runtime::{background, secret};
+use countersign_runtime::background;
 use countersign_upstream::trial::{TrialReport, try_server};
 
 /// The time limit for a server to answer. Many install themselves first.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time for which a trial waits for consent, and for which its report is kept.
-const MAX_AGE: SignedDuration = SignedDuration::from_mins(30);
-/// The maximum number of trials that are kept.
-const MAX_TRIALS: usize = 100;
-/// The maximum number of trials that run at the same time.
-const MAX_RUNNING: usize = 4;
-/// The maximum number of trials of one person that wait or run, so that others have a turn.
-const MAX_OPEN_PER_PERSON: usize = 3;
-/// The maximum size of the lines that a person consents to, in bytes.
-const MAX_CONSENT_BYTES: usize = 8 << 10;
-
-/// The state of a trial.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-enum TrialState {
-    /// Waits for the consent of another person.
-    Waiting,
-    Running,
-    Finished,
-    Refused,
-}
-
-/// The work of a trial, which begins once it has consent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-enum TrialPurpose {
-    /// The server is started, its tools are listed, and it is stopped.
-    Test,
-    /// The edit of the configuration file is made.
-    Save,
-}
-
-/// The data that a trial needs to run.
-#[derive(Clone)]
-enum TrialWork {
-    Test(Arc<TrialServer>),
-    Save {
-        changes: Arc<ServerChanges>,
-        /// The version of the file that the edit is based on.
-        version: String,
-    },
-}
-
-/// A trial of a server, or an edit that waits for consent.
-#[derive(Clone, Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-struct Trial {
-    id: String,
-    purpose: TrialPurpose,
-    /// The name of the server, or the names of all servers of an edit.
-    server: String,
-    /// The beginning of the command, or the host of the address, without secrets. Empty for viewers.
-    target: String,
-    /// The settings that determine what is executed, as lines of the file. A placeholder stands for a secret of the file.
-    /// Empty for viewers.
-    yaml: String,
-    by: String,
-    at: Timestamp,
-    /// The time at which the trial came into its state.
-    #[serde(skip)]
-    changed_at: Timestamp,
-    state: TrialState,
-    /// The person who consented or refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    decided_by: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    report: Option<TrialReport>,
-    #[serde(skip)]
-    requester: Arc<Principal>,
-    /// The reason why an edit was not made.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    #[serde(skip)]
-    work: TrialWork,
-}
-
-impl Trial {
-    /// Returns `true` while the trial waits or runs.
-    const fn is_open(&self) -> bool {
-        matches!(self.state, TrialState::Waiting | TrialState::Running)
-    }
-
-    fn set_state(&mut self, state: TrialState) {
-        (self.state, self.changed_at) = (state, Timestamp::now());
-    }
-
-    /// Returns the trial for a viewer, without the input of the requester and the output of the server.
-    fn for_viewer(self) -> Self {
-        Self { target: String::new(), yaml: String::new(), report: None, error: None, ..self }
-    }
-
-    fn new(requester: &Arc<Principal>, work: TrialWork, [server, target, yaml]: [String; 3]) -> Result<Self, Problem> {
-        let purpose = match work {
-            TrialWork::Test(_) => TrialPurpose::Test,
-            TrialWork::Save { .. } => TrialPurpose::Save,
-        };
-        Ok(Self {
-            id: secret::generate("trl_")?,
-            purpose,
-            server,
-            target,
-            yaml,
-            by: requester.name.clone(),
-            at: Timestamp::now(),
-            changed_at: Timestamp::now(),
-            state: TrialState::Waiting,
-            decided_by: None,
-            report: None,
-            error: None,
-            requester: Arc::clone(requester),
-            work,
-        })
-    }
-}
-
-/// The trials of this gateway, newest first.
-pub struct ServerTrials {
-    all: Mutex<VecDeque<Trial>>,
-    max_message: usize,
-}
-
-impl ServerTrials {
-    /// Creates an empty list. `max_message` limits the messages of servers, in bytes.
-    pub fn new(max_message: usize) -> Self {
-        Self { all: Mutex::default(), max_message }
-    }
-
-    /// Locks the list, and removes the trials that are too old.
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Trial>> {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let oldest = Timestamp::now().checked_sub(MAX_AGE).unwrap_or(Timestamp::MIN);
-        all.retain(|trial| trial.state == TrialState::Running || trial.changed_at > oldest);
-        all
-    }
-
-    fn find(&self, id: &str) -> Option<Trial> {
-        self.lock().iter().find(|trial| trial.id == id).cloned()
-    }
-
-    /// Adds a trial, in place of the oldest one that neither waits nor runs.
-    fn add(&self, trial: Trial) -> Result<(), Problem> {
-        let mut all = self.lock();
-        let requester = Person::from_principal(&trial.requester);
-        let is_own = |other: &Trial| Person::from_principal(&other.requester).may_be_same_as(requester);
-        if all.iter().filter(|other| other.is_open() && is_own(other)).count() >= MAX_OPEN_PER_PERSON {
-            let message = format!(
-                "{MAX_OPEN_PER_PERSON} requests of yours wait or run already; withdraw one, or wait until it is decided"
-            );
-            return Err(Problem::new(ErrorKind::RateLimited, message));
-        }
-        if all.len() >= MAX_TRIALS {
-            let Some(oldest) = all.iter().rposition(|trial| !trial.is_open()) else {
-                return Err(Problem::new(ErrorKind::RateLimited, "too many servers are being tried; try again later"));
-            };
-            all.remove(oldest);
-        }
-        all.push_front(trial);
-        Ok(())
-    }
-
-    /// Moves a waiting trial to another state, and returns it.
-    ///
-    /// # Errors
-    /// `VERSION_CONFLICT` if it does not wait; `RATE_LIMITED` if too many others run.
-    fn leave_waiting(&self, id: &str, state: TrialState, by: Option<&Principal>) -> Result<Trial, Problem> {
-        let mut all = self.lock();
-        let running = all.iter().filter(|trial| trial.state == TrialState::Running).count();
-        if state == TrialState::Running && running >= MAX_RUNNING {
-            let message = "other servers are being tried; try again in a minute";
-            return Err(Problem::new(ErrorKind::RateLimited, message).with("retryAfter", 60));
-        }
-        let trial = all.iter_mut().find(|trial| trial.id == id && trial.state == TrialState::Waiting);
-        let trial = trial.ok_or_else(|| Problem::new(ErrorKind::VersionConflict, "the trial no longer waits"))?;
-        trial.set_state(state);
-        trial.decided_by = by.map(|by| by.name.clone());
-        Ok(trial.clone())
-    }
-
-    /// Ends a trial with its report, or with the reason why an edit was not made.
-    fn finish(&self, id: &str, report: Option<TrialReport>, error: Option<String>) {
-        if let Some(trial) = self.lock().iter_mut().find(|trial| trial.id == id) {
-            trial.set_state(TrialState::Finished);
-            (trial.report, trial.error) = (report, error);
-        }
-    }
-
-    /// Removes a trial whose request failed, unless somebody has decided on it already.
-    fn remove_waiting(&self, id: &str) {
-        self.lock().retain(|trial| trial.id != id || trial.state != TrialState::Waiting);
-    }
-
-    /// Keeps an edit until another person consents. It is made if the file still has this version then.
-    pub(super) async fn request_edit(
-        &self,
-        requester: &Arc<Principal>,
-        reloader: &Reloader,
-        changes: ServerChanges,
-        version: String,
-    ) -> Result<(), Problem> {
-        let yaml = changes.to_consent_yaml();
-        check_consent_size(&yaml)?;
-        let names: Vec<&str> = changes.unmasked.iter().map(ServerChange::name).collect();
-        let names = names.join(", ");
-        let work = TrialWork::Save { changes: Arc::new(changes), version };
-        let trial = Trial::new(requester, work, [names.clone(), names, yaml])?;
-        let id = trial.id.clone();
-        self.add(trial)?;
-        record(reloader, "server_edit_requested", requester, &id, self).await.inspect_err(|_| self.remove_waiting(&id))
-    }
-}
-
-/// Refuses more lines than a person can read before they consent.
-fn check_consent_size(yaml: &str) -> Result<(), Problem> {
-    if yaml.len() <= MAX_CONSENT_BYTES {
-        return Ok(());
-    }
-    let message =
-        format!("the settings of the server have more than {MAX_CONSENT_BYTES} bytes, which is too much to consent to");
-    Err(Problem::new(ErrorKind::ValidationFailed, message))
-}
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -301,10 +76,10 @@ pub async fn start(
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body, .. } = submission;
-    check_may_edit(&principal, &request, &reloader)?;
+    check_editing_is_on(&reloader)?;
+    let Editor { is_at_machine, .. } = Editor::new(&principal, &request, &reloader)?;
     let file = reloader.read_file().await.map_err(to_problem)?;
     let old = edit::find_server(file.text(), &body.name);
-    let is_at_machine = is_at_machine(&request, &reloader);
     let settings = match (body.settings, body.text) {
         (Some(settings), None) => {
             let settings = settings_from_form(&body.name, &settings, file.text());
@@ -343,16 +118,16 @@ pub async fn start(
         check_consent_size(&yaml)?;
     }
     let target = server.config.label.clone();
-    let trial = Trial::new(&principal, TrialWork::Test(Arc::new(server)), [body.name, target, yaml])?;
-    let id = trial.id.clone();
-    trials.add(trial)?;
-    let requested = if needs_consent {
-        record(&reloader, "server_trial_requested", &principal, &id, &trials).await
+    let mut trial = Trial::new(&principal, TrialWork::Test(Arc::new(server)), body.name)?;
+    (trial.target, trial.yaml) = (target, yaml);
+    trials.add(trial.clone())?;
+    let started = if needs_consent {
+        trial.record("server_trial_requested", &principal, &reloader).await
     } else {
-        run(&id, None, &principal, &reloader, &trials).await
+        run(&trial.id, None, &reloader, &trials).await
     };
-    requested.inspect_err(|_| trials.remove_waiting(&id))?;
-    respond(&id, &trials)
+    started.inspect_err(|_| trials.remove_waiting(&trial.id))?;
+    Ok(json_ok(&trials.find(&trial.id)?))
 }
 
 /// Lists the trials, and the edits that waited for consent, newest first.
@@ -396,15 +171,15 @@ pub async fn decide(
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: id, body } = submission;
-    let trial = trials.find(&id).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no such trial"))?;
+    let trial = trials.find(&id)?;
     if body.verdict == TrialVerdict::Refuse {
-        trials.leave_waiting(&id, TrialState::Refused, Some(&*principal))?;
+        trials.leave_waiting(&id, TrialState::Refused, Some(&principal))?;
         let event = match trial.purpose {
             TrialPurpose::Test => "server_trial_refused",
             TrialPurpose::Save => "server_edit_refused",
         };
-        record(&reloader, event, &principal, &id, &trials).await?;
-        return respond(&id, &trials);
+        trial.record(event, &principal, &reloader).await?;
+        return Ok(json_ok(&trials.find(&id)?));
     }
     if Person::from_principal(&trial.requester).may_be_same_as(Person::from_principal(&principal)) {
         return Err(Problem::new(ErrorKind::SelfApproval, "somebody else must consent to what you asked for"));
@@ -413,40 +188,21 @@ pub async fn decide(
     if reloader.editing() != EditingState::On {
         return Err(Problem::new(ErrorKind::Forbidden, "servers are not tried or edited here any more"));
     }
-    run(&id, Some(&*principal), &principal, &reloader, &trials).await?;
-    respond(&id, &trials)
-}
-
-/// Responds with the present state of a trial.
-fn respond(id: &str, trials: &ServerTrials) -> Result<HttpResponse, Problem> {
-    let trial = trials.find(id).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no such trial"))?;
-    Ok(json_ok(&trial))
-}
-
-/// Records an event of a trial in the audit trail.
-async fn record(
-    reloader: &Reloader,
-    event: &'static str,
-    by: &Principal,
-    id: &str,
-    trials: &ServerTrials,
-) -> Result<(), Problem> {
-    let Some(trial) = trials.find(id) else { return Ok(()) };
-    let details = json!({ "server": trial.server, "target": trial.target, "requestedBy": trial.by });
-    reloader.record(event, &by.name, &details).await.map_err(to_problem)
+    run(&id, Some(&principal), &reloader, &trials).await?;
+    Ok(json_ok(&trials.find(&id)?))
 }
 
 /// Starts a waiting trial, or makes a waiting edit, in a task of its own. Otherwise, a client that disconnects could leave the
 /// trial running for ever.
 async fn run(
     id: &str,
-    decided_by: Option<&Principal>,
-    by: &Arc<Principal>,
+    decided_by: Option<&Arc<Principal>>,
     reloader: &web::Data<Reloader>,
     trials: &web::Data<ServerTrials>,
 ) -> Result<(), Problem> {
     let trial = trials.leave_waiting(id, TrialState::Running, decided_by)?;
-    let (by, reloader, trials) = (Arc::clone(by), web::Data::clone(reloader), web::Data::clone(trials));
+    let by = Arc::clone(decided_by.unwrap_or(&trial.requester));
+    let (reloader, trials) = (web::Data::clone(reloader), web::Data::clone(trials));
     let result = background::spawn_with_result(async move { carry_out(trial, &by, &reloader, &trials).await }).await;
     result.map_err(|_| Problem::new(ErrorKind::Internal, "the trial was not carried out"))?
 }
@@ -458,16 +214,16 @@ async fn carry_out(
     reloader: &web::Data<Reloader>,
     trials: &web::Data<ServerTrials>,
 ) -> Result<(), Problem> {
-    let Trial { id, work, by: requester, .. } = trial;
-    match work {
+    match &trial.work {
         TrialWork::Test(server) => {
             let fail = |error: String| TrialReport { error: Some(error), ..TrialReport::default() };
-            if let Err(problem) = record(reloader, "server_tried", by, &id, trials).await {
-                trials.finish(&id, Some(fail("was not started, because that could not be recorded".to_owned())), None);
+            if let Err(problem) = trial.record("server_tried", by, reloader).await {
+                let report = fail("was not started, because that could not be recorded".to_owned());
+                trials.finish(&trial.id, Some(report), None);
                 return Err(problem);
             }
             server.register_secrets();
-            let trials = web::Data::clone(trials);
+            let (trials, server, id) = (web::Data::clone(trials), Arc::clone(server), trial.id.clone());
             background::spawn(async move {
                 let report = match tempfile::tempdir() {
                     Ok(folder) => try_server(&server.config, folder.path(), trials.max_message, TRIAL_TIMEOUT).await,
@@ -478,17 +234,14 @@ async fn carry_out(
             Ok(())
         }
         TrialWork::Save { changes, version } => {
-            let not_made = |problem: Problem| {
-                trials.finish(&id, None, Some(problem.error.message.to_string()));
-                problem
+            let edit = async {
+                trial.record("server_edit_accepted", by, reloader).await?;
+                edit_file(reloader, ServerChanges::clone(changes), version.clone(), trial.by.clone()).await
             };
-            record(reloader, "server_edit_accepted", by, &id, trials).await.map_err(not_made)?;
-            edit_file(reloader, Arc::unwrap_or_clone(changes), version, requester).await.map_err(not_made)?;
-            trials.finish(&id, None, None);
-            Ok(())
+            let result = edit.await.map(drop);
+            let error = result.as_ref().err().map(|problem| problem.error.message.to_string());
+            trials.finish(&trial.id, None, error);
+            result
         }
     }
 }
-
-#[cfg(test)]
-mod tests;
