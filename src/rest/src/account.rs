@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use actix_web::{HttpRequest, HttpResponse, http::header::SET_COOKIE, web};
+use actix_web::{HttpRequest, HttpResponse, cookie::Cookie, web};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -167,11 +167,8 @@ pub async fn sign_out(caller: Caller, data: web::Data<SignInData>) -> Result<Htt
     Ok(response)
 }
 
-pub(super) fn set_cookie(response: &mut HttpResponse, cookie: &actix_web::cookie::Cookie<'_>) -> Result<(), Problem> {
-    let value =
-        cookie.to_string().try_into().map_err(|_| Problem::new(ErrorKind::Internal, "no cookie could be made"))?;
-    response.headers_mut().append(SET_COOKIE, value);
-    Ok(())
+pub(super) fn set_cookie(response: &mut HttpResponse, cookie: &Cookie<'_>) -> Result<(), Problem> {
+    response.add_cookie(cookie).map_err(|_| Problem::new(ErrorKind::Internal, "no cookie could be made"))
 }
 
 /// The caller's account and permissions.

@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Problem, Query, SignInData, account::set_cookie, body, json_ok};
+use super::{Problem, Query, SignInData, body, json_ok};
 use countersign_auth::{
     codes,
     tokens::{
@@ -27,6 +27,7 @@ use countersign_auth::{
 };
 use countersign_config::OidcConfig;
 use countersign_domain::principal::Scope;
+use countersign_http::guard::RequestAuthenticator;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_review::Changes;
 
@@ -103,12 +104,11 @@ pub async fn begin(
     let required = change.as_ref().and_then(|change| change.terms.sign_in.as_ref());
     match data.provider_sign_ins.client().begin(required, Timestamp::now()).await {
         Ok(started) => {
-            let mut response = redirect(&started.url);
             let cookie = (oidc::SIGN_IN_COOKIE, started.cookie);
-            set_cookie(&mut response, &sign_in_cookie(&data, cookie, oidc::MAX_SIGN_IN_DURATION))?;
-            Ok(response)
+            let cookie = flow_cookie(&data.authentication, COOKIE_PATH, cookie, oidc::MAX_SIGN_IN_DURATION);
+            Ok(redirect(&started.url).cookie(cookie).finish())
         }
-        Err(error) => Ok(redirect(&problem_url(error))),
+        Err(error) => Ok(redirect(&problem_url(error)).finish()),
     }
 }
 
@@ -129,7 +129,7 @@ pub struct CallbackParams {
 #[utoipa::path(get, path = "/api/sign-in/callback", operation_id = "finishProviderSignIn", security(()),
     params(CallbackParams), responses(
     (status = 302, description = "The dashboard, with `#code=…` or `#sign-in-problem=…`")))]
-pub async fn finish(request: HttpRequest, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
+pub async fn finish(request: HttpRequest, data: web::Data<SignInData>) -> HttpResponse {
     let cookie = request.cookie(oidc::SIGN_IN_COOKIE);
     let cookie = cookie.as_ref().map(Cookie::value);
     let finished = data.provider_sign_ins.finish(request.query_string(), cookie, Timestamp::now()).await;
@@ -141,13 +141,13 @@ pub async fn finish(request: HttpRequest, data: web::Data<SignInData>) -> Result
     // The cookie may belong to another sign-in, which was begun in another tab and can still be finished.
     if finished != Err(SignInError::Interrupted) {
         let cookie = (oidc::SIGN_IN_COOKIE, String::new());
-        set_cookie(&mut response, &sign_in_cookie(&data, cookie, SignedDuration::ZERO))?;
+        response.cookie(flow_cookie(&data.authentication, COOKIE_PATH, cookie, SignedDuration::ZERO));
     }
     if let Ok(code) = finished {
         let cookie = (codes::cookie_name(&code.code), code.secret);
-        set_cookie(&mut response, &sign_in_cookie(&data, cookie, codes::SESSION_CODE_LIFETIME))?;
+        response.cookie(flow_cookie(&data.authentication, COOKIE_PATH, cookie, codes::SESSION_CODE_LIFETIME));
     }
-    Ok(response)
+    response.finish()
 }
 
 /// The form with a logout token.
@@ -180,8 +180,11 @@ fn problem_url(error: SignInError) -> String {
     format!("/#sign-in-problem={}", error.name())
 }
 
-pub(super) fn redirect(url: &str) -> HttpResponse {
-    no_store(HttpResponse::Found()).insert_header((LOCATION, url)).finish()
+/// Begins the response that sends a browser to another page.
+pub(super) fn redirect(url: &str) -> HttpResponseBuilder {
+    let mut response = no_store(HttpResponse::Found());
+    response.insert_header((LOCATION, url));
+    response
 }
 
 /// Keeps the response out of caches, and its address out of the requests that follow.
@@ -190,58 +193,18 @@ fn no_store(mut response: HttpResponseBuilder) -> HttpResponseBuilder {
     response
 }
 
-/// Builds a cookie of a sign-in that is not complete.
-fn sign_in_cookie(
-    data: &SignInData,
-    cookie: (impl Into<Cow<'static, str>>, String),
-    lifetime: SignedDuration,
-) -> Cookie<'static> {
-    let is_secure = data.authentication.sign_ins.has_secure_cookies();
-    flow_cookie(cookie, COOKIE_PATH, CookieDuration::seconds(lifetime.as_secs()), is_secure)
-}
-
 /// Builds the cookie of a browser that leaves for another site. It is `Lax`, because the browser comes back from there.
 pub(super) fn flow_cookie(
-    (name, value): (impl Into<Cow<'static, str>>, String),
+    authentication: &RequestAuthenticator,
     path: &'static str,
-    lifetime: CookieDuration,
-    is_secure: bool,
+    (name, value): (impl Into<Cow<'static, str>>, String),
+    lifetime: SignedDuration,
 ) -> Cookie<'static> {
     Cookie::build(name, value)
         .http_only(true)
         .same_site(SameSite::Lax)
         .path(path)
-        .max_age(lifetime)
-        .secure(is_secure)
+        .max_age(CookieDuration::seconds(lifetime.as_secs()))
+        .secure(authentication.sign_ins.has_secure_cookies())
         .finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use countersign_config::TokenIssuer;
-
-    const ISSUER: &str = "https://id.example";
-
-    #[test]
-    fn command_line_learns_client_scopes_and_resource() {
-        let mut oidc = OidcConfig::new(ISSUER, "gateway");
-        let resource = Some("https://gw.example/mcp");
-        let issuer = TokenIssuer {
-            issuer: ISSUER.to_owned(),
-            audiences: Vec::new(),
-            roles: Default::default(),
-            groups_claim: oidc.groups_claim.clone(),
-            introspection: None,
-            authorities: None,
-        };
-        let accepting = TokenVerifier::new(&[issuer], resource);
-        let settings = cli_settings(&oidc, &accepting).unwrap();
-        assert_eq!((settings.client_id.as_str(), settings.resource.as_deref()), ("gateway", resource));
-        assert_eq!(settings.scopes, ["openid", "email", "profile", "groups", "changes:decide"]);
-        oidc.cli_client_id = Some("cli".to_owned());
-        assert_eq!(cli_settings(&oidc, &accepting).unwrap().client_id, "cli");
-        let refusing = TokenVerifier::new(&[], resource);
-        assert_eq!(cli_settings(&oidc, &refusing), None, "the tokens would be refused");
-    }
 }

@@ -4,22 +4,18 @@
 //! person's. Everything that goes wrong in the browser ends on the dashboard, whose address then names the problem.
 
 use actix_web::{
-    HttpRequest, HttpResponse,
-    cookie::{Cookie, time::Duration as CookieDuration},
-    http::header::ORIGIN,
-    web,
+    HttpRequest, HttpResponse, cookie::Cookie, http::header::ORIGIN, web,
 };
 use async_trait::async_trait;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
 use url::Url;
 use utoipa::ToSchema;
 
 use super::{
-    Caller, Problem,
+    AccessData, Caller, Problem,
     account::set_cookie,
-    caller::access_data,
     identity_provider::{CallbackParams, flow_cookie, redirect},
     json_ok, path_name,
 };
@@ -106,6 +102,7 @@ struct AuthorizationPage {
 pub async fn connect(
     caller: Caller,
     request: HttpRequest,
+    access: web::Data<AccessData>,
     accounts: web::Data<dyn ServerAccounts>,
 ) -> Result<HttpResponse, Problem> {
     // Agents present access tokens of people, and could connect an account of somebody else.
@@ -117,11 +114,9 @@ pub async fn connect(
     check_host(&request, &accounts.connect_url(&server))?;
     let started = accounts.begin_connection(&server, &caller.principal).await;
     let StartedConsent { url, cookie } = started.map_err(|error| Problem::new(error_kind(error), error.to_string()))?;
+    let cookie = flow_cookie(&access.authentication, COOKIE_PATH, (CONSENT_COOKIE, cookie), MAX_CONSENT_DURATION);
     let mut response = json_ok(&AuthorizationPage { url });
-    set_cookie(
-        &mut response,
-        &connect_cookie(&request, cookie, CookieDuration::seconds(MAX_CONSENT_DURATION.as_secs()))?,
-    )?;
+    set_cookie(&mut response, &cookie)?;
     Ok(response)
 }
 
@@ -144,7 +139,11 @@ fn check_host(request: &HttpRequest, connect_url: &str) -> Result<(), Problem> {
 #[utoipa::path(get, path = "/api/servers/callback", operation_id = "finishServerConnection", security(()),
     params(CallbackParams), responses(
     (status = 302, description = "The page of the server, with `?connected`, or that of all servers with `?connect-problem=…`")))]
-pub async fn finish(request: HttpRequest, accounts: web::Data<dyn ServerAccounts>) -> Result<HttpResponse, Problem> {
+pub async fn finish(
+    request: HttpRequest,
+    access: web::Data<AccessData>,
+    accounts: web::Data<dyn ServerAccounts>,
+) -> HttpResponse {
     let cookie = request.cookie(CONSENT_COOKIE);
     let finished = accounts.finish_connection(request.query_string(), cookie.as_ref().map(Cookie::value)).await;
     let page = match &finished {
@@ -154,9 +153,10 @@ pub async fn finish(request: HttpRequest, accounts: web::Data<dyn ServerAccounts
     let mut response = redirect(&page);
     // The cookie may belong to another connection, which was begun in another tab and can still be finished.
     if finished != Err(ConnectError::Interrupted) {
-        set_cookie(&mut response, &connect_cookie(&request, String::new(), CookieDuration::ZERO)?)?;
+        let cookie = (CONSENT_COOKIE, String::new());
+        response.cookie(flow_cookie(&access.authentication, COOKIE_PATH, cookie, SignedDuration::ZERO));
     }
-    Ok(response)
+    response.finish()
 }
 
 #[derive(Serialize, ToSchema)]
@@ -188,12 +188,6 @@ pub async fn client_metadata(
     accounts: web::Data<dyn ServerAccounts>,
 ) -> Result<HttpResponse, Problem> {
     accounts.client_metadata().map(|metadata| json_ok(&metadata)).ok_or_else(|| Problem::not_found(request.path()))
-}
-
-/// Builds the cookie of a consent. It is `Lax`, because the browser comes back from another site.
-fn connect_cookie(request: &HttpRequest, value: String, lifetime: CookieDuration) -> Result<Cookie<'static>, Problem> {
-    let is_secure = access_data(request)?.authentication.sign_ins.has_secure_cookies();
-    Ok(flow_cookie((CONSENT_COOKIE, value), COOKIE_PATH, lifetime, is_secure))
 }
 
 const fn error_kind(error: ConnectError) -> ErrorKind {
