@@ -108,84 +108,53 @@ impl PolicyTestRequest {
     /// # Errors
     /// `TOOL_NOT_FOUND` and the like, `VALIDATION_FAILED`.
     pub fn evaluate(mut self, table: &RouteTable) -> Result<PolicyTest, McpError> {
-        let other_subjects = [&self.resource, &self.prompt, &self.method].into_iter().flatten().count();
-        let Some(tool) = self.tool.clone().filter(|_| other_subjects == 0) else {
-            return if self.tool.is_none() && other_subjects == 1 {
-                self.evaluate_other(table)
-            } else {
-                Err(subject_count_error())
-            };
+        let subjects = [
+            self.tool.take().map(TestSubject::Tool),
+            self.resource.take().map(TestSubject::Resource),
+            self.prompt.take().map(TestSubject::Prompt),
+            self.method.take().map(TestSubject::Method),
+        ];
+        let mut subjects = subjects.into_iter().flatten();
+        let (Some(subject), None) = (subjects.next(), subjects.next()) else {
+            let message = "name one of `tool`, `resource`, `prompt` and `method`";
+            return Err(McpError::new(ErrorKind::ValidationFailed, message));
         };
-        let arguments = body::arguments_or_empty(self.arguments.take())?;
-        let route: Arc<ToolRoute> = table.find_tool(&tool).ok_or_else(|| {
-            let name: String = tool.chars().take(128).flat_map(char::escape_debug).collect();
-            // Only reviewers and viewers test, who see every tool.
-            let names: Vec<&str> = table.tools().iter().map(|route| route.name.as_str()).collect();
-            let suggestion = suggest::nearest_tool(&tool, &names);
-            let suggestion = suggestion.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-            McpError::new(ErrorKind::ToolNotFound, format!("there is no tool {name}{suggestion}"))
-        })?;
+        let arguments = self.arguments.take();
         let principal = tested_principal(self.principal.take());
-        let requester = self.requester(&principal);
-        let decision = route.ruling_for(&arguments).decide(&requester, &arguments);
-        let verdict = decision.intended_verdict();
-        Ok(PolicyTest {
-            subject: TestSubject::Tool(route.qualified_name(&arguments).into_owned()),
-            server: route.provider.name().to_owned(),
-            verdict,
-            rule: decision.rule.filter(|_| decision.standing_rule.is_none()),
-            standing_rule: decision.standing_rule,
-            reason: decision.reason,
-            mark: decision.mark,
-            terms: (verdict == Verdict::Review).then_some(decision.terms),
-            simulated: decision.simulated.is_some(),
-            listed: route.is_visible_to(&principal),
-        })
-    }
-
-    fn requester<'a>(&'a self, principal: &'a Principal) -> Requester<'a> {
-        Requester {
-            principal,
+        let requester = Requester {
+            principal: &principal,
             transport: self.transport.as_deref().unwrap_or_default(),
             revision: self.revision.as_deref().unwrap_or_default(),
             client: self.client.as_deref(),
-        }
-    }
-
-    /// Evaluates the rules for a resource, a prompt or a method.
-    fn evaluate_other(mut self, table: &RouteTable) -> Result<PolicyTest, McpError> {
-        let principal = tested_principal(self.principal.take());
-        let requester = self.requester(&principal);
+        };
+        let policy = table.policy.as_ref();
+        let policy = policy.ok_or_else(|| McpError::new(ErrorKind::Internal, "there is no policy yet"))?;
         let not_found = |kind, item: &str| McpError::new(kind, format!("there is no such {item}"));
-        let policy =
-            table.policy.as_ref().ok_or_else(|| McpError::new(ErrorKind::Internal, "there is no policy yet"))?;
-        let (subject, server, refusal, default_reason) =
-            match (self.resource.clone(), self.prompt.clone(), self.method.clone()) {
-                (Some(uri), ..) => {
-                    let found = table.provider_for_uri(&uri);
-                    let provider = found.ok_or_else(|| not_found(ErrorKind::ResourceNotFound, "resource"))?;
-                    let refusal = find_refusal(policy, &provider, Subject::Resource(&uri), &requester);
-                    (TestSubject::Resource(uri), provider.name().to_owned(), refusal, UNDECIDED_REASON)
-                }
-                (_, Some(name), _) => {
-                    let route = table.prompt(&name).ok_or_else(|| not_found(ErrorKind::PromptNotFound, "prompt"))?;
-                    let refusal = find_refusal(policy, &route.provider, Subject::Prompt(&name), &requester);
-                    (TestSubject::Prompt(name), route.provider.name().to_owned(), refusal, UNDECIDED_REASON)
-                }
-                (.., Some(method)) => {
-                    let server = self.server.as_deref().and_then(|server| table.provider(server));
-                    let server = server.and_then(|server| Some((server, server.upstream()?)));
-                    let missing = || not_found(ErrorKind::NotFound, "server for the method");
-                    let (server, upstream) = server.ok_or_else(missing)?;
-                    let refusal =
-                        (!policy.simulates() && !table.allows_method(upstream, &method, &requester)).then(|| {
-                            find_refusal(policy, server, Subject::Method(&method), &requester)
-                                .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED_METHOD_REASON.into() })
-                        });
-                    (TestSubject::Method(method), upstream.config.name.clone(), refusal, OPEN_METHOD_REASON)
-                }
-                _ => return Err(subject_count_error()),
-            };
+        let (server, refusal, default_reason) = match &subject {
+            TestSubject::Tool(tool) => return evaluate_tool(tool, arguments, &requester, table),
+            TestSubject::Resource(uri) => {
+                let provider = table.provider_for_uri(uri);
+                let provider = provider.ok_or_else(|| not_found(ErrorKind::ResourceNotFound, "resource"))?;
+                let refusal = find_refusal(policy, &provider, Subject::Resource(uri), &requester);
+                (provider.name().to_owned(), refusal, UNDECIDED_REASON)
+            }
+            TestSubject::Prompt(name) => {
+                let route = table.prompt(name).ok_or_else(|| not_found(ErrorKind::PromptNotFound, "prompt"))?;
+                let refusal = find_refusal(policy, &route.provider, Subject::Prompt(name), &requester);
+                (route.provider.name().to_owned(), refusal, UNDECIDED_REASON)
+            }
+            TestSubject::Method(method) => {
+                let server = self.server.as_deref().and_then(|server| table.provider(server));
+                let server = server.and_then(|server| Some((server, server.upstream()?)));
+                let missing = || not_found(ErrorKind::NotFound, "server for the method");
+                let (server, upstream) = server.ok_or_else(missing)?;
+                let refusal = (!policy.simulates() && !table.allows_method(upstream, method, &requester)).then(|| {
+                    find_refusal(policy, server, Subject::Method(method), &requester)
+                        .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED_METHOD_REASON.into() })
+                });
+                (upstream.config.name.clone(), refusal, OPEN_METHOD_REASON)
+            }
+        };
         let simulated = policy.simulates() && refusal.is_some();
         let verdict = if refusal.is_some() { Verdict::Deny } else { Verdict::Allow };
         let listed = simulated || refusal.is_none();
@@ -198,6 +167,37 @@ impl PolicyTestRequest {
     }
 }
 
+fn evaluate_tool(
+    tool: &str,
+    arguments: Option<Box<RawValue>>,
+    requester: &Requester<'_>,
+    table: &RouteTable,
+) -> Result<PolicyTest, McpError> {
+    let arguments = body::arguments_or_empty(arguments)?;
+    let route: Arc<ToolRoute> = table.find_tool(tool).ok_or_else(|| {
+        let name: String = tool.chars().take(128).flat_map(char::escape_debug).collect();
+        // Only reviewers and viewers test, who see every tool.
+        let names: Vec<&str> = table.tools().iter().map(|route| route.name.as_str()).collect();
+        let suggestion = suggest::nearest_tool(tool, &names);
+        let suggestion = suggestion.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        McpError::new(ErrorKind::ToolNotFound, format!("there is no tool {name}{suggestion}"))
+    })?;
+    let decision = route.ruling_for(&arguments).decide(requester, &arguments);
+    let verdict = decision.intended_verdict();
+    Ok(PolicyTest {
+        subject: TestSubject::Tool(route.qualified_name(&arguments).into_owned()),
+        server: route.provider.name().to_owned(),
+        verdict,
+        rule: decision.rule.filter(|_| decision.standing_rule.is_none()),
+        standing_rule: decision.standing_rule,
+        reason: decision.reason,
+        mark: decision.mark,
+        terms: (verdict == Verdict::Review).then_some(decision.terms),
+        simulated: decision.simulated.is_some(),
+        listed: route.is_visible_to(requester.principal),
+    })
+}
+
 /// Returns the caller to test: the local agent if the body names none.
 fn tested_principal(tested: Option<TestedPrincipal>) -> Principal {
     tested.map_or_else(Principal::local_agent, |TestedPrincipal { name, role, owner }| Principal {
@@ -208,10 +208,6 @@ fn tested_principal(tested: Option<TestedPrincipal>) -> Principal {
         claims: None,
         key_creators: Vec::new(),
     })
-}
-
-fn subject_count_error() -> McpError {
-    McpError::new(ErrorKind::ValidationFailed, "name one of `tool`, `resource`, `prompt` and `method`")
 }
 
 /// The reason if neither a rule nor the default decides.
