@@ -8,9 +8,9 @@ use actix_web::{
 use futures_util::stream;
 use jiff::Timestamp;
 
-use super::{Caller, Problem, Query};
+use super::{Caller, FeedAccess, Problem, Query};
 use countersign_domain::changes::export::{ExportFormat, TimeRange};
-use countersign_exchange::slots::{StreamSlot, StreamSlots};
+use countersign_exchange::slots::StreamSlot;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_review::Changes;
 
@@ -46,13 +46,13 @@ pub async fn export(
     caller: Caller,
     request: HttpRequest,
     changes: web::Data<Changes>,
-    streams: web::Data<StreamSlots>,
+    feed: web::Data<FeedAccess>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["format", "since", "until"])?;
     let format = ExportFormat::parse(query.get("format").unwrap_or("jsonl"))
         .ok_or_else(|| Problem::new(ErrorKind::InvalidParams, "format must be jsonl or csv"))?;
     let range = TimeRange { since: query.time("since")?, until: query.time("until")? };
-    let slot = streams.take(&caller.principal.name)?;
+    let slot = feed.streams.take(&caller.principal.name)?;
     let end = changes.audit_head().await?.seq;
     let header = Some(format.header()).filter(|header| !header.is_empty());
     let export = Export { changes: Changes::clone(&changes), format, range, header, after: 0, end, _slot: slot };

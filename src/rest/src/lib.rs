@@ -74,7 +74,6 @@ pub use sign_in_data::SignInData;
 pub use trial_list::ServerTrials;
 pub use views::{RoutedServers, ServerInfo, ServersView, SessionsView};
 
-use countersign_exchange::slots::StreamSlots;
 use countersign_http::{
     methods::{self, READ, get_or_head},
     problem::Problem,
@@ -96,7 +95,6 @@ pub struct RestData {
     pub server_accounts: web::Data<dyn ServerAccounts>,
     pub feed: web::Data<FeedAccess>,
     pub agent_command: web::Data<AgentCommand>,
-    pub streams: web::Data<StreamSlots>,
     pub changes: web::Data<Changes>,
     pub sessions: web::Data<dyn SessionsView>,
     pub servers: web::Data<dyn ServersView>,
@@ -112,12 +110,25 @@ pub struct RestData {
 pub struct Route {
     pub path: &'static str,
     pub allow: &'static str,
+    /// `true` if the handlers of GET and DELETE read the query. Those of other methods never do.
+    has_query: bool,
     build: fn(Resource) -> Resource,
+}
+
+impl Route {
+    /// Returns `true` if the handler of the method reads the query. A test compares this with [`openapi`].
+    fn reads_query(&self, method: &str) -> bool {
+        self.has_query && matches!(method, "GET" | "HEAD" | "DELETE")
+    }
 }
 
 const POST: &str = "POST";
 
+/// Builds a route. `QUERY` comes before one that has a query.
 macro_rules! route {
+    (QUERY $($route:tt)+) => {
+        Route { has_query: true, ..route!($($route)+) }
+    };
     (READ $path:literal, $handler:path) => {
         route!($path, READ; read => $handler)
     };
@@ -125,7 +136,12 @@ macro_rules! route {
         route!($path, POST; post => $handler)
     };
     ($path:literal, $allow:expr; $($method:ident => $handler:path),+) => {
-        Route { path: $path, allow: $allow, build: |resource| resource$(.route($method().to($handler)))+ }
+        Route {
+            path: $path,
+            allow: $allow,
+            has_query: false,
+            build: |resource| resource$(.route($method().to($handler)))+,
+        }
     };
 }
 
@@ -138,19 +154,19 @@ fn read() -> actix_web::Route {
 pub const ROUTES: &[Route] = &[
     route!(READ "/api/openapi.json", openapi::get),
     route!("/api/sign-in", "GET, HEAD, POST"; read => identity_provider::options, post => account::sign_in),
-    route!(READ "/api/sign-in/provider", identity_provider::begin),
-    route!(READ "/api/sign-in/callback", identity_provider::finish),
+    route!(QUERY READ "/api/sign-in/provider", identity_provider::begin),
+    route!(QUERY READ "/api/sign-in/callback", identity_provider::finish),
     route!(POST "/api/sign-in/back-channel-logout", identity_provider::back_channel_logout),
     route!(POST "/api/sign-out", account::sign_out),
     route!(READ "/api/me", account::me),
     route!("/api/account/absence", "GET, HEAD, PUT, DELETE";
         read => absence::get, put => absence::set, delete => absence::end),
-    route!(READ "/api/overview", overview::get),
+    route!(QUERY READ "/api/overview", overview::get),
     route!(READ "/api/first-steps", first_steps::get),
     route!(POST "/api/test-change", first_steps::propose_test_change),
     route!("/api/keys", "GET, HEAD, POST"; read => keys::list, post => keys::create),
     route!("/api/keys/{id}", "DELETE"; delete => keys::revoke),
-    route!(READ "/api/changes", changes::list),
+    route!(QUERY READ "/api/changes", changes::list),
     route!(READ "/api/changes/{id}", changes::get),
     route!(POST "/api/changes/{id}/decision", changes::decide),
     route!(POST "/api/changes/{id}/edit", changes::edit),
@@ -164,28 +180,28 @@ pub const ROUTES: &[Route] = &[
     route!(POST "/api/changes/{id}/settle", changes::settle),
     route!(POST "/api/changes/{id}/rule", rules::create),
     route!(READ "/api/changes/{id}/suggestions", rules::suggest),
-    route!(READ "/api/rules", rules::list),
+    route!(QUERY READ "/api/rules", rules::list),
     route!(POST "/api/rules/{id}/revoke", rules::revoke),
     route!(READ "/api/policy", policy_rules::get),
     route!(READ "/api/policy/file", policy_edits::file),
     route!("/api/policy/rules", "PUT"; put => policy_edits::replace),
     route!(POST "/api/policy/test", policy::test),
     route!(POST "/api/previews/test", previews::test),
-    route!(READ "/api/audit", changes::audit),
-    route!(READ "/api/audit/export", audit_export::export),
+    route!(QUERY READ "/api/audit", changes::audit),
+    route!(QUERY READ "/api/audit/export", audit_export::export),
     route!(READ "/api/webhooks", webhooks::list),
-    route!(READ "/api/webhooks/{name}/deliveries", webhooks::deliveries),
+    route!(QUERY READ "/api/webhooks/{name}/deliveries", webhooks::deliveries),
     route!(POST "/api/webhooks/{name}/retry", webhooks::retry),
     route!(POST "/api/webhooks/{name}/test", webhooks::test),
-    route!(READ "/api/sessions", views::sessions),
+    route!(QUERY READ "/api/sessions", views::sessions),
     route!(READ "/api/nodes", nodes::list),
-    route!("/api/servers", "GET, HEAD, POST"; read => servers::list, post => server_edits::add),
+    route!(QUERY "/api/servers", "GET, HEAD, POST"; read => servers::list, post => server_edits::add),
     route!(READ "/api/server-file", server_edits::file),
     route!("/api/server-trials", "GET, HEAD, POST"; read => server_trials::list, post => server_trials::start),
     route!(POST "/api/server-trials/{id}/decision", server_trials::decide),
     // Before the servers' own paths. No server has this name.
-    route!(READ "/api/servers/callback", server_accounts::finish),
-    route!("/api/servers/{name}", "GET, HEAD, PUT, DELETE";
+    route!(QUERY READ "/api/servers/callback", server_accounts::finish),
+    route!(QUERY "/api/servers/{name}", "GET, HEAD, PUT, DELETE";
         read => servers::get, put => server_edits::replace, delete => server_edits::remove),
     route!(POST "/api/servers/{name}/accept", servers::accept),
     route!(POST "/api/servers/{name}/accept-known-reads", servers::accept_known_reads),
@@ -197,51 +213,17 @@ pub const ROUTES: &[Route] = &[
     route!(READ "/api/config", reload::active_config),
     route!(READ "/api/reload", reload::status),
     route!(POST "/api/reload/consent", reload::consent),
-    route!("/api/events", "GET"; get => events::stream),
-    route!("/events", "GET"; get => events_ws::upgrade),
-];
-
-/// The operations whose handlers read the query. A test compares them with [`openapi`].
-const OPERATIONS_WITH_QUERY: &[(&str, &str)] = &[
-    ("GET", "/api/sign-in/provider"),
-    ("GET", "/api/sign-in/callback"),
-    ("GET", "/api/overview"),
-    ("GET", "/api/changes"),
-    ("GET", "/api/rules"),
-    ("GET", "/api/audit"),
-    ("GET", "/api/audit/export"),
-    ("GET", "/api/webhooks/{name}/deliveries"),
-    ("GET", "/api/sessions"),
-    ("GET", "/api/servers"),
-    ("GET", "/api/servers/callback"),
-    ("GET", "/api/servers/{name}"),
-    ("DELETE", "/api/servers/{name}"),
-    ("GET", "/api/events"),
-    ("GET", "/events"),
+    route!(QUERY "/api/events", "GET"; get => events::stream),
+    route!(QUERY "/events", "GET"; get => events_ws::upgrade),
 ];
 
 /// Adds all paths with their data.
 pub fn routes(data: &RestData, config: &mut ServiceConfig) {
-    let RestData {
-        access,
-        sign_in,
-        server_accounts,
-        feed,
-        agent_command,
-        streams,
-        changes,
-        sessions,
-        servers,
-        reloader,
-        acceptances,
-        standing_rules,
-        rule_counts,
-        trials,
-        webhooks,
-    } = data.clone();
-    config.app_data(access).app_data(sign_in).app_data(feed).app_data(streams).app_data(changes).app_data(sessions);
-    config.app_data(servers).app_data(reloader).app_data(acceptances).app_data(standing_rules).app_data(webhooks);
-    config.app_data(server_accounts).app_data(trials).app_data(agent_command).app_data(rule_counts);
+    let data = data.clone();
+    config.app_data(data.access).app_data(data.sign_in).app_data(data.server_accounts).app_data(data.feed);
+    config.app_data(data.agent_command).app_data(data.changes).app_data(data.sessions).app_data(data.servers);
+    config.app_data(data.reloader).app_data(data.acceptances).app_data(data.standing_rules);
+    config.app_data(data.rule_counts).app_data(data.trials).app_data(data.webhooks);
     for route in ROUTES {
         let resource = (route.build)(web::resource(route.path)).default_service(methods::refuse_others(route.allow));
         let refuse_query =
@@ -259,9 +241,9 @@ async fn refuse_unknown_query(
     request: ServiceRequest,
     next: Next<BoxBody>,
 ) -> Result<ServiceResponse<BoxBody>, actix_web::Error> {
-    let method = if *request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
+    let method = request.method().as_str();
     if route.allow.split(", ").any(|allowed| allowed == method)
-        && !OPERATIONS_WITH_QUERY.contains(&(method, route.path))
+        && !route.reads_query(method)
         && let Err(problem) = Query::read(request.request(), &[])
     {
         return Ok(request.into_response(problem.error_response()));

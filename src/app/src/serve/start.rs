@@ -282,7 +282,6 @@ impl Parts {
             server_accounts: web::Data::from(Arc::new(server_accounts) as Arc<dyn ServerAccounts>),
             feed: web::Data::new(feed_access(config, endpoint, &authentication.sign_ins)),
             agent_command: web::Data::new(agent_command),
-            streams: web::Data::from(Arc::clone(&endpoint.server.long_requests.slots)),
             changes: web::Data::new(review.changes.clone()),
             sessions: web::Data::from(Arc::clone(&endpoint.sessions.registry) as Arc<dyn SessionsView>),
             servers: web::Data::from(Arc::new(routed_servers) as Arc<dyn ServersView>),

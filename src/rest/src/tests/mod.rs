@@ -48,7 +48,7 @@ use countersign_domain::{
     policy::{Policy, PolicyConfig, PolicyDefault, Reviewers},
     principal::Role,
 };
-use countersign_exchange::memory::MemoryBudget;
+use countersign_exchange::{memory::MemoryBudget, slots::StreamSlots};
 use countersign_http::{front::Front, guard::RequestAuthenticator};
 use countersign_provider::{
     ToolDef,
@@ -240,7 +240,6 @@ impl Endpoints {
             rebuild: rebuild(),
             feed: changes.feed().clone(),
         });
-        let streams = StreamSlots::new(config.limits.max_streams);
         let sealer = Sealer::new(&[7; KEY_LEN]).unwrap();
         let data = RestData {
             access: web::Data::new(AccessData {
@@ -262,7 +261,7 @@ impl Endpoints {
                 feed: changes.feed().clone(),
                 sign_ins: Arc::clone(&authentication.sign_ins),
                 shutdown: CancellationToken::new(),
-                streams: Arc::clone(&streams),
+                streams: StreamSlots::new(config.limits.max_streams),
                 memory: Arc::clone(&memory),
                 web_sockets: Arc::new(Semaphore::new(config.transports.websocket.max_connections)),
                 reserved_web_sockets: Arc::new(Semaphore::new(0)),
@@ -276,7 +275,6 @@ impl Endpoints {
                 arguments: vec!["stdio".into()],
                 needs_key: false,
             }),
-            streams: web::Data::from(streams),
             changes: web::Data::new(changes.clone()),
             sessions: web::Data::from(Arc::new(FakeViews) as Arc<dyn SessionsView>),
             servers: web::Data::from(Arc::new(FakeViews) as Arc<dyn ServersView>),
