@@ -2,13 +2,15 @@
 //!
 //! People set and end only their own absence. It gives nobody a role, and the audit trail records it.
 
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpResponse, web};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    Caller, Problem, SignInData, body, json_ok,
+    Caller, Problem, SignInData,
+    body::{Body, Submission},
+    json_ok,
     keys::{unavailable, use_store},
 };
 use countersign_domain::{
@@ -107,12 +109,14 @@ struct AbsenceState {
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct AbsenceRequest {
+pub struct AbsenceRequest {
     /// The end of the absence, at most 60 days from now.
     until: Timestamp,
     /// A person who may decide on changes: the owner of a key, the name of a key, or `ISSUER#SUBJECT`.
     deputy: String,
 }
+
+impl Body for AbsenceRequest {}
 
 /// Returns the caller's absence, and the people who can be their deputy.
 #[utoipa::path(get, path = "/api/account/absence", operation_id = "getAbsence", responses(
@@ -131,13 +135,10 @@ pub async fn get(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResp
 #[utoipa::path(put, path = "/api/account/absence", operation_id = "setAbsence", request_body = AbsenceRequest,
     responses((status = 200, description = "The absence", body = AbsenceState)))]
 pub async fn set(
-    caller: Caller,
-    request: HttpRequest,
-    payload: web::Payload,
+    submission: Submission<AbsenceRequest>,
     data: web::Data<SignInData>,
 ) -> Result<HttpResponse, Problem> {
-    let (principal, reviewers) = (caller.reviewer()?.clone(), data.reviewers.clone());
-    let body: AbsenceRequest = body::read_json(&request, payload).await?;
+    let (Submission { principal, body, .. }, reviewers) = (submission, data.reviewers.clone());
     let state = use_store(&data, move |store| {
         let since = Timestamp::now();
         if body.until <= since || body.until.duration_since(since) > MAX_ABSENCE {

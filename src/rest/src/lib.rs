@@ -51,7 +51,7 @@ mod tests;
 use std::time::Duration;
 
 use actix_web::{
-    HttpMessage as _, HttpRequest, HttpResponse, HttpResponseBuilder, Resource, ResponseError as _,
+    HttpMessage as _, HttpRequest, HttpResponse, Resource, ResponseError as _,
     body::{BoxBody, MessageBody},
     dev::{ServiceRequest, ServiceResponse},
     http::{
@@ -318,14 +318,9 @@ fn json_ok(body: &impl Serialize) -> HttpResponse {
 /// Responds with a text of JSON, or with the error of writing it.
 fn json_response(text: serde_json::Result<Vec<u8>>) -> Result<HttpResponse, Problem> {
     let text = text.map_err(|error| Problem::new(ErrorKind::Internal, error.to_string()))?;
-    Ok(no_store_response().content_type("application/json").body(text))
-}
-
-/// Builds a response that no cache may store.
-fn no_store_response() -> HttpResponseBuilder {
-    let mut response = HttpResponse::Ok();
-    response
+    Ok(HttpResponse::Ok()
         .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
-        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")));
-    response
+        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
+        .content_type("application/json")
+        .body(text))
 }

@@ -103,21 +103,17 @@ pub async fn get(
     acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
-    tools_page_response(&path_name(&request), &acceptances, |tools| page::by_name(&query, tools, |tool| &tool.name))
+    tools_response(&path_name(&request), &acceptances, Some(&query))
 }
 
-fn tools_response(name: &str, acceptances: &ToolAcceptances) -> Result<HttpResponse, Problem> {
-    tools_page_response(name, acceptances, |items| Ok(Page { items, next_cursor: None }))
-}
-
-fn tools_page_response(
-    name: &str,
-    acceptances: &ToolAcceptances,
-    page: impl FnOnce(Vec<ToolInfo>) -> Result<Page<ToolInfo>, Problem>,
-) -> Result<HttpResponse, Problem> {
+/// Responds with the tools of a server: the page that the query asks for, or all of them without a query.
+fn tools_response(name: &str, acceptances: &ToolAcceptances, query: Option<&Query>) -> Result<HttpResponse, Problem> {
     let tools =
         acceptances.tools(name).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no server of this name"))?;
-    let Page { items, next_cursor } = page(tools)?;
+    let Page { items, next_cursor } = match query {
+        Some(query) => page::by_name(query, tools, |tool| &tool.name)?,
+        None => Page { items: tools, next_cursor: None },
+    };
     Ok(json_ok(&ServerTools { name, tools: items, known_reads: acceptances.known_reads(name), next_cursor }))
 }
 
@@ -163,7 +159,7 @@ pub async fn allow(
     let reason = reason.ok_or_else(|| Problem::new(ErrorKind::ValidationFailed, missing))?;
     check_count(&body.tools, MAX_RULES_PER_OWNER)?;
     standing_rules.allow_tools(&server, &body.tools, &principal, &reason).await?;
-    tools_response(&server, &acceptances)
+    tools_response(&server, &acceptances, None)
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -231,5 +227,5 @@ async fn decide(
     let Submission { principal, path_parameter: server, body } = submission;
     check_count(&body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
     acceptances.decide(&server, decision, &body.tools, &principal).await?;
-    tools_response(&server, acceptances)
+    tools_response(&server, acceptances, None)
 }
