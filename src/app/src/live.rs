@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use actix::Addr;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use jiff::Timestamp;
 
 use crate::nodes;
@@ -59,36 +59,29 @@ pub async fn bind_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
     }
 }
 
+#[async_trait]
 impl Reconfigurable for LiveGateway {
-    fn apply_routing<'a>(
-        &'a self,
-        policy: &'a PolicyConfig,
-        routes: &'a RoutesConfig,
-    ) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(async move {
-            let aliases = Aliases::new(routes).map_err(|error| error.to_string())?;
-            let message = Reconfigure { policy: Policy::new(policy), aliases };
-            let outcome = self.router.send(message).await.map_err(|_| ROUTER_ENDED.to_owned())?;
-            outcome.map_err(|error| error.to_string())?;
-            self.reviewers.set_groups(&policy.groups);
-            Ok(())
-        })
+    async fn apply_routing(&self, policy: &PolicyConfig, routes: &RoutesConfig) -> Result<(), String> {
+        let aliases = Aliases::new(routes).map_err(|error| error.to_string())?;
+        let message = Reconfigure { policy: Policy::new(policy), aliases };
+        let outcome = self.router.send(message).await.map_err(|_| ROUTER_ENDED.to_owned())?;
+        outcome.map_err(|error| error.to_string())?;
+        self.reviewers.set_groups(&policy.groups);
+        Ok(())
     }
 
-    fn apply_servers<'a>(&'a self, servers: &'a [UpstreamConfig], strict: bool) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(async move {
-            bind_acceptances(&self.pins, servers).await;
-            self.accounts.set_servers(servers);
-            let mut providers = self.modules.clone();
-            providers.extend(self.upstreams.apply(servers).into_iter().map(RouteTarget::Upstream));
-            let message = PublishProviders { providers, strict };
-            let outcome = self.router.send(message).await.map_err(|_| ROUTER_ENDED.to_owned())?;
-            outcome.map_err(|error| error.to_string())
-        })
+    async fn apply_servers(&self, servers: &[UpstreamConfig], strict: bool) -> Result<(), String> {
+        bind_acceptances(&self.pins, servers).await;
+        self.accounts.set_servers(servers);
+        let mut providers = self.modules.clone();
+        providers.extend(self.upstreams.apply(servers).into_iter().map(RouteTarget::Upstream));
+        let message = PublishProviders { providers, strict };
+        let outcome = self.router.send(message).await.map_err(|_| ROUTER_ENDED.to_owned())?;
+        outcome.map_err(|error| error.to_string())
     }
 
-    fn apply_webhooks<'a>(&'a self, now: &'a WebhooksConfig) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(async move { self.webhooks.apply(now).await.map_err(|error| error.to_string()) })
+    async fn apply_webhooks(&self, now: &WebhooksConfig) -> Result<(), String> {
+        self.webhooks.apply(now).await.map_err(|error| error.to_string())
     }
 
     fn apply_issuers(&self, issuers: &[TokenIssuer]) {
@@ -104,29 +97,24 @@ impl Reconfigurable for LiveGateway {
         logs::set_filter(filter).map_err(|error| error.to_string())
     }
 
-    fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>> {
-        let saved = self.store.save_policy(snapshot, by_consent);
-        Box::pin(async move { saved.await.map_err(|error| error.to_string()) })
+    async fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> Result<(), String> {
+        self.store.save_policy(snapshot, by_consent).await.map_err(|error| error.to_string())
     }
 
-    fn newest_digest(&self) -> BoxFuture<'static, Option<String>> {
-        let policies = self.store.policies();
-        Box::pin(async move { policies.await.ok()?.newest.map(|newest| newest.digest) })
+    async fn newest_digest(&self) -> Option<String> {
+        self.store.policies().await.ok()?.newest.map(|newest| newest.digest)
     }
 
-    fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {
-        let record_write =
-            write(&*self.store, WriteRequest::Record(AuditRecord::new(event, Timestamp::now(), by, details)));
-        Box::pin(async move { record_write.await.map_err(|error| error.to_string()) })
+    async fn record(&self, event: &'static str, by: &str, details: String) -> Result<(), String> {
+        let record = AuditRecord::new(event, Timestamp::now(), by, details);
+        write(&*self.store, WriteRequest::Record(record)).await.map_err(|error| error.to_string())
     }
 
-    fn unapplied_decisions<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Result<Vec<bool>, String>> {
-        Box::pin(async move {
-            if self.store.nodes().claimant().is_none() {
-                return Ok(Vec::new());
-            }
-            let last = self.last_read_entry.load(Ordering::Acquire);
-            nodes::decisions_after(&*self.store, last, digest).await.map_err(|error| error.to_string())
-        })
+    async fn unapplied_decisions(&self, digest: &str) -> Result<Vec<bool>, String> {
+        if self.store.nodes().claimant().is_none() {
+            return Ok(Vec::new());
+        }
+        let last = self.last_read_entry.load(Ordering::Acquire);
+        nodes::decisions_after(&*self.store, last, digest).await.map_err(|error| error.to_string())
     }
 }

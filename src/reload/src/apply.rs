@@ -1,6 +1,6 @@
 //! The interface through which a new configuration takes effect, and the steps that put one into force.
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 
 use countersign_config::{Config, OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhooksConfig};
 use countersign_domain::policy::PolicyConfig;
@@ -8,18 +8,15 @@ use countersign_store::PolicySnapshot;
 
 /// The parts of a gateway that can be reconfigured while it runs. Except for `apply_servers` and `apply_webhooks`, a failed
 /// call has changed nothing.
+#[async_trait]
 pub trait Reconfigurable: Send + Sync + 'static {
     /// Replaces the policy and the configured names of tools between two calls.
-    fn apply_routing<'a>(
-        &'a self,
-        policy: &'a PolicyConfig,
-        routes: &'a RoutesConfig,
-    ) -> BoxFuture<'a, Result<(), String>>;
+    async fn apply_routing(&self, policy: &PolicyConfig, routes: &RoutesConfig) -> Result<(), String>;
     /// Replaces the servers by exactly these, and returns once calls find them; an unchanged server keeps its connections.
     /// `strict` is `true` if a new conflict of their names is an error. To restore earlier servers, it is `false`.
-    fn apply_servers<'a>(&'a self, servers: &'a [UpstreamConfig], strict: bool) -> BoxFuture<'a, Result<(), String>>;
+    async fn apply_servers(&self, servers: &[UpstreamConfig], strict: bool) -> Result<(), String>;
     /// Replaces the webhooks by exactly these; a webhook that remains, even disabled, keeps its position in the feed.
-    fn apply_webhooks<'a>(&'a self, now: &'a WebhooksConfig) -> BoxFuture<'a, Result<(), String>>;
+    async fn apply_webhooks(&self, now: &WebhooksConfig) -> Result<(), String>;
     /// Replaces the issuers of access tokens; tokens of others are no longer accepted.
     fn apply_issuers(&self, issuers: &[TokenIssuer]);
     /// Replaces the identity provider with which people sign in.
@@ -30,17 +27,17 @@ pub trait Reconfigurable: Send + Sync + 'static {
     /// An invalid filter.
     fn apply_log_filter(&self, filter: &str) -> Result<(), String>;
     /// Saves the policy in force for the next start; `by_consent` as in [`countersign_store::StoreBackend::save_policy`].
-    fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>>;
+    async fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> Result<(), String>;
     /// Returns the digest of the newest policy in the store; `None` also if it cannot be read.
-    fn newest_digest(&self) -> BoxFuture<'static, Option<String>>;
+    async fn newest_digest(&self) -> Option<String>;
     /// Writes an entry about the configuration or a decision on it to the audit trail; `details` is a JSON object.
-    fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>>;
+    async fn record(&self, event: &'static str, by: &str, details: String) -> Result<(), String>;
     /// Returns the decisions on pending changes with this digest that the audit trail records, but that were not passed
     /// to [`Reloader::apply_remote_decision`] yet: oldest first, and `true` for consent. There are none in a store for a
     /// single gateway.
     ///
     /// [`Reloader::apply_remote_decision`]: crate::Reloader::apply_remote_decision
-    fn unapplied_decisions<'a>(&'a self, digest: &'a str) -> BoxFuture<'a, Result<Vec<bool>, String>>;
+    async fn unapplied_decisions(&self, digest: &str) -> Result<Vec<bool>, String>;
 }
 
 /// Applies all differences between two configurations. If a step fails, undoes the earlier ones; an undo that fails is

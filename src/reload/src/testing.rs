@@ -1,8 +1,6 @@
 //! A gateway for tests that ignores reloads.
 
-use std::future::ready;
-
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 
 use super::Reconfigurable;
 use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhooksConfig};
@@ -15,32 +13,32 @@ pub const UNRECORDED_PERSON: &str = "unrecorded";
 /// Accepts every new configuration and does nothing with it.
 pub struct UnchangingGateway;
 
+#[async_trait]
 impl Reconfigurable for UnchangingGateway {
-    fn apply_routing<'a>(&'a self, _: &'a PolicyConfig, _: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(ready(Ok(())))
+    async fn apply_routing(&self, _: &PolicyConfig, _: &RoutesConfig) -> Result<(), String> {
+        Ok(())
     }
-    fn apply_servers<'a>(&'a self, _: &'a [UpstreamConfig], _: bool) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(ready(Ok(())))
+    async fn apply_servers(&self, _: &[UpstreamConfig], _: bool) -> Result<(), String> {
+        Ok(())
     }
-    fn apply_webhooks<'a>(&'a self, _: &'a WebhooksConfig) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(ready(Ok(())))
+    async fn apply_webhooks(&self, _: &WebhooksConfig) -> Result<(), String> {
+        Ok(())
     }
     fn apply_issuers(&self, _: &[TokenIssuer]) {}
     fn apply_identity_provider(&self, _: Option<&OidcConfig>) {}
     fn apply_log_filter(&self, _: &str) -> Result<(), String> {
         Ok(())
     }
-    fn save_policy(&self, _: PolicySnapshot, _: bool) -> BoxFuture<'static, Result<(), String>> {
-        Box::pin(ready(Ok(())))
+    async fn save_policy(&self, _: PolicySnapshot, _: bool) -> Result<(), String> {
+        Ok(())
     }
-    fn newest_digest(&self) -> BoxFuture<'static, Option<String>> {
-        Box::pin(ready(None))
+    async fn newest_digest(&self) -> Option<String> {
+        None
     }
-    fn record(&self, _: &'static str, by: &str, _: String) -> BoxFuture<'static, Result<(), String>> {
-        let result = if by == UNRECORDED_PERSON { Err("the store is away".to_owned()) } else { Ok(()) };
-        Box::pin(ready(result))
+    async fn record(&self, _: &'static str, by: &str, _: String) -> Result<(), String> {
+        if by == UNRECORDED_PERSON { Err("the store is away".to_owned()) } else { Ok(()) }
     }
-    fn unapplied_decisions<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<bool>, String>> {
-        Box::pin(ready(Ok(Vec::new())))
+    async fn unapplied_decisions(&self, _: &str) -> Result<Vec<bool>, String> {
+        Ok(Vec::new())
     }
 }

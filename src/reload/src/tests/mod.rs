@@ -4,7 +4,7 @@ mod restarts;
 
 use std::path::Path;
 
-use futures_util::{FutureExt as _, future::BoxFuture};
+use async_trait::async_trait;
 
 use super::*;
 use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhooksConfig};
@@ -34,21 +34,19 @@ impl GatewayLog {
 
 struct RecordingGateway(Arc<GatewayLog>);
 
+#[async_trait]
 impl Reconfigurable for RecordingGateway {
-    fn apply_routing<'a>(&'a self, policy: &'a PolicyConfig, _: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
-        let result = self.0.record("routing", policy.default.as_str().to_owned());
-        async { result }.boxed()
+    async fn apply_routing(&self, policy: &PolicyConfig, _: &RoutesConfig) -> Result<(), String> {
+        self.0.record("routing", policy.default.as_str().to_owned())
     }
-    fn apply_servers<'a>(&'a self, servers: &'a [UpstreamConfig], strict: bool) -> BoxFuture<'a, Result<(), String>> {
+    async fn apply_servers(&self, servers: &[UpstreamConfig], strict: bool) -> Result<(), String> {
         let trust = |s: &UpstreamConfig| format!("{}{}", s.name, if s.trust_annotations { "!" } else { "" });
         let action = if strict { "servers" } else { "restore" };
-        let result = self.0.record(action, servers.iter().map(trust).collect::<Vec<_>>().join(","));
-        async { result }.boxed()
+        self.0.record(action, servers.iter().map(trust).collect::<Vec<_>>().join(","))
     }
-    fn apply_webhooks<'a>(&'a self, now: &'a WebhooksConfig) -> BoxFuture<'a, Result<(), String>> {
+    async fn apply_webhooks(&self, now: &WebhooksConfig) -> Result<(), String> {
         let show = |(name, webhook): (&str, Option<_>)| format!("{}{name}", if webhook.is_some() { "" } else { "-" });
-        let result = self.0.record("webhooks", now.entries().into_iter().map(show).collect::<Vec<_>>().join(","));
-        async { result }.boxed()
+        self.0.record("webhooks", now.entries().into_iter().map(show).collect::<Vec<_>>().join(","))
     }
     fn apply_issuers(&self, issuers: &[TokenIssuer]) {
         let names: Vec<&str> = issuers.iter().map(|issuer| issuer.issuer.as_str()).collect();
@@ -61,9 +59,9 @@ impl Reconfigurable for RecordingGateway {
     fn apply_log_filter(&self, filter: &str) -> Result<(), String> {
         self.0.record("log", filter.to_owned())
     }
-    fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>> {
+    async fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> Result<(), String> {
         if *self.0.fails_at.lock() == "save" {
-            return async { Err("the store is away".to_owned()) }.boxed();
+            return Err("the store is away".to_owned());
         }
         let mut store = self.0.store.lock();
         let digest_of = |policy: &Option<PolicySnapshot>| policy.as_ref().map(|policy| policy.digest.clone());
@@ -71,21 +69,19 @@ impl Reconfigurable for RecordingGateway {
             store.newest = Some(snapshot.clone());
         }
         (store.own, store.has_audit_entry) = (Some(snapshot), true);
-        async { Ok(()) }.boxed()
+        Ok(())
     }
-    fn newest_digest(&self) -> BoxFuture<'static, Option<String>> {
-        let newest = self.0.store.lock().newest.clone();
-        async { newest.map(|newest| newest.digest) }.boxed()
+    async fn newest_digest(&self) -> Option<String> {
+        self.0.store.lock().newest.clone().map(|newest| newest.digest)
     }
-    fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {
+    async fn record(&self, event: &'static str, by: &str, details: String) -> Result<(), String> {
         let details: Value = serde_json::from_str(&details).unwrap();
-        let result = self.0.record("record", format!("{event} {by} {}", details["loosens"].as_array().unwrap().len()));
-        async { result }.boxed()
+        self.0.record("record", format!("{event} {by} {}", details["loosens"].as_array().unwrap().len()))
     }
-    fn unapplied_decisions<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<bool>, String>> {
+    async fn unapplied_decisions(&self, _: &str) -> Result<Vec<bool>, String> {
         let is_readable = *self.0.fails_at.lock() != "decisions";
         let decisions = self.0.unapplied_decisions.lock().clone();
-        async move { if is_readable { Ok(decisions) } else { Err("the store is away".to_owned()) } }.boxed()
+        if is_readable { Ok(decisions) } else { Err("the store is away".to_owned()) }
     }
 }
 
