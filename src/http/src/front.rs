@@ -38,10 +38,9 @@ use futures_util::future::{Either, LocalBoxFuture};
 use parking_lot::Mutex;
 
 use crate::{
-    answer,
     connections::{Connection, OpenRequest},
     framing::{EmbeddedBody, SLICE_BYTES},
-    guard::{self, Cors, RequestAuthenticator, identify_agent},
+    guard::{self, Cors, RequestAuthenticator, identify_agent, refusal},
     problem::Problem,
     protected_resource,
 };
@@ -50,7 +49,7 @@ use countersign_exchange::{
     eviction::now,
     memory::{EXEMPT_MESSAGE_BYTES, MemoryBudget, MemoryShare, UnreadHolder, WeakHolder},
 };
-use countersign_protocol::{ErrorKind, McpError, Revision};
+use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::reclaim;
 
 /// The size in bytes below which a response fits into one packet and is not compressed. Compressing 200 bytes costs
@@ -314,14 +313,6 @@ fn cutter_if_exclusive(request: &HttpRequest) -> Option<Arc<dyn Fn() + Send + Sy
 fn no_memory_response(request: &HttpRequest) -> HttpResponse {
     let text = "the request was handled, but the gateway has no memory for its answer (limits.total_memory)";
     refusal(request.path(), &McpError::new(ErrorKind::Overloaded, text))
-}
-
-/// Returns an error in the form of the endpoint with this path.
-fn refusal(path: &str, error: &McpError) -> HttpResponse {
-    if path == "/mcp" {
-        return answer::refusal(error, Revision::NEWEST_LEGACY);
-    }
-    Problem::from(error.clone()).error_response()
 }
 
 /// A body that is sent in slices, and is counted until the connection has taken all of them.

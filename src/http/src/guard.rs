@@ -164,7 +164,7 @@ pub fn origin_verdict(rules: &OriginRules, request: &HttpRequest) -> OriginVerdi
 
 /// Returns a JSON-RPC error without an id on the MCP endpoints (2025-11-25/basic/transports, "Security Warning"), and a problem
 /// document elsewhere.
-fn refusal(path: &str, error: &McpError) -> HttpResponse<BoxBody> {
+pub(crate) fn refusal(path: &str, error: &McpError) -> HttpResponse<BoxBody> {
     if matches!(path, "/mcp" | "/sse" | "/messages" | "/ws") {
         return answer::refusal(error, Revision::NEWEST_LEGACY);
     }
