@@ -3,7 +3,8 @@
 use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc, time::Duration};
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use futures_util::future::{BoxFuture, join_all};
+use async_trait::async_trait;
+use futures_util::future::join_all;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -76,8 +77,9 @@ pub trait SessionsView: Send + Sync + 'static {
 }
 
 /// Lists servers.
+#[async_trait]
 pub trait ServersView: Send + Sync + 'static {
-    fn servers(&self) -> BoxFuture<'_, Vec<ServerInfo>>;
+    async fn servers(&self) -> Vec<ServerInfo>;
 }
 
 impl SessionsView for Registry {
@@ -93,18 +95,15 @@ pub struct RoutedServers {
     pub request_timeout: Duration,
 }
 
+#[async_trait]
 impl ServersView for RoutedServers {
-    fn servers(&self) -> BoxFuture<'_, Vec<ServerInfo>> {
-        Box::pin(server_infos(self))
+    /// Describes all servers, which are asked concurrently, so that one that does not answer delays no other.
+    async fn servers(&self) -> Vec<ServerInfo> {
+        let table = self.routes.load_full();
+        let context = CallContext::new(Arc::new(Principal::local_agent()));
+        let limit = LISTING_TIMEOUT.min(self.request_timeout / 2);
+        join_all(table.providers().iter().map(|provider| server_info(&table, provider, &context, limit))).await
     }
-}
-
-/// Describes all servers, which are asked concurrently, so that one that does not answer delays no other.
-async fn server_infos(routed: &RoutedServers) -> Vec<ServerInfo> {
-    let table = routed.routes.load_full();
-    let context = CallContext::new(Arc::new(Principal::local_agent()));
-    let limit = LISTING_TIMEOUT.min(routed.request_timeout / 2);
-    join_all(table.providers().iter().map(|provider| server_info(&table, provider, &context, limit))).await
 }
 
 async fn server_info(table: &RouteTable, provider: &RouteTarget, context: &CallContext, limit: Duration) -> ServerInfo {

@@ -23,7 +23,8 @@ use std::{
 };
 
 use actix_web::{App, HttpServer, dev::ServerHandle, web};
-use futures_util::future::{BoxFuture, FutureExt as _};
+use async_trait::async_trait;
+use futures_util::future::FutureExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
@@ -113,9 +114,10 @@ impl SessionsView for FakeViews {
     }
 }
 
+#[async_trait]
 impl ServersView for FakeViews {
-    fn servers(&self) -> BoxFuture<'_, Vec<ServerInfo>> {
-        let info = ServerInfo {
+    async fn servers(&self) -> Vec<ServerInfo> {
+        vec![ServerInfo {
             name: "pretend".into(),
             kind: "module",
             status: "up",
@@ -125,8 +127,7 @@ impl ServersView for FakeViews {
             details: vec!["one: 2 things".into()],
             warnings: vec!["<b>odd</b>".into()],
             upstream: None,
-        };
-        async { vec![info] }.boxed()
+        }]
     }
 }
 

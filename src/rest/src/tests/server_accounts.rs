@@ -1,7 +1,5 @@
 //! Tests that a person connects and disconnects accounts at servers, with fake accounts.
 
-use async_trait::async_trait;
-
 use super::*;
 use countersign_accounts::{AccountStatus, CONSENT_COOKIE, ConnectError, StartedConsent};
 use countersign_config::AccountKind;
