@@ -3,7 +3,7 @@
 //! The test change is an ordinary change, proposed by an agent that only the gateway acts as, so that the reviewer who asked
 //! for it may approve it.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use actix_web::{HttpResponse, web};
 use serde::Serialize;
@@ -32,10 +32,13 @@ const MAX_PREVIEW_TIME: Duration = Duration::from_secs(15);
 const INSPECTED_CHANGES: usize = 10;
 
 /// The command with which agents of this machine connect to this gateway.
+#[derive(Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct AgentCommand {
-    pub program: PathBuf,
+    /// The path of the program on the gateway's machine, or the package runner that it was started with.
+    pub program: String,
     pub arguments: Vec<String>,
-    /// `true` if agents need a key (`auth.mode: keys`).
+    /// `true` if agents need a key.
     pub needs_key: bool,
 }
 
@@ -43,11 +46,8 @@ pub struct AgentCommand {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct FirstSteps {
-    /// The path of the program on the gateway's machine, or the package runner that it was started with.
-    program: String,
-    arguments: Vec<String>,
-    /// `true` if agents need a key.
-    needs_key: bool,
+    #[serde(flatten)]
+    command: AgentCommand,
     /// `true` if the caller may create keys of agents.
     may_create_agent_keys: bool,
     /// `true` if an agent is connected or has proposed a change.
@@ -78,9 +78,7 @@ pub async fn get(
     let decided = changes.list(decided, INSPECTED_CHANGES, None).await?.items;
     let directory = RouteDirectory(Arc::clone(standing_rules.routes()));
     Ok(json_ok(&FirstSteps {
-        program: command.program.display().to_string(),
-        arguments: command.arguments.clone(),
-        needs_key: command.needs_key,
+        command: AgentCommand::clone(&command),
         may_create_agent_keys: keys::may_manage_agent_keys(&caller),
         agent_seen: !sessions.sessions().is_empty() || newest.iter().any(is_from_agent),
         server_added: servers.servers().await.iter().any(|server| server.kind == "upstream"),

@@ -370,5 +370,6 @@ fn agent_command(source: &ConfigSource, config: &Config) -> AgentCommand {
     if source.flags.data.is_some() || matches!(source.env.var(&variable_name("data")), Ok(Some(_))) {
         arguments.extend(["--data".to_owned(), absolute(&config.data)]);
     }
-    AgentCommand { program, arguments, needs_key: config.auth.mode == AuthMode::Keys }
+    let needs_key = config.auth.mode == AuthMode::Keys;
+    AgentCommand { program: program.display().to_string(), arguments, needs_key }
 }
