@@ -71,29 +71,29 @@ impl StatusTracker {
         let mut events = Vec::new();
         for (name, status) in servers {
             let reported = self.0.entry(name.clone()).or_default();
-            let mut add_event = |kind: &str, details: Value| {
-                let mut event = json!({ "type": kind, "provider": name });
-                if let (Some(event), Value::Object(details)) = (event.as_object_mut(), details) {
-                    event.extend(details);
-                }
-                events.push(event);
-            };
             if let Some(is_up) = reported.record_poll(status.is_up) {
-                let error = if is_up { Value::Null } else { json!(status.error) };
-                add_event(if is_up { "provider.up" } else { "provider.down" }, json!({ "error": error }));
+                let kind = if is_up { "provider.up" } else { "provider.down" };
+                let error = status.error.as_ref().filter(|_| !is_up);
+                events.push(json!({ "type": kind, "provider": name, "error": error }));
             }
             if let Some(is_open) = status.is_breaker_open.filter(|is_open| *is_open != reported.is_breaker_open) {
                 reported.is_breaker_open = is_open;
                 let kind = if is_open { "provider.breaker_opened" } else { "provider.breaker_closed" };
-                add_event(kind, json!({ "error": if is_open { json!(status.error) } else { Value::Null } }));
+                let error = status.error.as_ref().filter(|_| is_open);
+                events.push(json!({ "type": kind, "provider": name, "error": error }));
             }
             if let Some(waiting) = waiting.map(|waiting| waiting.get(name).cloned().unwrap_or_default()) {
                 let new_tools: Vec<&String> = waiting.new.difference(&reported.waiting.new).collect();
                 let changed_tools: Vec<&String> = waiting.changed.difference(&reported.waiting.changed).collect();
                 if !new_tools.is_empty() || !changed_tools.is_empty() {
                     let tools: Vec<&String> = changed_tools.iter().chain(&new_tools).copied().collect();
-                    let details = json!({ "tools": tools, "new": new_tools.len(), "changed": changed_tools.len() });
-                    add_event("provider.tools_waiting", details);
+                    events.push(json!({
+                        "type": "provider.tools_waiting",
+                        "provider": name,
+                        "tools": tools,
+                        "new": new_tools.len(),
+                        "changed": changed_tools.len(),
+                    }));
                 }
                 reported.waiting = waiting;
             }
