@@ -5,11 +5,10 @@
 //!
 //! [`serve`] starts the parts, runs them until the end, and serves the programs of this machine that attach. `live`
 //! applies a new configuration, `nodes` keeps this node in step with the others (`acceptances` finds what reviewers
-//! accepted there), `keys` derives the keys that nodes share, `server_accounts` audits who connects accounts, and
-//! `server_status_events` publishes the states of servers.
+//! accepted there), `server_accounts` audits who connects accounts, and `server_status_events` publishes the states of
+//! servers.
 
 mod acceptances;
-mod keys;
 mod live;
 mod nodes;
 pub mod serve;

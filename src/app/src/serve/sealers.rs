@@ -1,10 +1,11 @@
-//! Reads or creates the keys of the gateway, and creates the sealers that need them.
+//! Reads or creates the keys of the gateway, and creates the sealers that need them. All nodes of a store have the same secrets
+//! and thus the same keys.
 
 use super::{ServeError, token_key};
-use crate::keys;
 use countersign_auth::stored_credentials::StoredCredentials;
 use countersign_bridge::{StateSealer, load_or_create_key};
 use countersign_config::{Config, Secret};
+use countersign_domain::changes::digest::PartHasher;
 use countersign_runtime::sealing::{Sealer, parse_key, read_key_file};
 use countersign_store::Store;
 
@@ -35,6 +36,13 @@ pub(super) fn read_token_secret(config: &Config) -> Result<Option<[u8; 32]>, Ser
     }
 }
 
+/// Derives the key for a purpose from a secret.
+fn derive_key(purpose: &'static str, secret: &[u8; 32]) -> [u8; 32] {
+    let mut hasher = PartHasher::new(purpose);
+    hasher.add_part(secret);
+    hasher.finish_bytes()
+}
+
 impl Sealers {
     /// Creates the sealers from the secret of the cluster or of the data directory. A configured `token_secret` takes
     /// its place for stored tokens.
@@ -48,7 +56,7 @@ impl Sealers {
         credentials: &StoredCredentials,
     ) -> Result<Self, ServeError> {
         let (secret, state_key) = match store.nodes().cluster_secret() {
-            Some(secret) => (secret, keys::request_state_key(&secret)),
+            Some(secret) => (secret, derive_key("countersign.state.1", &secret)),
             None => {
                 let key = load_or_create_key(&config.data).map_err(ServeError::StateKey)?;
                 (key, key)
@@ -56,11 +64,14 @@ impl Sealers {
         };
         let refused_key = || ServeError::StateKey(std::io::ErrorKind::InvalidData.into());
         let token_secret = token_secret.unwrap_or(secret);
+        // The salt stays the same after a restart.
+        let mut consent_salt = [0; 16];
+        consent_salt.copy_from_slice(&derive_key("countersign.consent.1", &secret)[..16]);
         Ok(Self {
             state: StateSealer::new(state_key).ok_or_else(refused_key)?,
-            sign_in: Sealer::new(&keys::sign_in_token_key(&token_secret)).ok_or_else(refused_key)?,
-            account: Sealer::new(&keys::account_token_key(&token_secret)).ok_or_else(refused_key)?,
-            consent_salt: keys::consent_salt(&secret),
+            sign_in: Sealer::new(&derive_key("countersign.tokens.1", &token_secret)).ok_or_else(refused_key)?,
+            account: Sealer::new(&derive_key("countersign.accounts.1", &token_secret)).ok_or_else(refused_key)?,
+            consent_salt,
             token_key_fingerprint: token_key::record(&token_secret, credentials, &*store.nodes()).await?,
         })
     }
