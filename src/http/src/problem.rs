@@ -37,6 +37,11 @@ impl Problem {
         McpError::new(kind, detail).into()
     }
 
+    /// Creates the problem of a request whose content is refused (`VALIDATION_FAILED`).
+    pub fn invalid(reason: impl ToString) -> Self {
+        Self::new(ErrorKind::ValidationFailed, reason.to_string())
+    }
+
     /// Adds a member.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {

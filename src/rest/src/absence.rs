@@ -142,7 +142,7 @@ pub async fn set(
     let state = use_store(&data, move |store| {
         let since = Timestamp::now();
         if body.until <= since || body.until.duration_since(since) > MAX_ABSENCE {
-            return Err(invalid("an absence ends within the next 60 days"));
+            return Err(Problem::invalid("an absence ends within the next 60 days"));
         }
         let deputy = find_deputy(store, &principal, &body.deputy)?;
         let person = AbsentPerson::from_principal(&principal);
@@ -211,21 +211,17 @@ fn deciding_colleagues(store: &dyn Credentials, principal: &Principal) -> Result
 /// `VALIDATION_FAILED` if it is the caller, nobody who may decide, or not unique.
 fn find_deputy(store: &dyn Credentials, principal: &Principal, name: &str) -> Result<String, Problem> {
     if Person::from_principal(principal).may_be_same_as(Person::from_name(name)) {
-        return Err(invalid("nobody can be their own deputy"));
+        return Err(Problem::invalid("nobody can be their own deputy"));
     }
     let colleagues = deciding_colleagues(store, principal)?;
     let mut named_colleagues = colleagues.iter().filter(|colleague| Person::from_principal(colleague).is_named(name));
     let Some(first) = named_colleagues.next() else {
-        return Err(invalid(
+        return Err(Problem::invalid(
             "the deputy must be somebody else who has a key that may decide on changes, or who has signed in",
         ));
     };
     if named_colleagues.any(|other| !names_match(other.person_name(), first.person_name())) {
-        return Err(invalid("several people have keys with this name; give the owner of the key"));
+        return Err(Problem::invalid("several people have keys with this name; give the owner of the key"));
     }
     Ok(first.person_name().to_owned())
-}
-
-fn invalid(message: &'static str) -> Problem {
-    Problem::new(ErrorKind::ValidationFailed, message)
 }

@@ -158,7 +158,7 @@ fn check_object(body: &[u8]) -> Result<(), Problem> {
         return Ok(());
     }
     serde_json::from_slice::<serde::de::IgnoredAny>(body).map_err(|error| parse_problem(&error))?;
-    Err(Problem::new(ErrorKind::ValidationFailed, "the body must be a JSON object"))
+    Err(Problem::invalid("the body must be a JSON object"))
 }
 
 fn parse_problem(error: &serde_json::Error) -> Problem {
@@ -191,10 +191,7 @@ pub fn arguments_or_empty(arguments: Option<Box<RawValue>>) -> Result<Box<RawVal
 pub fn normalize_comment(text: Option<String>) -> Result<Option<String>, Problem> {
     let text = visible::visible_comment(text);
     if text.as_ref().is_some_and(|text| text.len() > MAX_COMMENT_BYTES) {
-        return Err(Problem::new(
-            ErrorKind::ValidationFailed,
-            format!("comment is longer than {MAX_COMMENT_BYTES} bytes"),
-        ));
+        return Err(Problem::invalid(format!("comment is longer than {MAX_COMMENT_BYTES} bytes")));
     }
     Ok(text)
 }

@@ -15,7 +15,6 @@ use super::{
     problem_document::ProblemDocument,
 };
 use countersign_domain::changes::{Change, ReviewVerdict};
-use countersign_protocol::ErrorKind;
 use countersign_review::{ChangeDecision, Changes};
 
 /// Maximum number of changes in one request.
@@ -73,13 +72,12 @@ pub async fn decide(
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body, .. } = submission;
     let comment = body::normalize_comment(body.comment)?;
-    let refuse = |reason: String| Err(Problem::new(ErrorKind::ValidationFailed, reason));
     if !(1..=MAX_CHANGES).contains(&body.changes.len()) {
-        return refuse(format!("`changes` must name 1 to {MAX_CHANGES} changes"));
+        return Err(Problem::invalid(format!("`changes` must name 1 to {MAX_CHANGES} changes")));
     }
     let mut ids = HashSet::new();
     if let Some(duplicate) = body.changes.iter().find(|displayed| !ids.insert(displayed.id.as_str())) {
-        return refuse(format!("{:.64} is named twice", duplicate.id.escape_default().to_string()));
+        return Err(Problem::invalid(format!("{:.64} is named twice", duplicate.id.escape_default().to_string())));
     }
     let decisions = body.changes.into_iter().map(|DisplayedChange { id, version, digest }| {
         let decision = ChangeDecision {

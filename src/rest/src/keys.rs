@@ -156,7 +156,7 @@ pub async fn create(
     let new = keys::create(&body.name, role, Timestamp::now())
         .and_then(|new| new.owned_by(body.owner.as_deref()))
         .and_then(|new| new.created_by(&caller.principal))
-        .map_err(invalid)?;
+        .map_err(|error| Problem::invalid(&error.message))?;
     let (key, hash, actor, config) = (new.key.clone(), new.hash, caller.principal.name.clone(), reloader.config());
     use_store(&data, move |store| {
         check_names(store, &key, &config)?;
@@ -177,7 +177,8 @@ fn check_names(store: &dyn Credentials, key: &ApiKey, config: &Config) -> Result
     });
     let known_names: Vec<&str> = names.chain(members).map(String::as_str).collect();
     std::iter::once(&key.name).chain(&key.owner).try_for_each(|name| {
-        confusable_names::check_is_distinguishable(name, known_names.iter().copied()).map_err(invalid)
+        confusable_names::check_is_distinguishable(name, known_names.iter().copied())
+            .map_err(|error| Problem::invalid(&error.message))
     })
 }
 
@@ -221,10 +222,6 @@ pub(super) async fn use_store<T: Send + 'static>(
     let credentials = Arc::clone(&data.credentials);
     let result = background::spawn_blocking(move || work(credentials.writer())).await;
     result.map_err(McpError::from)?
-}
-
-fn invalid(error: McpError) -> Problem {
-    Problem::new(ErrorKind::ValidationFailed, error.message.clone())
 }
 
 /// Logs an error of the store, and returns the problem for the caller.

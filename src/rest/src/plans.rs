@@ -77,12 +77,12 @@ pub async fn decide(
     let Submission { principal, path_parameter: id, body } = submission;
     if !(1..=MAX_STEPS).contains(&body.digests.len()) {
         let reason = format!("`digests` must name 1 to {MAX_STEPS} steps");
-        return Err(Problem::new(ErrorKind::ValidationFailed, reason));
+        return Err(Problem::invalid(reason));
     }
     let count = body.digests.len();
     let digests: BTreeMap<_, _> = body.digests.into_iter().map(|step| (step.change, step.digest)).collect();
     if digests.len() != count {
-        return Err(Problem::new(ErrorKind::ValidationFailed, "`digests` names a step more than once"));
+        return Err(Problem::invalid("`digests` names a step more than once"));
     }
     let decision = PlanDecision {
         id,

@@ -16,7 +16,6 @@ use countersign_config::{
     edit::rules::{RuleEntry, rules_in},
     tree::{Node, entries_from_json},
 };
-use countersign_protocol::ErrorKind;
 use countersign_reload::{
     Reloader,
     file_edits::{EditSummary, FileChange as _},
@@ -164,13 +163,12 @@ pub async fn replace(
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body: PolicyEditRequest { version, rules, preview }, .. } = submission;
     let editor = Editor::new(&principal, &request, &reloader)?;
-    let invalid = |message: &'static str| Problem::new(ErrorKind::ValidationFailed, message);
     if rules.len() > MAX_RULES {
-        return Err(invalid("there are too many rules"));
+        return Err(Problem::invalid("there are too many rules"));
     }
     let entries: Option<Vec<RuleEntry>> = rules.into_iter().map(SubmittedRule::into_entry).collect();
     let entries =
-        entries.ok_or_else(|| invalid("each rule needs either `kept`, or `settings` with or without `replaces`"))?;
+        entries.ok_or_else(|| Problem::invalid("each rule needs either `kept`, or `settings` with or without `replaces`"))?;
     let list = RuleList(entries);
     let file = reloader.read_file().await.map_err(to_problem)?;
     let yaml = list.to_yaml(file.text());

@@ -29,7 +29,6 @@ use countersign_config::{
     tree::{KeyValue, Node},
 };
 use countersign_domain::changes::visible::quoted;
-use countersign_protocol::ErrorKind;
 use countersign_reload::{
     ConfigSource, Reloader,
     config_file::{ConfigFile, FileError},
@@ -161,7 +160,7 @@ pub async fn add(
     let Submission { principal, body, .. } = submission;
     let editor = Editor::new(&principal, &request, &reloader)?;
     let servers = parse_servers(&body.text, body.name.as_deref())
-        .map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
+        .map_err(Problem::invalid)?;
     let mut draft = EditDraft::begin(editor, body.version, body.preview).await?;
     let mut file_variables = variables_in(draft.file.text());
     for mut server in servers {

@@ -14,7 +14,6 @@ use countersign_config::{
     },
     tree::{KeyValue, Node, entries_from_json, find_value},
 };
-use countersign_protocol::ErrorKind;
 
 /// Returns the settings of a form, with references in place of new secrets. Secrets of the file remain placeholders. `text` is
 /// that of the file.
@@ -39,7 +38,7 @@ pub(super) fn with_old_secrets(shown: &[KeyValue], old: &[KeyValue]) -> Result<V
             "`{key}` has a placeholder for a secret that is missing, or that another program, address or variable could lead \
              elsewhere; enter it again, as a reference"
         );
-        Problem::new(ErrorKind::ValidationFailed, message)
+        Problem::invalid(message)
     })?;
     Ok(settings)
 }

@@ -87,9 +87,9 @@ pub async fn start(
         }
         (None, Some(text)) => {
             let mut servers = parse_servers(&text, Some(&body.name))
-                .map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
+                .map_err(Problem::invalid)?;
             if servers.len() > 1 {
-                return Err(Problem::new(ErrorKind::ValidationFailed, "the text has several servers; try one of them"));
+                return Err(Problem::invalid("the text has several servers; try one of them"));
             }
             let mut settings = servers.pop().map(|server| server.settings).unwrap_or_default();
             if !is_at_machine {
@@ -100,13 +100,13 @@ pub async fn start(
         }
         (None, None) => old.clone().map_err(|error| to_problem(error.into()))?,
         (Some(_), Some(_)) => {
-            return Err(Problem::new(ErrorKind::ValidationFailed, "give either `settings` or `text`"));
+            return Err(Problem::invalid("give either `settings` or `text`"));
         }
     };
     let source = reloader.source();
     let prepare =
         |settings: &[KeyValue]| edit::server_for_trial(file.path(), &body.name, settings, &source.flags, &source.env);
-    let server = prepare(&settings).map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
+    let server = prepare(&settings).map_err(Problem::invalid)?;
     // Nobody has consented to a server that was saved as disabled.
     let is_configured = old.is_ok_and(|old| {
         is_enabled(&old) && prepare(&old).is_ok_and(|old| has_same_target(&old.config, &server.config))

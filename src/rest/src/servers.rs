@@ -121,7 +121,7 @@ fn check_count(tools: &[DefinitionRef], max: usize) -> Result<(), Problem> {
     if (1..=max).contains(&tools.len()) {
         return Ok(());
     }
-    Err(Problem::new(ErrorKind::ValidationFailed, format!("`tools` must name 1 to {max} definitions")))
+    Err(Problem::invalid(format!("`tools` must name 1 to {max} definitions")))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -156,7 +156,7 @@ pub async fn allow(
     let Submission { principal, path_parameter: server, body } = submission;
     let missing = "`reason` is missing: say why the tools need no review; the audit trail keeps it";
     let reason = body::normalize_comment(Some(body.reason))?;
-    let reason = reason.ok_or_else(|| Problem::new(ErrorKind::ValidationFailed, missing))?;
+    let reason = reason.ok_or_else(|| Problem::invalid(missing))?;
     check_count(&body.tools, MAX_RULES_PER_OWNER)?;
     standing_rules.allow_tools(&server, &body.tools, &principal, &reason).await?;
     tools_response(&server, &acceptances, None)

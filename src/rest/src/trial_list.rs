@@ -250,7 +250,7 @@ pub(super) fn check_consent_size(yaml: &str) -> Result<(), Problem> {
     }
     let message =
         format!("the settings of the server have more than {MAX_CONSENT_BYTES} bytes, which is too much to consent to");
-    Err(Problem::new(ErrorKind::ValidationFailed, message))
+    Err(Problem::invalid(message))
 }
 
 #[cfg(test)]
