@@ -135,10 +135,10 @@ pub async fn get(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResp
 #[utoipa::path(put, path = "/api/account/absence", operation_id = "setAbsence", request_body = AbsenceRequest,
     responses((status = 200, description = "The absence", body = AbsenceState)))]
 pub async fn set(
-    submission: Submission<AbsenceRequest>,
+    Submission { principal, body, .. }: Submission<AbsenceRequest>,
     data: web::Data<SignInData>,
 ) -> Result<HttpResponse, Problem> {
-    let (Submission { principal, body, .. }, reviewers) = (submission, data.reviewers.clone());
+    let reviewers = data.reviewers.clone();
     let state = use_store(&data, move |store| {
         let since = Timestamp::now();
         if body.until <= since || body.until.duration_since(since) > MAX_ABSENCE {

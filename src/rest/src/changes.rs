@@ -118,10 +118,9 @@ impl Body for DecisionRequest {}
 #[utoipa::path(post, path = "/api/changes/{id}/decision", operation_id = "decideChange", request_body = DecisionRequest,
     responses((status = 200, description = "The change after the decision", body = Change), (status = 409)))]
 pub async fn decide(
-    submission: Submission<DecisionRequest>,
+    Submission { principal, path_parameter: id, body }: Submission<DecisionRequest>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, path_parameter: id, body } = submission;
     let decision = ChangeDecision {
         id,
         reviewer: principal,
@@ -160,8 +159,10 @@ impl Body for EditRequest {
 #[utoipa::path(post, path = "/api/changes/{id}/edit", operation_id = "editChange", request_body = EditRequest,
     responses((status = 200, description = "The pending change with the new arguments and their preview", body = Change),
         (status = 409)))]
-pub async fn edit(submission: Submission<EditRequest>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
-    let Submission { principal, path_parameter: id, body } = submission;
+pub async fn edit(
+    Submission { principal, path_parameter: id, body }: Submission<EditRequest>,
+    changes: web::Data<Changes>,
+) -> Result<HttpResponse, Problem> {
     let edit = ChangeEdit {
         id,
         reviewer: principal,
@@ -188,10 +189,9 @@ impl Body for VersionRequest {}
 #[utoipa::path(post, path = "/api/changes/{id}/undo", operation_id = "undoApproval", request_body = VersionRequest,
     responses((status = 200, description = "The change, which is pending again", body = Change), (status = 409)))]
 pub async fn undo(
-    submission: Submission<VersionRequest>,
+    Submission { principal, path_parameter: id, body }: Submission<VersionRequest>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, path_parameter: id, body } = submission;
     change_response(changes.undo(&id, &principal, body.version).await).await
 }
 
@@ -202,10 +202,9 @@ pub async fn undo(
 #[utoipa::path(post, path = "/api/changes/{id}/refresh", operation_id = "refreshChange", request_body = VersionRequest,
     responses((status = 200, description = "The current change", body = Change), (status = 409)))]
 pub async fn refresh(
-    submission: Submission<VersionRequest>,
+    Submission { principal, path_parameter: id, body }: Submission<VersionRequest>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, path_parameter: id, body } = submission;
     change_response(changes.refresh(&id, &principal, body.version).await).await
 }
 
@@ -234,10 +233,9 @@ impl Body for SettleRequest {}
 #[utoipa::path(post, path = "/api/changes/{id}/settle", operation_id = "settleChange", request_body = SettleRequest,
     responses((status = 200, description = "The change, applied or failed", body = Change), (status = 409)))]
 pub async fn settle(
-    submission: Submission<SettleRequest>,
+    Submission { principal, path_parameter: id, body }: Submission<SettleRequest>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, path_parameter: id, body } = submission;
     let applied = matches!(body.outcome, SettledOutcome::Applied);
     let comment = body::normalize_comment(body.comment)?;
     change_response(changes.settle(&id, &principal, applied, comment, body.version).await).await

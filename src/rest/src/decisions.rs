@@ -67,10 +67,9 @@ struct DecisionResult {
 #[utoipa::path(post, path = "/api/decisions", operation_id = "decideMany", request_body = DecisionsRequest,
     responses((status = 200, description = "The result of each decision", body = DecisionResults)))]
 pub async fn decide(
-    submission: Submission<DecisionsRequest>,
+    Submission { principal, body, .. }: Submission<DecisionsRequest>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, body, .. } = submission;
     let comment = body::normalize_comment(body.comment)?;
     if !(1..=MAX_CHANGES).contains(&body.changes.len()) {
         return Err(Problem::invalid(format!("`changes` must name 1 to {MAX_CHANGES} changes")));

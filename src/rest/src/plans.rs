@@ -71,10 +71,9 @@ impl Body for PlanDecisionRequest {
 #[utoipa::path(post, path = "/api/plans/{id}/decision", operation_id = "decidePlan", request_body = PlanDecisionRequest,
     responses((status = 200, description = "The plan after the decision", body = Plan), (status = 409)))]
 pub async fn decide(
-    submission: Submission<PlanDecisionRequest>,
+    Submission { principal, path_parameter: id, body }: Submission<PlanDecisionRequest>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, path_parameter: id, body } = submission;
     if !(1..=MAX_STEPS).contains(&body.digests.len()) {
         let reason = format!("`digests` must name 1 to {MAX_STEPS} steps");
         return Err(Problem::invalid(reason));

@@ -156,19 +156,18 @@ struct PolicyEditResult {
 #[utoipa::path(put, path = "/api/policy/rules", operation_id = "editPolicy", request_body = PolicyEditRequest,
     responses((status = 200, description = "The edit", body = PolicyEditResult), (status = 409)))]
 pub async fn replace(
-    submission: Submission<PolicyEditRequest>,
+    Submission { principal, body: PolicyEditRequest { version, rules, preview }, .. }: Submission<PolicyEditRequest>,
     request: HttpRequest,
     reloader: web::Data<Reloader>,
     standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, body: PolicyEditRequest { version, rules, preview }, .. } = submission;
     let editor = Editor::new(&principal, &request, &reloader)?;
     if rules.len() > MAX_RULES {
         return Err(Problem::invalid("there are too many rules"));
     }
     let entries: Option<Vec<RuleEntry>> = rules.into_iter().map(SubmittedRule::into_entry).collect();
-    let entries =
-        entries.ok_or_else(|| Problem::invalid("each rule needs either `kept`, or `settings` with or without `replaces`"))?;
+    let entries = entries
+        .ok_or_else(|| Problem::invalid("each rule needs either `kept`, or `settings` with or without `replaces`"))?;
     let list = RuleList(entries);
     let file = reloader.read_file().await.map_err(to_problem)?;
     let yaml = list.to_yaml(file.text());

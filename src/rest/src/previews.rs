@@ -57,10 +57,9 @@ pub struct PreviewTest {
 #[utoipa::path(post, path = "/api/previews/test", operation_id = "testPreview", request_body = PreviewTestRequest,
     responses((status = 200, description = "The preview", body = PreviewTest), (status = 404)))]
 pub async fn test(
-    submission: Submission<PreviewTestRequest>,
+    Submission { principal, body: PreviewTestRequest { server, tool, arguments }, .. }: Submission<PreviewTestRequest>,
     standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, body: PreviewTestRequest { server, tool, arguments }, .. } = submission;
     let arguments = body::arguments_or_empty(arguments)?;
     let directory = RouteDirectory(Arc::clone(standing_rules.routes()));
     let not_found = || Problem::new(ErrorKind::NotFound, format!("there is no server {}", quoted(&server)));

@@ -80,10 +80,9 @@ impl Body for ConsentRequest {}
 #[utoipa::path(post, path = "/api/reload/consent", operation_id = "consentReload", request_body = ConsentRequest,
     responses((status = 200, description = "The current status", body = ReloadStatus), (status = 404), (status = 409)))]
 pub async fn consent(
-    submission: Submission<ConsentRequest>,
+    Submission { principal, body, .. }: Submission<ConsentRequest>,
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, body, .. } = submission;
     let deciding = Arc::clone(&reloader);
     // The decision runs in its own task, so that a client that disconnects cannot interrupt it half-way.
     let decided = background::spawn_with_result(async move {

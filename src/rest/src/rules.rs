@@ -61,11 +61,10 @@ impl Body for RuleRequest {}
 #[utoipa::path(post, path = "/api/changes/{id}/rule", operation_id = "createRule", request_body = RuleRequest,
     responses((status = 200, description = "The rule", body = StandingRule), (status = 409)))]
 pub async fn create(
-    submission: Submission<RuleRequest>,
+    Submission { principal, path_parameter: id, body }: Submission<RuleRequest>,
     changes: web::Data<Changes>,
     standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, path_parameter: id, body } = submission;
     let request = RuleRequest { comment: body::normalize_comment(body.comment)?, ..body };
     let change = changes.get(&id).await?.ok_or_else(change_not_found)?;
     Ok(json_ok(&standing_rules.create(&change, &principal, request).await?))
@@ -173,10 +172,9 @@ impl Body for RevokeRequest {
 #[utoipa::path(post, path = "/api/rules/{id}/revoke", operation_id = "revokeRule", request_body = RevokeRequest,
     responses((status = 200, description = "The revoked rule", body = StandingRule), (status = 409)))]
 pub async fn revoke(
-    submission: Submission<RevokeRequest>,
+    Submission { principal, path_parameter: id, body }: Submission<RevokeRequest>,
     standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, path_parameter: id, body } = submission;
     let comment = body::normalize_comment(body.comment)?;
     Ok(json_ok(&standing_rules.revoke(&id, &principal, comment.as_deref()).await?))
 }

@@ -3,9 +3,7 @@
 //! Only a person's credential connects, never that of an agent, because an agent could connect an account that is not its
 //! person's. Everything that goes wrong in the browser ends on the dashboard, whose address then names the problem.
 
-use actix_web::{
-    HttpRequest, HttpResponse, cookie::Cookie, http::header::ORIGIN, web,
-};
+use actix_web::{HttpRequest, HttpResponse, cookie::Cookie, http::header::ORIGIN, web};
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;

@@ -152,15 +152,13 @@ struct EditResult {
 #[utoipa::path(post, path = "/api/servers", operation_id = "addServers", request_body = AddServersRequest,
     responses((status = 200, description = "The edit", body = EditResult), (status = 409)))]
 pub async fn add(
-    submission: Submission<AddServersRequest>,
+    Submission { principal, body, .. }: Submission<AddServersRequest>,
     request: HttpRequest,
     reloader: web::Data<Reloader>,
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, body, .. } = submission;
     let editor = Editor::new(&principal, &request, &reloader)?;
-    let servers = parse_servers(&body.text, body.name.as_deref())
-        .map_err(Problem::invalid)?;
+    let servers = parse_servers(&body.text, body.name.as_deref()).map_err(Problem::invalid)?;
     let mut draft = EditDraft::begin(editor, body.version, body.preview).await?;
     let mut file_variables = variables_in(draft.file.text());
     for mut server in servers {
@@ -184,12 +182,11 @@ pub async fn add(
 #[utoipa::path(put, path = "/api/servers/{name}", operation_id = "editServer", request_body = EditServerRequest,
     responses((status = 200, description = "The edit", body = EditResult), (status = 409)))]
 pub async fn replace(
-    submission: Submission<EditServerRequest>,
+    Submission { principal, path_parameter: name, body }: Submission<EditServerRequest>,
     request: HttpRequest,
     reloader: web::Data<Reloader>,
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, path_parameter: name, body } = submission;
     let editor = Editor::new(&principal, &request, &reloader)?;
     let mut draft = EditDraft::begin(editor, body.version, body.preview).await?;
     let old = edit::find_server(draft.file.text(), &name).map_err(|error| to_problem(error.into()))?;

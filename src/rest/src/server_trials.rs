@@ -70,12 +70,11 @@ struct Trials {
 #[utoipa::path(post, path = "/api/server-trials", operation_id = "tryServer", request_body = TrialRequest,
     responses((status = 200, description = "The trial", body = Trial)))]
 pub async fn start(
-    submission: Submission<TrialRequest>,
+    Submission { principal, body, .. }: Submission<TrialRequest>,
     request: HttpRequest,
     reloader: web::Data<Reloader>,
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, body, .. } = submission;
     check_editing_is_on(&reloader)?;
     let Editor { is_at_machine, .. } = Editor::new(&principal, &request, &reloader)?;
     let file = reloader.read_file().await.map_err(to_problem)?;
@@ -86,8 +85,7 @@ pub async fn start(
             with_old_secrets(&settings, old.as_deref().unwrap_or_default())?
         }
         (None, Some(text)) => {
-            let mut servers = parse_servers(&text, Some(&body.name))
-                .map_err(Problem::invalid)?;
+            let mut servers = parse_servers(&text, Some(&body.name)).map_err(Problem::invalid)?;
             if servers.len() > 1 {
                 return Err(Problem::invalid("the text has several servers; try one of them"));
             }
@@ -166,11 +164,10 @@ impl Body for TrialDecision {
 #[utoipa::path(post, path = "/api/server-trials/{id}/decision", operation_id = "decideServerTrial",
     request_body = TrialDecision, responses((status = 200, description = "The trial", body = Trial), (status = 409)))]
 pub async fn decide(
-    submission: Submission<TrialDecision>,
+    Submission { principal, path_parameter: id, body }: Submission<TrialDecision>,
     reloader: web::Data<Reloader>,
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, path_parameter: id, body } = submission;
     let trial = trials.find(&id)?;
     if body.verdict == TrialVerdict::Refuse {
         trials.leave_waiting(&id, TrialState::Refused, Some(&principal))?;

@@ -149,11 +149,10 @@ impl Body for AllowRequest {}
 #[utoipa::path(post, path = "/api/servers/{name}/allow", operation_id = "letToolsRun", request_body = AllowRequest,
     responses((status = 200, description = "The current tools", body = ServerTools), (status = 409)))]
 pub async fn allow(
-    submission: Submission<AllowRequest>,
+    Submission { principal, path_parameter: server, body }: Submission<AllowRequest>,
     standing_rules: web::Data<StandingRuleService>,
     acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, path_parameter: server, body } = submission;
     let missing = "`reason` is missing: say why the tools need no review; the audit trail keeps it";
     let reason = body::normalize_comment(Some(body.reason))?;
     let reason = reason.ok_or_else(|| Problem::invalid(missing))?;

@@ -196,7 +196,12 @@ impl ServerTrials {
     ///
     /// # Errors
     /// `VERSION_CONFLICT` if it does not wait; `RATE_LIMITED` if too many others run.
-    pub(super) fn leave_waiting(&self, id: &str, state: TrialState, by: Option<&Arc<Principal>>) -> Result<Trial, Problem> {
+    pub(super) fn leave_waiting(
+        &self,
+        id: &str,
+        state: TrialState,
+        by: Option<&Arc<Principal>>,
+    ) -> Result<Trial, Problem> {
         let mut all = self.lock();
         let running = all.iter().filter(|trial| trial.state == TrialState::Running).count();
         if state == TrialState::Running && running >= MAX_RUNNING {
