@@ -101,11 +101,11 @@ pub(crate) fn set_challenge(response: &mut HttpResponse, challenge: Option<Cow<'
     }
 }
 
-/// Refuses an HTTP method that `/mcp` does not support.
-pub async fn mcp_method_not_allowed() -> HttpResponse {
-    let error = McpError::new(ErrorKind::InvalidRequest, "use POST (or GET and DELETE with a session)");
+/// Refuses an HTTP method of a request to `/mcp`. `allow` is the `Allow` header.
+pub fn method_not_allowed(reason: &'static str, allow: &'static str) -> HttpResponse {
+    let error = McpError::new(ErrorKind::InvalidRequest, reason);
     let mut response = error_with_status(405, None, &error, Revision::MODERN);
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST, GET, DELETE"));
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
     response
 }
 

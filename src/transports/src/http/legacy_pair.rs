@@ -165,8 +165,7 @@ async fn try_message(
         .and_then(|session| endpoint.sessions.find(&identity, Transport::Sse, session))
         .and_then(|session| endpoint.sessions.find_actor(session))
         .ok_or_else(not_found)?;
-    let http = &endpoint.transports.http;
-    let (frame, reservation) = read_body(request, payload, endpoint, http.max_body, http.request_timeout).await?;
+    let (frame, reservation) = read_body(request, payload, endpoint).await?;
     deliver(&target.actor, InboundMessage { identity, frame, reservation }).await.map_err(|_| not_found())?;
     Ok(HttpResponse::Accepted().finish())
 }

@@ -78,9 +78,7 @@ async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpRe
     if let Some(owner) = owner_of_session(endpoint, request, post.session_id).await? {
         return Ok(owner.forward(request, Some(unread_body(payload.into_inner()))).await);
     }
-    let http = &endpoint.transports.http;
-    let (body, reservation) =
-        read_body(request, payload.into_inner(), endpoint, http.max_body, http.request_timeout).await?;
+    let (body, reservation) = read_body(request, payload.into_inner(), endpoint).await?;
     post.reservation = reservation;
     let routes = &endpoint.server.routing.routes;
     if is_large(body.len()) {

@@ -14,7 +14,6 @@ mod tests;
 use std::{
     pin::pin,
     task::{Context, Poll, Waker},
-    time::Duration,
 };
 
 use actix_web::{
@@ -32,6 +31,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, future, stream};
 
 use crate::endpoint::McpEndpoint;
+use countersign_config::HttpConfig;
 use countersign_domain::principal::Identity;
 use countersign_exchange::body_budget::Reservation;
 use countersign_http::{
@@ -57,7 +57,9 @@ pub fn routes(cfg: &mut web::ServiceConfig) {
             .route(web::route().guard(guard::fn_guard(|ctx| ctx.head().method == Method::POST)).to(mcp::post))
             .route(web::get().to(mcp::get))
             .route(web::delete().to(mcp::delete))
-            .default_service(web::to(answer::mcp_method_not_allowed)),
+            .default_service(web::to(|| async {
+                answer::method_not_allowed("use POST (or GET and DELETE with a session)", "POST, GET, DELETE")
+            })),
     )
     .service(web::resource("/sse").route(web::get().to(legacy_pair::stream)))
     .service(web::resource("/messages").route(web::post().to(legacy_pair::message)))
@@ -148,8 +150,8 @@ pub mod names {
     }
 }
 
-/// Reads the whole body of a request, of at most `max` bytes and within `limit`. A longer one is refused before it arrives if
-/// its length is announced.
+/// Reads the whole body of a request, within `transports.http.max_body` and `transports.http.request_timeout`. A longer one is
+/// refused before it arrives if its length is announced.
 ///
 /// Also returns the body's reservation in the budget for bodies, which lasts until the request is answered. A body that arrives
 /// in one piece on HTTP/1.1 needs no reservation: it fits into the buffers of its connection, which carries no other body.
@@ -160,9 +162,8 @@ pub async fn read_body(
     request: &HttpRequest,
     mut payload: Payload,
     endpoint: &McpEndpoint,
-    max: usize,
-    limit: Duration,
 ) -> Result<(Bytes, Option<Reservation>), McpError> {
+    let HttpConfig { max_body: max, request_timeout, .. } = endpoint.transports.http;
     let connection = Connection::for_request(request);
     let budget = || connection.as_ref().map_or_else(|| endpoint.connections.new_budget(), |own| own.budget());
     let is_http1 = matches!(payload, Payload::H1 { .. });
@@ -188,7 +189,7 @@ pub async fn read_body(
         }
         poll
     });
-    tokio::time::timeout(limit, reading)
+    tokio::time::timeout(request_timeout, reading)
         .await
         .unwrap_or_else(|_| Err(McpError::new(ErrorKind::Timeout, "the body did not arrive in time")))
 }

@@ -91,8 +91,7 @@ pub async fn call(
     endpoint.check_open()?;
     let endpoint = endpoint.into_inner();
     let identity = identify(&endpoint, &request)?;
-    let http = &endpoint.transports.http;
-    let received = read_body(&request, payload.into_inner(), &endpoint, http.max_body, http.request_timeout).await;
+    let received = read_body(&request, payload.into_inner(), &endpoint).await;
     let (body, _reservation) = received.map_err(|error| match error.kind {
         ErrorKind::Timeout => Problem::request_timeout(),
         _ => error.into(),

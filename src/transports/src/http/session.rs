@@ -13,7 +13,7 @@ use actix_web::{
     HttpRequest, HttpResponse,
     http::{
         StatusCode,
-        header::{ALLOW, HeaderName, HeaderValue},
+        header::{HeaderName, HeaderValue},
     },
     web,
 };
@@ -396,10 +396,7 @@ pub async fn delete(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, id
 
 /// Refuses GET and DELETE without a session id. The stateless era has no sessions (2026-07-28/basic/transports/streamable-http).
 fn allow_only_post() -> HttpResponse {
-    let error = McpError::new(ErrorKind::InvalidRequest, "a request without a session id must be a POST");
-    let mut response = answer::error_with_status(405, None, &error, Revision::MODERN);
-    response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
-    response
+    answer::method_not_allowed("a request without a session id must be a POST", "POST")
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Tests of the routes, and of reading bodies within their limits.
 
+use std::time::Duration;
+
 use actix_web::test::TestRequest;
 use futures_util::stream;
 
@@ -62,27 +64,27 @@ async fn body_in_pieces_holds_its_bytes() {
 
 #[actix::test]
 async fn missing_body_times_out() {
-    let endpoint = TestEndpoint::open("").await;
+    let endpoint = TestEndpoint::open("transports: { http: { request_timeout: 20ms } }").await;
     let (_sender, payload) = actix_http::h1::Payload::create(false);
     let request = TestRequest::default().to_http_request();
-    let read = read_body(&request, payload.into(), &endpoint.endpoint, 100, Duration::from_millis(20)).await;
+    let read = read_body(&request, payload.into(), &endpoint.endpoint).await;
     assert_eq!(read.err().map(|error| error.kind), Some(ErrorKind::Timeout));
 }
 
 #[actix::test]
 async fn body_with_too_large_announced_length_is_not_awaited() {
-    let endpoint = TestEndpoint::open("").await;
+    let endpoint = TestEndpoint::open("transports: { http: { max_body: 1KiB } }").await;
     // The server polls a handler before it has read the body, and once more afterwards.
     let second_poll = async |length: &'static str| {
         let (_sender, payload) = actix_http::h1::Payload::create(false);
         let request = TestRequest::default().insert_header(("content-length", length));
         let request = request.to_http_request();
-        let mut read = pin!(read_body(&request, payload.into(), &endpoint.endpoint, 100, Duration::from_secs(3600)));
+        let mut read = pin!(read_body(&request, payload.into(), &endpoint.endpoint));
         assert!(futures_util::poll!(&mut read).is_pending());
         futures_util::poll!(&mut read)
     };
-    assert!(second_poll("100").await.is_pending());
-    for length in ["101", "99999999999999"] {
+    assert!(second_poll("1024").await.is_pending());
+    for length in ["1025", "99999999999999"] {
         let Poll::Ready(Err(error)) = second_poll(length).await else { panic!("{length}") };
         assert_eq!(error.kind, ErrorKind::TooLarge);
     }
