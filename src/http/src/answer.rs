@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use actix_web::{
-    HttpRequest, HttpResponse,
+    HttpMessage as _, HttpRequest, HttpResponse,
     http::{
         StatusCode,
         header::{self, HeaderValue},
@@ -49,10 +49,7 @@ impl AcceptedMedia {
 
 /// Returns `true` if the `Content-Type` is JSON.
 pub fn is_json(request: &HttpRequest) -> bool {
-    request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).is_some_and(|value| {
-        let media = value.split(';').next().unwrap_or_default().trim();
-        media.eq_ignore_ascii_case("application/json")
-    })
+    request.content_type().eq_ignore_ascii_case("application/json")
 }
 
 /// Returns `true` if the body has a `Content-Encoding`. The gateway decodes none.
