@@ -1,64 +1,84 @@
 //! Builds the endpoint of agents, and serves all endpoints over HTTP.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use actix_web::{App, dev::ServerHandle, web};
 use tokio_util::sync::CancellationToken;
 
-use super::providers::Providers;
+use super::start::Parts;
 use countersign_attach::Users;
 use countersign_auth::DashboardSignIns;
 use countersign_bridge::{Bridge, StateSealer};
 use countersign_cluster::StoreCluster;
 use countersign_config::Config;
-use countersign_exchange::memory::MemoryBudget;
+use countersign_exchange::{memory::MemoryBudget, slots::StreamSlots};
 use countersign_http::{
     connections::Connections,
     front::Front,
     proof::{self, GatewayProof},
     server,
 };
+use countersign_reload::Reloader;
 use countersign_rest::{FeedAccess, RestData, dashboard};
 use countersign_session::{
     McpServer, Sessions,
     address::GatewayAddress,
     cluster::Cluster,
     lifetimes::SessionLifetimes,
-    limits::SessionLimits,
+    limits::{self, SessionLimits},
     long_requests::LongRequests,
     server::{Reviews, Routing},
     status::GatewayStatus,
 };
+use countersign_telemetry::Metrics;
 use countersign_transports::{endpoint::McpEndpoint, http, ws};
 
-/// Builds the endpoint of agents, with the server that answers their requests and the sessions.
-pub(super) fn build_endpoint(
-    config: &Config,
-    providers: &Providers,
-    status: GatewayStatus,
-    long_requests: LongRequests,
-    state_sealer: StateSealer,
-    users: Users,
-) -> Arc<McpEndpoint> {
-    let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(status.changes.nodes())));
-    let memory = MemoryBudget::new(config.limits.principal_memory, config.limits.total_memory);
-    let bridge = Bridge::new(state_sealer, Arc::clone(&memory), lifetimes.node());
-    let routing = Routing {
-        routes: Arc::clone(&providers.routes),
-        router: providers.router.clone(),
-        upstreams: Arc::clone(&providers.upstreams),
-        long_requests,
-        first_connection: config.limits.first_connection,
-        started_at: status.started_at,
-    };
-    let body_budget = Arc::clone(&status.body_budget);
-    let reviews = Reviews::new(config, status.changes.clone(), Arc::new(GatewayAddress::new(config)), &routing);
-    let mut server = McpServer::new(config, memory, routing, reviews, bridge, Arc::new(status));
-    server.cluster = build_cluster(config, &lifetimes, &server.status.shutdown);
-    let registry = Arc::clone(&providers.registry);
-    let sessions = Arc::new(Sessions::new(Arc::new(server), registry, lifetimes, SessionLimits::new(config)));
-    let connections = Arc::new(Connections::new(&config.transports, body_budget, users));
-    Arc::new(McpEndpoint::new(&config.transports, sessions, connections))
+impl Parts {
+    /// Creates the endpoint of agents, with the server that answers their requests and the sessions.
+    pub(super) fn create_endpoint(
+        &self,
+        reloader: &Arc<Reloader>,
+        metrics: Metrics,
+        state_sealer: StateSealer,
+        users: Users,
+    ) -> Arc<McpEndpoint> {
+        let Self { config, review, providers, identification, shutdown, .. } = self;
+        let (reloader, body_budget) = (Arc::clone(reloader), limits::body_budget(&config.transports));
+        let status = GatewayStatus {
+            started_at: Instant::now(),
+            shutdown: shutdown.clone(),
+            changes: review.changes.clone(),
+            routes: Arc::clone(&providers.routes),
+            upstreams: Arc::clone(&providers.upstreams),
+            registry: Arc::clone(&providers.registry),
+            body_budget: Arc::clone(&body_budget),
+            metrics,
+            config: Box::new(move || reloader.config()),
+        };
+        let long_requests = LongRequests {
+            slots: StreamSlots::new(config.limits.max_streams),
+            authenticator: Arc::clone(&identification.authenticator),
+            shutdown: shutdown.clone(),
+        };
+        let routing = Routing {
+            routes: Arc::clone(&providers.routes),
+            router: providers.router.clone(),
+            upstreams: Arc::clone(&providers.upstreams),
+            long_requests,
+            first_connection: config.limits.first_connection,
+            started_at: status.started_at,
+        };
+        let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(review.changes.nodes())));
+        let memory = MemoryBudget::new(config.limits.principal_memory, config.limits.total_memory);
+        let bridge = Bridge::new(state_sealer, Arc::clone(&memory), lifetimes.node());
+        let reviews = Reviews::new(config, review.changes.clone(), Arc::new(GatewayAddress::new(config)), &routing);
+        let mut server = McpServer::new(config, memory, routing, reviews, bridge, Arc::new(status));
+        server.cluster = build_cluster(config, &lifetimes, shutdown);
+        let registry = Arc::clone(&providers.registry);
+        let sessions = Arc::new(Sessions::new(Arc::new(server), registry, lifetimes, SessionLimits::new(config)));
+        let connections = Arc::new(Connections::new(&config.transports, body_budget, users));
+        Arc::new(McpEndpoint::new(&config.transports, sessions, connections))
+    }
 }
 
 /// Returns the client that forwards requests to other nodes, or `None` if the store admits only one node.

@@ -3,7 +3,6 @@
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicU64},
-    time::Instant,
 };
 
 use actix::Arbiter;
@@ -12,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Options, RunningGateway, ServeError,
-    endpoints::{build_endpoint, feed_access, open_endpoints},
+    endpoints::{feed_access, open_endpoints},
     providers::Providers,
     review::Review,
     stdio,
@@ -31,9 +30,7 @@ use countersign_auth::{
     Authenticator, DashboardSignIns, OriginRules, ProviderSignIns, attempts::FailedAttempts,
     stored_credentials::StoredCredentials, tokens::oidc::OidcClient,
 };
-use countersign_bridge::StateSealer;
 use countersign_config::{AuthMode, Config, LoadedConfig, load::variable_name};
-use countersign_exchange::slots::StreamSlots;
 use countersign_http::{front::Front, guard::RequestAuthenticator, proof::GatewayProof, tls::ServerCertificate};
 use countersign_reload::{ConfigSource, InitialConfig, Reloader};
 use countersign_rest::{
@@ -52,7 +49,6 @@ use countersign_runtime::{
     installation::{Installation, program_path},
     sealing::Sealer,
 };
-use countersign_session::{limits, long_requests::LongRequests, status::GatewayStatus};
 use countersign_store::{Store, StoreError, StoreLocation};
 use countersign_telemetry::Metrics;
 use countersign_transports::endpoint::McpEndpoint;
@@ -162,15 +158,15 @@ pub async fn start(
 }
 
 /// The parts that start first. The others are built from them, and each receives only what it uses.
-struct Parts {
-    config: Arc<Config>,
+pub(super) struct Parts {
+    pub config: Arc<Config>,
     store: Arc<dyn Store>,
     credentials: Arc<StoredCredentials>,
-    review: Review,
-    providers: Providers,
-    identification: Identification,
+    pub review: Review,
+    pub providers: Providers,
+    pub identification: Identification,
     webhooks: Arc<Webhooks>,
-    shutdown: CancellationToken,
+    pub shutdown: CancellationToken,
 }
 
 impl Parts {
@@ -200,35 +196,6 @@ impl Parts {
         let reloader = Arc::new(Reloader::new(source, initial, Box::new(live), publish));
         reloader.record_start().await.map_err(ServeError::Policy)?;
         Ok(reloader)
-    }
-
-    /// Creates the endpoint of agents.
-    fn create_endpoint(
-        &self,
-        reloader: &Arc<Reloader>,
-        metrics: Metrics,
-        state_sealer: StateSealer,
-        users: Users,
-    ) -> Arc<McpEndpoint> {
-        let Self { config, review, providers, identification, shutdown, .. } = self;
-        let reloader = Arc::clone(reloader);
-        let status = GatewayStatus {
-            started_at: Instant::now(),
-            shutdown: shutdown.clone(),
-            changes: review.changes.clone(),
-            routes: Arc::clone(&providers.routes),
-            upstreams: Arc::clone(&providers.upstreams),
-            registry: Arc::clone(&providers.registry),
-            body_budget: limits::body_budget(&config.transports),
-            metrics,
-            config: Box::new(move || reloader.config()),
-        };
-        let long_requests = LongRequests {
-            slots: StreamSlots::new(config.limits.max_streams),
-            authenticator: Arc::clone(&identification.authenticator),
-            shutdown: shutdown.clone(),
-        };
-        build_endpoint(config, providers, status, long_requests, state_sealer, users)
     }
 
     /// Starts the webhooks, and returns their thread.
@@ -296,8 +263,8 @@ impl Parts {
 }
 
 /// The parts that identify callers by their keys, tokens and sign-ins.
-struct Identification {
-    authenticator: Arc<Authenticator>,
+pub(super) struct Identification {
+    pub authenticator: Arc<Authenticator>,
     provider_sign_ins: Arc<ProviderSignIns>,
 }
 
