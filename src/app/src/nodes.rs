@@ -29,6 +29,7 @@ use countersign_rulings::{
     standing_rules::StandingRuleService,
     tool_acceptance::{AcceptanceAction, RouteRebuilder, acceptance_event},
 };
+use countersign_session::lifetimes::SessionLifetimes;
 use countersign_store::{
     AuditSearch, Nodes, PinStore, Store, StoreError,
     nodes::{Introduction, ServerStates},
@@ -152,8 +153,7 @@ pub struct NodeSync {
     /// The number of the last audit entry that was read and applied. It begins with the last one when this node read the
     /// policies of the store, because earlier decisions are part of the configuration that it started with.
     pub last_read_entry: Arc<AtomicU64>,
-    /// Ends the sessions of an epoch of this node whose lease has lapsed.
-    pub end_lapsed_sessions: Box<dyn Fn()>,
+    pub lifetimes: Arc<SessionLifetimes>,
 }
 
 impl NodeSync {
@@ -185,7 +185,7 @@ impl NodeSync {
                 }
                 (self.rebuild_routes)().await;
             }
-            (self.end_lapsed_sessions)();
+            self.lifetimes.end_lapsed_epoch();
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
@@ -381,7 +381,7 @@ mod tests {
             url: String::new(),
             certificate: None,
             last_read_entry,
-            end_lapsed_sessions: Box::new(|| ()),
+            lifetimes: Arc::clone(&gateway.sessions.lifetimes),
         };
         let applied = async {
             while !pins.pins().has_server("fs") {

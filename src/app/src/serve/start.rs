@@ -111,10 +111,7 @@ pub async fn start(
         rebuild_routes: providers.route_rebuilder(),
         changes: review.changes.clone(),
         reloader: Arc::clone(&reloader),
-        end_lapsed_sessions: Box::new({
-            let sessions = Arc::clone(&endpoint.sessions);
-            move || sessions.lifetimes.end_lapsed_epoch()
-        }),
+        lifetimes: Arc::clone(&endpoint.sessions.lifetimes),
     };
     // Other nodes must be able to find this node as soon as it has a session.
     node_sync.introduce().await?;
