@@ -20,52 +20,65 @@ use tokio_util::sync::CancellationToken;
 
 use countersign_exchange::context::{Exchange, ForwardedHeaders, WireResponse};
 use countersign_protocol::{McpError, envelope::Request};
-use countersign_session::cluster::{Body, Cluster, ForwardTarget, OwnerLookup};
+use countersign_session::{
+    cluster::{Body, Cluster, ForwardTarget, OwnerLookup},
+    lifetimes::SessionLifetimes,
+};
 use countersign_store::Nodes;
 use forward::Forwarder;
 
 /// The gateways that share one store.
 pub struct StoreCluster {
-    pub nodes: Arc<dyn Nodes>,
+    /// The lease of this node, and the other nodes.
+    pub lifetimes: Arc<SessionLifetimes>,
     /// Maximum number of streams of one connection to a peer (`transports.http.max_concurrent_streams`).
     pub max_streams: u32,
-    /// Returns an error while other nodes may consider this node gone, so that its sessions must not be used.
-    pub check_own_lease: Box<dyn Fn() -> Result<(), McpError> + Send + Sync>,
     /// Cancelled when this gateway ends, which ends the tunnels.
     pub shutdown: CancellationToken,
 }
 
 impl StoreCluster {
+    fn nodes(&self) -> &Arc<dyn Nodes> {
+        &self.lifetimes.nodes
+    }
+
+    /// Checks that no other node may consider this node gone, because its sessions must not be used then.
+    fn check_own_lease(&self) -> Result<(), McpError> {
+        // A session of an epoch whose lease has lapsed must not be found any more.
+        self.lifetimes.end_lapsed_epoch();
+        if self.nodes().live_count() > 1 { self.lifetimes.check_lease() } else { Ok(()) }
+    }
+
     fn forwarder_for(&self, target: ForwardTarget) -> Option<Forwarder> {
-        Forwarder::new(&self.nodes, self.max_streams, target)
+        Forwarder::new(self.nodes(), self.max_streams, target)
     }
 }
 
 #[async_trait(?Send)]
 impl Cluster for StoreCluster {
     fn is_valid_forward_token(&self, token: &[u8]) -> bool {
-        forward::is_valid_token(&*self.nodes, token)
+        forward::is_valid_token(&**self.nodes(), token)
     }
 
     async fn owner_of_session(&self, session: &str, is_forwarded: bool) -> Result<Option<ForwardTarget>, McpError> {
-        let claimant = self.nodes.claimant();
+        let claimant = self.nodes().claimant();
         if claimant.is_some_and(|claimant| ownership::node_of(session) == Some(&claimant.node)) {
-            return (self.check_own_lease)().map(|()| None);
+            return self.check_own_lease().map(|()| None);
         }
         if is_forwarded {
             return Ok(None);
         }
-        ownership::find_owner(&*self.nodes, &[session.into()]).await
+        ownership::find_owner(&**self.nodes(), &[session.into()]).await
     }
 
     fn owner_of_call<'a>(&'a self, request: &Request<'a>) -> Option<OwnerLookup<'a>> {
         let names = ownership::owned_names(request);
-        (!names.is_empty()).then(|| Box::pin(async move { ownership::find_owner(&*self.nodes, &names).await }) as _)
+        (!names.is_empty()).then(|| Box::pin(async move { ownership::find_owner(&**self.nodes(), &names).await }) as _)
     }
 
     fn is_session_lost(&self, session: &str) -> bool {
-        let (Some(own), Some(node)) = (self.nodes.claimant(), ownership::node_of(session)) else { return false };
-        node != own.node && self.nodes.peer(node).is_none()
+        let (Some(own), Some(node)) = (self.nodes().claimant(), ownership::node_of(session)) else { return false };
+        node != own.node && self.nodes().peer(node).is_none()
     }
 
     async fn forward(

@@ -87,18 +87,10 @@ fn build_cluster(
     lifetimes: &Arc<SessionLifetimes>,
     shutdown: &CancellationToken,
 ) -> Option<Box<dyn Cluster>> {
-    let nodes = Arc::clone(&lifetimes.nodes);
-    nodes.claimant()?;
-    let lifetimes = Arc::clone(lifetimes);
-    let check_own_lease = move || {
-        // A session of an epoch whose lease has lapsed must not be found any more.
-        lifetimes.end_lapsed_epoch();
-        if lifetimes.nodes.live_count() > 1 { lifetimes.check_lease() } else { Ok(()) }
-    };
+    lifetimes.nodes.claimant()?;
     Some(Box::new(StoreCluster {
-        nodes,
+        lifetimes: Arc::clone(lifetimes),
         max_streams: config.transports.http.max_concurrent_streams,
-        check_own_lease: Box::new(check_own_lease),
         shutdown: shutdown.clone(),
     }))
 }
