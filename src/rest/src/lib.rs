@@ -52,7 +52,7 @@ use std::time::Duration;
 
 use actix_web::{
     HttpMessage as _, HttpRequest, HttpResponse, Resource, ResponseError as _,
-    body::{BoxBody, MessageBody},
+    body::BoxBody,
     dev::{ServiceRequest, ServiceResponse},
     http::{
         Method,
@@ -226,29 +226,10 @@ pub fn routes(data: &RestData, config: &mut ServiceConfig) {
     config.app_data(data.rule_counts).app_data(data.trials).app_data(data.webhooks);
     for route in ROUTES {
         let resource = (route.build)(web::resource(route.path)).default_service(methods::refuse_others(route.allow));
-        let refuse_query =
-            move |request: ServiceRequest, next: Next<BoxBody>| refuse_unknown_query(route, request, next);
-        let limit_time = move |request: ServiceRequest, next: Next<BoxBody>| limit_request_time(route, request, next);
-        config.service(resource.wrap(from_fn(refuse_query)).wrap(from_fn(limit_time)));
+        let limit = move |request: ServiceRequest, next: Next<BoxBody>| limit_request(route, request, next);
+        config.service(resource.wrap(from_fn(limit)));
     }
     config.service(web::scope("/api").default_service(web::to(not_found)));
-}
-
-/// Refuses the parameters of a request whose handler does not read the query. Other methods than those of the path have no
-/// handler.
-async fn refuse_unknown_query(
-    route: &'static Route,
-    request: ServiceRequest,
-    next: Next<BoxBody>,
-) -> Result<ServiceResponse<BoxBody>, actix_web::Error> {
-    let method = request.method().as_str();
-    if route.allow.split(", ").any(|allowed| allowed == method)
-        && !route.reads_query(method)
-        && let Err(problem) = Query::read(request.request(), &[])
-    {
-        return Ok(request.into_response(problem.error_response()));
-    }
-    next.call(request).await
 }
 
 /// Returns the maximum time from the head of a request to the head of its response: `transports.http.request_timeout`. A test
@@ -263,12 +244,20 @@ fn max_request_time(route: &Route, request: &HttpRequest) -> Result<Duration, Pr
     Ok(timeout.map_or(limit, |timeout| limit.max(timeout + Duration::from_secs(1))))
 }
 
-/// Limits each request to its [`max_request_time`].
-async fn limit_request_time(
+/// Limits a request to its [`max_request_time`], and refuses the parameters of one whose handler does not read the query. Other
+/// methods than those of the path have no handler.
+async fn limit_request(
     route: &'static Route,
     request: ServiceRequest,
     next: Next<BoxBody>,
-) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
+) -> Result<ServiceResponse<BoxBody>, actix_web::Error> {
+    let method = request.method().as_str();
+    if route.allow.split(", ").any(|allowed| allowed == method)
+        && !route.reads_query(method)
+        && let Err(problem) = Query::read(request.request(), &[])
+    {
+        return Ok(request.into_response(problem.error_response()));
+    }
     let limit = max_request_time(route, request.request())?;
     let head = request.request().clone();
     let end = Instant::now() + limit;
