@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, ServersView, SessionsView, json_ok, json_ok_sized, keys};
+use super::{Caller, Problem, ServersView, SessionsView, json_ok, json_ok_sized, keys, previews::limit_time};
 use countersign_auth::keys::TEST_AGENT;
 use countersign_domain::{
     changes::{Change, ChangeState, Proposer},
@@ -26,8 +26,6 @@ use countersign_session::handlers::reviewed::new_proposal;
 
 /// The module of the test change.
 const TRACKER: &str = "tracker";
-/// Maximum time of the preview and of the read before it.
-const MAX_PREVIEW_TIME: Duration = Duration::from_secs(15);
 /// The number of the newest changes among which an agent's change, or a decided one, is looked for.
 const INSPECTED_CHANGES: usize = 10;
 
@@ -114,8 +112,7 @@ pub async fn propose_test_change(
         newest => {
             let directory = RouteDirectory(Arc::clone(standing_rules.routes()));
             let proposal = prepare_proposal(&directory, reloader.config().changes.expire_after);
-            let proposal = tokio::time::timeout(MAX_PREVIEW_TIME, proposal).await;
-            let proposal = proposal.map_err(|_| Problem::new(ErrorKind::Timeout, "the preview took too long"))??;
+            let proposal = limit_time(proposal).await?;
             // Requests that have seen the same newest one make one change, also at different nodes.
             let key = newest.map_or_else(|| "first".to_owned(), |newest| format!("after {}", newest.id));
             changes.propose(Proposal { idempotency_key: Some(key), ..proposal }).await?

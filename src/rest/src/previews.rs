@@ -14,13 +14,19 @@ use super::{
     json_ok,
 };
 use countersign_domain::changes::{Diff, Operation, Preview, PreviewNote, Target, visible::quoted};
-use countersign_protocol::ErrorKind;
+use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, ProviderDirectory as _, previews};
 use countersign_routing::RouteDirectory;
 use countersign_rulings::standing_rules::StandingRuleService;
 
-/// Time limit of the preview, which is longer than that of a recipe's calls.
+/// Time limit of a preview, which is longer than that of a recipe's calls.
 const MAX_PREVIEW_TIME: Duration = Duration::from_secs(15);
+
+/// Limits the work of a preview to [`MAX_PREVIEW_TIME`].
+pub(super) async fn limit_time<T>(work: impl Future<Output = Result<T, McpError>>) -> Result<T, Problem> {
+    let result = tokio::time::timeout(MAX_PREVIEW_TIME, work).await;
+    Ok(result.map_err(|_| Problem::new(ErrorKind::Timeout, "the preview took too long"))??)
+}
 
 /// The call to preview.
 #[derive(Deserialize, ToSchema)]
@@ -72,9 +78,7 @@ pub async fn test(
     // Dropping the guard tells the server that the answer is no longer needed.
     let _cancelled = cancel.clone().drop_guard();
     let context = CallContext { cancel, ..CallContext::new(principal) };
-    let preview = previews::preview(&directory, &provider, &tool, &arguments, &context);
-    let preview = tokio::time::timeout(MAX_PREVIEW_TIME, preview).await;
-    let preview = preview.map_err(|_| Problem::new(ErrorKind::Timeout, "the preview took too long"))??;
+    let preview = limit_time(previews::preview(&directory, &provider, &tool, &arguments, &context)).await?;
     let Preview { note, operation, target, summary, diff, .. } = preview;
     Ok(json_ok(&PreviewTest { server, tool, operation, target, summary, preview: note, diff }))
 }
