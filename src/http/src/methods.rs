@@ -9,7 +9,7 @@ use actix_web::{
 use crate::problem::Problem;
 
 /// The `Allow` header of a path that can only be read.
-pub const READ: &str = "GET, HEAD";
+pub const READ_METHODS: &str = "GET, HEAD";
 
 /// Returns the guard of a handler that answers GET, and so HEAD, too (RFC 9110, section 9.1).
 #[must_use]

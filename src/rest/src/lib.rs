@@ -75,7 +75,7 @@ pub use trial_list::ServerTrials;
 pub use views::{RoutedServers, ServerInfo, ServersView, SessionsView};
 
 use countersign_http::{
-    methods::{self, READ, get_or_head},
+    methods::{self, READ_METHODS, get_or_head},
     problem::Problem,
 };
 use countersign_protocol::ErrorKind;
@@ -130,7 +130,7 @@ macro_rules! route {
         Route { has_query: true, ..route!($($route)+) }
     };
     (READ $path:literal, $handler:path) => {
-        route!($path, READ; read => $handler)
+        route!($path, READ_METHODS; read => $handler)
     };
     (POST $path:literal, $handler:path) => {
         route!($path, POST; post => $handler)

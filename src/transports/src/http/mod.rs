@@ -85,7 +85,7 @@ where
 {
     web::resource(path)
         .route(web::route().guard(methods::get_or_head()).to(handler))
-        .default_service(methods::refuse_others(methods::READ))
+        .default_service(methods::refuse_others(methods::READ_METHODS))
 }
 
 /// Authenticates an agent, as [`identify_agent`] does.
