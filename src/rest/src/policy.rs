@@ -127,23 +127,22 @@ impl PolicyTestRequest {
             revision: self.revision.as_deref().unwrap_or_default(),
             client: self.client.as_deref(),
         };
-        let policy = table.policy.as_ref();
-        let policy = policy.ok_or_else(|| McpError::new(ErrorKind::Internal, "there is no policy yet"))?;
         let not_found = |kind, item: &str| McpError::new(kind, format!("there is no such {item}"));
-        let (server, refusal, default_reason) = match &subject {
-            TestSubject::Tool(tool) => return evaluate_tool(tool, arguments, &requester, table),
-            TestSubject::Resource(uri) => {
+        let (policy, server, refusal, default_reason) = match (&subject, &table.policy) {
+            (TestSubject::Tool(tool), _) => return evaluate_tool(tool, arguments, &requester, table),
+            (_, None) => return Err(McpError::new(ErrorKind::Internal, "there is no policy yet")),
+            (TestSubject::Resource(uri), Some(policy)) => {
                 let provider = table.provider_for_uri(uri);
                 let provider = provider.ok_or_else(|| not_found(ErrorKind::ResourceNotFound, "resource"))?;
                 let refusal = find_refusal(policy, &provider, Subject::Resource(uri), &requester);
-                (provider.name().to_owned(), refusal, UNDECIDED_REASON)
+                (policy, provider.name().to_owned(), refusal, UNDECIDED_REASON)
             }
-            TestSubject::Prompt(name) => {
+            (TestSubject::Prompt(name), Some(policy)) => {
                 let route = table.prompt(name).ok_or_else(|| not_found(ErrorKind::PromptNotFound, "prompt"))?;
                 let refusal = find_refusal(policy, &route.provider, Subject::Prompt(name), &requester);
-                (route.provider.name().to_owned(), refusal, UNDECIDED_REASON)
+                (policy, route.provider.name().to_owned(), refusal, UNDECIDED_REASON)
             }
-            TestSubject::Method(method) => {
+            (TestSubject::Method(method), Some(policy)) => {
                 let server = self.server.as_deref().and_then(|server| table.provider(server));
                 let server = server.and_then(|server| Some((server, server.upstream()?)));
                 let missing = || not_found(ErrorKind::NotFound, "server for the method");
@@ -152,7 +151,7 @@ impl PolicyTestRequest {
                     find_refusal(policy, server, Subject::Method(method), &requester)
                         .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED_METHOD_REASON.into() })
                 });
-                (upstream.config.name.clone(), refusal, OPEN_METHOD_REASON)
+                (policy, upstream.config.name.clone(), refusal, OPEN_METHOD_REASON)
             }
         };
         let simulated = policy.simulates() && refusal.is_some();
