@@ -5,15 +5,8 @@
 
 use std::sync::Arc;
 
-use actix_web::{
-    FromRequest, HttpMessage as _, HttpRequest,
-    body::{BodyStream, to_bytes_limited},
-    dev::Payload,
-    http::header::ContentLength,
-    web,
-};
-use bytes::Bytes;
-use futures_util::future::LocalBoxFuture;
+use actix_web::{FromRequest, HttpMessage as _, HttpRequest, dev::Payload, http::header::ContentLength, web};
+use futures_util::{StreamExt as _, future::LocalBoxFuture};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -70,7 +63,7 @@ struct Endpoint {
 }
 
 /// Checks the sender and the path of a request, and reads its body. All types of bodies share the code of this function.
-async fn receive(endpoint: Endpoint, request: HttpRequest, payload: Payload) -> Result<Submission<Bytes>, Problem> {
+async fn receive(endpoint: Endpoint, request: HttpRequest, payload: Payload) -> Result<Submission<Vec<u8>>, Problem> {
     let caller = caller::authenticate(&request)?;
     let principal = if endpoint.needs_reviewer { caller.reviewer()? } else { &caller.principal };
     let path_parameter = match request.match_info().get("id") {
@@ -104,9 +97,18 @@ pub async fn read_json<T: DeserializeOwned + Send + 'static>(
     parse_json(read_json_text(MAX_BODY_BYTES, request, payload.into_inner()).await?).await
 }
 
-async fn read_json_text(max: usize, request: &HttpRequest, payload: Payload) -> Result<Bytes, Problem> {
+async fn read_json_text(max: usize, request: &HttpRequest, payload: Payload) -> Result<Vec<u8>, Problem> {
     check_headers(request)?;
     read(max, request, payload).await
+}
+
+/// Reads a form of at most [`MAX_BODY_BYTES`], as pairs of names and values.
+///
+/// # Errors
+/// 413 `TOO_LARGE`, 408 `TIMEOUT`.
+pub async fn read_form(request: &HttpRequest, payload: web::Payload) -> Result<Vec<(String, String)>, Problem> {
+    let body = read(MAX_BODY_BYTES, request, payload.into_inner()).await?;
+    Ok(url::form_urlencoded::parse(&body).into_owned().collect())
 }
 
 fn check_headers(request: &HttpRequest) -> Result<(), Problem> {
@@ -119,31 +121,34 @@ fn check_headers(request: &HttpRequest) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Reads a form of at most [`MAX_BODY_BYTES`], as pairs of names and values.
-///
-/// # Errors
-/// 413 `TOO_LARGE`, 408 `TIMEOUT`.
-pub async fn read_form(request: &HttpRequest, payload: web::Payload) -> Result<Vec<(String, String)>, Problem> {
-    let body = read(MAX_BODY_BYTES, request, payload.into_inner()).await?;
-    Ok(url::form_urlencoded::parse(&body).into_owned().collect())
-}
-
 fn too_large(max: usize) -> Problem {
     Problem::new(ErrorKind::TooLarge, format!("the body is larger than {max} bytes"))
 }
 
-async fn read(max: usize, request: &HttpRequest, payload: Payload) -> Result<Bytes, Problem> {
+async fn read(max: usize, request: &HttpRequest, payload: Payload) -> Result<Vec<u8>, Problem> {
     if request.get_header::<ContentLength>().is_some_and(|length| length.into_inner() > max) {
         return Err(too_large(max));
     }
     // Every route has a deadline.
     let deadline = request.extensions().get::<RequestDeadline>().map_or_else(Instant::now, |deadline| deadline.0);
-    let body = tokio::time::timeout_at(deadline, to_bytes_limited(BodyStream::new(payload), max)).await;
-    let body = body.map_err(|_| Problem::request_timeout())?.map_err(|_| too_large(max))?;
-    body.map_err(|error| Problem::new(ErrorKind::InvalidRequest, format!("the body broke off: {error}")))
+    let read_result = tokio::time::timeout_at(deadline, read_chunks(max, payload)).await;
+    read_result.map_err(|_| Problem::request_timeout())?
 }
 
-async fn parse_json<T: DeserializeOwned + Send + 'static>(body: Bytes) -> Result<T, Problem> {
+async fn read_chunks(max: usize, mut payload: Payload) -> Result<Vec<u8>, Problem> {
+    let mut body = Vec::new();
+    while let Some(chunk) = payload.next().await {
+        let chunk =
+            chunk.map_err(|error| Problem::new(ErrorKind::InvalidRequest, format!("the body broke off: {error}")))?;
+        if body.len() + chunk.len() > max {
+            return Err(too_large(max));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+async fn parse_json<T: DeserializeOwned + Send + 'static>(body: Vec<u8>) -> Result<T, Problem> {
     offload(body.len(), move || parse(&body)).await?
 }
 
@@ -274,7 +279,7 @@ mod tests {
     #[actix::test]
     async fn announced_length_is_checked_before_body_is_read() {
         for (length, expected) in
-            [("100", Ok(Bytes::new())), ("101", Err(ErrorKind::TooLarge)), ("99999999999999", Err(ErrorKind::TooLarge))]
+            [("100", Ok(Vec::new())), ("101", Err(ErrorKind::TooLarge)), ("99999999999999", Err(ErrorKind::TooLarge))]
         {
             let request = actix_web::test::TestRequest::default().insert_header(("content-length", length));
             let outcome = read(100, &request.to_http_request(), Payload::None).await;
