@@ -208,3 +208,33 @@ pub(super) fn flow_cookie(
         .secure(authentication.sign_ins.has_secure_cookies())
         .finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_config::TokenIssuer;
+
+    const ISSUER: &str = "https://id.example";
+
+    #[test]
+    fn command_line_learns_client_scopes_and_resource() {
+        let mut oidc = OidcConfig::new(ISSUER, "gateway");
+        let resource = Some("https://gw.example/mcp");
+        let issuer = TokenIssuer {
+            issuer: ISSUER.to_owned(),
+            audiences: Vec::new(),
+            roles: Default::default(),
+            groups_claim: oidc.groups_claim.clone(),
+            introspection: None,
+            authorities: None,
+        };
+        let accepting = TokenVerifier::new(&[issuer], resource);
+        let settings = cli_settings(&oidc, &accepting).unwrap();
+        assert_eq!((settings.client_id.as_str(), settings.resource.as_deref()), ("gateway", resource));
+        assert_eq!(settings.scopes, ["openid", "email", "profile", "groups", "changes:decide"]);
+        oidc.cli_client_id = Some("cli".to_owned());
+        assert_eq!(cli_settings(&oidc, &accepting).unwrap().client_id, "cli");
+        let refusing = TokenVerifier::new(&[], resource);
+        assert_eq!(cli_settings(&oidc, &refusing), None, "the tokens would be refused");
+    }
+}
