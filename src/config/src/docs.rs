@@ -4,6 +4,7 @@
 
 use std::{fs, io, path::PathBuf, time::Duration};
 
+use serde_json::{Map, Value};
 use url::Url;
 
 use super::{
@@ -12,9 +13,9 @@ use super::{
     reader::fields::Fields,
     reader::{NamedMap, Reader, check_plain_name},
     servers::listing,
-    tree::{KeyValue, Node},
+    tree::{Node, to_json_map},
     values::{ValueError, boolean, choice, describe, duration, read_text},
-    yaml::{yaml_map, yaml_node, yaml_secret, yaml_text},
+    yaml::{yaml_map, yaml_secret, yaml_text, yaml_value},
 };
 
 /// The keys of a project, and of a model. A test checks that `config/countersign.yaml` documents them.
@@ -82,7 +83,7 @@ const PROJECTS: NamedMap = NamedMap {
     max_entries: 64,
     // The name is part of the URIs of its documents.
     check_name: |name| check_plain_name(name, "project", &['-', '_', '.']),
-    show: |entries| listing::format_block(entries, |_, node| yaml_node(node, &yaml_text)),
+    show: |entries| listing::format_block(entries, |_, value| yaml_value(value, &yaml_text)),
 };
 
 pub(super) fn read(r: &mut Reader) -> DocsConfig {
@@ -130,7 +131,7 @@ fn read_model(r: &mut Reader, key: &'static str, timeout: Duration) -> Option<Mo
         (format!("expected an endpoint, found {}", describe(other)), format!("{ENDPOINT_REMEDY} Or null."))
     };
     r.read_optional_map(key, mismatch, |f| {
-        f.add_setting(key, format_model(f.entries));
+        f.add_setting(key, format_model(&to_json_map(f.entries)));
         read_endpoint(f, timeout)
     })
 }
@@ -170,10 +171,10 @@ fn parse_address(text: &str) -> Result<String, ValueError> {
 }
 
 /// Formats the keys of a model for `config show`, without secrets.
-fn format_model(entries: &[KeyValue]) -> String {
-    yaml_map(entries.iter().map(|KeyValue { key, value, .. }| match (key.as_str(), &value.node) {
-        ("key", Node::Text(text)) => ("key", yaml_secret(text)),
-        (key, node) => (key, yaml_node(node, &yaml_text)),
+fn format_model(entries: &Map<String, Value>) -> String {
+    yaml_map(entries.iter().map(|(key, value)| match (key.as_str(), value) {
+        ("key", Value::String(text)) => ("key", yaml_secret(text)),
+        (key, value) => (key, yaml_value(value, &yaml_text)),
     }))
 }
 

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use globset::Glob;
+use serde_json::Value;
 use url::Url;
 
 use super::{
@@ -17,7 +18,7 @@ use super::{
     tree::Node,
     values::{ValueError, boolean, describe, duration, read_text, variant},
     variables,
-    yaml::{yaml_node, yaml_secret, yaml_text},
+    yaml::{yaml_secret, yaml_text, yaml_value},
 };
 use countersign_domain::{
     changes::ChangeState,
@@ -256,15 +257,15 @@ fn parse_url(text: &str, allow_http: bool) -> Result<WebhookUrl, ValueError> {
     Ok(WebhookUrl(url))
 }
 
-fn format_value(key: &str, node: &Node) -> String {
-    match (key, node) {
-        ("secret" | "previous_secret", Node::Text(text)) => yaml_secret(text),
+fn format_value(key: &str, value: &Value) -> String {
+    match (key, value) {
+        ("secret" | "previous_secret", Value::String(text)) => yaml_secret(text),
         // The URL may contain variables, which stay unexpanded.
-        ("url", Node::Text(text)) if !variables::is_safe_to_show(text) => match Url::parse(text) {
+        ("url", Value::String(text)) if !variables::is_safe_to_show(text) => match Url::parse(text) {
             Ok(url) => yaml_text(&WebhookUrl(url).redacted()),
             Err(_) => yaml_secret(text),
         },
-        (_, node) => yaml_node(node, &yaml_text),
+        _ => yaml_value(value, &yaml_text),
     }
 }
 

@@ -8,7 +8,6 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
@@ -19,14 +18,11 @@ use super::{
     server_settings::{has_same_target, is_disabled, is_enabled, settings_from_form, with_old_secrets},
     server_trials::ServerTrials,
 };
-use countersign_config::{
-    edit::{
-        self, ServerChange,
-        hidden::hide_secrets,
-        paste::{MAX_PASTE_BYTES, PastedServer, parse_servers},
-        references::{replace_secrets, unset_variables, variables_in},
-    },
-    tree::{KeyValue, Node},
+use countersign_config::edit::{
+    self, ServerChange, Settings,
+    hidden::hide_secrets,
+    paste::{MAX_PASTE_BYTES, PastedServer, parse_servers},
+    references::{replace_secrets, unset_variables, variables_in},
 };
 use countersign_domain::{changes::visible::quoted, principal::Principal};
 use countersign_protocol::ErrorKind;
@@ -58,7 +54,7 @@ struct ConfiguredServer {
     name: String,
     /// Its keys, with placeholders for values that could be secret.
     #[schema(value_type = Object)]
-    settings: Value,
+    settings: Settings,
 }
 
 /// Returns the servers of the configuration file, and whether they can be edited here.
@@ -83,8 +79,7 @@ fn list_servers(text: &str, with_settings: bool) -> Vec<ConfiguredServer> {
     let names = edit::server_names(text).unwrap_or_default();
     let server = |name: String| {
         let settings = edit::find_server(text, &name).ok().filter(|_| with_settings).unwrap_or_default();
-        let settings = Node::Map(hide_secrets(&settings)).to_json();
-        ConfiguredServer { name, settings }
+        ConfiguredServer { name, settings: hide_secrets(&settings) }
     };
     names.into_iter().map(server).collect()
 }
@@ -115,7 +110,7 @@ pub struct EditServerRequest {
     version: String,
     /// The keys of the server, as in the file.
     #[schema(value_type = Object)]
-    settings: serde_json::Map<String, Value>,
+    settings: Settings,
     /// Only shows what would change.
     #[serde(default)]
     preview: bool,
@@ -194,7 +189,7 @@ pub async fn replace(
     let context = EditContext::new(&principal, &request, &reloader, &trials)?;
     let file = reloader.read_file().await.map_err(to_problem)?;
     let old = edit::find_server(file.text(), &name).map_err(|error| to_problem(error.into()))?;
-    let settings = settings_from_form(&name, &body.settings, file.text());
+    let settings = settings_from_form(&name, body.settings, file.text());
     let mut server = PastedServer { name, settings, notes: Vec::new() };
     let mut draft = EditDraft::default();
     let old_variables = variables_in(&edit::to_yaml(&server.name, &old));
@@ -277,7 +272,7 @@ impl EditDraft {
     ) {
         let unset = unset_variables(&server.settings, &reloader.source().env, unchecked_variables);
         if !unset.is_empty() {
-            edit::set_key(&mut server.settings, "disabled", Node::Bool(true));
+            edit::set_key(&mut server.settings, "disabled", true);
         }
         self.unset_variables.extend(unset);
     }
@@ -286,7 +281,7 @@ impl EditDraft {
     fn has_new_target(&self, reloader: &Reloader, file: &ConfigFile) -> bool {
         let ConfigSource { flags, env } = reloader.source();
         let prepare =
-            |name: &str, settings: &[KeyValue]| edit::server_for_trial(file.path(), name, settings, flags, env).ok();
+            |name: &str, settings: &Settings| edit::server_for_trial(file.path(), name, settings, flags, env).ok();
         self.changes.unmasked.iter().any(|change| {
             let (ServerChange::Add { name, settings } | ServerChange::Replace { name, settings }) = change else {
                 return false;
@@ -294,7 +289,7 @@ impl EditDraft {
             if is_disabled(settings) {
                 return false;
             }
-            let old = edit::find_server(file.text(), name).ok().filter(|old| is_enabled(old));
+            let old = edit::find_server(file.text(), name).ok().filter(is_enabled);
             let old = old.and_then(|old| prepare(name, &old));
             !prepare(name, settings).zip(old).is_some_and(|(new, old)| has_same_target(&new.config, &old.config))
         })

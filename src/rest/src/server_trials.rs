@@ -14,7 +14,7 @@ use std::{
 use actix_web::{HttpRequest, HttpResponse, web};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use utoipa::ToSchema;
 
 use super::{
@@ -24,14 +24,11 @@ use super::{
     json_ok,
     server_settings::{has_same_target, is_enabled, settings_from_form, with_old_secrets},
 };
-use countersign_config::{
-    edit::{
-        self, ServerChange, TrialServer,
-        hidden::hide_secrets,
-        paste::{MAX_PASTE_BYTES, parse_servers},
-        references::{mask_likely_secrets, replace_secrets, variables_in},
-    },
-    tree::KeyValue,
+use countersign_config::edit::{
+    self, ServerChange, Settings, TrialServer,
+    hidden::hide_secrets,
+    paste::{MAX_PASTE_BYTES, parse_servers},
+    references::{mask_likely_secrets, replace_secrets, variables_in},
 };
 use countersign_domain::{changes::person::Person, principal::Principal};
 use countersign_protocol::ErrorKind;
@@ -272,7 +269,7 @@ pub struct TrialRequest {
     name: String,
     /// The keys of the server, as in the file.
     #[schema(value_type = Option<Object>)]
-    settings: Option<serde_json::Map<String, Value>>,
+    settings: Option<Settings>,
     /// A text with one server, as for `POST /api/servers`.
     text: Option<String>,
 }
@@ -307,8 +304,8 @@ pub async fn start(
     let is_at_machine = is_at_machine(&request, &reloader);
     let settings = match (body.settings, body.text) {
         (Some(settings), None) => {
-            let settings = settings_from_form(&body.name, &settings, file.text());
-            with_old_secrets(&settings, old.as_deref().unwrap_or_default())?
+            let settings = settings_from_form(&body.name, settings, file.text());
+            with_old_secrets(&settings, old.as_ref().unwrap_or(&Settings::new()))?
         }
         (None, Some(text)) => {
             let mut servers = parse_servers(&text, Some(&body.name))
@@ -330,7 +327,7 @@ pub async fn start(
     };
     let source = reloader.source();
     let prepare =
-        |settings: &[KeyValue]| edit::server_for_trial(file.path(), &body.name, settings, &source.flags, &source.env);
+        |settings: &Settings| edit::server_for_trial(file.path(), &body.name, settings, &source.flags, &source.env);
     let server = prepare(&settings).map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
     // Nobody has consented to a server that was saved as disabled.
     let is_configured = old.is_ok_and(|old| {

@@ -2,6 +2,8 @@
 
 mod clients;
 
+use serde_json::Value;
+
 use self::clients::{FoundServer, find_servers};
 use super::edit::{Edit, Editor};
 use crate::{
@@ -9,10 +11,7 @@ use crate::{
     exit::{Exit, Failure},
     output::{Output, Style, cell, one_line, print_note, print_table, read_answer, should_ask},
 };
-use countersign_config::{
-    edit::{hidden::hide_secrets, server_names},
-    tree::{KeyValue, Node},
-};
+use countersign_config::edit::{Settings, hidden::hide_secrets, server_names};
 
 pub(super) fn import(args: &ImportArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     let editor = Editor::open(connect)?;
@@ -66,14 +65,13 @@ fn print_choices(found: &[FoundServer], out: &mut Output) -> Result<(), Failure>
 }
 
 /// Returns the command or address of a server without secrets.
-fn describe(settings: &[KeyValue]) -> String {
+fn describe(settings: &Settings) -> String {
     let hidden = hide_secrets(settings);
-    let texts = hidden
-        .iter()
-        .filter(|setting| ["command", "args", "url", "httpUrl", "serverUrl"].contains(&setting.key.as_str()));
-    let words = texts.flat_map(|setting| match &setting.value.node {
-        Node::Text(text) => vec![text.clone()],
-        Node::List(items) => items.iter().filter_map(|item| item.node.as_text()).map(str::to_owned).collect(),
+    let texts =
+        hidden.iter().filter(|(key, _)| ["command", "args", "url", "httpUrl", "serverUrl"].contains(&key.as_str()));
+    let words = texts.flat_map(|(_, value)| match value {
+        Value::String(text) => vec![text.as_str()],
+        Value::Array(items) => items.iter().filter_map(Value::as_str).collect(),
         _ => Vec::new(),
     });
     words.collect::<Vec<_>>().join(" ")

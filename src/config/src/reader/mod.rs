@@ -4,11 +4,13 @@ pub(super) mod fields;
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
+use serde_json::{Map, Value as JsonValue};
+
 use self::fields::Fields;
 use super::{
     environment::Environment,
     error::{Origin, Problem, quoted, quoted_key},
-    tree::{KeyValue, LocatedNode, Node},
+    tree::{KeyValue, LocatedNode, Node, to_json_map},
     values::{Kind, Value, ValueError, describe, ensure},
 };
 
@@ -74,7 +76,7 @@ pub(super) struct NamedMap {
     pub max_entries: usize,
     pub check_name: fn(&str) -> Result<(), ValueError>,
     /// Formats the map for `config show`.
-    pub show: fn(&[KeyValue]) -> String,
+    pub show: fn(&Map<String, JsonValue>) -> String,
 }
 
 /// A list of maps, such as `policy.rules`.
@@ -180,7 +182,7 @@ impl Reader {
                 return Vec::new();
             }
         };
-        self.add_setting(key, show(entries), &layer_value);
+        self.add_setting(key, show(&to_json_map(entries)), &layer_value);
         let mut all = Vec::new();
         for entry in entries {
             let key = format!("{key}.{}", quoted_key(&entry.key));
