@@ -9,11 +9,11 @@ use url::Url;
 
 use super::{
     Authorities, Secret, authorities,
-    error::quoted,
+    error::{ValueError, invalid, quoted},
     loopback::is_loopback,
     reader::{MapList, Reader, fields::Fields},
     tree::Node,
-    values::{ValueError, parse_role, read_text, read_visible_text, variant},
+    values::{parse_role, read_text, read_visible_text, variant},
     yaml::{yaml_items, yaml_list, yaml_map, yaml_secret, yaml_text},
 };
 use countersign_domain::principal::Role;
@@ -234,7 +234,7 @@ pub(super) fn parse_issuer(node: &Node) -> Result<String, ValueError> {
 fn check_issuer(text: &str) -> Result<(), ValueError> {
     let error = |reason: &str| {
         let remedy = "Write it as the provider's metadata does: https://id.example.com.";
-        Err((format!("{} {reason}", quoted(text)), remedy.to_owned()))
+        Err(invalid(format!("{} {reason}", quoted(text)), remedy))
     };
     let Ok(url) = Url::parse(text) else { return error("is not a URL") };
     if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {

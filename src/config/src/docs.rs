@@ -9,12 +9,12 @@ use url::Url;
 
 use super::{
     Secret,
-    error::quoted,
+    error::{ValueError, invalid, quoted},
     reader::fields::Fields,
     reader::{NamedMap, Reader, check_plain_name},
     servers::listing,
     tree::{Node, to_json_map},
-    values::{ValueError, boolean, choice, describe, duration, read_text},
+    values::{boolean, choice, describe, duration, read_text},
     yaml::{yaml_map, yaml_secret, yaml_text, yaml_value},
 };
 
@@ -120,15 +120,15 @@ fn parse_subfolder(node: &Node) -> Result<String, ValueError> {
     let text = read_text(node)?;
     let parts: Vec<&str> = text.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     if text.starts_with('/') || parts.contains(&"..") || text.contains(['\0', '\\']) {
-        let remedy = "Name a folder below root: knowledge/team.".to_owned();
-        return Err((format!("{} is not below the root", quoted(&text)), remedy));
+        let remedy = "Name a folder below root: knowledge/team.";
+        return Err(invalid(format!("{} is not below the root", quoted(&text)), remedy));
     }
     Ok(parts.join("/"))
 }
 
 fn read_model(r: &mut Reader, key: &'static str, timeout: Duration) -> Option<ModelEndpoint> {
     let mismatch = |other: &Node| {
-        (format!("expected an endpoint, found {}", describe(other)), format!("{ENDPOINT_REMEDY} Or null."))
+        invalid(format!("expected an endpoint, found {}", describe(other)), format!("{ENDPOINT_REMEDY} Or null."))
     };
     r.read_optional_map(key, mismatch, |f| {
         f.add_setting(key, format_model(&to_json_map(f.entries)));
@@ -159,7 +159,7 @@ fn read_endpoint(f: &mut Fields<'_>, timeout: Duration) -> Option<ModelEndpoint>
 }
 
 fn parse_address(text: &str) -> Result<String, ValueError> {
-    let error = |message: &str, remedy: &str| Err((message.to_owned(), remedy.to_owned()));
+    let error = |message: &str, remedy: &str| Err(invalid(message, remedy));
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.host().is_some());
     let Some(url) = url else {
         return error("this is not an http or https URL", "Write http://127.0.0.1:11434/v1.");

@@ -12,7 +12,7 @@ use self::layers::Layers;
 use super::{
     Config, StoreServer, auth, check,
     environment::Environment,
-    error::{ConfigError, Origin, Problem},
+    error::{ConfigError, Origin, Problem, invalid},
     own_files, read,
     reader::{Reader, Setting},
     secrets, show,
@@ -291,8 +291,8 @@ pub fn load(flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigErro
 /// As [`load`].
 pub fn load_text(path: &Path, text: &str, flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigError> {
     if text.len() as u64 > MAX_FILE_BYTES {
-        let message = "the configuration file would be larger than 1 MiB".to_owned();
-        return Err(Problem::new(Origin::whole_file(path), None, (message, "Take something out.".to_owned())).into());
+        let message = "the configuration file would be larger than 1 MiB";
+        return Err(Problem::new(Origin::whole_file(path), None, invalid(message, "Take something out.")).into());
     }
     load_file(Some((path.to_owned(), strip_byte_order_mark(text).to_owned())), flags, &env.with_own_record())
 }
@@ -363,7 +363,7 @@ fn default_config_path(env: &Environment) -> Option<PathBuf> {
 fn read_file(path: &Path, named_by: &Origin) -> Result<String, ConfigError> {
     let named_by_note = if *named_by == Origin::Default { String::new() } else { format!(" (named by {named_by})") };
     let problem = |message: String, remedy: &str| {
-        ConfigError::from(Problem::new(Origin::whole_file(path), None, (message, remedy.to_owned())))
+        ConfigError::from(Problem::new(Origin::whole_file(path), None, invalid(message, remedy)))
     };
     let to_read_error = |error: std::io::Error| {
         problem(
@@ -393,7 +393,7 @@ pub(crate) fn strip_byte_order_mark(text: &str) -> &str {
 }
 
 fn not_unicode(name: &str, key: Option<&str>) -> Problem {
-    let error = ("the value is not Unicode".to_owned(), "Set it again, or unset it.".to_owned());
+    let error = invalid("the value is not Unicode", "Set it again, or unset it.");
     Problem::new(Origin::Env(name.to_owned()), key, error)
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{
-    error::quoted,
+    error::{ValueError, invalid, quoted},
     reader::{MapList, Reader, fields::Fields},
     terms::{self, FormattedSetting},
     tree::Node,
-    values::{ValueError, boolean, parse_role, read_visible_text, variant},
+    values::{boolean, parse_role, read_visible_text, variant},
     yaml::{yaml_items, yaml_map},
 };
 use countersign_domain::{
@@ -150,7 +150,7 @@ fn check_non_tool_targets(f: &mut Fields<'_>, rule: &Rule, number: usize) {
 fn read_globs(f: &mut Fields<'_>, name: &str) -> Globs {
     let texts = f.parse_texts(name, |text| Ok(text.to_owned()));
     let globs = Globs::new(texts).map_err(|(pattern, reason)| {
-        (format!("{} is not a pattern: {reason}", quoted(&pattern)), "Write file_* or {a,b}_*.".to_owned())
+        invalid(format!("{} is not a pattern: {reason}", quoted(&pattern)), "Write file_* or {a,b}_*.")
     });
     f.accept(name, globs).unwrap_or_default()
 }
@@ -158,11 +158,11 @@ fn read_globs(f: &mut Fields<'_>, name: &str) -> Globs {
 fn compile_condition(node: &Node) -> Result<Condition, ValueError> {
     let Node::Text(source) = node else {
         let message = format!("expected a condition, found {}", node.describe_kind());
-        return Err((message, "Put it in quotes: when: \"arguments.count > 10\".".to_owned()));
+        return Err(invalid(message, "Put it in quotes: when: \"arguments.count > 10\"."));
     };
     Condition::compile(source).map_err(|error| {
         let message = format!("the condition cannot be used: {}{}", error.message, error.position_suffix());
-        (message, "Correct it; it is written in CEL (https://cel.dev).".to_owned())
+        invalid(message, "Correct it; it is written in CEL (https://cel.dev).")
     })
 }
 

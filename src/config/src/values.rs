@@ -14,7 +14,7 @@ use strum::VariantArray;
 
 use super::{
     environment::Environment,
-    error::quoted,
+    error::{ValueError, invalid, quoted},
     tree::{self, KeyValue, Node},
     units::{self, show_duration},
     upstreams::Secret,
@@ -24,8 +24,6 @@ use super::{
 use countersign_domain::{changes::visible::has_hidden, principal::Role};
 
 pub(super) const MAX_NAME_CHARS: usize = 100;
-
-pub use super::error::ValueError;
 
 /// A check of a text beyond its type.
 pub(super) type TextCheck = fn(&str) -> Result<(), ValueError>;
@@ -51,8 +49,7 @@ impl Value<'_> {
         match self.node {
             Node::Text(text) if self.is_textual && text.trim_start().starts_with(['[', '{']) => {
                 tree::parse(text).map(|located| Cow::Owned(located.node)).map_err(|error| {
-                    let message = format!("{} is not YAML: {}", quoted(text), error.message);
-                    (message, "Write [a, b] or {a: [b]}.".to_owned())
+                    invalid(format!("{} is not YAML: {}", quoted(text), error.message), "Write [a, b] or {a: [b]}.")
                 })
             }
             other => Ok(Cow::Borrowed(other)),
@@ -63,7 +60,9 @@ impl Value<'_> {
         match self.structured()?.into_owned() {
             Node::Map(entries) => Ok(entries),
             Node::Null => Ok(Vec::new()),
-            other => Err((format!("expected {expected}, found {}", describe(&other)), format!("Write {example}."))),
+            other => {
+                Err(invalid(format!("expected {expected}, found {}", describe(&other)), format!("Write {example}.")))
+            }
         }
     }
 }
@@ -109,7 +108,9 @@ impl<T: 'static> Kind<T> {
         let Self { read, show } = self;
         let read = move |value: &Value<'_>| match value.node {
             Node::Text(text) if text == "never" => Ok(None),
-            _ => read(value).map(Some).map_err(|(message, remedy)| (message, format!("{remedy} Or `never`."))),
+            _ => read(value)
+                .map(Some)
+                .map_err(|ValueError { message, remedy }| invalid(message, format!("{remedy} Or `never`."))),
         };
         Kind::new(read, move |value| value.as_ref().map_or_else(|| "never".to_owned(), &show))
     }
@@ -120,7 +121,7 @@ pub(super) fn boolean() -> Kind<bool> {
         Node::Bool(value) => Ok(*value),
         Node::Text(text) if value.is_textual && matches!(text.as_str(), "true" | "1") => Ok(true),
         Node::Text(text) if value.is_textual && matches!(text.as_str(), "false" | "0") => Ok(false),
-        other => Err((format!("expected true or false, found {}", describe(other)), "Write true or false.".to_owned())),
+        other => Err(invalid(format!("expected true or false, found {}", describe(other)), "Write true or false.")),
     };
     Kind::new(read, ToString::to_string)
 }
@@ -135,10 +136,10 @@ pub(super) fn count<T: TryFrom<u64> + ToString + 'static>(range: RangeInclusive<
         };
         let number = number.and_then(|number| u64::try_from(number).ok()).ok_or_else(|| {
             let message = format!("expected a whole number, found {}", describe(value.node));
-            (message, range_remedy(&range, u64::to_string))
+            invalid(message, range_remedy(&range, u64::to_string))
         })?;
         check_range(&number, &range, u64::to_string)?;
-        T::try_from(number).map_err(|_| (format!("{number} is too large"), range_remedy(&range, u64::to_string)))
+        T::try_from(number).map_err(|_| invalid(format!("{number} is too large"), range_remedy(&range, u64::to_string)))
     };
     Kind::new(read, ToString::to_string)
 }
@@ -152,9 +153,9 @@ pub(super) fn size(range: RangeInclusive<u64>) -> Kind<usize> {
             Node::Text(text) => units::parse_size(text).map_err(|reason| format!("{}: {reason}", quoted(text))),
             other => Err(format!("expected a size, found {}", describe(other))),
         };
-        let bytes = bytes.map_err(|reason| (reason, range_remedy(&range, show)))?;
+        let bytes = bytes.map_err(|reason| invalid(reason, range_remedy(&range, show)))?;
         check_range(&bytes, &range, show)?;
-        usize::try_from(bytes).map_err(|_| ("too large for this machine".to_owned(), range_remedy(&range, show)))
+        usize::try_from(bytes).map_err(|_| invalid("too large for this machine", range_remedy(&range, show)))
     };
     Kind::new(read, |bytes| units::show_size(*bytes as u64))
 }
@@ -168,7 +169,7 @@ pub(super) fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
             Node::Text(text) => units::parse_duration(text).map_err(|reason| format!("{}: {reason}", quoted(text))),
             other => Err(format!("expected a duration, found {}", describe(other))),
         };
-        let duration = duration.map_err(|reason| (reason, range_remedy(&range, show)))?;
+        let duration = duration.map_err(|reason| invalid(reason, range_remedy(&range, show)))?;
         check_range(&duration, &range, show).map(|()| duration)
     };
     Kind::new(read, show)
@@ -181,7 +182,7 @@ pub(super) fn seconds(range: RangeInclusive<Duration>) -> Kind<u64> {
         let duration = kind.read(value)?;
         if duration.subsec_nanos() != 0 {
             let message = format!("{} is not a whole number of seconds", show_duration(duration));
-            return Err((message, "Write whole seconds.".to_owned()));
+            return Err(invalid(message, "Write whole seconds."));
         }
         Ok(duration.as_secs())
     };
@@ -201,7 +202,7 @@ pub(super) fn choice<T: Copy + PartialEq + 'static>(choices: impl IntoIterator<I
         let choice = choices.iter().find(|(word, _)| matches!(value.node, Node::Text(text) if text == word));
         choice.map(|(_, value)| *value).ok_or_else(|| {
             let words = choices.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-            (format!("{} is not one of {words}", describe(value.node)), format!("Write one of: {words}."))
+            invalid(format!("{} is not one of {words}", describe(value.node)), format!("Write one of: {words}."))
         })
     };
     let show =
@@ -247,9 +248,7 @@ pub(super) fn list(check: TextCheck) -> Kind<Vec<String>> {
         Node::Text(text) if value.is_textual => {
             text.split(',').map(|item| check(item.trim()).map(|()| item.trim().to_owned())).collect()
         }
-        other => {
-            Err((format!("expected a list, found {}", describe(other)), "Write a list: [first, second].".to_owned()))
-        }
+        other => Err(invalid(format!("expected a list, found {}", describe(other)), "Write a list: [first, second].")),
     };
     Kind::new(read, |items| yaml_list(items))
 }
@@ -272,7 +271,7 @@ pub(super) fn lists_by_name<T: 'static>(
             check(&entry.key)?;
             let Node::List(items) = &entry.value.node else {
                 let message = format!("expected {expected}, found {}", describe(&entry.value.node));
-                return Err((message, format!("Write {example}.")));
+                return Err(invalid(message, format!("Write {example}.")));
             };
             let items = items.iter().map(|item| read_item(&item.node)).collect::<Result<Vec<_>, _>>()?;
             map.insert(entry.key, items);
@@ -302,22 +301,22 @@ fn checked_text(node: &Node, check: TextCheck) -> Result<String, ValueError> {
 pub(super) fn read_text(node: &Node) -> Result<String, ValueError> {
     match node {
         Node::Text(text) => Ok(text.clone()),
-        Node::Null => Err((
-            "the key has no value".to_owned(),
-            "Give one, or delete the line (a lone ~ means nothing in YAML; quote it).".to_owned(),
+        Node::Null => Err(invalid(
+            "the key has no value",
+            "Give one, or delete the line (a lone ~ means nothing in YAML; quote it).",
         )),
-        other => Err((
-            format!("expected a text, found {}", describe(other)),
-            "Put it in quotes if it is meant so.".to_owned(),
-        )),
+        other => {
+            Err(invalid(format!("expected a text, found {}", describe(other)), "Put it in quotes if it is meant so."))
+        }
     }
 }
 
 /// Reads a text of 1 to `max_chars` visible characters.
 pub(super) fn read_visible_text(node: &Node, max_chars: usize) -> Result<String, ValueError> {
     let text = read_text(node)?;
-    let error =
-        || (format!("{} does not fit here", quoted(&text)), format!("Write 1 to {max_chars} visible characters."));
+    let error = || {
+        invalid(format!("{} does not fit here", quoted(&text)), format!("Write 1 to {max_chars} visible characters."))
+    };
     ensure(is_visible_text(&text, max_chars), error).map(|()| text)
 }
 
@@ -325,19 +324,19 @@ pub(super) fn read_visible_text(node: &Node, max_chars: usize) -> Result<String,
 pub(super) fn read_scope(node: &Node) -> Result<String, ValueError> {
     let text = read_visible_text(node, 100)?;
     let fits = text.bytes().all(|byte| matches!(byte, b'!'..=b'~') && !matches!(byte, b'"' | b'\\'));
-    ensure(fits, || (format!("{} is not a scope", quoted(&text)), "Write one scope.".to_owned())).map(|()| text)
+    ensure(fits, || invalid(format!("{} is not a scope", quoted(&text)), "Write one scope.")).map(|()| text)
 }
 
 /// Parses the name of a role.
 pub(super) fn parse_role(text: &str) -> Result<Role, ValueError> {
-    let error = || (format!("{} is not a role", quoted(text)), "Write agent, reviewer, viewer or admin.".to_owned());
+    let error = || invalid(format!("{} is not a role", quoted(text)), "Write agent, reviewer, viewer or admin.");
     Role::parse(text).ok_or_else(error)
 }
 
 /// Checks the name of a person or a group; `noun` says what it names.
 pub(super) fn check_visible_name(name: &str, noun: &str) -> Result<(), ValueError> {
     ensure(is_visible_text(name, MAX_NAME_CHARS), || {
-        (format!("{} is not {noun}", quoted(name)), format!("Write 1 to {MAX_NAME_CHARS} visible characters."))
+        invalid(format!("{} is not {noun}", quoted(name)), format!("Write 1 to {MAX_NAME_CHARS} visible characters."))
     })
 }
 
@@ -359,7 +358,7 @@ fn parse_address(text: &str) -> Result<SocketAddr, ValueError> {
              looked up."
                 .to_owned()
         };
-        (format!("{} is not an address to listen on", quoted(text)), remedy)
+        invalid(format!("{} is not an address to listen on", quoted(text)), remedy)
     })
 }
 
@@ -382,5 +381,5 @@ fn check_range<T: PartialOrd>(
     range: &RangeInclusive<T>,
     show: impl Fn(&T) -> String,
 ) -> Result<(), ValueError> {
-    ensure(range.contains(value), || (format!("{} is out of range", show(value)), range_remedy(range, &show)))
+    ensure(range.contains(value), || invalid(format!("{} is out of range", show(value)), range_remedy(range, &show)))
 }

@@ -24,7 +24,7 @@ use url::Url;
 use self::blocks::{Block, Lines, NotEditableError, format_entry};
 use crate::{
     Environment, Flags, Secret, UpstreamConfig,
-    error::{ConfigError, Origin, Problem, quoted},
+    error::{ConfigError, Origin, Problem, invalid, quoted},
     load::{load_text, strip_byte_order_mark},
     servers::KEY,
     tree::{self, KeyValue, Node, SyntaxError, find_value, to_json_map},
@@ -223,7 +223,7 @@ pub fn server_for_trial(
     let loaded = load_text(path, &to_yaml(name, &connection_settings(settings)), flags, env)?;
     let found = loaded.config.upstreams.into_iter().find(|server| server.name == name);
     let config = found.ok_or_else(|| {
-        let error = (format!("{KEY} is set elsewhere"), "Unset the variable that sets it.".to_owned());
+        let error = invalid(format!("{KEY} is set elsewhere"), "Unset the variable that sets it.");
         ConfigError::from(Problem::new(Origin::Default, Some(KEY), error))
     })?;
     Ok(TrialServer { config: Arc::new(config), secrets: loaded.secrets })

@@ -9,7 +9,7 @@ use std::{
 use super::{DEFAULT_TREE, Flags, NON_KEY_VARIABLES, VARIABLE_PREFIX, join_key, list_keys, not_unicode, variable_name};
 use crate::{
     environment::Environment,
-    error::{Origin, Problem, quoted, quoted_key},
+    error::{Origin, Problem, invalid, quoted, quoted_key},
     reader::{LayerValue, Reader},
     tree::{self, LocatedNode, Node},
 };
@@ -65,9 +65,8 @@ impl Layers {
         match tree::parse(text) {
             Ok(value) => self.add_section("", value, locate, &Arc::from(base)),
             Err(error) => {
-                let message = format!("not YAML: {}", error.message);
                 let remedy = "Look at this line and the one above: indentation, quotes, brackets, keys given twice.";
-                self.report(locate(error.line, error.column), None, message, remedy);
+                self.report(locate(error.line, error.column), None, format!("not YAML: {}", error.message), remedy);
             }
         }
     }
@@ -160,7 +159,7 @@ impl Layers {
     }
 
     fn report(&mut self, origin: Origin, key: Option<&str>, message: impl Into<String>, remedy: impl Into<String>) {
-        self.problems.push(Problem::new(origin, key, (message.into(), remedy.into())));
+        self.problems.push(Problem::new(origin, key, invalid(message, remedy)));
     }
 
     fn add_flag(&mut self, key: &str, flag: &'static str, value: Option<String>, env: &Environment) {

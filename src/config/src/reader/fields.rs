@@ -9,9 +9,9 @@ use std::{
 use super::{LayerValue, Reader};
 use crate::{
     environment::Environment,
-    error::{Origin, quoted, quoted_key},
+    error::{Origin, ValueError, invalid, quoted, quoted_key},
     tree::{KeyValue, LocatedNode, Node},
-    values::{Kind, Value, ValueError, describe, duration, read_text},
+    values::{Kind, Value, describe, duration, read_text},
     variables,
 };
 use countersign_protocol::suggest;
@@ -109,7 +109,7 @@ impl<'a> Fields<'a> {
 
     /// Reports a problem with the value of a key, or with the whole map if `name` is empty.
     pub(crate) fn report(&mut self, name: &str, message: impl Into<String>, remedy: impl Into<String>) {
-        let error = (message.into(), remedy.into());
+        let error = invalid(message, remedy);
         match self.value_of(name) {
             Some(value) => self.report_at(value, name, error),
             None => self.push_problem(self.origin.clone(), name, error),
@@ -118,7 +118,7 @@ impl<'a> Fields<'a> {
 
     /// Reports the error of a value. Returns the value if there is none.
     pub(crate) fn accept<T>(&mut self, name: &str, result: Result<T, ValueError>) -> Option<T> {
-        result.map_err(|(message, remedy)| self.report(name, message, remedy)).ok()
+        result.map_err(|ValueError { message, remedy }| self.report(name, message, remedy)).ok()
     }
 
     pub(crate) fn warn(&mut self, warning: &str) {
@@ -136,7 +136,7 @@ impl<'a> Fields<'a> {
                 (_, None) => format!("Keys here: {}. All are in config/countersign.yaml.", keys.join(", ")),
             };
             let (origin, name) = (self.layer_value.origin_at(entry.line, entry.column), quoted_key(&entry.key));
-            self.push_problem(origin, &name, ("unknown key".to_owned(), remedy));
+            self.push_problem(origin, &name, invalid("unknown key", remedy));
         }
     }
 
@@ -182,9 +182,7 @@ impl<'a> Fields<'a> {
         let mut all = Vec::new();
         let entries = self.parse(name, |node| match node {
             Node::Map(entries) => Ok(entries.as_slice()),
-            other => {
-                Err((format!("expected a map, found {}", other.describe_kind()), "Write {name: value}.".to_owned()))
-            }
+            other => Err(invalid(format!("expected a map, found {}", other.describe_kind()), "Write {name: value}.")),
         });
         for entry in entries.unwrap_or_default() {
             match parse(self, entry) {
@@ -203,7 +201,7 @@ impl<'a> Fields<'a> {
     ) -> Vec<T> {
         let items = self.parse(name, |node| match node {
             Node::List(items) => Ok(items.as_slice()),
-            other => Err((format!("expected a list, found {}", describe(other)), "Write [first, second].".to_owned())),
+            other => Err(invalid(format!("expected a list, found {}", describe(other)), "Write [first, second].")),
         });
         self.parse_each(name, items.unwrap_or_default(), parse)
     }
@@ -257,7 +255,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn nested(&mut self, name: &str, value: &'a LocatedNode, keys: &[&str]) -> Option<Fields<'_>> {
         let Node::Map(entries) = &value.node else {
             let message = format!("expected a map, found {}", value.node.describe_kind());
-            self.report_at(value, name, (message, format!("Keys here: {}.", keys.join(", "))));
+            self.report_at(value, name, invalid(message, format!("Keys here: {}.", keys.join(", "))));
             return None;
         };
         let (key, origin) = (format!("{}.{name}", self.key), self.layer_value.origin_of_node(value));
@@ -271,7 +269,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn resolve_path(&self, text: &ExpandedText, base: &Path) -> Result<PathBuf, ValueError> {
         let ExpandedText { source, value } = text;
         if value.is_empty() {
-            return Err(("the path is empty".to_owned(), "Name a file or a folder, or take the line out.".to_owned()));
+            return Err(invalid("the path is empty", "Name a file or a folder, or take the line out."));
         }
         let symbolic = source.starts_with('~') || (source.starts_with('$') && !source.starts_with("${"));
         if symbolic { self.env().expand_path(value, base) } else { Ok(base.join(value)) }
@@ -294,12 +292,12 @@ impl<'a> Fields<'a> {
 /// Expands the variables of a text. Rejects NUL characters, which no program or protocol could take.
 pub(crate) fn expand_text(node: &Node, env: &Environment) -> Result<ExpandedText, ValueError> {
     let Node::Text(written) = node else {
-        let remedy = "Put it in quotes if it is meant so.".to_owned();
-        return Err((format!("expected a text, found {}", node.describe_kind()), remedy));
+        let remedy = "Put it in quotes if it is meant so.";
+        return Err(invalid(format!("expected a text, found {}", node.describe_kind()), remedy));
     };
     let value = variables::expand(written, env)?;
     if value.contains('\0') {
-        return Err(("the text contains a NUL character".to_owned(), "Take it out.".to_owned()));
+        return Err(invalid("the text contains a NUL character", "Take it out."));
     }
     Ok(ExpandedText { source: written.clone(), value })
 }
@@ -307,9 +305,9 @@ pub(crate) fn expand_text(node: &Node, env: &Environment) -> Result<ExpandedText
 fn check_glob(text: &str) -> Result<(), ValueError> {
     let remedy = || "Write a tool's own name; * stands for any characters.".to_owned();
     if text.is_empty() {
-        return Err(("the pattern is empty".to_owned(), remedy()));
+        return Err(invalid("the pattern is empty", remedy()));
     }
     globset::Glob::new(text)
         .map(drop)
-        .map_err(|error| (format!("{} is not a pattern: {}", quoted(text), error.kind()), remedy()))
+        .map_err(|error| invalid(format!("{} is not a pattern: {}", quoted(text), error.kind()), remedy()))
 }

@@ -9,9 +9,9 @@ use serde_json::{Map, Value as JsonValue};
 use self::fields::Fields;
 use super::{
     environment::Environment,
-    error::{Origin, Problem, quoted, quoted_key},
+    error::{Origin, Problem, ValueError, invalid, quoted, quoted_key},
     tree::{KeyValue, LocatedNode, Node, to_json_map},
-    values::{Kind, Value, ValueError, describe, ensure},
+    values::{Kind, Value, describe, ensure},
 };
 
 /// A value from one layer.
@@ -134,9 +134,8 @@ impl Reader {
     fn find(&mut self, key: &'static str) -> Option<LayerValue> {
         let layer_value = self.values.get(key).cloned();
         if layer_value.is_none() {
-            let remedy = "This is a mistake in the program; please report it.".to_owned();
-            let message = "the built-in defaults do not name this key".to_owned();
-            self.report(key, Origin::Default, (message, remedy));
+            let message = "the built-in defaults do not name this key";
+            self.report(key, Origin::Default, invalid(message, "This is a mistake in the program; please report it."));
         }
         layer_value
     }
@@ -170,7 +169,7 @@ impl Reader {
         let Some(layer_value) = self.layer_value(key) else { return Vec::new() };
         let entries: &[KeyValue] = match &layer_value.node {
             Node::Map(entries) if entries.len() > *max_entries => {
-                let error = (format!("{} {noun}s", entries.len()), format!("Keep at most {max_entries}."));
+                let error = invalid(format!("{} {noun}s", entries.len()), format!("Keep at most {max_entries}."));
                 self.report(key, layer_value.origin.clone(), error);
                 return Vec::new();
             }
@@ -178,7 +177,7 @@ impl Reader {
             Node::Null => &[],
             other => {
                 let message = format!("expected a map of {noun}s, found {}", describe(other));
-                self.report(key, layer_value.origin.clone(), (message, format!("Write {{name: {example}}}.")));
+                self.report(key, layer_value.origin.clone(), invalid(message, format!("Write {{name: {example}}}.")));
                 return Vec::new();
             }
         };
@@ -194,7 +193,7 @@ impl Reader {
                 all.extend(read_entry(&entry.key, &mut Fields::new(self, &layer_value, key, origin, values)));
             } else {
                 let message = format!("expected a {noun}, found {}", entry.value.node.describe_kind());
-                self.report(&key, origin, (message, format!("Write {example}.")));
+                self.report(&key, origin, invalid(message, format!("Write {example}.")));
             }
         }
         all
@@ -213,14 +212,14 @@ impl Reader {
             Node::Null => &[],
             Node::List(items) if items.len() <= *max_entries => items,
             other => {
-                let (message, remedy) = match other {
-                    Node::List(_) => (format!("more than {max_entries} {noun}s"), "Remove some.".to_owned()),
-                    _ => {
-                        let message = format!("expected a list of {noun}s, found {}", other.describe_kind());
-                        (message, format!("Write - {example}."))
-                    }
+                let error = match other {
+                    Node::List(_) => invalid(format!("more than {max_entries} {noun}s"), "Remove some."),
+                    _ => invalid(
+                        format!("expected a list of {noun}s, found {}", other.describe_kind()),
+                        format!("Write - {example}."),
+                    ),
                 };
-                self.report(key, layer_value.origin.clone(), (message, remedy));
+                self.report(key, layer_value.origin.clone(), error);
                 return None;
             }
         };
@@ -233,7 +232,7 @@ impl Reader {
                 all.push(read_entry(number, &mut fields));
             } else {
                 let message = format!("{noun} {number} is {}, not a map", item.node.describe_kind());
-                self.report(key, origin, (message, format!("Keys of a {noun}: {}.", keys.join(", "))));
+                self.report(key, origin, invalid(message, format!("Keys of a {noun}: {}.", keys.join(", "))));
             }
         }
         Some((all, layer_value))
@@ -248,8 +247,8 @@ impl Reader {
     }
 
     /// Reports a problem of a key at the place that set it.
-    pub(super) fn report_at_origin(&mut self, key: &str, message: String, remedy: &str) {
-        self.report(key, self.origin(key), (message, remedy.to_owned()));
+    pub(super) fn report_at_origin(&mut self, key: &str, message: impl Into<String>, remedy: impl Into<String>) {
+        self.report(key, self.origin(key), invalid(message, remedy));
     }
 
     /// Returns the origin of a key's value. Keys are written as in problems.
@@ -267,6 +266,6 @@ pub(super) fn check_plain_name(name: &str, noun: &str, extra_chars: &[char]) -> 
     ensure(fits, || {
         let extra_chars = extra_chars.iter().map(char::to_string).collect::<Vec<_>>().join(" ");
         let remedy = format!("Use 1 to 64 letters, digits and {extra_chars}, beginning with a letter or a digit.");
-        (format!("{} cannot be a {noun}'s name", quoted(name)), remedy)
+        invalid(format!("{} cannot be a {noun}'s name", quoted(name)), remedy)
     })
 }
