@@ -32,9 +32,11 @@ pub struct ActiveSetting {
     pub needs_restart: bool,
 }
 
-/// The settings in force and those of the file, by key.
+/// The settings in force and those of the file.
 #[derive(Clone, Debug, Default)]
 pub struct SettingsView {
+    /// The settings at the start, in the order of the defaults file. Keys that are read only at the start keep these values.
+    at_start: Vec<Setting>,
     /// A key with a pending change has the value from before the change.
     in_force: BTreeMap<&'static str, Setting>,
     /// The settings of the current file.
@@ -60,7 +62,12 @@ fn has_overlap(loosenings: &[Loosening], key: &str) -> bool {
 
 impl SettingsView {
     pub fn new(settings: &[Setting]) -> Self {
-        Self { in_force: index_by_key(settings), file: index_by_key(settings), refused: Vec::new() }
+        let by_key = index_by_key(settings);
+        Self { at_start: settings.to_vec(), in_force: by_key.clone(), file: by_key, refused: Vec::new() }
+    }
+
+    pub fn at_start(&self) -> &[Setting] {
+        &self.at_start
     }
 
     /// Records a file that is in force except for its pending changes.
@@ -93,10 +100,9 @@ impl SettingsView {
     }
 
     /// Returns all settings in the order of the defaults file. `needs_restart` contains the changed keys that are read only
-    /// at the start, which keep their values of `settings_at_start`.
+    /// at the start.
     pub fn active_settings(
         &self,
-        settings_at_start: &[Setting],
         config: &Config,
         pending: Option<&PendingPolicy>,
         needs_restart: &[String],
@@ -104,7 +110,7 @@ impl SettingsView {
         let matching = |all: &[Loosening], key: &str| {
             all.iter().filter(|loosening| overlaps_key(loosening, key)).cloned().collect::<Vec<_>>()
         };
-        let settings = settings_at_start.iter().map(|start| {
+        let settings = self.at_start.iter().map(|start| {
             let key = start.key;
             let waiting = pending.map(|pending| matching(&pending.loosenings, key)).unwrap_or_default();
             let refused = matching(&self.refused, key);
@@ -250,7 +256,7 @@ mod tests {
             content,
         };
         let later = diff::keys_that_need_restart(&old.settings, &old.config, &new);
-        let all = shown.active_settings(&old.settings, &effective, Some(&waiting), &later);
+        let all = shown.active_settings(&effective, Some(&waiting), &later);
         let setting = |key: &str| all.iter().find(|setting| setting.key == key).unwrap();
         assert!(setting("policy.rules").value.contains("name: \"a\""), "{:?}", setting("policy.rules"));
         assert_eq!(setting("policy.rules").waiting.len(), 1);
@@ -259,7 +265,7 @@ mod tests {
         assert_ne!(setting("limits.max_batch").value, "9");
         assert!(setting("policy.default").waiting.is_empty());
         shown.accept_pending();
-        let all = shown.active_settings(&old.settings, &new.config, None, &later);
+        let all = shown.active_settings(&new.config, None, &later);
         let rules = all.iter().find(|setting| setting.key == "policy.rules").unwrap();
         assert!(!rules.value.contains("name: \"a\"") && rules.waiting.is_empty());
     }
