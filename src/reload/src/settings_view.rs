@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::pending::{ConfigLineOp, Loosening, PendingPolicy, ValueDiff, diff_texts};
@@ -15,11 +15,11 @@ const MAX_LINES: usize = 400;
 const MAX_LINE_CHARS: usize = 400;
 
 /// A key with its value in force; for `mcpServers`, the value of the file.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ConfigSetting)]
 pub struct ActiveSetting {
-    pub key: &'static str,
+    pub key: String,
     /// The value as YAML.
     pub value: String,
     /// The file, variable or flag that the value comes from.
@@ -30,6 +30,18 @@ pub struct ActiveSetting {
     pub refused: Vec<Loosening>,
     /// Set if the file has another value, which is read at the next start.
     pub needs_restart: bool,
+}
+
+/// The configuration in force.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Config)]
+pub struct ActiveConfig {
+    /// The configuration file that is watched, if any.
+    #[schema(required)]
+    pub file: Option<String>,
+    pub settings: Vec<ActiveSetting>,
+    #[schema(required)]
+    pub waiting: Option<PendingPolicy>,
 }
 
 /// The settings in force and those of the file.
@@ -129,7 +141,14 @@ impl SettingsView {
                 "policy.groups" if is_held_back => show::groups(config),
                 _ => setting.value.clone(),
             };
-            ActiveSetting { key, value, source: setting.origin.to_string(), waiting, refused, needs_restart }
+            ActiveSetting {
+                key: key.to_owned(),
+                value,
+                source: setting.origin.to_string(),
+                waiting,
+                refused,
+                needs_restart,
+            }
         });
         settings.collect()
     }
