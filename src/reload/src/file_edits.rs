@@ -93,12 +93,8 @@ impl ServerChanges {
 
     /// Returns the lines that another person consents to: everything that would be executed, without what looks like a secret.
     pub fn to_consent_yaml(&self) -> String {
-        join_lines(self.unmasked.iter().map(|change| match change {
-            ServerChange::Add { name, settings } | ServerChange::Replace { name, settings } => {
-                to_yaml(name, &mask_likely_secrets(settings))
-            }
-            ServerChange::Remove { .. } => String::new(),
-        }))
+        let changes = self.unmasked.iter().filter_map(|change| Some((change.name(), change.settings()?)));
+        join_lines(changes.map(|(name, settings)| to_yaml(name, &mask_likely_secrets(settings))))
     }
 }
 

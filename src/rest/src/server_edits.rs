@@ -21,8 +21,8 @@ use super::{
 use countersign_config::edit::{
     self, ServerChange, Settings,
     hidden::hide_secrets,
-    paste::{MAX_PASTE_BYTES, PastedServer, parse_servers},
-    references::{replace_secrets, unset_variables, variables_in},
+    paste::{MAX_PASTE_BYTES, parse_servers},
+    references::{disable_without_variables, replace_secrets, variables_in},
 };
 use countersign_domain::{changes::visible::quoted, principal::Principal};
 use countersign_protocol::ErrorKind;
@@ -157,6 +157,7 @@ pub async fn add(
     let servers = parse_servers(&body.text, body.name.as_deref())
         .map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
     let file = reloader.read_file().await.map_err(to_problem)?;
+    let env = &reloader.source().env;
     let mut file_variables = variables_in(file.text());
     let mut draft = EditDraft::default();
     for mut server in servers {
@@ -165,7 +166,7 @@ pub async fn add(
             let (name, key, variable) = (&server.name, reference.key, reference.variable);
             server.notes.push(format!("the secret in {key} of {} is now ${{{variable}}}", quoted(name)));
         }
-        draft.disable_without_variables(&mut server, &BTreeSet::new(), &reloader);
+        draft.unset_variables.extend(disable_without_variables(&mut server.settings, env, &BTreeSet::new()));
         file_variables.extend(variables_in(&edit::to_yaml(&server.name, &server.settings)));
         draft.notes.append(&mut server.notes);
         draft.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
@@ -189,12 +190,11 @@ pub async fn replace(
     let context = EditContext::new(&principal, &request, &reloader, &trials)?;
     let file = reloader.read_file().await.map_err(to_problem)?;
     let old = edit::find_server(file.text(), &name).map_err(|error| to_problem(error.into()))?;
-    let settings = settings_from_form(&name, body.settings, file.text());
-    let mut server = PastedServer { name, settings, notes: Vec::new() };
+    let mut masked_settings = settings_from_form(&name, body.settings, file.text());
     let mut draft = EditDraft::default();
-    let old_variables = variables_in(&edit::to_yaml(&server.name, &old));
-    draft.disable_without_variables(&mut server, &old_variables, &reloader);
-    let PastedServer { name, settings: masked_settings, .. } = server;
+    let old_variables = variables_in(&edit::to_yaml(&name, &old));
+    let unset = disable_without_variables(&mut masked_settings, &reloader.source().env, &old_variables);
+    draft.unset_variables.extend(unset);
     let settings = with_old_secrets(&masked_settings, &old)?;
     draft.changes.unmasked.push(ServerChange::Replace { name: name.clone(), settings });
     draft.changes.masked.push(ServerChange::Replace { name, settings: masked_settings });
@@ -262,33 +262,14 @@ struct EditDraft {
 }
 
 impl EditDraft {
-    /// Disables a server if the gateway lacks a variable that it needs, because the file would not be valid otherwise. Variables in
-    /// `unchecked_variables` are not checked.
-    fn disable_without_variables(
-        &mut self,
-        server: &mut PastedServer,
-        unchecked_variables: &BTreeSet<String>,
-        reloader: &Reloader,
-    ) {
-        let unset = unset_variables(&server.settings, &reloader.source().env, unchecked_variables);
-        if !unset.is_empty() {
-            edit::set_key(&mut server.settings, "disabled", true);
-        }
-        self.unset_variables.extend(unset);
-    }
-
     /// Returns `true` if a change brings in a command or an address that no enabled server of the same name has.
     fn has_new_target(&self, reloader: &Reloader, file: &ConfigFile) -> bool {
         let ConfigSource { flags, env } = reloader.source();
         let prepare =
             |name: &str, settings: &Settings| edit::server_for_trial(file.path(), name, settings, flags, env).ok();
         self.changes.unmasked.iter().any(|change| {
-            let (ServerChange::Add { name, settings } | ServerChange::Replace { name, settings }) = change else {
-                return false;
-            };
-            if is_disabled(settings) {
-                return false;
-            }
+            let name = change.name();
+            let Some(settings) = change.settings().filter(|settings| !is_disabled(settings)) else { return false };
             let old = edit::find_server(file.text(), name).ok().filter(is_enabled);
             let old = old.and_then(|old| prepare(name, &old));
             !prepare(name, settings).zip(old).is_some_and(|(new, old)| has_same_target(&new.config, &old.config))

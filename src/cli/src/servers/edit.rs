@@ -21,7 +21,7 @@ use countersign_config::{
         hidden::{hide_secrets, restore_secrets},
         is_same_value,
         paste::{MAX_PASTE_BYTES, PastedServer, parse_servers},
-        references::{replace_secrets, unset_variables, variables_in},
+        references::{disable_without_variables, replace_secrets, variables_in},
         set_in_section, set_key, to_yaml,
     },
     load::{config_path, load_text},
@@ -54,23 +54,6 @@ impl Editor {
             loaded.register_secrets();
         }
         Ok(Self { file, flags, env, json: args.json })
-    }
-
-    /// Replaces secrets with references, and disables a server that refers to variables that are not set here. Variables in
-    /// `unchecked_variables` are not checked. Returns the variables to set.
-    fn secure(
-        &self,
-        server: &mut PastedServer,
-        file_variables: &BTreeSet<String>,
-        unchecked_variables: &BTreeSet<String>,
-        stays_enabled: bool,
-    ) -> Vec<String> {
-        replace_secrets(&server.name, &mut server.settings, file_variables);
-        let unset = unset_variables(&server.settings, &self.env, unchecked_variables);
-        if !unset.is_empty() && !stays_enabled {
-            set_key(&mut server.settings, "disabled", true);
-        }
-        unset
     }
 
     /// Shows the changes, asks, and saves them.
@@ -135,7 +118,8 @@ impl Edit {
         let mut edit = Self::default();
         let mut file_variables = variables_in(editor.file.text());
         for mut server in servers {
-            let unset = editor.secure(&mut server, &file_variables, &BTreeSet::new(), false);
+            replace_secrets(&server.name, &mut server.settings, &file_variables);
+            let unset = disable_without_variables(&mut server.settings, &editor.env, &BTreeSet::new());
             file_variables.extend(variables_in(&to_yaml(&server.name, &server.settings)));
             edit.add_notes(&server, unset);
             edit.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
@@ -192,8 +176,13 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
     if args.disable {
         set_key(&mut server.settings, "disabled", true);
     }
+    replace_secrets(&server.name, &mut server.settings, &variables_in(editor.file.text()));
     let old_variables = variables_in(&to_yaml(&args.name, &old));
-    let unset = editor.secure(&mut server, &variables_in(editor.file.text()), &old_variables, args.enable);
+    let unset = if args.enable {
+        Vec::new()
+    } else {
+        disable_without_variables(&mut server.settings, &editor.env, &old_variables)
+    };
     let masked_settings = server.settings.clone();
     restore_secrets(&mut server.settings, &old)
         .map_err(|key| Failure::new(Exit::Usage, format!("give the values of {} again", one_line(&key))))?;
@@ -201,7 +190,7 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
         return Err(Failure::new(Exit::Usage, "nothing to change; see `countersign servers edit --help`"));
     }
     let mut edit = Edit::default();
-    edit.add_notes(&server, if args.enable { Vec::new() } else { unset });
+    edit.add_notes(&server, unset);
     edit.changes.masked.push(ServerChange::Replace { name: server.name.clone(), settings: masked_settings });
     edit.changes.unmasked.push(ServerChange::Replace { name: server.name, settings: server.settings });
     let asks =

@@ -60,12 +60,17 @@ impl ServerChange {
         }
     }
 
+    /// Returns the keys that the server is to have, unless it is removed.
+    pub fn settings(&self) -> Option<&Settings> {
+        match self {
+            Self::Add { settings, .. } | Self::Replace { settings, .. } => Some(settings),
+            Self::Remove { .. } => None,
+        }
+    }
+
     /// Returns the lines to write into the file by hand; none for a removal.
     pub fn to_yaml(&self) -> String {
-        match self {
-            Self::Add { name, settings } | Self::Replace { name, settings } => to_yaml(name, settings),
-            Self::Remove { .. } => String::new(),
-        }
+        self.settings().map(|settings| to_yaml(self.name(), settings)).unwrap_or_default()
     }
 
     /// Refuses an address with a user name or password. The file is valid with it while the server is disabled.
@@ -73,14 +78,14 @@ impl ServerChange {
     /// # Errors
     /// [`EditError::UserInAddress`]
     pub fn check_addresses(&self) -> Result<(), EditError> {
-        let (Self::Add { name, settings } | Self::Replace { name, settings }) = self else { return Ok(()) };
         let has_user_in = |address: &Value| address.as_str().is_some_and(has_user);
         let has_user_in_setting = |(key, value): (&String, &Value)| match (key.as_str(), value) {
             ("url" | "serverUrl" | "httpUrl", address) => has_user_in(address),
             ("replicas", Value::Array(addresses)) => addresses.iter().any(has_user_in),
             _ => false,
         };
-        if settings.iter().any(has_user_in_setting) { Err(EditError::UserInAddress(name.clone())) } else { Ok(()) }
+        let has_user = self.settings().into_iter().flatten().any(has_user_in_setting);
+        if has_user { Err(EditError::UserInAddress(self.name().to_owned())) } else { Ok(()) }
     }
 }
 
@@ -258,8 +263,8 @@ pub fn apply_changes(text: &str, changes: &[ServerChange]) -> Result<String, Edi
 
 /// Returns the text with one change, if it then has exactly the intended values.
 fn apply_change(text: &str, change: &ServerChange) -> Result<String, EditError> {
-    if let ServerChange::Add { name, settings } | ServerChange::Replace { name, settings } = change {
-        check_visible(name, &Value::Null)?;
+    if let Some(settings) = change.settings() {
+        check_visible(change.name(), &Value::Null)?;
         settings.iter().try_for_each(|(key, value)| check_visible(key, value))?;
     }
     let file = EditedFile::parse(text)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Settings, to_scalar_text, to_yaml};
+use super::{Settings, set_key, to_scalar_text, to_yaml};
 use crate::{
     environment::Environment,
     servers::{
@@ -57,8 +57,18 @@ pub fn variables_in(text: &str) -> BTreeSet<String> {
     names.filter(|name| !name.is_empty()).collect()
 }
 
+/// Disables a server that requires variables which the environment does not set, because the file would not be valid otherwise.
+/// Returns these variables. Those in `known` are not checked.
+pub fn disable_without_variables(settings: &mut Settings, env: &Environment, known: &BTreeSet<String>) -> Vec<String> {
+    let unset = unset_variables(settings, env, known);
+    if !unset.is_empty() {
+        set_key(settings, "disabled", true);
+    }
+    unset
+}
+
 /// Returns the variables that the settings of a server require and that the environment does not set, except those in `known`.
-pub fn unset_variables(settings: &Settings, env: &Environment, known: &BTreeSet<String>) -> Vec<String> {
+fn unset_variables(settings: &Settings, env: &Environment, known: &BTreeSet<String>) -> Vec<String> {
     let mut names = BTreeSet::new();
     for value in settings.values() {
         for_each_text(value, &mut |text| names.extend(variables::required_variables(text)));
