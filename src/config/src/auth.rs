@@ -120,9 +120,9 @@ pub(super) fn read(r: &mut Reader) -> AuthConfig {
         issuer_names.push(issuer.issuer.clone());
         Some(issuer)
     });
-    let Some((issuers, layer_value)) = list else { return AuthConfig { mode, oidc, tokens: Vec::new() } };
+    let Some(issuers) = list else { return AuthConfig { mode, oidc, tokens: Vec::new() } };
     let tokens: Vec<TokenIssuer> = issuers.into_iter().flatten().collect();
-    r.add_setting(KEY, yaml_items(tokens.iter().map(TokenIssuer::show)), &layer_value);
+    r.add_setting(KEY, yaml_items(tokens.iter().map(TokenIssuer::show)));
     AuthConfig { mode, oidc, tokens }
 }
 
@@ -132,8 +132,7 @@ pub(super) fn read_issuers(r: &mut Reader) -> Vec<String> {
     let list = r.read_list(&LIST, |_, fields| {
         if provider.is_some() && !fields.has("issuer") { None } else { read_required_issuer(fields) }
     });
-    let tokens = list.map(|(issuers, _)| issuers).unwrap_or_default();
-    provider.into_iter().chain(tokens.into_iter().flatten()).collect()
+    provider.into_iter().chain(list.into_iter().flatten().flatten()).collect()
 }
 
 fn read_issuer(f: &mut Fields<'_>, oidc: Option<&OidcConfig>) -> Option<TokenIssuer> {

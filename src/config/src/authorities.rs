@@ -26,7 +26,7 @@ pub(super) fn read(f: &mut Fields<'_>, uses_tls: bool) -> Option<Authorities> {
         tls.report("ca", "there is no https or wss address to use it for", "Write one, or take `tls` out.");
         return None;
     }
-    let file = tls.resolve_path(&text, &tls.layer_value().base);
+    let file = tls.resolve_path(&text, tls.base());
     let file = tls.accept("ca", file)?;
     let certificates = read_certificates(&file).map_err(|error| {
         // Quoted as written in the file, without the values of variables.

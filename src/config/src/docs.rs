@@ -101,7 +101,7 @@ fn read_project(name: &str, f: &mut Fields<'_>) -> Option<DocsProject> {
         f.report("", "the project has no root", "Write root: /srv/handbook.");
     }
     let root = f.expanded_text("root").and_then(|text| {
-        let root = f.env().expand_path(&text.value, &f.layer_value().base);
+        let root = f.env().expand_path(&text.value, f.base());
         f.accept("root", root)
     });
     let folder = f.parse("folder", parse_subfolder).unwrap_or_default();

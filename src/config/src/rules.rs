@@ -65,9 +65,9 @@ pub(super) fn read(r: &mut Reader, review: &Arc<Terms>, groups: &Groups) -> Vec<
         labels.push(Arc::clone(&rule.label));
         (!is_disabled).then_some(rule)
     });
-    let Some((rules, layer_value)) = list else { return Vec::new() };
+    let Some(rules) = list else { return Vec::new() };
     let rules: Vec<Rule> = rules.into_iter().flatten().collect();
-    r.add_setting(KEY, show(&rules, review), &layer_value);
+    r.add_setting(KEY, show(&rules, review));
     let with_identity = |(index, rule): (usize, Rule)| Rule { identity: identity(&rule, index + 1, review), ..rule };
     rules.into_iter().enumerate().map(with_identity).collect()
 }

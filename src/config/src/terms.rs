@@ -6,7 +6,7 @@ use super::{
     error::{ValueError, invalid, quoted},
     groups::check_member,
     reader::{Reader, fields::Fields},
-    values::{Kind, Value, boolean, choice, count, ensure, is_visible_text, list, seconds, variant},
+    values::{Kind, KindInput, boolean, choice, count, ensure, is_visible_text, list, seconds, variant},
     yaml::{yaml_list, yaml_map},
 };
 use countersign_domain::{
@@ -88,10 +88,10 @@ terms! {
 fn sign_in() -> Kind<SignInTerms> {
     const EXAMPLE: &str = "{ max_age: 5m } or { acr: [urn:example:mfa] }, or both";
     let (age, acr) = (seconds(MAX_AGE_RANGE).or_null(), list(check_acr));
-    let read = move |value: &Value<'_>| {
+    let read = move |input: &KindInput<'_>| {
         let mut terms = SignInTerms::default();
-        for entry in value.map_entries("a map", EXAMPLE)? {
-            let part = Value { node: &entry.value.node, is_textual: false, ..*value };
+        for entry in input.map_entries("a map", EXAMPLE)? {
+            let part = KindInput { node: &entry.value.node, is_textual: false, ..*input };
             match entry.key.as_str() {
                 "max_age" => terms.max_age = age.read(&part)?,
                 "acr" => terms.acr = acr.read(&part)?,
@@ -115,10 +115,10 @@ fn escalation() -> Kind<Escalation> {
     const EXAMPLE: &str = "{ after: 30m, to: [oncall] }";
     // `check_escalation` refuses names that are neither a role nor a group.
     let (time, names) = (seconds(EXPIRE_AFTER_RANGE), list(|_| Ok(())));
-    let read = move |value: &Value<'_>| {
+    let read = move |input: &KindInput<'_>| {
         let (mut after, mut to) = (None, Vec::new());
-        for entry in value.map_entries("a map", EXAMPLE)? {
-            let part = Value { node: &entry.value.node, is_textual: false, ..*value };
+        for entry in input.map_entries("a map", EXAMPLE)? {
+            let part = KindInput { node: &entry.value.node, is_textual: false, ..*input };
             match entry.key.as_str() {
                 "after" => after = Some(time.read(&part)?),
                 "to" => to = names.read(&part)?,

@@ -33,8 +33,8 @@ pub(super) fn ensure(fits: bool, error: impl FnOnce() -> ValueError) -> Result<(
     if fits { Ok(()) } else { Err(error()) }
 }
 
-/// A value of the configuration with the context for reading it.
-pub(super) struct Value<'a> {
+/// The input of a [`Kind`]: a node with the context for reading it.
+pub(super) struct KindInput<'a> {
     pub node: &'a Node,
     /// Set if the value comes from a flag or a variable, and is therefore a text even if the key has another type.
     pub is_textual: bool,
@@ -43,7 +43,7 @@ pub(super) struct Value<'a> {
     pub base: &'a Path,
 }
 
-impl Value<'_> {
+impl KindInput<'_> {
     /// Returns the value, after parsing the YAML of a list or map that a variable holds.
     pub(super) fn structured(&self) -> Result<Cow<'_, Node>, ValueError> {
         match self.node {
@@ -67,7 +67,7 @@ impl Value<'_> {
     }
 }
 
-type ReadValue<T> = Box<dyn Fn(&Value<'_>) -> Result<T, ValueError>>;
+type ReadValue<T> = Box<dyn Fn(&KindInput<'_>) -> Result<T, ValueError>>;
 
 /// A kind of values, with functions that read a value and format it as YAML.
 pub(super) struct Kind<T> {
@@ -77,14 +77,14 @@ pub(super) struct Kind<T> {
 
 impl<T: 'static> Kind<T> {
     pub(super) fn new(
-        read: impl Fn(&Value<'_>) -> Result<T, ValueError> + 'static,
+        read: impl Fn(&KindInput<'_>) -> Result<T, ValueError> + 'static,
         show: impl Fn(&T) -> String + 'static,
     ) -> Self {
         Self { read: Box::new(read), show: Box::new(show) }
     }
 
-    pub(super) fn read(&self, value: &Value<'_>) -> Result<T, ValueError> {
-        (self.read)(value)
+    pub(super) fn read(&self, input: &KindInput<'_>) -> Result<T, ValueError> {
+        (self.read)(input)
     }
 
     /// Formats the value as YAML.
@@ -95,10 +95,10 @@ impl<T: 'static> Kind<T> {
     /// Returns the kind that also allows `null`.
     pub(super) fn or_null(self) -> Kind<Option<T>> {
         let Self { read, show } = self;
-        let read = move |value: &Value<'_>| match value.node {
+        let read = move |input: &KindInput<'_>| match input.node {
             Node::Null => Ok(None),
-            Node::Text(text) if value.is_textual && text == "null" => Ok(None),
-            _ => read(value).map(Some),
+            Node::Text(text) if input.is_textual && text == "null" => Ok(None),
+            _ => read(input).map(Some),
         };
         Kind::new(read, move |value| value.as_ref().map_or_else(|| "null".to_owned(), &show))
     }
@@ -106,9 +106,9 @@ impl<T: 'static> Kind<T> {
     /// Returns the kind that also allows the word `never`.
     pub(super) fn or_never(self) -> Kind<Option<T>> {
         let Self { read, show } = self;
-        let read = move |value: &Value<'_>| match value.node {
+        let read = move |input: &KindInput<'_>| match input.node {
             Node::Text(text) if text == "never" => Ok(None),
-            _ => read(value)
+            _ => read(input)
                 .map(Some)
                 .map_err(|ValueError { message, remedy }| invalid(message, format!("{remedy} Or `never`."))),
         };
@@ -117,10 +117,10 @@ impl<T: 'static> Kind<T> {
 }
 
 pub(super) fn boolean() -> Kind<bool> {
-    let read = |value: &Value<'_>| match value.node {
+    let read = |input: &KindInput<'_>| match input.node {
         Node::Bool(value) => Ok(*value),
-        Node::Text(text) if value.is_textual && matches!(text.as_str(), "true" | "1") => Ok(true),
-        Node::Text(text) if value.is_textual && matches!(text.as_str(), "false" | "0") => Ok(false),
+        Node::Text(text) if input.is_textual && matches!(text.as_str(), "true" | "1") => Ok(true),
+        Node::Text(text) if input.is_textual && matches!(text.as_str(), "false" | "0") => Ok(false),
         other => Err(invalid(format!("expected true or false, found {}", describe(other)), "Write true or false.")),
     };
     Kind::new(read, ToString::to_string)
@@ -128,14 +128,14 @@ pub(super) fn boolean() -> Kind<bool> {
 
 /// Returns the kind of whole numbers within `range`.
 pub(super) fn count<T: TryFrom<u64> + ToString + 'static>(range: RangeInclusive<u64>) -> Kind<T> {
-    let read = move |value: &Value<'_>| {
-        let number = match value.node {
+    let read = move |input: &KindInput<'_>| {
+        let number = match input.node {
             Node::Int(number) => Some(*number),
-            Node::Text(text) if value.is_textual => text.trim().parse().ok(),
+            Node::Text(text) if input.is_textual => text.trim().parse().ok(),
             _ => None,
         };
         let number = number.and_then(|number| u64::try_from(number).ok()).ok_or_else(|| {
-            let message = format!("expected a whole number, found {}", describe(value.node));
+            let message = format!("expected a whole number, found {}", describe(input.node));
             invalid(message, range_remedy(&range, u64::to_string))
         })?;
         check_range(&number, &range, u64::to_string)?;
@@ -147,8 +147,8 @@ pub(super) fn count<T: TryFrom<u64> + ToString + 'static>(range: RangeInclusive<
 /// Returns the kind of sizes in bytes within `range`.
 pub(super) fn size(range: RangeInclusive<u64>) -> Kind<usize> {
     let show = |bytes: &u64| units::show_size(*bytes);
-    let read = move |value: &Value<'_>| {
-        let bytes = match value.node {
+    let read = move |input: &KindInput<'_>| {
+        let bytes = match input.node {
             Node::Int(number) => u64::try_from(*number).map_err(|_| "a size cannot be negative".to_owned()),
             Node::Text(text) => units::parse_size(text).map_err(|reason| format!("{}: {reason}", quoted(text))),
             other => Err(format!("expected a size, found {}", describe(other))),
@@ -163,8 +163,8 @@ pub(super) fn size(range: RangeInclusive<u64>) -> Kind<usize> {
 /// Returns the kind of durations within `range`.
 pub(super) fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
     let show = |duration: &Duration| show_duration(*duration);
-    let read = move |value: &Value<'_>| {
-        let duration = match value.node {
+    let read = move |input: &KindInput<'_>| {
+        let duration = match input.node {
             Node::Int(number) => Err(format!("{number} has no unit: {number}s or {number}ms?")),
             Node::Text(text) => units::parse_duration(text).map_err(|reason| format!("{}: {reason}", quoted(text))),
             other => Err(format!("expected a duration, found {}", describe(other))),
@@ -178,8 +178,8 @@ pub(super) fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
 /// Returns the kind of durations of whole seconds within `range`.
 pub(super) fn seconds(range: RangeInclusive<Duration>) -> Kind<u64> {
     let kind = duration(range);
-    let read = move |value: &Value<'_>| {
-        let duration = kind.read(value)?;
+    let read = move |input: &KindInput<'_>| {
+        let duration = kind.read(input)?;
         if duration.subsec_nanos() != 0 {
             let message = format!("{} is not a whole number of seconds", show_duration(duration));
             return Err(invalid(message, "Write whole seconds."));
@@ -198,11 +198,11 @@ pub(super) fn variant<T: Copy + PartialEq + VariantArray + Into<&'static str>>()
 pub(super) fn choice<T: Copy + PartialEq + 'static>(choices: impl IntoIterator<Item = (&'static str, T)>) -> Kind<T> {
     let choices: Rc<[(&str, T)]> = choices.into_iter().collect();
     let shown_choices = Rc::clone(&choices);
-    let read = move |value: &Value<'_>| {
-        let choice = choices.iter().find(|(word, _)| matches!(value.node, Node::Text(text) if text == word));
+    let read = move |input: &KindInput<'_>| {
+        let choice = choices.iter().find(|(word, _)| matches!(input.node, Node::Text(text) if text == word));
         choice.map(|(_, value)| *value).ok_or_else(|| {
             let words = choices.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-            invalid(format!("{} is not one of {words}", describe(value.node)), format!("Write one of: {words}."))
+            invalid(format!("{} is not one of {words}", describe(input.node)), format!("Write one of: {words}."))
         })
     };
     let show =
@@ -212,15 +212,15 @@ pub(super) fn choice<T: Copy + PartialEq + 'static>(choices: impl IntoIterator<I
 
 /// Returns the kind of texts that pass `check`.
 pub(super) fn text(check: TextCheck) -> Kind<String> {
-    Kind::new(move |value| checked_text(value.node, check), |text| yaml_text(text))
+    Kind::new(move |input| checked_text(input.node, check), |text| yaml_text(text))
 }
 
 /// Returns the kind of texts with variables (`${NAME}`) that pass `check` after expansion. A value is the text as
 /// written and the secret, which is never shown.
 pub(super) fn secret(check: TextCheck) -> Kind<(String, Secret)> {
-    let read = move |value: &Value<'_>| {
-        let text = read_text(value.node)?;
-        let secret = variables::expand(&text, value.env)?;
+    let read = move |input: &KindInput<'_>| {
+        let text = read_text(input.node)?;
+        let secret = variables::expand(&text, input.env)?;
         check(&secret).map(|()| (text, Secret(secret)))
     };
     Kind::new(read, |(text, _)| yaml_secret(text))
@@ -228,7 +228,7 @@ pub(super) fn secret(check: TextCheck) -> Kind<(String, Secret)> {
 
 /// Returns the kind of addresses to listen on: `IP:PORT`, `localhost:PORT`, or `PORT` on loopback.
 pub(super) fn address() -> Kind<SocketAddr> {
-    let read = |value: &Value<'_>| match value.node {
+    let read = |input: &KindInput<'_>| match input.node {
         Node::Int(port @ 0..=65_535) => parse_address(&port.to_string()),
         other => parse_address(&read_text(other)?),
     };
@@ -236,16 +236,16 @@ pub(super) fn address() -> Kind<SocketAddr> {
 }
 
 pub(super) fn path() -> Kind<PathBuf> {
-    let read = |value: &Value<'_>| value.env.expand_path(&read_text(value.node)?, value.base);
+    let read = |input: &KindInput<'_>| input.env.expand_path(&read_text(input.node)?, input.base);
     Kind::new(read, |path| yaml_text(&path.to_string_lossy()))
 }
 
 /// Returns the kind of lists of texts that each pass `check`.
 pub(super) fn list(check: TextCheck) -> Kind<Vec<String>> {
-    let read = move |value: &Value<'_>| match &*value.structured()? {
+    let read = move |input: &KindInput<'_>| match &*input.structured()? {
         Node::List(items) => items.iter().map(|item| checked_text(&item.node, check)).collect(),
         Node::Null => Ok(Vec::new()),
-        Node::Text(text) if value.is_textual => {
+        Node::Text(text) if input.is_textual => {
             text.split(',').map(|item| check(item.trim()).map(|()| item.trim().to_owned())).collect()
         }
         other => Err(invalid(format!("expected a list, found {}", describe(other)), "Write a list: [first, second].")),
@@ -264,10 +264,10 @@ pub(super) fn lists_by_name<T: 'static>(
     read_item: impl Fn(&Node) -> Result<T, ValueError> + 'static,
     show_item: impl Fn(&T) -> String + 'static,
 ) -> Kind<BTreeMap<String, Vec<T>>> {
-    let read = move |value: &Value<'_>| {
+    let read = move |input: &KindInput<'_>| {
         let (expected, example) = ("a map of lists", "{name: [first, second]}");
         let mut map = BTreeMap::new();
-        for entry in value.map_entries(expected, example)? {
+        for entry in input.map_entries(expected, example)? {
             check(&entry.key)?;
             let Node::List(items) = &entry.value.node else {
                 let message = format!("expected {expected}, found {}", describe(&entry.value.node));
@@ -284,8 +284,8 @@ pub(super) fn lists_by_name<T: 'static>(
 
 /// Returns the kind of maps of texts in their written order. `check` is applied to every key.
 pub(super) fn pairs(check: TextCheck) -> Kind<Vec<(String, String)>> {
-    let read = move |value: &Value<'_>| {
-        let entries = value.map_entries("a map", "{name: value}")?.into_iter();
+    let read = move |input: &KindInput<'_>| {
+        let entries = input.map_entries("a map", "{name: value}")?.into_iter();
         entries.map(|entry| Ok((entry.key.clone(), check(&entry.key).and(read_text(&entry.value.node))?))).collect()
     };
     Kind::new(read, |pairs: &Vec<(String, String)>| {

@@ -10,7 +10,7 @@ use super::{DEFAULT_TREE, Flags, NON_KEY_VARIABLES, VARIABLE_PREFIX, join_key, l
 use crate::{
     environment::Environment,
     error::{Origin, Problem, invalid, quoted, quoted_key},
-    reader::{LayerValue, Reader},
+    reader::{Reader, SourcedNode},
     tree::{self, LocatedNode, Node},
 };
 use countersign_protocol::suggest;
@@ -19,7 +19,7 @@ use countersign_protocol::suggest;
 #[derive(Clone)]
 pub(super) struct Layers {
     keys: BTreeSet<&'static str>,
-    pub values: BTreeMap<String, LayerValue>,
+    pub values: BTreeMap<String, SourcedNode>,
     pub problems: Vec<Problem>,
 }
 
@@ -88,7 +88,7 @@ impl Layers {
             let dotted = entry.key.contains('.');
             if !dotted && self.keys.contains(key.as_str()) {
                 let origin = locate(entry.line, entry.column);
-                self.values.insert(key, LayerValue { node: entry.value.node, origin, base: Arc::clone(base) });
+                self.values.insert(key, SourcedNode { node: entry.value.node, origin, base: Arc::clone(base) });
             } else if !dotted && self.is_section(&key) {
                 self.add_section(&key, entry.value, locate, base);
             } else {
@@ -132,7 +132,7 @@ impl Layers {
             match env.var(name) {
                 Ok(Some(text)) => {
                     let (node, origin) = (Node::Text(text.to_owned()), Origin::Env(name.clone()));
-                    self.values.insert((*key).to_owned(), LayerValue { node, origin, base: Arc::clone(&base) });
+                    self.values.insert((*key).to_owned(), SourcedNode { node, origin, base: Arc::clone(&base) });
                 }
                 Ok(None) => {}
                 Err(_) => self.problems.push(not_unicode(name, Some(key))),
@@ -165,7 +165,7 @@ impl Layers {
     fn add_flag(&mut self, key: &str, flag: &'static str, value: Option<String>, env: &Environment) {
         if let Some(text) = value {
             let (node, base) = (Node::Text(text), Arc::from(env.cwd.as_path()));
-            self.values.insert(key.to_owned(), LayerValue { node, origin: Origin::Flag(flag), base });
+            self.values.insert(key.to_owned(), SourcedNode { node, origin: Origin::Flag(flag), base });
         }
     }
 }

@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use super::{LayerValue, Reader};
+use super::{Reader, SourcedNode};
 use crate::{
     environment::Environment,
     error::{Origin, ValueError, invalid, quoted, quoted_key},
     tree::{KeyValue, LocatedNode, Node},
-    values::{Kind, Value, describe, duration, read_text},
+    values::{Kind, KindInput, describe, duration, read_text},
     variables,
 };
 use countersign_protocol::suggest;
@@ -27,7 +27,7 @@ pub(crate) struct ExpandedText {
 /// A reader of the keys of one map, which reports problems with their positions.
 pub(crate) struct Fields<'a> {
     reader: &'a mut Reader,
-    layer_value: &'a LayerValue,
+    sourced: &'a SourcedNode,
     /// The key of the map as messages name it.
     key: String,
     origin: Origin,
@@ -41,17 +41,17 @@ pub(crate) struct Fields<'a> {
 impl<'a> Fields<'a> {
     pub(crate) fn new(
         reader: &'a mut Reader,
-        layer_value: &'a LayerValue,
+        sourced: &'a SourcedNode,
         key: String,
         origin: Origin,
         entries: &'a [KeyValue],
     ) -> Self {
         for entry in entries {
-            let origin = layer_value.origin_at(entry.line, entry.column);
+            let origin = sourced.origin_at(entry.line, entry.column);
             reader.key_origins.insert(format!("{key}.{}", quoted_key(&entry.key)), origin);
         }
         let earlier_problems = reader.problems.len();
-        Self { reader, layer_value, key, origin, entries, keeps_null: false, earlier_problems }
+        Self { reader, sourced, key, origin, entries, keeps_null: false, earlier_problems }
     }
 
     /// Returns `true` if a problem was found in this map.
@@ -59,16 +59,17 @@ impl<'a> Fields<'a> {
         self.reader.problems.len() > self.earlier_problems
     }
 
-    pub(crate) fn layer_value(&self) -> &'a LayerValue {
-        self.layer_value
+    /// Returns the directory that relative paths are resolved against.
+    pub(crate) fn base(&self) -> &'a Path {
+        &self.sourced.base
     }
 
     pub(crate) fn env(&self) -> &Environment {
         &self.reader.env
     }
 
-    fn value<'n>(&'n self, node: &'n Node) -> Value<'n> {
-        Value { node, is_textual: false, env: &self.reader.env, base: &self.layer_value.base }
+    fn input<'n>(&'n self, node: &'n Node) -> KindInput<'n> {
+        KindInput { node, is_textual: false, env: &self.reader.env, base: self.base() }
     }
 
     /// Returns the unparsed value of a key.
@@ -84,7 +85,7 @@ impl<'a> Fields<'a> {
 
     /// Records the map for `config show`.
     pub(crate) fn add_setting(&mut self, key: &'static str, value: String) {
-        self.reader.add_setting(key, value, self.layer_value);
+        self.reader.add_setting(key, value);
     }
 
     /// Notes that the map is a disabled server whose tools have this prefix.
@@ -104,7 +105,7 @@ impl<'a> Fields<'a> {
 
     /// Reports a problem with a part of a value, to which `name` is the path.
     pub(crate) fn report_at(&mut self, located: &LocatedNode, name: &str, error: ValueError) {
-        self.push_problem(self.layer_value.origin_of_node(located), name, error);
+        self.push_problem(self.sourced.origin_of_node(located), name, error);
     }
 
     /// Reports a problem with the value of a key, or with the whole map if `name` is empty.
@@ -135,7 +136,7 @@ impl<'a> Fields<'a> {
                 (_, Some(near)) => format!("Did you mean `{near}`?"),
                 (_, None) => format!("Keys here: {}. All are in config/countersign.yaml.", keys.join(", ")),
             };
-            let (origin, name) = (self.layer_value.origin_at(entry.line, entry.column), quoted_key(&entry.key));
+            let (origin, name) = (self.sourced.origin_at(entry.line, entry.column), quoted_key(&entry.key));
             self.push_problem(origin, &name, invalid("unknown key", remedy));
         }
     }
@@ -148,7 +149,7 @@ impl<'a> Fields<'a> {
 
     /// Reads a value of this kind.
     pub(crate) fn read<T: 'static>(&mut self, name: &str, kind: Kind<T>) -> Option<T> {
-        let result = kind.read(&self.value(&self.value_of(name)?.node));
+        let result = kind.read(&self.input(&self.value_of(name)?.node));
         self.accept(name, result)
     }
 
@@ -169,7 +170,7 @@ impl<'a> Fields<'a> {
         let kind = duration(range);
         self.map_entries(name, |f, entry| {
             check_glob(&entry.key)?;
-            Ok((entry.key.clone(), kind.read(&f.value(&entry.value.node))?))
+            Ok((entry.key.clone(), kind.read(&f.input(&entry.value.node))?))
         })
     }
 
@@ -258,9 +259,9 @@ impl<'a> Fields<'a> {
             self.report_at(value, name, invalid(message, format!("Keys here: {}.", keys.join(", "))));
             return None;
         };
-        let (key, origin) = (format!("{}.{name}", self.key), self.layer_value.origin_of_node(value));
+        let (key, origin) = (format!("{}.{name}", self.key), self.sourced.origin_of_node(value));
         let keeps_null = self.keeps_null;
-        let mut fields = Fields { keeps_null, ..Fields::new(self.reader, self.layer_value, key, origin, entries) };
+        let mut fields = Fields { keeps_null, ..Fields::new(self.reader, self.sourced, key, origin, entries) };
         fields.reject_unknown_keys(keys);
         Some(fields)
     }
@@ -278,7 +279,7 @@ impl<'a> Fields<'a> {
     /// Reads a path, and resolves it against the folder of the configuration file.
     pub(crate) fn path(&mut self, name: &str) -> Option<PathBuf> {
         let text = self.expanded_text(name)?;
-        let path = self.resolve_path(&text, &self.layer_value.base);
+        let path = self.resolve_path(&text, self.base());
         self.accept(name, path)
     }
 

@@ -151,7 +151,7 @@ fn read_command(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
         f.report("command", "the command is empty", "Name a program.");
         return None;
     }
-    let base = &f.layer_value().base;
+    let base = f.base();
     let cwd = f.path("cwd");
     let program = resolve_program(f, &command, cwd.as_deref().unwrap_or(base));
     let program = f.accept("command", program)?;

@@ -17,7 +17,7 @@ use crate::{
     UpstreamTarget,
     error::{Origin, invalid, quoted, quoted_key},
     reader::fields::Fields,
-    reader::{LayerValue, Reader},
+    reader::{Reader, SourcedNode},
     tree::{self, KeyValue, LocatedNode, Node},
     values::describe,
 };
@@ -77,10 +77,10 @@ impl RecipeLayers {
 /// none.
 fn recipes_of_set(set: &RecipeSet) -> BTreeMap<String, Recipe> {
     let Ok(LocatedNode { node, .. }) = tree::parse(&set.yaml.inflate()) else { return BTreeMap::new() };
-    let layer_value = LayerValue { node, origin: Origin::Default, base: Path::new("/").into() };
-    let Node::Map(entries) = &layer_value.node else { return BTreeMap::new() };
+    let sourced = SourcedNode { node, origin: Origin::Default, base: Path::new("/").into() };
+    let Node::Map(entries) = &sourced.node else { return BTreeMap::new() };
     let mut reader = Reader::default();
-    let mut fields = Fields::new(&mut reader, &layer_value, set.name.to_owned(), Origin::Default, entries);
+    let mut fields = Fields::new(&mut reader, &sourced, set.name.to_owned(), Origin::Default, entries);
     let tried = read_shared_tried_texts(&mut fields, TRIED_KEY, entries);
     let recipes = entries.iter().filter(|entry| !is_tried_key(entry)).filter_map(|entry| {
         let mut fields = fields.section(&entry.key, &RECIPE_KEYS)?;
