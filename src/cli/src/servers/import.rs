@@ -2,8 +2,6 @@
 
 mod clients;
 
-use serde_json::Value;
-
 use self::clients::{FoundServer, find_servers};
 use super::edit::{Edit, Editor};
 use crate::{
@@ -11,7 +9,7 @@ use crate::{
     exit::{Exit, Failure},
     output::{Output, Style, cell, one_line, print_note, print_table, read_answer, should_ask},
 };
-use countersign_config::edit::{Settings, hidden::hide_secrets, server_names};
+use countersign_config::edit::{Settings, hidden::hide_secrets, server_names, texts_in};
 
 pub(super) fn import(args: &ImportArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     let editor = Editor::open(connect)?;
@@ -69,12 +67,7 @@ fn describe(settings: &Settings) -> String {
     let hidden = hide_secrets(settings);
     let texts =
         hidden.iter().filter(|(key, _)| ["command", "args", "url", "httpUrl", "serverUrl"].contains(&key.as_str()));
-    let words = texts.flat_map(|(_, value)| match value {
-        Value::String(text) => vec![text.as_str()],
-        Value::Array(items) => items.iter().filter_map(Value::as_str).collect(),
-        _ => Vec::new(),
-    });
-    words.collect::<Vec<_>>().join(" ")
+    texts.flat_map(|(_, value)| texts_in(value)).collect::<Vec<_>>().join(" ")
 }
 
 /// Asks which servers to add, and returns their positions.

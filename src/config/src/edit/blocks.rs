@@ -99,18 +99,8 @@ impl Lines {
         }
     }
 
-    /// Removes an empty value from the line of the key, so that indented lines may follow.
-    pub(super) fn open_empty_map(&mut self, index: usize, key: &str) -> Result<(), NotEditableError> {
-        self.rewrite_key_line(index, key, "")
-    }
-
-    /// Gives the key the empty map as its value.
-    pub(super) fn close_empty_map(&mut self, index: usize, key: &str) -> Result<(), NotEditableError> {
-        self.rewrite_key_line(index, key, " {}")
-    }
-
-    /// Replaces the empty value on the line of the key with another one.
-    fn rewrite_key_line(&mut self, index: usize, key: &str, value: &str) -> Result<(), NotEditableError> {
+    /// Replaces the empty value on the line of the key with another one, or with none if indented lines are to follow.
+    pub(super) fn replace_empty_value(&mut self, index: usize, key: &str, value: &str) -> Result<(), NotEditableError> {
         let (start, old_value, rest) = self.split_key_line(index, key)?;
         let is_empty = matches!(old_value, "" | "null" | "~") || old_value.replace(' ', "") == "{}";
         if !is_empty {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{EditError, ServerChange, Settings, apply_changes, servers_of, to_scalar_text};
+use super::{EditError, ServerChange, Settings, apply_changes, servers_of, texts_in, to_scalar_text};
 use crate::{
     load::strip_byte_order_mark,
     servers::{
@@ -77,7 +77,7 @@ pub fn restore_secrets(new: &mut Settings, old: &Settings) -> Result<(), String>
         if let Some(before) = old.get(key) {
             restore(value, &hide_value(key, before), before);
         }
-        if has_placeholder(value) {
+        if texts_in(value).iter().any(|text| text.contains(SECRET_PLACEHOLDER)) {
             return Err(key.clone());
         }
     }
@@ -111,15 +111,6 @@ fn restore(new: &mut Value, hidden: &Value, old: &Value) {
             }
         }
         _ => {}
-    }
-}
-
-fn has_placeholder(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.contains(SECRET_PLACEHOLDER),
-        Value::Array(items) => items.iter().any(has_placeholder),
-        Value::Object(entries) => entries.values().any(has_placeholder),
-        _ => false,
     }
 }
 

@@ -168,6 +168,16 @@ pub fn is_same_value(one: &Value, two: &Value) -> bool {
     one == two
 }
 
+/// Returns all texts in the value.
+pub fn texts_in(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(text) => vec![text],
+        Value::Array(items) => items.iter().flat_map(texts_in).collect(),
+        Value::Object(entries) => entries.values().flat_map(texts_in).collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// Returns a text as it is, and any other value as JSON.
 fn to_scalar_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
@@ -381,7 +391,7 @@ fn edit_servers(
     let servers = servers_of(root);
     if servers.is_empty() {
         let added_lines = first_server()?;
-        lines.open_empty_map(section.start, KEY)?;
+        lines.replace_empty_value(section.start, KEY, "")?;
         lines.insert(section.start + 1, &added_lines);
         return Ok(());
     }
@@ -409,7 +419,7 @@ fn edit_servers(
             let range = block.find_range(index)?;
             lines.replace(range.start, range.end, "");
             if servers.len() == 1 {
-                lines.close_empty_map(section.start, KEY)?;
+                lines.replace_empty_value(section.start, KEY, " {}")?;
             }
         }
         (_, None) => return Err(NotEditableError::new("it has no such server")),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Settings, set_key, to_scalar_text, to_yaml};
+use super::{Settings, set_key, texts_in, to_scalar_text, to_yaml};
 use crate::{
     environment::Environment,
     servers::{
@@ -69,22 +69,10 @@ pub fn disable_without_variables(settings: &mut Settings, env: &Environment, kno
 
 /// Returns the variables that the settings of a server require and that the environment does not set, except those in `known`.
 fn unset_variables(settings: &Settings, env: &Environment, known: &BTreeSet<String>) -> Vec<String> {
-    let mut names = BTreeSet::new();
-    for value in settings.values() {
-        for_each_text(value, &mut |text| names.extend(variables::required_variables(text)));
-    }
+    let names: BTreeSet<String> =
+        settings.values().flat_map(texts_in).flat_map(variables::required_variables).collect();
     let is_set = |name: &String| matches!(env.var_or_empty(name), Ok(Some(_)));
     names.into_iter().filter(|name| !known.contains(name) && !is_set(name)).collect()
-}
-
-/// Calls `visit` with each text in the value.
-fn for_each_text(value: &Value, visit: &mut dyn FnMut(&str)) {
-    match value {
-        Value::String(text) => visit(text),
-        Value::Array(items) => items.iter().for_each(|item| for_each_text(item, visit)),
-        Value::Object(entries) => entries.values().for_each(|value| for_each_text(value, visit)),
-        _ => {}
-    }
 }
 
 /// Replaces everything in the settings of a server that looks like a secret, and returns the references.
