@@ -16,7 +16,7 @@ use super::{
     own_files, read,
     reader::{Reader, Setting},
     secrets, show,
-    tree::{self, LocatedNode, Node},
+    tree::{self, Node},
     upstreams::Secret,
     values,
 };
@@ -79,28 +79,26 @@ impl LoadedConfig {
     }
 }
 
-/// The content of the default file.
-static DEFAULT_TREE: LazyLock<LocatedNode> = LazyLock::new(|| {
-    let empty = LocatedNode { node: Node::Null, line: 1, column: 1 };
-    tree::parse(DEFAULT_YAML).unwrap_or(empty)
-});
-
-/// Returns every key in the order of the default file, which names all of them.
-pub fn list_keys() -> Vec<&'static str> {
-    fn add_keys(path: &str, value: &LocatedNode, keys: &mut Vec<String>) {
-        match &value.node {
+/// Every key with its default, in the order of the default file, which names all of them.
+static DEFAULTS: LazyLock<Vec<(String, Node)>> = LazyLock::new(|| {
+    fn add_keys(path: &str, node: &Node, defaults: &mut Vec<(String, Node)>) {
+        match node {
             Node::Map(entries) if !entries.is_empty() => {
-                entries.iter().for_each(|entry| add_keys(&join_key(path, &entry.key), &entry.value, keys));
+                entries.iter().for_each(|entry| add_keys(&join_key(path, &entry.key), &entry.value.node, defaults));
             }
-            _ => keys.push(path.to_owned()),
+            _ => defaults.push((path.to_owned(), node.clone())),
         }
     }
-    static KEYS: LazyLock<Vec<String>> = LazyLock::new(|| {
-        let mut keys = Vec::new();
-        add_keys("", &DEFAULT_TREE, &mut keys);
-        keys
-    });
-    KEYS.iter().map(String::as_str).collect()
+    let mut defaults = Vec::new();
+    if let Ok(root) = tree::parse(DEFAULT_YAML) {
+        add_keys("", &root.node, &mut defaults);
+    }
+    defaults
+});
+
+/// Returns every key in the order of the default file.
+pub fn list_keys() -> impl ExactSizeIterator<Item = &'static str> {
+    DEFAULTS.iter().map(|(key, _)| key.as_str())
 }
 
 fn join_key(section: &str, name: &str) -> String {

@@ -277,8 +277,8 @@ fn parse_previous_policy(
     mut values: BTreeMap<String, String>,
     now: &Config,
 ) -> (PolicyConfig, Vec<Setting>, Option<String>) {
-    let known_keys = list_keys();
-    let unknown_keys: Vec<String> = values.keys().filter(|key| !known_keys.contains(&key.as_str())).cloned().collect();
+    let is_known = |key: &str| list_keys().any(|known| known == key);
+    let unknown_keys: Vec<String> = values.keys().filter(|key| !is_known(key)).cloned().collect();
     values.retain(|key, _| !unknown_keys.contains(key));
     match policy_from_values(&values) {
         Ok((policy, settings)) => {

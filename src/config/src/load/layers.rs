@@ -3,10 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
-    sync::{Arc, LazyLock},
+    sync::Arc,
 };
 
-use super::{DEFAULT_TREE, Flags, NON_KEY_VARIABLES, VARIABLE_PREFIX, join_key, list_keys, not_unicode, variable_name};
+use super::{DEFAULTS, Flags, NON_KEY_VARIABLES, VARIABLE_PREFIX, join_key, not_unicode, variable_name};
 use crate::{
     environment::Environment,
     error::{Origin, Problem, invalid, quoted, quoted_key},
@@ -15,10 +15,8 @@ use crate::{
 };
 use countersign_protocol::suggest;
 
-/// The layers of the configuration. Later layers override earlier ones.
-#[derive(Clone)]
+/// The layers of the configuration. Later layers override earlier ones, and none adds a key.
 pub(super) struct Layers {
-    keys: BTreeSet<&'static str>,
     pub values: BTreeMap<String, SourcedNode>,
     pub problems: Vec<Problem>,
 }
@@ -26,14 +24,11 @@ pub(super) struct Layers {
 impl Layers {
     /// Starts with the built-in defaults.
     pub fn new() -> Self {
-        // The file with the defaults is longer than most configurations, and read several times at each start.
-        static DEFAULTS: LazyLock<Layers> = LazyLock::new(|| {
-            let mut layers =
-                Layers { keys: list_keys().into_iter().collect(), values: BTreeMap::new(), problems: Vec::new() };
-            layers.add_section("", DEFAULT_TREE.clone(), &|_, _| Origin::Default, &Arc::from(Path::new("/")));
-            layers
-        });
-        DEFAULTS.clone()
+        let base: Arc<Path> = Arc::from(Path::new("/"));
+        let to_value = |(key, node): &(String, Node)| {
+            (key.clone(), SourcedNode { node: node.clone(), origin: Origin::Default, base: Arc::clone(&base) })
+        };
+        Self { values: DEFAULTS.iter().map(to_value).collect(), problems: Vec::new() }
     }
 
     /// Returns a reader of the values that has the problems of the layers.
@@ -86,7 +81,7 @@ impl Layers {
         for entry in entries {
             let key = join_key(path, &entry.key);
             let dotted = entry.key.contains('.');
-            if !dotted && self.keys.contains(key.as_str()) {
+            if !dotted && self.values.contains_key(&key) {
                 let origin = locate(entry.line, entry.column);
                 self.values.insert(key, SourcedNode { node: entry.value.node, origin, base: Arc::clone(base) });
             } else if !dotted && self.is_section(&key) {
@@ -99,17 +94,16 @@ impl Layers {
     }
 
     fn is_section(&self, path: &str) -> bool {
-        self.keys.iter().any(|key| key.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+        self.values.keys().any(|key| key.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
     }
 
     /// Returns the names that are allowed directly below a section.
-    fn child_keys(&self, path: &str) -> Vec<&'static str> {
-        let below = |key: &&'static str| -> Option<&'static str> {
-            let rest = if path.is_empty() { key } else { key.strip_prefix(path)?.strip_prefix('.')? };
+    fn child_keys(&self, path: &str) -> Vec<&str> {
+        let names = self.values.keys().filter_map(|key| {
+            let rest = if path.is_empty() { key.as_str() } else { key.strip_prefix(path)?.strip_prefix('.')? };
             rest.split('.').next()
-        };
-        let names: BTreeSet<&str> = self.keys.iter().filter_map(below).collect();
-        names.into_iter().collect()
+        });
+        names.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     fn suggest_key(&self, section: &str, name: &str) -> String {
@@ -118,7 +112,7 @@ impl Layers {
         }
         // The name is right, but in the wrong section.
         let last = name.rsplit('.').next().unwrap_or(name);
-        if let Some(key) = self.keys.iter().find(|key| key.rsplit('.').next() == Some(last)) {
+        if let Some(key) = self.values.keys().find(|key| key.rsplit('.').next() == Some(last)) {
             return format!("Did you mean `{key}`, nested as `{}`?", key.replace('.', ": { "));
         }
         format!("Keys here: {}. All keys are in config/countersign.yaml.", self.child_keys(section).join(", "))
@@ -126,13 +120,13 @@ impl Layers {
 
     fn add_environment(&mut self, env: &Environment) {
         let base: Arc<Path> = Arc::from(env.cwd.as_path());
-        let variables: BTreeMap<String, &'static str> =
-            self.keys.iter().map(|key| (variable_name(key), *key)).collect();
+        let variables: BTreeMap<String, String> =
+            self.values.keys().map(|key| (variable_name(key), key.clone())).collect();
         for (name, key) in &variables {
             match env.var(name) {
                 Ok(Some(text)) => {
                     let (node, origin) = (Node::Text(text.to_owned()), Origin::Env(name.clone()));
-                    self.values.insert((*key).to_owned(), SourcedNode { node, origin, base: Arc::clone(&base) });
+                    self.values.insert(key.clone(), SourcedNode { node, origin, base: Arc::clone(&base) });
                 }
                 Ok(None) => {}
                 Err(_) => self.problems.push(not_unicode(name, Some(key))),
