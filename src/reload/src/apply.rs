@@ -71,6 +71,18 @@ impl Part {
         }
     }
 
+    /// Returns the key that logs name.
+    const fn key(self) -> &'static str {
+        match self {
+            Self::Routing => "policy",
+            Self::TokenIssuers => "auth.tokens",
+            Self::IdentityProvider => "auth.oidc",
+            Self::Servers => "mcpServers",
+            Self::LogFilter => "log.filter",
+            Self::Webhooks => "webhooks",
+        }
+    }
+
     /// Returns `true` if a failed call may have replaced the part.
     const fn may_change_on_failure(self) -> bool {
         matches!(self, Self::Servers | Self::Webhooks)
@@ -101,7 +113,7 @@ pub(crate) async fn put_in_force(gateway: &dyn Reconfigurable, before: &Config, 
         if result.is_err() {
             for part in applied.into_iter().rev() {
                 if let Err(error) = part.apply(gateway, before, false).await {
-                    tracing::error!(?part, error, "the old configuration could not be restored");
+                    tracing::error!(part = part.key(), error, "the old configuration could not be restored");
                 }
             }
             return result;
