@@ -1,8 +1,8 @@
 //! Parses YAML into a tree that keeps the position of every key and value. It does not interpret keys.
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::Spanned;
 
@@ -78,7 +78,7 @@ impl Node {
         }
     }
 
-    /// Converts the value to JSON. Numbers that JSON lacks become `null`.
+    /// Converts the value to JSON. [`parse`] refuses the numbers that JSON lacks.
     pub fn to_json(&self) -> Value {
         match self {
             Self::Null => Value::Null,
@@ -100,7 +100,7 @@ pub(crate) fn to_json_map(entries: &[KeyValue]) -> Map<String, Value> {
 /// Parses one YAML document, which may also be JSON. An empty document is [`Node::Null`].
 ///
 /// # Errors
-/// Invalid syntax, duplicate keys, several documents, or excessive nesting or aliases.
+/// Invalid syntax, duplicate keys, numbers that are not finite, several documents, or excessive nesting or aliases.
 pub fn parse(text: &str) -> Result<LocatedNode, SyntaxError> {
     let options = serde_saphyr::options! {
         // `yes`, `on` and `no` stay texts; keys that take a boolean report them.
@@ -179,7 +179,12 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
         let mut entries = Vec::new();
+        let mut names = HashSet::new();
         while let Some(key) = map.next_key::<Spanned<String>>()? {
+            // The parser distinguishes `1` and `"1"`, but a map of JSON does not.
+            if !names.insert(key.value.clone()) {
+                return Err(A::Error::custom(format_args!("duplicate mapping key: {}", key.value)));
+            }
             let (line, column) = (key.referenced.line(), key.referenced.column());
             entries.push(KeyValue { key: key.value, line, column, value: map.next_value()? });
         }
@@ -236,6 +241,13 @@ mod tests {
         assert!(error.message.to_lowercase().contains("duplicate"), "{error:?}");
         assert!(!error.message.contains("line") && !error.message.contains("Options"), "{error:?}");
         assert!(parse("a: 1\n---\nb: 2\n").is_err());
+    }
+
+    #[test]
+    fn values_that_json_lacks_are_refused() {
+        for text in ["a: .nan", "a: [-.inf]", "{ a: 1e999 }", "a: !!float .inf", "{ 1: a, \"1\": b }"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
     }
 
     #[test]
