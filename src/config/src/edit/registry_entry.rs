@@ -48,7 +48,7 @@ pub(super) fn read(entries: &Settings, name: Option<&str>) -> Result<PastedServe
         if text_in(remote, "type") == Some("sse") {
             set_key(&mut server.settings, "type", "sse");
         }
-        let headers = read_variables(maps_in(remote, "headers"), |header| variable_name(&[name, header]));
+        let headers = read_variables(maps_in(remote, "headers"), |header| variable_name(&[name, header]))?;
         if !headers.is_empty() {
             set_key(&mut server.settings, "headers", headers);
         }
@@ -90,7 +90,7 @@ impl PackageRunner {
 fn read_package(package: &Settings, runner: &PackageRunner) -> Result<Settings, PasteError> {
     let identifier = text_in(package, "identifier").or_else(|| text_in(package, "name"));
     let identifier = identifier.ok_or(PasteError::NothingFound)?;
-    let variables = read_variables(maps_in(package, "environmentVariables"), |name| variable_name(&[name]));
+    let variables = read_variables(maps_in(package, "environmentVariables"), |name| variable_name(&[name]))?;
     let mut args: Vec<String> = runner.leading_args.iter().map(|arg| (*arg).to_owned()).collect();
     if runner.command == "docker" {
         args.extend(variables.keys().flat_map(|name| ["-e".to_owned(), name.clone()]));
@@ -138,7 +138,13 @@ fn read_arguments<'a>(arguments: impl Iterator<Item = &'a Settings>) -> Result<V
 }
 
 /// Returns the variables or headers that are secret, required or have a default. Secret ones become references.
-fn read_variables<'a>(all: impl Iterator<Item = &'a Settings>, variable: impl Fn(&str) -> String) -> Settings {
+///
+/// # Errors
+/// [`PasteError::Unusable`] if a name is given twice.
+fn read_variables<'a>(
+    all: impl Iterator<Item = &'a Settings>,
+    variable: impl Fn(&str) -> String,
+) -> Result<Settings, PasteError> {
     let values = all.filter_map(|entry| {
         let name = text_in(entry, "name")?;
         let fixed = text_in(entry, "value").or_else(|| text_in(entry, "default")).filter(|value| !value.contains('{'));
@@ -147,9 +153,16 @@ fn read_variables<'a>(all: impl Iterator<Item = &'a Settings>, variable: impl Fn
             _ if is_true(entry, "isRequired") => format!("${{{}}}", variable(name)),
             _ => return None,
         };
-        Some((name.to_owned(), value.into()))
+        Some((name, value))
     });
-    values.collect()
+    let mut settings = Settings::new();
+    for (name, value) in values {
+        if settings.contains_key(name) {
+            return Err(PasteError::Unusable(format!("the entry names {} twice", quoted(name))));
+        }
+        set_key(&mut settings, name, value);
+    }
+    Ok(settings)
 }
 
 #[cfg(test)]
@@ -203,5 +216,17 @@ mod tests {
         let error = parse_servers(text, None).unwrap_err().to_string();
         assert!(error.contains("`folder`"), "{error}");
         assert!(parse_servers(r#"{"name": "a/b", "packages": [{"registryType": "nuget"}]}"#, None).is_err());
+    }
+
+    #[test]
+    fn name_that_is_given_twice_is_refused() {
+        let names = r#"[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]"#;
+        for text in [
+            format!(r#"{{"name": "b", "packages": [{{"registryType": "npm", "name": "b", "environmentVariables": {names}}}]}}"#),
+            format!(r#"{{"name": "b", "remotes": [{{"url": "https://a.example", "headers": {names}}}]}}"#),
+        ] {
+            let error = parse_servers(&text, None).unwrap_err().to_string();
+            assert!(error.contains("`A` twice"), "{error}");
+        }
     }
 }
