@@ -52,6 +52,8 @@ pub(super) fn yaml_map<'a>(entries: impl IntoIterator<Item = (&'a str, String)>)
 /// Formats a value on one line, and its texts with `format_text`.
 pub(super) fn yaml_value(value: &Value, format_text: &dyn Fn(&str) -> String) -> String {
     match value {
+        // A whole number keeps its point, so that it is read as the same type again.
+        Value::Number(number) if number.is_f64() => format!("{:?}", number.as_f64().unwrap_or_default()),
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
         Value::String(text) => format_text(text),
         Value::Array(items) => yaml_items(items.iter().map(|item| yaml_value(item, format_text))),
@@ -88,5 +90,7 @@ mod tests {
             let yaml = yaml_value(&number, &yaml_text);
             assert_eq!(tree::parse(&yaml).unwrap().node.to_json().to_string(), number.to_string());
         }
+        let shown = [1e16, 0.000_05, 0.5].map(|number| yaml_value(&number.into(), &yaml_text));
+        assert_eq!(shown, ["1e16", "5e-5", "0.5"]);
     }
 }
