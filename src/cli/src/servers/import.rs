@@ -9,7 +9,7 @@ use crate::{
     exit::{Exit, Failure},
     output::{Output, Style, cell, one_line, print_note, print_table, read_answer, should_ask},
 };
-use countersign_config::edit::{Settings, hidden::hide_secrets, server_names, texts_in};
+use countersign_config::edit::{Settings, hidden::hide_secrets, server_names, words_of};
 
 pub(super) fn import(args: &ImportArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     let editor = Editor::open(connect)?;
@@ -67,7 +67,8 @@ fn describe(settings: &Settings) -> String {
     let hidden = hide_secrets(settings);
     let texts =
         hidden.iter().filter(|(key, _)| ["command", "args", "url", "httpUrl", "serverUrl"].contains(&key.as_str()));
-    texts.flat_map(|(_, value)| texts_in(value)).collect::<Vec<_>>().join(" ")
+    // Secrets are hidden only in texts and in lists of texts.
+    texts.flat_map(|(_, value)| words_of(value)).collect::<Vec<_>>().join(" ")
 }
 
 /// Asks which servers to add, and returns their positions.

@@ -168,8 +168,17 @@ pub fn is_same_value(one: &Value, two: &Value) -> bool {
     one == two
 }
 
+/// Returns a text, or the texts of a list, but not those of other lists and maps in it.
+pub fn words_of(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(text) => vec![text],
+        Value::Array(items) => items.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// Returns all texts in the value.
-pub fn texts_in(value: &Value) -> Vec<&str> {
+fn texts_in(value: &Value) -> Vec<&str> {
     match value {
         Value::String(text) => vec![text],
         Value::Array(items) => items.iter().flat_map(texts_in).collect(),

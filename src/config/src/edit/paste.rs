@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{Settings, registry_entry, set_in_section, set_key, texts_in};
+use super::{Settings, registry_entry, set_in_section, set_key, words_of};
 use crate::{error::quoted, load::strip_byte_order_mark, servers::KEYS, tree};
 
 /// Maximum size in bytes of a text with servers.
@@ -31,7 +31,7 @@ pub struct PastedServer {
 impl PastedServer {
     /// Returns `true` if the command of the server starts this gateway.
     pub fn is_gateway(&self) -> bool {
-        let words = ["command", "args"].iter().filter_map(|key| self.settings.get(*key)).flat_map(texts_in);
+        let words = ["command", "args"].iter().filter_map(|key| self.settings.get(*key)).flat_map(words_of);
         words.filter_map(|word| word.rsplit('/').next()).any(|name| name.split('@').next() == Some(OWN_PROGRAM))
     }
 }
