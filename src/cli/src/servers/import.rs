@@ -101,3 +101,14 @@ fn find_chosen(found: &[FoundServer], words: &[String]) -> Result<Vec<usize>, Fa
     }
     Ok(indexes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn description_has_no_texts_of_nested_values() {
+        let settings = serde_json::json!({ "command": { "path": "x", "env": { "KEY": "s3cret" } }, "url": "https://a.example/mcp" });
+        assert_eq!(describe(settings.as_object().unwrap()), "https://a.example/mcp");
+    }
+}

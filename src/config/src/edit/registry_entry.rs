@@ -222,7 +222,9 @@ mod tests {
     fn name_that_is_given_twice_is_refused() {
         let names = r#"[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]"#;
         for text in [
-            format!(r#"{{"name": "b", "packages": [{{"registryType": "npm", "name": "b", "environmentVariables": {names}}}]}}"#),
+            format!(
+                r#"{{"name": "b", "packages": [{{"registryType": "npm", "name": "b", "environmentVariables": {names}}}]}}"#
+            ),
             format!(r#"{{"name": "b", "remotes": [{{"url": "https://a.example", "headers": {names}}}]}}"#),
         ] {
             let error = parse_servers(&text, None).unwrap_err().to_string();
